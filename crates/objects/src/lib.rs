@@ -1,0 +1,1 @@
+//! Kubernetes objects as Berth serves them: kinds, quantities, defaulting, validation.

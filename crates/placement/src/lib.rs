@@ -1,0 +1,14 @@
+//! Which CPUs, memory nodes and classes a pod gets on one machine, and why.
+//!
+//! Pure: values in, values out; no clock, no files, no logging. One brain with three callers: the
+//! agent for real, the scheduler as what-if, the planner offline.
+
+pub mod cpuset;
+pub mod ids;
+pub mod numa;
+pub mod topology;
+
+pub use cpuset::CpuSet;
+pub use ids::{Bytes, CacheId, CoreId, CpuId, NumaId, SocketId};
+pub use numa::NumaMask;
+pub use topology::Topology;
