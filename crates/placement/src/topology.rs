@@ -202,8 +202,7 @@ impl Topology {
 
         let cores: Vec<_> =
             cores.into_iter().map(|(id, (cpus, _, _))| Domain { id, cpus }).collect();
-        let sockets: Vec<_> =
-            sockets.into_iter().map(|(id, cpus)| Domain { id, cpus }).collect();
+        let sockets: Vec<_> = sockets.into_iter().map(|(id, cpus)| Domain { id, cpus }).collect();
         let caches: Vec<_> = caches.into_iter().map(|(id, cpus)| Domain { id, cpus }).collect();
         let mut nodes: Vec<_> = nodes.into_values().collect();
 
@@ -240,11 +239,7 @@ impl Topology {
             memory: n.memory,
             huge_pages: n.huge_pages.clone(),
         });
-        Parts {
-            cpus: self.cpus.clone(),
-            nodes: nodes.collect(),
-            distances: self.distances.clone(),
-        }
+        Parts { cpus: self.cpus.clone(), nodes: nodes.collect(), distances: self.distances.clone() }
     }
 
     /// Every online CPU, in order of id.

@@ -1,0 +1,257 @@
+//! Recorded decisions of upstream components, run against ours.
+//!
+//! Main entry: [`run_dir`], which reads every vector file of a directory and gives a [`Report`].
+//! Each kind of vector has a module with a `check` function that takes one line and returns how
+//! our answer differs. This module reads files, counts and prints; it judges nothing itself.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Read as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use placement::Topology;
+use serde_json::Value;
+
+mod cpuset;
+mod fields;
+
+/// Runs one line of a vector file and says how our answer differs from the recorded one.
+///
+/// A line with a `quirk` records an upstream defect: where it carries the `right` answer the check
+/// compares with that, otherwise its differences are expected and not held against us.
+type Check = fn(&Vectors, &Value) -> Vec<Difference>;
+
+/// File stem → check. A line's `kind`, where there are several, is the check's own business.
+const KINDS: &[(&str, Check)] = &[("cpuset", cpuset::check)];
+
+/// What lines refer to by name.
+#[derive(Debug, Default)]
+pub struct Vectors {
+    pub topologies: BTreeMap<String, Topology>,
+}
+
+/// One point where our answer and the expected one part.
+#[derive(Debug, Clone)]
+pub struct Difference {
+    pub what: String,
+    pub expected: String,
+    pub got: String,
+}
+
+impl Difference {
+    /// The difference between two values, if there is one.
+    pub fn between<T: PartialEq + std::fmt::Debug>(
+        what: impl Into<String>,
+        expected: &T,
+        got: &T,
+    ) -> Option<Difference> {
+        (expected != got).then(|| Difference {
+            what: what.into(),
+            expected: format!("{expected:?}"),
+            got: format!("{got:?}"),
+        })
+    }
+}
+
+/// A line we cannot read is a difference too: the reader, not the data, is at fault.
+fn or_malformed(result: Result<Vec<Difference>>) -> Vec<Difference> {
+    result.unwrap_or_else(|error| {
+        vec![Difference {
+            what: "the line".into(),
+            expected: "a readable vector".into(),
+            got: format!("{error:#}"),
+        }]
+    })
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Failed,
+    DeliberatelyDifferent,
+}
+
+#[derive(Debug)]
+struct Outcome {
+    kind: String,
+    id: String,
+    verdict: Verdict,
+    quirk: Option<String>,
+    differences: Vec<Difference>,
+}
+
+/// What came of all vectors of a directory.
+#[derive(Debug, Default)]
+pub struct Report {
+    outcomes: Vec<Outcome>,
+    /// Files that hold vectors of a kind we do not know.
+    not_served: Vec<String>,
+}
+
+impl Report {
+    fn count(&self, verdict: Verdict) -> usize {
+        self.outcomes.iter().filter(|o| o.verdict == verdict).count()
+    }
+
+    #[must_use]
+    pub fn passed(&self) -> usize {
+        self.count(Verdict::Passed)
+    }
+
+    #[must_use]
+    pub fn failed(&self) -> usize {
+        self.count(Verdict::Failed)
+    }
+
+    #[must_use]
+    pub fn deliberately_different(&self) -> usize {
+        self.count(Verdict::DeliberatelyDifferent)
+    }
+
+    /// A table per kind, the differences if `show` is given (those of lines whose kind or id
+    /// contains the word), and the closing line.
+    #[must_use]
+    pub fn render(&self, show: Option<&str>) -> String {
+        let mut text = String::new();
+        if let Some(word) = show {
+            for outcome in &self.outcomes {
+                if !outcome.differences.is_empty()
+                    && (outcome.kind.contains(word) || outcome.id.contains(word))
+                {
+                    outcome.render(&mut text);
+                }
+            }
+        }
+        let mut kinds: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
+        let mut quirks: BTreeMap<&str, usize> = BTreeMap::new();
+        for outcome in &self.outcomes {
+            kinds.entry(&outcome.kind).or_default()[outcome.verdict as usize] += 1;
+            if let Some(quirk) = &outcome.quirk {
+                *quirks.entry(quirk).or_default() += 1;
+            }
+        }
+        let width = kinds.keys().map(|k| k.len()).max().unwrap_or(0).max("kind".len());
+        let _ = writeln!(text, "{:width$}  passed  failed  deliberately different", "kind");
+        for (kind, [passed, failed, different]) in kinds {
+            let _ = writeln!(text, "{kind:width$}  {passed:>6}  {failed:>6}  {different:>22}");
+        }
+        for file in &self.not_served {
+            let _ = writeln!(text, "not served: {file}");
+        }
+        if !quirks.is_empty() {
+            let list: Vec<_> = quirks.iter().map(|(quirk, n)| format!("{quirk} {n}")).collect();
+            let _ = writeln!(
+                text,
+                "\n{} deliberately different (upstream defects: {})",
+                self.deliberately_different(),
+                list.join(", ")
+            );
+        }
+        let _ = writeln!(text, "{} passed, {} failed", self.passed(), self.failed());
+        text
+    }
+}
+
+impl Outcome {
+    fn render(&self, text: &mut String) {
+        let word = match self.verdict {
+            Verdict::Passed => return,
+            Verdict::Failed => "FAILED",
+            Verdict::DeliberatelyDifferent => "different on purpose",
+        };
+        let quirk = self.quirk.as_deref().map(|q| format!(" ({q})")).unwrap_or_default();
+        let _ = writeln!(text, "{} {}: {word}{quirk}", self.kind, self.id);
+        for Difference { what, expected, got } in &self.differences {
+            let _ = writeln!(text, "  {what}\n    expected  {expected}\n    got       {got}");
+        }
+        text.push('\n');
+    }
+}
+
+/// Runs every vector file in `dir`.
+pub fn run_dir(dir: &Path) -> Result<Report> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if let Some(stem) = name.strip_suffix(".jsonl").or(name.strip_suffix(".jsonl.gz")) {
+            files.insert(stem.to_owned(), path);
+        }
+    }
+    if files.is_empty() {
+        bail!("{} holds no vectors (*.jsonl or *.jsonl.gz)", dir.display());
+    }
+    let mut vectors = Vectors::default();
+    if let Some(path) = files.remove("topologies") {
+        for line in read_lines(&path)? {
+            let (name, topology) = fields::topology(&line)
+                .with_context(|| format!("{}: a line is no machine", path.display()))?;
+            vectors.topologies.insert(name, topology);
+        }
+    }
+    let mut report = Report::default();
+    for (stem, path) in files {
+        let Some((_, check)) = KINDS.iter().find(|(kind, _)| *kind == stem) else {
+            report.not_served.push(stem);
+            continue;
+        };
+        for line in read_lines(&path)? {
+            report.outcomes.push(run_line(&vectors, &stem, *check, &line));
+        }
+    }
+    Ok(report)
+}
+
+fn run_line(vectors: &Vectors, kind: &str, check: Check, line: &Value) -> Outcome {
+    let text = |key: &str| line.get(key).and_then(Value::as_str).map(str::to_owned);
+    let quirk = text("quirk");
+    let has_right_answer = line.get("right").is_some();
+    // A panic is a failure of that line, not of the run.
+    let (panicked, differences) = match catch_unwind(AssertUnwindSafe(|| check(vectors, line))) {
+        Ok(differences) => (false, differences),
+        Err(_) => (
+            true,
+            vec![Difference {
+                what: "the run".into(),
+                expected: "an answer".into(),
+                got: "a panic".into(),
+            }],
+        ),
+    };
+    let verdict = match (&quirk, differences.is_empty()) {
+        _ if panicked => Verdict::Failed,
+        (None, true) => Verdict::Passed,
+        (None, false) => Verdict::Failed,
+        (Some(_), false) if has_right_answer => Verdict::Failed,
+        (Some(_), _) => Verdict::DeliberatelyDifferent,
+    };
+    let kind = match line.get("kind").and_then(Value::as_str) {
+        Some(sub) => format!("{kind}/{sub}"),
+        None => kind.to_owned(),
+    };
+    Outcome { kind, id: text("id").unwrap_or_default(), verdict, quirk, differences }
+}
+
+fn read_lines(path: &Path) -> Result<Vec<Value>> {
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = if path.extension().is_some_and(|e| e == "gz") {
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(bytes.as_slice())
+            .read_to_string(&mut text)
+            .with_context(|| format!("{} is not gzip-compressed text", path.display()))?;
+        text
+    } else {
+        String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8", path.display()))?
+    };
+    text.lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty())
+        .map(|(n, line)| {
+            serde_json::from_str(line)
+                .with_context(|| format!("{}, line {}: not JSON", path.display(), n + 1))
+        })
+        .collect()
+}

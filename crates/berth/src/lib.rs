@@ -1,0 +1,4 @@
+//! The `berth` command: configuration and wiring. It decides nothing; `placement` does.
+
+pub mod cli;
+pub mod conformance;

@@ -1,0 +1,10 @@
+//! Integration tests of the binary's library.
+
+use std::path::Path;
+
+#[test]
+fn every_recorded_decision_of_the_kubelet_is_ours_too() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden");
+    let report = berth::conformance::run_dir(&dir).unwrap();
+    assert!(report.failed() == 0 && report.passed() > 0, "\n{}", report.render(Some("")));
+}
