@@ -18,6 +18,7 @@ use serde_json::Value;
 mod cpu_assign;
 mod cpuset;
 mod fields;
+mod topology_merge;
 
 /// Runs one line of a vector file and says how our answer differs from the recorded one.
 ///
@@ -26,7 +27,11 @@ mod fields;
 type Check = fn(&Vectors, &Value) -> Vec<Difference>;
 
 /// File stem → check. A line's `kind`, where there are several, is the check's own business.
-const KINDS: &[(&str, Check)] = &[("cpu_assign", cpu_assign::check), ("cpuset", cpuset::check)];
+const KINDS: &[(&str, Check)] = &[
+    ("cpu_assign", cpu_assign::check),
+    ("cpuset", cpuset::check),
+    ("topology_merge", topology_merge::check),
+];
 
 /// What lines refer to by name.
 #[derive(Debug, Default)]
