@@ -6,6 +6,7 @@
 pub mod cpuset;
 pub mod ids;
 pub mod numa;
+pub mod state_file;
 pub mod topology;
 
 pub use cpuset::CpuSet;
