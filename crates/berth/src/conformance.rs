@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use placement::Topology;
 use serde_json::Value;
 
+mod checkpoint;
 mod cpuset;
 mod fields;
 
@@ -25,7 +26,7 @@ mod fields;
 type Check = fn(&Vectors, &Value) -> Vec<Difference>;
 
 /// File stem → check. A line's `kind`, where there are several, is the check's own business.
-const KINDS: &[(&str, Check)] = &[("cpuset", cpuset::check)];
+const KINDS: &[(&str, Check)] = &[("checkpoint", checkpoint::check), ("cpuset", cpuset::check)];
 
 /// What lines refer to by name.
 #[derive(Debug, Default)]
