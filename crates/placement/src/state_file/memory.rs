@@ -542,3 +542,10 @@ impl Dump for PodEntry {
         spew.structure(&[("MemoryBlocks", "[]state.Block", &self.blocks)]);
     }
 }
+
+/// What a version 1 file with these fields is hashed as.
+#[cfg(test)]
+pub(super) fn preimage_of(json: &str) -> String {
+    let json = go_json::parse(json.as_bytes()).unwrap();
+    Checkpoint::decode(&json, Layout::V1).0.preimage(Layout::V1)
+}
