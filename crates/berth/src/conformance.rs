@@ -16,6 +16,7 @@ use placement::Topology;
 use serde_json::Value;
 
 mod checkpoint;
+mod cpu_assign;
 mod cpuset;
 mod fields;
 
@@ -26,12 +27,24 @@ mod fields;
 type Check = fn(&Vectors, &Value) -> Vec<Difference>;
 
 /// File stem → check. A line's `kind`, where there are several, is the check's own business.
-const KINDS: &[(&str, Check)] = &[("checkpoint", checkpoint::check), ("cpuset", cpuset::check)];
+const KINDS: &[(&str, Check)] = &[
+    ("checkpoint", checkpoint::check),
+    ("cpu_assign", cpu_assign::check),
+    ("cpuset", cpuset::check),
+];
 
 /// What lines refer to by name.
 #[derive(Debug, Default)]
 pub struct Vectors {
     pub topologies: BTreeMap<String, Topology>,
+}
+
+impl Vectors {
+    /// The machine a line names.
+    fn topology(&self, line: &Value) -> Result<&Topology> {
+        let name = fields::string(line, "topology")?;
+        self.topologies.get(&name).with_context(|| format!("no machine named {name:?}"))
+    }
 }
 
 /// One point where our answer and the expected one part.

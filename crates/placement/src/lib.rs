@@ -3,6 +3,7 @@
 //! Pure: values in, values out; no clock, no files, no logging. One brain with three callers: the
 //! agent for real, the scheduler as what-if, the planner offline.
 
+pub mod cpu;
 pub mod cpuset;
 pub mod ids;
 pub mod numa;
