@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use placement::Topology;
 use serde_json::Value;
 
+mod checkpoint;
 mod cpu_assign;
 mod cpuset;
 mod fields;
@@ -27,7 +28,9 @@ mod topology_merge;
 type Check = fn(&Vectors, &Value) -> Vec<Difference>;
 
 /// File stem → check. A line's `kind`, where there are several, is the check's own business.
+#[rustfmt::skip] // One a line.
 const KINDS: &[(&str, Check)] = &[
+    ("checkpoint", checkpoint::check),
     ("cpu_assign", cpu_assign::check),
     ("cpuset", cpuset::check),
     ("topology_merge", topology_merge::check),

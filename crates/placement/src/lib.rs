@@ -12,6 +12,7 @@ pub mod gates;
 pub mod go_text;
 pub mod ids;
 pub mod numa;
+pub mod state_file;
 pub mod topology;
 
 pub use cpuset::CpuSet;
