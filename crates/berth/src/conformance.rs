@@ -17,6 +17,7 @@ use serde_json::Value;
 
 mod cpuset;
 mod fields;
+mod quantity;
 
 /// Runs one line of a vector file and says how our answer differs from the recorded one.
 ///
@@ -25,7 +26,7 @@ mod fields;
 type Check = fn(&Vectors, &Value) -> Vec<Difference>;
 
 /// File stem → check. A line's `kind`, where there are several, is the check's own business.
-const KINDS: &[(&str, Check)] = &[("cpuset", cpuset::check)];
+const KINDS: &[(&str, Check)] = &[("cpuset", cpuset::check), ("quantity", quantity::check)];
 
 /// What lines refer to by name.
 #[derive(Debug, Default)]
