@@ -4,10 +4,16 @@
 //! ([`yaml`]) collect every problem with its place instead of stopping at the first.
 
 pub mod field;
+pub mod pod;
 pub mod quantity;
+pub mod resources;
 mod suggest;
+pub mod workload;
 pub mod yaml;
 
 pub use field::{FieldError, FieldPath};
+pub use pod::{Container, Pod, PodSpec, QosClass};
 pub use quantity::{ParseQuantityError, Quantity};
+pub use resources::{ResourceList, ResourceRequirements};
+pub use workload::{Manifest, Workload};
 pub use yaml::YamlError;
