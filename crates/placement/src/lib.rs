@@ -7,6 +7,7 @@ pub mod cpuset;
 pub mod ids;
 pub mod numa;
 pub mod topology;
+pub mod windows;
 
 pub use cpuset::CpuSet;
 pub use ids::{Bytes, CacheId, CoreId, CpuId, NumaId, SocketId};
