@@ -11,9 +11,12 @@ pub mod demand;
 pub mod gates;
 pub mod go_text;
 pub mod ids;
+pub mod memory;
+pub mod node;
 pub mod numa;
 pub mod state_file;
 pub mod topology;
+pub mod windows;
 
 pub use cpuset::CpuSet;
 pub use ids::{Bytes, CacheId, CoreId, CpuId, NumaId, SocketId};
