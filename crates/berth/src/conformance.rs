@@ -19,6 +19,7 @@ mod checkpoint;
 mod cpu_assign;
 mod cpuset;
 mod fields;
+mod topology_merge;
 
 /// Runs one line of a vector file and says how our answer differs from the recorded one.
 ///
@@ -27,10 +28,12 @@ mod fields;
 type Check = fn(&Vectors, &Value) -> Vec<Difference>;
 
 /// File stem → check. A line's `kind`, where there are several, is the check's own business.
+#[rustfmt::skip] // One a line.
 const KINDS: &[(&str, Check)] = &[
     ("checkpoint", checkpoint::check),
     ("cpu_assign", cpu_assign::check),
     ("cpuset", cpuset::check),
+    ("topology_merge", topology_merge::check),
 ];
 
 /// What lines refer to by name.
