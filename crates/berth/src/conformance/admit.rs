@@ -185,12 +185,12 @@ fn containers(node: &Node, ledger: &Ledger, placement: &Placement) -> Value {
             let ids: Vec<u32> = node.topology.node_ids(nodes).map(|id| id.0).collect();
             entry.insert("memory_numa".into(), json!(ids));
         }
-        if node.os == OsName::Windows {
-            if let Some(affinity) = placement.affinity(node, ledger, index) {
-                let groups: Vec<_> =
-                    affinity.groups().iter().map(|g| json!([g.group.get(), g.mask])).collect();
-                entry.insert("group_affinity".into(), json!(groups));
-            }
+        if node.os == OsName::Windows
+            && let Some(affinity) = placement.affinity(node, ledger, index)
+        {
+            let groups: Vec<_> =
+                affinity.groups().iter().map(|g| json!([g.group.get(), g.mask])).collect();
+            entry.insert("group_affinity".into(), json!(groups));
         }
         containers.insert(placed.name.to_string(), Value::Object(entry));
     }
