@@ -57,10 +57,8 @@ pub struct Machine {
 /// The formats a machine can be described in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Our own, as JSON.
-    Json,
-    /// Our own, as YAML.
-    Yaml,
+    /// Our own, as YAML or JSON.
+    File,
     HwlocXml,
     LscpuJson,
     LscpuTable,
@@ -78,7 +76,7 @@ pub enum MachineError {
     Empty,
     #[error("this is a capture of a machine's sysfs, which has to be read as such")]
     IsCapture,
-    #[error("not a machine file")]
+    #[error("not a usable machine file")]
     File(#[from] FileError),
     #[error("not a usable hwloc file")]
     Hwloc(#[from] HwlocError),
@@ -101,12 +99,12 @@ impl Format {
         } else if text.starts_with('{') {
             match () {
                 () if says("\"SysfsCapture\"") => Format::Capture,
-                () if says("\"apiVersion\"") || says("\"kind\"") => Format::Json,
+                () if says("\"apiVersion\"") || says("\"kind\"") => Format::File,
                 () if says("\"lscpu\"") || says("\"cpus\"") => Format::LscpuJson,
-                () => Format::Json,
+                () => Format::File,
             }
         } else if head.lines().any(|l| l.starts_with("apiVersion:") || l.starts_with("kind:")) {
-            Format::Yaml
+            Format::File
         } else if lscpu::looks_like_a_table(&head) {
             Format::LscpuTable
         } else {
@@ -126,8 +124,7 @@ impl Machine {
             return Err(MachineError::Empty);
         }
         Ok(match Format::of(text) {
-            Format::Json => file::parse_json(text)?,
-            Format::Yaml => file::parse_yaml(text)?,
+            Format::File => file::parse(text)?,
             Format::HwlocXml => hwloc::parse(text)?,
             Format::LscpuJson => lscpu::parse_json(text)?,
             Format::LscpuTable => lscpu::parse_table(text)?,
@@ -153,11 +150,11 @@ mod tests {
     fn formats_are_recognised_by_their_first_words() {
         let check = |text: &str, format: Format| assert_eq!(Format::of(text), format, "{text}");
         check("<?xml version=\"1.0\"?><topology/>", Format::HwlocXml);
-        check("\u{feff} {\"apiVersion\": \"berth.dev/v1alpha1\"}", Format::Json);
+        check("\u{feff} {\"apiVersion\": \"berth.dev/v1alpha1\"}", Format::File);
         check("{\"cpus\": []}", Format::LscpuJson);
         check("{\"lscpu\": []}", Format::LscpuJson);
         check("{\"kind\": \"SysfsCapture\"}", Format::Capture);
-        check("# a comment\napiVersion: berth.dev/v1alpha1\nkind: Machine\n", Format::Yaml);
+        check("# a comment\napiVersion: berth.dev/v1alpha1\nkind: Machine\n", Format::File);
         check("# The following is the parsable format\n# CPU,Core\n0,0\n", Format::LscpuTable);
         check("CPU NODE SOCKET CORE\n0 0 0 0\n", Format::LscpuTable);
         check("2 sockets x 8 cores", Format::Shape);

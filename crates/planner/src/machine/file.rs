@@ -1,7 +1,7 @@
 //! Our own machine file: what `berth topology -o json|yaml` writes and `--from FILE` reads.
 //!
-//! Main entries: [`parse_json`], [`parse_yaml`], [`render_json`]. CPUs are given one by one
-//! (`cpus`) or, shorter, as CPU lists of cores, sockets, nodes and caches:
+//! Main entries: [`parse`], [`render_json`], [`render_yaml`]. CPUs are given one by one (`cpus`)
+//! or, shorter, as CPU lists of cores, sockets, nodes and caches:
 //!
 //! ```yaml
 //! apiVersion: berth.dev/v1alpha1
@@ -18,12 +18,15 @@
 
 use std::collections::BTreeMap;
 
+use objects::YamlError;
 use placement::topology::{Cpu, HugePages, NodeMemory, Parts, TopologyError};
 use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 use thiserror::Error;
 
-use super::{Machine, Os, layout, quantity};
+use super::{Machine, Os, layout};
+
+mod read;
 
 pub const API_VERSION: &str = "berth.dev/v1alpha1";
 pub const KIND: &str = "Machine";
@@ -31,14 +34,8 @@ pub const KIND: &str = "Machine";
 /// Why a file is not a machine of ours.
 #[derive(Debug, Error)]
 pub enum FileError {
-    #[error("{0}")]
-    Json(#[from] serde_json::Error),
-    #[error("YAML cannot be read here; write the same as JSON")]
-    NoYaml,
-    #[error(
-        "apiVersion {version:?} and kind {kind:?} are not those of a machine file, {API_VERSION:?} and {KIND:?}"
-    )]
-    OtherKind { version: String, kind: String },
+    #[error("{}", one_per_line(.0))]
+    Text(Vec<YamlError>),
     #[error("both cpus and {0} are given: describe each CPU in cpus, or use CPU lists, not both")]
     TwoForms(&'static str),
     #[error("neither cpus nor nodes with CPU lists are given: the machine would have no CPU")]
@@ -59,35 +56,32 @@ pub enum FileError {
     Topology(#[from] TopologyError),
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Document {
     api_version: String,
     kind: String,
-    #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+    #[serde(skip_serializing_if = "Metadata::is_empty")]
     metadata: Metadata,
-    #[serde(default)]
     os: Os,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     cpus: Vec<Cpu>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     cores: Vec<CpuSet>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     threads: Option<u32>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     sockets: Vec<Listed>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     nodes: Vec<Node>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     uncore_caches: Vec<Listed>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     distances: Vec<Vec<u32>>,
 }
 
-#[derive(Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, Serialize)]
 struct Metadata {
-    #[serde(default)]
     name: String,
 }
 
@@ -97,29 +91,28 @@ impl Metadata {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Serialize)]
 struct Listed {
     id: u32,
     cpus: CpuSet,
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Node {
     id: u32,
-    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
+    #[serde(skip_serializing_if = "CpuSet::is_empty")]
     cpus: CpuSet,
-    #[serde(default, deserialize_with = "quantity::deserialize", serialize_with = "with_unit")]
+    #[serde(serialize_with = "with_unit")]
     memory: Bytes,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     huge_pages: Vec<Pages>,
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Pages {
-    #[serde(deserialize_with = "quantity::deserialize", serialize_with = "with_unit")]
+    #[serde(serialize_with = "with_unit")]
     page_size: Bytes,
     count: u64,
 }
@@ -128,12 +121,13 @@ fn with_unit<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Er
     serializer.collect_str(bytes)
 }
 
-pub fn parse_json(text: &str) -> Result<Machine, FileError> {
-    machine(serde_json::from_str(text)?)
+/// Reads a machine file in YAML or JSON.
+pub fn parse(text: &str) -> Result<Machine, FileError> {
+    machine(read::document(text).map_err(FileError::Text)?)
 }
 
-pub fn parse_yaml(_text: &str) -> Result<Machine, FileError> {
-    Err(FileError::NoYaml)
+fn one_per_line(errors: &[YamlError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// The file of a machine, as pretty JSON.
@@ -141,6 +135,12 @@ pub fn parse_yaml(_text: &str) -> Result<Machine, FileError> {
 pub fn render_json(machine: &Machine) -> String {
     // The document has only string keys and finite numbers, so this cannot fail.
     layout::lay_out(&serde_json::to_string(&document(machine)).unwrap_or_default())
+}
+
+/// The file of a machine, as YAML.
+#[must_use]
+pub fn render_yaml(machine: &Machine) -> String {
+    layout::lay_out_as_yaml(&serde_json::to_string(&document(machine)).unwrap_or_default())
 }
 
 /// The file of a machine as a value, for other notations.
@@ -195,10 +195,6 @@ fn document(machine: &Machine) -> Document {
 }
 
 fn machine(document: Document) -> Result<Machine, FileError> {
-    if document.api_version != API_VERSION || document.kind != KIND {
-        let (version, kind) = (document.api_version, document.kind);
-        return Err(FileError::OtherKind { version, kind });
-    }
     let cpus = if document.cpus.is_empty() {
         from_lists(&document)?
     } else {

@@ -1,7 +1,7 @@
 //! JSON laid out for people: what fits into a line is one line.
 //!
-//! Main entry: [`lay_out`], which only adds white space to compact JSON. It checks nothing; what
-//! it is given was written by a serialiser.
+//! Main entries: [`lay_out`], which only adds white space to compact JSON, and
+//! [`lay_out_as_yaml`]. They check nothing; what they are given was written by a serialiser.
 
 /// Lines are not longer than this unless a single value is.
 const WIDTH: usize = 100;
@@ -12,6 +12,57 @@ pub(super) fn lay_out(json: &str) -> String {
     put(json, 0, &mut out);
     out.push('\n');
     out
+}
+
+/// The fields of an object as YAML: each on lines of its own, with JSON below the first level,
+/// which is YAML too.
+pub(super) fn lay_out_as_yaml(json: &str) -> String {
+    let mut out = String::new();
+    let json = &bare_keys(json);
+    for field in items(json.get(1..json.len().saturating_sub(1)).unwrap_or_default()) {
+        let Some(end) = key_end(field) else { continue };
+        let (key, value) = (&field[..end], &field[end + 1..]);
+        out.push_str(key);
+        out.push(':');
+        if value.starts_with('[') && value[1..].starts_with(['{', '[']) {
+            for item in items(&value[1..value.len() - 1]) {
+                out.push_str("\n- ");
+                put(item, 1, &mut out);
+            }
+        } else if value.starts_with(['{', '[']) {
+            out.push(' ');
+            put(value, 1, &mut out);
+        } else {
+            out.push(' ');
+            out.push_str(plain(value));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// Takes the quotes off the keys; those of our files are plain words.
+fn bare_keys(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    let mut start = 0;
+    for (at, _, _) in structure(json).filter(|(.., c)| *c == ':') {
+        let key = json[start..at].trim_end_matches('"');
+        let from = key.rfind('"').map_or(0, |quote| quote + 1);
+        out.push_str(json[start..start + from].strip_suffix('"').unwrap_or_default());
+        out.push_str(&key[from..]);
+        start = at;
+    }
+    out.push_str(&json[start..]);
+    out
+}
+
+/// A word without its quotes, if YAML needs none.
+fn plain(value: &str) -> &str {
+    let word = value.trim_matches('"');
+    let simple =
+        |c: char| c.is_ascii_alphabetic() || matches!(c, '/' | '.' | '-') || c.is_ascii_digit();
+    let starts = word.starts_with(|c: char| c.is_ascii_alphabetic());
+    if starts && word.chars().all(simple) { word } else { value }
 }
 
 fn put(value: &str, indent: usize, out: &mut String) {

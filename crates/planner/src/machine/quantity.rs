@@ -3,7 +3,6 @@
 //! Main entry: [`parse`]. Only whole amounts of bytes: this is hardware, not a request.
 
 use placement::Bytes;
-use serde::{Deserialize, Deserializer};
 
 /// What an amount may look like, for errors.
 pub(super) const EXPECTED: &str = "bytes or a number with a unit, like 68719476736 or 64Gi";
@@ -33,23 +32,6 @@ pub(super) fn parse(text: &str) -> Option<Bytes> {
         return None;
     }
     digits.parse::<u64>().ok()?.checked_mul(factor).map(Bytes)
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "an amount of memory: bytes or a number with a unit, like 64Gi")]
-enum Written {
-    Number(u64),
-    Text(String),
-}
-
-/// For serde: a number of bytes or a text with a unit.
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
-    match Written::deserialize(deserializer)? {
-        Written::Number(bytes) => Ok(Bytes(bytes)),
-        Written::Text(text) => parse(&text).ok_or_else(|| {
-            serde::de::Error::custom(format!("{text:?} is no amount of memory: write {EXPECTED}"))
-        }),
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use planner::machine::file::render_json;
+use planner::machine::file::render_yaml;
 use planner::machine::{Machine, Os, shape};
 
 fn directory() -> PathBuf {
@@ -36,10 +36,13 @@ const EXAMPLES: [Example; 8] = [
 #[test]
 fn every_shipped_machine_is_what_its_name_says() {
     for (name, shape, counts) in EXAMPLES {
-        let path = directory().join(format!("{name}.json"));
-        if let (Some(words), true) = (shape, std::env::var_os("BERTH_BLESS").is_some()) {
-            let machine = shape::parse(&format!("{words} name={name}")).unwrap();
-            fs::write(&path, render_json(&machine)).unwrap();
+        let path = directory().join(format!("{name}.yaml"));
+        if std::env::var_os("BERTH_BLESS").is_some() {
+            let machine = match shape {
+                Some(words) => shape::parse(&format!("{words} name={name}")).unwrap(),
+                None => Machine::parse(&fs::read_to_string(&path).unwrap()).unwrap(),
+            };
+            fs::write(&path, render_yaml(&machine)).unwrap();
         }
         let text = fs::read_to_string(&path).unwrap_or_else(|e| unreachable!("{name}: {e}"));
         let machine = Machine::parse(&text).unwrap_or_else(|e| unreachable!("{name}: {e:?}"));
@@ -65,7 +68,7 @@ fn no_shipped_machine_is_left_untested() {
         .filter(|name| !name.ends_with(".md"))
         .collect();
     names.sort();
-    let mut expected: Vec<_> = EXAMPLES.iter().map(|(name, ..)| format!("{name}.json")).collect();
+    let mut expected: Vec<_> = EXAMPLES.iter().map(|(name, ..)| format!("{name}.yaml")).collect();
     expected.sort();
     assert_eq!(names, expected);
 }
