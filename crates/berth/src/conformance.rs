@@ -24,6 +24,7 @@ mod fields;
 mod memory_static;
 mod quantity;
 mod topology_merge;
+mod windows_affinity;
 
 /// Runs one line of a vector file and says how our answer differs from the recorded one.
 ///
@@ -42,6 +43,7 @@ const KINDS: &[(&str, Check)] = &[
     ("memory_static", memory_static::check),
     ("quantity", quantity::check),
     ("topology_merge", topology_merge::check),
+    ("windows_affinity", windows_affinity::check),
 ];
 
 /// What lines refer to by name.
