@@ -3,3 +3,4 @@
 //! Pure: text and values in, text and values out; reading files is the binary's business.
 
 pub mod machine;
+pub mod picture;
