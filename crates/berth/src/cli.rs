@@ -8,6 +8,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod topology;
+
 /// Gives every container its berth: its CPUs, its memory nodes, its share of cache and disk.
 #[derive(Debug, Parser)]
 #[command(name = "berth", version, max_term_width = 100)]
@@ -18,6 +20,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show what a machine is made of: this one or any other
+    Topology(topology::TopologyArgs),
     /// Compare decisions with those recorded from the upstream kubelet
     Conformance(ConformanceArgs),
 }
@@ -48,6 +52,7 @@ pub fn main() -> ExitCode {
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
+        Command::Topology(args) => topology::run(&args),
         Command::Conformance(args) => {
             let report = crate::conformance::run_dir(&args.dir)?;
             print!("{}", report.render(args.show.as_deref()));

@@ -64,7 +64,7 @@ figure svg{max-width:100%;height:auto}
 table{border-collapse:collapse;width:100%;font-size:14px}
 th{font-weight:600;text-align:left;color:#66707b;font-size:12.5px}
 th,td{padding:7px 12px 7px 0;vertical-align:top;border-bottom:1px solid #e4e8ec}
-td.list{font-variant-numeric:tabular-nums}
+td.list{font-variant-numeric:tabular-nums;overflow-wrap:anywhere;max-width:300px}
 td.why{color:#4d5761}
 .chip{display:block;width:18px;height:18px}
 tr[data-o]:hover td{background:#f3f5f8}

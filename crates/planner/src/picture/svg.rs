@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use placement::CpuId;
 use placement::topology::Cpu;
-use placement::windows::GroupId;
+use placement::windows::{GROUP_SIZE, GroupId};
 
 use super::escape::{shorten, xml};
 use super::layout::{Kind, Layout, NodeMemory, Use};
@@ -32,6 +32,9 @@ const BESIDE: u32 = 420;
 /// The longest name in a tooltip.
 const NAME: usize = 100;
 
+/// Beyond this many CPUs cells have no tooltips, or files would be too large to open.
+const MOST_TOOLTIPS: usize = 4096;
+
 /// A picture as an SVG file.
 #[must_use]
 pub fn render_svg(picture: &Picture) -> String {
@@ -45,13 +48,15 @@ pub fn render_svg(picture: &Picture) -> String {
 pub(super) fn draw(picture: &Picture, prefix: &str, whole: bool, out: &mut String) {
     let layout = Layout::new(picture);
     let plane = geometry::place(&layout, picture.topology.cpus().len());
-    let mut canvas = Canvas { picture, layout: &layout, plane: &plane, out: String::new() };
+    let tooltips = picture.topology.cpus().len() <= MOST_TOOLTIPS;
+    let mut canvas =
+        Canvas { picture, layout: &layout, plane: &plane, tooltips, out: String::new() };
 
     let nobody = picture.occupants.is_empty();
     let beside = plane.width <= BESIDE && layout.without_cpus.is_empty() && !nobody;
     let mut width = (plane.width + 2 * MARGIN).max(NARROWEST);
     if beside {
-        width = plane.width + 2 * MARGIN + 28 + legend::COLUMN;
+        width = plane.width + 2 * MARGIN + 28 + legend::COLUMN + 30;
     }
     let top = MARGIN + 54;
     canvas.text(MARGIN, MARGIN + 17, "ti tx", title(picture));
@@ -68,7 +73,7 @@ pub(super) fn draw(picture: &Picture, prefix: &str, whole: bool, out: &mut Strin
         (false, false) => legend::draw(&mut canvas, [MARGIN, bottom + 6], width - 2 * MARGIN),
         (false, true) => {
             let left = MARGIN + plane.width + 28;
-            legend::draw(&mut canvas, [left, top], legend::COLUMN).max(bottom)
+            legend::draw(&mut canvas, [left, top], legend::COLUMN + 30).max(bottom)
         }
     };
     let height = bottom + MARGIN - 6;
@@ -129,6 +134,8 @@ struct Canvas<'a> {
     picture: &'a Picture,
     layout: &'a Layout,
     plane: &'a Plane<'a>,
+    /// Whether CPUs have them.
+    tooltips: bool,
     out: String,
 }
 
@@ -205,9 +212,11 @@ impl Canvas<'_> {
         if let Some(node) = region.memory {
             let memory = &self.layout.memory[node];
             let fits = |amounts: &String| estimate(amounts, small_font) <= room;
-            if let Some(amounts) =
-                [" of ", "/"].map(|of| self.amounts(memory, of)).into_iter().find(fits)
-            {
+            let mut wordings = [" of ", "/"].map(|of| self.amounts(memory, of)).to_vec();
+            if memory.total.0 > 0 {
+                wordings.push(words::amount(memory.total));
+            }
+            if let Some(amounts) = wordings.into_iter().find(fits) {
                 self.text(right, base, &format!("{small} r"), &amounts);
             }
             // As much for all nodes, so that all or none name their CPUs.
@@ -255,9 +264,9 @@ impl Canvas<'_> {
         let used = self.layout.use_of(id);
         let (width, height) = scale.cell;
         self.open(used);
-        if let Some(cpu) = self.picture.topology.cpu(id) {
+        if let Some(cpu) = self.picture.topology.cpu(id).filter(|_| self.tooltips) {
             let tooltip = self.cpu_tooltip(cpu);
-            let _ = write!(self.out, "<title>{}</title>", xml(&tooltip));
+            let _ = write!(self.out, "<title>{tooltip}</title>");
         }
         let place = format!("x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"2\"");
         let _ = write!(self.out, "<rect {place}/>");
@@ -299,50 +308,44 @@ impl Canvas<'_> {
         };
     }
 
+    /// Escaped; a line for the CPU and one for each of the first who use it.
     fn cpu_tooltip(&self, cpu: &Cpu) -> String {
         // A pool may have hundreds of members, and each of its CPUs would name them all.
         const MOST: usize = 4;
         let mut text = format!("CPU {}", cpu.cpu);
         if self.picture.os == Os::Windows {
             let group = GroupId::of(cpu.cpu);
-            let _ = write!(text, " (group {group}, processor {})", cpu.cpu.0 % 64);
+            let _ = write!(text, " (group {group}, processor {})", cpu.cpu.0 % GROUP_SIZE);
         }
         let _ = write!(
             text,
             " · core {} · L3 {} · NUMA {} · socket {}",
             cpu.core, cpu.cache, cpu.numa, cpu.socket
         );
-        let mut others = 0;
-        let mut named = 0;
-        for occupant in &self.picture.occupants {
-            if !occupant.seat.cpus().contains(cpu.cpu) {
-                continue;
-            }
-            if named == MOST {
-                others += 1;
-                continue;
-            }
-            named += 1;
+        let users = || {
+            let occupants = self.picture.occupants.iter();
+            occupants.filter(|occupant| occupant.seat.cpus().contains(cpu.cpu))
+        };
+        for occupant in users().take(MOST) {
             let how = match occupant.seat {
                 Seat::Exclusive(_) => "exclusive",
                 Seat::SharedPool(_) => "shared",
                 Seat::Reserved(_) => "reserved",
             };
-            let _ = write!(text, "\n{} ({how})", shorten(&occupant.full_name(), NAME));
+            let _ = write!(text, "\n{} ({how})", xml(&shorten(&occupant.full_name(), NAME)));
             if !occupant.note.is_empty() && matches!(occupant.seat, Seat::Exclusive(_)) {
-                let _ = write!(text, ": {}", shorten(&occupant.note, NAME));
+                let _ = write!(text, ": {}", xml(&shorten(&occupant.note, NAME)));
             }
         }
-        match (named, others) {
-            (0, _) if self.picture.occupants.is_empty() => {}
-            (0, _) => text.push_str("\nfree"),
-            (_, 0) => {}
-            (_, others) => {
-                let _ = write!(text, "\nand {others} more");
+        match users().count() {
+            0 if self.picture.occupants.is_empty() => {}
+            0 => text.push_str("\nfree"),
+            all if all > MOST => {
+                let _ = write!(text, "\nand {} more", all - MOST);
             }
+            _ => {}
         }
-        // Line ends are the only control characters a tooltip needs; escaping takes out others.
-        text.replace('\n', " — ")
+        text
     }
 
     fn bar(&mut self, node: usize, [x, y, width, height]: [u32; 4]) {

@@ -85,15 +85,23 @@ impl Drawing<'_> {
             false => picture.title.as_str(),
         };
         heading.push(Tone::Strong, self.plain(title));
-        let facts = words::facts(picture).join(", ");
+        heading.cut(self.options.width, self.ellipsis());
+        let facts = words::facts(picture);
         let mut block = Block::default();
-        if heading.width() + 2 + facts.len() <= self.options.width {
-            heading.push(Tone::Plain, format!("  {facts}"));
-            block.push(heading);
+        let in_one_line = heading.width() + 2 + facts.join(", ").len();
+        if in_one_line <= self.options.width {
+            heading.push(Tone::Plain, format!("  {}", facts.join(", ")));
         } else {
-            block.push(heading);
-            block.push(Line::of(Tone::Plain, facts));
+            block.push(std::mem::take(&mut heading));
         }
+        for (at, fact) in facts.iter().enumerate().filter(|_| in_one_line > self.options.width) {
+            let comma = if at + 1 < facts.len() { ", " } else { "" };
+            if heading.width() > 0 && heading.width() + fact.len() + 1 > self.options.width {
+                block.push(std::mem::take(&mut heading));
+            }
+            heading.push(Tone::Plain, format!("{fact}{comma}"));
+        }
+        block.push(heading);
         let regions: Vec<&Region> = self.layout.regions.iter().collect();
         block.below(self.side_by_side(&[regions], self.options.width));
         for nodes in &self.layout.without_cpus {
@@ -442,13 +450,13 @@ fn print(block: &Block, options: TextOptions) -> String {
     let mut out = String::new();
     for line in &block.0 {
         let mut text = String::new();
-        for Span(tone, words) in &line.0 {
+        for Span(tone, words) in &line.trimmed().0 {
             match options.colours.then(|| escape_sequence(*tone)).flatten() {
                 Some(sequence) => text.push_str(&format!("\u{1b}[{sequence}m{words}\u{1b}[0m")),
                 None => text.push_str(words),
             }
         }
-        out.push_str(text.trim_end_matches(' '));
+        out.push_str(&text);
         out.push('\n');
     }
     out

@@ -6,4 +6,6 @@ mod examples;
 mod file;
 mod hwloc;
 mod lscpu;
+mod picture;
+mod scenes;
 mod shape;

@@ -40,7 +40,7 @@ const LARGE: Scale = Scale {
     gap: 12,
     header: (32, 16),
     bar: 12,
-    narrowest: 300,
+    narrowest: 330,
 };
 
 const MEDIUM: Scale = Scale {
@@ -53,7 +53,7 @@ const MEDIUM: Scale = Scale {
     gap: 8,
     header: (24, 14),
     bar: 9,
-    narrowest: 190,
+    narrowest: 158,
 };
 
 const SMALL: Scale = Scale {
@@ -66,7 +66,7 @@ const SMALL: Scale = Scale {
     gap: 6,
     header: (19, 3),
     bar: 6,
-    narrowest: 118,
+    narrowest: 98,
 };
 
 /// A region with its place.
@@ -238,7 +238,7 @@ fn score(
 
 fn empty_places(count: usize, columns: usize) -> u64 {
     let places = count.div_ceil(columns) * columns;
-    ((places - count) * 1500 / count.max(1)) as u64
+    ((places - count) * 2400 / count.max(1)) as u64
 }
 
 pub(super) fn core_size(scale: &Scale, threads: (u32, u32)) -> (u32, u32) {

@@ -14,7 +14,7 @@ use super::super::{Occupant, Seat, text, words};
 use super::{Canvas, estimate, pattern};
 
 /// The narrowest column.
-pub(super) const COLUMN: u32 = 310;
+pub(super) const COLUMN: u32 = 280;
 
 const ROW: u32 = 40;
 

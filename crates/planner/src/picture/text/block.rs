@@ -67,6 +67,19 @@ impl Line {
         }
     }
 
+    /// Without blanks at the end.
+    pub(super) fn trimmed(&self) -> Line {
+        let mut line = self.clone();
+        while let Some(Span(_, text)) = line.0.last_mut() {
+            text.truncate(text.trim_end_matches(' ').len());
+            if !text.is_empty() {
+                break;
+            }
+            line.0.pop();
+        }
+        line
+    }
+
     /// Cuts what is beyond `width` columns, leaving an ellipsis.
     pub(super) fn cut(&mut self, width: usize, ellipsis: &str) {
         if self.width() <= width {
