@@ -15,8 +15,11 @@ use anyhow::{Context as _, Result, bail};
 use placement::Topology;
 use serde_json::Value;
 
+mod checkpoint;
+mod cpu_assign;
 mod cpuset;
 mod fields;
+mod topology_merge;
 
 /// Runs one line of a vector file and says how our answer differs from the recorded one.
 ///
@@ -25,12 +28,26 @@ mod fields;
 type Check = fn(&Vectors, &Value) -> Vec<Difference>;
 
 /// File stem → check. A line's `kind`, where there are several, is the check's own business.
-const KINDS: &[(&str, Check)] = &[("cpuset", cpuset::check)];
+#[rustfmt::skip] // One a line.
+const KINDS: &[(&str, Check)] = &[
+    ("checkpoint", checkpoint::check),
+    ("cpu_assign", cpu_assign::check),
+    ("cpuset", cpuset::check),
+    ("topology_merge", topology_merge::check),
+];
 
 /// What lines refer to by name.
 #[derive(Debug, Default)]
 pub struct Vectors {
     pub topologies: BTreeMap<String, Topology>,
+}
+
+impl Vectors {
+    /// The machine a line names.
+    fn topology(&self, line: &Value) -> Result<&Topology> {
+        let name = fields::string(line, "topology")?;
+        self.topologies.get(&name).with_context(|| format!("no machine named {name:?}"))
+    }
 }
 
 /// One point where our answer and the expected one part.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
 use thiserror::Error;
 
+use crate::go_text::{ParseError, parse_int};
 use crate::ids::CpuId;
 
 /// The highest id a CPU may have. Linux can be built for 8,192 CPUs and Windows numbers at most
@@ -154,8 +155,8 @@ impl CpuSet {
             match part.split_once('-') {
                 None => set.insert(parse_id(part)?),
                 Some((first, last)) => {
-                    let first = parse_number(first)?;
-                    let last = parse_number(last)?;
+                    let first = parse_int(first)?;
+                    let last = parse_int(last)?;
                     if first > last {
                         return Err(ParseCpuSetError::Backwards {
                             range: part.to_owned(),
@@ -183,10 +184,8 @@ impl CpuSet {
 /// Why a text is not a CPU list. The texts are the kubelet's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ParseCpuSetError {
-    #[error("strconv.Atoi: parsing {0:?}: invalid syntax")]
-    NotANumber(String),
-    #[error("strconv.Atoi: parsing {0:?}: value out of range")]
-    OutOfRange(String),
+    #[error(transparent)]
+    Number(#[from] ParseError),
     #[error("invalid range {range:?} ({first} > {last})")]
     Backwards { range: String, first: i64, last: i64 },
     #[error("CPU id {0} is above {MAX_CPU}, the highest id a CPU can have")]
@@ -194,15 +193,7 @@ pub enum ParseCpuSetError {
 }
 
 fn parse_id(text: &str) -> Result<CpuId, ParseCpuSetError> {
-    checked_id(parse_number(text)?)
-}
-
-fn parse_number(text: &str) -> Result<i64, ParseCpuSetError> {
-    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(ParseCpuSetError::NotANumber(text.to_owned()));
-    }
-    text.parse().map_err(|_| ParseCpuSetError::OutOfRange(text.to_owned()))
+    checked_id(parse_int(text)?)
 }
 
 fn checked_id(number: i64) -> Result<CpuId, ParseCpuSetError> {

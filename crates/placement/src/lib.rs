@@ -3,9 +3,16 @@
 //! Pure: values in, values out; no clock, no files, no logging. One brain with three callers: the
 //! agent for real, the scheduler as what-if, the planner offline.
 
+pub mod affinity;
+pub mod alignment;
+pub mod cpu;
 pub mod cpuset;
+pub mod demand;
+pub mod gates;
+pub mod go_text;
 pub mod ids;
 pub mod numa;
+pub mod state_file;
 pub mod topology;
 
 pub use cpuset::CpuSet;

@@ -64,8 +64,10 @@ pub struct NumaNode {
     pub cpus: CpuSet,
     pub memory: Bytes,
     pub huge_pages: Vec<HugePages>,
-    /// Sockets (by position) its CPUs belong to.
+    /// By position: what its CPUs belong to.
     pub(crate) sockets: Vec<u16>,
+    pub(crate) cores: Vec<u16>,
+    pub(crate) caches: Vec<u16>,
 }
 
 /// A core, socket or cache: an id and its CPUs.
@@ -73,6 +75,13 @@ pub struct NumaNode {
 pub struct Domain<Id> {
     pub id: Id,
     pub cpus: CpuSet,
+}
+
+/// By position: what a socket's CPUs belong to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SocketMembers {
+    pub(crate) nodes: Vec<u8>,
+    pub(crate) cores: Vec<u16>,
 }
 
 /// Where one CPU sits, by position in the topology's lists.
@@ -94,6 +103,9 @@ pub struct Topology {
     nodes: Vec<NumaNode>,
     caches: Vec<Domain<CacheId>>,
     distances: Vec<Vec<u32>>,
+    /// By socket position.
+    socket_members: Vec<SocketMembers>,
+    largest_core: usize,
     /// Indexed by CPU id; `None` where the numbering has a hole.
     seats: Vec<Option<Seat>>,
 }
@@ -152,13 +164,7 @@ impl Topology {
                 return Err(TopologyError::MemoryOverflow(node.numa));
             }
             let id = node.numa;
-            let entry = NumaNode {
-                id,
-                cpus: CpuSet::new(),
-                memory: node.memory,
-                huge_pages: node.huge_pages,
-                sockets: Vec::new(),
-            };
+            let entry = NumaNode::new(id, node.memory, node.huge_pages);
             if nodes.insert(id, entry).is_some() {
                 return Err(TopologyError::DuplicateNode(id));
             }
@@ -185,13 +191,7 @@ impl Topology {
             caches.entry(c.cache).or_default().insert(c.cpu);
             nodes
                 .entry(c.numa)
-                .or_insert_with(|| NumaNode {
-                    id: c.numa,
-                    cpus: CpuSet::new(),
-                    memory: Bytes::ZERO,
-                    huge_pages: Vec::new(),
-                    sockets: Vec::new(),
-                })
+                .or_insert_with(|| NumaNode::new(c.numa, Bytes::ZERO, Vec::new()))
                 .cpus
                 .insert(c.cpu);
         }
@@ -208,6 +208,7 @@ impl Topology {
 
         let highest = cpus.last().map_or(0, |c| c.cpu.0 as usize);
         let mut seats = vec![None; highest + 1];
+        let mut socket_members = vec![SocketMembers::default(); sockets.len()];
         for c in &cpus {
             // Every id was put into the maps above and there are at most 65,536 CPUs, so both
             // the look-ups and the narrowing hold.
@@ -218,17 +219,31 @@ impl Topology {
                 cache: caches.partition_point(|d| d.id < c.cache) as u16,
             };
             seats[c.cpu.0 as usize] = Some(seat);
-            let in_node = &mut nodes[seat.node as usize].sockets;
-            if !in_node.contains(&seat.socket) {
-                in_node.push(seat.socket);
-            }
+            let node = &mut nodes[seat.node as usize];
+            insert_sorted(&mut node.sockets, seat.socket);
+            insert_sorted(&mut node.cores, seat.core);
+            insert_sorted(&mut node.caches, seat.cache);
+            let socket = &mut socket_members[seat.socket as usize];
+            insert_sorted(&mut socket.nodes, seat.node);
+            insert_sorted(&mut socket.cores, seat.core);
         }
         for node in &mut nodes {
-            node.sockets.sort_unstable();
             node.huge_pages.sort_by_key(|p| p.page_size);
         }
         let all = cpus.iter().map(|c| c.cpu).collect();
-        Ok(Topology { cpus, all, cores, sockets, nodes, caches, distances, seats })
+        let largest_core = cores.iter().map(|c| c.cpus.len()).max().unwrap_or(1);
+        Ok(Topology {
+            cpus,
+            all,
+            cores,
+            sockets,
+            nodes,
+            caches,
+            distances,
+            socket_members,
+            largest_core,
+            seats,
+        })
     }
 
     /// The parts this machine was made from, in canonical order.
@@ -341,8 +356,43 @@ impl Topology {
         self.cpus.len() / self.cores.len()
     }
 
+    /// The nodes that have CPUs.
+    #[must_use]
+    pub fn nodes_with_cpus(&self) -> NumaMask {
+        (0..self.nodes.len()).filter(|p| !self.nodes[*p].cpus.is_empty()).collect()
+    }
+
+    /// The siblings of the largest core: an upper bound for counting by core size.
+    pub(crate) fn largest_core(&self) -> usize {
+        self.largest_core
+    }
+
+    pub(crate) fn socket_members(&self, socket: usize) -> &SocketMembers {
+        &self.socket_members[socket]
+    }
+
     pub(crate) fn seat(&self, cpu: CpuId) -> Option<Seat> {
         self.seats.get(cpu.0 as usize).copied().flatten()
+    }
+}
+
+impl NumaNode {
+    fn new(id: NumaId, memory: Bytes, huge_pages: Vec<HugePages>) -> NumaNode {
+        NumaNode {
+            id,
+            cpus: CpuSet::new(),
+            memory,
+            huge_pages,
+            sockets: Vec::new(),
+            cores: Vec::new(),
+            caches: Vec::new(),
+        }
+    }
+}
+
+fn insert_sorted<T: Ord>(list: &mut Vec<T>, item: T) {
+    if let Err(at) = list.binary_search(&item) {
+        list.insert(at, item);
     }
 }
 

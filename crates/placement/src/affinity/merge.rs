@@ -1,0 +1,336 @@
+//! Merging the hints of several resources into one.
+//!
+//! Main entry: [`merge`]. A merged hint takes one hint of every resource; its nodes are those all
+//! have in common. It is preferred if all are preferred and all name the same nodes. Preferred
+//! ones win; among them the one with the fewest nodes, then the fittest. If there is none, the aim
+//! is as many nodes as the most demanding resource needs at least: that many if possible, else the
+//! most below, else the fewest above.
+//!
+//! Neither case tries combinations of hints. A preferred merged hint is a member of every family,
+//! so one search over sets of nodes finds it. For the other case the question "which sets can be
+//! cut out of members of these families" is turned round: a set can be cut out if every other node
+//! can be left out by at least one family without that family falling below its threshold
+//! ([`Cut`]).
+
+use smallvec::SmallVec;
+
+use crate::numa::{MAX_NODES, NumaMask};
+
+use super::search::{Fit, Partial, fittest, within_reach};
+use super::{Dimension, Family, Hint, Preference, Threshold, socket_count};
+
+/// The best merged hint of `families`, each counted as often as its number says, on a machine with
+/// the nodes `all`.
+#[must_use]
+pub fn merge(families: &[(&Family, usize)], all: NumaMask, fit: Fit<'_>) -> Hint {
+    if let Some(nodes) = best_preferred(families, all, fit) {
+        return Hint { nodes: Some(nodes), preferred: true };
+    }
+    let nodes = best_common(families, all, fit).unwrap_or(all);
+    Hint { nodes: Some(nodes), preferred: false }
+}
+
+/// The fewest, then fittest nodes that every family prefers or does not care about.
+fn best_preferred(families: &[(&Family, usize)], all: NumaMask, fit: Fit<'_>) -> Option<NumaMask> {
+    let agrees = |mask: NumaMask| {
+        families.iter().all(|(f, _)| f.anywhere == Some(true) || f.find(mask) == Some(true))
+    };
+    let mut best: Option<(usize, (u64, u64), NumaMask)> = None;
+    let mut consider = |mask: NumaMask| {
+        let nodes = mask & all;
+        if nodes.is_empty() {
+            return;
+        }
+        let key = (nodes.len(), fit.key(nodes), nodes);
+        if best.is_none_or(|b| key < b) {
+            best = Some(key);
+        }
+    };
+    let caring: SmallVec<[&Family; 4]> =
+        families.iter().map(|(f, _)| *f).filter(|f| f.anywhere != Some(true)).collect();
+    if caring.is_empty() {
+        consider(all);
+    }
+    // A family with nothing but a list settles the candidates; otherwise all lists and what the
+    // descriptions have in common do.
+    let pool: SmallVec<[&Family; 4]> = match caring.iter().find(|f| f.threshold.is_none()) {
+        Some(family) => SmallVec::from_slice(&[*family]),
+        None if caring.is_empty() => families.iter().map(|(f, _)| *f).collect(),
+        None => caring.clone(),
+    };
+    for family in &pool {
+        for (mask, preferred) in &family.listed {
+            if *preferred && agrees(*mask) {
+                consider(*mask);
+            }
+        }
+    }
+    if pool.iter().all(|f| f.threshold.is_some()) {
+        let thresholds: SmallVec<[&Threshold; 4]> =
+            pool.iter().filter_map(|f| f.threshold.as_ref()).collect();
+        if let Some(mask) = best_described(&thresholds, fit) {
+            consider(mask);
+        }
+    }
+    best.map(|(_, _, nodes)| nodes)
+}
+
+/// The smallest, then fittest set that is a preferred member of all descriptions.
+fn best_described(thresholds: &[&Threshold], fit: Fit<'_>) -> Option<NumaMask> {
+    let first = thresholds.first()?;
+    let ground = thresholds.iter().fold(first.ground, |ground, t| ground & t.ground);
+    let must = thresholds.iter().fold(first.must, |must, t| must | t.must);
+    let least = thresholds.iter().map(|t| t.least.max(1)).max()?;
+    let dimensions: SmallVec<[&Dimension; 4]> =
+        thresholds.iter().flat_map(|t| &t.dimensions).collect();
+    (least..=ground.len()).find_map(|size| {
+        // Of each preference only what this size leaves open: nothing, or a number of sockets.
+        let mut sockets: SmallVec<[(usize, &[u64; MAX_NODES]); 4]> = SmallVec::new();
+        for threshold in thresholds {
+            match &threshold.preference {
+                Preference::Size(s) | Preference::SizeOrSockets { size: s, .. } if *s == size => {}
+                Preference::Size(_) => return None,
+                Preference::SizeOrSockets { sockets: n, sockets_of, .. } => {
+                    sockets.push((*n, sockets_of));
+                }
+            }
+        }
+        fittest(
+            ground,
+            must,
+            size,
+            fit,
+            |partial| {
+                dimensions.iter().all(|d| within_reach(d, partial))
+                    && sockets.iter().all(|(n, of)| {
+                        socket_count(of, partial.taken) <= *n
+                            && socket_count(of, partial.taken | partial.open) >= *n
+                    })
+            },
+            |mask| {
+                thresholds.iter().all(|t| t.contains(mask))
+                    && sockets.iter().all(|(n, of)| socket_count(of, mask) == *n)
+            },
+        )
+    })
+}
+
+/// The best set of nodes common to one hint of every family, preferred or not. `None` if no
+/// choice of hints has a node in common.
+fn best_common(families: &[(&Family, usize)], all: NumaMask, fit: Fit<'_>) -> Option<NumaMask> {
+    let target = families.iter().filter_map(|(f, _)| f.smallest()).max().unwrap_or(0);
+    let key = |mask: NumaMask| {
+        let n = mask.len();
+        let rank = match n.cmp(&target) {
+            std::cmp::Ordering::Equal => (0, 0),
+            std::cmp::Ordering::Less => (1, target - n),
+            std::cmp::Ordering::Greater => (2, n),
+        };
+        (rank, fit.key(mask))
+    };
+    let mut best: Option<NumaMask> = None;
+    for state in choices(families, all) {
+        let mut consider = |mask: NumaMask| {
+            if !mask.is_empty() && best.is_none_or(|b| key(mask) < key(b)) {
+                best = Some(mask);
+            }
+        };
+        if state.cutters.is_empty() {
+            consider(state.within);
+            continue;
+        }
+        let cut = Cut::new(state.within, &state.cutters);
+        let sizes = (1..=target).rev().chain(target + 1..=cut.universe.len());
+        if let Some(mask) = sizes.into_iter().find_map(|size| cut.fittest(size, fit)) {
+            consider(mask);
+        }
+    }
+    best
+}
+
+/// One way to choose between the listed hints and the description of every family.
+struct Choice<'a> {
+    /// What the listed hints chosen have in common.
+    within: NumaMask,
+    /// The descriptions chosen, as often as they were.
+    cutters: SmallVec<[&'a Threshold; 4]>,
+}
+
+/// Every choice that can matter: combinations of listed hints are reduced to what they have in
+/// common, so their number is bounded by the number of different results.
+fn choices<'a>(families: &[(&'a Family, usize)], all: NumaMask) -> Vec<Choice<'a>> {
+    let mut states = vec![Choice { within: all, cutters: SmallVec::new() }];
+    for (family, times) in families {
+        for _ in 0..*times {
+            if family.listed.is_empty() && family.threshold.is_none() {
+                continue;
+            }
+            let mut next: Vec<Choice<'a>> = Vec::new();
+            // States of one family's copies differ only in number of cutters and in nodes left.
+            let mut seen = std::collections::HashSet::new();
+            let mut add = |within: NumaMask, cutters: &SmallVec<[&'a Threshold; 4]>| {
+                if !within.is_empty() && seen.insert((within, fingerprint(cutters))) {
+                    next.push(Choice { within, cutters: cutters.clone() });
+                }
+            };
+            for state in &states {
+                if family.anywhere.is_some() {
+                    add(state.within, &state.cutters);
+                }
+                for (mask, _) in &family.listed {
+                    add(state.within & *mask, &state.cutters);
+                }
+                if let Some(threshold) = &family.threshold {
+                    let mut cutters = state.cutters.clone();
+                    cutters.push(threshold);
+                    add(state.within, &cutters);
+                }
+            }
+            states = next;
+        }
+    }
+    states
+}
+
+/// Which descriptions were chosen, for telling choices apart.
+fn fingerprint(cutters: &[&Threshold]) -> SmallVec<[usize; 4]> {
+    cutters.iter().map(|t| std::ptr::from_ref(*t) as usize).collect()
+}
+
+/// Which sets can be cut out of members of some families: set `x` can if every other node of the
+/// universe is left out by at least one family, each staying a member of its own.
+struct Cut<'a> {
+    /// Nodes that all have in common at the most; all others are out anyway.
+    universe: NumaMask,
+    cutters: SmallVec<[&'a Threshold; 4]>,
+    /// What each family can spare: nodes, and weight per dimension.
+    spare: SmallVec<[Spare; 4]>,
+}
+
+#[derive(Clone, Debug)]
+struct Spare {
+    nodes: usize,
+    weights: SmallVec<[u64; 4]>,
+}
+
+impl Spare {
+    /// What remains after leaving out `node`; `None` if the family cannot.
+    fn without(&self, cutter: &Threshold, node: usize) -> Option<Spare> {
+        if cutter.must.contains(node) {
+            return None;
+        }
+        let nodes = self.nodes.checked_sub(1)?;
+        let weights = self
+            .weights
+            .iter()
+            .zip(&cutter.dimensions)
+            .map(|(spare, d)| spare.checked_sub(d.weight[node]))
+            .collect::<Option<_>>()?;
+        Some(Spare { nodes, weights })
+    }
+}
+
+impl<'a> Cut<'a> {
+    fn new(within: NumaMask, cutters: &[&'a Threshold]) -> Cut<'a> {
+        let universe = cutters.iter().fold(within, |universe, t| universe & t.ground);
+        let spare = cutters
+            .iter()
+            .map(|t| Spare {
+                nodes: t.ground.len() - t.least.max(1).min(t.ground.len()),
+                weights: t.dimensions.iter().map(|d| d.sum(t.ground) - d.need).collect(),
+            })
+            .collect();
+        Cut { universe, cutters: SmallVec::from_slice(cutters), spare }
+    }
+
+    fn fittest(&self, size: usize, fit: Fit<'_>) -> Option<NumaMask> {
+        fittest(
+            self.universe,
+            NumaMask::EMPTY,
+            size,
+            fit,
+            |partial| self.possible(partial),
+            |mask| self.leave_out(self.universe - mask, &self.spare),
+        )
+    }
+
+    /// Optimistic: what is surely out must be spared by someone, and as many more nodes as have to
+    /// go must fit if every family leaves out its lightest.
+    fn possible(&self, partial: Partial) -> bool {
+        let out = self.universe - partial.taken - partial.open;
+        let to_go = out.len() + partial.open.len() - partial.missing;
+        let candidates = out | partial.open;
+        let most: usize = (self.cutters.iter().zip(&self.spare))
+            .map(|(cutter, spare)| most_left_out(cutter, spare, candidates))
+            .sum();
+        let spared = |node| {
+            (self.cutters.iter().zip(&self.spare)).any(|(c, s)| s.without(c, node).is_some())
+        };
+        most >= to_go && out.iter().all(spared)
+    }
+
+    /// Whether all of `out` can be divided among the families, each within what it can spare.
+    fn leave_out(&self, out: NumaMask, spare: &[Spare]) -> bool {
+        let Some(node) = self.hardest(out) else { return true };
+        let rest = out - NumaMask::single(node);
+        for (at, cutter) in self.cutters.iter().enumerate() {
+            // Two families of the same description with the same left to spare are one choice.
+            let same = |other: usize| {
+                std::ptr::eq(*cutter, self.cutters[other])
+                    && spare[other].nodes == spare[at].nodes
+                    && spare[other].weights == spare[at].weights
+            };
+            if (0..at).any(same) {
+                continue;
+            }
+            if let Some(left) = spare[at].without(cutter, node) {
+                let mut spare: SmallVec<[Spare; 4]> = spare.into();
+                spare[at] = left;
+                if self.fits_by_count(rest, &spare) && self.leave_out(rest, &spare) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn fits_by_count(&self, out: NumaMask, spare: &[Spare]) -> bool {
+        let most: usize = (self.cutters.iter().zip(spare))
+            .map(|(cutter, spare)| most_left_out(cutter, spare, out))
+            .sum();
+        most >= out.len()
+    }
+
+    /// The node to place next: the heaviest share of anyone's spare weight first.
+    fn hardest(&self, out: NumaMask) -> Option<usize> {
+        out.iter().max_by_key(|node| {
+            (self.cutters.iter())
+                .flat_map(|c| &c.dimensions)
+                .map(|d| d.weight[*node])
+                .max()
+                .unwrap_or(0)
+        })
+    }
+}
+
+/// How many of `nodes` a family could leave out at the most, taking the lightest first.
+fn most_left_out(cutter: &Threshold, spare: &Spare, nodes: NumaMask) -> usize {
+    let free = nodes - cutter.must;
+    let mut most = spare.nodes.min(free.len());
+    for (dimension, spare) in cutter.dimensions.iter().zip(&spare.weights) {
+        let mut weights: SmallVec<[u64; MAX_NODES]> =
+            free.iter().map(|node| dimension.weight[node]).collect();
+        weights.sort_unstable();
+        let mut left = *spare;
+        let mut count = 0;
+        for weight in weights {
+            match left.checked_sub(weight) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+            count += 1;
+        }
+        most = most.min(count);
+    }
+    most
+}

@@ -1,0 +1,33 @@
+//! Numbers and booleans as Go reads them, with Go's error texts.
+//!
+//! Option values and CPU lists reach the kubelet as strings; people grep for its messages. Only
+//! what configuration needs is here.
+
+use thiserror::Error;
+
+/// Why a text is no integer or boolean.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ParseError {
+    #[error("strconv.{function}: parsing {text:?}: invalid syntax")]
+    Syntax { function: &'static str, text: String },
+    #[error("strconv.{function}: parsing {text:?}: value out of range")]
+    Range { function: &'static str, text: String },
+}
+
+/// A decimal integer with an optional sign.
+pub fn parse_int(text: &str) -> Result<i64, ParseError> {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(ParseError::Syntax { function: "Atoi", text: text.to_owned() });
+    }
+    text.parse().map_err(|_| ParseError::Range { function: "Atoi", text: text.to_owned() })
+}
+
+/// One of the twelve spellings Go knows.
+pub fn parse_bool(text: &str) -> Result<bool, ParseError> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(ParseError::Syntax { function: "ParseBool", text: text.to_owned() }),
+    }
+}

@@ -1,0 +1,196 @@
+//! The kubelet's state files, `cpu_manager_state` and `memory_manager_state`, as text.
+//!
+//! Main types: [`CpuState`] and [`MemoryState`], what the files say as values; each has a `parse`
+//! that reads every version a kubelet has written since 1.20 and a `render` that writes the newest
+//! one byte for byte as a kubelet does, checksums included. Nothing here opens a file, and nothing
+//! here knows machines: whether a state fits one is for the reader of the state to say.
+//!
+//! A file is taken in this order, and the first version whose checksum holds wins:
+//!
+//! ```text
+//! cpu     v4 ─┬─ v3 ── v2      memory  v3 ─┬─ v2 ── v1
+//!             └─ refused                   └─ refused
+//! ```
+//!
+//! The newest version keeps its content in `data`, guarded by `dataChecksum`; the fields of an old
+//! version stand beside it for old kubelets and are not read. Once a file has either of these two
+//! fields, a fault in them is final: falling back would bring an old state to life.
+
+mod cpu;
+mod go_json;
+mod memory;
+mod spew;
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+
+use thiserror::Error;
+
+pub use cpu::CpuState;
+pub use go_json::DecodeError;
+pub use memory::{Block, MemoryState, MemoryTable, NodeState};
+
+use crate::cpuset::ParseCpuSetError;
+
+/// Pod UID → container name → what that container has.
+pub type PerContainer<T> = BTreeMap<String, BTreeMap<String, T>>;
+
+/// Pod UID → what that pod has as a whole.
+pub type PerPod<T> = BTreeMap<String, T>;
+
+/// Whose state a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manager {
+    Cpu,
+    Memory,
+}
+
+impl Manager {
+    /// The file's name in the kubelet's root directory.
+    #[must_use]
+    pub const fn file_name(self) -> &'static str {
+        match self {
+            Manager::Cpu => "cpu_manager_state",
+            Manager::Memory => "memory_manager_state",
+        }
+    }
+
+    const fn lower_case(self) -> &'static str {
+        match self {
+            Manager::Cpu => "cpu",
+            Manager::Memory => "memory",
+        }
+    }
+
+    const fn in_prose(self) -> &'static str {
+        match self {
+            Manager::Cpu => "CPU",
+            Manager::Memory => "memory",
+        }
+    }
+
+    const fn newest_version(self) -> &'static str {
+        match self {
+            Manager::Cpu => "v4",
+            Manager::Memory => "v3",
+        }
+    }
+}
+
+/// The feature gates that decide what is read from a file. What a gate that is off hides is not
+/// restored, and so is gone with the next save.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gates {
+    /// `PodLevelResourceManagers`: what pods hold as a whole is restored.
+    pub pod_level_resource_managers: bool,
+    /// `InPlacePodVerticalScalingExclusiveCPUs`: the CPUs containers started with are restored, or
+    /// taken from what they hold now where the file does not say.
+    pub in_place_scaling_of_exclusive_cpus: bool,
+}
+
+/// Why a state could not be restored. The texts are the kubelet's.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum StateFileError {
+    #[error("{0}")]
+    Undecodable(DecodeError),
+    #[error("failed to deserialize {} manager checkpoint: {cause}", .manager.lower_case())]
+    UndecodableFile { manager: Manager, cause: DecodeError },
+    #[error("failed to deserialize {} manager checkpoint data: {cause}", .manager.lower_case())]
+    UndecodableData { manager: Manager, cause: DecodeError },
+    #[error("checkpoint is corrupted")]
+    Corrupted { stored: u64, computed: u64 },
+    /// The file is of the newest version and broken, so no older one is looked for in it.
+    #[error("could not load {} checkpoint: {cause}", .manager.newest_version())]
+    NewestVersion { manager: Manager, cause: Box<StateFileError> },
+    #[error(
+        "{}configured policy {} differs from state checkpoint policy {}",
+        if *.manager == Manager::Memory { "[memorymanager] " } else { "" },
+        Quoted(.configured),
+        Quoted(.stored)
+    )]
+    PolicyDiffers { manager: Manager, configured: String, stored: String },
+    #[error("could not parse default CPU set {}: {cause}", Quoted(.text))]
+    DefaultCpus { text: String, cause: Box<ParseCpuSetError> },
+    #[error(
+        "could not parse cpuset {} for container {} in pod {}: {cause}",
+        Quoted(.text), Quoted(.container), Quoted(.pod)
+    )]
+    ContainerCpus { text: String, container: String, pod: String, cause: Box<ParseCpuSetError> },
+    #[error(
+        "could not parse Baseline cpuset {} for container {} in pod {}: {cause}",
+        Quoted(.text), Quoted(.container), Quoted(.pod)
+    )]
+    BaselineCpus { text: String, container: String, pod: String, cause: Box<ParseCpuSetError> },
+    /// The kubelet would carry on with such a number; no machine has such a node.
+    #[error("NUMA node {0} is not a number a node can have")]
+    NoSuchNode(i64),
+    /// The kubelet crashes on these two.
+    #[error("the state of NUMA node {0} is null")]
+    NullNode(i64),
+    #[error("the table of {} on NUMA node {node} is null", Quoted(.resource))]
+    NullTable { node: i64, resource: String },
+}
+
+/// A [`StateFileError`] with the file it happened in, which is what a user gets to see.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "could not restore state from checkpoint: {cause}, please drain this node and delete the {} \
+     manager checkpoint file {} before restarting Kubelet",
+    .manager.in_prose(),
+    Quoted(.path)
+)]
+pub struct RestoreError {
+    pub manager: Manager,
+    pub path: String,
+    pub cause: StateFileError,
+}
+
+/// 32-bit FNV-1a, the hash of all checksums in these files.
+fn fnv1a(text: &str) -> u64 {
+    let hash = text
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    u64::from(hash)
+}
+
+fn verify(stored: u64, preimage: &str) -> Result<(), StateFileError> {
+    let computed = fnv1a(preimage);
+    if stored == computed { Ok(()) } else { Err(StateFileError::Corrupted { stored, computed }) }
+}
+
+/// What `dataChecksum` is the hash of: the dump of a plain string.
+fn data_preimage(data: &str) -> String {
+    format!("(string){data}")
+}
+
+/// A text in double quotes, escaped as Go's `%q` does.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        for c in self.0.chars() {
+            match c {
+                '"' => f.write_str("\\\"")?,
+                '\\' => f.write_str("\\\\")?,
+                '\n' => f.write_str("\\n")?,
+                '\r' => f.write_str("\\r")?,
+                '\t' => f.write_str("\\t")?,
+                '\x07' => f.write_str("\\a")?,
+                '\x08' => f.write_str("\\b")?,
+                '\x0c' => f.write_str("\\f")?,
+                '\x0b' => f.write_str("\\v")?,
+                '\0'..'\x20' | '\x7f' => write!(f, "\\x{:02x}", u32::from(c))?,
+                // Rust's debug form escapes what is not printable; a quotation mark it escapes too
+                // is handled above, the single one Go leaves alone.
+                c if c == '\'' || c.escape_debug().len() == 1 => f.write_char(c)?,
+                '\0'..='\u{ffff}' => write!(f, "\\u{:04x}", u32::from(c))?,
+                c => write!(f, "\\U{:08x}", u32::from(c))?,
+            }
+        }
+        f.write_char('"')
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,551 @@
+//! `memory_manager_state`: versions 1 to 3 in, version 3 out.
+//!
+//! Main type: [`MemoryState`]. Whether the numbers add up is not asked here.
+
+use std::collections::BTreeMap;
+
+use crate::ids::{Bytes, NumaId};
+
+use super::go_json::{
+    Decode, DecodeError, Faults, Json, Map, Pointer, Slice, decode_fields, is_empty, map, object,
+    slice, string,
+};
+use super::spew::{Dump, Spew, dump};
+use super::{
+    Gates, Manager, PerContainer, PerPod, StateFileError, data_preimage, fnv1a, go_json, verify,
+};
+
+/// What the memory manager remembers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryState {
+    /// Name of the policy that made the assignments: `None`, `Static` or `BestEffort`.
+    pub policy: String,
+    pub nodes: BTreeMap<NumaId, NodeState>,
+    /// Memory containers have for themselves, in the order it was assigned.
+    pub entries: PerContainer<Vec<Block>>,
+    /// Memory pods have as a whole (gate `PodLevelResourceManagers`).
+    pub pod_blocks: PerPod<Vec<Block>>,
+}
+
+/// One NUMA node's part in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeState {
+    /// How many blocks lie on this node, alone or with others.
+    pub assignments: i64,
+    /// The nodes this one is grouped with, itself included.
+    pub cells: Vec<NumaId>,
+    /// Resource name (`memory`, `hugepages-2Mi`) → how it is used.
+    pub memory: BTreeMap<String, MemoryTable>,
+}
+
+/// How one kind of memory on one node is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryTable {
+    pub total: Bytes,
+    pub system_reserved: Bytes,
+    pub allocatable: Bytes,
+    pub reserved: Bytes,
+    pub free: Bytes,
+}
+
+/// An amount of one kind of memory on one or several nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub numa: Vec<NumaId>,
+    /// Resource name: `memory`, `hugepages-2Mi`.
+    pub resource: String,
+    pub size: Bytes,
+}
+
+impl MemoryState {
+    /// The state before anything was assigned, which is also that of a missing file.
+    #[must_use]
+    pub fn empty(policy: impl Into<String>) -> MemoryState {
+        MemoryState { policy: policy.into(), ..MemoryState::default() }
+    }
+
+    /// Reads a file. `policy` is the configured one; a file made by another is refused.
+    pub fn parse(
+        content: &[u8],
+        policy: &str,
+        gates: Gates,
+    ) -> Result<MemoryState, StateFileError> {
+        let checkpoint = load(content)?;
+        if checkpoint.policy != policy {
+            return Err(StateFileError::PolicyDiffers {
+                manager: Manager::Memory,
+                configured: policy.to_owned(),
+                stored: checkpoint.policy,
+            });
+        }
+        let nodes = checkpoint
+            .nodes
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(id, node)| {
+                let node = node.ok_or(StateFileError::NullNode(id))?;
+                Ok((node_id(id)?, node.into_state(id)?))
+            })
+            .collect::<Result<_, _>>()?;
+        let mut entries = PerContainer::new();
+        for (pod, containers) in checkpoint.entries.unwrap_or_default() {
+            let own = entries.entry(pod).or_insert_with(BTreeMap::new);
+            for (container, blocks) in containers.unwrap_or_default() {
+                own.insert(container, into_blocks(blocks)?);
+            }
+        }
+        let mut pod_blocks = PerPod::new();
+        if gates.pod_level_resource_managers {
+            for (pod, entry) in checkpoint.pods.unwrap_or_default() {
+                pod_blocks.insert(pod, into_blocks(entry.blocks)?);
+            }
+        }
+        Ok(MemoryState { policy: checkpoint.policy, nodes, entries, pod_blocks })
+    }
+
+    /// The file as a kubelet writes it.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let checkpoint = Checkpoint::from(self);
+        let data = checkpoint.data_json();
+        let data_checksum = fnv1a(&data_preimage(&data));
+        let mut members = checkpoint.common_json();
+        members.push(("checksum", fnv1a(&checkpoint.preimage(Layout::V1)).to_string()));
+        members.push(("data", string(&data)));
+        members.push(("dataChecksum", data_checksum.to_string()));
+        object(members)
+    }
+
+    /// The text whose hash is `checksum` in the rendered file.
+    #[must_use]
+    pub fn checksum_preimage(&self) -> String {
+        Checkpoint::from(self).preimage(Layout::V1)
+    }
+
+    /// The text whose hash is `dataChecksum` in the rendered file.
+    #[must_use]
+    pub fn data_checksum_preimage(&self) -> String {
+        data_preimage(&Checkpoint::from(self).data_json())
+    }
+}
+
+fn node_id(id: i64) -> Result<NumaId, StateFileError> {
+    u32::try_from(id).map(NumaId).map_err(|_| StateFileError::NoSuchNode(id))
+}
+
+fn node_ids(ids: Slice<i64>) -> Result<Vec<NumaId>, StateFileError> {
+    ids.unwrap_or_default().into_iter().map(node_id).collect()
+}
+
+fn into_blocks(blocks: Slice<WireBlock>) -> Result<Vec<Block>, StateFileError> {
+    blocks
+        .unwrap_or_default()
+        .into_iter()
+        .map(|block| {
+            Ok(Block {
+                numa: node_ids(block.numa)?,
+                resource: block.resource,
+                size: Bytes(block.size),
+            })
+        })
+        .collect()
+}
+
+/// Reads whichever version the file is of.
+fn load(content: &[u8]) -> Result<Checkpoint, StateFileError> {
+    let json = go_json::parse(content).map_err(StateFileError::Undecodable)?;
+
+    let (newest, decoded) = Checkpoint::decode(&json, Layout::V3);
+    let cause = match decoded {
+        Ok(()) => match newest.open_data() {
+            Ok(data) => return Ok(data),
+            Err(cause) => cause,
+        },
+        Err(cause) => StateFileError::UndecodableFile { manager: Manager::Memory, cause },
+    };
+    if !newest.data.is_empty() || newest.data_checksum != 0 {
+        let manager = Manager::Memory;
+        return Err(StateFileError::NewestVersion { manager, cause: cause.into() });
+    }
+
+    let (v2, decoded) = Checkpoint::decode(&json, Layout::V2);
+    if decoded.is_ok() && v2.checksum == fnv1a(&v2.preimage(Layout::V2)) {
+        return Ok(v2);
+    }
+
+    let (v1, decoded) = Checkpoint::decode(&json, Layout::V1);
+    decoded.map_err(StateFileError::Undecodable)?;
+    // Files of the time before checksums have none.
+    if v1.checksum != 0 {
+        verify(v1.checksum, &v1.preimage(Layout::V1))?;
+    }
+    Ok(v1)
+}
+
+/// Which fields a version has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    V1,
+    V2,
+    V3,
+    Data,
+}
+
+impl Layout {
+    const fn fields(self) -> &'static [&'static str] {
+        match self {
+            Layout::V1 => &["policyName", "machineState", "entries", "checksum"],
+            Layout::V2 => &["policyName", "machineState", "entries", "podEntries", "checksum"],
+            Layout::V3 => {
+                &["policyName", "machineState", "entries", "checksum", "data", "dataChecksum"]
+            }
+            Layout::Data => &["policyName", "machineState", "entries", "podEntries"],
+        }
+    }
+}
+
+/// The fields of all versions as they stand in the file.
+#[derive(Debug)]
+struct Checkpoint {
+    policy: String,
+    nodes: Map<i64, Pointer<WireNode>>,
+    entries: Map<String, Map<String, Slice<WireBlock>>>,
+    pods: Map<String, PodEntry>,
+    checksum: u64,
+    data: String,
+    data_checksum: u64,
+}
+
+impl Default for Checkpoint {
+    /// Maps start out empty, not nil: a field that is missing counts as empty in the hash.
+    fn default() -> Checkpoint {
+        Checkpoint {
+            policy: String::new(),
+            nodes: Some([].into()),
+            entries: Some([].into()),
+            pods: Some([].into()),
+            checksum: 0,
+            data: String::new(),
+            data_checksum: 0,
+        }
+    }
+}
+
+impl Checkpoint {
+    /// What could be decoded, and whether all could.
+    fn decode(json: &Json, layout: Layout) -> (Checkpoint, Result<(), DecodeError>) {
+        let mut read = Checkpoint::default();
+        let mut faults = Faults::default();
+        let name = "checkpoint";
+        let end = decode_fields(json, name, layout.fields(), &mut faults, |field, json, faults| {
+            match field {
+                "policyName" => read.policy.decode(json, field, faults),
+                "machineState" => read.nodes.decode(json, field, faults),
+                "entries" => read.entries.decode(json, field, faults),
+                "podEntries" => read.pods.decode(json, field, faults),
+                "checksum" => read.checksum.decode(json, field, faults),
+                "data" => read.data.decode(json, field, faults),
+                _ => read.data_checksum.decode(json, field, faults),
+            }
+        });
+        (read, end.and_then(|()| faults.into_result()))
+    }
+
+    /// The content of `data`, once it proves to be what its checksum says.
+    fn open_data(&self) -> Result<Checkpoint, StateFileError> {
+        let undecodable =
+            |cause| StateFileError::UndecodableData { manager: Manager::Memory, cause };
+        let json = go_json::parse(self.data.as_bytes()).map_err(undecodable)?;
+        let (data, decoded) = Checkpoint::decode(&json, Layout::Data);
+        decoded.map_err(undecodable)?;
+        verify(self.data_checksum, &data_preimage(&self.data))?;
+        Ok(data)
+    }
+
+    fn preimage(&self, layout: Layout) -> String {
+        let zero = 0_u64;
+        let mut fields: Vec<super::spew::Field<'_>> = vec![
+            ("PolicyName", "string", &self.policy),
+            ("MachineState", "state.NUMANodeMap", &self.nodes),
+            ("Entries", "state.ContainerMemoryAssignments", &self.entries),
+        ];
+        if layout == Layout::V2 {
+            fields.push(("PodEntries", "state.PodMemoryAssignments", &self.pods));
+        }
+        fields.push(("Checksum", "checksum.Checksum", &zero));
+        dump("state.MemoryManagerCheckpoint", &fields)
+    }
+
+    /// The members the file and its `data` have in common.
+    fn common_json(&self) -> Vec<(&'static str, String)> {
+        let node = |node: &Pointer<WireNode>| match node {
+            None => "null".to_owned(),
+            Some(node) => node.json(),
+        };
+        let mut members =
+            vec![("policyName", string(&self.policy)), ("machineState", map(&self.nodes, node))];
+        if !is_empty(&self.entries) {
+            let blocks = |blocks: &Slice<WireBlock>| slice(blocks, WireBlock::json);
+            members.push(("entries", map(&self.entries, |c| map(c, blocks))));
+        }
+        members
+    }
+
+    fn data_json(&self) -> String {
+        let mut members = self.common_json();
+        if !is_empty(&self.pods) {
+            members.push(("podEntries", map(&self.pods, PodEntry::json)));
+        }
+        object(members)
+    }
+}
+
+impl From<&MemoryState> for Checkpoint {
+    fn from(state: &MemoryState) -> Checkpoint {
+        let containers = |own: &PerPod<Vec<Block>>| {
+            Some(own.iter().map(|(name, blocks)| (name.clone(), wire_blocks(blocks))).collect())
+        };
+        let nodes = state.nodes.iter();
+        Checkpoint {
+            policy: state.policy.clone(),
+            nodes: Some(
+                nodes.map(|(id, node)| (id.0.into(), Some(Box::new(node.into())))).collect(),
+            ),
+            entries: Some(
+                state.entries.iter().map(|(pod, own)| (pod.clone(), containers(own))).collect(),
+            ),
+            pods: Some(
+                state
+                    .pod_blocks
+                    .iter()
+                    .map(|(pod, blocks)| (pod.clone(), PodEntry { blocks: wire_blocks(blocks) }))
+                    .collect(),
+            ),
+            ..Checkpoint::default()
+        }
+    }
+}
+
+fn wire_ids(ids: &[NumaId]) -> Slice<i64> {
+    Some(ids.iter().map(|id| id.0.into()).collect())
+}
+
+fn wire_blocks(blocks: &[Block]) -> Slice<WireBlock> {
+    let wire = |block: &Block| WireBlock {
+        numa: wire_ids(&block.numa),
+        resource: block.resource.clone(),
+        size: block.size.0,
+    };
+    Some(blocks.iter().map(wire).collect())
+}
+
+/// [`NodeState`] as it stands in the file.
+#[derive(Debug, Default)]
+struct WireNode {
+    assignments: i64,
+    memory: Map<String, Pointer<WireTable>>,
+    cells: Slice<i64>,
+}
+
+impl WireNode {
+    fn into_state(self, id: i64) -> Result<NodeState, StateFileError> {
+        let mut memory = BTreeMap::new();
+        for (resource, table) in self.memory.unwrap_or_default() {
+            match table {
+                Some(table) => memory.insert(resource, (*table).into()),
+                None => return Err(StateFileError::NullTable { node: id, resource }),
+            };
+        }
+        Ok(NodeState { assignments: self.assignments, cells: node_ids(self.cells)?, memory })
+    }
+
+    fn json(&self) -> String {
+        let table = |table: &Pointer<WireTable>| match table {
+            None => "null".to_owned(),
+            Some(table) => table.json(),
+        };
+        object([
+            ("numberOfAssignments", self.assignments.to_string()),
+            ("memoryMap", map(&self.memory, table)),
+            ("cells", slice(&self.cells, i64::to_string)),
+        ])
+    }
+}
+
+impl From<&NodeState> for WireNode {
+    fn from(node: &NodeState) -> WireNode {
+        let tables = node.memory.iter();
+        WireNode {
+            assignments: node.assignments,
+            memory: Some(
+                tables.map(|(name, t)| (name.clone(), Some(Box::new((*t).into())))).collect(),
+            ),
+            cells: wire_ids(&node.cells),
+        }
+    }
+}
+
+impl Decode for WireNode {
+    fn decode(&mut self, json: &Json, name: &str, faults: &mut Faults) -> Result<(), DecodeError> {
+        let fields = &["numberOfAssignments", "memoryMap", "cells"];
+        decode_fields(json, name, fields, faults, |field, json, faults| match field {
+            "numberOfAssignments" => self.assignments.decode(json, field, faults),
+            "memoryMap" => self.memory.decode(json, field, faults),
+            _ => self.cells.decode(json, field, faults),
+        })
+    }
+}
+
+impl Dump for WireNode {
+    fn dump(&self, spew: &mut Spew) {
+        spew.structure(&[
+            ("NumberOfAssignments", "int", &self.assignments),
+            ("MemoryMap", "map[v1.ResourceName]*state.MemoryTable", &self.memory),
+            ("Cells", "[]int", &self.cells),
+        ]);
+    }
+}
+
+/// [`MemoryTable`] as it stands in the file.
+#[derive(Debug, Default)]
+struct WireTable {
+    total: u64,
+    system_reserved: u64,
+    allocatable: u64,
+    reserved: u64,
+    free: u64,
+}
+
+impl WireTable {
+    fn json(&self) -> String {
+        object([
+            ("total", self.total.to_string()),
+            ("systemReserved", self.system_reserved.to_string()),
+            ("allocatable", self.allocatable.to_string()),
+            ("reserved", self.reserved.to_string()),
+            ("free", self.free.to_string()),
+        ])
+    }
+}
+
+impl From<WireTable> for MemoryTable {
+    fn from(table: WireTable) -> MemoryTable {
+        MemoryTable {
+            total: Bytes(table.total),
+            system_reserved: Bytes(table.system_reserved),
+            allocatable: Bytes(table.allocatable),
+            reserved: Bytes(table.reserved),
+            free: Bytes(table.free),
+        }
+    }
+}
+
+impl From<MemoryTable> for WireTable {
+    fn from(table: MemoryTable) -> WireTable {
+        WireTable {
+            total: table.total.0,
+            system_reserved: table.system_reserved.0,
+            allocatable: table.allocatable.0,
+            reserved: table.reserved.0,
+            free: table.free.0,
+        }
+    }
+}
+
+impl Decode for WireTable {
+    fn decode(&mut self, json: &Json, name: &str, faults: &mut Faults) -> Result<(), DecodeError> {
+        let fields = &["total", "systemReserved", "allocatable", "reserved", "free"];
+        decode_fields(json, name, fields, faults, |field, json, faults| match field {
+            "total" => self.total.decode(json, field, faults),
+            "systemReserved" => self.system_reserved.decode(json, field, faults),
+            "allocatable" => self.allocatable.decode(json, field, faults),
+            "reserved" => self.reserved.decode(json, field, faults),
+            _ => self.free.decode(json, field, faults),
+        })
+    }
+}
+
+impl Dump for WireTable {
+    fn dump(&self, spew: &mut Spew) {
+        spew.structure(&[
+            ("TotalMemSize", "uint64", &self.total),
+            ("SystemReserved", "uint64", &self.system_reserved),
+            ("Allocatable", "uint64", &self.allocatable),
+            ("Reserved", "uint64", &self.reserved),
+            ("Free", "uint64", &self.free),
+        ]);
+    }
+}
+
+/// [`Block`] as it stands in the file.
+#[derive(Debug, Default)]
+struct WireBlock {
+    numa: Slice<i64>,
+    resource: String,
+    size: u64,
+}
+
+impl WireBlock {
+    fn json(&self) -> String {
+        object([
+            ("numaAffinity", slice(&self.numa, i64::to_string)),
+            ("type", string(&self.resource)),
+            ("size", self.size.to_string()),
+        ])
+    }
+}
+
+impl Decode for WireBlock {
+    fn decode(&mut self, json: &Json, name: &str, faults: &mut Faults) -> Result<(), DecodeError> {
+        let fields = &["numaAffinity", "type", "size"];
+        decode_fields(json, name, fields, faults, |field, json, faults| match field {
+            "numaAffinity" => self.numa.decode(json, field, faults),
+            "type" => self.resource.decode(json, field, faults),
+            _ => self.size.decode(json, field, faults),
+        })
+    }
+}
+
+impl Dump for WireBlock {
+    fn dump(&self, spew: &mut Spew) {
+        spew.structure(&[
+            ("NUMAAffinity", "[]int", &self.numa),
+            ("Type", "v1.ResourceName", &self.resource),
+            ("Size", "uint64", &self.size),
+        ]);
+    }
+}
+
+/// The memory of a pod as a whole.
+#[derive(Debug, Default)]
+struct PodEntry {
+    blocks: Slice<WireBlock>,
+}
+
+impl PodEntry {
+    fn json(&self) -> String {
+        let filled = self.blocks.as_ref().is_some_and(|blocks| !blocks.is_empty());
+        object(filled.then(|| ("memoryBlocks", slice(&self.blocks, WireBlock::json))))
+    }
+}
+
+impl Decode for PodEntry {
+    fn decode(&mut self, json: &Json, name: &str, faults: &mut Faults) -> Result<(), DecodeError> {
+        decode_fields(json, name, &["memoryBlocks"], faults, |field, json, faults| {
+            self.blocks.decode(json, field, faults)
+        })
+    }
+}
+
+impl Dump for PodEntry {
+    fn dump(&self, spew: &mut Spew) {
+        spew.structure(&[("MemoryBlocks", "[]state.Block", &self.blocks)]);
+    }
+}
+
+/// What a version 1 file with these fields is hashed as.
+#[cfg(test)]
+pub(super) fn preimage_of(json: &str) -> String {
+    let json = go_json::parse(json.as_bytes()).unwrap();
+    Checkpoint::decode(&json, Layout::V1).0.preimage(Layout::V1)
+}
