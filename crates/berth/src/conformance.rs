@@ -19,6 +19,7 @@ mod checkpoint;
 mod cpu_assign;
 mod cpuset;
 mod fields;
+mod quantity;
 mod topology_merge;
 
 /// Runs one line of a vector file and says how our answer differs from the recorded one.
@@ -33,6 +34,7 @@ const KINDS: &[(&str, Check)] = &[
     ("checkpoint", checkpoint::check),
     ("cpu_assign", cpu_assign::check),
     ("cpuset", cpuset::check),
+    ("quantity", quantity::check),
     ("topology_merge", topology_merge::check),
 ];
 

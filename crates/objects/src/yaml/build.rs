@@ -1,0 +1,279 @@
+//! From the parser's events to a tree. Entry: [`parse`]. The only file that knows the parser.
+
+use std::collections::{HashMap, HashSet};
+
+use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
+
+use super::{Entry, Mark, Node, Problem, Scalar, Value, YamlError};
+use crate::field::{FieldPath, Step};
+
+/// No Kubernetes object nests a third as deep. Trees are walked by recursion; this keeps the stack
+/// small whatever the input.
+const MAX_DEPTH: usize = 100;
+
+/// How many values aliases may add to a stream. Nine lines of nested aliases stand for billions.
+const MAX_ALIASED: usize = 100_000;
+
+/// Broken documents after which reading stops: who feeds garbage learns no more from the rest.
+const MAX_BROKEN: usize = 20;
+
+/// Complaints after which no more are noted.
+const MAX_ERRORS: usize = 200;
+
+/// Reads a stream of YAML documents: everything that could be read, and everything that is wrong.
+/// A document that breaks off is left out and reading goes on with the next; empty documents are
+/// skipped. The documents may be acted on only if nothing is wrong.
+#[must_use]
+pub fn parse(text: &str) -> (Vec<Node>, Vec<YamlError>) {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let options = granit_parser::options! {
+        flow_nesting_limit: MAX_DEPTH,
+        block_nesting_limit: MAX_DEPTH,
+        emit_comments: false,
+    };
+    let mut parser = Parser::new_from_str_with_options(text, options);
+    let mut builder = Builder::default();
+    let mut broken = 0;
+    loop {
+        match parser.next_event() {
+            None => break,
+            Some(Ok((event, span))) => builder.event(event, &span),
+            Some(Err(error)) => {
+                let problem = Problem::Syntax(error.kind().to_string());
+                builder.error(mark(error.marker()), problem);
+                builder.abandon();
+                broken += 1;
+                if broken == MAX_BROKEN || !parser.proceed_next_document().unwrap_or(false) {
+                    break;
+                }
+            }
+        }
+    }
+    (builder.documents, builder.errors)
+}
+
+fn mark(marker: &granit_parser::Marker) -> Mark {
+    let from_one = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).max(1);
+    Mark { line: from_one(marker.line()), column: from_one(marker.col().saturating_add(1)) }
+}
+
+/// A list or map whose end has not come yet.
+struct Open {
+    mark: Mark,
+    anchor: usize,
+    content: Content,
+}
+
+enum Content {
+    List(Vec<Node>),
+    Map { entries: Vec<Entry>, key: Option<(String, Mark)>, merged: Vec<Node> },
+}
+
+/// A finished value other places may repeat.
+struct Anchored {
+    node: Node,
+    size: usize,
+    depth: usize,
+}
+
+#[derive(Default)]
+struct Builder {
+    open: Vec<Open>,
+    anchors: HashMap<usize, Anchored>,
+    aliased: usize,
+    documents: Vec<Node>,
+    errors: Vec<YamlError>,
+}
+
+impl Builder {
+    fn event(&mut self, event: Event<'_>, span: &Span) {
+        let at = mark(&span.start);
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let said_text = self.said_to_be_text(tag.as_deref(), at);
+                let plain = style == ScalarStyle::Plain && !said_text;
+                let scalar = Scalar { text: text.into_owned(), plain };
+                self.finish(Node { mark: at, value: Value::Scalar(scalar) }, anchor);
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.said_to_be_text(tag.as_deref(), at);
+                self.open(at, anchor, Content::List(Vec::new()));
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                self.said_to_be_text(tag.as_deref(), at);
+                let content = Content::Map { entries: Vec::new(), key: None, merged: Vec::new() };
+                self.open(at, anchor, content);
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                if let Some(Open { mark, anchor, content }) = self.open.pop() {
+                    let value = match content {
+                        Content::List(items) => Value::List(items),
+                        Content::Map { entries, merged, .. } => {
+                            let entries = self.unique(entries);
+                            Value::Map(self.merge(entries, merged))
+                        }
+                    };
+                    self.finish(Node { mark, value }, anchor);
+                }
+            }
+            Event::Alias(id) => self.alias(id, at),
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, mark: Mark, anchor: usize, content: Content) {
+        self.open.push(Open { mark, anchor, content });
+    }
+
+    /// Forgets the document that broke off.
+    fn abandon(&mut self) {
+        self.open.clear();
+        self.anchors.clear();
+    }
+
+    fn error(&mut self, mark: Mark, problem: Problem) {
+        self.note(YamlError { mark, path: self.path(), problem });
+    }
+
+    fn note(&mut self, error: YamlError) {
+        if self.errors.len() < MAX_ERRORS {
+            self.errors.push(error);
+        }
+    }
+
+    /// The way to the value that is being read.
+    fn path(&self) -> FieldPath {
+        self.open
+            .iter()
+            .filter_map(|open| match &open.content {
+                Content::List(items) => Some(Step::Index(items.len())),
+                Content::Map { key, .. } => key.clone().map(|(key, _)| Step::Field(key)),
+            })
+            .collect()
+    }
+
+    /// Whether a tag says that a scalar is text whatever it looks like. Tags of other making have
+    /// no meaning here and are complained about.
+    fn said_to_be_text(&mut self, tag: Option<&Tag>, at: Mark) -> bool {
+        match tag {
+            Some(tag) if tag.is_yaml_core_schema() => tag.core_suffix() == Some("str"),
+            // The lone `!` says "not to be interpreted".
+            Some(tag) if tag.suffix().is_empty() => true,
+            Some(tag) => {
+                self.error(at, Problem::Tag(super::shortened(&tag.original())));
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Puts a finished value where it belongs.
+    fn finish(&mut self, node: Node, anchor: usize) {
+        if anchor != 0 {
+            let (size, depth) = measure(&node);
+            self.anchors.insert(anchor, Anchored { node: node.clone(), size, depth });
+        }
+        let Some(open) = self.open.last_mut() else {
+            if !node.is_null() {
+                self.documents.push(node);
+            }
+            // Anchors do not reach into the next document.
+            self.anchors.clear();
+            return;
+        };
+        match &mut open.content {
+            Content::List(items) => items.push(node),
+            Content::Map { entries, key, merged } => match key.take() {
+                Some((key, mark)) if key == "<<" => {
+                    // Kept for the end of the map: fields given beside it win.
+                    merged.push(Node { mark, ..node });
+                }
+                Some((key, mark)) => entries.push(Entry { key, mark, value: node }),
+                None => match node.value {
+                    Value::Scalar(scalar) => *key = Some((scalar.text, node.mark)),
+                    Value::List(_) | Value::Map(_) => {
+                        let mark = node.mark;
+                        *key = Some((String::new(), mark));
+                        self.error(mark, Problem::KeyNotText);
+                    }
+                },
+            },
+        }
+    }
+
+    fn alias(&mut self, id: usize, at: Mark) {
+        let null = || Scalar { text: String::new(), plain: true };
+        let problem = match self.anchors.get(&id) {
+            None => Problem::AliasInsideItself,
+            Some(anchored) if self.aliased + anchored.size > MAX_ALIASED => {
+                Problem::TooManyAliases { limit: MAX_ALIASED }
+            }
+            Some(anchored) if self.open.len() + anchored.depth > MAX_DEPTH => {
+                Problem::TooDeep { limit: MAX_DEPTH }
+            }
+            Some(anchored) => {
+                self.aliased += anchored.size;
+                let node = anchored.node.clone();
+                return self.finish(node, 0);
+            }
+        };
+        // One complaint about unfolding is enough; there may be thousands.
+        if !self.errors.iter().any(|e| e.problem == problem) {
+            self.error(at, problem);
+        }
+        self.finish(Node { mark: at, value: Value::Scalar(null()) }, 0);
+    }
+
+    /// Complains about keys given twice and keeps the first of each.
+    fn unique(&mut self, entries: Vec<Entry>) -> Vec<Entry> {
+        let mut first: HashMap<String, Mark> = HashMap::with_capacity(entries.len());
+        let mut kept = Vec::with_capacity(entries.len());
+        for entry in entries {
+            match first.get(&entry.key) {
+                Some(first) => {
+                    let problem = Problem::DuplicateKey { first: *first };
+                    let path = self.path().child(&entry.key);
+                    self.note(YamlError { mark: entry.mark, path, problem });
+                }
+                None => {
+                    first.insert(entry.key.clone(), entry.mark);
+                    kept.push(entry);
+                }
+            }
+        }
+        kept
+    }
+
+    /// Adds the fields of `<<` that the map does not have itself.
+    fn merge(&mut self, mut entries: Vec<Entry>, merged: Vec<Node>) -> Vec<Entry> {
+        if merged.is_empty() {
+            return entries;
+        }
+        let mut present: HashSet<String> = entries.iter().map(|e| e.key.clone()).collect();
+        for node in merged {
+            let maps = match node.value {
+                Value::List(items) => items,
+                value => vec![Node { value, mark: node.mark }],
+            };
+            for map in maps {
+                let Value::Map(fields) = map.value else {
+                    self.error(map.mark, Problem::MergeOfNoMap);
+                    continue;
+                };
+                entries.extend(fields.into_iter().filter(|f| present.insert(f.key.clone())));
+            }
+        }
+        entries
+    }
+}
+
+/// How many values a tree holds and how deep it is.
+fn measure(node: &Node) -> (usize, usize) {
+    let children: Vec<(usize, usize)> = match &node.value {
+        Value::Scalar(_) => return (1, 0),
+        Value::List(items) => items.iter().map(measure).collect(),
+        Value::Map(entries) => entries.iter().map(|e| measure(&e.value)).collect(),
+    };
+    let size = children.iter().map(|c| c.0).sum::<usize>() + 1;
+    (size, children.iter().map(|c| c.1).max().unwrap_or(0) + 1)
+}

@@ -1,0 +1,193 @@
+use proptest::prelude::*;
+
+use super::read::{At, Findings};
+use super::*;
+
+fn one(text: &str) -> Node {
+    let (mut documents, errors) = parse(text);
+    assert_eq!(errors, []);
+    assert_eq!(documents.len(), 1, "{text}");
+    documents.remove(0)
+}
+
+fn errors(text: &str) -> Vec<String> {
+    parse(text).1.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_stream_gives_its_documents_and_skips_empty_ones() {
+    let (documents, errors) = parse("---\na: 1\n---\n---\n# nothing\n---\nb: 2\n...\n");
+    assert_eq!(errors, []);
+    assert_eq!(documents.len(), 2);
+    assert_eq!(documents[1].get_text("b"), Some("2"));
+    assert_eq!(documents[1].get("b").unwrap().mark, Mark { line: 7, column: 4 });
+}
+
+#[test]
+fn json_is_yaml() {
+    let node = one("{\"a\": [1, 2.5, true, null, \"x\\u00e9\"],\n \"b\": {\"c\": \"1\"}}");
+    let expected: serde_json::Value =
+        serde_json::from_str("{\"a\":[1,2.5,true,null,\"x\u{e9}\"],\"b\":{\"c\":\"1\"}}").unwrap();
+    assert_eq!(node.to_json(), expected);
+}
+
+#[test]
+fn a_byte_order_mark_and_windows_line_ends_do_no_harm() {
+    let node = one("\u{feff}a: 1\r\nb:\r\n  - x\r\n");
+    assert_eq!(node.get("b").unwrap().value, one("[x]").value_with(Mark { line: 3, column: 5 }));
+}
+
+impl Node {
+    /// The value with all items moved to one place, to compare without places.
+    fn value_with(self, mark: Mark) -> Value {
+        match self.value {
+            Value::List(items) => {
+                Value::List(items.into_iter().map(|n| Node { mark, ..n }).collect())
+            }
+            value => value,
+        }
+    }
+}
+
+#[test]
+fn a_field_given_twice_is_refused_with_both_places() {
+    assert_eq!(
+        errors("a:\n  b: 1\n  c: 2\n  b: 3\n"),
+        ["line 4, column 3: a.b: the field is given twice (first at line 2, column 3)"]
+    );
+}
+
+#[test]
+fn a_broken_document_does_not_hide_the_next() {
+    let (documents, errors) = parse("a: [1, 2\n---\nb: 1\n---\nc: 'x\n---\n");
+    assert_eq!(documents.len(), 1);
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    assert_eq!((errors[0].mark.line, errors[1].mark.line), (1, 5));
+}
+
+#[test]
+fn aliases_and_merges_are_resolved() {
+    let node = one("base: &b {x: 1, y: 2}\nitem:\n  <<: *b\n  y: 3\nlist: [*b]\n");
+    assert_eq!(node.get("item").unwrap().get_text("y"), Some("3"));
+    assert_eq!(node.get("item").unwrap().get_text("x"), Some("1"));
+    assert_eq!(
+        errors("a:\n  <<: 1\n"),
+        ["line 2, column 3: a: '<<' takes a map or a list of maps"]
+    );
+}
+
+#[test]
+fn an_alias_bomb_is_defused() {
+    let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for n in 1..12 {
+        let before = format!("*a{}, ", n - 1).repeat(9);
+        text += &format!("a{n}: &a{n} [{before}]\n");
+    }
+    let errors = errors(&text);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("unfold to more than 100000 values"), "{errors:?}");
+}
+
+#[test]
+fn deep_nesting_is_refused_also_when_it_hides_in_aliases() {
+    assert!(errors(&"[".repeat(100_000))[0].contains("not YAML"));
+    let mut text = "a0: &a0 [x]\n".to_owned();
+    for n in 1..5000 {
+        text += &format!("a{n}: &a{n} [*a{}]\n", n - 1);
+    }
+    assert!(errors(&text)[0].contains("nested deeper than 100 levels"));
+    assert!(errors("a: &a [*a]")[0].contains("stands inside the value it names"));
+}
+
+#[test]
+fn a_megabyte_of_garbage_gets_a_short_clear_answer() {
+    let garbage: String = (0..1_000_000_u32)
+        .map(|n| char::from_u32(n.wrapping_mul(2_654_435_761) >> 17 & 0x7f).unwrap_or('x'))
+        .collect();
+    let errors = errors(&garbage);
+    assert!(!errors.is_empty() && errors.len() <= 20);
+    assert!(errors.iter().all(|e| e.len() < 300), "{errors:?}");
+    for text in ["x".repeat(1_000_000), "- ".repeat(500_000), "{".repeat(1_000_000)] {
+        let _ = parse(&text);
+    }
+}
+
+#[test]
+fn tags_of_other_making_are_refused() {
+    assert!(errors("a: !!python/object x")[0].contains("no meaning in Kubernetes files"));
+    assert_eq!(one("a: !!str 5").to_json(), serde_json::json!({"a": "5"}));
+}
+
+#[test]
+fn words_resolve_as_kubernetes_reads_them() {
+    let table = [
+        ("12", Resolved::Number),
+        ("-1.5e3", Resolved::Number),
+        ("0x1F", Resolved::Number),
+        (".5", Resolved::Number),
+        ("1Gi", Resolved::Text),
+        ("inf", Resolved::Text),
+        ("yes", Resolved::Bool(true)),
+        ("~", Resolved::Null),
+        ("nullish", Resolved::Text),
+        ("1.2.3", Resolved::Text),
+    ];
+    for (text, resolved) in table {
+        let scalar = Scalar { text: text.to_owned(), plain: true };
+        assert_eq!(scalar.resolve(), resolved, "{text}");
+        assert_eq!(Scalar { plain: false, ..scalar }.resolve(), Resolved::Text);
+    }
+}
+
+#[test]
+fn errors_name_line_column_field_what_was_found_and_what_is_right() {
+    let node = one("spec:\n  containers:\n  - name: 5\n    cpu: 1GB\n    mem: 010\n    n: -1\n");
+    let mut findings = Findings::default();
+    let root = At::root(&node);
+    let spec = root.object(&mut findings).unwrap().field("spec").unwrap();
+    let list = spec.object(&mut findings).unwrap().field("containers").unwrap();
+    for item in list.items(&mut findings) {
+        let container = item.object(&mut findings).unwrap();
+        container.field("name").unwrap().text(&mut findings);
+        container.field("cpu").unwrap().quantity(&mut findings);
+        container.field("mem").unwrap().quantity(&mut findings);
+        container.field("n").unwrap().integer(0, i64::MAX, &mut findings);
+        container.refuse_unknown(&["name", "mem", "n", "cpus"], &mut findings);
+    }
+    let messages: Vec<_> = findings.sorted().errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        messages,
+        [
+            "line 3, column 11: spec.containers[0].name: expected a text; write it in quotes: \
+             \"5\", found the number 5",
+            "line 4, column 5: spec.containers[0].cpu: unknown field \"cpu\"; did you mean \
+             \"cpus\"?",
+            "line 4, column 10: spec.containers[0].cpu: \"1GB\" is not a quantity such as 500m, 2 \
+             or 1Gi (did you mean \"1G\"?): quantities must match the regular expression \
+             '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+            "line 5, column 10: spec.containers[0].mem: expected a quantity such as 500m, 2 or \
+             1Gi; YAML takes a leading zero for an octal number, write \"010\" or \"10\", found \
+             the number 010",
+            "line 6, column 8: spec.containers[0].n: expected a whole number, 0 or more, found \
+             the number -1",
+        ]
+    );
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "\\PC{0,200}") {
+        for node in parse(&text).0 {
+            let _ = node.to_json();
+        }
+    }
+
+    #[test]
+    fn no_nearly_yaml_text_makes_the_reader_panic(
+        text in "([a-c]|: |\n|- |  |[\\[\\]{},&*!|>'\"#%@]|---\n|<<: |&a |\\*a){0,60}"
+    ) {
+        for node in parse(&text).0 {
+            let _ = node.to_json();
+        }
+    }
+}
