@@ -17,8 +17,10 @@ use serde_json::Value;
 
 mod checkpoint;
 mod cpu_assign;
+mod cpu_static;
 mod cpuset;
 mod fields;
+mod memory_static;
 mod quantity;
 mod topology_merge;
 
@@ -33,7 +35,9 @@ type Check = fn(&Vectors, &Value) -> Vec<Difference>;
 const KINDS: &[(&str, Check)] = &[
     ("checkpoint", checkpoint::check),
     ("cpu_assign", cpu_assign::check),
+    ("cpu_static", cpu_static::check),
     ("cpuset", cpuset::check),
+    ("memory_static", memory_static::check),
     ("quantity", quantity::check),
     ("topology_merge", topology_merge::check),
 ];

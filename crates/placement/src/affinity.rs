@@ -70,7 +70,8 @@ pub enum Preference {
 }
 
 impl Preference {
-    fn holds(&self, mask: NumaMask) -> bool {
+    #[must_use]
+    pub fn holds(&self, mask: NumaMask) -> bool {
         match self {
             Preference::Size(size) => mask.len() == *size,
             Preference::SizeOrSockets { size, sockets, sockets_of } => {

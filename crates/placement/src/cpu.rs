@@ -175,8 +175,8 @@ impl StaticCpus {
         }
         let count = reservation.count;
         let reserved = if reservation.cpus.is_empty() {
-            let picking = options.picking(topology);
-            pick(topology, topology.all_cpus(), count, picking).unwrap_or_default()
+            pick(topology, topology.all_cpus(), count, options.reserving(topology))
+                .unwrap_or_default()
         } else {
             reservation.cpus.clone()
         };
@@ -230,11 +230,15 @@ impl StaticCpus {
     /// Checks recorded state, in the kubelet's order. An entirely empty one is filled.
     pub fn check(&self, topology: &Topology, ledger: &mut CpuLedger) -> Result<(), CpuStateError> {
         if ledger.shared.is_empty() {
-            if !ledger.assignments.is_empty() {
+            if ledger.assignments.is_empty() {
+                ledger.shared = self.pool(topology);
+                return Ok(());
+            }
+            // The kubelet never starts on an empty pool; but where reserved CPUs are not part of
+            // it, handing out all others is legitimate and must not block a restart.
+            if ledger.exclusive(None) != self.pool(topology) {
                 return Err(CpuStateError::EmptySharedPool);
             }
-            ledger.shared = self.pool(topology);
-            return Ok(());
         }
         let reserved_shared = &self.reserved & &ledger.shared;
         if self.options.strict_reservation {

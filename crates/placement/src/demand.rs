@@ -7,6 +7,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
+use objects::Quantity;
 use smallvec::SmallVec;
 
 use crate::ids::Bytes;
@@ -90,6 +91,18 @@ pub enum MemoryKind {
     // Huge pages before memory, as their resource names sort.
     HugePages(Bytes),
     Memory,
+}
+
+impl MemoryKind {
+    /// Reads a resource name; `None` if it is neither memory nor huge pages of a sensible size.
+    #[must_use]
+    pub fn parse(resource: &str) -> Option<MemoryKind> {
+        if resource == "memory" {
+            return Some(MemoryKind::Memory);
+        }
+        let size = Quantity::parse(resource.strip_prefix("hugepages-")?).ok()?.as_i64()?;
+        u64::try_from(size).ok().filter(|size| *size > 0).map(|s| MemoryKind::HugePages(Bytes(s)))
+    }
 }
 
 impl fmt::Display for MemoryKind {

@@ -11,6 +11,8 @@ pub mod demand;
 pub mod gates;
 pub mod go_text;
 pub mod ids;
+pub mod memory;
+pub mod node;
 pub mod numa;
 pub mod state_file;
 pub mod topology;

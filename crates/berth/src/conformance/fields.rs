@@ -4,10 +4,19 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
+use objects::Quantity;
 use placement::affinity::Hint;
-use placement::topology::{Cpu, Parts};
-use placement::{CacheId, CoreId, CpuId, CpuSet, NumaId, NumaMask, SocketId, Topology};
+use placement::cpu::CpuLedger;
+use placement::demand::{
+    ContainerDemand, ContainerName, Demand, MemoryAmounts, MemoryKind, PodUid, QosClass, Role,
+};
+use placement::memory::{Block, Blocks, MemoryLedger, MemoryStateError, MemoryTable, NodeState};
+use placement::topology::{Cpu, HugePages, NodeMemory, Parts};
+use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, NumaMask, SocketId, Topology};
 use serde_json::Value;
+use smallvec::SmallVec;
+
+use super::Difference;
 
 /// A machine of `topologies.jsonl`.
 pub(super) fn topology(line: &Value) -> Result<(String, Topology)> {
@@ -86,6 +95,216 @@ pub(super) fn show_hint(hint: Hint, topology: &Topology) -> String {
         }
     };
     if hint.preferred { format!("{nodes} preferred") } else { nodes }
+}
+
+/// A CPU manager state.
+pub(super) fn cpu_state(state: &Value) -> Result<CpuLedger> {
+    let mut ledger = CpuLedger { shared: cpuset(state, "default_cpuset")?, ..CpuLedger::default() };
+    for (pod, containers) in
+        state.get("assignments").and_then(Value::as_object).into_iter().flatten()
+    {
+        let entry = ledger.assignments.entry(PodUid::new(pod)).or_default();
+        for name in containers.as_object().context("assignments")?.keys() {
+            entry.insert(ContainerName::new(name), cpuset(containers, name)?);
+        }
+    }
+    Ok(ledger)
+}
+
+/// The pods of a line, by uid.
+pub(super) fn demands(line: &Value) -> Result<BTreeMap<String, Demand>> {
+    array(line, "pods")?.iter().map(|pod| Ok((string(pod, "uid")?, demand(pod)?))).collect()
+}
+
+fn demand(pod: &Value) -> Result<Demand> {
+    let qos = match string(pod, "qos")?.as_str() {
+        "Guaranteed" => QosClass::Guaranteed,
+        "Burstable" => QosClass::Burstable,
+        _ => QosClass::BestEffort,
+    };
+    let mut containers = Vec::new();
+    for (key, init) in [("init_containers", true), ("containers", false)] {
+        for container in pod.get(key).and_then(Value::as_array).into_iter().flatten() {
+            let role = match (init, flag(container, "restartable")) {
+                (true, true) => Role::Sidecar,
+                (true, false) => Role::Init,
+                (false, _) => Role::App,
+            };
+            let requests = options(container, "requests")?;
+            let quantity = |name: &str| requests.get(name).map(|q| Quantity::parse(q)).transpose();
+            let mut memory = Some(MemoryAmounts::new());
+            for (name, amount) in &requests {
+                let Some(kind) = MemoryKind::parse(name) else { continue };
+                let bytes = Quantity::parse(amount)?.as_i64().and_then(|b| u64::try_from(b).ok());
+                match (&mut memory, bytes) {
+                    (Some(memory), Some(bytes)) => memory.push((kind, Bytes(bytes))),
+                    _ => memory = None,
+                }
+            }
+            if let Some(memory) = &mut memory {
+                memory.sort_by_key(|(kind, _)| *kind);
+            }
+            containers.push(ContainerDemand {
+                name: ContainerName::new(&string(container, "name")?),
+                role,
+                milli_cpus: quantity("cpu")?.map_or(0, |q| q.milli_value()),
+                memory,
+            });
+        }
+    }
+    let pod_level = pod.get("pod_level_resources").is_some();
+    Ok(Demand { uid: PodUid::new(&string(pod, "uid")?), qos, pod_level, containers })
+}
+
+/// The pod and container a step names.
+pub(super) fn with_container<'a>(
+    demands: &'a BTreeMap<String, Demand>,
+    step: &Value,
+) -> Result<(&'a Demand, usize)> {
+    let demand = demands.get(&string(step, "pod")?).with_context(|| missing("pod"))?;
+    let name = string(step, "container")?;
+    let container = demand.containers.iter().position(|c| c.name.as_str() == name);
+    Ok((demand, container.with_context(|| missing("container"))?))
+}
+
+/// Compares an error with the one recorded under `key`, a text or an object with a `message`.
+/// What a Go number or JSON parser says after its own prefix is not compared.
+pub(super) fn error_of(line: &Value, key: &str, got: Option<&str>) -> Option<Difference> {
+    let expected = line.get(key).map(|e| e.get("message").unwrap_or(e));
+    let expected = expected.and_then(Value::as_str).unwrap_or("none");
+    Difference::between(key, &expected, &got.unwrap_or("none"))
+}
+
+/// Compares lists of hints by resource with those of a step; `None` is an absent map.
+pub(super) fn hint_lists(
+    what: String,
+    step: &Value,
+    got: Option<&BTreeMap<String, Vec<Hint>>>,
+    topology: &Topology,
+) -> Result<Option<Difference>> {
+    let show = |hints: &[Hint]| -> Vec<String> {
+        // A list with nothing but "nowhere" is how an empty list is read.
+        hints.iter().filter(|h| h.nodes.is_some()).map(|h| show_hint(*h, topology)).collect()
+    };
+    let expected = match step.get("hints").and_then(Value::as_object) {
+        None => None,
+        Some(map) => {
+            let mut lists = BTreeMap::new();
+            for (resource, list) in map {
+                let hints = list.as_array().into_iter().flatten().map(|h| hint(h, topology));
+                lists.insert(resource.clone(), show(&hints.collect::<Result<Vec<_>>>()?));
+            }
+            Some(lists)
+        }
+    };
+    let got = got.map(|lists| lists.iter().map(|(r, hints)| (r.clone(), show(hints))).collect());
+    Ok(Difference::between(what, &expected, &got))
+}
+
+/// The memory of a machine's nodes.
+pub(super) fn memory_nodes(line: &Value) -> Result<Vec<NodeMemory>> {
+    array(line, "numa_nodes")?
+        .iter()
+        .map(|node| {
+            let huge_pages = node.get("hugepages").and_then(Value::as_array).into_iter().flatten();
+            let huge_pages = huge_pages.map(|pages| {
+                let kib = pages.get("page_size_kb").and_then(Value::as_u64).context("page size")?;
+                let count = pages.get("num_pages").and_then(Value::as_u64).context("pages")?;
+                Ok(HugePages { page_size: Bytes::kib(kib), count })
+            });
+            Ok(NodeMemory {
+                numa: NumaId(number(node, "id")?),
+                memory: Bytes(node.get("memory").and_then(Value::as_u64).context("memory")?),
+                huge_pages: huge_pages.collect::<Result<_>>()?,
+            })
+        })
+        .collect()
+}
+
+/// A memory manager state, in terms of a machine's node positions.
+pub(super) fn memory_state(state: &Value, topology: &Topology) -> Result<MemoryLedger> {
+    let mut ledger = MemoryLedger::default();
+    let nodes = state.get("nodes").and_then(Value::as_object).context("nodes")?;
+    let mut by_position: BTreeMap<usize, NodeState> = BTreeMap::new();
+    for (id, node) in nodes {
+        let position = topology.node_position(NumaId(id.parse()?));
+        let position = position.context(MemoryStateError::OtherMachine)?;
+        let mut tables = SmallVec::new();
+        for (name, numbers) in node.get("memory").and_then(Value::as_object).context("memory")? {
+            let n: [u64; 5] = serde_json::from_value(numbers.clone())?;
+            let table = MemoryTable {
+                total: n[0],
+                system_reserved: n[1],
+                allocatable: n[2],
+                reserved: n[3],
+                free: n[4],
+            };
+            tables.push((MemoryKind::parse(name).context("kind")?, table));
+        }
+        tables.sort_by_key(|(kind, _)| *kind);
+        let cells = node_mask(node.get("cells").context("cells")?, topology)?;
+        let assignments = node.get("assignments").and_then(Value::as_u64).context("assignments")?;
+        by_position.insert(position, NodeState { assignments, cells, tables });
+    }
+    if !by_position.is_empty() && by_position.len() != topology.nodes().len() {
+        return Err(MemoryStateError::OtherMachine.into());
+    }
+    ledger.nodes = by_position.into_values().collect();
+    for (pod, containers) in
+        state.get("assignments").and_then(Value::as_object).into_iter().flatten()
+    {
+        let entry = ledger.assignments.entry(PodUid::new(pod)).or_default();
+        for (name, blocks) in containers.as_object().context("assignments")? {
+            let container = ContainerName::new(name);
+            let unknown = || MemoryStateError::UnknownNode {
+                pod: PodUid::new(pod),
+                container: container.clone(),
+            };
+            let mut list = Blocks::new();
+            for block in blocks.as_array().context("blocks")? {
+                list.push(Block {
+                    nodes: node_mask(block.get("numa").context("numa")?, topology)
+                        .map_err(|_| unknown())?,
+                    kind: MemoryKind::parse(&string(block, "type")?).context("kind")?,
+                    size: block.get("size").and_then(Value::as_u64).context("size")?,
+                });
+            }
+            list.sort_by_key(|block| block.kind);
+            entry.insert(container, list);
+        }
+    }
+    Ok(ledger)
+}
+
+fn node_mask(ids: &Value, topology: &Topology) -> Result<NumaMask> {
+    let ids: Vec<u32> = serde_json::from_value(ids.clone())?;
+    ids.into_iter()
+        .map(|id| topology.node_position(NumaId(id)).with_context(|| format!("node {id}")))
+        .collect()
+}
+
+/// Blocks as people read them: `memory 1024 on 0,1`.
+pub(super) fn show_blocks(blocks: &Blocks, topology: &Topology) -> String {
+    let show = |block: &Block| {
+        let ids: Vec<_> = topology.node_ids(block.nodes).map(|id| id.to_string()).collect();
+        format!("{} {} on {}", block.kind, block.size, ids.join(","))
+    };
+    let mut shown: Vec<_> = blocks.iter().map(show).collect();
+    shown.sort();
+    shown.join("; ")
+}
+
+/// Recorded blocks in the same words.
+pub(super) fn show_memory(blocks: &Value) -> Result<String> {
+    let mut shown = Vec::new();
+    for block in blocks.as_array().context("blocks")? {
+        let ids: Vec<u32> = serde_json::from_value(block.get("numa").context("numa")?.clone())?;
+        let ids: Vec<_> = ids.iter().map(u32::to_string).collect();
+        let size = block.get("size").and_then(Value::as_u64).context("size")?;
+        shown.push(format!("{} {size} on {}", string(block, "type")?, ids.join(",")));
+    }
+    shown.sort();
+    Ok(shown.join("; "))
 }
 
 fn missing(key: &str) -> String {

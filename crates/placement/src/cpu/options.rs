@@ -129,6 +129,19 @@ impl CpuOptions {
     }
 }
 
+impl CpuOptions {
+    /// The rules by which reserved CPUs are chosen where none are named: those of containers,
+    /// except that spreading does not apply. The kubelet then reserves a socket's lowest CPUs, and
+    /// a node that comes from it must keep the CPUs it reserved.
+    #[must_use]
+    pub(super) fn reserving(&self, topology: &Topology) -> Picking {
+        match self.distribution {
+            Distribution::AcrossCores => Picking::Lowest,
+            _ => self.picking(topology),
+        }
+    }
+}
+
 fn canonical(name: &str) -> Option<&'static str> {
     if ACROSS_CORES_ALIASES.contains(&name) {
         return Some(ACROSS_CORES);

@@ -21,6 +21,8 @@ pub enum Order {
     Packed,
     /// Round-robin over the cores of a socket: siblings are taken last.
     Spread,
+    /// A socket's CPUs by id, whatever cores they belong to.
+    Lowest,
 }
 
 /// The rules of one choice. Pairs that contradict each other cannot be written.
@@ -30,6 +32,7 @@ pub enum Picking {
         align_uncore: bool,
     },
     Spread,
+    Lowest,
     /// Evenly over as few NUMA nodes as possible, in multiples of `group` CPUs.
     AcrossNuma {
         group: usize,
@@ -59,6 +62,7 @@ pub fn pick(
             packed(topology, free, count, Order::Packed, align_uncore)
         }
         Picking::Spread => packed(topology, free, count, Order::Spread, false),
+        Picking::Lowest => packed(topology, free, count, Order::Lowest, false),
         Picking::AcrossNuma { group, align_by_socket } => {
             distribute::across_numa(topology, free, count, group, align_by_socket)
         }
@@ -95,6 +99,7 @@ pub(super) fn packed(
             hand.take_single_cpus();
         }
         Order::Spread => hand.take_round_robin(),
+        Order::Lowest => hand.take_lowest(),
     }
     Ok(hand.taken)
 }
@@ -350,6 +355,18 @@ impl<'a> Hand<'a> {
                         }
                     }
                 }
+            }
+        }
+    }
+
+    fn take_lowest(&mut self) {
+        for socket in self.sockets_in_order() {
+            let cpus = &self.topology.sockets()[socket as usize].cpus & &self.free;
+            for cpu in &cpus {
+                if self.needed == 0 {
+                    return;
+                }
+                self.take_one(cpu);
             }
         }
     }
