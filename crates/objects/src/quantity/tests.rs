@@ -160,7 +160,7 @@ proptest! {
         let (Ok(a), Ok(b)) = (Quantity::parse(&a), Quantity::parse(&b)) else { return Ok(()) };
         let _ = (a.value(), a.milli_value(), a.as_i64(), a.checked_value(), a.is_whole_cpus());
         let _ = (a.checked_add(&b), a.checked_sub(&b), a.cmp(&b), a.times(3));
-        let _ = a.clone().round_up_to_milli().to_string();
+        let _ = a.round_up_to_milli().to_string();
     }
 
     #[test]
