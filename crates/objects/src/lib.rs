@@ -3,11 +3,22 @@
 //! Everything here is a value or a pure function over text: no files, no clock, no log. Readers
 //! ([`yaml`]) collect every problem with its place instead of stopping at the first.
 
+pub mod duration;
+pub mod feature_gates;
 pub mod field;
+pub mod kubelet_config;
+pub mod pod;
 pub mod quantity;
+pub mod resources;
 mod suggest;
+pub mod workload;
 pub mod yaml;
 
+pub use feature_gates::{FeatureGates, Gate};
 pub use field::{FieldError, FieldPath};
+pub use kubelet_config::KubeletConfig;
+pub use pod::{Container, Pod, PodSpec, QosClass};
 pub use quantity::{ParseQuantityError, Quantity};
+pub use resources::{ResourceList, ResourceRequirements};
+pub use workload::{Manifest, Workload};
 pub use yaml::YamlError;

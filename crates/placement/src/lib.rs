@@ -16,6 +16,7 @@ pub mod node;
 pub mod numa;
 pub mod state_file;
 pub mod topology;
+pub mod windows;
 
 pub use cpuset::CpuSet;
 pub use ids::{Bytes, CacheId, CoreId, CpuId, NumaId, SocketId};

@@ -62,7 +62,7 @@ fn a_broken_document_does_not_hide_the_next() {
     let (documents, errors) = parse("a: [1, 2\n---\nb: 1\n---\nc: 'x\n---\n");
     assert_eq!(documents.len(), 1);
     assert_eq!(errors.len(), 2, "{errors:?}");
-    assert_eq!((errors[0].mark.line, errors[1].mark.line), (1, 5));
+    assert_eq!((errors[0].mark.line, errors[1].mark.line), (1, 6));
 }
 
 #[test]

@@ -1,0 +1,196 @@
+//! Files that survive a crash: written whole or not at all.
+//!
+//! Main entries: [`write_atomically`] and [`back_up`]. They know nothing of what is written. Each
+//! file has one writer; two processes that write the same file at once are the caller's mistake.
+//!
+//! Why a kill or a power failure at any instant leaves the old or the new content:
+//!
+//! ```text
+//! create temp ── write ── sync temp ── rename over the file ── sync directory
+//!      old         old        old             old or new             new
+//! ```
+//!
+//! - Before the rename the file has not been touched. What is left behind is a temporary file of a
+//!   fixed name, which nobody reads and which the next write removes: crashes do not pile up.
+//! - The rename is one step for every reader. The temporary file was synced before it, so the new
+//!   name never leads to content that is not on the disk yet.
+//! - After the directory was synced the new name itself is on the disk, and only then does the
+//!   caller hear of success. (On Windows the rename writes through instead.)
+//! - Both names are in one directory, hence on one file system: the rename cannot become a copy.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::os;
+
+/// The most backups kept of one file before somebody has to look at them.
+const MAX_BACKUPS: u32 = 999;
+
+/// Why a file was not written. The old content, if there was any, is still there.
+#[derive(Debug, Error)]
+pub enum WriteError {
+    #[error("{0} does not name a file in a directory")]
+    NotAFile(PathBuf),
+    #[error("cannot {step} {path}")]
+    Io { step: &'static str, path: PathBuf, source: io::Error },
+    #[error("{0} has {MAX_BACKUPS} backups already; remove those that are not needed")]
+    TooManyBackups(PathBuf),
+}
+
+/// Where a crash may be played in tests: after which step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Created,
+    Written,
+    Synced,
+    Renamed,
+}
+
+/// Makes `bytes` the content of `path`.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
+    let result = write_in_steps(path, bytes, |_| Ok(()));
+    if result.is_err() {
+        // The write has failed already; a left-over is removed by the next one.
+        let _ = temporary(path).map(fs::remove_file);
+    }
+    result
+}
+
+fn write_in_steps(
+    path: &Path,
+    bytes: &[u8],
+    mut after: impl FnMut(Step) -> io::Result<()>,
+) -> Result<(), WriteError> {
+    let temporary = temporary(path)?;
+    let failed = |step, path: &Path| {
+        let path = path.to_owned();
+        move |source| WriteError::Io { step, path, source }
+    };
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(failed("remove the left-over", &temporary)(error));
+        }
+        _ => {}
+    }
+    let mut file = os::create_private_file(&temporary)
+        .and_then(|file| after(Step::Created).map(|()| file))
+        .map_err(failed("create", &temporary))?;
+    file.write_all(bytes)
+        .and_then(|()| after(Step::Written))
+        .map_err(failed("write", &temporary))?;
+    file.sync_all().and_then(|()| after(Step::Synced)).map_err(failed("flush", &temporary))?;
+    // Windows does not rename what is open.
+    drop(file);
+    os::replace_file(&temporary, path)
+        .and_then(|()| after(Step::Renamed))
+        .map_err(failed("replace", path))?;
+    let directory = directory_of(path);
+    os::sync_directory(directory).map_err(failed("flush the directory", directory))
+}
+
+/// Copies `path` beside itself under the first free name `<name>.backup-N` and returns that name;
+/// `None` if there is no such file. Never overwrites an older backup.
+pub fn back_up(path: &Path) -> Result<Option<PathBuf>, WriteError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(source) => {
+            return Err(WriteError::Io { step: "read", path: path.to_owned(), source });
+        }
+    };
+    for number in 1..=MAX_BACKUPS {
+        let backup = sibling(path, "", &format!(".backup-{number}"))?;
+        if fs::symlink_metadata(&backup).is_ok() {
+            continue;
+        }
+        write_atomically(&backup, &bytes)?;
+        return Ok(Some(backup));
+    }
+    Err(WriteError::TooManyBackups(path.to_owned()))
+}
+
+fn temporary(path: &Path) -> Result<PathBuf, WriteError> {
+    sibling(path, ".", ".tmp")
+}
+
+fn sibling(path: &Path, before: &str, after: &str) -> Result<PathBuf, WriteError> {
+    let name = path.file_name().ok_or_else(|| WriteError::NotAFile(path.to_owned()))?;
+    let mut sibling = OsString::from(before);
+    sibling.push(name);
+    sibling.push(after);
+    Ok(path.with_file_name(sibling))
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn content_is_replaced_and_nothing_else_is_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cpu_manager_state");
+        write_atomically(&path, b"old").unwrap();
+        write_atomically(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(names(directory.path()), ["cpu_manager_state"]);
+    }
+
+    #[test]
+    fn a_crash_after_any_step_leaves_the_old_or_the_new_content_and_the_next_write_works() {
+        for crash in [Step::Created, Step::Written, Step::Synced, Step::Renamed] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("state");
+            write_atomically(&path, b"old").unwrap();
+            let result = write_in_steps(&path, b"newer", |step| {
+                if step == crash { Err(io::Error::other("crash")) } else { Ok(()) }
+            });
+            assert!(result.is_err());
+            let expected: &[u8] = if crash == Step::Renamed { b"newer" } else { b"old" };
+            assert_eq!(fs::read(&path).unwrap(), expected, "{crash:?}");
+            write_atomically(&path, b"newest").unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"newest");
+            assert_eq!(names(directory.path()), ["state"], "{crash:?}");
+        }
+    }
+
+    #[test]
+    fn backups_are_numbered_and_never_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state");
+        assert_eq!(back_up(&path).unwrap(), None);
+        for content in ["one", "two"] {
+            fs::write(&path, content).unwrap();
+            back_up(&path).unwrap().unwrap();
+        }
+        assert_eq!(fs::read(directory.path().join("state.backup-1")).unwrap(), b"one");
+        assert_eq!(fs::read(directory.path().join("state.backup-2")).unwrap(), b"two");
+    }
+
+    #[test]
+    fn a_missing_directory_is_named_in_the_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = write_atomically(&directory.path().join("none/state"), b"x").unwrap_err();
+        assert!(error.to_string().contains("create"), "{error}");
+        assert!(matches!(write_atomically(Path::new("/"), b"x"), Err(WriteError::NotAFile(_))));
+    }
+}

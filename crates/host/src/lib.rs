@@ -1,0 +1,17 @@
+//! This machine: what it is made of, and files on it that survive a crash. All OS code of the
+//! project is here, and inside it only [`os`] differs between systems; parsing of what an OS
+//! reports compiles and is tested everywhere.
+//!
+//! Main entry: [`os::observe_topology`]. Nothing here decides where a container goes.
+
+pub mod anomaly;
+pub mod capture;
+pub mod detected;
+pub mod files;
+pub mod os;
+pub mod sysfs;
+pub mod tree;
+pub mod windows_topology;
+
+pub use anomaly::Anomaly;
+pub use capture::Capture;

@@ -1,0 +1,36 @@
+//! This machine, on Linux (and, for files, on other systems with POSIX semantics).
+//!
+//! Topology comes from `/sys` by way of [`crate::sysfs`]; see [`crate::os`] for the twin.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use placement::Topology;
+
+use crate::anomaly::Anomaly;
+use crate::sysfs;
+use crate::tree::Directory;
+
+pub use crate::sysfs::ObserveError;
+
+/// Describes this machine.
+pub fn observe_topology() -> Result<(Topology, Vec<Anomaly>), ObserveError> {
+    sysfs::observe(&Directory::live())
+}
+
+/// Makes a new file that only its owner can read or write. Fails if there is one.
+pub fn create_private_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Puts `from` in the place of `to` in one step: whoever opens `to` gets the old or the new file.
+pub fn replace_file(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)
+}
+
+/// Makes renames in `directory` survive a power failure.
+pub fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}

@@ -1,0 +1,150 @@
+//! This machine, on Windows.
+//!
+//! Fetches the raw processor records and the memory of each node; what they mean is
+//! [`crate::windows_topology`]'s business. See [`crate::os`] for the twin.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::windows::ffi::OsStrExt as _;
+use std::path::Path;
+
+use placement::{Bytes, NumaId, Topology};
+use thiserror::Error;
+use windows_sys::Win32::Foundation::ERROR_INSUFFICIENT_BUFFER;
+use windows_sys::Win32::Storage::FileSystem::{
+    MOVEFILE_REPLACE_EXISTING, MOVEFILE_WRITE_THROUGH, MoveFileExW,
+};
+use windows_sys::Win32::System::SystemInformation::{
+    GetLogicalProcessorInformationEx, GlobalMemoryStatusEx, LOGICAL_PROCESSOR_RELATIONSHIP,
+    MEMORYSTATUSEX, RelationAll, RelationNumaNodeEx,
+};
+use windows_sys::Win32::System::Threading::GetNumaAvailableMemoryNodeEx;
+
+use crate::anomaly::Anomaly;
+use crate::windows_topology::{BufferError, Processors};
+
+/// How often to ask again when processors appear between asking for the length and the bytes.
+const ATTEMPTS: usize = 8;
+
+#[derive(Debug, Error)]
+pub enum ObserveError {
+    #[error("GetLogicalProcessorInformationEx failed")]
+    Query(#[source] io::Error),
+    #[error("GetLogicalProcessorInformationEx asked for more room {ATTEMPTS} times in a row")]
+    Unsteady,
+    #[error("GetLogicalProcessorInformationEx returned records that make no sense")]
+    Buffer(#[from] BufferError),
+}
+
+/// Describes this machine.
+pub fn observe_topology() -> Result<(Topology, Vec<Anomaly>), ObserveError> {
+    let all = processor_information(RelationAll)?;
+    // Versions before Windows Server 2022 do not know this one; the first answer then is complete
+    // as far as they can tell.
+    let full_nodes = processor_information(RelationNumaNodeEx).ok();
+    let processors = Processors::parse(&all, full_nodes.as_deref())?;
+    let (memory, mut anomalies) = available_memory(&processors);
+    let (topology, odd) = processors.topology(&memory)?;
+    anomalies.extend(odd);
+    Ok((topology, anomalies))
+}
+
+fn processor_information(
+    relation: LOGICAL_PROCESSOR_RELATIONSHIP,
+) -> Result<Vec<u8>, ObserveError> {
+    // The records hold 64-bit fields, so the room for them is made of 64-bit words.
+    let mut words: Vec<u64> = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let mut length = u32::try_from(words.len() * 8).map_err(|_| ObserveError::Unsteady)?;
+        // SAFETY: the pointer is to `length` writable bytes, suitably aligned; with a length of 0
+        // nothing is written.
+        let done = unsafe {
+            GetLogicalProcessorInformationEx(relation, words.as_mut_ptr().cast(), &mut length)
+        };
+        if done != 0 {
+            let length = length as usize;
+            let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).take(length);
+            return Ok(bytes.collect());
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != i32::try_from(ERROR_INSUFFICIENT_BUFFER).ok() {
+            return Err(ObserveError::Query(error));
+        }
+        words = vec![0; (length as usize).div_ceil(8)];
+    }
+    Err(ObserveError::Unsteady)
+}
+
+fn available_memory(processors: &Processors) -> (BTreeMap<NumaId, Bytes>, Vec<Anomaly>) {
+    let mut memory = BTreeMap::new();
+    let mut anomalies = Vec::new();
+    let nodes: Vec<NumaId> = if processors.nodes.is_empty() {
+        vec![NumaId(0)]
+    } else {
+        processors.nodes.keys().copied().collect()
+    };
+    for &node in &nodes {
+        match available_on(node) {
+            Ok(bytes) => {
+                memory.insert(node, bytes);
+            }
+            Err(error) => {
+                let whole = if nodes.len() == 1 { available_in_all() } else { None };
+                memory.extend(whole.map(|bytes| (node, bytes)));
+                anomalies.push(Anomaly::NoMemory {
+                    node,
+                    reason: format!("GetNumaAvailableMemoryNodeEx: {error}"),
+                    assumed: match whole {
+                        Some(_) => "the machine's available memory was taken",
+                        None => "none was assumed",
+                    },
+                });
+            }
+        }
+    }
+    (memory, anomalies)
+}
+
+fn available_on(node: NumaId) -> io::Result<Bytes> {
+    let node = u16::try_from(node.0).map_err(io::Error::other)?;
+    let mut bytes = 0;
+    // SAFETY: the pointer is to a local.
+    match unsafe { GetNumaAvailableMemoryNodeEx(node, &mut bytes) } {
+        0 => Err(io::Error::last_os_error()),
+        _ => Ok(Bytes(bytes)),
+    }
+}
+
+/// What the whole machine has available, for the one node of a machine that does not tell by node.
+fn available_in_all() -> Option<Bytes> {
+    let mut status = MEMORYSTATUSEX {
+        dwLength: u32::try_from(size_of::<MEMORYSTATUSEX>()).ok()?,
+        ..MEMORYSTATUSEX::default()
+    };
+    // SAFETY: the pointer is to a local whose length it carries.
+    let done = unsafe { GlobalMemoryStatusEx(&mut status) };
+    (done != 0).then_some(Bytes(status.ullAvailPhys))
+}
+
+/// Makes a new file; it inherits the access rights of its directory. Fails if there is one.
+pub fn create_private_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// Puts `from` in the place of `to` in one step and returns when that is on the disk.
+pub fn replace_file(from: &Path, to: &Path) -> io::Result<()> {
+    let wide = |path: &Path| path.as_os_str().encode_wide().chain([0]).collect::<Vec<u16>>();
+    let (from, to) = (wide(from), wide(to));
+    let flags = MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH;
+    // SAFETY: both are NUL-terminated and outlive the call.
+    match unsafe { MoveFileExW(from.as_ptr(), to.as_ptr(), flags) } {
+        0 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Nothing to do: [`replace_file`] writes through, and Windows cannot flush a directory.
+pub fn sync_directory(_directory: &Path) -> io::Result<()> {
+    Ok(())
+}

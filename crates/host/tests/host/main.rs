@@ -1,0 +1,10 @@
+//! The crate from outside: real discovery code on made-up, captured and hostile machines.
+
+#![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
+
+mod captures;
+mod detected;
+mod fake;
+mod live;
+mod sysfs;
+mod windows_buffers;

@@ -1,0 +1,236 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn file(fields: &str) -> String {
+    format!("apiVersion: {API_VERSION}\nkind: {KIND}\n{fields}")
+}
+
+fn config(fields: &str) -> KubeletConfig {
+    let (config, warnings) = read(&file(fields)).unwrap_or_else(|f| panic!("{fields}\n{f:#?}"));
+    assert_eq!(warnings, [], "{fields}");
+    config
+}
+
+fn warnings(fields: &str) -> Vec<String> {
+    let (_, warnings) = read(&file(fields)).unwrap_or_else(|f| panic!("{fields}\n{f:#?}"));
+    warnings.iter().map(ToString::to_string).collect()
+}
+
+fn errors(text: &str) -> Vec<String> {
+    read(text).unwrap_err().errors.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn an_empty_configuration_is_the_defaults() {
+    assert_eq!(config(""), KubeletConfig::default());
+}
+
+#[test]
+fn a_real_file_is_read_and_what_is_not_acted_on_is_kept() {
+    let config = config(
+        "\
+address: 0.0.0.0
+authentication: {anonymous: {enabled: false}}
+clusterDNS: [10.96.0.10]
+cgroupDriver: systemd
+cpuManagerPolicy: static
+cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}
+cpuManagerReconcilePeriod: 5s
+memoryManagerPolicy: Static
+topologyManagerPolicy: single-numa-node
+topologyManagerScope: pod
+topologyManagerPolicyOptions: {max-allowable-numa-nodes: \"16\"}
+reservedSystemCPUs: 0-3,8
+systemReserved: {cpu: 500m, memory: 1Gi}
+kubeReserved: {cpu: \"1\", memory: 1Gi, pid: \"1000\"}
+reservedMemory:
+- {numaNode: 0, limits: {memory: 1100Mi, hugepages-2Mi: 4Mi}}
+- {numaNode: 1, limits: {memory: 1Gi}}
+evictionHard: {memory.available: 200Mi, nodefs.available: 10%}
+evictionSoft: {memory.available: 5%}
+evictionSoftGracePeriod: {memory.available: 1m30s}
+evictionMinimumReclaim: {memory.available: 0Mi}
+enforceNodeAllocatable: [pods, kube-reserved]
+kubeReservedCgroup: /kube
+featureGates: {CPUManagerPolicyAlphaOptions: true, AllBeta: false, NodeSwap: true}
+maxPods: 250
+podPidsLimit: 4096
+memorySwap: {swapBehavior: LimitedSwap}
+windowsAffinity: cpu-only
+",
+    );
+    assert_eq!(config.cpu_manager_policy, CpuManagerPolicy::Static);
+    assert_eq!(config.cpu_manager_policy_options["full-pcpus-only"], "true");
+    assert_eq!(config.cpu_manager_reconcile_period, Duration::from_secs(5));
+    assert_eq!(config.topology_manager_policy, TopologyManagerPolicy::SingleNumaNode);
+    assert_eq!(config.reserved_system_cpus.as_deref(), Some("0-3,8"));
+    assert_eq!(config.reserved()["cpu"].to_string(), "1500m");
+    assert_eq!(config.reserved_memory[1].numa_node, 1);
+    assert_eq!(config.memory_kept_for_eviction(OsName::Linux, 1 << 40), 200 << 20);
+    let kept = config.kept_from_pods(OsName::Linux, "memory", 1 << 40);
+    assert_eq!(kept.to_string(), "2248Mi");
+    assert_eq!(config.pod_pids_limit, Some(4096));
+    assert_eq!(config.memory_swap, SwapBehavior::LimitedSwap);
+    assert_eq!(config.windows_affinity, WindowsAffinity::CpuOnly);
+    assert_eq!(config.untyped["clusterDNS"][0], "10.96.0.10");
+    let gates = &config.feature_gates;
+    assert!(gates.enabled(crate::feature_gates::Gate::CpuManagerPolicyAlphaOptions));
+    assert!(!gates.enabled(crate::feature_gates::Gate::PodLevelResources));
+}
+
+#[test]
+fn eviction_defaults_hold_unless_something_is_given_and_not_merged() {
+    let memory = |fields: &str, os| config(fields).memory_kept_for_eviction(os, 1 << 30);
+    assert_eq!(memory("", OsName::Linux), 100 << 20);
+    assert_eq!(memory("", OsName::Windows), 500 << 20);
+    assert_eq!(memory("evictionHard: {nodefs.available: 5%}", OsName::Linux), 0);
+    let merged = "evictionHard: {nodefs.available: 5%}\nmergeDefaultEvictionSettings: true";
+    assert_eq!(memory(merged, OsName::Linux), 100 << 20);
+    assert_eq!(memory("evictionHard: {memory.available: 50%}", OsName::Linux), 512 << 20);
+    assert_eq!(memory("evictionHard: {memory.available: 0%}", OsName::Linux), 0);
+}
+
+#[test]
+fn the_obvious_spelling_is_accepted_with_a_warning() {
+    assert_eq!(
+        warnings("cpuManagerPolicy: Static"),
+        [
+            "line 3, column 19: cpuManagerPolicy: \"Static\" is taken as \"static\"; upstream accepts \
+          only \"static\""
+        ]
+    );
+    assert_eq!(warnings("memoryManagerPolicy: static").len(), 1);
+    assert_eq!(warnings("topologyManagerPolicy: BestEffort").len(), 1);
+    assert_eq!(warnings("cpuManagerPolicyOptions: {full-pcpus-only: true}").len(), 1);
+    assert_eq!(warnings("featureGates: {SomethingEntirelyDifferent: true}").len(), 1);
+    assert_eq!(warnings("reservedSystemCPUs: 0").len(), 1);
+    let file = file("memoryManagerPolicy: static");
+    assert_eq!(read(&file).unwrap().0.memory_manager_policy, MemoryManagerPolicy::Static);
+}
+
+#[test]
+fn all_mistakes_are_listed_in_one_go_with_places_and_what_is_right() {
+    let text = file(
+        "\
+cpuManagerPolicy: dynamic
+cpuManagerPolicyOption: {}
+cpuManagerPolicyOptions: {full-pcpu-only: \"true\", align-by-socket: maybe}
+topologyManagerPolicyOptions: {max-allowable-numa-nodes: \"4\"}
+topologyManagerScope: pods
+systemReserved: {cpus: \"1\", memory: 1GB}
+kubeReserved: {cpu: \"-1\"}
+reservedMemory:
+- {numaNode: 0, limits: {memory: 0}}
+- {numaNode: 0, limits: {cpu: 1, hugepages-2Mi: 2Mi}, limit: {}}
+- {numaNode: 0, limits: {hugepages-2Mi: 2Mi}}
+evictionHard: {memory.avaliable: 100Mi, memory.available: 120%, pid.available: 0}
+featureGates: {CPUManagerPolicyAlphaOption: true, MemoryQoS: on, PodLevelResources: 5}
+maxPods: -1
+cpuManagerReconcilePeriod: 10
+memoryThrottlingFactor: 2
+enforceNodeAllocatable: [pods, none]
+",
+    );
+    let expected = [
+        "line 3, column 19: cpuManagerPolicy: \"dynamic\" is not one of \"none\", \"static\"",
+        "line 4, column 1: cpuManagerPolicyOption: unknown field \"cpuManagerPolicyOption\"; did \
+         you mean \"cpuManagerPolicyOptions\"?",
+        "line 5, column 43: cpuManagerPolicyOptions.full-pcpu-only: unknown CPU Manager Policy \
+         option: \"full-pcpu-only\"; did you mean \"full-pcpus-only\"?",
+        "line 5, column 68: cpuManagerPolicyOptions.align-by-socket: bad value for option \
+         \"align-by-socket\": \"maybe\"; expected true or false",
+        "line 6, column 58: topologyManagerPolicyOptions.max-allowable-numa-nodes: bad value for \
+         option \"max-allowable-numa-nodes\": \"4\"; expected a whole number, 8 or more",
+        "line 7, column 23: topologyManagerScope: \"pods\" is not one of \"container\", \"pod\"; \
+         did you mean \"pod\"?",
+        "line 8, column 24: systemReserved.cpus: cannot reserve \"cpus\" resource; did you mean \
+         \"cpu\"?",
+        "line 8, column 37: systemReserved.memory: \"1GB\" is not a quantity such as 500m, 2 or \
+         1Gi (did you mean \"1G\"?): quantities must match the regular expression \
+         '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+        "line 9, column 21: kubeReserved.cpu: resource quantity for \"cpu\" cannot be negative: -1",
+        "line 11, column 34: reservedMemory[0].limits.memory: invalid configuration: reserved \
+         memory may not be zero for NUMA node 0 and resource \"memory\"",
+        "line 12, column 31: reservedMemory[1].limits.cpu: invalid configuration: the limit type \
+         \"cpu\" for NUMA node 0 is not supported, only [memory hugepages-<HugePageSize>] is \
+         accepted",
+        "line 12, column 55: reservedMemory[1].limit: unknown field \"limit\"; did you mean \
+         \"limits\"?",
+        "line 13, column 41: reservedMemory[2].limits.hugepages-2Mi: invalid configuration: the \
+         reserved memory has a duplicate value for NUMA node 0 and resource \"hugepages-2Mi\"",
+        "line 14, column 34: evictionHard[memory.avaliable]: \"memory.avaliable\" is not one of \
+         \"memory.available\", \"allocatableMemory.available\", \"nodefs.available\", \
+         \"nodefs.inodesFree\", \"imagefs.available\", \"imagefs.inodesFree\", \
+         \"containerfs.available\", \"containerfs.inodesFree\", \"pid.available\"; did you mean \
+         \"memory.available\"?",
+        "line 14, column 59: evictionHard[memory.available]: \"120%\" must be between 0% and 100%",
+        "line 14, column 80: evictionHard[pid.available]: eviction threshold pid.available must be \
+         positive: 0",
+        "line 15, column 45: featureGates.CPUManagerPolicyAlphaOption: unrecognized feature gate: \
+         CPUManagerPolicyAlphaOption; did you mean \"CPUManagerPolicyAlphaOptions\"?",
+        "line 15, column 85: featureGates.PodLevelResources: expected true or false, found the \
+         number 5",
+        "line 16, column 10: maxPods: expected a whole number between 0 and 2147483647, found the \
+         number -1",
+        "line 17, column 28: cpuManagerReconcilePeriod: expected a duration such as 10s, 100ms or \
+         1m30s, found the number 10",
+        "line 18, column 25: memoryThrottlingFactor: 2 must be greater than 0 and less than or \
+         equal to 1.0",
+        "line 19, column 25: enforceNodeAllocatable: \"none\" stands alone or not at all",
+    ];
+    let found = errors(&text);
+    for (found, expected) in found.iter().zip(expected) {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+}
+
+#[test]
+fn a_file_of_another_kind_is_refused_with_what_it_should_say() {
+    assert_eq!(
+        errors("kind: Pod\n"),
+        [
+            "line 1, column 1: apiVersion: missing; write \"apiVersion: \
+             kubelet.config.k8s.io/v1beta1\"",
+            "line 1, column 7: kind: expected \"KubeletConfiguration\", found the text \"Pod\"",
+        ]
+    );
+    assert!(errors("")[0].contains("the file is empty"));
+    assert!(errors(&format!("{}---\n{}", file(""), file("")))[0].contains("a second document"));
+    assert!(errors("[1, 2]")[0].contains("expected a map of fields, found a list"));
+}
+
+#[test]
+fn every_typed_field_is_a_known_one_and_the_list_is_sorted() {
+    let known = names::KUBELET_CONFIGURATION;
+    assert!(names::TYPED.iter().all(|name| known.contains(name)));
+    assert!(known.is_sorted());
+    assert_eq!(known.len(), 129);
+}
+
+#[test]
+fn settings_are_written_with_the_words_they_are_read_with() {
+    assert_eq!(CpuManagerPolicy::Static.to_string(), "static");
+    assert_eq!(MemoryManagerPolicy::Static.to_string(), "Static");
+    assert_eq!(TopologyManagerPolicy::SingleNumaNode.to_string(), "single-numa-node");
+    assert_eq!(EvictionSignal::MemoryAvailable.to_string(), "memory.available");
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "\\PC{0,200}") {
+        let _ = read(&text);
+    }
+
+    #[test]
+    fn no_odd_value_of_any_field_makes_the_reader_panic(
+        index in 0..names::KUBELET_CONFIGURATION.len(),
+        value in "[-+0-9a-zA-Z.%\\[\\]{}:,\" ]{0,20}",
+    ) {
+        let name = names::KUBELET_CONFIGURATION[index];
+        let _ = read(&file(&format!("{name}: {value}\n")));
+        let _ = read(&file(&format!("{name}:\n  memory.available: {value}\n  memory: {value}\n")));
+        let _ = read(&file(&format!("{name}:\n- {value}\n- limits: {{memory: {value}}}\n")));
+    }
+}

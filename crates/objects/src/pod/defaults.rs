@@ -1,0 +1,67 @@
+//! Defaulting: what a pod means where it says nothing. As upstream does it before anything else
+//! looks at a pod.
+
+use super::{Container, Pod};
+use crate::resources::{self, ResourceList, ResourceRequirements};
+
+impl Pod {
+    /// Fills in what upstream fills in and planning looks at: amounts rounded up to a thousandth,
+    /// requests taken from limits, pod-level requests from containers or pod-level limits.
+    pub fn set_defaults(&mut self) {
+        for container in self.spec.init_containers.iter_mut().chain(&mut self.spec.containers) {
+            let Container { resources, .. } = container;
+            round_up(resources);
+            requests_from_limits(resources);
+        }
+        round_up_list(&mut self.spec.overhead);
+        let from_containers = self.spec.container_requests();
+        let huge_page_limits = self.spec.container_limits_of(resources::is_huge_pages);
+        if let Some(pod_level) = &mut self.spec.resources {
+            round_up(pod_level);
+            default_pod_level(pod_level, &from_containers, huge_page_limits);
+        }
+    }
+}
+
+fn round_up(resources: &mut ResourceRequirements) {
+    round_up_list(&mut resources.requests);
+    round_up_list(&mut resources.limits);
+}
+
+fn round_up_list(list: &mut ResourceList) {
+    for amount in list.values_mut() {
+        *amount = std::mem::take(amount).round_up_to_milli();
+    }
+}
+
+fn requests_from_limits(resources: &mut ResourceRequirements) {
+    for (name, limit) in &resources.limits {
+        resources.requests.entry(name.clone()).or_insert_with(|| limit.clone());
+    }
+}
+
+fn default_pod_level(
+    pod_level: &mut ResourceRequirements,
+    from_containers: &ResourceList,
+    huge_page_limits: ResourceList,
+) {
+    // Huge pages cannot be overcommitted, so what the containers may have the pod must have.
+    for (name, limit) in huge_page_limits {
+        if !pod_level.requests.contains_key(&name) {
+            pod_level.limits.entry(name).or_insert(limit);
+        }
+    }
+    if pod_level.limits.is_empty() {
+        return;
+    }
+    for (name, amount) in from_containers {
+        if resources::is_pod_level(name) && resources::may_be_overcommitted(name) {
+            pod_level.requests.entry(name.clone()).or_insert_with(|| amount.clone());
+        }
+    }
+    for (name, limit) in &pod_level.limits {
+        if resources::is_pod_level(name) {
+            pod_level.requests.entry(name.clone()).or_insert_with(|| limit.clone());
+        }
+    }
+}

@@ -1,0 +1,283 @@
+use super::*;
+use crate::workload;
+
+/// A pod with these lines as its spec, indented by two.
+fn pod(spec: &str) -> Pod {
+    let spec: String = spec.lines().map(|line| format!("  {line}\n")).collect();
+    let text = format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n{spec}");
+    let manifest = workload::read(&text).unwrap_or_else(|errors| panic!("{text}\n{errors:#?}"));
+    (*manifest.workloads[0].template).clone()
+}
+
+fn errors(spec: &str) -> Vec<String> {
+    let spec: String = spec.lines().map(|line| format!("  {line}\n")).collect();
+    let text = format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n{spec}");
+    workload::read(&text).unwrap_err().iter().map(ToString::to_string).collect()
+}
+
+/// A container with these requests and limits, in flow notation.
+fn container(name: &str, requests: &str, limits: &str) -> String {
+    format!("- {{name: {name}, resources: {{requests: {{{requests}}}, limits: {{{limits}}}}}}}\n")
+}
+
+#[test]
+fn the_qos_class_is_upstreams() {
+    let containers = |list: &[String]| format!("containers:\n{}", list.concat());
+    let table = [
+        (containers(&[container("a", "", "")]), QosClass::BestEffort),
+        (containers(&[container("a", "", "cpu: 1, memory: 1Gi")]), QosClass::Guaranteed),
+        (containers(&[container("a", "cpu: 1000m", "cpu: 1, memory: 1Gi")]), QosClass::Guaranteed),
+        (containers(&[container("a", "cpu: 500m", "cpu: 1, memory: 1Gi")]), QosClass::Burstable),
+        (containers(&[container("a", "", "memory: 1Gi")]), QosClass::Burstable),
+        (
+            containers(&[container("a", "nvidia.com/gpu: 1", "nvidia.com/gpu: 1")]),
+            QosClass::BestEffort,
+        ),
+        (containers(&[container("a", "cpu: 0", "")]), QosClass::BestEffort),
+        (
+            containers(&[container("a", "", "cpu: 1, memory: 1Gi"), container("b", "", "")]),
+            QosClass::Burstable,
+        ),
+        (
+            format!(
+                "initContainers:\n{}{}",
+                container("i", "", ""),
+                containers(&[container("a", "", "cpu: 1, memory: 1Gi")])
+            ),
+            QosClass::Burstable,
+        ),
+        (
+            format!(
+                "resources: {{limits: {{cpu: 2, memory: 1Gi}}}}\n{}",
+                containers(&[container("a", "", "")])
+            ),
+            QosClass::Guaranteed,
+        ),
+        (
+            format!(
+                "resources: {{requests: {{cpu: 2}}}}\n{}",
+                containers(&[container("a", "", "cpu: 1, memory: 1Gi")])
+            ),
+            QosClass::Burstable,
+        ),
+    ];
+    for (spec, class) in table {
+        assert_eq!(pod(&spec).spec.qos_class(), class, "{spec}");
+    }
+}
+
+#[test]
+fn requests_default_to_limits_one_by_one() {
+    let spec = format!("containers:\n{}", container("a", "cpu: 500m", "cpu: 1, memory: 1Gi"));
+    let requests = &pod(&spec).spec.containers[0].resources.requests;
+    assert_eq!(requests["cpu"].to_string(), "500m");
+    assert_eq!(requests["memory"].to_string(), "1Gi");
+}
+
+#[test]
+fn pod_level_requests_default_to_the_containers_and_then_to_the_limits() {
+    let spec = format!(
+        "resources: {{limits: {{cpu: 4, memory: 4Gi}}}}\ncontainers:\n{}{}",
+        container("a", "cpu: 1", ""),
+        container("b", "cpu: 500m", "")
+    );
+    let pod = pod(&spec);
+    let requests = &pod.spec.resources.as_ref().unwrap().requests;
+    assert_eq!(requests["cpu"].to_string(), "1500m");
+    assert_eq!(requests["memory"].to_string(), "4Gi");
+    assert_eq!(pod.spec.effective_requests()["memory"].to_string(), "4Gi");
+}
+
+#[test]
+fn the_whole_pod_needs_its_worst_moment_and_its_overhead() {
+    let spec = "\
+overhead: {cpu: 100m}
+initContainers:
+- {name: first, resources: {requests: {cpu: 3}}}
+- {name: side, restartPolicy: Always, resources: {requests: {cpu: 1}}}
+- {name: last, resources: {requests: {cpu: 3}}}
+containers:
+- {name: a, resources: {requests: {cpu: 1, memory: 1Gi}}}
+- {name: b, resources: {requests: {cpu: 500m, memory: 1Gi}}}
+";
+    let pod = pod(spec);
+    assert!(pod.spec.init_containers[1].is_sidecar());
+    let requests = pod.spec.effective_requests();
+    assert_eq!(requests["cpu"].to_string(), "4100m");
+    assert_eq!(requests["memory"].to_string(), "2Gi");
+}
+
+#[test]
+fn a_real_manifest_with_many_fields_is_read_and_they_are_kept() {
+    let spec = "\
+nodeName: n1
+nodeSelector: {kubernetes.io/os: windows}
+hostNetwork: true
+priority: 1000
+priorityClassName: high
+serviceAccountName: sa
+terminationGracePeriodSeconds: 30
+tolerations: [{key: a, operator: Exists}]
+securityContext: {runAsNonRoot: true, windowsOptions: {hostProcess: true}}
+affinity: {nodeAffinity: {}}
+qosResources: [{name: k8s.io/rdt, class: gold}]
+volumes: [{name: v, emptyDir: {sizeLimit: 1Gi}}]
+containers:
+- name: main
+  image: example/app:1
+  command: [app, --flag]
+  ports: [{containerPort: 80}]
+  env: [{name: A, value: b}]
+  livenessProbe: {httpGet: {path: /, port: 80}}
+  resources:
+    claims: [{name: c}]
+    limits: {cpu: 2, memory: 1Gi, hugepages-2Mi: 64Mi, nvidia.com/gpu: 1}
+    qosResources: [{name: k8s.io/blockio, class: slow}]
+";
+    let pod = pod(spec);
+    let main = &pod.spec.containers[0];
+    assert_eq!(pod.spec.wanted_os(), Some(OsName::Windows));
+    assert!(pod.spec.is_host_process(main));
+    assert_eq!(pod.spec.untyped["terminationGracePeriodSeconds"], 30);
+    assert_eq!(main.untyped["image"], "example/app:1");
+    assert_eq!(main.resources.qos_resources[0].class.0, "slow");
+    assert_eq!(pod.spec.qos_resources[0].resource.0, "k8s.io/rdt");
+    assert_eq!(main.resources.requests.len(), 4);
+}
+
+#[test]
+fn misspelt_fields_are_found_with_the_name_that_was_meant() {
+    let spec = "\
+nodeNmae: x
+containers:
+- name: a
+  resorces: {}
+  resources: {limit: {cpu: 1}}
+  securityContext: {windowsOptions: {hostprocess: true}}
+";
+    assert_eq!(
+        errors(spec),
+        [
+            "line 5, column 3: spec.nodeNmae: unknown field \"nodeNmae\"; did you mean \
+             \"nodeName\"?",
+            "line 8, column 5: spec.containers[0].resorces: unknown field \"resorces\"; did you \
+             mean \"resources\"?",
+            "line 9, column 17: spec.containers[0].resources.limit: unknown field \"limit\"; did \
+             you mean \"limits\"?",
+            "line 10, column 40: spec.containers[0].securityContext.windowsOptions.hostprocess: \
+             unknown field \"hostprocess\"; did you mean \"hostProcess\"?",
+        ]
+    );
+}
+
+#[test]
+fn what_is_wrong_is_said_in_upstreams_words_with_the_place() {
+    let one =
+        |requests: &str, limits: &str| format!("containers:\n{}", container("a", requests, limits));
+    let table = [
+        (
+            one("cpu: 2", "cpu: 1"),
+            "spec.containers[0].resources.requests: Invalid value: \"2\": must be less than or \
+             equal to cpu limit of 1",
+        ),
+        (
+            one("cpu: -1", ""),
+            "spec.containers[0].resources.requests[cpu]: Invalid value: \"-1\": must be greater \
+             than or equal to 0",
+        ),
+        (
+            one("", "nvidia.com/gpu: 1500m"),
+            "spec.containers[0].resources.limits[nvidia.com/gpu]: Invalid value: \"1500m\": must \
+             be an integer",
+        ),
+        (
+            one("nvidia.com/gpu: 1", ""),
+            "spec.containers[0].resources.limits[nvidia.com/gpu]: Required value: Limit must be \
+             set for non overcommitable resources",
+        ),
+        (
+            one("cpu: 1, hugepages-2Mi: 2Mi", "hugepages-2Mi: 4Mi"),
+            "spec.containers[0].resources.requests: Invalid value: \"2Mi\": must be equal to \
+             hugepages-2Mi limit of 4Mi",
+        ),
+        (
+            one("", "hugepages-2Mi: 4Mi"),
+            "spec.containers[0].resources: Forbidden: HugePages require cpu or memory",
+        ),
+        (
+            one("", "cpu: 1, hugepages-2Mi: 3Mi"),
+            "spec.containers[0].resources.limits[hugepages-2Mi]: Invalid value: \"3Mi\": 3Mi is \
+             not positive integer multiple of hugepages-2Mi",
+        ),
+        (
+            one("memroy: 1Gi", ""),
+            "spec.containers[0].resources.requests[memroy]: Invalid value: \"memroy\": must be a \
+             standard resource type or fully qualified; did you mean \"memory\"?",
+        ),
+        (
+            one("cpu: 1e18", ""),
+            "spec.containers[0].resources.requests[cpu]: Invalid value: \"1e18\": must be less \
+             than or equal to 9223372036854775807m",
+        ),
+        (
+            one("memory: 1e19", ""),
+            "spec.containers[0].resources.requests[memory]: Invalid value: \"10e18\": must be \
+             less than or equal to 9223372036854775807",
+        ),
+        ("containers: []".to_owned(), "spec.containers: Required value"),
+        ("containers:\n- {image: x}".to_owned(), "spec.containers[0].name: Required value"),
+        (
+            "containers:\n- {name: a}\ninitContainers:\n- {name: a}".to_owned(),
+            "spec.initContainers[0].name: Duplicate value: \"a\"",
+        ),
+        (
+            "os: {name: mac}\ncontainers:\n- {name: a}".to_owned(),
+            "spec.os.name: Unsupported value: \"mac\": supported values: \"linux\", \"windows\"",
+        ),
+        (
+            format!("resources: {{requests: {{cpu: 1}}}}\n{}", one("cpu: 2", "")),
+            "spec.resources.requests[cpu]: Invalid value: \"1\": must be greater than or equal to \
+             aggregate container requests of 2",
+        ),
+        (
+            "qosResources: [{name: rdt}]\ncontainers:\n- {name: a}".to_owned(),
+            "spec.qosResources[0].class: Required value",
+        ),
+        (
+            "hostNetwork: true\ncontainers:\n- {name: a}\n- {name: b, securityContext: \
+             {windowsOptions: {hostProcess: true}}}"
+                .to_owned(),
+            "spec: Invalid value: \"\": If pod contains any hostProcess containers then all \
+             containers must be HostProcess containers",
+        ),
+    ];
+    for (spec, expected) in table {
+        let errors = errors(&spec);
+        assert_eq!(errors.len(), 1, "{spec}\n{errors:#?}");
+        let (place, text) = errors[0].split_at(errors[0].find(": ").unwrap());
+        assert_eq!(&text[2..], expected, "{spec}");
+        assert!(place.starts_with("line "), "{place}");
+    }
+    let bad_name = errors("containers:\n- {name: A_b}");
+    assert!(bad_name[0].contains("a lowercase RFC 1123 label must consist of"), "{bad_name:?}");
+}
+
+#[test]
+fn what_could_not_be_read_is_complained_about_once() {
+    let errors = errors("containers:\n- {name: 5}\n");
+    assert_eq!(errors.len(), 1, "{errors:?}");
+}
+
+#[test]
+fn a_cpu_finer_than_a_thousandth_is_rounded_up_with_a_warning() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: a\n    \
+                resources: {requests: {cpu: 0.5m}}\n";
+    let manifest = workload::read(text).unwrap();
+    assert_eq!(
+        manifest.warnings[0].to_string(),
+        "line 7, column 33: spec.containers[0].resources.requests.cpu: 500u is finer than a \
+         thousandth of a CPU; rounded up to 1m"
+    );
+    let spec = &manifest.workloads[0].template.spec;
+    assert_eq!(spec.containers[0].resources.requests["cpu"].to_string(), "1m");
+}

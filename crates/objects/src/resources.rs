@@ -1,0 +1,119 @@
+//! Resource names, lists and requirements: what a container asks for.
+//!
+//! Main type: [`ResourceRequirements`]. Names keep upstream's rules: which are overcommittable,
+//! which are extended, which are huge pages. How much a machine has of each is not known here.
+
+use std::collections::BTreeMap;
+
+use crate::quantity::Quantity;
+
+pub const CPU: &str = "cpu";
+pub const MEMORY: &str = "memory";
+pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+pub const HUGEPAGES_PREFIX: &str = "hugepages-";
+
+/// Resource name → amount.
+pub type ResourceList = BTreeMap<String, Quantity>;
+
+/// A resource of classes (KEP-3008): a name a runtime advertises, such as `k8s.io/rdt`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClassResource(pub String);
+
+/// One of the classes of a [`ClassResource`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClassName(pub String);
+
+/// An entry of `qosResources`: the class of one class resource that is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClassRequest {
+    pub resource: ClassResource,
+    pub class: ClassName,
+}
+
+/// `resources` of a container or a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ResourceRequirements {
+    pub requests: ResourceList,
+    pub limits: ResourceList,
+    pub qos_resources: Vec<ClassRequest>,
+    /// Known fields that planning does not act on (`claims`).
+    pub untyped: BTreeMap<String, serde_json::Value>,
+}
+
+/// `hugepages-2Mi` and its like.
+#[must_use]
+pub fn is_huge_pages(name: &str) -> bool {
+    name.starts_with(HUGEPAGES_PREFIX)
+}
+
+/// The page size of a huge-pages resource in bytes.
+#[must_use]
+pub fn huge_page_size(name: &str) -> Option<i64> {
+    let size = name.strip_prefix(HUGEPAGES_PREFIX)?;
+    Quantity::parse(size).ok()?.checked_value().filter(|bytes| *bytes > 0)
+}
+
+/// Whether the resource is Kubernetes' own rather than a vendor's.
+#[must_use]
+pub fn is_native(name: &str) -> bool {
+    !name.contains('/') || name.contains("kubernetes.io/")
+}
+
+/// Whether the resource is a vendor's, such as `nvidia.com/gpu`: counted in whole units.
+#[must_use]
+pub fn is_extended(name: &str) -> bool {
+    !is_native(name) && !name.starts_with("requests.")
+}
+
+/// Whether a request may stay below the limit.
+#[must_use]
+pub fn may_be_overcommitted(name: &str) -> bool {
+    is_native(name) && !is_huge_pages(name)
+}
+
+/// Whether `spec.resources` of a pod may speak of it.
+#[must_use]
+pub fn is_pod_level(name: &str) -> bool {
+    name == CPU || name == MEMORY || is_huge_pages(name)
+}
+
+/// Adds every amount of `other` to `list`.
+pub fn add(list: &mut ResourceList, other: &ResourceList) {
+    for (name, amount) in other {
+        let sum = match list.get(name) {
+            // Amounts too far apart to add are refused by validation; the larger one stands in.
+            Some(have) => have.checked_add(amount).unwrap_or_else(|| have.max(amount).clone()),
+            None => amount.clone(),
+        };
+        list.insert(name.clone(), sum);
+    }
+}
+
+/// Raises every amount of `list` to that of `other`.
+pub fn raise(list: &mut ResourceList, other: &ResourceList) {
+    for (name, amount) in other {
+        match list.get_mut(name) {
+            Some(have) if *have >= *amount => {}
+            Some(have) => *have = amount.clone(),
+            None => {
+                list.insert(name.clone(), amount.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_upstreams_rules() {
+        assert!(is_extended("nvidia.com/gpu") && !is_extended("cpu"));
+        assert!(!is_extended("example.kubernetes.io/x"));
+        assert!(may_be_overcommitted("memory") && !may_be_overcommitted("hugepages-2Mi"));
+        assert!(!may_be_overcommitted("nvidia.com/gpu"));
+        assert_eq!(huge_page_size("hugepages-2Mi"), Some(2 << 20));
+        assert_eq!(huge_page_size("hugepages-"), None);
+        assert_eq!(huge_page_size("memory"), None);
+    }
+}
