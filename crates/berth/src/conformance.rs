@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use placement::Topology;
 use serde_json::Value;
 
+mod admit;
 mod checkpoint;
 mod cpu_assign;
 mod cpu_static;
@@ -23,6 +24,7 @@ mod fields;
 mod memory_static;
 mod quantity;
 mod topology_merge;
+mod windows_affinity;
 
 /// Runs one line of a vector file and says how our answer differs from the recorded one.
 ///
@@ -33,6 +35,7 @@ type Check = fn(&Vectors, &Value) -> Vec<Difference>;
 /// File stem → check. A line's `kind`, where there are several, is the check's own business.
 #[rustfmt::skip] // One a line.
 const KINDS: &[(&str, Check)] = &[
+    ("admit", admit::check),
     ("checkpoint", checkpoint::check),
     ("cpu_assign", cpu_assign::check),
     ("cpu_static", cpu_static::check),
@@ -40,6 +43,7 @@ const KINDS: &[(&str, Check)] = &[
     ("memory_static", memory_static::check),
     ("quantity", quantity::check),
     ("topology_merge", topology_merge::check),
+    ("windows_affinity", windows_affinity::check),
 ];
 
 /// What lines refer to by name.

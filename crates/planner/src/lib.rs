@@ -1,2 +1,5 @@
-//! Offline what-if: a machine and pods in, a report and a picture out. Pure: text and values in,
-//! text and values out; reading files is the binary's business.
+//! Offline what-if: a machine and pods in, a report and a picture out.
+//!
+//! Pure: text and values in, text and values out; reading files is the binary's business.
+
+pub mod machine;

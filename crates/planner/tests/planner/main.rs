@@ -1,0 +1,9 @@
+//! The crate from outside: machines as people write them, ordinary and hostile.
+
+#![allow(clippy::unwrap_used)]
+
+mod examples;
+mod file;
+mod hwloc;
+mod lscpu;
+mod shape;
