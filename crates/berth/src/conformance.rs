@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use placement::Topology;
 use serde_json::Value;
 
+mod admit;
 mod checkpoint;
 mod cpu_assign;
 mod cpu_static;
@@ -34,6 +35,7 @@ type Check = fn(&Vectors, &Value) -> Vec<Difference>;
 /// File stem → check. A line's `kind`, where there are several, is the check's own business.
 #[rustfmt::skip] // One a line.
 const KINDS: &[(&str, Check)] = &[
+    ("admit", admit::check),
     ("checkpoint", checkpoint::check),
     ("cpu_assign", cpu_assign::check),
     ("cpu_static", cpu_static::check),

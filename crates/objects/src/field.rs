@@ -6,6 +6,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::yaml::shortened;
+
 /// One step into an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
@@ -84,10 +86,10 @@ impl fmt::Display for FieldPath {
         for (n, step) in self.0.iter().enumerate() {
             match step {
                 // A name with a point in it would read as two.
-                Step::Field(name) if name.contains('.') => write!(f, "[{name}]")?,
-                Step::Field(name) if n == 0 => f.write_str(name)?,
-                Step::Field(name) => write!(f, ".{name}")?,
-                Step::Key(key) => write!(f, "[{key}]")?,
+                Step::Field(name) if name.contains('.') => write!(f, "[{}]", shortened(name))?,
+                Step::Field(name) if n == 0 => f.write_str(&shortened(name))?,
+                Step::Field(name) => write!(f, ".{}", shortened(name))?,
+                Step::Key(key) => write!(f, "[{}]", shortened(key))?,
                 Step::Index(index) => write!(f, "[{index}]")?,
             }
         }

@@ -7,8 +7,11 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-use objects::Quantity;
+use objects::pod::{Container, Pod};
+use objects::{Quantity, resources};
 use smallvec::SmallVec;
+
+pub use objects::QosClass;
 
 use crate::ids::Bytes;
 
@@ -67,14 +70,6 @@ name! {
     ContainerName
 }
 
-/// Kubernetes' quality-of-service class of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QosClass {
-    Guaranteed,
-    Burstable,
-    BestEffort,
-}
-
 /// When a container runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -129,6 +124,27 @@ pub struct ContainerDemand {
     pub memory: Option<MemoryAmounts>,
 }
 
+impl ContainerDemand {
+    fn of(container: &Container, role: Role) -> ContainerDemand {
+        let requests = &container.resources.requests;
+        let exact = |amount: &Quantity| amount.as_i64().and_then(|bytes| u64::try_from(bytes).ok());
+        let memory: Option<MemoryAmounts> = requests
+            .iter()
+            .filter_map(|(name, amount)| Some((MemoryKind::parse(name)?, amount)))
+            .map(|(kind, amount)| Some((kind, Bytes(exact(amount)?))))
+            .collect();
+        ContainerDemand {
+            name: ContainerName::new(&container.name),
+            role,
+            milli_cpus: requests.get(resources::CPU).map_or(0, Quantity::milli_value),
+            memory: memory.map(|mut amounts| {
+                amounts.sort_by_key(|(kind, _)| *kind);
+                amounts
+            }),
+        }
+    }
+}
+
 /// What a pod wants. Containers are in the order in which they start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand {
@@ -140,6 +156,22 @@ pub struct Demand {
 }
 
 impl Demand {
+    /// What a pod wants. `uid` tells it apart from others; a manifest often has none of its own.
+    #[must_use]
+    pub fn of(pod: &Pod, uid: &PodUid) -> Demand {
+        let init = pod.spec.init_containers.iter().map(|container| {
+            let role = if container.is_sidecar() { Role::Sidecar } else { Role::Init };
+            ContainerDemand::of(container, role)
+        });
+        let apps = pod.spec.containers.iter().map(|c| ContainerDemand::of(c, Role::App));
+        Demand {
+            uid: uid.clone(),
+            qos: pod.spec.qos_class(),
+            pod_level: pod.spec.resources.is_some(),
+            containers: init.chain(apps).collect(),
+        }
+    }
+
     /// The CPUs a container gets to itself; `None` if it shares.
     #[must_use]
     pub fn exclusive_cpus(&self, container: usize) -> Option<usize> {

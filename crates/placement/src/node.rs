@@ -6,14 +6,19 @@
 use std::collections::BTreeMap;
 
 use objects::Quantity;
+use objects::pod::OsName;
 use thiserror::Error;
 
-use crate::alignment::AlignmentPolicy;
+use crate::alignment::{Alignment, AlignmentPolicy};
 use crate::cpu::options::CpuOptions;
-use crate::cpu::{Reservation, StaticCpus, StaticCpusError};
+use crate::cpu::{CpuLedger, CpuStateError, Reservation, StaticCpus, StaticCpusError};
 use crate::cpuset::CpuSet;
 use crate::gates::Gates;
+use crate::ledger::Ledger;
+use crate::memory::reserve::{Entry, ReserveError, ReservedMemory};
+use crate::memory::{MemoryLedger, MemoryStateError, Promise, StaticMemory, StaticMemoryError};
 use crate::topology::Topology;
+use crate::windows::AffinityMode;
 
 /// The CPU manager with its policy.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -70,5 +75,126 @@ impl CpuManager {
             }
             _ => Err(CpuManagerError::UnknownPolicy(policy.to_owned())),
         }
+    }
+}
+
+/// The memory manager with its policy.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum MemoryManager {
+    #[default]
+    None,
+    Static(StaticMemory),
+}
+
+/// Why the memory manager cannot start. Texts are the kubelet's where it has them.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum MemoryManagerError {
+    #[error("unknown policy: \"{0}\"")]
+    UnknownPolicy(String),
+    #[error(
+        "policy \"{policy}\" is not available on {os}: memoryManagerPolicy can be \"None\" or \
+         \"{instead}\" there"
+    )]
+    WrongOs { policy: &'static str, os: &'static str, instead: &'static str },
+    #[error(transparent)]
+    Reserve(#[from] ReserveError),
+    #[error(transparent)]
+    Static(#[from] StaticMemoryError),
+}
+
+impl MemoryManager {
+    pub const POLICIES: [&str; 3] = ["None", "Static", "BestEffort"];
+
+    /// Checks a configuration. `expected` is what the node reserves of memory and huge pages
+    /// altogether; `reserved` must say on which nodes.
+    pub fn new(
+        policy: &str,
+        os: OsName,
+        reserved: &[Entry],
+        expected: &BTreeMap<String, Quantity>,
+        topology: &Topology,
+    ) -> Result<MemoryManager, MemoryManagerError> {
+        let promise = match (policy, os) {
+            ("None", _) => return Ok(MemoryManager::None),
+            ("Static", OsName::Linux) => Promise::Kept,
+            ("BestEffort", OsName::Windows) => Promise::BestEffort,
+            ("Static", OsName::Windows) => {
+                let (policy, os, instead) = ("Static", "Windows", "BestEffort");
+                return Err(MemoryManagerError::WrongOs { policy, os, instead });
+            }
+            ("BestEffort", OsName::Linux) => {
+                let (policy, os, instead) = ("BestEffort", "Linux", "Static");
+                return Err(MemoryManagerError::WrongOs { policy, os, instead });
+            }
+            _ => return Err(MemoryManagerError::UnknownPolicy(policy.to_owned())),
+        };
+        let reserved = ReservedMemory::new(topology, reserved, expected)?;
+        Ok(MemoryManager::Static(StaticMemory::new(reserved, promise)?))
+    }
+}
+
+/// A machine with the checked policies of its managers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    pub topology: Topology,
+    pub os: OsName,
+    pub cpu: CpuManager,
+    pub memory: MemoryManager,
+    pub alignment: Alignment,
+    /// Only matters on Windows.
+    pub affinity_mode: AffinityMode,
+}
+
+/// Why recorded state does not fit a node.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum StateError {
+    #[error(transparent)]
+    Cpu(#[from] CpuStateError),
+    #[error(transparent)]
+    Memory(#[from] MemoryStateError),
+}
+
+impl Node {
+    /// A machine without any policy.
+    #[must_use]
+    pub fn unmanaged(topology: Topology, os: OsName) -> Node {
+        Node {
+            topology,
+            os,
+            cpu: CpuManager::None,
+            memory: MemoryManager::None,
+            alignment: Alignment::default(),
+            affinity_mode: AffinityMode::default(),
+        }
+    }
+
+    /// A ledger on which nothing has been handed out.
+    #[must_use]
+    pub fn empty_ledger(&self) -> Ledger {
+        let cpu = match &self.cpu {
+            CpuManager::None => CpuLedger::default(),
+            CpuManager::Static(policy) => policy.empty_ledger(&self.topology),
+        };
+        let memory = match &self.memory {
+            MemoryManager::None => MemoryLedger::default(),
+            MemoryManager::Static(policy) => policy.empty_ledger(&self.topology),
+        };
+        Ledger { cpu, memory }
+    }
+
+    /// Checks recorded state against machine and policies, as on a restart: what init containers
+    /// left for reuse is forgotten.
+    pub fn restore(&self, mut ledger: Ledger) -> Result<Ledger, StateError> {
+        ledger.cpu.reuse = None;
+        ledger.memory.reuse = None;
+        match &self.cpu {
+            CpuManager::None => ledger.cpu = CpuLedger::default(),
+            CpuManager::Static(policy) => policy.check(&self.topology, &mut ledger.cpu)?,
+        }
+        match &self.memory {
+            MemoryManager::None => ledger.memory = MemoryLedger::default(),
+            MemoryManager::Static(policy) => policy.check(&self.topology, &mut ledger.memory)?,
+        }
+        Ok(ledger)
     }
 }

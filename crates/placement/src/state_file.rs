@@ -1,7 +1,7 @@
 //! The kubelet's state files, `cpu_manager_state` and `memory_manager_state`, as text.
 //!
 //! Main types: [`CpuState`] and [`MemoryState`], what the files say as values; each has a `parse`
-//! that reads every version a kubelet has written since 1.20 and a `render` that writes the newest
+//! that reads every version a kubelet has written since 1.18 and a `render` that writes the newest
 //! one byte for byte as a kubelet does, checksums included. Nothing here opens a file, and nothing
 //! here knows machines: whether a state fits one is for the reader of the state to say.
 //!

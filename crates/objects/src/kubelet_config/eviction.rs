@@ -108,17 +108,17 @@ impl fmt::Display for Threshold {
 /// The hard thresholds of a kubelet whose file gives none.
 pub(super) fn default_hard(os: OsName) -> Thresholds {
     let mebibytes = |n: u64| Threshold::Quantity(Quantity::from_bytes(n << 20));
-    let mut thresholds = Thresholds::from([
-        (EvictionSignal::NodefsAvailable, Threshold::Percentage(10.0)),
-        (EvictionSignal::ImagefsAvailable, Threshold::Percentage(15.0)),
-    ]);
+    let mut thresholds =
+        Thresholds::from([(EvictionSignal::NodefsAvailable, Threshold::Percentage(10.0))]);
     match os {
         OsName::Linux => thresholds.extend([
             (EvictionSignal::MemoryAvailable, mebibytes(100)),
+            (EvictionSignal::ImagefsAvailable, Threshold::Percentage(15.0)),
             (EvictionSignal::NodefsInodesFree, Threshold::Percentage(5.0)),
             (EvictionSignal::ImagefsInodesFree, Threshold::Percentage(5.0)),
         ]),
-        // Windows has no inodes to run out of and falls over earlier when memory is short.
+        // Windows counts no inodes, its runtimes report no image file system, and its own processes
+        // need more memory.
         OsName::Windows => {
             thresholds.insert(EvictionSignal::MemoryAvailable, mebibytes(500));
         }

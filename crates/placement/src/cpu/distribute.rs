@@ -48,7 +48,11 @@ pub fn across_numa(
     let nodes = hand.nodes_in_order();
     let problem = Problem {
         free: nodes.iter().map(|n| hand.free_in_node(*n as usize) as i64).collect(),
-        sockets: align_by_socket.then(|| socket_members(topology, &nodes)).unwrap_or_default(),
+        sockets: if align_by_socket {
+            socket_members(topology, &nodes)
+        } else {
+            Default::default()
+        },
         count: count as i64,
         group: group as i64,
         partial_shares: align_by_socket,
@@ -385,10 +389,10 @@ impl<'a> Remainder<'a> {
             } else {
                 self.several_rounds(size, groups, best.as_ref().map(|b| b.score))
             };
-            if let Some(found) = found {
-                if best.as_ref().is_none_or(|b| found.score < b.score) {
-                    best = Some(found);
-                }
+            if let Some(found) = found
+                && best.as_ref().is_none_or(|b| found.score < b.score)
+            {
+                best = Some(found);
             }
         }
         best
@@ -448,10 +452,10 @@ impl<'a> Remainder<'a> {
         best: &mut Option<HandedOut>,
     ) {
         if subset.len() == size {
-            if let Some(found) = self.rounds(subset, groups) {
-                if best.as_ref().is_none_or(|b| found.score < b.score) {
-                    *best = Some(found);
-                }
+            if let Some(found) = self.rounds(subset, groups)
+                && best.as_ref().is_none_or(|b| found.score < b.score)
+            {
+                *best = Some(found);
             }
             return;
         }

@@ -306,10 +306,12 @@ impl<'a> Hand<'a> {
         for core in cores.iter().take(cores_needed) {
             cpus.union_with(&(&self.topology.cores()[*core as usize].cpus & &self.free));
         }
-        if self.needed % 2 == 1 && threads > 1 && cpus.len() > self.needed {
-            if let Some(last) = cpus.last() {
-                cpus.remove(last);
-            }
+        if self.needed % 2 == 1
+            && threads > 1
+            && cpus.len() > self.needed
+            && let Some(last) = cpus.last()
+        {
+            cpus.remove(last);
         }
         if cpus.len() == self.needed {
             self.take(&cpus);
