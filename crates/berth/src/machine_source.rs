@@ -30,8 +30,9 @@ pub enum Source {
 /// discovery found odd is told on standard error.
 pub fn load_machine(argument: Option<&str>) -> anyhow::Result<Machine> {
     let (machine, anomalies) = Source::of(argument)?.read()?;
+    let from = argument.unwrap_or("this machine");
     for anomaly in anomalies {
-        eprintln!("warning: {anomaly}");
+        eprintln!("warning: {from}: {anomaly}");
     }
     Ok(machine)
 }

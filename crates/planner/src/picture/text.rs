@@ -436,7 +436,7 @@ fn names(slice: &[&Region]) -> String {
 /// How many of `n` to put next to each other if `most` fit: fewer if that makes full rows.
 fn columns(n: usize, most: usize) -> usize {
     let most = most.clamp(1, n.max(1));
-    let full = (most / 2 + 1..=most).rev().find(|columns| n % columns == 0);
+    let full = (most / 2 + 1..=most).rev().find(|columns| n.is_multiple_of(*columns));
     full.unwrap_or(most)
 }
 
