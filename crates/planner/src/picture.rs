@@ -29,7 +29,7 @@ mod text;
 mod words;
 
 pub use html::{Page, RefusedRow, SeatRef, SeatRow, render_html};
-pub use svg::render_svg;
+pub use svg::{render_svg, render_svg_sheet};
 pub use text::{Ink, TextOptions, render_text};
 
 /// A machine with its occupants.

@@ -35,17 +35,43 @@ const NAME: usize = 100;
 /// Beyond this many CPUs cells have no tooltips, or files would be too large to open.
 const MOST_TOOLTIPS: usize = 4096;
 
+const PROLOGUE: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
+
 /// A picture as an SVG file.
 #[must_use]
 pub fn render_svg(picture: &Picture) -> String {
-    let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+    let mut out = String::from(PROLOGUE);
     draw(picture, "berth", true, &mut out);
     out
 }
 
-/// A picture as an `svg` element. Ids begin with `prefix`; `whole` says whether the style sheet
-/// and the patterns are wanted too.
-pub(super) fn draw(picture: &Picture, prefix: &str, whole: bool, out: &mut String) {
+/// Several pictures below each other in one SVG file.
+#[must_use]
+pub fn render_svg_sheet(pictures: &[Picture]) -> String {
+    const GAP: u32 = 16;
+    let mut drawn = String::new();
+    let (mut width, mut bottom) = (NARROWEST, 0);
+    for (index, picture) in pictures.iter().enumerate() {
+        // A nested element takes its place from the group around it.
+        let _ = writeln!(drawn, "<g transform=\"translate(0 {bottom})\">");
+        let size = draw(picture, &format!("berth{index}"), false, &mut drawn);
+        drawn.push_str("</g>\n");
+        width = width.max(size.0);
+        bottom += size.1 + GAP;
+    }
+    let height = bottom.saturating_sub(GAP).max(1);
+    format!(
+        "{PROLOGUE}<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"berth\" \
+         viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\">\n\
+         <style>\n{}</style>\n<defs>\n{}</defs>\n{drawn}</svg>\n",
+        style::sheet(),
+        style::PATTERNS
+    )
+}
+
+/// A picture as an `svg` element, and its width and height. Ids begin with `prefix`; `whole` says
+/// whether the style sheet and the patterns are wanted too.
+pub(super) fn draw(picture: &Picture, prefix: &str, whole: bool, out: &mut String) -> (u32, u32) {
     let layout = Layout::new(picture);
     let plane = geometry::place(&layout, picture.topology.cpus().len());
     let tooltips = picture.topology.cpus().len() <= MOST_TOOLTIPS;
@@ -98,6 +124,7 @@ pub(super) fn draw(picture: &Picture, prefix: &str, whole: bool, out: &mut Strin
     );
     out.push_str(&canvas.out);
     out.push_str("</svg>\n");
+    (width, height)
 }
 
 fn title(picture: &Picture) -> &str {

@@ -26,44 +26,41 @@ struct Entry {
     count: String,
     cpus: String,
     memory: String,
+    /// Below the others: who is in a pool.
+    members: Vec<String>,
 }
 
 fn occupants(drawing: &Drawing<'_>, picture: &Picture) -> Block {
+    let all = picture.topology.all_cpus();
+    let entry = |used: Use, name: &str, cpus: &CpuSet| Entry {
+        used,
+        name: drawing.plain(name),
+        count: words::count(cpus.len(), "CPU", "CPUs"),
+        cpus: cpus.to_string(),
+        memory: String::new(),
+        members: Vec::new(),
+    };
     let mut entries = Vec::new();
     for (index, occupant) in picture.occupants.iter().enumerate() {
         if let Some(number) = drawing.layout.number_of(index) {
-            let cpus = occupant.seat.cpus() & picture.topology.all_cpus();
-            entries.push(entry(
-                drawing,
-                Use::Exclusive(number),
-                &occupant.full_name(),
-                &cpus,
-                occupant,
-            ));
+            let cpus = occupant.seat.cpus() & all;
+            let memory = words::shares(&occupant.memory);
+            let entry = entry(Use::Exclusive(number), &occupant.full_name(), &cpus);
+            entries.push(Entry { memory, ..entry });
         }
     }
     let pools = [(Use::Reserved, "reserved"), (Use::Shared, "shared pool"), (Use::Free, "free")];
     for (used, name) in pools {
         let cpus = drawing.layout.cpus(used);
-        let members: Vec<&Occupant> =
-            picture.occupants.iter().filter(|o| in_pool(o, used)).collect();
+        let of_pool: Vec<&Occupant> =
+            picture.occupants.iter().filter(|occupant| in_pool(occupant, used)).collect();
         // Where there is a pool, it is what is left for others.
         let nothing_free = used == Use::Free && cpus.is_empty() && entries.len() > 1;
-        if !nothing_free && (used == Use::Free || !members.is_empty()) {
-            let nobody = Occupant::new("", Seat::SharedPool(CpuSet::new()));
-            entries.push(entry(drawing, used, name, &cpus, &nobody));
+        if nothing_free || (used != Use::Free && of_pool.is_empty()) {
+            continue;
         }
-        for member in members {
-            let mut entry = entry(drawing, used, &member.full_name(), &CpuSet::new(), member);
-            entry.name.insert_str(0, "  ");
-            entry.count.clear();
-            // Only a pool of its own is worth a list.
-            let own = member.seat.cpus() & picture.topology.all_cpus();
-            if used == Use::Shared && own != cpus {
-                entry.cpus = own.to_string();
-            }
-            entries.push(entry);
-        }
+        let members = of_pool.iter().map(|o| drawing.plain(&member(o, &cpus, all))).collect();
+        entries.push(Entry { members, ..entry(used, name, &cpus) });
     }
     table(drawing, &entries)
 }
@@ -75,13 +72,19 @@ fn in_pool(occupant: &Occupant, used: Use) -> bool {
     )
 }
 
-fn entry(drawing: &Drawing<'_>, used: Use, name: &str, cpus: &CpuSet, who: &Occupant) -> Entry {
-    Entry {
-        used,
-        name: drawing.plain(name),
-        count: words::count(cpus.len(), "CPU", "CPUs"),
-        cpus: cpus.to_string(),
-        memory: words::shares(&who.memory),
+/// Somebody in a pool, with what is not the same for all in it.
+fn member(occupant: &Occupant, pool: &CpuSet, all: &CpuSet) -> String {
+    let mut about = Vec::new();
+    let cpus = occupant.seat.cpus() & all;
+    if matches!(occupant.seat, Seat::SharedPool(_)) && !pool.is_subset(&cpus) {
+        about.push(format!("CPUs {cpus}"));
+    }
+    if !occupant.memory.is_empty() {
+        about.push(words::shares(&occupant.memory));
+    }
+    match about.is_empty() {
+        true => occupant.full_name(),
+        false => format!("{} ({})", occupant.full_name(), about.join(", ")),
     }
 }
 
@@ -94,30 +97,53 @@ fn table(drawing: &Drawing<'_>, entries: &[Entry]) -> Block {
     let lists = width(&|e| e.cpus.len()).min(room / 4);
     let mut block = Block::default();
     for entry in entries {
-        let mut line = Line::default();
-        let pool_member = entry.name.starts_with("  ");
-        if pool_member {
-            line.push(Tone::Plain, "   ");
-        } else {
-            line.push(Tone::Plain, " ");
-            line.push(Tone::Used(entry.used), drawing.mark(entry.used));
-            line.push(Tone::Plain, " ");
-        }
         let cut = |text: &str, width: usize| {
             let mut line = Line::of(Tone::Plain, text);
             line.cut(width, drawing.ellipsis());
             line.0.iter().map(|span| span.1.as_str()).collect::<String>()
         };
-        let name = cut(&entry.name, names);
-        line.push(if pool_member { Tone::Plain } else { Tone::Strong }, format!("{name:names$}"));
+        let mut line = Line::of(Tone::Plain, " ");
+        line.push(Tone::Used(entry.used), drawing.mark(entry.used));
+        line.push(Tone::Plain, " ");
+        line.push(Tone::Strong, format!("{:names$}", cut(&entry.name, names)));
         line.push(Tone::Plain, format!("  {:>counts$}", entry.count));
-        let list = cut(&entry.cpus, lists);
-        line.push(Tone::Plain, format!("  {list:lists$}"));
+        line.push(Tone::Plain, format!("  {:lists$}", cut(&entry.cpus, lists)));
         line.push(Tone::Faint, format!("  {}", entry.memory));
-        line.cut(drawing.options.width.max(40), drawing.ellipsis());
+        line.cut(room, drawing.ellipsis());
         block.push(line);
+        members(drawing, &entry.members, room, &mut block);
     }
     block
+}
+
+/// The members of a pool, one after the other; the last line counts those without room.
+fn members(drawing: &Drawing<'_>, members: &[String], room: usize, block: &mut Block) {
+    const LINES: usize = 3;
+    const INDENT: &str = "     ";
+    let mut lines: Vec<String> = Vec::new();
+    for (at, member) in members.iter().enumerate() {
+        let left = members.len() - at;
+        let comma = if left > 1 { ", " } else { "" };
+        // The last line keeps room for the count.
+        let last_line = lines.len() == LINES;
+        let rest = if last_line && left > 1 { 16 } else { 0 };
+        let fits = |line: &String| {
+            line.chars().count() + member.chars().count() + comma.len() + rest <= room
+        };
+        match lines.last_mut() {
+            Some(line) if fits(line) => line.push_str(&format!("{member}{comma}")),
+            Some(line) if last_line => {
+                line.push_str(&format!("and {left} more"));
+                break;
+            }
+            _ => lines.push(format!("{INDENT}{member}{comma}")),
+        }
+    }
+    for line in lines {
+        let mut line = Line::of(Tone::Faint, line);
+        line.cut(room, drawing.ellipsis());
+        block.push(line);
+    }
 }
 
 fn distances(drawing: &Drawing<'_>, picture: &Picture) -> Block {
