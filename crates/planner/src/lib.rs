@@ -2,4 +2,8 @@
 //!
 //! Pure: text and values in, text and values out; reading files is the binary's business.
 
+pub mod configured;
+pub mod generate;
 pub mod machine;
+pub mod reservation;
+pub mod simulate;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod configuration;
 mod examples;
 mod file;
 mod hwloc;
