@@ -31,6 +31,7 @@ use crate::configured::{Amounts, Configured};
 mod obstacle;
 
 pub use obstacle::Obstacle;
+pub(crate) use obstacle::without_placing;
 
 /// Machines that are alike.
 #[derive(Clone, Debug)]
@@ -145,6 +146,8 @@ pub struct Refused {
     pub class: ClassId,
     /// The only machine that was asked, if it is a daemon set's pod.
     pub only: Option<usize>,
+    /// The shape of which there could have been more machines.
+    pub spare: Option<usize>,
     /// By reason: the first machine that gave it and how many did. Empty without machines.
     pub obstacles: Vec<(Arc<Obstacle>, usize, usize)>,
 }
@@ -349,8 +352,9 @@ impl<'a> Simulation<'a> {
         // A daemon set for another system is not missing here, nor one for another machine.
         if !matches!(*obstacle, Obstacle::Os { .. } | Obstacle::OtherMachine { .. }) {
             let obstacles = vec![(obstacle, machine, 1)];
-            let only = Some(machine);
-            self.refused.push(Refused { workload, first: index, count: 1, class, only, obstacles });
+            let (only, spare, first) = (Some(machine), None, index);
+            let refused = Refused { workload, first, count: 1, class, only, spare, obstacles };
+            self.refused.push(refused);
         }
     }
 
@@ -443,8 +447,8 @@ impl<'a> Simulation<'a> {
         // What was decided by placing says more than what was decided by counting.
         obstacles.sort_by_key(|(obstacle, ..)| !matches!(**obstacle, Obstacle::Placement(_)));
         let PodRef { workload, index } = pod;
-        let only = None;
-        self.refused.push(Refused { workload, first: index, count, class, only, obstacles });
+        let (first, only) = (index, None);
+        self.refused.push(Refused { workload, first, count, class, only, spare, obstacles });
     }
 
     /// Asks a machine to take a pod, which it then has.
@@ -493,7 +497,7 @@ impl<'a> Simulation<'a> {
         let (shape, depth) = (state.shape, state.depth + 1);
         let configured = &self.shapes[shape].configured;
         let wanted = &self.classes[class.0 as usize];
-        if let Some(obstacle) = obstacle::without_placing(wanted, configured, &state.used) {
+        if let Some(obstacle) = without_placing(wanted, configured, &state.used) {
             return Err(Arc::new(obstacle));
         }
         let used = state.used.plus(&wanted.need);
@@ -550,7 +554,8 @@ impl<'a> Simulation<'a> {
     }
 
     /// How much of a machine is asked for, in millionths of the scarcer of CPUs and memory.
-    fn load(&self, machine: usize) -> u64 {
+    #[must_use]
+    pub fn load(&self, machine: usize) -> u64 {
         let used = self.used(machine);
         let all = &self.shape_of(machine).configured.allocatable;
         let share = |used: u64, all: u64| {
