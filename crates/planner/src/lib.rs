@@ -6,5 +6,6 @@ pub mod configured;
 pub mod generate;
 pub mod machine;
 pub mod remedy;
+pub mod report;
 pub mod reservation;
 pub mod simulate;
