@@ -23,6 +23,9 @@ use placement::{CpuSet, Topology};
 use crate::machine::Machine;
 
 mod advice;
+mod view;
+
+pub use view::{NodeView, View};
 
 /// Something worth saying about a field of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]

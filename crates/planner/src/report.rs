@@ -17,6 +17,7 @@ use placement::windows::{Affinity, Locality};
 use placement::{Bytes, CpuSet, Ledger, NumaId, Topology};
 use serde::Serialize;
 
+use crate::machine::layout::{lay_out, lay_out_in_blocks};
 use crate::remedy::{Remedy, remedies};
 use crate::simulate::{Obstacle, PodRef, Refused, Simulation, Strategy};
 
@@ -226,6 +227,21 @@ impl Report {
             machines,
             refused,
         }
+    }
+}
+
+impl Report {
+    /// The report as JSON for people and programs.
+    #[must_use]
+    pub fn render_json(&self) -> String {
+        // Keys are words and numbers are whole, so this cannot fail.
+        lay_out(&serde_json::to_string(self).unwrap_or_default())
+    }
+
+    /// The report as YAML.
+    #[must_use]
+    pub fn render_yaml(&self) -> String {
+        lay_out_in_blocks(&serde_json::to_string(self).unwrap_or_default())
     }
 }
 
