@@ -218,8 +218,7 @@ impl Check<'_> {
             let remedy = format!("leave some: \"{}\" would do", self.suggested_cpus());
             self.error(field, "every CPU is reserved, so no pod would get any", Some(remedy));
         }
-        let managed = config.memory_manager_policy != MemoryManagerPolicy::None;
-        if kept_bytes > total && (managed || total > 0) {
+        if kept_bytes > total && total > 0 {
             self.over_reserved("memory", &kept, &Quantity::from_bytes(total));
         }
         let mut others: BTreeMap<String, u64> = BTreeMap::new();
@@ -321,12 +320,18 @@ impl Check<'_> {
             }
             return MemoryManager::None;
         }
+        let total = total_memory(self.topology);
+        if total == 0 {
+            let remedy = "describe it: memory in a machine file, mem=64Gi in words".to_owned();
+            let message = "the machine's memory is not known, so it cannot be managed";
+            self.error("memoryManagerPolicy", message, Some(remedy));
+            return MemoryManager::None;
+        }
         let entries: Vec<Entry> = config
             .reserved_memory
             .iter()
             .map(|entry| Entry { numa_node: entry.numa_node.into(), limits: entry.limits.clone() })
             .collect();
-        let total = total_memory(self.topology);
         let kept = config.kept_from_pods(self.machine.os, resources::MEMORY, total);
         let mut expected = BTreeMap::from([(resources::MEMORY.to_owned(), kept.clone())]);
         let reserved = config.reserved();

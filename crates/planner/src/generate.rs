@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use crate::configured::{Configured, Finding, total_memory};
 use crate::machine::Machine;
+use crate::report::rounded;
 use crate::reservation;
 
 /// Which CPUs to keep for the system.
@@ -130,7 +131,7 @@ impl Writer<'_> {
         let topology = self.topology;
         let memory = match total_memory(topology) {
             0 => "memory unknown".to_owned(),
-            total => format!("{} of memory", Bytes(total)),
+            total => format!("{} of memory", rounded(Bytes(total))),
         };
         let name = match self.machine.name.as_str() {
             "" => "For a machine".to_owned(),

@@ -78,7 +78,11 @@ impl fmt::Display for Remedy {
                 write!(f, "at most {to} of {resource} instead of {from} for {container}")
             }
             Remedy::SharedCpus { container } => {
-                write!(f, "shared CPUs: leave out the CPU limit of {container}")
+                write!(
+                    f,
+                    "shared CPUs and memory from any node (Burstable): leave out the CPU limit of \
+                     {container}"
+                )
             }
             Remedy::TopologyManagerPolicy { to } => write!(f, "topologyManagerPolicy: {to}"),
             Remedy::TopologyManagerScope { to } => write!(f, "topologyManagerScope: {to}"),
@@ -231,7 +235,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Less strict alignment.
+    /// Less strict alignment, or alignment of other things.
     fn policies(&self, pod: &Pod, found: &mut Vec<Remedy>) {
         let Alignment { policy, scope, .. } = self.node.alignment;
         let with = |alignment: Alignment| {

@@ -137,7 +137,7 @@ pub struct Left {
     /// CPUs that can still be handed out; absent without a CPU manager.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exclusive_cpus: Option<usize>,
-    /// The most CPUs a container could still have to itself on one NUMA node.
+    /// The most CPUs a container could still ask for and have to itself on one NUMA node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest_on_one_node: Option<usize>,
     /// The CPUs of everyone without CPUs of his own.
@@ -338,7 +338,10 @@ fn container_report(
             .map(|block| memory_report(block, &node.topology))
             .collect(),
         affinity: groups
-            .map(|group| GroupReport { group: group.group.get(), mask: group.mask_string() })
+            .map(|group| GroupReport {
+                group: group.group.get(),
+                mask: format!("{:#x}", group.mask),
+            })
             .collect(),
         why: short(&container.rationale),
         explanation: if explain {
@@ -395,8 +398,8 @@ fn memory_warning(locality: &Locality) -> Option<String> {
         parts.push(format!("CPUs {outside} lie outside the memory's NUMA nodes"));
     }
     if *unreached_nodes > 0 {
-        let plural = if *unreached_nodes == 1 { "node has" } else { "nodes have" };
-        parts.push(format!("{unreached_nodes} of the memory's NUMA {plural} none of the CPUs"));
+        let verb = if *unreached_nodes == 1 { "has" } else { "have" };
+        parts.push(format!("{unreached_nodes} of the memory's NUMA nodes {verb} none of the CPUs"));
     }
     Some(format!("memory may come from other NUMA nodes than planned: {}", parts.join("; ")))
 }
@@ -445,7 +448,7 @@ fn left(simulation: &Simulation<'_>, machine: usize, ledger: &Ledger) -> Left {
         .collect();
     let most = usize::try_from(milli / 1000).unwrap_or(usize::MAX);
     Left {
-        exclusive_cpus: free.as_ref().map(|free| free.len().min(most)),
+        exclusive_cpus: free.as_ref().map(CpuSet::len),
         largest_on_one_node: free.as_ref().map(|free| largest_on_one_node(node, free).min(most)),
         shared_cpus: free.as_ref().map(|_| ledger.cpu.shared.clone()),
         requests,
@@ -471,7 +474,7 @@ fn largest_on_one_node(node: &Node, free: &CpuSet) -> usize {
 }
 
 /// An amount people can read: whole mebibytes, rounded down.
-fn rounded(bytes: Bytes) -> String {
+pub(crate) fn rounded(bytes: Bytes) -> String {
     if bytes.0 < 1 << 20 {
         return bytes.to_string();
     }

@@ -166,11 +166,8 @@ pub(super) fn on_memory(
         }
         MemoryManagerError::Static(StaticMemoryError::NothingReserved) => {
             let usual = Bytes(reservation::usual_memory(topology));
-            let remedy = if total_memory(topology) == 0 {
-                "the description of the machine gives no memory (mem=64Gi)".to_owned()
-            } else {
-                format!("write systemReserved: {{memory: {usual}}} and reservedMemory to match")
-            };
+            let remedy =
+                format!("write systemReserved: {{memory: {usual}}} and reservedMemory to match");
             finding(POLICY, error, remedy)
         }
     }

@@ -97,7 +97,10 @@ fn plain(value: &str) -> &str {
     let simple =
         |c: char| c.is_ascii_alphabetic() || matches!(c, '/' | '.' | '-') || c.is_ascii_digit();
     let starts = word.starts_with(|c: char| c.is_ascii_alphabetic());
-    if starts && word.chars().all(simple) { word } else { value }
+    // Words some reader takes for a truth value or for nothing.
+    const SPECIAL: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    let special = SPECIAL.contains(&word.to_ascii_lowercase().as_str());
+    if starts && !special && word.chars().all(simple) { word } else { value }
 }
 
 fn put(value: &str, indent: usize, out: &mut String) {

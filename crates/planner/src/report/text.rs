@@ -70,28 +70,30 @@ pub fn render(report: &Report, look: Look) -> String {
 
 fn closing(report: &Report, look: Look, out: &mut String) {
     let summary = &report.summary;
-    let pods = plural(summary.pods, "pod");
-    let placed = if summary.refused == 0 {
-        look.green(&format!("{pods} placed"))
+    let machines = plural(summary.machines as u64, "machine");
+    let place = match summary.machines_needed {
+        Some(_) => format!("; {} needed", look.bold(&machines)),
+        None if summary.machines_used == summary.machines => format!(" on {machines}"),
+        None => format!(" on {} of {machines}", summary.machines_used),
+    };
+    let _ = if summary.refused == 0 {
+        writeln!(out, "{}{place}", look.green(&format!("{} placed", plural(summary.pods, "pod"))))
     } else {
         let refused = look.red(&format!("{} refused", summary.refused));
-        format!("{pods}: {} placed, {refused}", summary.placed)
+        let pods = plural(summary.pods, "pod");
+        writeln!(out, "{pods}: {} placed{place}, {refused}", summary.placed)
     };
-    let machines = plural(summary.machines as u64, "machine");
-    let _ = match summary.machines_needed {
-        Some(_) if summary.refused == 0 => {
-            writeln!(out, "{placed}; {} needed", look.bold(&machines))
+}
+
+/// Mebibytes are for programs: 724636Mi is 707.6Gi to people, rounded down.
+fn human(amount: &str) -> String {
+    let mebibytes = amount.strip_suffix("Mi").and_then(|number| number.parse::<u64>().ok());
+    match mebibytes.filter(|mebibytes| *mebibytes >= 10 * 1024) {
+        Some(mebibytes) => {
+            format!("{}.{}Gi", mebibytes / 1024, mebibytes % 1024 * 10 / 1024)
         }
-        Some(_) => writeln!(
-            out,
-            "{placed}; {} needed for those placed, more would not help the others",
-            look.bold(&machines)
-        ),
-        None if summary.machines_used == summary.machines => {
-            writeln!(out, "{placed} on {machines}")
-        }
-        None => writeln!(out, "{placed} on {} of {machines}", summary.machines_used),
-    };
+        None => amount.to_owned(),
+    }
 }
 
 fn plural(count: u64, what: &str) -> String {
@@ -210,7 +212,8 @@ fn container_row(pod: String, container: &ContainerReport, windows: bool) -> Row
         cells.push(if groups.is_empty() { "none".to_owned() } else { groups.join(" ") });
     }
     cells.push(container.why.clone());
-    Row { cells, notes: container.explanation.clone(), warning: container.warning.clone() }
+    let notes = container.explanation.iter().filter(|note| **note != container.why);
+    Row { cells, notes: notes.cloned().collect(), warning: container.warning.clone() }
 }
 
 fn widths(head: &[&str], rows: &[Row]) -> Vec<usize> {
@@ -238,16 +241,16 @@ fn line(cells: &[&str], widths: &[usize]) -> String {
 fn left(left: &Left, look: Look, out: &mut String) {
     let requests = &left.requests;
     let asked: Vec<String> =
-        requests.iter().map(|(name, amount)| format!("{name} {amount}")).collect();
+        requests.iter().map(|(name, amount)| format!("{name} {}", human(amount))).collect();
     let _ = write!(out, "  {} ", look.bold("left:"));
     if let (Some(cpus), Some(largest)) = (left.exclusive_cpus, left.largest_on_one_node) {
         let _ = write!(
             out,
-            "{} to hand out, at most {largest} on one NUMA node; ",
+            "{} to hand out; a container could still have {largest} on one NUMA node\n        ",
             plural(cpus as u64, "CPU")
         );
     }
-    let _ = writeln!(out, "requests: {}", asked.join(", "));
+    let _ = writeln!(out, "requests may add {}", asked.join(", "));
     if let Some(shared) = &left.shared_cpus {
         let _ = writeln!(out, "        shared CPUs: {shared}");
     }
@@ -257,8 +260,8 @@ fn left(left: &Left, look: Look, out: &mut String) {
         let mut parts = Vec::new();
         parts.extend(node.exclusive_cpus.map(|cpus| plural(cpus as u64, "CPU")));
         parts.extend(node.memory.iter().map(|(name, amount)| match name.as_str() {
-            "memory" => amount.clone(),
-            other => format!("{amount} {other}"),
+            "memory" => human(amount),
+            other => format!("{} {other}", human(amount)),
         }));
         let parts = parts.join(", ");
         match groups.last_mut() {
@@ -289,7 +292,7 @@ fn overview(machines: &[MachineReport], look: Look, out: &mut String) {
             machine.pods.len().to_string(),
             number(left.exclusive_cpus),
             number(left.largest_on_one_node),
-            format!("cpu {}, memory {}", of("cpu"), of("memory")),
+            format!("cpu {}, memory {}", of("cpu"), human(&of("memory"))),
             counted_workloads(&machine.pods),
         ];
         match rows.last_mut() {
@@ -351,6 +354,7 @@ fn turned_away(refused: &RefusedReport, look: Look, out: &mut String) {
         let _ = writeln!(out, "      {}", look.dim(&format!("machines: {}", by_reason.join(", "))));
     }
     if refused.remedies.is_empty() {
+        let _ = writeln!(out, "      {}", look.dim("no single change would let it in"));
         return;
     }
     let place = refused.tried_on.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();

@@ -5,6 +5,7 @@
 mod configuration;
 mod examples;
 mod file;
+mod fleet;
 mod hwloc;
 mod lscpu;
 mod shape;
