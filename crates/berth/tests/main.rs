@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+mod plan;
+
 #[test]
 fn every_recorded_decision_of_the_kubelet_is_ours_too() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden");
