@@ -12,6 +12,7 @@ use thiserror::Error;
 mod config;
 mod input;
 mod plan;
+mod topology;
 
 /// Gives every container its berth: its CPUs, its memory nodes, its share of cache and disk.
 #[derive(Debug, Parser)]
@@ -36,6 +37,8 @@ enum Command {
     Plan(Box<plan::PlanArgs>),
     /// Check, show or write a kubelet's configuration
     Config(config::ConfigArgs),
+    /// Show what a machine is made of: this one or any other
+    Topology(topology::TopologyArgs),
     /// Compare decisions with those recorded from the upstream kubelet
     Conformance(ConformanceArgs),
     /// Print completions for a shell
@@ -103,6 +106,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             input::print(&String::from_utf8_lossy(&script), None)?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Topology(args) => topology::run(&args),
         Command::Conformance(args) => {
             let report = crate::conformance::run_dir(&args.dir)?;
             print!("{}", report.render(args.show.as_deref()));
