@@ -12,6 +12,7 @@ use thiserror::Error;
 mod config;
 mod input;
 mod plan;
+mod state;
 mod topology;
 
 /// Gives every container its berth: its CPUs, its memory nodes, its share of cache and disk.
@@ -37,6 +38,8 @@ enum Command {
     Plan(Box<plan::PlanArgs>),
     /// Check, show or write a kubelet's configuration
     Config(config::ConfigArgs),
+    /// Show, check or migrate the state files of a kubelet
+    State(state::StateArgs),
     /// Show what a machine is made of: this one or any other
     Topology(topology::TopologyArgs),
     /// Compare decisions with those recorded from the upstream kubelet
@@ -106,6 +109,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             input::print(&String::from_utf8_lossy(&script), None)?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::State(args) => state::run(args),
         Command::Topology(args) => topology::run(&args),
         Command::Conformance(args) => {
             let report = crate::conformance::run_dir(&args.dir)?;

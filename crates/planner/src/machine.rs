@@ -11,7 +11,7 @@ use thiserror::Error;
 
 pub mod file;
 pub mod hwloc;
-pub(crate) mod layout;
+pub mod layout;
 pub mod lscpu;
 mod quantity;
 pub mod shape;

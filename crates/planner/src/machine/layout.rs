@@ -7,7 +7,7 @@
 const WIDTH: usize = 100;
 
 /// Spreads compact JSON over lines and ends it with a line feed.
-pub(crate) fn lay_out(json: &str) -> String {
+pub fn lay_out(json: &str) -> String {
     let mut out = String::new();
     put(json, 0, &mut out);
     out.push('\n');
@@ -16,7 +16,7 @@ pub(crate) fn lay_out(json: &str) -> String {
 
 /// The fields of an object as YAML: each on lines of its own, with JSON below the first level,
 /// which is YAML too.
-pub(crate) fn lay_out_as_yaml(json: &str) -> String {
+pub fn lay_out_as_yaml(json: &str) -> String {
     let mut out = String::new();
     let json = &bare_keys(json);
     for field in items(json.get(1..json.len().saturating_sub(1)).unwrap_or_default()) {
@@ -42,7 +42,7 @@ pub(crate) fn lay_out_as_yaml(json: &str) -> String {
 }
 
 /// YAML with every field and every object of a list on lines of its own.
-pub(crate) fn lay_out_in_blocks(json: &str) -> String {
+pub fn lay_out_in_blocks(json: &str) -> String {
     let mut out = String::new();
     put_block(&bare_keys(json), 0, &mut out);
     out
