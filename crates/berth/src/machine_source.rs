@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use host::tree::Directory;
 use host::{Anomaly, Capture};
+use objects::pod::OsName;
 use placement::Topology;
-use planner::machine::{Format, MAX_TEXT, Machine, Os};
+use planner::machine::{Format, MAX_TEXT, Machine};
 
 /// What an argument names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,8 +68,8 @@ impl Source {
         match self {
             Source::ThisMachine => {
                 let os = match std::env::consts::OS {
-                    "windows" => Os::Windows,
-                    _ => Os::Linux,
+                    "windows" => OsName::Windows,
+                    _ => OsName::Linux,
                 };
                 let (topology, anomalies) =
                     host::os::observe_topology().context("cannot describe this machine")?;
@@ -89,7 +90,7 @@ impl Source {
                 let tree = Directory { sys: sys.clone(), proc: proc.clone() };
                 let (topology, anomalies) =
                     host::sysfs::observe(&tree).with_context(|| sys.display().to_string())?;
-                Ok((named(topology, Os::Linux, &sys.display().to_string()), anomalies))
+                Ok((named(topology, OsName::Linux, &sys.display().to_string()), anomalies))
             }
             Source::Words(text) => {
                 let mut machine = Machine::parse(text)
@@ -121,7 +122,7 @@ pub fn sysfs(directory: &Path) -> Option<Source> {
 fn parse(text: &str, name: &str) -> anyhow::Result<(Machine, Vec<Anomaly>)> {
     if Format::of(text) == Format::Capture {
         let (topology, anomalies) = host::sysfs::observe(&Capture::parse(text)?)?;
-        return Ok((named(topology, Os::Linux, name), anomalies));
+        return Ok((named(topology, OsName::Linux, name), anomalies));
     }
     let mut machine = Machine::parse(text)?;
     if machine.name.is_empty() {
@@ -130,7 +131,7 @@ fn parse(text: &str, name: &str) -> anyhow::Result<(Machine, Vec<Anomaly>)> {
     Ok((machine, Vec::new()))
 }
 
-fn named(topology: Topology, os: Os, name: &str) -> Machine {
+fn named(topology: Topology, os: OsName, name: &str) -> Machine {
     Machine { name: name.to_owned(), os, topology }
 }
 

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+mod plan;
 #[path = "cases/topology.rs"]
 mod topology;
 

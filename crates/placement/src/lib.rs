@@ -18,6 +18,7 @@ pub mod numa;
 pub mod plan;
 pub mod rationale;
 pub mod state_file;
+pub mod takeover;
 pub mod topology;
 pub mod windows;
 

@@ -383,6 +383,11 @@ impl MemoryLedger {
         }
     }
 
+    /// Books a block as it was written down.
+    pub(crate) fn book(&mut self, block: &Block) {
+        self.take(block.nodes, block.kind, block.size);
+    }
+
     /// Takes a container's memory back.
     pub fn release(&mut self, pod: &PodUid, container: &str) {
         let Some(containers) = self.assignments.get_mut(pod) else { return };

@@ -19,7 +19,9 @@
 use placement::demand::MemoryKind;
 use placement::{Bytes, CpuSet, NumaId, Topology};
 
-use crate::machine::{Machine, Os};
+use objects::pod::OsName;
+
+use crate::machine::Machine;
 
 mod escape;
 mod html;
@@ -37,7 +39,7 @@ pub use text::{Ink, TextOptions, render_text};
 pub struct Picture {
     /// Heads the picture: the machine's name, perhaps with a count ("epyc × 12").
     pub title: String,
-    pub os: Os,
+    pub os: OsName,
     pub topology: Topology,
     /// In the order they are named in the legend. The first twelve with a seat of their own are
     /// told apart by colour alone, later ones by colour and pattern.

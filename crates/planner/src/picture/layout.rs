@@ -14,7 +14,7 @@ use placement::windows::GroupId;
 use placement::{Bytes, CoreId, CpuId, CpuSet, NumaId};
 
 use super::{Picture, Seat};
-use crate::machine::Os;
+use objects::pod::OsName;
 
 /// What a region is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -247,7 +247,7 @@ fn id(kind: Kind, cpu: &Cpu) -> u32 {
 fn tiers(picture: &Picture) -> Vec<Vec<Kind>> {
     let cpus = picture.topology.cpus();
     let mut order = vec![Kind::Socket, Kind::Node, Kind::Cache];
-    if picture.os == Os::Windows {
+    if picture.os == OsName::Windows {
         order.insert(0, Kind::Group);
     }
     let within = |small: Kind, large: Kind| {

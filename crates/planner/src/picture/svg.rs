@@ -12,7 +12,7 @@ use placement::windows::{GROUP_SIZE, GroupId};
 use super::escape::{shorten, xml};
 use super::layout::{Kind, Layout, NodeMemory, Use};
 use super::{Picture, Seat, words};
-use crate::machine::Os;
+use objects::pod::OsName;
 
 mod geometry;
 mod legend;
@@ -340,7 +340,7 @@ impl Canvas<'_> {
         // A pool may have hundreds of members, and each of its CPUs would name them all.
         const MOST: usize = 4;
         let mut text = format!("CPU {}", cpu.cpu);
-        if self.picture.os == Os::Windows {
+        if self.picture.os == OsName::Windows {
             let group = GroupId::of(cpu.cpu);
             let _ = write!(text, " (group {group}, processor {})", cpu.cpu.0 % GROUP_SIZE);
         }

@@ -6,7 +6,7 @@ use placement::Bytes;
 use placement::demand::MemoryKind;
 
 use super::{MemoryShare, Picture};
-use crate::machine::Os;
+use objects::pod::OsName;
 
 /// An amount of memory in three digits or so: `96Gi`, `31.3Gi`.
 pub(super) fn amount(bytes: Bytes) -> String {
@@ -81,8 +81,8 @@ pub(super) fn facts(picture: &Picture) -> Vec<String> {
     let topology = &picture.topology;
     let memory = topology.nodes().iter().fold(0u64, |sum, n| sum.saturating_add(n.memory.0));
     let system = match picture.os {
-        Os::Linux => "Linux",
-        Os::Windows => "Windows",
+        OsName::Linux => "Linux",
+        OsName::Windows => "Windows",
     };
     let mut facts = vec![
         system.to_owned(),
@@ -92,7 +92,7 @@ pub(super) fn facts(picture: &Picture) -> Vec<String> {
         count(topology.cores().len(), "core", "cores"),
         count(topology.cpus().len(), "CPU", "CPUs"),
     ];
-    if picture.os == Os::Windows {
+    if picture.os == OsName::Windows {
         let groups = placement::windows::groups_of(topology.all_cpus()).len();
         facts.insert(1, count(groups, "processor group", "processor groups"));
     }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
+use objects::pod::OsName;
 use placement::demand::MemoryKind;
 use placement::topology::{Cpu, HugePages, NodeMemory, Parts};
 use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId, Topology};
-use planner::machine::{Machine, Os};
+use planner::machine::Machine;
 use planner::picture::layout::{Inside, Kind, Layout, Region, Use};
 use planner::picture::{
     Ink, MemoryShare, Occupant, Page, Picture, RefusedRow, Seat, SeatRef, SeatRow, TextOptions,
@@ -200,7 +201,7 @@ fn what_is_larger_goes_outside() {
         };
         let parts = Parts { cpus: (0..8).map(cpu).collect(), ..Parts::default() };
         let topology = Topology::new(parts).unwrap();
-        Picture { title: String::new(), os: Os::Linux, topology, occupants: Vec::new() }
+        Picture { title: String::new(), os: OsName::Linux, topology, occupants: Vec::new() }
     };
     assert_eq!(kinds(&cpus(|n| (0, n / 4, 0))), [vec![Socket, Cache], vec![Node]]);
     assert_eq!(kinds(&cpus(|n| (n / 4, 0, n / 2))), [vec![Node], vec![Socket], vec![Cache]]);
@@ -374,7 +375,7 @@ fn any_picture() -> impl Strategy<Value = Picture> {
             });
             Picture {
                 title: String::new(),
-                os: if windows { Os::Windows } else { Os::Linux },
+                os: if windows { OsName::Windows } else { OsName::Linux },
                 topology: Topology::new(parts).unwrap(),
                 occupants: occupants.collect(),
             }

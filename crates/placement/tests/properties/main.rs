@@ -1,8 +1,10 @@
 //! Properties of the placement core: same answers as plain exhaustive search, and invariants that
 //! hold over long random walks.
+#![allow(clippy::unwrap_used, clippy::panic)] // Also outside #[test] functions: this is all test.
 
 mod distribution;
 mod exhaustive;
 mod machines;
 mod merging;
+mod takeover;
 mod walks;

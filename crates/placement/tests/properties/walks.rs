@@ -12,20 +12,22 @@ use placement::demand::{
 use placement::gates::Gates;
 use placement::memory::reserve::Entry;
 use placement::node::{CpuManager, MemoryManager};
+use placement::state_file::{CpuState, MemoryState};
+use placement::takeover::{states_of, take_over};
 use placement::windows::AffinityMode;
 use placement::{Bytes, CpuSet, Ledger, Node, Topology, plan};
 use proptest::prelude::*;
 
 use crate::machines::regular;
 
-#[derive(Clone, Debug)]
-struct Settings {
-    policy: usize,
-    scope: bool,
-    prefer_closest: bool,
-    options: Vec<&'static str>,
-    windows: bool,
-    union: bool,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) policy: usize,
+    pub(crate) scope: bool,
+    pub(crate) prefer_closest: bool,
+    pub(crate) options: Vec<&'static str>,
+    pub(crate) windows: bool,
+    pub(crate) union: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -79,7 +81,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// The node under some settings; `None` where they contradict each other.
-fn node(topology: &Topology, settings: &Settings) -> Option<Node> {
+pub(crate) fn node(topology: &Topology, settings: &Settings) -> Option<Node> {
     let options: BTreeMap<String, String> =
         settings.options.iter().map(|o| ((*o).to_owned(), "true".to_owned())).collect();
     let closest: BTreeMap<String, String> = settings
@@ -111,7 +113,7 @@ fn node(topology: &Topology, settings: &Settings) -> Option<Node> {
     Some(Node { topology: topology.clone(), os, cpu: cpu.ok()?, memory, alignment, affinity_mode })
 }
 
-fn demand(pod: usize, containers: &[(Role, i64, u64, u64)], qos: QosClass) -> Demand {
+pub(crate) fn demand(pod: usize, containers: &[(Role, i64, u64, u64)], qos: QosClass) -> Demand {
     let mut list: Vec<_> = containers.to_vec();
     // Init containers and sidecars come first, and there is always an app container.
     list.sort_by_key(|(role, ..)| *role == Role::App);
@@ -184,9 +186,9 @@ fn sound(node: &Node, ledger: &Ledger, active: &BTreeMap<usize, Demand>, exact: 
     }
 }
 
-fn walk(settings: Settings, steps: Vec<Step>) {
+fn walk(settings: &Settings, steps: Vec<Step>) {
     let topology = regular(2, 2, 4, 2);
-    let Some(mut node) = node(&topology, &settings) else { return };
+    let Some(mut node) = node(&topology, settings) else { return };
     let mut ledger = node.empty_ledger();
     let mut active: BTreeMap<usize, Demand> = BTreeMap::new();
     let mut exact = true;
@@ -238,7 +240,7 @@ fn walk(settings: Settings, steps: Vec<Step>) {
             Step::Restart => {
                 // A restart counts anew what had drifted, before pods come and go again.
                 exact = !mixes(&ledger);
-                ledger = restart(&node, ledger, &mut active);
+                ledger = restart(&node, &ledger, &mut active);
             }
             Step::Reconfigure(settings) => {
                 // Options may change under running pods; what they have stays.
@@ -261,9 +263,15 @@ fn walk(settings: Settings, steps: Vec<Step>) {
 }
 
 /// A restart keeps everything and readmits running pods where they are.
-fn restart(node: &Node, ledger: Ledger, active: &mut BTreeMap<usize, Demand>) -> Ledger {
+fn restart(node: &Node, ledger: &Ledger, active: &mut BTreeMap<usize, Demand>) -> Ledger {
     let held = ledger.cpu.assignments.clone();
-    let restored = node.restore(ledger).expect("every state reached is valid");
+    // Through the files, as a real restart goes.
+    let (cpu, memory) = states_of(node, ledger);
+    let gates = placement::state_file::Gates::default();
+    let cpu = CpuState::parse(cpu.render().as_bytes(), "static", gates).unwrap();
+    let memory =
+        MemoryState::parse(memory.render().as_bytes(), node.memory.policy_name(), gates).unwrap();
+    let restored = take_over(node, &cpu, &memory).expect("every state reached is valid");
     let mut ledger = restored.ledger;
     assert_eq!(ledger.cpu.assignments, held);
     let pods: Vec<_> = active.keys().copied().collect();
@@ -320,6 +328,6 @@ proptest! {
         settings in settings(),
         steps in prop::collection::vec(step(), 1..150),
     ) {
-        walk(settings, steps);
+        walk(&settings, steps);
     }
 }
