@@ -5,6 +5,8 @@
 use std::path::Path;
 
 mod plan;
+#[path = "cases/state.rs"]
+mod state;
 #[path = "cases/topology.rs"]
 mod topology;
 
