@@ -1,8 +1,13 @@
 //! Integration tests of the binary's library.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 
+#[path = "cases/plan.rs"]
 mod plan;
+#[path = "cases/topology.rs"]
+mod topology;
 
 #[test]
 fn every_recorded_decision_of_the_kubelet_is_ours_too() {

@@ -164,7 +164,7 @@ impl Alignment {
         if prefer_closest && topology.distances().is_none() {
             return Err(AlignmentError::NoDistances);
         }
-        if topology.nodes().len() as i64 > most {
+        if i64::try_from(topology.nodes().len()).unwrap_or(i64::MAX) > most {
             return Err(AlignmentError::TooManyNodes(most));
         }
         let policy = parsed.ok_or_else(|| AlignmentError::UnknownPolicy(policy.to_owned()))?;

@@ -82,6 +82,9 @@ impl Ledger {
         for container in names(memory) {
             self.memory.release(pod, &container);
         }
+        // A pod that is gone leaves nothing to reuse, not even to a namesake.
+        self.cpu.reuse.take_if(|(uid, _)| uid == pod);
+        self.memory.reuse.take_if(|(uid, _)| uid == pod);
     }
 
     /// The pods that have something.

@@ -192,7 +192,8 @@ impl StaticMemory {
         MemoryLedger { nodes, ..MemoryLedger::default() }
     }
 
-    /// Checks recorded state against the machine. An entirely empty one is filled.
+    /// Checks recorded state against the machine, as strictly as the kubelet. An entirely empty one
+    /// is filled.
     pub fn check(
         &self,
         topology: &Topology,
@@ -205,6 +206,43 @@ impl StaticMemory {
             *ledger = self.empty_ledger(topology);
             return Ok(());
         }
+        let expected = self.recount(topology, ledger)?;
+        if same_totals(&ledger.nodes, &expected) && same_bookings(&ledger.nodes, &expected) {
+            Ok(())
+        } else {
+            Err(MemoryStateError::OtherMachine)
+        }
+    }
+
+    /// Like [`StaticMemory::check`], but bookings that do not add up on an unchanged machine are
+    /// counted anew from the blocks; says whether that was needed. The kubelet's way of giving
+    /// memory back lets bookings drift once a node has served both alone and in a group, and its
+    /// own check then refuses to start.
+    pub fn restore(
+        &self,
+        topology: &Topology,
+        ledger: &mut MemoryLedger,
+    ) -> Result<bool, MemoryStateError> {
+        match self.check(topology, ledger) {
+            Ok(()) => Ok(false),
+            Err(MemoryStateError::OtherMachine) => {
+                let expected = self.recount(topology, ledger)?;
+                if !same_totals(&ledger.nodes, &expected) {
+                    return Err(MemoryStateError::OtherMachine);
+                }
+                ledger.nodes = expected;
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The nodes as the blocks alone would have them.
+    fn recount(
+        &self,
+        topology: &Topology,
+        ledger: &MemoryLedger,
+    ) -> Result<Vec<NodeState>, MemoryStateError> {
         let mut expected = self.empty_ledger(topology);
         for (pod, containers) in &ledger.assignments {
             for (container, blocks) in containers {
@@ -220,15 +258,18 @@ impl StaticMemory {
                         let (pod, container) = (pod.clone(), container.clone());
                         return Err(MemoryStateError::UnknownKind { pod, container });
                     }
-                    expected.take(block.nodes, block.kind, block.size);
                 }
             }
         }
-        if same_machine(&ledger.nodes, &expected.nodes) {
-            Ok(())
-        } else {
-            Err(MemoryStateError::OtherMachine)
+        // Those with the least choice first, or a group could fill a node that someone else has
+        // nothing but.
+        let mut blocks: Vec<&Block> =
+            ledger.assignments.values().flat_map(|pod| pod.values().flatten()).collect();
+        blocks.sort_by_key(|block| block.nodes.len());
+        for block in blocks {
+            expected.take(block.nodes, block.kind, block.size);
         }
+        Ok(expected.nodes)
     }
 
     /// The hints of one container.
@@ -595,26 +636,33 @@ fn best_containing(
         .min_by_key(|(mask, preferred)| (!*preferred, mask.len(), mask.0))
 }
 
-/// Whether recorded nodes have the totals of the machine and add up, group by group, to what the
-/// blocks say: within a group the split may differ.
-fn same_machine(recorded: &[NodeState], expected: &[NodeState]) -> bool {
-    recorded.len() == expected.len()
-        && recorded.iter().zip(expected).all(|(a, b)| {
-            a.assignments == b.assignments
-                && a.cells == b.cells
-                && a.tables.len() == b.tables.len()
-                && a.tables.iter().zip(&b.tables).all(|((kind_a, x), (kind_b, y))| {
-                    let sum = |nodes: &[NodeState], of: fn(&MemoryTable) -> u64| {
-                        a.cells.iter().fold(0u64, |sum, n| {
-                            let table = nodes.get(n).map(|node| node.table(*kind_a));
-                            sum.saturating_add(table.as_ref().map_or(0, of))
-                        })
-                    };
-                    kind_a == kind_b
-                        && (x.total, x.system_reserved, x.allocatable)
-                            == (y.total, y.system_reserved, y.allocatable)
-                        && sum(recorded, |t| t.free) == sum(expected, |t| t.free)
-                        && sum(recorded, |t| t.reserved) == sum(expected, |t| t.reserved)
-                })
-        })
+/// Whether two machines have the same memory, whatever is booked on it.
+fn same_totals(recorded: &[NodeState], expected: &[NodeState]) -> bool {
+    let totals = |nodes: &[NodeState]| -> Vec<(usize, MemoryKind, [u64; 3])> {
+        let tables = nodes
+            .iter()
+            .enumerate()
+            .flat_map(|(n, node)| node.tables.iter().map(move |(kind, table)| (n, *kind, *table)));
+        tables.map(|(n, kind, t)| (n, kind, [t.total, t.system_reserved, t.allocatable])).collect()
+    };
+    recorded.len() == expected.len() && totals(recorded) == totals(expected)
+}
+
+/// Whether bookings add up, group by group, to what the blocks say: within a group the split may
+/// differ.
+fn same_bookings(recorded: &[NodeState], expected: &[NodeState]) -> bool {
+    recorded.iter().zip(expected).all(|(a, b)| {
+        a.assignments == b.assignments
+            && a.cells == b.cells
+            && a.tables.iter().all(|(kind, _)| {
+                let sum = |nodes: &[NodeState], of: fn(&MemoryTable) -> u64| {
+                    a.cells.iter().fold(0u64, |sum, n| {
+                        let table = nodes.get(n).map(|node| node.table(*kind));
+                        sum.saturating_add(table.as_ref().map_or(0, of))
+                    })
+                };
+                sum(recorded, |t| t.free) == sum(expected, |t| t.free)
+                    && sum(recorded, |t| t.reserved) == sum(expected, |t| t.reserved)
+            })
+    })
 }

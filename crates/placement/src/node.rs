@@ -184,17 +184,28 @@ impl Node {
 
     /// Checks recorded state against machine and policies, as on a restart: what init containers
     /// left for reuse is forgotten.
-    pub fn restore(&self, mut ledger: Ledger) -> Result<Ledger, StateError> {
+    pub fn restore(&self, mut ledger: Ledger) -> Result<Restored, StateError> {
         ledger.cpu.reuse = None;
         ledger.memory.reuse = None;
         match &self.cpu {
             CpuManager::None => ledger.cpu = CpuLedger::default(),
             CpuManager::Static(policy) => policy.check(&self.topology, &mut ledger.cpu)?,
         }
-        match &self.memory {
-            MemoryManager::None => ledger.memory = MemoryLedger::default(),
-            MemoryManager::Static(policy) => policy.check(&self.topology, &mut ledger.memory)?,
-        }
-        Ok(ledger)
+        let memory_recounted = match &self.memory {
+            MemoryManager::None => {
+                ledger.memory = MemoryLedger::default();
+                false
+            }
+            MemoryManager::Static(policy) => policy.restore(&self.topology, &mut ledger.memory)?,
+        };
+        Ok(Restored { ledger, memory_recounted })
     }
+}
+
+/// A ledger taken over from before a restart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    pub ledger: Ledger,
+    /// Memory bookings did not add up and were counted anew from the containers' blocks.
+    pub memory_recounted: bool,
 }

@@ -5,6 +5,7 @@
 pub mod configured;
 pub mod generate;
 pub mod machine;
+pub mod picture;
 pub mod remedy;
 pub mod report;
 pub mod reservation;

@@ -66,6 +66,15 @@ pub enum MachineError {
     Shape(#[from] ShapeError),
 }
 
+/// What a name may be made of, for errors.
+const NAME: &str = "a name of up to 253 letters, digits, '.', '-' and '_'";
+
+/// Names end up in files, tables and pictures, so they are plain.
+fn is_name(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    text.len() <= 253 && text.chars().all(plain)
+}
+
 impl Format {
     /// What a text looks like; anything unknown is taken for a shape, whose errors show an example.
     #[must_use]

@@ -62,7 +62,7 @@ fn compare(vectors: &Vectors, line: &Value) -> Result<Vec<Difference>> {
             }
             "restart" => {
                 ledger = match node.restore(ledger) {
-                    Ok(ledger) => ledger,
+                    Ok(restored) => restored.ledger,
                     Err(error) => {
                         differences.push(Difference {
                             what: at("state"),

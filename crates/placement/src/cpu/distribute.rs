@@ -16,6 +16,8 @@
 //!
 //! It always ends: a subset that cannot take the remainder in whole groups is passed over.
 
+#![allow(clippy::cast_possible_wrap, reason = "counts of CPUs and nodes, thousands at most")]
+
 use smallvec::SmallVec;
 
 use crate::cpuset::CpuSet;

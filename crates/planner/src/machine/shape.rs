@@ -13,7 +13,7 @@ use placement::windows::GROUP_SIZE;
 use placement::{Bytes, CacheId, CoreId, CpuId, NumaId, SocketId};
 use thiserror::Error;
 
-use super::{Machine, quantity};
+use super::{Machine, NAME, is_name, quantity};
 
 /// What a shape looks like, for errors and help.
 pub const EXAMPLE: &str = "2 sockets x 2 numa x 8 cores x 2 threads mem=64Gi";
@@ -255,7 +255,8 @@ impl Shape {
                 self.offline = CpuSet::parse(value)
                     .map_err(|error| ShapeError::Offline { found: shorten(value), error })?;
             }
-            "name" => self.name = value.to_owned(),
+            "name" if is_name(value) => self.name = value.to_owned(),
+            "name" => return Err(refuse(NAME)),
             _ => match word
                 .split_once('=')
                 .map(|(o, _)| o)

@@ -83,6 +83,7 @@ fn errors_say_where_and_what_would_be_right() {
     check(&with(r#""nodes": [{"id": 0, "memory": -1}]"#), "like 68719476736 or 64Gi");
     check(&with(r#""nodes": [{"id": 0, "cpus": "3-1"}]"#), "invalid range \"3-1\"");
     check(&with(r#""nodes": [{"cpus": "0"}]"#), "nodes[0]: the field \"id\" is missing");
+    check(&with(r#""metadata": {"name": "a b"}"#), "metadata.name: expected a name of up to 253");
     check(&with(r#""os": "plan9""#), "os: expected linux or windows");
     check(
         "kind: Machine\napiVersion: berth.dev/v1alpha1\nnodes:\n- {id: 0, cpus: 0-3}\n- {id: x}",
@@ -110,7 +111,7 @@ fn machine() -> impl Strategy<Value = Machine> {
     (
         prop::collection::btree_map(0u32..200, cpu, 1..20),
         prop::collection::btree_map(0u32..12, node, 0..6),
-        "[ -~]{0,8}",
+        "[a-zA-Z][a-zA-Z0-9._-]{0,8}|",
         any::<bool>(),
         any::<bool>(),
     )

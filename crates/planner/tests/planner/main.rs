@@ -8,4 +8,6 @@ mod file;
 mod fleet;
 mod hwloc;
 mod lscpu;
+mod picture;
+mod scenes;
 mod shape;

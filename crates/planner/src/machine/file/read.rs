@@ -11,7 +11,7 @@ use placement::topology::Cpu;
 use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId};
 
 use super::{Document, Listed, Metadata, Node, Pages};
-use crate::machine::quantity;
+use crate::machine::{NAME, is_name, quantity};
 
 /// The longest CPU list that is read: every other one of 8,192 CPUs takes 40 kB.
 const MAX_LIST: usize = 1 << 16;
@@ -89,7 +89,11 @@ fn metadata(object: &Object<'_>, findings: &mut Findings) -> Metadata {
     let Some(at) = object.field("metadata") else { return Metadata::default() };
     let Some(object) = at.object(findings) else { return Metadata::default() };
     object.refuse_unknown(&["name"], findings);
-    let name = object.field("name").and_then(|at| at.text(findings)).unwrap_or_default();
+    let Some(at) = object.field("name") else { return Metadata::default() };
+    let name = at.text(findings).unwrap_or_default();
+    if !is_name(&name) {
+        at.expected(NAME, findings);
+    }
     Metadata { name }
 }
 

@@ -1,0 +1,103 @@
+//! SPDX licence expressions, as Cargo packages carry them: [`satisfied`] says whether an allow list
+//! lets us use a package.
+//!
+//! Does not know the list of SPDX identifiers: an unknown one is simply not on the allow list.
+
+/// Whether `expression` can be satisfied with licences of which `allowed` says yes.
+///
+/// `OR` is our choice, `AND` binds tighter than `OR`, and a licence with an exception is asked for as
+/// a whole (`Apache-2.0 WITH LLVM-exception`). The old `MIT/Apache-2.0` means `OR`. An expression
+/// that is malformed is not satisfied.
+pub fn satisfied(expression: &str, allowed: impl Fn(&str) -> bool) -> bool {
+    let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
+    let tokens: Vec<&str> = spaced.split_whitespace().collect();
+    let mut parser = Parser { tokens: &tokens, allowed: &allowed };
+    parser.any_of() == Some(true) && parser.tokens.is_empty()
+}
+
+/// Recursive descent over the tokens that are left. `None` is a syntax error.
+struct Parser<'a, F> {
+    tokens: &'a [&'a str],
+    allowed: &'a F,
+}
+
+impl<'a, F: Fn(&str) -> bool> Parser<'a, F> {
+    fn any_of(&mut self) -> Option<bool> {
+        let mut yes = self.all_of()?;
+        while self.take("OR") {
+            yes |= self.all_of()?;
+        }
+        Some(yes)
+    }
+
+    fn all_of(&mut self) -> Option<bool> {
+        let mut yes = self.term()?;
+        while self.take("AND") {
+            yes &= self.term()?;
+        }
+        Some(yes)
+    }
+
+    fn term(&mut self) -> Option<bool> {
+        if self.take("(") {
+            let yes = self.any_of()?;
+            return self.take(")").then_some(yes);
+        }
+        let licence = self.identifier()?;
+        if self.take("WITH") {
+            let exception = self.identifier()?;
+            return Some((self.allowed)(&format!("{licence} WITH {exception}")));
+        }
+        Some((self.allowed)(licence))
+    }
+
+    fn identifier(&mut self) -> Option<&'a str> {
+        let (first, rest) = self.tokens.split_first()?;
+        if matches!(*first, "(" | ")" | "OR" | "AND" | "WITH") {
+            return None;
+        }
+        self.tokens = rest;
+        Some(first)
+    }
+
+    fn take(&mut self, token: &str) -> bool {
+        match self.tokens.split_first() {
+            Some((first, rest)) if *first == token => {
+                self.tokens = rest;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::satisfied;
+
+    #[test]
+    fn an_expression_is_satisfied_by_the_licences_we_may_choose() {
+        let allow = ["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "Unicode-3.0"];
+        for (expression, expected) in [
+            ("MIT", true),
+            ("GPL-3.0", false),
+            ("MIT OR GPL-3.0", true),
+            ("GPL-3.0 OR MIT", true),
+            ("MIT AND GPL-3.0", false),
+            ("(MIT OR GPL-3.0) AND Unicode-3.0", true),
+            ("MIT OR GPL-3.0 AND GPL-2.0", true),
+            ("GPL-3.0 AND MIT OR GPL-2.0", false),
+            ("MIT/Apache-2.0", true),
+            ("Apache-2.0 WITH LLVM-exception", true),
+            ("MIT WITH LLVM-exception", false),
+            ("", false),
+            ("MIT OR", false),
+            ("(MIT", false),
+            ("MIT)", false),
+            ("MIT Apache-2.0", false),
+            ("AND", false),
+        ] {
+            assert_eq!(satisfied(expression, |l| allow.contains(&l)), expected, "{expression:?}");
+        }
+    }
+}

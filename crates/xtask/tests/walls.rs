@@ -1,0 +1,422 @@
+//! The walls between crates, and what may pass through them. A failure here is a question to the
+//! author of the change: is the new edge meant? If so, change the table below and ARCHITECTURE.md in
+//! the same commit and say why.
+//!
+//! Looks at manifests (through `cargo metadata`) and at source text; compiles nothing. What the text
+//! search cannot see is written in `xtask::source`.
+
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "clippy.toml allows them in tests, not helpers"
+)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use xtask::{licence, source};
+
+/// Whether a crate is a pure function of its input: no tokio, no clock, no file system, no logging.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Pure,
+    /// Touches the world, but not by code of one operating system.
+    Portable,
+    /// Holds code of one operating system, in twin modules.
+    Os,
+}
+use Kind::{Os, Portable, Pure};
+
+/// Crate, one line, what of the workspace it may use. Arrows point down only.
+const WALLS: &[(&str, Kind, &str, &[&str])] = &[
+    (
+        "objects",
+        Pure,
+        "Kubernetes objects as we serve them: kinds, quantities, defaulting, validation, patch, selectors.",
+        &[],
+    ),
+    (
+        "placement",
+        Pure,
+        "Which CPUs, memory nodes and classes a pod gets on one machine, and why.",
+        &["objects"],
+    ),
+    (
+        "scheduling",
+        Pure,
+        "Which node: filter, score, preempt over a snapshot.",
+        &["objects", "placement"],
+    ),
+    (
+        "planner",
+        Pure,
+        "Offline what-if: machine + pods in, report and picture out.",
+        &["objects", "placement", "scheduling"],
+    ),
+    (
+        "store",
+        Portable,
+        "Revisioned keys with watch on an embedded engine. Knows bytes, not Kubernetes.",
+        &[],
+    ),
+    (
+        "cri",
+        Os,
+        "CRI messages with our extension, client, server, unix-socket and named-pipe transport.",
+        &[],
+    ),
+    (
+        "host",
+        Os,
+        "This machine: topology discovery, cgroups, resctrl, job objects, processes. All OS code.",
+        &["placement"],
+    ),
+    (
+        "apiserver",
+        Portable,
+        "HTTP, TLS, authentication, admission, REST and watch over `store`.",
+        &["objects", "store"],
+    ),
+    (
+        "controllers",
+        Portable,
+        "Loops that speak only the API: scheduler, daemon sets, quota, garbage collection.",
+        &["objects", "scheduling"],
+    ),
+    (
+        "runtime",
+        Os,
+        "CRI endpoints of our own: the QoS-class layer over any CRI runtime, the host-process runtime, the OCI-runtime wrapper.",
+        &["cri", "host", "placement"],
+    ),
+    (
+        "agent",
+        Portable,
+        "The node agent: pod workers, ledger, volumes, probes, status.",
+        &["objects", "placement", "host", "cri"],
+    ),
+    (
+        "berth",
+        Portable,
+        "The binary: CLI, configuration, wiring. Decides nothing.",
+        &[
+            "objects",
+            "placement",
+            "scheduling",
+            "planner",
+            "store",
+            "cri",
+            "host",
+            "apiserver",
+            "controllers",
+            "runtime",
+            "agent",
+        ],
+    ),
+    ("xtask", Portable, "Checks of the repository itself.", &[]),
+];
+
+/// What a pure crate must not depend on directly: runtimes, clocks, logging, the operating system,
+/// chance. (Benches and tests may.)
+const IMPURE_PACKAGES: &[&str] = &[
+    "async-std",
+    "axum",
+    "chrono",
+    "crossbeam-channel",
+    "dirs",
+    "env_logger",
+    "fastrand",
+    "fern",
+    "fs-err",
+    "futures",
+    "getrandom",
+    "hyper",
+    "hyper-util",
+    "jiff",
+    "kube",
+    "libc",
+    "log",
+    "memmap2",
+    "mio",
+    "nix",
+    "notify",
+    "once_cell",
+    "rand",
+    "reqwest",
+    "rustix",
+    "signal-hook",
+    "slog",
+    "smol",
+    "socket2",
+    "sysinfo",
+    "tempfile",
+    "time",
+    "tokio",
+    "tokio-util",
+    "tonic",
+    "tower",
+    "tracing",
+    "tracing-subscriber",
+    "ureq",
+    "uuid",
+    "walkdir",
+    "winapi",
+    "windows",
+    "windows-sys",
+];
+
+/// What pure source must not name. `std::time::Duration` is a value and may be.
+const IMPURE_PATHS: &[&str] = &[
+    "std::*",
+    "std::env",
+    "std::fs",
+    "std::io::stderr",
+    "std::io::stdin",
+    "std::io::stdout",
+    "std::net",
+    "std::os",
+    "std::process",
+    "std::thread::sleep",
+];
+const CLOCKS: &[&str] = &["Instant", "SystemTime"];
+const PRINTING: &[&str] = &["dbg", "eprint", "eprintln", "print", "println"];
+
+/// Files outside the OS crates that may ask which operating system they are compiled for, and why.
+const OS_CFG_EXCEPTIONS: &[(&str, &str)] = &[];
+
+#[test]
+#[cfg_attr(windows, ignore = "not on wine: there is no cargo to ask")]
+fn crates_use_only_what_the_table_lets_them() {
+    let mut broken = Vec::new();
+    for package in workspace_packages() {
+        let name = text(&package["name"]);
+        let Some((_, kind, _, may_use)) = WALLS.iter().find(|(known, ..)| *known == name) else {
+            broken.push(format!("{name}: not in the table; which wall does it stand behind?"));
+            continue;
+        };
+        for dependency in list(&package["dependencies"]) {
+            let on = text(&dependency["name"]);
+            let dev = dependency["kind"] == "dev";
+            let ours = WALLS.iter().any(|(known, ..)| *known == on);
+            if ours && !may_use.contains(&on) {
+                broken.push(format!("{name} uses {on}: may use only {may_use:?}"));
+            }
+            if *kind == Pure && !dev && IMPURE_PACKAGES.contains(&on) {
+                broken.push(format!("{name} is pure and depends on {on}"));
+            }
+            if *kind != Os && !dependency["target"].is_null() {
+                broken
+                    .push(format!("{name} depends on {on} for one platform only: that is OS code"));
+            }
+        }
+    }
+    report(&broken);
+}
+
+#[test]
+fn pure_crates_touch_nothing_but_their_arguments() {
+    let mut broken = Vec::new();
+    for (name, ..) in WALLS.iter().filter(|(_, kind, ..)| *kind == Pure) {
+        let mut files = Vec::new();
+        let mut tests = Vec::new();
+        for path in rust_files(&root().join("crates").join(name).join("src")) {
+            let (code, modules) = source::without_tests(&source::blank(&read(&path)));
+            let directory = children_of(&path);
+            tests.extend(modules.into_iter().map(|module| directory.join(module)));
+            files.push((path, code));
+        }
+        // A test module in a file of its own may do what a test may do.
+        files.retain(|(path, _)| {
+            !tests.iter().any(|test| path.with_extension("").starts_with(test))
+        });
+        for (path, code) in files {
+            broken.extend(impurities(&code).into_iter().map(|(at, what)| {
+                format!("{}:{}: {what} in a pure crate", shown(&path), source::line(&code, at))
+            }));
+        }
+    }
+    report(&broken);
+}
+
+/// What blanked source names of the outside world, and at which offset.
+fn impurities(code: &str) -> Vec<(usize, String)> {
+    let mut found = source::std_paths(code);
+    found.retain(|(_, path)| {
+        IMPURE_PATHS.iter().any(|outer| {
+            let rest = path.strip_prefix(outer);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+        })
+    });
+    for clock in CLOCKS {
+        found.extend(source::words(code, clock).into_iter().map(|at| (at, (*clock).into())));
+    }
+    for name in PRINTING {
+        found.extend(source::macros(code, name).into_iter().map(|at| (at, format!("{name}!"))));
+    }
+    found
+}
+
+#[test]
+fn the_outside_world_is_found_in_source_and_values_are_not() {
+    let check = |code: &str, expected: &[&str]| {
+        let found: Vec<_> = impurities(code).into_iter().map(|(_, what)| what).collect();
+        assert_eq!(found, expected, "{code:?}");
+    };
+    check("use std::{collections::BTreeMap, fs::File};", &["std::fs::File"]);
+    check("use std::time::{Duration, Instant};", &["Instant"]);
+    check("let now = time::SystemTime::now();", &["SystemTime"]);
+    check("println!(); writeln!(out);", &["println!"]);
+    check("use std::time::Duration; use std::io::Write; env!(x); crate::fs::x();", &[]);
+}
+
+#[test]
+fn code_of_one_operating_system_stays_in_its_crates() {
+    let at_home: Vec<_> = WALLS
+        .iter()
+        .filter(|(_, kind, ..)| *kind == Os)
+        .map(|(name, ..)| root().join("crates").join(name).join("src"))
+        .collect();
+    let mut broken = Vec::new();
+    for path in rust_files(&root().join("crates")) {
+        if at_home.iter().any(|home| path.starts_with(home))
+            || OS_CFG_EXCEPTIONS.iter().any(|(file, _)| root().join(file) == path)
+        {
+            continue;
+        }
+        let code = source::blank(&read(&path));
+        for (span, predicate) in source::cfgs(&code) {
+            // A test that wine cannot show says so with this; see CONTRIBUTING.md.
+            let skipped_on_wine = predicate.starts_with("windows, ignore =");
+            let asks = ["windows", "unix", "target_os", "target_family"]
+                .iter()
+                .any(|word| !source::words(predicate, word).is_empty());
+            if asks && !skipped_on_wine {
+                let line = source::line(&code, span.start);
+                broken.push(format!(
+                    "{}:{line}: cfg({predicate}) outside the OS crates",
+                    shown(&path)
+                ));
+            }
+        }
+    }
+    report(&broken);
+}
+
+#[test]
+#[cfg_attr(windows, ignore = "not on wine: there is no cargo to ask")]
+fn every_dependency_has_a_licence_we_may_ship() {
+    let deny = read(&root().join("deny.toml"));
+    let allowed: BTreeSet<&str> = deny
+        .lines()
+        .skip_while(|line| *line != "allow = [")
+        .skip(1)
+        .take_while(|line| *line != "]")
+        .map(|line| line.trim().trim_end_matches(',').trim_matches('"'))
+        .collect();
+    assert!(allowed.contains("Apache-2.0"), "deny.toml: no list of licences found: {allowed:?}");
+
+    let metadata = metadata(&[]);
+    let broken = list(&metadata["packages"])
+        .iter()
+        .filter(|package| {
+            let expression = package["license"].as_str().unwrap_or_default();
+            !licence::satisfied(expression, |licence| allowed.contains(licence))
+        })
+        .map(|package| {
+            let (name, version) = (text(&package["name"]), text(&package["version"]));
+            format!("{name} {version}: {} is not satisfied by deny.toml", package["license"])
+        })
+        .collect::<Vec<_>>();
+    report(&broken);
+}
+
+/// The code map says of each crate whether it exists.
+#[test]
+fn the_code_map_tells_what_exists_from_what_is_to_come() {
+    let map = read(&root().join("ARCHITECTURE.md"));
+    let mut broken = Vec::new();
+    for (name, ..) in WALLS {
+        let exists = root().join("crates").join(name).join("Cargo.toml").exists();
+        let Some(row) = map.lines().find(|line| line.starts_with(&format!("| `{name}`"))) else {
+            broken.push(format!("ARCHITECTURE.md: no row for {name}"));
+            continue;
+        };
+        if exists == row.contains("*to come*") {
+            let is = if exists { "exists" } else { "does not exist yet" };
+            broken.push(format!("ARCHITECTURE.md: {name} {is}; mend its *to come*"));
+        }
+    }
+    report(&broken);
+}
+
+fn report(broken: &[String]) {
+    assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+}
+
+/// A path as people name it: from the root of the repository.
+fn shown(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The directory where the out-of-line modules of a source file live.
+fn children_of(path: &Path) -> PathBuf {
+    match path.file_name().and_then(|name| name.to_str()) {
+        Some("lib.rs" | "main.rs" | "mod.rs") => path.parent().unwrap().to_owned(),
+        _ => path.with_extension(""),
+    }
+}
+
+/// All Rust files below a directory, which need not exist.
+fn rust_files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn workspace_packages() -> Vec<Value> {
+    list(&metadata(&["--no-deps"])["packages"]).to_vec()
+}
+
+/// What `cargo metadata` says of the lock file's graph, for all platforms.
+///
+/// Not `--offline`: a build downloads only what its own platform needs, so on a fresh clone the
+/// packages of the other ones are still to be had. Once they are there nothing is asked of the
+/// network.
+fn metadata(arguments: &[&str]) -> Value {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version=1", "--locked"])
+        .args(arguments)
+        .current_dir(root())
+        .output()
+        .expect("cargo can be started");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo metadata failed:\n{errors}");
+    serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON")
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

@@ -1,0 +1,9 @@
+//! hwloc's XML: a machine or an error.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    let _ = planner::machine::hwloc::parse(text);
+});

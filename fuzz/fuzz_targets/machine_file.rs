@@ -1,0 +1,15 @@
+//! Machine descriptions of any format: whatever is read survives being written as our own file.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use planner::machine::Machine;
+use planner::machine::file::{parse, render_json, render_yaml};
+
+fuzz_target!(|text: &str| {
+    if let Ok(machine) = Machine::parse(text) {
+        for written in [render_json(&machine), render_yaml(&machine)] {
+            assert_eq!(parse(&written).ok().as_ref(), Some(&machine), "{written}");
+        }
+    }
+});
