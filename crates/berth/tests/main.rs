@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+#[path = "cases/plan.rs"]
 mod plan;
 #[path = "cases/state.rs"]
 mod state;

@@ -21,6 +21,7 @@ use crate::machine::layout::{lay_out, lay_out_in_blocks};
 use crate::remedy::{Remedy, remedies};
 use crate::simulate::{Obstacle, PodRef, Refused, Simulation, Strategy};
 
+pub mod picture;
 pub mod text;
 
 pub const API_VERSION: &str = "berth.dev/v1alpha1";

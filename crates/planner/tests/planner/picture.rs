@@ -1,5 +1,6 @@
 //! Drawing: golden pictures, hostile labels, machines nobody has seen.
 
+use objects::pod::OsName;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
