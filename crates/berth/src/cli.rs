@@ -6,11 +6,27 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
+use thiserror::Error;
+
+mod config;
+mod input;
+mod plan;
+mod state;
+mod topology;
 
 /// Gives every container its berth: its CPUs, its memory nodes, its share of cache and disk.
 #[derive(Debug, Parser)]
-#[command(name = "berth", version, max_term_width = 100)]
+#[command(
+    name = "berth",
+    version,
+    max_term_width = 100,
+    after_help = "Examples:\n  \
+        berth plan -f pods.yaml                      where would they land on this machine?\n  \
+        berth plan -f pods.yaml --machine 2x4x16x2   ... and on one with 256 CPUs?\n  \
+        berth config generate > kubelet.yaml         settings that add up for this machine\n\n\
+        Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 some pods were refused."
+)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -18,8 +34,25 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show where pods would land, on this machine or on any other
+    Plan(Box<plan::PlanArgs>),
+    /// Check, show or write a kubelet's configuration
+    Config(config::ConfigArgs),
+    /// Show, check or migrate the state files of a kubelet
+    State(state::StateArgs),
+    /// Show what a machine is made of: this one or any other
+    Topology(topology::TopologyArgs),
     /// Compare decisions with those recorded from the upstream kubelet
     Conformance(ConformanceArgs),
+    /// Print completions for a shell
+    #[command(
+        after_help = "Examples:\n  berth completions bash > /etc/bash_completion.d/berth\n  \
+        berth completions powershell >> $PROFILE"
+    )]
+    Completions {
+        /// The shell to complete in
+        shell: clap_complete::Shell,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -35,19 +68,49 @@ struct ConformanceArgs {
     show: Option<String>,
 }
 
+/// What the user gave cannot be used; the text says why, one line per problem.
+#[derive(Debug, Error)]
+#[error("{}", .0.join("\n"))]
+struct BadInput(Vec<String>);
+
+impl BadInput {
+    /// One problem.
+    fn new(problem: impl Into<String>) -> BadInput {
+        BadInput(vec![problem.into()])
+    }
+}
+
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(1)
-        }
+        Err(error) => match error.downcast_ref::<BadInput>() {
+            Some(BadInput(problems)) => {
+                for problem in problems {
+                    anstream::eprintln!("\x1b[1;31merror:\x1b[0m {problem}");
+                }
+                ExitCode::from(2)
+            }
+            None => {
+                anstream::eprintln!("\x1b[1;31merror:\x1b[0m {error:#}");
+                ExitCode::from(1)
+            }
+        },
     }
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
+        Command::Plan(args) => plan::run(&args),
+        Command::Config(args) => config::run(args),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "berth", &mut script);
+            input::print(&String::from_utf8_lossy(&script), None)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::State(args) => state::run(args),
+        Command::Topology(args) => topology::run(&args),
         Command::Conformance(args) => {
             let report = crate::conformance::run_dir(&args.dir)?;
             print!("{}", report.render(args.show.as_deref()));

@@ -2,3 +2,5 @@
 
 pub mod cli;
 pub mod conformance;
+pub mod machine_source;
+pub mod terminal;

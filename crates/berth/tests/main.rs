@@ -1,6 +1,14 @@
 //! Integration tests of the binary's library.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
+
+mod plan;
+#[path = "cases/state.rs"]
+mod state;
+#[path = "cases/topology.rs"]
+mod topology;
 
 #[test]
 fn every_recorded_decision_of_the_kubelet_is_ours_too() {

@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::resources::{ClassRequest, ResourceList, ResourceRequirements};
 
 mod defaults;
@@ -84,9 +86,13 @@ pub enum RestartPolicy {
     Never,
 }
 
-/// `spec.os.name`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// `spec.os.name`, and the operating system of a machine.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
 pub enum OsName {
+    #[default]
     Linux,
     Windows,
 }

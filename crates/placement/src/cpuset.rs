@@ -36,7 +36,11 @@ impl CpuSet {
     /// The CPUs `first..=last`; empty if `first > last`.
     #[must_use]
     pub fn range(first: u32, last: u32) -> CpuSet {
-        (first..=last).map(CpuId).collect()
+        let mut set = CpuSet::new();
+        if first <= last {
+            set.insert_range(CpuId(first), CpuId(last));
+        }
+        set
     }
 
     #[must_use]
@@ -65,6 +69,18 @@ impl CpuSet {
             self.words.resize(word + 1, 0);
         }
         self.words[word] |= 1 << (cpu.0 % 64);
+    }
+
+    /// Adds the CPUs from `first` up to `last`, a word at a time: lists come from outside, and a
+    /// megabyte of `0-65535,` must not cost billions of steps.
+    fn insert_range(&mut self, first: CpuId, last: CpuId) {
+        self.insert(last);
+        let (low, high) = (first.0 as usize / 64, last.0 as usize / 64);
+        for word in low..=high {
+            let from = if word == low { u64::MAX << (first.0 % 64) } else { u64::MAX };
+            let to = if word == high { u64::MAX >> (63 - last.0 % 64) } else { u64::MAX };
+            self.words[word] |= from & to;
+        }
     }
 
     pub fn remove(&mut self, cpu: CpuId) {
@@ -165,9 +181,7 @@ impl CpuSet {
                         });
                     }
                     let (first, last) = (checked_id(first)?, checked_id(last)?);
-                    for id in first.0..=last.0 {
-                        set.insert(CpuId(id));
-                    }
+                    set.insert_range(first, last);
                 }
             }
         }
@@ -323,6 +337,16 @@ mod tests {
         {
             assert_eq!(CpuSet::parse(text).unwrap().to_string(), canonical);
         }
+    }
+
+    #[test]
+    fn ranges_are_filled_across_words() {
+        for (first, last) in [(0, 0), (0, 63), (63, 64), (5, 130), (64, 127), (100, 1000)] {
+            let expected: CpuSet = (first..=last).map(CpuId).collect();
+            assert_eq!(CpuSet::range(first, last), expected);
+            assert_eq!(CpuSet::parse(&format!("{first}-{last}")).unwrap(), expected);
+        }
+        assert!(CpuSet::range(2, 1).is_empty());
     }
 
     #[test]

@@ -49,23 +49,36 @@ impl Placement {
         &self.draft.cpu.shared
     }
 
-    /// The affinity handed to a Windows runtime: the decision of both managers in one set of CPUs.
-    /// Containers without CPUs of their own follow the shared pool of `ledger`, to which the
-    /// placement has been committed. `None` if no manager has a say.
+    /// What a Windows runtime is sent for one container; see [`ContainerPlacement::affinity`].
     #[must_use]
     pub fn affinity(&self, node: &Node, ledger: &Ledger, container: usize) -> Option<Affinity> {
-        let placed = &self.containers[container];
-        let cpus = match (&placed.cpus, &node.cpu) {
+        self.containers[container].affinity(node, ledger)
+    }
+}
+
+impl ContainerPlacement {
+    /// The nodes its memory comes from; `None` if from anywhere.
+    #[must_use]
+    pub fn memory_nodes(&self) -> Option<NumaMask> {
+        let blocks = self.memory.as_ref()?;
+        Some(blocks.iter().fold(NumaMask::EMPTY, |nodes, block| nodes | block.nodes))
+    }
+
+    /// The affinity handed to a Windows runtime: the decision of both managers in one set of CPUs.
+    /// A container without CPUs of its own follows the shared pool of `ledger`, to which the
+    /// placement has been committed. `None` if no manager has a say.
+    #[must_use]
+    pub fn affinity(&self, node: &Node, ledger: &Ledger) -> Option<Affinity> {
+        let cpus = match (&self.cpus, &node.cpu) {
             (Some(cpus), _) => cpus.clone(),
             (None, CpuManager::Static(_)) => ledger.cpu.shared.clone(),
             (None, CpuManager::None) => CpuSet::new(),
         };
-        let nodes: Option<Vec<CpuSet>> = placed.memory.as_ref().map(|blocks| {
-            let nodes = blocks.iter().fold(NumaMask::EMPTY, |nodes, block| nodes | block.nodes);
-            nodes.iter().map(|n| node.topology.nodes()[n].cpus.clone()).collect()
-        });
+        let nodes: Option<Vec<CpuSet>> = self
+            .memory_nodes()
+            .map(|nodes| nodes.iter().map(|n| node.topology.nodes()[n].cpus.clone()).collect());
         let mut others = ledger.cpu.exclusive(None);
-        if let Some(own) = &placed.cpus {
+        if let Some(own) = &self.cpus {
             others.subtract(own);
         }
         plan_affinity(AffinityDemand {

@@ -4,16 +4,14 @@
 //! here opens files or looks at the machine it runs on; captures of `/sys` are recognised but are
 //! `host`'s business to read.
 
-use std::fmt;
-
+use objects::pod::OsName;
 use placement::Topology;
 use placement::topology::TopologyError;
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub mod file;
 pub mod hwloc;
-mod layout;
+pub mod layout;
 pub mod lscpu;
 mod quantity;
 pub mod shape;
@@ -27,30 +25,12 @@ pub use shape::ShapeError;
 /// about 2 MiB.
 pub const MAX_TEXT: usize = 64 << 20;
 
-/// The operating system a machine is planned for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Os {
-    #[default]
-    Linux,
-    Windows,
-}
-
-impl fmt::Display for Os {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Os::Linux => "linux",
-            Os::Windows => "windows",
-        })
-    }
-}
-
 /// One machine to plan for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Empty if the description gives none.
     pub name: String,
-    pub os: Os,
+    pub os: OsName,
     pub topology: Topology,
 }
 
@@ -144,7 +124,7 @@ impl Machine {
 
     fn new(
         name: impl Into<String>,
-        os: Os,
+        os: OsName,
         parts: placement::topology::Parts,
     ) -> Result<Machine, TopologyError> {
         Ok(Machine { name: name.into(), os, topology: Topology::new(parts)? })

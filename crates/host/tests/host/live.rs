@@ -1,5 +1,7 @@
 //! The machine the tests run on.
 
+use host::Anomaly;
+
 #[test]
 fn this_machine_can_be_described() {
     let (topology, anomalies) = host::os::observe_topology().unwrap();
@@ -11,5 +13,6 @@ fn this_machine_can_be_described() {
     println!("{topology:#?}");
     let available = std::thread::available_parallelism().unwrap().get();
     assert!(topology.cpus().len() >= available, "{} < {available}", topology.cpus().len());
-    assert!(topology.nodes().iter().any(|node| node.memory.0 > 0));
+    let untold = anomalies.iter().any(|a| matches!(a, Anomaly::NoMemory { .. }));
+    assert!(untold || topology.nodes().iter().any(|node| node.memory.0 > 0));
 }

@@ -129,6 +129,9 @@ fn best_common(families: &[(&Family, usize)], all: NumaMask, fit: Fit<'_>) -> Op
         (rank, fit.key(mask))
     };
     let mut best: Option<NumaMask> = None;
+    if families.iter().all(|(f, _)| f.threshold.is_none()) {
+        return reachable(families, all).into_iter().min_by_key(|mask| key(*mask));
+    }
     for state in choices(families, all) {
         let mut consider = |mask: NumaMask| {
             if !mask.is_empty() && best.is_none_or(|b| key(mask) < key(b)) {
@@ -146,6 +149,46 @@ fn best_common(families: &[(&Family, usize)], all: NumaMask, fit: Fit<'_>) -> Op
         }
     }
     best
+}
+
+/// Every non-empty set that one listed hint of each family have in common. There can be no more
+/// than there are sets of nodes, however many combinations lead to them.
+fn reachable(families: &[(&Family, usize)], all: NumaMask) -> Vec<NumaMask> {
+    let mut reached = vec![all];
+    // Up to 16 nodes a bit for every set fits 8 KiB; beyond that lists are short, sets sparse.
+    let dense = all == NumaMask::first(all.len()) && all.len() <= 16;
+    for (family, times) in families {
+        for _ in 0..*times {
+            if family.listed.is_empty() {
+                continue;
+            }
+            let mut seen = vec![0u64; if dense { (1 << all.len()) / 64 + 1 } else { 0 }];
+            let mut next = Vec::new();
+            for within in &reached {
+                let anywhere = family.anywhere.map(|_| all);
+                for mask in family.listed.iter().map(|(mask, _)| *mask).chain(anywhere) {
+                    let common = *within & mask;
+                    if common.is_empty() {
+                        continue;
+                    }
+                    if dense {
+                        let (word, bit) = (common.0 as usize / 64, 1 << (common.0 % 64));
+                        if seen[word] & bit != 0 {
+                            continue;
+                        }
+                        seen[word] |= bit;
+                    }
+                    next.push(common);
+                }
+            }
+            if !dense {
+                next.sort_unstable();
+                next.dedup();
+            }
+            reached = next;
+        }
+    }
+    reached
 }
 
 /// One way to choose between the listed hints and the description of every family.

@@ -16,6 +16,7 @@
 //!
 //! `threads: 2` is short for cores of adjacent CPUs: 0-1, 2-3, ….
 
+use objects::pod::OsName;
 use std::collections::BTreeMap;
 
 use objects::YamlError;
@@ -24,7 +25,7 @@ use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId};
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
-use super::{Machine, Os, layout};
+use super::{Machine, layout};
 
 mod read;
 
@@ -63,7 +64,7 @@ struct Document {
     kind: String,
     #[serde(skip_serializing_if = "Metadata::is_empty")]
     metadata: Metadata,
-    os: Os,
+    os: OsName,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     cpus: Vec<Cpu>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

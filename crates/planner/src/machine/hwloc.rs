@@ -4,6 +4,7 @@
 //! NUMA nodes from their CPU sets. Files of hwloc name a DTD but define nothing; one that defines
 //! entities is refused, so no text can grow while it is read.
 
+use objects::pod::OsName;
 use std::collections::BTreeMap;
 
 use placement::cpuset::MAX_CPU;
@@ -13,7 +14,7 @@ use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId};
 use roxmltree::{Document, Node, ParsingOptions};
 use thiserror::Error;
 
-use super::{Machine, Os};
+use super::Machine;
 
 /// The most elements that are looked at; a machine of 1,024 CPUs has some 20,000.
 const MAX_ELEMENTS: u32 = 4_000_000;
@@ -194,7 +195,7 @@ impl Found {
             });
         }
         let nodes = self.nodes.into_iter().map(|node| node.memory).collect();
-        let os = if self.windows { Os::Windows } else { Os::Linux };
+        let os = if self.windows { OsName::Windows } else { OsName::Linux };
         Ok(Machine::new("", os, Parts { cpus, nodes, distances })?)
     }
 }

@@ -1,13 +1,13 @@
 //! JSON laid out for people: what fits into a line is one line.
 //!
-//! Main entries: [`lay_out`], which only adds white space to compact JSON, and
-//! [`lay_out_as_yaml`]. They check nothing; what they are given was written by a serialiser.
+//! Main entries: [`lay_out`], which only adds white space to compact JSON, [`lay_out_as_yaml`] and,
+//! with a line per field however deep, [`lay_out_in_blocks`]. They check nothing; what they are given was written by a serialiser.
 
 /// Lines are not longer than this unless a single value is.
 const WIDTH: usize = 100;
 
 /// Spreads compact JSON over lines and ends it with a line feed.
-pub(super) fn lay_out(json: &str) -> String {
+pub fn lay_out(json: &str) -> String {
     let mut out = String::new();
     put(json, 0, &mut out);
     out.push('\n');
@@ -16,7 +16,7 @@ pub(super) fn lay_out(json: &str) -> String {
 
 /// The fields of an object as YAML: each on lines of its own, with JSON below the first level,
 /// which is YAML too.
-pub(super) fn lay_out_as_yaml(json: &str) -> String {
+pub fn lay_out_as_yaml(json: &str) -> String {
     let mut out = String::new();
     let json = &bare_keys(json);
     for field in items(json.get(1..json.len().saturating_sub(1)).unwrap_or_default()) {
@@ -41,6 +41,41 @@ pub(super) fn lay_out_as_yaml(json: &str) -> String {
     out
 }
 
+/// YAML with every field and every object of a list on lines of its own.
+pub fn lay_out_in_blocks(json: &str) -> String {
+    let mut out = String::new();
+    put_block(&bare_keys(json), 0, &mut out);
+    out
+}
+
+/// Writes the fields of an object or the objects of a list, each on its lines.
+fn put_block(value: &str, indent: usize, out: &mut String) {
+    let pad = "  ".repeat(indent);
+    let inner = value.get(1..value.len().saturating_sub(1)).unwrap_or_default();
+    for (number, item) in items(inner).into_iter().enumerate() {
+        // The first field of an object in a list stands behind the dash.
+        if number > 0 || !out.ends_with("- ") {
+            out.push_str(&pad);
+        }
+        let Some(end) = key_end(item).filter(|_| value.starts_with('{')) else {
+            out.push_str("- ");
+            put_block(item, indent + 1, out);
+            continue;
+        };
+        out.push_str(&item[..=end]);
+        let of = &item[end + 1..];
+        let blocks = of.starts_with("[{") || (of.starts_with('{') && of != "{}");
+        if blocks {
+            out.push('\n');
+            put_block(of, indent + usize::from(of.starts_with('{')), out);
+        } else {
+            out.push(' ');
+            out.push_str(&if of.starts_with('[') { space(of) } else { plain(of).to_owned() });
+            out.push('\n');
+        }
+    }
+}
+
 /// Takes the quotes off the keys; those of our files are plain words.
 fn bare_keys(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
@@ -62,7 +97,10 @@ fn plain(value: &str) -> &str {
     let simple =
         |c: char| c.is_ascii_alphabetic() || matches!(c, '/' | '.' | '-') || c.is_ascii_digit();
     let starts = word.starts_with(|c: char| c.is_ascii_alphabetic());
-    if starts && word.chars().all(simple) { word } else { value }
+    // Words some reader takes for a truth value or for nothing.
+    const SPECIAL: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    let special = SPECIAL.contains(&word.to_ascii_lowercase().as_str());
+    if starts && !special && word.chars().all(simple) { word } else { value }
 }
 
 fn put(value: &str, indent: usize, out: &mut String) {
@@ -171,6 +209,19 @@ fn structure(text: &str) -> impl Iterator<Item = (usize, usize, char)> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_read_as_what_they_were() {
+        let value = serde_json::json!({
+            "name": "a: b", "empty": {}, "none": [], "ids": [1, 2],
+            "inner": {"a": 1, "deep": {"b": "true"}},
+            "nodes": [{"id": 0, "pages": [{"size": "1Gi", "kinds": ["x", "y"]}]}, {"id": 1}],
+        });
+        let text = lay_out_in_blocks(&value.to_string());
+        let (documents, errors) = objects::yaml::parse(&text);
+        assert!(errors.is_empty(), "{errors:?}\n{text}");
+        assert_eq!(documents[0].to_json(), value, "{text}");
+    }
 
     #[test]
     fn only_white_space_is_added() {

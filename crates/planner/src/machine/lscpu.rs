@@ -4,6 +4,7 @@
 //! come out with none. The summary that plain `lscpu` prints counts but does not say which CPUs
 //! are siblings; it is refused with the command that does.
 
+use objects::pod::OsName;
 use std::collections::BTreeMap;
 
 use placement::cpuset::MAX_CPU;
@@ -12,7 +13,7 @@ use placement::{CacheId, CoreId, CpuId, NumaId, SocketId};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use super::{Machine, Os};
+use super::Machine;
 
 /// The command whose output has all that is needed.
 pub const COMMAND: &str = "lscpu -J -e=CPU,CORE,SOCKET,NODE,CACHE,ONLINE";
@@ -150,7 +151,7 @@ fn machine(rows: Vec<Row>) -> Result<Machine, LscpuError> {
         });
     }
     let parts = Parts { cpus, ..Parts::default() };
-    Ok(Machine::new("", Os::Linux, parts)?)
+    Ok(Machine::new("", OsName::Linux, parts)?)
 }
 
 /// The id of the L3: a column of its own in `-p`, part of `l1d:l1i:l2:l3` elsewhere.

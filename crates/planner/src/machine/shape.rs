@@ -3,6 +3,7 @@
 //! Main entry: [`parse`]. Counts are per parent: nodes per socket, cores per node, threads per
 //! core; short as `2s 2n 8c 2t` or `2x2x8x2`. Machines that are not regular need another format.
 
+use objects::pod::OsName;
 use std::num::NonZeroU32;
 
 use placement::cpuset::{CpuSet, MAX_CPU, ParseCpuSetError};
@@ -12,7 +13,7 @@ use placement::windows::GROUP_SIZE;
 use placement::{Bytes, CacheId, CoreId, CpuId, NumaId, SocketId};
 use thiserror::Error;
 
-use super::{Machine, NAME, Os, is_name, quantity};
+use super::{Machine, NAME, is_name, quantity};
 
 /// What a shape looks like, for errors and help.
 pub const EXAMPLE: &str = "2 sockets x 2 numa x 8 cores x 2 threads mem=64Gi";
@@ -73,7 +74,7 @@ enum Numbering {
 #[derive(Clone, Debug)]
 struct Shape {
     name: String,
-    os: Os,
+    os: OsName,
     sockets: u32,
     nodes: u32,
     cores: u32,
@@ -99,7 +100,7 @@ pub fn parse(text: &str) -> Result<Machine, ShapeError> {
     let [sockets, nodes, cores, threads] = parse_counts(&counts)?;
     let mut shape = Shape {
         name: String::new(),
-        os: Os::Linux,
+        os: OsName::Linux,
         sockets,
         nodes,
         cores,
@@ -245,8 +246,8 @@ impl Shape {
             }
             "os" => {
                 self.os = match value {
-                    "linux" => Os::Linux,
-                    "windows" => Os::Windows,
+                    "linux" => OsName::Linux,
+                    "windows" => OsName::Windows,
                     _ => return Err(refuse("linux or windows")),
                 };
             }
@@ -337,8 +338,8 @@ impl Shape {
         let threads = self.threads;
         let all_cores = self.sockets * self.nodes * self.cores;
         let numbering = self.numbering.unwrap_or(match self.os {
-            Os::Linux => Numbering::Linux,
-            Os::Windows => Numbering::Windows,
+            OsName::Linux => Numbering::Linux,
+            OsName::Windows => Numbering::Windows,
         });
         let by_core = |id: &dyn Fn(u32, u32) -> u32| {
             (0..all_cores)

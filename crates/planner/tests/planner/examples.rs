@@ -1,10 +1,11 @@
 //! The machines shipped in `examples/machines`.
 
+use objects::pod::OsName;
 use std::fs;
 use std::path::PathBuf;
 
 use planner::machine::file::render_yaml;
-use planner::machine::{Machine, Os, shape};
+use planner::machine::{Machine, shape};
 
 fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/machines")
@@ -47,7 +48,7 @@ fn every_shipped_machine_is_what_its_name_says() {
         let text = fs::read_to_string(&path).unwrap_or_else(|e| unreachable!("{name}: {e}"));
         let machine = Machine::parse(&text).unwrap_or_else(|e| unreachable!("{name}: {e:?}"));
         assert_eq!(machine.name, name);
-        assert_eq!(machine.os == Os::Windows, name.contains("windows"), "{name}");
+        assert_eq!(machine.os == OsName::Windows, name.contains("windows"), "{name}");
         let t = &machine.topology;
         let domains = [t.sockets().len(), t.nodes().len(), t.caches().len()];
         let found = [domains[0], domains[1], domains[2], t.cores().len(), t.cpus().len()];

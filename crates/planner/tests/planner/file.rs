@@ -1,9 +1,10 @@
 //! Our own machine file.
 
+use objects::pod::OsName;
 use placement::topology::{Cpu, HugePages, NodeMemory, Parts};
 use placement::{Bytes, CacheId, CoreId, CpuId, NumaId, SocketId, Topology};
+use planner::machine::Machine;
 use planner::machine::file::{parse, render_json, render_yaml};
-use planner::machine::{Machine, Os};
 use proptest::prelude::*;
 
 fn with(fields: &str) -> String {
@@ -24,7 +25,7 @@ fn cpu_lists_say_who_belongs_together() {
     ))
     .unwrap();
     let t = &machine.topology;
-    assert_eq!((machine.name.as_str(), machine.os), ("small", Os::Windows));
+    assert_eq!((machine.name.as_str(), machine.os), ("small", OsName::Windows));
     assert_eq!(t.cores()[1].cpus.to_string(), "1,3");
     assert_eq!((t.sockets()[0].id.0, t.caches()[0].id.0), (1, 7));
     let memory: Vec<_> = t.nodes().iter().map(|n| n.memory).collect();
@@ -142,7 +143,7 @@ fn machine() -> impl Strategy<Value = Machine> {
                 })
                 .collect();
             let topology = Topology::new(Parts { cpus, nodes, distances: Vec::new() }).unwrap();
-            Machine { name, os: if windows { Os::Windows } else { Os::Linux }, topology }
+            Machine { name, os: if windows { OsName::Windows } else { OsName::Linux }, topology }
         })
 }
 

@@ -1,8 +1,9 @@
 //! hwloc's XML, versions 1 and 2, and texts that only look like it.
 
+use objects::pod::OsName;
 use placement::Bytes;
+use planner::machine::Machine;
 use planner::machine::hwloc::{HwlocError, parse};
-use planner::machine::{Machine, Os};
 use proptest::prelude::*;
 
 const VERSION_2: &str = include_str!("../data/hwloc-v2.xml");
@@ -13,7 +14,7 @@ const MEMORY_ONLY: &str = include_str!("../data/hwloc-v2-memory-only.xml");
 fn both_versions_of_one_machine_agree() {
     let machine = parse(VERSION_2).unwrap();
     let t = &machine.topology;
-    assert_eq!(machine.os, Os::Linux);
+    assert_eq!(machine.os, OsName::Linux);
     assert_eq!(t.all_cpus().to_string(), "0-7");
     let cores: Vec<_> = t.cores().iter().map(|c| c.cpus.to_string()).collect();
     assert_eq!(cores, ["0,4", "1,5", "2,6", "3,7"]);
@@ -77,7 +78,7 @@ fn entities_are_not_expanded() {
 fn a_windows_machine_is_known_by_its_name() {
     let text = "<topology><object type=\"Machine\"><info name=\"OSName\" value=\"Windows NT\"/>\
                 <object type=\"PU\" os_index=\"0\"/></object></topology>";
-    assert_eq!(parse(text).unwrap().os, Os::Windows);
+    assert_eq!(parse(text).unwrap().os, OsName::Windows);
 }
 
 proptest! {

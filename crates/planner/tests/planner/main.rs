@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod configuration;
 mod examples;
 mod file;
+mod fleet;
 mod hwloc;
 mod lscpu;
+mod picture;
+mod scenes;
 mod shape;

@@ -1,8 +1,9 @@
 //! Machines in a line of words.
 
+use objects::pod::OsName;
 use placement::Bytes;
+use planner::machine::Machine;
 use planner::machine::shape::parse;
-use planner::machine::{Machine, Os};
 use proptest::prelude::*;
 
 fn machine(text: &str) -> Machine {
@@ -70,7 +71,7 @@ fn numberings_differ_in_where_siblings_are() {
 fn windows_groups_are_filled_with_whole_nodes() {
     let nodes = |text: &str| {
         let m = machine(text);
-        assert_eq!(m.os, Os::Windows);
+        assert_eq!(m.os, OsName::Windows);
         m.topology.nodes().iter().map(|n| n.cpus.to_string()).collect::<Vec<_>>()
     };
     // Two nodes fit into a group, or do not, or need more than one group.

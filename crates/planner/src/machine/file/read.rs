@@ -4,13 +4,14 @@
 //! fields mean together is [`super`]'s business.
 
 use objects::YamlError;
+use objects::pod::OsName;
 use objects::yaml::read::{At, Findings, Object};
 use objects::yaml::{Value, parse};
 use placement::topology::Cpu;
 use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId};
 
 use super::{Document, Listed, Metadata, Node, Pages};
-use crate::machine::{NAME, Os, is_name, quantity};
+use crate::machine::{NAME, is_name, quantity};
 
 /// The longest CPU list that is read: every other one of 8,192 CPUs takes 40 kB.
 const MAX_LIST: usize = 1 << 16;
@@ -96,10 +97,10 @@ fn metadata(object: &Object<'_>, findings: &mut Findings) -> Metadata {
     Metadata { name }
 }
 
-fn os(at: &At<'_>, findings: &mut Findings) -> Option<Os> {
+fn os(at: &At<'_>, findings: &mut Findings) -> Option<OsName> {
     match at.text(findings)?.as_str() {
-        "linux" => Some(Os::Linux),
-        "windows" => Some(Os::Windows),
+        "linux" => Some(OsName::Linux),
+        "windows" => Some(OsName::Windows),
         _ => {
             at.expected("linux or windows", findings);
             None

@@ -186,9 +186,9 @@ fn sound(node: &Node, ledger: &Ledger, active: &BTreeMap<usize, Demand>, exact: 
     }
 }
 
-fn walk(settings: Settings, steps: Vec<Step>) {
+fn walk(settings: &Settings, steps: Vec<Step>) {
     let topology = regular(2, 2, 4, 2);
-    let Some(mut node) = node(&topology, &settings) else { return };
+    let Some(mut node) = node(&topology, settings) else { return };
     let mut ledger = node.empty_ledger();
     let mut active: BTreeMap<usize, Demand> = BTreeMap::new();
     let mut exact = true;
@@ -240,7 +240,7 @@ fn walk(settings: Settings, steps: Vec<Step>) {
             Step::Restart => {
                 // A restart counts anew what had drifted, before pods come and go again.
                 exact = !mixes(&ledger);
-                ledger = restart(&node, ledger, &mut active);
+                ledger = restart(&node, &ledger, &mut active);
             }
             Step::Reconfigure(settings) => {
                 // Options may change under running pods; what they have stays.
@@ -263,10 +263,10 @@ fn walk(settings: Settings, steps: Vec<Step>) {
 }
 
 /// A restart keeps everything and readmits running pods where they are.
-fn restart(node: &Node, ledger: Ledger, active: &mut BTreeMap<usize, Demand>) -> Ledger {
+fn restart(node: &Node, ledger: &Ledger, active: &mut BTreeMap<usize, Demand>) -> Ledger {
     let held = ledger.cpu.assignments.clone();
     // Through the files, as a real restart goes.
-    let (cpu, memory) = states_of(node, &ledger);
+    let (cpu, memory) = states_of(node, ledger);
     let gates = placement::state_file::Gates::default();
     let cpu = CpuState::parse(cpu.render().as_bytes(), "static", gates).unwrap();
     let memory =
@@ -328,6 +328,6 @@ proptest! {
         settings in settings(),
         steps in prop::collection::vec(step(), 1..150),
     ) {
-        walk(settings, steps);
+        walk(&settings, steps);
     }
 }

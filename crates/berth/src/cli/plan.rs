@@ -1,0 +1,259 @@
+//! `berth plan`: reads machines, a configuration and manifests, has the fleet planned, prints the
+//! report. The planning is `planner`'s.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use objects::pod::OsName;
+use objects::{KubeletConfig, Workload};
+use placement::Bytes;
+use placement::node::CpuManager;
+use planner::configured::Configured;
+use planner::generate::{Generated, Wishes, generate};
+use planner::machine::Machine;
+use planner::report::text::{Look, render};
+use planner::report::{Options, Report};
+use planner::simulate::{MOST_MACHINES, Shape, Strategy, how_many, numbered, simulate};
+
+use super::input::{self, Configuration};
+use super::{BadInput, input::note};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    berth plan -f pods.yaml\n  \
+    berth plan -f pods.yaml --machine examples/machines/epyc-2s-nps4.yaml --explain\n  \
+    berth plan -f pods.yaml --machine \"2 sockets x 2 numa x 8 cores x 2 threads mem=64Gi\"\n  \
+    berth plan -f pods.yaml --machines 100x edge.yaml --strategy spread -o json\n  \
+    berth plan -f pods.yaml --machine edge.yaml --how-many\n  \
+    kubectl get deploy -o yaml | berth plan -f - --config /var/lib/kubelet/config.yaml\n\n\
+    Without --machine this machine is planned for; without --config the settings that\n\
+    `berth config generate` writes are used. Machines are files (berth topology -o yaml, hwloc\n\
+    XML, lscpu, captures) or words.\n\n\
+    Exit codes: 0 all pods placed, 2 wrong usage or input, 3 some pods refused.")]
+pub(super) struct PlanArgs {
+    /// Pods, or what makes pods; - for standard input, a directory for all in it
+    #[arg(short = 'f', long = "filename", required = true, value_name = "FILE")]
+    files: Vec<String>,
+    /// A machine to plan for: a file or words
+    #[arg(long, value_name = "FILE|WORDS")]
+    machine: Vec<String>,
+    /// Several machines alike: 100x FILE
+    #[arg(long, num_args = 1..=2, value_names = ["COUNT", "MACHINE"], value_name = "COUNTx MACHINE")]
+    machines: Vec<String>,
+    /// As many machines of the given kind as the pods need
+    #[arg(long, conflicts_with = "machines")]
+    how_many: bool,
+    /// The kubelet's configuration on all machines
+    #[arg(long, value_name = "FILE")]
+    config: Option<String>,
+    /// What each machine has besides, such as nvidia.com/gpu=8
+    #[arg(long, value_name = "NAME=COUNT", value_parser = device)]
+    resource: Vec<(String, u64)>,
+    /// pack: the first machine that takes a pod; spread: the one asked for least
+    #[arg(long, default_value = "pack", value_parser = strategy)]
+    strategy: Strategy,
+    /// Tell every step of every decision
+    #[arg(long)]
+    explain: bool,
+    #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
+    output: Output,
+    /// Write there instead of to standard output
+    #[arg(long, value_name = "FILE")]
+    output_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Output {
+    Text,
+    Json,
+    Yaml,
+}
+
+fn strategy(text: &str) -> Result<Strategy, String> {
+    Strategy::parse(text).ok_or_else(|| format!("there are {}", Strategy::NAMES.join(", ")))
+}
+
+fn device(text: &str) -> Result<(String, u64), String> {
+    let (name, count) = text.split_once('=').ok_or("write NAME=COUNT, like nvidia.com/gpu=8")?;
+    let count = count.parse().map_err(|_| format!("{count:?} is not a count"))?;
+    match objects::resources::is_extended(name) {
+        true => Ok((name.to_owned(), count)),
+        false => Err(format!("{name:?} is not an extended resource such as nvidia.com/gpu")),
+    }
+}
+
+pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
+    let workloads = input::manifests(&args.files)?;
+    if workloads.is_empty() {
+        return Err(BadInput::new("there are no pods in what was given").into());
+    }
+    warn_about_what_is_ignored(&workloads);
+    let kinds = kinds(args)?;
+    let given = args.config.as_deref().map(input::configuration).transpose()?;
+    let devices: BTreeMap<String, u64> = args.resource.iter().cloned().collect();
+    let mut shapes = Vec::new();
+    let mut options =
+        Options { explain: args.explain, how_many: args.how_many, ..Options::default() };
+    let mut mistakes = Vec::new();
+    for (machine, _) in &kinds {
+        match configure(machine, given.as_ref()) {
+            Ok((configured, settings)) => {
+                options.configurations.push(settings);
+                let configured = configured.with_devices(&devices);
+                shapes.push(Shape { name: machine.name.clone(), configured });
+            }
+            Err(BadInput(problems)) => mistakes.extend(problems),
+        }
+    }
+    if !mistakes.is_empty() {
+        mistakes.dedup();
+        return Err(BadInput(mistakes).into());
+    }
+    if given.is_none() {
+        let text = "no --config: planned with the settings `berth config generate` writes";
+        note(text);
+        options.notes.push(text.to_owned());
+    }
+    let mut simulation = if args.how_many {
+        let [shape] = shapes.as_slice() else {
+            return Err(BadInput::new("--how-many takes one --machine").into());
+        };
+        how_many(shape, &workloads, args.strategy)
+    } else {
+        simulate(&shapes, fleet(&kinds), &workloads, args.strategy)
+    };
+    let report = Report::new(&mut simulation, &options);
+    let text = match args.output {
+        Output::Text => render(&report, Look { colour: true, explain: args.explain }),
+        Output::Json => report.render_json(),
+        Output::Yaml => report.render_yaml(),
+    };
+    input::print(&text, args.output_file.as_ref())?;
+    Ok(if report.summary.refused == 0 { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+/// The kinds of machines asked for, and how many of each.
+fn kinds(args: &PlanArgs) -> anyhow::Result<Vec<(Machine, usize)>> {
+    let mut kinds = Vec::new();
+    for given in &args.machine {
+        kinds.push((input::machine(Some(given))?, 1));
+    }
+    let mut words = args.machines.iter();
+    while let Some(word) = words.next() {
+        let wrong = || {
+            BadInput::new(format!(
+                "--machines {word:?}: write a count and a machine, like 100x edge.yaml"
+            ))
+        };
+        let (count, machine) = word.split_once('x').ok_or_else(wrong)?;
+        let count: usize = count.trim().parse().map_err(|_| wrong())?;
+        if count == 0 || count > MOST_MACHINES {
+            let text = format!("--machines {word:?}: from 1 to {MOST_MACHINES} can be planned for");
+            return Err(BadInput::new(text).into());
+        }
+        let machine = match machine.trim() {
+            "" => words.next().ok_or_else(wrong)?.as_str(),
+            machine => machine,
+        };
+        kinds.push((input::machine(Some(machine))?, count));
+    }
+    if kinds.is_empty() {
+        kinds.push((input::machine(None)?, 1));
+    }
+    Ok(kinds)
+}
+
+/// Every machine with its name and the number of its kind. Names are unique.
+fn fleet(kinds: &[(Machine, usize)]) -> Vec<(String, usize)> {
+    let mut fleet: Vec<(String, usize)> = Vec::new();
+    let mut given: BTreeMap<&str, usize> = BTreeMap::new();
+    for (shape, (machine, count)) in kinds.iter().enumerate() {
+        let alike = kinds.iter().filter(|(other, _)| other.name == machine.name).count();
+        for _ in 0..*count {
+            let number = given.entry(&machine.name).or_default();
+            let name = match (alike, *count) {
+                (1, 1) => machine.name.clone(),
+                _ => numbered(&machine.name, *number),
+            };
+            *number += 1;
+            fleet.push((name, shape));
+        }
+    }
+    fleet
+}
+
+/// A machine with the configuration given, or with what Berth recommends; and a line about it.
+fn configure(
+    machine: &Machine,
+    given: Option<&Configuration>,
+) -> Result<(Configured, String), BadInput> {
+    if let Some(given) = given {
+        let configured = Configured::new(machine, &given.config).map_err(|findings| {
+            let on = &machine.name;
+            BadInput(findings.iter().map(|f| format!("{} (on {on})", given.located(f))).collect())
+        })?;
+        for warning in &configured.warnings {
+            input::warn(&format!("{} (on {})", given.located(warning), machine.name));
+        }
+        let text = settings(&configured, &given.config, &given.file);
+        return Ok((configured, text));
+    }
+    match generate(machine, &Wishes::default()) {
+        Ok(Generated { configured, config, .. }) => {
+            let text = settings(&configured, &config, "recommended settings");
+            Ok((configured, text))
+        }
+        Err(error) => {
+            // Too small a machine to reserve anything on.
+            input::note(&format!("{}: planned without managers: {error}", machine.name));
+            let config = KubeletConfig::default();
+            let configured = Configured::new(machine, &config)
+                .map_err(|f| BadInput(f.iter().map(ToString::to_string).collect()))?;
+            let text = settings(&configured, &config, "no managers");
+            Ok((configured, text))
+        }
+    }
+}
+
+fn settings(configured: &Configured, config: &KubeletConfig, source: &str) -> String {
+    let mut text = format!(
+        "{source}: CPU manager {}, memory manager {}, alignment {}",
+        config.cpu_manager_policy, config.memory_manager_policy, config.topology_manager_policy
+    );
+    if configured.node.os == OsName::Windows && configured.node.cpu == CpuManager::None {
+        text += " (asleep unless WindowsCPUAndMemoryAffinity is on)";
+    }
+    if let CpuManager::Static(policy) = &configured.node.cpu {
+        text += &format!("; reserved CPUs {}", policy.reserved());
+    }
+    let total: u64 = config.reserved_memory.iter().fold(0, |sum, entry| {
+        let bytes = entry.limits.get("memory").and_then(|amount| amount.checked_value());
+        sum + bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0)
+    });
+    if total > 0 {
+        text += &format!(", memory {}", Bytes(total));
+    }
+    text
+}
+
+/// Constraints that only a cluster can judge are not judged here; that must be said.
+fn warn_about_what_is_ignored(workloads: &[Workload]) {
+    const FIELDS: [&str; 3] = ["affinity", "topologySpreadConstraints", "resourceClaims"];
+    for workload in workloads {
+        let spec = &workload.template.spec;
+        let mut ignored: Vec<&str> =
+            FIELDS.into_iter().filter(|field| spec.untyped.contains_key(*field)).collect();
+        if spec.node_selector.keys().any(|label| label != "kubernetes.io/os") {
+            ignored.push("nodeSelector");
+        }
+        if !ignored.is_empty() {
+            note(&format!(
+                "{}/{}: {} not looked at: machines have no labels here",
+                workload.kind,
+                workload.name,
+                ignored.join(", ")
+            ));
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Where a machine's description comes from: this machine, a file, a directory, standard input,
+//! or a line of words.
+//!
+//! Main entry: [`load_machine`], for every command that takes a machine. Formats of texts are
+//! `planner`'s business, sysfs and captures are `host`'s; this module only finds out which it is.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use host::tree::Directory;
+use host::{Anomaly, Capture};
+use objects::pod::OsName;
+use placement::Topology;
+use planner::machine::{Format, MAX_TEXT, Machine};
+
+/// What an argument names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    ThisMachine,
+    StandardInput,
+    File(PathBuf),
+    /// The tree itself, with where its `proc` is.
+    Sysfs(PathBuf, Option<PathBuf>),
+    /// `2 sockets x 8 cores`.
+    Words(String),
+}
+
+/// Reads the machine an argument names; this machine, without a name, if there is none. What
+/// discovery found odd is told on standard error.
+pub fn load_machine(argument: Option<&str>) -> anyhow::Result<Machine> {
+    let (machine, anomalies) = Source::of(argument)?.read()?;
+    let from = argument.unwrap_or("this machine");
+    for anomaly in anomalies {
+        eprintln!("warning: {from}: {anomaly}");
+    }
+    Ok(machine)
+}
+
+impl Source {
+    pub fn of(argument: Option<&str>) -> anyhow::Result<Source> {
+        let text = match argument {
+            None => return Ok(Source::ThisMachine),
+            Some("-") => return Ok(Source::StandardInput),
+            Some(text) => text,
+        };
+        let path = Path::new(text);
+        if path.is_dir() {
+            return sysfs(path).with_context(|| {
+                format!(
+                    "{text} is a directory but not the sysfs of a machine: it has neither \
+                     devices/system/cpu nor sys/devices/system/cpu"
+                )
+            });
+        }
+        if path.exists() {
+            return Ok(Source::File(path.into()));
+        }
+        if looks_like_a_path(text) {
+            bail!("{text}: there is no such file or directory");
+        }
+        Ok(Source::Words(text.to_owned()))
+    }
+
+    /// The machine and what was odd about its description.
+    pub fn read(&self) -> anyhow::Result<(Machine, Vec<Anomaly>)> {
+        match self {
+            Source::ThisMachine => {
+                let os = match std::env::consts::OS {
+                    "windows" => OsName::Windows,
+                    _ => OsName::Linux,
+                };
+                let (topology, anomalies) =
+                    host::os::observe_topology().context("cannot describe this machine")?;
+                Ok((named(topology, os, ""), anomalies))
+            }
+            Source::StandardInput => {
+                let text = read_text(io::stdin().lock()).context("standard input")?;
+                parse(&text, "standard-input").context("standard input")
+            }
+            Source::File(path) => {
+                let name = || path.display().to_string();
+                let file = File::open(path).with_context(name)?;
+                let text = read_text(file).with_context(name)?;
+                let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+                parse(&text, &stem).with_context(name)
+            }
+            Source::Sysfs(sys, proc) => {
+                let tree = Directory { sys: sys.clone(), proc: proc.clone() };
+                let (topology, anomalies) =
+                    host::sysfs::observe(&tree).with_context(|| sys.display().to_string())?;
+                Ok((named(topology, OsName::Linux, &sys.display().to_string()), anomalies))
+            }
+            Source::Words(text) => {
+                let mut machine = Machine::parse(text)
+                    .with_context(|| format!("{text:?} is no file, so it was read as a shape"))?;
+                if machine.name.is_empty() {
+                    machine.name.clone_from(text);
+                }
+                Ok((machine, Vec::new()))
+            }
+        }
+    }
+}
+
+/// The tree of a directory that is a `sys`, or has one.
+pub fn sysfs(directory: &Path) -> Option<Source> {
+    const CPUS: &str = "devices/system/cpu";
+    let proc_in = |parent: &Path| Some(parent.join("proc")).filter(|proc| proc.is_dir());
+    let inner = directory.join("sys");
+    if directory.join(CPUS).is_dir() {
+        let proc = directory.parent().and_then(proc_in);
+        Some(Source::Sysfs(directory.into(), proc))
+    } else if inner.join(CPUS).is_dir() {
+        Some(Source::Sysfs(inner, proc_in(directory)))
+    } else {
+        None
+    }
+}
+
+fn parse(text: &str, name: &str) -> anyhow::Result<(Machine, Vec<Anomaly>)> {
+    if Format::of(text) == Format::Capture {
+        let (topology, anomalies) = host::sysfs::observe(&Capture::parse(text)?)?;
+        return Ok((named(topology, OsName::Linux, name), anomalies));
+    }
+    let mut machine = Machine::parse(text)?;
+    if machine.name.is_empty() {
+        name.clone_into(&mut machine.name);
+    }
+    Ok((machine, Vec::new()))
+}
+
+fn named(topology: Topology, os: OsName, name: &str) -> Machine {
+    Machine { name: name.to_owned(), os, topology }
+}
+
+fn read_text(from: impl Read) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    from.take(MAX_TEXT as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > MAX_TEXT {
+        bail!("more than {} MiB; a machine's description is shorter", MAX_TEXT >> 20);
+    }
+    String::from_utf8(bytes).context("not UTF-8 text")
+}
+
+/// Whether somebody meant a file that is not there, rather than a shape.
+fn looks_like_a_path(text: &str) -> bool {
+    let endings = [".yaml", ".yml", ".json", ".xml", ".txt"];
+    text.contains(['/', '\\']) || endings.iter().any(|ending| text.ends_with(ending))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_a_shape_and_a_missing_file_is_missed() {
+        let source = |text: &str| Source::of(Some(text));
+        assert_eq!(
+            source("2 sockets x 8 cores").unwrap(),
+            Source::Words("2 sockets x 8 cores".into())
+        );
+        assert_eq!(source("-").unwrap(), Source::StandardInput);
+        assert_eq!(Source::of(None).unwrap(), Source::ThisMachine);
+        for missing in ["no/such/place", "nothing.yaml", "C:\\nothing"] {
+            let error = source(missing).unwrap_err().to_string();
+            assert!(error.starts_with(missing), "{error}");
+        }
+    }
+}

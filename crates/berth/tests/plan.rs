@@ -1,0 +1,171 @@
+//! The commands in `examples/README.md`, run as people run them and compared with what they gave
+//! before. `BERTH_BLESS=1` writes the new outcome down.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn berth(arguments: &str) -> Output {
+    let arguments = arguments.split_whitespace();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
+    command.args(arguments).current_dir(root()).env("NO_COLOR", "1").output().unwrap()
+}
+
+/// Name of the file with the outcome, command line.
+const COMMANDS: [(&str, &str); 12] = [
+    (
+        "datacenter",
+        "plan -f examples/pods/datacenter.yaml --machine examples/machines/epyc-2s-nps4.yaml \
+         --config examples/kubelet/datacenter.yaml",
+    ),
+    (
+        "datacenter-explained",
+        "plan -f examples/pods/datacenter.yaml --machine examples/machines/epyc-2s-nps4.yaml \
+         --config examples/kubelet/datacenter.yaml --explain",
+    ),
+    ("edge", "plan -f examples/pods/edge.yaml --machine examples/machines/edge.yaml"),
+    ("edge-yaml", "plan -f examples/pods/edge.yaml --machine examples/machines/edge.yaml -o yaml"),
+    (
+        "windows",
+        "plan -f examples/pods/windows.yaml --machine examples/machines/windows-2-groups.yaml \
+         --config examples/kubelet/windows.yaml",
+    ),
+    (
+        "windows-wide",
+        "plan -f examples/pods/windows-wide.yaml --machine \
+         examples/machines/windows-2-groups.yaml --config examples/kubelet/windows.yaml",
+    ),
+    (
+        "inference",
+        "plan -f examples/pods/inference.yaml --machine examples/machines/gb200.yaml --config \
+         examples/kubelet/inference.yaml --resource nvidia.com/gpu=4",
+    ),
+    (
+        "too-much",
+        "plan -f examples/pods/too-much.yaml --machine examples/machines/epyc-2s-nps4.yaml \
+         --config examples/kubelet/datacenter.yaml",
+    ),
+    (
+        "how-many",
+        "plan -f examples/pods/shop.yaml --machine examples/machines/intel-2s-snc2.yaml \
+         --how-many",
+    ),
+    (
+        "spread",
+        "plan -f examples/pods/edge.yaml --machines 12x examples/machines/edge.yaml --strategy \
+         spread",
+    ),
+    (
+        "config-show",
+        "config show examples/kubelet/windows.yaml --machine \
+         examples/machines/windows-2-groups.yaml",
+    ),
+    (
+        "config-generate",
+        "config generate --machine examples/machines/epyc-2s-nps4.yaml --topology-manager \
+         single-numa-node --option full-pcpus-only --reserved-cpus 4 --reserved-memory 8Gi",
+    ),
+];
+
+#[test]
+fn every_example_gives_what_it_gave_before() {
+    for (name, arguments) in COMMANDS {
+        let output = berth(arguments);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let code = output.status.code().unwrap();
+        let found = format!("$ berth {arguments}\n{text}exit code {code}\n");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/expected/{name}.txt"));
+        if std::env::var_os("BERTH_BLESS").is_some() {
+            std::fs::write(&path, &found).unwrap();
+        }
+        let expected = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(found, expected, "{name}: set BERTH_BLESS=1 to write the new outcome down");
+    }
+}
+
+#[test]
+fn every_command_of_the_examples_readme_is_tested() {
+    let readme = std::fs::read_to_string(root().join("examples/README.md")).unwrap();
+    let joined = readme.replace("\\\n", " ");
+    let commands: Vec<String> = joined
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("berth "))
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    assert!(!commands.is_empty());
+    for command in commands {
+        let tested = COMMANDS.iter().any(|(_, arguments)| *arguments == command);
+        assert!(tested, "not in COMMANDS: {command}");
+    }
+}
+
+#[test]
+fn every_configuration_shipped_can_be_used() {
+    let check = |config: &str, machine: &str| {
+        let output = berth(&format!(
+            "config check examples/kubelet/{config}.yaml --machine examples/machines/{machine}.yaml"
+        ));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    check("datacenter", "epyc-2s-nps4");
+    check("windows", "windows-2-groups");
+    check("inference", "gb200");
+}
+
+#[test]
+fn wrong_input_is_named_with_its_place_and_ends_with_code_2() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let write = |name: &str, text: &str| -> String {
+        let path = directory.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let check = |arguments: &str, part: &str| {
+        let output = berth(arguments);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {error}");
+        assert!(error.contains(part), "{arguments}: {error}");
+    };
+    let pod = write(
+        "misspelt.yaml",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  container: []\n",
+    );
+    check(
+        &format!("plan -f {pod} --machine 4c"),
+        "misspelt.yaml: line 5, column 3: spec.container: unknown field \"container\"; did you mean \"containers\"?",
+    );
+    let config = write(
+        "kubelet.yaml",
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
+         cpuManagerPolicy: static\n",
+    );
+    check(
+        &format!("config check {config} --machine 4c"),
+        "kubelet.yaml: line 3, column 19: cpuManagerPolicy: [cpumanager] the static policy requires",
+    );
+    let garbage = write("garbage", &"\u{1}garbage ".repeat(120_000));
+    check(&format!("plan -f {garbage} --machine 4c"), "error: ");
+    check(&format!("plan -f examples/pods/edge.yaml --machine {garbage}"), "error: ");
+    check(&format!("config check {garbage} --machine 4c"), "error: ");
+    check("plan -f examples/pods/edge.yaml --machine nowhere.yaml", "there is no file");
+    check("plan -f examples/pods/edge.yaml --machine 4-cores", "write for example");
+    check("plan -f nowhere.yaml", "nowhere.yaml: ");
+    check("plan -f examples/pods/edge.yaml --machines 0x 4c", "from 1 to");
+    check("plan -f examples/pods/edge.yaml --machines many", "write a count and a machine");
+    check("config generate --machine 4c --reserved-cpus 9-3", "--reserved-cpus");
+    check("config generate --machine 4c --reserved-memory lots", "like 4Gi");
+    check("plan", "required");
+}
+
+#[test]
+fn completions_know_the_commands() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let output = berth(&format!("completions {shell}"));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("how-many"), "{shell}");
+    }
+}

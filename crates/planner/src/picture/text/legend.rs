@@ -1,0 +1,183 @@
+//! Who is who below the machine: a line per occupant, the pools, what is free; distances if
+//! nobody is there.
+//!
+//! Main entry: [`legend`].
+
+use placement::CpuSet;
+
+use super::super::layout::Use;
+use super::super::{Occupant, Picture, Seat, words};
+use super::Drawing;
+use super::block::{Block, Line, Tone};
+
+/// The most nodes whose distances are written as a table.
+const TABLE: usize = 8;
+
+pub(super) fn legend(drawing: &Drawing<'_>, picture: &Picture) -> Block {
+    match picture.occupants.is_empty() {
+        true => distances(drawing, picture),
+        false => occupants(drawing, picture),
+    }
+}
+
+struct Entry {
+    used: Use,
+    name: String,
+    count: String,
+    cpus: String,
+    memory: String,
+    /// Below the others: who is in a pool.
+    members: Vec<String>,
+}
+
+fn occupants(drawing: &Drawing<'_>, picture: &Picture) -> Block {
+    let all = picture.topology.all_cpus();
+    let entry = |used: Use, name: &str, cpus: &CpuSet| Entry {
+        used,
+        name: drawing.plain(name),
+        count: words::count(cpus.len(), "CPU", "CPUs"),
+        cpus: cpus.to_string(),
+        memory: String::new(),
+        members: Vec::new(),
+    };
+    let mut entries = Vec::new();
+    for (index, occupant) in picture.occupants.iter().enumerate() {
+        if let Some(number) = drawing.layout.number_of(index) {
+            let cpus = occupant.seat.cpus() & all;
+            let memory = words::shares(&occupant.memory);
+            let entry = entry(Use::Exclusive(number), &occupant.full_name(), &cpus);
+            entries.push(Entry { memory, ..entry });
+        }
+    }
+    let pools = [(Use::Reserved, "reserved"), (Use::Shared, "shared pool"), (Use::Free, "free")];
+    for (used, name) in pools {
+        let cpus = drawing.layout.cpus(used);
+        let of_pool: Vec<&Occupant> =
+            picture.occupants.iter().filter(|occupant| in_pool(occupant, used)).collect();
+        // Where there is a pool, it is what is left for others.
+        let nothing_free = used == Use::Free && cpus.is_empty() && entries.len() > 1;
+        if nothing_free || (used != Use::Free && of_pool.is_empty()) {
+            continue;
+        }
+        let members = of_pool.iter().map(|o| drawing.plain(&member(o, &cpus, all))).collect();
+        entries.push(Entry { members, ..entry(used, name, &cpus) });
+    }
+    table(drawing, &entries)
+}
+
+fn in_pool(occupant: &Occupant, used: Use) -> bool {
+    matches!(
+        (&occupant.seat, used),
+        (Seat::SharedPool(_), Use::Shared) | (Seat::Reserved(_), Use::Reserved)
+    )
+}
+
+/// Somebody in a pool, with what is not the same for all in it.
+fn member(occupant: &Occupant, pool: &CpuSet, all: &CpuSet) -> String {
+    let mut about = Vec::new();
+    let cpus = occupant.seat.cpus() & all;
+    if matches!(occupant.seat, Seat::SharedPool(_)) && !pool.is_subset(&cpus) {
+        about.push(format!("CPUs {cpus}"));
+    }
+    if !occupant.memory.is_empty() {
+        about.push(words::shares(&occupant.memory));
+    }
+    match about.is_empty() {
+        true => occupant.full_name(),
+        false => format!("{} ({})", occupant.full_name(), about.join(", ")),
+    }
+}
+
+fn table(drawing: &Drawing<'_>, entries: &[Entry]) -> Block {
+    let width = |text: &dyn Fn(&Entry) -> usize| entries.iter().map(text).max().unwrap_or(0);
+    // What is left of the line after a long name still has to say something.
+    let room = drawing.options.width.max(40);
+    let names = width(&|e| e.name.chars().count()).min(room / 2);
+    let counts = width(&|e| e.count.len());
+    let lists = width(&|e| e.cpus.len()).min(room / 4);
+    let mut block = Block::default();
+    for entry in entries {
+        let cut = |text: &str, width: usize| {
+            let mut line = Line::of(Tone::Plain, text);
+            line.cut(width, drawing.ellipsis());
+            line.0.iter().map(|span| span.1.as_str()).collect::<String>()
+        };
+        let mut line = Line::of(Tone::Plain, " ");
+        line.push(Tone::Used(entry.used), drawing.mark(entry.used));
+        line.push(Tone::Plain, " ");
+        line.push(Tone::Strong, format!("{:names$}", cut(&entry.name, names)));
+        line.push(Tone::Plain, format!("  {:>counts$}", entry.count));
+        line.push(Tone::Plain, format!("  {:lists$}", cut(&entry.cpus, lists)));
+        line.push(Tone::Faint, format!("  {}", entry.memory));
+        line.cut(room, drawing.ellipsis());
+        block.push(line);
+        members(drawing, &entry.members, room, &mut block);
+    }
+    block
+}
+
+/// The members of a pool, one after the other; the last line counts those without room.
+fn members(drawing: &Drawing<'_>, members: &[String], room: usize, block: &mut Block) {
+    const LINES: usize = 3;
+    const INDENT: &str = "     ";
+    let mut lines: Vec<String> = Vec::new();
+    for (at, member) in members.iter().enumerate() {
+        let left = members.len() - at;
+        let comma = if left > 1 { ", " } else { "" };
+        // The last line keeps room for the count.
+        let last_line = lines.len() == LINES;
+        let rest = if last_line && left > 1 { 16 } else { 0 };
+        let fits = |line: &String| {
+            line.chars().count() + member.chars().count() + comma.len() + rest <= room
+        };
+        match lines.last_mut() {
+            Some(line) if fits(line) => line.push_str(&format!("{member}{comma}")),
+            Some(line) if last_line => {
+                line.push_str(&format!("and {left} more"));
+                break;
+            }
+            _ => lines.push(format!("{INDENT}{member}{comma}")),
+        }
+    }
+    for line in lines {
+        let mut line = Line::of(Tone::Faint, line);
+        line.cut(room, drawing.ellipsis());
+        block.push(line);
+    }
+}
+
+fn distances(drawing: &Drawing<'_>, picture: &Picture) -> Block {
+    let mut block = Block::default();
+    let nodes = picture.topology.nodes();
+    let Some(rows) = picture.topology.distances() else { return block };
+    if nodes.len() < 2 {
+        return block;
+    }
+    if nodes.len() > TABLE {
+        let mut values: Vec<u32> = rows.iter().flatten().copied().collect();
+        values.sort_unstable();
+        values.dedup();
+        let shown: Vec<String> = values.iter().take(16).map(u32::to_string).collect();
+        let more = if values.len() > 16 { drawing.ellipsis() } else { "" };
+        let text = format!("distances between nodes: {}{more}", shown.join(", "));
+        block.push(Line::of(Tone::Faint, text));
+        return block;
+    }
+    let cells = rows.iter().flatten().map(|d| d.to_string().len());
+    let ids = nodes.iter().map(|node| node.id.to_string().len());
+    let width = cells.chain(ids).max().unwrap_or(1);
+    let mut heading = Line::of(Tone::Faint, format!("distance {:width$}", ""));
+    for node in nodes {
+        heading.push(Tone::Strong, format!(" {:>width$}", node.id.0));
+    }
+    block.push(heading);
+    for (node, row) in nodes.iter().zip(rows) {
+        let mut line = Line::of(Tone::Faint, "         ");
+        line.push(Tone::Strong, format!("{:>width$}", node.id.0));
+        for distance in row {
+            line.push(Tone::Plain, format!(" {distance:>width$}"));
+        }
+        block.push(line);
+    }
+    block
+}

@@ -1,0 +1,556 @@
+//! The plan of a fleet as a report: what `berth plan` shows and writes.
+//!
+//! Main type: [`Report`], serialised as `kind: Plan`, `apiVersion: berth.dev/v1alpha1` with stable
+//! names; [`Report::new`] makes it from a [`Simulation`]. The words of a rationale are
+//! `placement`'s. Text for a terminal is in [`text`]; it decides nothing.
+
+use std::collections::BTreeMap;
+
+use objects::Workload;
+use objects::pod::OsName;
+use placement::demand::{MemoryKind, Role};
+use placement::memory::Block;
+use placement::node::{CpuManager, MemoryManager, Node};
+use placement::plan::ContainerPlacement;
+use placement::rationale::{ContainerRationale, Refusal, WhyMemory};
+use placement::windows::{Affinity, Locality};
+use placement::{Bytes, CpuSet, Ledger, NumaId, Topology};
+use serde::Serialize;
+
+use crate::machine::layout::{lay_out, lay_out_in_blocks};
+use crate::remedy::{Remedy, remedies};
+use crate::simulate::{Obstacle, PodRef, Refused, Simulation, Strategy};
+
+pub mod text;
+
+pub const API_VERSION: &str = "berth.dev/v1alpha1";
+pub const KIND: &str = "Plan";
+
+/// Remedies are looked for as many times; each takes some hundred trial placements.
+const MOST_REMEDIES: usize = 100;
+
+/// What a report says besides where pods go.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Every step of every decision.
+    pub explain: bool,
+    /// Whether the number of machines was the question.
+    pub how_many: bool,
+    /// Which configuration was used, by shape.
+    pub configurations: Vec<String>,
+    /// Said in front of everything else.
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    pub api_version: &'static str,
+    pub kind: &'static str,
+    pub strategy: &'static str,
+    pub summary: Summary,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    pub machines: Vec<MachineReport>,
+    pub refused: Vec<RefusedReport>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    pub pods: u64,
+    pub placed: u64,
+    pub refused: u64,
+    pub machines: usize,
+    /// Machines that have pods, daemon sets' not counted.
+    pub machines_used: usize,
+    /// How many machines it takes, if that was the question.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machines_needed: Option<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineReport {
+    pub name: String,
+    pub shape: String,
+    pub os: OsName,
+    pub configuration: String,
+    pub cpus: usize,
+    pub numa_nodes: usize,
+    pub memory: String,
+    pub pods: Vec<PodReport>,
+    pub left: Left,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodReport {
+    pub namespace: String,
+    pub name: String,
+    pub workload: String,
+    pub qos_class: String,
+    /// Why this machine.
+    pub why: String,
+    pub containers: Vec<ContainerReport>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerReport {
+    pub name: String,
+    pub role: &'static str,
+    /// CPUs of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuSet>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<MemoryReport>,
+    /// What a Windows runtime is sent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub affinity: Vec<GroupReport>,
+    pub why: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub explanation: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemoryReport {
+    pub resource: String,
+    pub size: String,
+    pub numa_nodes: Vec<NumaId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupReport {
+    pub group: u16,
+    pub mask: String,
+}
+
+/// What a machine still has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Left {
+    /// CPUs that can still be handed out; absent without a CPU manager.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exclusive_cpus: Option<usize>,
+    /// The most CPUs a container could still ask for and have to itself on one NUMA node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub largest_on_one_node: Option<usize>,
+    /// The CPUs of everyone without CPUs of his own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_cpus: Option<CpuSet>,
+    /// What requests may still add up to.
+    pub requests: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub numa_nodes: Vec<NodeLeft>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeLeft {
+    pub numa_node: NumaId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exclusive_cpus: Option<usize>,
+    /// By resource; absent without a memory manager.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub memory: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedReport {
+    pub namespace: String,
+    /// The first of them.
+    pub name: String,
+    pub workload: String,
+    /// How many pods like it were refused alike.
+    pub count: u32,
+    pub reason: String,
+    pub message: String,
+    /// What was in the way, with numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// By reason: how many machines gave it.
+    pub machines: BTreeMap<String, usize>,
+    /// The machine remedies were tried on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tried_on: Option<String>,
+    pub remedies: Vec<RemedyReport>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RemedyReport {
+    #[serde(flatten)]
+    pub remedy: Remedy,
+    pub text: String,
+}
+
+impl Report {
+    #[must_use]
+    pub fn new(simulation: &mut Simulation<'_>, options: &Options) -> Report {
+        let machines: Vec<MachineReport> = (0..simulation.machines.len())
+            .map(|machine| machine_report(simulation, machine, options))
+            .collect();
+        let refused = simulation.refused.clone();
+        let refused = refused
+            .iter()
+            .enumerate()
+            .map(|(number, refused)| refused_report(simulation, refused, number < MOST_REMEDIES))
+            .collect();
+        let workloads = simulation.workloads;
+        let own = |pod: &PodRef| {
+            !matches!(
+                workloads[pod.workload as usize].replicas,
+                objects::workload::Replicas::PerNode
+            )
+        };
+        let used = simulation.machines.iter().filter(|m| m.pods.iter().any(own)).count();
+        let (placed, turned_away) = (simulation.pods_placed(), simulation.pods_refused());
+        Report {
+            api_version: API_VERSION,
+            kind: KIND,
+            strategy: simulation.strategy.name(),
+            summary: Summary {
+                pods: placed + turned_away,
+                placed,
+                refused: turned_away,
+                machines: machines.len(),
+                machines_used: used,
+                machines_needed: options.how_many.then_some(machines.len()),
+            },
+            notes: options.notes.clone(),
+            machines,
+            refused,
+        }
+    }
+}
+
+impl Report {
+    /// The report as JSON for people and programs.
+    #[must_use]
+    pub fn render_json(&self) -> String {
+        // Keys are words and numbers are whole, so this cannot fail.
+        lay_out(&serde_json::to_string(self).unwrap_or_default())
+    }
+
+    /// The report as YAML.
+    #[must_use]
+    pub fn render_yaml(&self) -> String {
+        lay_out_in_blocks(&serde_json::to_string(self).unwrap_or_default())
+    }
+}
+
+fn workload_name(workload: &Workload) -> String {
+    format!("{}/{}", workload.kind, workload.name)
+}
+
+/// A pod's name, with its namespace unless that is the default one.
+fn full_name(workload: &Workload, index: u32) -> String {
+    let name = workload.pod_name(index);
+    match workload.namespace.as_str() {
+        "default" => name,
+        namespace => format!("{namespace}/{name}"),
+    }
+}
+
+fn machine_report(
+    simulation: &mut Simulation<'_>,
+    machine: usize,
+    options: &Options,
+) -> MachineReport {
+    let shape = simulation.shape_of(machine);
+    let shape_number = simulation.machines[machine].shape;
+    let node = &shape.configured.node;
+    let ledger = simulation.ledger(machine).clone();
+    let strategy = simulation.strategy;
+    let standing = simulation.standing(machine);
+    let pods = standing.into_iter().map(|standing| {
+        let workload = &simulation.workloads[standing.pod.workload as usize];
+        let class = simulation.class(standing.class);
+        let containers = standing.containers.iter();
+        PodReport {
+            namespace: workload.namespace.clone(),
+            name: workload.pod_name(standing.pod.index),
+            workload: workload_name(workload),
+            qos_class: class.demand.qos.to_string(),
+            why: why_here(workload, strategy, machine, simulation.machines.len()),
+            containers: containers
+                .map(|container| container_report(container, node, &ledger, options.explain))
+                .collect(),
+        }
+    });
+    let pods = pods.collect();
+    let topology = &node.topology;
+    MachineReport {
+        name: simulation.machines[machine].name.clone(),
+        shape: shape.name.clone(),
+        os: node.os,
+        configuration: options.configurations.get(shape_number).cloned().unwrap_or_default(),
+        cpus: topology.cpus().len(),
+        numa_nodes: topology.nodes().len(),
+        memory: Bytes(crate::configured::total_memory(topology)).to_string(),
+        pods,
+        left: left(simulation, machine, &ledger),
+    }
+}
+
+fn why_here(workload: &Workload, strategy: Strategy, machine: usize, machines: usize) -> String {
+    if matches!(workload.replicas, objects::workload::Replicas::PerNode) {
+        return "a daemon set runs on every machine".to_owned();
+    }
+    match (strategy, machines, machine) {
+        (_, 1, _) => "the only machine".to_owned(),
+        (Strategy::Pack, _, 0) => "the first machine took it".to_owned(),
+        (Strategy::Pack, _, 1) => "the machine before refused it".to_owned(),
+        (Strategy::Pack, _, n) => format!("the {n} machines before refused it"),
+        (Strategy::Spread, ..) => "asked for least of those that took it".to_owned(),
+    }
+}
+
+fn container_report(
+    container: &ContainerPlacement,
+    node: &Node,
+    ledger: &Ledger,
+    explain: bool,
+) -> ContainerReport {
+    let affinity = match node.os {
+        OsName::Windows => container.affinity(node, ledger),
+        OsName::Linux => None,
+    };
+    let groups = affinity.iter().flat_map(Affinity::groups);
+    ContainerReport {
+        name: container.name.to_string(),
+        role: match container.role {
+            Role::Init => "init",
+            Role::Sidecar => "sidecar",
+            Role::App => "app",
+        },
+        cpus: container.cpus.clone(),
+        memory: container
+            .memory
+            .iter()
+            .flatten()
+            .map(|block| memory_report(block, &node.topology))
+            .collect(),
+        affinity: groups
+            .map(|group| GroupReport {
+                group: group.group.get(),
+                mask: format!("{:#x}", group.mask),
+            })
+            .collect(),
+        why: short(&container.rationale),
+        explanation: if explain {
+            long(&container.rationale, affinity.as_ref(), &node.topology)
+        } else {
+            Vec::new()
+        },
+        warning: affinity.as_ref().and_then(|affinity| memory_warning(&affinity.locality)),
+    }
+}
+
+fn memory_report(block: &Block, topology: &Topology) -> MemoryReport {
+    MemoryReport {
+        resource: block.kind.to_string(),
+        size: Bytes(block.size).to_string(),
+        numa_nodes: topology.node_ids(block.nodes).collect(),
+    }
+}
+
+/// The reason in a few words: memory is only mentioned where it did not go as agreed.
+fn short(rationale: &ContainerRationale) -> String {
+    match rationale.memory {
+        WhyMemory::Placed { widened: true, .. } => {
+            format!("{}; {}", rationale.cpus, rationale.memory)
+        }
+        _ => rationale.cpus.to_string(),
+    }
+}
+
+fn long(
+    rationale: &ContainerRationale,
+    affinity: Option<&Affinity>,
+    topology: &Topology,
+) -> Vec<String> {
+    let mut lines = vec![rationale.cpus.to_string(), rationale.memory.to_string()];
+    lines.extend(rationale.agreement.map(|agreement| agreement.render(topology)));
+    if let Some(affinity) = affinity {
+        lines.push(format!("affinity: {}", affinity.reason));
+        if !affinity.withheld.is_empty() {
+            lines.push(format!(
+                "left out of the affinity: CPUs {}, which belong to other containers alone",
+                affinity.withheld
+            ));
+        }
+    }
+    lines
+}
+
+/// Windows takes memory from the node of the CPU that asks for it.
+fn memory_warning(locality: &Locality) -> Option<String> {
+    let Locality::Apart { outside, unreached_nodes } = locality else { return None };
+    let mut parts = Vec::new();
+    if !outside.is_empty() {
+        parts.push(format!("CPUs {outside} lie outside the memory's NUMA nodes"));
+    }
+    if *unreached_nodes > 0 {
+        let verb = if *unreached_nodes == 1 { "has" } else { "have" };
+        parts.push(format!("{unreached_nodes} of the memory's NUMA nodes {verb} none of the CPUs"));
+    }
+    Some(format!("memory may come from other NUMA nodes than planned: {}", parts.join("; ")))
+}
+
+fn left(simulation: &Simulation<'_>, machine: usize, ledger: &Ledger) -> Left {
+    let configured = &simulation.shape_of(machine).configured;
+    let (node, used, all) = (&configured.node, simulation.used(machine), &configured.allocatable);
+    let topology = &node.topology;
+    let mut requests = BTreeMap::new();
+    let milli = all.milli_cpus.saturating_sub(used.milli_cpus);
+    requests.insert("cpu".to_owned(), objects::Quantity::from_milli(milli as i64).to_string());
+    if all.memory != u64::MAX {
+        let bytes = Bytes(all.memory.saturating_sub(used.memory));
+        requests.insert("memory".to_owned(), rounded(bytes));
+    }
+    requests.insert("pods".to_owned(), all.pods.saturating_sub(used.pods).to_string());
+    for (name, amount) in &all.others {
+        let rest = amount.saturating_sub(used.others.get(name).copied().unwrap_or(0));
+        let rest = match MemoryKind::parse(name) {
+            Some(_) => Bytes(rest).to_string(),
+            None => rest.to_string(),
+        };
+        requests.insert(name.clone(), rest);
+    }
+    let free = match &node.cpu {
+        CpuManager::Static(policy) => Some(policy.available(&ledger.cpu)),
+        CpuManager::None => None,
+    };
+    let numa_nodes = topology.nodes().iter().enumerate().map(|(position, numa)| NodeLeft {
+        numa_node: numa.id,
+        exclusive_cpus: free
+            .as_ref()
+            .filter(|_| !numa.cpus.is_empty())
+            .map(|free| free.count_common(&numa.cpus)),
+        memory: match &node.memory {
+            MemoryManager::Static(_) => ledger.memory.nodes[position]
+                .tables
+                .iter()
+                .map(|(kind, table)| (kind.to_string(), rounded(Bytes(table.free))))
+                .collect(),
+            MemoryManager::None => BTreeMap::new(),
+        },
+    });
+    let numa_nodes = numa_nodes
+        .filter(|node| node.exclusive_cpus.is_some() || !node.memory.is_empty())
+        .collect();
+    let most = usize::try_from(milli / 1000).unwrap_or(usize::MAX);
+    Left {
+        exclusive_cpus: free.as_ref().map(CpuSet::len),
+        largest_on_one_node: free.as_ref().map(|free| largest_on_one_node(node, free).min(most)),
+        shared_cpus: free.as_ref().map(|_| ledger.cpu.shared.clone()),
+        requests,
+        numa_nodes,
+    }
+}
+
+/// The most CPUs one node can still give to one container.
+fn largest_on_one_node(node: &Node, free: &CpuSet) -> usize {
+    let topology = &node.topology;
+    let whole = matches!(&node.cpu, CpuManager::Static(p) if p.options().full_cores);
+    let of = |cpus: &CpuSet| {
+        let free = free & cpus;
+        if !whole {
+            return free.len();
+        }
+        let cores = topology.cores().iter().filter(|core| core.cpus.is_subset(&free));
+        let cpus: usize = cores.map(|core| core.cpus.len()).sum();
+        let per_core = topology.cpus_per_core().max(1);
+        cpus / per_core * per_core
+    };
+    topology.nodes().iter().map(|numa| of(&numa.cpus)).max().unwrap_or(0)
+}
+
+/// An amount people can read: whole mebibytes, rounded down.
+pub(crate) fn rounded(bytes: Bytes) -> String {
+    if bytes.0 < 1 << 20 {
+        return bytes.to_string();
+    }
+    Bytes(bytes.0 >> 20 << 20).to_string()
+}
+
+fn refused_report(
+    simulation: &mut Simulation<'_>,
+    refused: &Refused,
+    with_remedies: bool,
+) -> RefusedReport {
+    let workloads = simulation.workloads;
+    let workload = &workloads[refused.workload as usize];
+    let name = |pod: PodRef| full_name(&workloads[pod.workload as usize], pod.index);
+    let (tried, found) = match with_remedies {
+        true => remedies(simulation, refused, name),
+        false => (None, Vec::new()),
+    };
+    let first = refused.obstacles.first();
+    let obstacles = refused.obstacles.iter();
+    RefusedReport {
+        namespace: workload.namespace.clone(),
+        name: workload.pod_name(refused.first),
+        workload: workload_name(workload),
+        count: refused.count,
+        reason: first.map_or_else(|| "NoMachine".to_owned(), |(o, ..)| o.reason()),
+        message: first.map_or_else(|| "there is no machine".to_owned(), |(o, ..)| o.to_string()),
+        detail: first.and_then(|(obstacle, machine, _)| {
+            let shape = match (refused.spare, simulation.machines.get(*machine)) {
+                (Some(spare), _) => spare,
+                (None, Some(machine)) => machine.shape,
+                (None, None) => return None,
+            };
+            detail(obstacle, &simulation.shapes[shape].configured.node.topology)
+        }),
+        machines: obstacles.map(|(obstacle, _, count)| (obstacle.reason(), *count)).collect(),
+        tried_on: tried.map(|machine| simulation.machines[machine].name.clone()),
+        remedies: found
+            .into_iter()
+            .map(|remedy| RemedyReport { text: remedy.to_string(), remedy })
+            .collect(),
+    }
+}
+
+/// What the kubelet's message leaves out.
+fn detail(obstacle: &Obstacle, topology: &Topology) -> Option<String> {
+    match obstacle {
+        Obstacle::Os { wanted, has, .. } => {
+            Some(format!("the pod is for {wanted}, the machine runs {has}"))
+        }
+        Obstacle::OtherMachine { .. } => None,
+        Obstacle::Resource { name, requested, used, capacity } => {
+            let show = |amount: u64| match (name.as_str(), MemoryKind::parse(name)) {
+                ("cpu", _) => objects::Quantity::from_milli(amount as i64).to_string(),
+                (_, Some(_)) => rounded(Bytes(amount)),
+                _ => amount.to_string(),
+            };
+            Some(format!(
+                "it asks for {}; {} of {} are left",
+                show(*requested),
+                show(capacity.saturating_sub(*used)),
+                show(*capacity)
+            ))
+        }
+        Obstacle::Placement(refusal) => {
+            let mut parts = Vec::new();
+            if let Some(container) = refusal.container() {
+                parts.push(format!("container {container}"));
+            }
+            if let Refusal::Memory { wanted, .. } = refusal {
+                let wanted: Vec<String> =
+                    wanted.iter().map(|(kind, bytes)| format!("{bytes} of {kind}")).collect();
+                parts.push(format!("it asks for {}", wanted.join(" and ")));
+            }
+            parts.extend(refusal.agreement().map(|agreement| agreement.render(topology)));
+            (!parts.is_empty()).then(|| parts.join(": "))
+        }
+    }
+}

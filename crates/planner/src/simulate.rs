@@ -1,0 +1,662 @@
+//! Which machine each pod of some workloads goes to, and where on it: the plan of a fleet.
+//!
+//! Main type: [`Simulation`], made by [`simulate`] for given machines or by [`how_many`] for as
+//! many machines of one shape as it takes. Workloads are placed in the order given, and nothing is
+//! ever moved. What a machine decides is `placement`'s business; words for people are in
+//! [`crate::report`].
+//!
+//! Machines of the same shape that took the same pods in the same order are in the same state, and
+//! a state answers the same question the same way. So states are kept once, each with the answers
+//! it has given, and thousands of machines cost little more than one:
+//!
+//! ```text
+//!   empty ──db──▶ ● ──web──▶ ● ◀── machines 1 to 99
+//!                 │          └─db──✗ TopologyAffinityError
+//!                 └─db──▶ ●      ◀── machine 100
+//! ```
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use objects::pod::{OsName, Pod};
+use objects::workload::Replicas;
+use objects::{Workload, resources};
+use placement::demand::{Demand, PodUid};
+use placement::plan::ContainerPlacement;
+use placement::{Ledger, plan};
+
+use crate::configured::{Amounts, Configured};
+
+mod obstacle;
+
+pub use obstacle::Obstacle;
+pub(crate) use obstacle::without_placing;
+
+/// Machines that are alike.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub name: String,
+    pub configured: Configured,
+}
+
+/// Which machine a pod goes to, of those that take it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// The first in the order given, so that later ones stay empty.
+    #[default]
+    Pack,
+    /// The one whose CPUs and memory are asked for least.
+    Spread,
+}
+
+impl Strategy {
+    pub const NAMES: [&str; 2] = ["pack", "spread"];
+
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Strategy> {
+        match name {
+            "pack" => Some(Strategy::Pack),
+            "spread" => Some(Strategy::Spread),
+            _ => None,
+        }
+    }
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+/// The most machines [`how_many`] goes up to.
+pub const MOST_MACHINES: usize = 100_000;
+
+/// Everything about a pod that decides where it can go. Pods of one class are interchangeable.
+#[derive(Clone, Debug)]
+pub struct Class {
+    /// Under a uid that is nobody's.
+    pub demand: Demand,
+    pub need: Amounts,
+    /// The operating system asked for, and whether by `spec.os` rather than by a node selector.
+    pub os: Option<(OsName, bool)>,
+    /// The one machine it may go to, by name.
+    pub node_name: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClassId(u32);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct StateId(u32);
+
+/// A pod: the number of its workload and its own number within it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodRef {
+    pub workload: u32,
+    pub index: u32,
+}
+
+/// What a machine answered to a pod of some class.
+#[derive(Clone, Debug)]
+enum Answer {
+    Taken(StateId),
+    Refused(Arc<Obstacle>),
+}
+
+#[derive(Debug)]
+struct State {
+    shape: usize,
+    /// Where it came from, and by taking what.
+    parent: Option<(StateId, ClassId)>,
+    depth: u32,
+    used: Amounts,
+    /// Kept while machines are in this state; can be made again from an ancestor's.
+    ledger: Option<Ledger>,
+    machines: u32,
+    /// The pod that led here.
+    placed: Arc<[ContainerPlacement]>,
+    answers: HashMap<ClassId, Answer>,
+}
+
+/// A machine of the fleet.
+#[derive(Debug)]
+pub struct FleetMachine {
+    pub name: String,
+    pub shape: usize,
+    state: StateId,
+    /// In the order in which they came.
+    pub pods: Vec<PodRef>,
+}
+
+/// A pod as it stands on a machine.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    pub pod: PodRef,
+    pub uid: PodUid,
+    pub class: ClassId,
+    pub containers: Arc<[ContainerPlacement]>,
+}
+
+/// Pods of one workload that no machine took, for the same reasons.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    pub workload: u32,
+    pub first: u32,
+    pub count: u32,
+    pub class: ClassId,
+    /// The only machine that was asked, if it is a daemon set's pod.
+    pub only: Option<usize>,
+    /// The shape of which there could have been more machines.
+    pub spare: Option<usize>,
+    /// By reason: the first machine that gave it and how many did. Empty without machines.
+    pub obstacles: Vec<(Arc<Obstacle>, usize, usize)>,
+}
+
+/// How much was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Machines asked, whether the answer was known or not.
+    pub asked: u64,
+    /// Placements computed.
+    pub planned: u64,
+}
+
+/// The fleet with its pods.
+#[derive(Debug)]
+pub struct Simulation<'a> {
+    pub shapes: &'a [Shape],
+    pub workloads: &'a [Workload],
+    pub strategy: Strategy,
+    pub machines: Vec<FleetMachine>,
+    pub refused: Vec<Refused>,
+    pub work: Work,
+    classes: Vec<Class>,
+    class_ids: HashMap<String, ClassId>,
+    states: Vec<State>,
+    /// By shape: the state in which nothing has been taken.
+    empty: Vec<StateId>,
+}
+
+/// Places workloads on machines, given by name and number of shape.
+#[must_use]
+pub fn simulate<'a>(
+    shapes: &'a [Shape],
+    machines: impl IntoIterator<Item = (String, usize)>,
+    workloads: &'a [Workload],
+    strategy: Strategy,
+) -> Simulation<'a> {
+    let mut simulation = Simulation::new(shapes, workloads, strategy);
+    for (name, shape) in machines {
+        simulation.open(name, shape);
+    }
+    simulation.run(None);
+    simulation
+}
+
+/// Places workloads on as many machines of one shape as they need; what is refused then fits on no
+/// machine of that shape, however many there are.
+#[must_use]
+pub fn how_many<'a>(
+    shape: &'a Shape,
+    workloads: &'a [Workload],
+    strategy: Strategy,
+) -> Simulation<'a> {
+    let shapes = std::slice::from_ref(shape);
+    let mut packed = Simulation::new(shapes, workloads, Strategy::Pack);
+    packed.run(Some(0));
+    if strategy == Strategy::Pack {
+        return packed;
+    }
+    // Spreading needs all machines from the start, and may need more of them than packing.
+    let hopeless = packed.pods_refused();
+    let enough = packed.machines.len().max(1);
+    (enough..=MOST_MACHINES.min(enough * 4))
+        .map(|count| {
+            let machines = (0..count).map(|n| (numbered(&shape.name, n), 0));
+            simulate(shapes, machines, workloads, strategy)
+        })
+        .find(|spread| spread.pods_refused() <= hopeless)
+        .unwrap_or(packed)
+}
+
+/// The name of machine number `index` of a shape.
+#[must_use]
+pub fn numbered(shape: &str, index: usize) -> String {
+    format!("{shape}-{}", index + 1)
+}
+
+impl<'a> Simulation<'a> {
+    fn new(shapes: &'a [Shape], workloads: &'a [Workload], strategy: Strategy) -> Simulation<'a> {
+        let mut states = Vec::new();
+        let mut empty = Vec::new();
+        for (shape, of) in shapes.iter().enumerate() {
+            empty.push(StateId(states.len() as u32));
+            states.push(State {
+                shape,
+                parent: None,
+                depth: 0,
+                used: Amounts::default(),
+                ledger: Some(of.configured.node.empty_ledger()),
+                machines: 0,
+                placed: Arc::from([]),
+                answers: HashMap::new(),
+            });
+        }
+        Simulation {
+            shapes,
+            workloads,
+            strategy,
+            machines: Vec::new(),
+            refused: Vec::new(),
+            work: Work::default(),
+            classes: Vec::new(),
+            class_ids: HashMap::new(),
+            states,
+            empty,
+        }
+    }
+
+    /// How many pods no machine took.
+    #[must_use]
+    pub fn pods_refused(&self) -> u64 {
+        self.refused.iter().map(|refused| u64::from(refused.count)).sum()
+    }
+
+    #[must_use]
+    pub fn pods_placed(&self) -> u64 {
+        self.machines.iter().map(|machine| machine.pods.len() as u64).sum()
+    }
+
+    #[must_use]
+    pub fn class(&self, id: ClassId) -> &Class {
+        &self.classes[id.0 as usize]
+    }
+
+    #[must_use]
+    pub fn shape_of(&self, machine: usize) -> &'a Shape {
+        &self.shapes[self.machines[machine].shape]
+    }
+
+    /// What the pods of a machine ask for.
+    #[must_use]
+    pub fn used(&self, machine: usize) -> &Amounts {
+        &self.states[self.machines[machine].state.0 as usize].used
+    }
+
+    /// The ledger of a machine as it stands.
+    pub fn ledger(&mut self, machine: usize) -> &Ledger {
+        let state = self.machines[machine].state;
+        self.ensure_ledger(state)
+    }
+
+    /// The pods of a machine, in the order in which they came.
+    #[must_use]
+    pub fn standing(&self, machine: usize) -> Vec<Standing> {
+        let machine = &self.machines[machine];
+        let mut path = Vec::with_capacity(machine.pods.len());
+        let mut at = &self.states[machine.state.0 as usize];
+        while let Some((parent, class)) = at.parent {
+            path.push((class, at));
+            at = &self.states[parent.0 as usize];
+        }
+        path.reverse();
+        let standing = machine.pods.iter().zip(path).map(|(pod, (class, state))| Standing {
+            pod: *pod,
+            uid: uid_at(state.depth),
+            class,
+            containers: state.placed.clone(),
+        });
+        standing.collect()
+    }
+
+    fn open(&mut self, name: String, shape: usize) {
+        let state = self.empty[shape];
+        self.states[state.0 as usize].machines += 1;
+        self.machines.push(FleetMachine { name, shape, state, pods: Vec::new() });
+    }
+
+    /// Places all workloads. `spare` is the shape of machines that may be added.
+    fn run(&mut self, spare: Option<usize>) {
+        let workloads = self.workloads;
+        let mut by_load: BTreeSet<(u64, usize)> = BTreeSet::new();
+        if self.strategy == Strategy::Spread {
+            by_load.extend((0..self.machines.len()).map(|machine| (0, machine)));
+        }
+        // Daemon sets that a machine added later has to run as well.
+        let mut everywhere: Vec<(u32, ClassId)> = Vec::new();
+        for (number, workload) in workloads.iter().enumerate() {
+            let number = number as u32;
+            let class = self.intern(&workload.template);
+            match workload.replicas {
+                Replicas::PerNode => {
+                    everywhere.push((number, class));
+                    for machine in 0..self.machines.len() {
+                        let before = self.load(machine);
+                        self.place_daemon(number, class, machine);
+                        if by_load.remove(&(before, machine)) {
+                            by_load.insert((self.load(machine), machine));
+                        }
+                    }
+                }
+                Replicas::Count(count) => match self.strategy {
+                    Strategy::Pack => self.pack(number, class, count, spare, &everywhere),
+                    Strategy::Spread => self.spread(number, class, count, &mut by_load),
+                },
+            }
+        }
+    }
+
+    fn place_daemon(&mut self, workload: u32, class: ClassId, machine: usize) {
+        let index = machine as u32;
+        let Err(obstacle) = self.ask(machine, class, PodRef { workload, index }) else { return };
+        // A daemon set for another system is not missing here, nor one for another machine.
+        if !matches!(*obstacle, Obstacle::Os { .. } | Obstacle::OtherMachine { .. }) {
+            let obstacles = vec![(obstacle, machine, 1)];
+            let (only, spare, first) = (Some(machine), None, index);
+            let refused = Refused { workload, first, count: 1, class, only, spare, obstacles };
+            self.refused.push(refused);
+        }
+    }
+
+    fn pack(
+        &mut self,
+        workload: u32,
+        class: ClassId,
+        count: u32,
+        spare: Option<usize>,
+        everywhere: &[(u32, ClassId)],
+    ) {
+        // Machines before `start` refused a pod like this and have not changed since.
+        let mut start = 0;
+        for index in 0..count {
+            let pod = PodRef { workload, index };
+            let found = (start..self.machines.len()).find(|m| self.ask(*m, class, pod).is_ok());
+            start = match found {
+                Some(machine) => machine,
+                None if self.add_for(pod, class, spare, everywhere) => self.machines.len() - 1,
+                None => return self.refuse(pod, class, count - index, spare),
+            };
+        }
+    }
+
+    fn spread(
+        &mut self,
+        workload: u32,
+        class: ClassId,
+        count: u32,
+        by_load: &mut BTreeSet<(u64, usize)>,
+    ) {
+        for index in 0..count {
+            let pod = PodRef { workload, index };
+            let found = by_load.iter().find(|(_, m)| self.ask(*m, class, pod).is_ok()).copied();
+            match found {
+                Some((load, machine)) => {
+                    by_load.remove(&(load, machine));
+                    by_load.insert((self.load(machine), machine));
+                }
+                None => return self.refuse(pod, class, count - index, None),
+            }
+        }
+    }
+
+    /// Adds a machine if it takes the pod.
+    fn add_for(
+        &mut self,
+        pod: PodRef,
+        class: ClassId,
+        spare: Option<usize>,
+        everywhere: &[(u32, ClassId)],
+    ) -> bool {
+        let Some(shape) = spare else { return false };
+        let machine = self.machines.len();
+        if machine >= MOST_MACHINES {
+            return false;
+        }
+        let refused = self.refused.len();
+        self.open(numbered(&self.shapes[shape].name, machine), shape);
+        for (workload, class) in everywhere {
+            self.place_daemon(*workload, *class, machine);
+        }
+        if self.ask(machine, class, pod).is_ok() {
+            return true;
+        }
+        if let Some(machine) = self.machines.pop() {
+            self.leave(machine.state);
+        }
+        self.refused.truncate(refused);
+        false
+    }
+
+    /// Notes pods that nobody takes, with everybody's reason.
+    fn refuse(&mut self, pod: PodRef, class: ClassId, count: u32, spare: Option<usize>) {
+        let mut obstacles: Vec<(Arc<Obstacle>, usize, usize)> = Vec::new();
+        for machine in 0..self.machines.len() {
+            let Err(obstacle) = self.ask(machine, class, pod) else { continue };
+            match obstacles.iter_mut().find(|(known, ..)| known.reason() == obstacle.reason()) {
+                Some((.., times)) => *times += 1,
+                None => obstacles.push((obstacle, machine, 1)),
+            }
+        }
+        if let Some(shape) = spare {
+            // The reason that counts is that of an empty machine.
+            let empty = self.empty[shape];
+            if let Err(obstacle) = self.answer(empty, class) {
+                obstacles = vec![(obstacle, 0, self.machines.len())];
+            }
+        }
+        // What was decided by placing says more than what was decided by counting.
+        obstacles.sort_by_key(|(obstacle, ..)| !matches!(**obstacle, Obstacle::Placement(_)));
+        let PodRef { workload, index } = pod;
+        let (first, only) = (index, None);
+        self.refused.push(Refused { workload, first, count, class, only, spare, obstacles });
+    }
+
+    /// Asks a machine to take a pod, which it then has.
+    fn ask(&mut self, machine: usize, class: ClassId, pod: PodRef) -> Result<(), Arc<Obstacle>> {
+        self.work.asked += 1;
+        if let Some(wanted) = &self.class(class).node_name
+            && *wanted != self.machines[machine].name
+        {
+            return Err(Arc::new(Obstacle::OtherMachine { wanted: wanted.clone() }));
+        }
+        let from = self.machines[machine].state;
+        let to = self.answer(from, class)?;
+        self.states[to.0 as usize].machines += 1;
+        self.leave(from);
+        self.machines[machine].state = to;
+        self.machines[machine].pods.push(pod);
+        Ok(())
+    }
+
+    fn leave(&mut self, id: StateId) {
+        let state = &mut self.states[id.0 as usize];
+        state.machines -= 1;
+        if state.machines == 0 && state.parent.is_some() {
+            state.ledger = None;
+        }
+    }
+
+    /// What a machine in some state answers; computed once.
+    fn answer(&mut self, from: StateId, class: ClassId) -> Result<StateId, Arc<Obstacle>> {
+        match self.states[from.0 as usize].answers.get(&class) {
+            Some(Answer::Taken(to)) => return Ok(*to),
+            Some(Answer::Refused(obstacle)) => return Err(obstacle.clone()),
+            None => {}
+        }
+        let answer = self.compute(from, class);
+        let noted = match &answer {
+            Ok(to) => Answer::Taken(*to),
+            Err(obstacle) => Answer::Refused(obstacle.clone()),
+        };
+        self.states[from.0 as usize].answers.insert(class, noted);
+        answer
+    }
+
+    fn compute(&mut self, from: StateId, class: ClassId) -> Result<StateId, Arc<Obstacle>> {
+        let state = &self.states[from.0 as usize];
+        let (shape, depth) = (state.shape, state.depth + 1);
+        let configured = &self.shapes[shape].configured;
+        let wanted = &self.classes[class.0 as usize];
+        if let Some(obstacle) = without_placing(wanted, configured, &state.used) {
+            return Err(Arc::new(obstacle));
+        }
+        let used = state.used.plus(&wanted.need);
+        let demand = Demand { uid: uid_at(depth), ..wanted.demand.clone() };
+        self.work.planned += 1;
+        let ledger = self.ensure_ledger(from);
+        let node = &configured.node;
+        let placement = plan(node, ledger, &demand)
+            .map_err(|refusal| Arc::new(Obstacle::Placement(refusal)))?;
+        // A machine that is alone in a state will leave it and takes the ledger along.
+        let state = &mut self.states[from.0 as usize];
+        let alone = state.machines == 1 && state.parent.is_some();
+        let ledger = if alone { state.ledger.take() } else { state.ledger.clone() };
+        let ledger = ledger.map(|ledger| after(ledger, &configured.node, &demand, &placement));
+        let to = StateId(self.states.len() as u32);
+        self.states.push(State {
+            shape,
+            parent: Some((from, class)),
+            depth,
+            used,
+            ledger,
+            machines: 0,
+            placed: placement.containers.into(),
+            answers: HashMap::new(),
+        });
+        Ok(to)
+    }
+
+    /// The ledger of a state, made again from that of an ancestor if nobody kept it.
+    fn ensure_ledger(&mut self, id: StateId) -> &Ledger {
+        let mut path = Vec::new();
+        let mut at = id;
+        while self.states[at.0 as usize].ledger.is_none()
+            && let Some((parent, class)) = self.states[at.0 as usize].parent
+        {
+            path.push((self.states[at.0 as usize].depth, class));
+            at = parent;
+        }
+        if !path.is_empty() {
+            let node = &self.shapes[self.states[at.0 as usize].shape].configured.node;
+            let mut ledger = self.states[at.0 as usize].ledger.clone().unwrap_or_default();
+            for (depth, class) in path.into_iter().rev() {
+                let wanted = &self.classes[class.0 as usize].demand;
+                let demand = Demand { uid: uid_at(depth), ..wanted.clone() };
+                self.work.planned += 1;
+                // The same question had an answer before.
+                if let Ok(placement) = plan(node, &ledger, &demand) {
+                    ledger = after(ledger, node, &demand, &placement);
+                }
+            }
+            self.states[id.0 as usize].ledger = Some(ledger);
+        }
+        self.states[id.0 as usize].ledger.get_or_insert_default()
+    }
+
+    /// How much of a machine is asked for, in millionths of the scarcer of CPUs and memory.
+    #[must_use]
+    pub fn load(&self, machine: usize) -> u64 {
+        let used = self.used(machine);
+        let all = &self.shape_of(machine).configured.allocatable;
+        let share = |used: u64, all: u64| {
+            u64::try_from(u128::from(used) * 1_000_000 / u128::from(all.max(1))).unwrap_or(u64::MAX)
+        };
+        share(used.milli_cpus, all.milli_cpus).max(share(used.memory, all.memory))
+    }
+
+    fn intern(&mut self, pod: &Pod) -> ClassId {
+        let class = Class::of(pod);
+        let mut key = String::new();
+        // The text of everything in it: equal if and only if the classes are.
+        let _ = write!(key, "{class:?}");
+        let next = ClassId(self.classes.len() as u32);
+        let id = *self.class_ids.entry(key).or_insert(next);
+        if id == next {
+            self.classes.push(class);
+        }
+        id
+    }
+}
+
+/// The uid of the pod that came as number `depth`. Machines in the same state must have the same
+/// ledger, so the pod's own name is of no use here.
+fn uid_at(depth: u32) -> PodUid {
+    PodUid::new(&depth.to_string())
+}
+
+/// The ledger once a pod has been placed and all its containers have started.
+pub(crate) fn after(
+    mut ledger: Ledger,
+    node: &placement::Node,
+    demand: &Demand,
+    placement: &placement::Placement,
+) -> Ledger {
+    ledger.commit(placement);
+    for container in 0..demand.containers.len() {
+        ledger.starting(node, demand, container);
+    }
+    ledger
+}
+
+impl Class {
+    /// The class of a pod whose defaults have been set.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Class {
+        let os = match pod.spec.os {
+            Some(os) => Some((os, true)),
+            None => pod.spec.wanted_os().map(|os| (os, false)),
+        };
+        Class {
+            demand: Demand::of(pod, &PodUid::new("")),
+            need: Amounts::of(pod),
+            os,
+            node_name: pod.spec.node_name.clone(),
+        }
+    }
+}
+
+impl Amounts {
+    /// What a pod asks of a machine. Disk space is not counted: machines do not tell theirs.
+    #[must_use]
+    pub fn of(pod: &Pod) -> Amounts {
+        let mut amounts = Amounts { pods: 1, ..Amounts::default() };
+        for (name, amount) in pod.spec.effective_requests() {
+            let units = |value: Option<i64>| {
+                value.map_or(u64::MAX, |value| u64::try_from(value).unwrap_or(0))
+            };
+            match name.as_str() {
+                resources::CPU => amounts.milli_cpus = units(amount.checked_milli_value()),
+                resources::MEMORY => amounts.memory = units(amount.checked_value()),
+                resources::EPHEMERAL_STORAGE => {}
+                _ => {
+                    let units = units(amount.checked_value());
+                    if units > 0 {
+                        amounts.others.insert(canonical(&name), units);
+                    }
+                }
+            }
+        }
+        amounts
+    }
+
+    #[must_use]
+    pub fn plus(&self, other: &Amounts) -> Amounts {
+        let mut sum = self.clone();
+        sum.milli_cpus = sum.milli_cpus.saturating_add(other.milli_cpus);
+        sum.memory = sum.memory.saturating_add(other.memory);
+        sum.pods = sum.pods.saturating_add(other.pods);
+        for (name, amount) in &other.others {
+            let have = sum.others.entry(name.clone()).or_default();
+            *have = have.saturating_add(*amount);
+        }
+        sum
+    }
+}
+
+/// Huge pages have one size and many spellings: `hugepages-1024Mi` is `hugepages-1Gi`.
+fn canonical(name: &str) -> String {
+    match placement::demand::MemoryKind::parse(name) {
+        Some(kind) => kind.to_string(),
+        None => name.to_owned(),
+    }
+}
