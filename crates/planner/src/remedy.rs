@@ -204,8 +204,8 @@ impl Trial<'_> {
         let container = || name.to_owned();
         let exclusive = match &self.node.cpu {
             CpuManager::Static(policy) => (Class::of(pod).demand.qos == QosClass::Guaranteed
-                && milli % 1000 == 0)
-                .then_some(policy),
+                && milli.is_multiple_of(1000))
+            .then_some(policy),
             CpuManager::None => None,
         };
         let from = milli.div_ceil(1000);
