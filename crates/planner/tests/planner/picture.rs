@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use objects::pod::OsName;
 use placement::demand::MemoryKind;
 use placement::topology::{Cpu, HugePages, NodeMemory, Parts};
 use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId, Topology};
