@@ -112,12 +112,12 @@ fn half_full(node: &Node) -> Ledger {
 fn admission(c: &mut Criterion) {
     let mut group = c.benchmark_group("admit one container");
     for (name, shape, policy, closest, cpus) in [
-        // The kubelet: 30 ms. Aim: at most 0.1 ms.
+        // 10 µs. The kubelet: 30 ms. Aim: at most 0.1 ms.
         ("8 nodes, 256 CPUs, single-numa-node", (2, 4, 16, 2), "single-numa-node", false, 4),
-        // The kubelet: 30-50 ms.
+        // 12 µs. The kubelet: 30-50 ms.
         ("8 nodes, 256 CPUs, best-effort", (2, 4, 16, 2), "best-effort", false, 4),
         ("8 nodes, 256 CPUs, best-effort, closest", (2, 4, 16, 2), "best-effort", true, 48),
-        // The kubelet: refuses more than 8 nodes. Aim: at most 1 ms.
+        // 93, 88, 268 and 948 µs. The kubelet: refuses more than 8 nodes. Aim: at most 1 ms.
         ("64 nodes, 1024 CPUs, single-numa-node", (4, 16, 16, 1), "single-numa-node", false, 4),
         ("64 nodes, 1024 CPUs, best-effort", (4, 16, 16, 1), "best-effort", false, 4),
         ("64 nodes, 1024 CPUs, best-effort, 5 nodes", (4, 16, 16, 1), "best-effort", false, 70),
@@ -136,7 +136,8 @@ fn admission(c: &mut Criterion) {
 }
 
 fn hints(c: &mut Criterion) {
-    // The kubelet: CPU hints 20 ms on 8 nodes and 256 CPUs, memory hints 313 ms on 16 nodes.
+    // CPU 1.6, 2.5 and 21 µs; memory 2.1, 4.2 and 40 µs. The kubelet: CPU hints 20 ms on 8 nodes and
+    // 256 CPUs, memory hints 313 ms on 16 nodes.
     for (name, shape) in [
         ("8 nodes, 256 CPUs", (2, 4, 16, 2)),
         ("16 nodes, 256 CPUs", (2, 8, 8, 2)),
@@ -160,7 +161,7 @@ fn hints(c: &mut Criterion) {
 }
 
 fn merging(c: &mut Criterion) {
-    // The kubelet: 4-8 s on 8 nodes; on 10 nodes not within a minute.
+    // 0.5 and 7.4 ms. The kubelet: 4-8 s on 8 nodes; on 10 nodes not within a minute.
     for nodes in [8, 10] {
         let all = NumaMask::first(nodes);
         // No two lists share a preferred set, so that every combination counts.
@@ -180,7 +181,7 @@ fn choosing(c: &mut Criterion) {
     // Every third CPU is taken.
     let free: CpuSet = machine.all_cpus().iter().filter(|cpu| cpu.0 % 3 != 0).collect();
     for (name, picking) in [
-        // The kubelet: 2-17 ms.
+        // 8, 53, 6 and 28 µs. The kubelet: 2-17 ms.
         ("packed", Picking::Packed { align_uncore: false }),
         ("by uncore cache", Picking::Packed { align_uncore: true }),
         ("spread", Picking::Spread),
@@ -190,7 +191,7 @@ fn choosing(c: &mut Criterion) {
             b.iter(|| pick(&machine, black_box(&free), 64, picking));
         });
     }
-    // The kubelet: 36-284 ms.
+    // 14 and 21 µs. The kubelet: 36-284 ms.
     let machine = topology(4, 4, 4, 2);
     let free: CpuSet = machine.all_cpus().iter().filter(|cpu| cpu.0 % 5 != 0).collect();
     let picking = Picking::AcrossNuma { group: 1, align_by_socket: false };
