@@ -19,7 +19,7 @@ use placement::demand::{
 };
 use placement::gates::Gates;
 use placement::memory::reserve::Entry;
-use placement::node::{CpuManager, MemoryManager};
+use placement::node::{CpuPolicy, MemoryPolicy};
 use placement::topology::{Cpu, NodeMemory, Parts};
 use placement::windows::AffinityMode;
 use placement::{
@@ -58,7 +58,7 @@ fn node(topology: Topology, policy: &str, closest: bool) -> Node {
     let alignment =
         Alignment::new(policy, "container", &options, &Gates::ALL, &topology, NodeLimit::None)
             .unwrap();
-    let cpu = CpuManager::new(
+    let cpu = CpuPolicy::new(
         "static",
         &BTreeMap::new(),
         Some(&Quantity::parse("2").unwrap()),
@@ -71,7 +71,7 @@ fn node(topology: Topology, policy: &str, closest: bool) -> Node {
     let limits: BTreeMap<String, Quantity> =
         [("memory".to_owned(), Quantity::parse("1Gi").unwrap())].into();
     let entry = Entry { numa_node: 0, limits: limits.clone() };
-    let memory = MemoryManager::new("Static", OsName::Linux, &[entry], &limits, &topology).unwrap();
+    let memory = MemoryPolicy::new("Static", OsName::Linux, &[entry], &limits, &topology).unwrap();
     let affinity_mode = AffinityMode::Union;
     Node { topology, os: OsName::Linux, cpu, memory, alignment, affinity_mode }
 }
@@ -147,12 +147,12 @@ fn hints(c: &mut Criterion) {
         let node = node(topology(sockets, nodes, cores, threads), "best-effort", false);
         let ledger = half_full(&node);
         let demand = pod("new", 8, 8);
-        if let CpuManager::Static(policy) = &node.cpu {
+        if let CpuPolicy::Static(policy) = &node.cpu {
             c.bench_function(&format!("CPU hints, {name}"), |b| {
                 b.iter(|| policy.hints(&node.topology, black_box(&ledger.cpu), &demand, 0));
             });
         }
-        if let MemoryManager::Static(policy) = &node.memory {
+        if let MemoryPolicy::Static(policy) = &node.memory {
             c.bench_function(&format!("memory hints, {name}"), |b| {
                 b.iter(|| policy.hints(black_box(&ledger.memory), &demand, 0));
             });

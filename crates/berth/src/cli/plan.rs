@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use objects::pod::OsName;
 use objects::{KubeletConfig, Workload};
 use placement::Bytes;
-use placement::node::CpuManager;
+use placement::node::CpuPolicy;
 use planner::configured::Configured;
 use planner::generate::{Generated, Wishes, generate};
 use planner::machine::Machine;
@@ -251,10 +251,10 @@ fn settings(configured: &Configured, config: &KubeletConfig, source: &str) -> St
         "{source}: CPU manager {}, memory manager {}, alignment {}",
         config.cpu_manager_policy, config.memory_manager_policy, config.topology_manager_policy
     );
-    if configured.node.os == OsName::Windows && configured.node.cpu == CpuManager::None {
+    if configured.node.os == OsName::Windows && configured.node.cpu == CpuPolicy::None {
         text += " (asleep unless WindowsCPUAndMemoryAffinity is on)";
     }
-    if let CpuManager::Static(policy) = &configured.node.cpu {
+    if let CpuPolicy::Static(policy) = &configured.node.cpu {
         text += &format!("; reserved CPUs {}", policy.reserved());
     }
     let total: u64 = config.reserved_memory.iter().fold(0, |sum, entry| {

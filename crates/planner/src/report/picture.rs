@@ -5,7 +5,7 @@
 
 use objects::Quantity;
 use placement::demand::MemoryKind;
-use placement::node::{CpuManager, MemoryManager};
+use placement::node::{CpuPolicy, MemoryPolicy};
 use placement::{Bytes, CpuSet, Ledger};
 
 use super::{ContainerReport, MachineReport, PodReport, RefusedReport, Report};
@@ -51,7 +51,7 @@ fn seated(
         }
         seats.push(of_pod);
     }
-    if let CpuManager::Static(policy) = &node.cpu {
+    if let CpuPolicy::Static(policy) = &node.cpu {
         let mut system = Occupant::new("system", Seat::Reserved(policy.reserved().clone()));
         system.memory = reserved_memory(node, &ledger);
         system.note = "reserved for the system and the kubelet".to_owned();
@@ -138,7 +138,7 @@ fn occupant(pod: &PodReport, container: &ContainerReport, seat: Seat) -> Occupan
 }
 
 fn reserved_memory(node: &placement::Node, ledger: &Ledger) -> Vec<MemoryShare> {
-    let MemoryManager::Static(_) = &node.memory else { return Vec::new() };
+    let MemoryPolicy::Static(_) = &node.memory else { return Vec::new() };
     let nodes = node.topology.nodes().iter().zip(&ledger.memory.nodes);
     let shares = nodes.flat_map(|(numa, state)| {
         state.tables.iter().map(|(kind, table)| MemoryShare {
