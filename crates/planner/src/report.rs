@@ -180,7 +180,9 @@ pub struct RefusedReport {
     /// The machine remedies were tried on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tried_on: Option<String>,
-    pub remedies: Vec<RemedyReport>,
+    /// Absent if none were looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedies: Option<Vec<RemedyReport>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -490,9 +492,10 @@ fn refused_report(
     let workloads = simulation.workloads;
     let workload = &workloads[refused.workload as usize];
     let name = |pod: PodRef| full_name(&workloads[pod.workload as usize], pod.index);
-    let (tried, found) = match with_remedies {
-        true => remedies(simulation, refused, name),
-        false => (None, Vec::new()),
+    let sought = with_remedies.then(|| remedies(simulation, refused, name));
+    let (tried, found) = match sought {
+        Some((machine, found)) => (machine, Some(found)),
+        None => (None, None),
     };
     let first = refused.obstacles.first();
     let obstacles = refused.obstacles.iter();
@@ -513,10 +516,10 @@ fn refused_report(
         }),
         machines: obstacles.map(|(obstacle, _, count)| (obstacle.reason(), *count)).collect(),
         tried_on: tried.map(|machine| simulation.machines[machine].name.clone()),
-        remedies: found
-            .into_iter()
-            .map(|remedy| RemedyReport { text: remedy.to_string(), remedy })
-            .collect(),
+        remedies: found.map(|found| {
+            let described = |remedy: Remedy| RemedyReport { text: remedy.to_string(), remedy };
+            found.into_iter().map(described).collect()
+        }),
     }
 }
 

@@ -244,6 +244,6 @@ fn refused_row(refused: &RefusedReport) -> RefusedRow {
     RefusedRow {
         pod: format!("{}{more}", with(&refused.namespace, &refused.name)),
         reason: format!("{}: {}{detail}", refused.reason, refused.message),
-        remedies: refused.remedies.iter().map(|remedy| remedy.text.clone()).collect(),
+        remedies: refused.remedies.iter().flatten().map(|remedy| remedy.text.clone()).collect(),
     }
 }

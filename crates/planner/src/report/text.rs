@@ -12,6 +12,9 @@ use super::{ContainerReport, Left, MachineReport, PodReport, RefusedReport, Repo
 /// With more machines than this each gets a line instead of a table.
 const MOST_TABLES: usize = 4;
 
+/// Refused pods that are listed.
+const MOST_REFUSED: usize = 50;
+
 /// How a report is shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Look {
@@ -59,8 +62,13 @@ pub fn render(report: &Report, look: Look) -> String {
     }
     if !report.refused.is_empty() {
         let _ = writeln!(out, "{}", look.bold("Refused"));
-        for refused in &report.refused {
+        let most = if look.explain { usize::MAX } else { MOST_REFUSED };
+        for refused in report.refused.iter().take(most) {
             turned_away(refused, look, &mut out);
+        }
+        if let Some(more) = report.refused.get(most..).filter(|more| !more.is_empty()) {
+            let pods = more.iter().map(|refused| u64::from(refused.count)).sum();
+            let _ = writeln!(out, "  … and {} more; --explain lists all", plural(pods, "pod"));
         }
         out.push('\n');
     }
@@ -358,13 +366,14 @@ fn turned_away(refused: &RefusedReport, look: Look, out: &mut String) {
             refused.machines.iter().map(|(reason, count)| format!("{count} × {reason}")).collect();
         let _ = writeln!(out, "      {}", look.dim(&format!("machines: {}", by_reason.join(", "))));
     }
-    if refused.remedies.is_empty() {
+    let Some(remedies) = &refused.remedies else { return };
+    if remedies.is_empty() {
         let _ = writeln!(out, "      {}", look.dim("no single change would let it in"));
         return;
     }
     let place = refused.tried_on.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
     let _ = writeln!(out, "      any of these would let it in{place}:");
-    for remedy in &refused.remedies {
+    for remedy in remedies {
         let _ = writeln!(out, "        {} {}", look.green("·"), remedy.text);
     }
 }

@@ -151,7 +151,7 @@ fn a_refused_pod_is_told_what_would_have_let_it_in() {
         let mut simulation = run(&shapes, 1, &workloads, Strategy::Pack);
         let report = Report::new(&mut simulation, &Options::default());
         let remedies: Vec<&str> =
-            report.refused[0].remedies.iter().map(|remedy| remedy.text.as_str()).collect();
+            report.refused[0].remedies.iter().flatten().map(|r| r.text.as_str()).collect();
         assert_eq!(remedies, expected, "{limits}");
     };
     let shared =
@@ -183,7 +183,7 @@ fn the_last_pod_too_many_is_told_so() {
     let report = Report::new(&mut simulation, &Options::default());
     assert_eq!(report.refused[0].reason, "OutOfpods");
     let remedies: Vec<Remedy> =
-        report.refused[0].remedies.iter().map(|r| r.remedy.clone()).collect();
+        report.refused[0].remedies.iter().flatten().map(|r| r.remedy.clone()).collect();
     assert_eq!(
         remedies,
         [
