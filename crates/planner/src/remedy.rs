@@ -204,7 +204,7 @@ impl Trial<'_> {
         let container = || name.to_owned();
         let exclusive = match &self.node.cpu {
             CpuManager::Static(policy) => (Class::of(pod).demand.qos == QosClass::Guaranteed
-                && milli % 1000 == 0)
+                && milli.is_multiple_of(1000))
                 .then_some(policy),
             CpuManager::None => None,
         };
