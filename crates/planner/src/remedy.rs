@@ -205,7 +205,7 @@ impl Trial<'_> {
         let exclusive = match &self.node.cpu {
             CpuManager::Static(policy) => (Class::of(pod).demand.qos == QosClass::Guaranteed
                 && milli.is_multiple_of(1000))
-                .then_some(policy),
+            .then_some(policy),
             CpuManager::None => None,
         };
         let from = milli.div_ceil(1000);
