@@ -15,6 +15,8 @@ mod plan;
 mod state;
 mod topology;
 
+use crate::terminal::{Colours, Terminal};
+
 /// Gives every container its berth: its CPUs, its memory nodes, its share of cache and disk.
 #[derive(Debug, Parser)]
 #[command(
@@ -22,6 +24,7 @@ mod topology;
     version,
     max_term_width = 100,
     after_help = "Examples:\n  \
+        berth topology                               what is this machine made of?\n  \
         berth plan -f pods.yaml                      where would they land on this machine?\n  \
         berth plan -f pods.yaml --machine 2x4x16x2   ... and on one with 256 CPUs?\n  \
         berth config generate > kubelet.yaml         settings that add up for this machine\n\n\
@@ -34,14 +37,14 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show what a machine is made of: this one or any other
+    Topology(topology::TopologyArgs),
     /// Show where pods would land, on this machine or on any other
     Plan(Box<plan::PlanArgs>),
     /// Check, show or write a kubelet's configuration
     Config(config::ConfigArgs),
     /// Show, check or migrate the state files of a kubelet
     State(state::StateArgs),
-    /// Show what a machine is made of: this one or any other
-    Topology(topology::TopologyArgs),
     /// Compare decisions with those recorded from the upstream kubelet
     Conformance(ConformanceArgs),
     /// Print completions for a shell
@@ -101,16 +104,17 @@ pub fn main() -> ExitCode {
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
+        Command::Topology(args) => topology::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Config(args) => config::run(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "berth", &mut script);
-            input::print(&String::from_utf8_lossy(&script), None)?;
+            Terminal::of_standard_output(Colours::Never)
+                .print(&String::from_utf8_lossy(&script))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::State(args) => state::run(args),
-        Command::Topology(args) => topology::run(&args),
         Command::Conformance(args) => {
             let report = crate::conformance::run_dir(&args.dir)?;
             print!("{}", report.render(args.show.as_deref()));

@@ -4,6 +4,7 @@
 //! Main entry: [`load_machine`], for every command that takes a machine. Formats of texts are
 //! `planner`'s business, sysfs and captures are `host`'s; this module only finds out which it is.
 
+use objects::pod::OsName;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use host::tree::Directory;
 use host::{Anomaly, Capture};
-use objects::pod::OsName;
 use placement::Topology;
 use planner::machine::{Format, MAX_TEXT, Machine};
 

@@ -4,7 +4,10 @@
 
 use std::path::Path;
 
+#[path = "cases/plan.rs"]
 mod plan;
+#[path = "cases/state.rs"]
+mod state;
 #[path = "cases/topology.rs"]
 mod topology;
 

@@ -132,7 +132,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "KubeletTracing",
     "LocalStorageCapacityIsolationFSQuotaMonitoring",
     "MaxUnavailableStatefulSet",
-    "MemoryManager",
+    "MemoryPolicy",
     "MutableCSINodeAllocatableCount",
     "NodeDeclaredFeatures",
     "NodeLogQuery",

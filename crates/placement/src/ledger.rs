@@ -6,7 +6,7 @@
 use crate::cpu::CpuLedger;
 use crate::demand::{ContainerName, Demand, PodUid};
 use crate::memory::{MemoryLedger, Promise};
-use crate::node::{MemoryManager, Node};
+use crate::node::{MemoryPolicy, Node};
 use crate::plan::Placement;
 
 /// CPUs and memory handed out on one node.
@@ -60,7 +60,7 @@ impl Ledger {
     /// A container is about to start: memory of init containers that ended before it is free.
     /// Where nodes are no promise the kubelet keeps it booked until the pod goes, and so do we.
     pub fn starting(&mut self, node: &Node, demand: &Demand, container: usize) {
-        if matches!(&node.memory, MemoryManager::Static(p) if p.promise() == Promise::Kept) {
+        if matches!(&node.memory, MemoryPolicy::Static(p) if p.promise() == Promise::Kept) {
             self.memory.starting(demand, container);
         }
     }

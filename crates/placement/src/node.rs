@@ -1,6 +1,6 @@
 //! One configured machine: its topology and the checked policies of its managers.
 //!
-//! Main types: [`CpuManager`], [`MemoryManager`] and [`Node`], which holds both and the alignment
+//! Main types: [`CpuPolicy`], [`MemoryPolicy`] and [`Node`], which holds both and the alignment
 //! policy. Built once from configuration; planning only reads it.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::windows::AffinityMode;
 
 /// The CPU manager with its policy.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum CpuManager {
+pub enum CpuPolicy {
     #[default]
     None,
     Static(StaticCpus),
@@ -30,7 +30,7 @@ pub enum CpuManager {
 
 /// Why the CPU manager cannot start. The texts are the kubelet's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum CpuManagerError {
+pub enum CpuPolicyError {
     #[error("unknown policy: \"{0}\"")]
     UnknownPolicy(String),
     #[error("[cpumanager] unable to determine reserved CPU resources for static policy")]
@@ -44,7 +44,7 @@ pub enum CpuManagerError {
     Static(#[from] StaticCpusError),
 }
 
-impl CpuManager {
+impl CpuPolicy {
     pub const POLICIES: [&str; 2] = ["none", "static"];
 
     /// Checks a configuration in the kubelet's order. `reserved` is what the node reserves in
@@ -57,13 +57,13 @@ impl CpuManager {
         alignment: AlignmentPolicy,
         gates: &Gates,
         topology: &Topology,
-    ) -> Result<CpuManager, CpuManagerError> {
+    ) -> Result<CpuPolicy, CpuPolicyError> {
         match policy {
-            "none" => Ok(CpuManager::None),
+            "none" => Ok(CpuPolicy::None),
             "static" => {
-                let reserved = reserved.ok_or(CpuManagerError::ReservationUnknown)?;
+                let reserved = reserved.ok_or(CpuPolicyError::ReservationUnknown)?;
                 if reserved.is_zero() {
-                    return Err(CpuManagerError::NothingReserved);
+                    return Err(CpuPolicyError::NothingReserved);
                 }
                 let milli = usize::try_from(reserved.milli_value()).unwrap_or(0);
                 let reservation =
@@ -71,16 +71,16 @@ impl CpuManager {
                 let options =
                     CpuOptions::parse(options, gates).map_err(StaticCpusError::Options)?;
                 let policy = StaticCpus::new(topology, options, &reservation, alignment)?;
-                Ok(CpuManager::Static(policy))
+                Ok(CpuPolicy::Static(policy))
             }
-            _ => Err(CpuManagerError::UnknownPolicy(policy.to_owned())),
+            _ => Err(CpuPolicyError::UnknownPolicy(policy.to_owned())),
         }
     }
 }
 
 /// The memory manager with its policy.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum MemoryManager {
+pub enum MemoryPolicy {
     #[default]
     None,
     Static(StaticMemory),
@@ -88,7 +88,7 @@ pub enum MemoryManager {
 
 /// Why the memory manager cannot start. Texts are the kubelet's where it has them.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum MemoryManagerError {
+pub enum MemoryPolicyError {
     #[error("unknown policy: \"{0}\"")]
     UnknownPolicy(String),
     #[error(
@@ -102,7 +102,7 @@ pub enum MemoryManagerError {
     Static(#[from] StaticMemoryError),
 }
 
-impl MemoryManager {
+impl MemoryPolicy {
     pub const POLICIES: [&str; 3] = ["None", "Static", "BestEffort"];
 
     /// Checks a configuration. `expected` is what the node reserves of memory and huge pages
@@ -113,23 +113,23 @@ impl MemoryManager {
         reserved: &[Entry],
         expected: &BTreeMap<String, Quantity>,
         topology: &Topology,
-    ) -> Result<MemoryManager, MemoryManagerError> {
+    ) -> Result<MemoryPolicy, MemoryPolicyError> {
         let promise = match (policy, os) {
-            ("None", _) => return Ok(MemoryManager::None),
+            ("None", _) => return Ok(MemoryPolicy::None),
             ("Static", OsName::Linux) => Promise::Kept,
             ("BestEffort", OsName::Windows) => Promise::BestEffort,
             ("Static", OsName::Windows) => {
                 let (policy, os, instead) = ("Static", "Windows", "BestEffort");
-                return Err(MemoryManagerError::WrongOs { policy, os, instead });
+                return Err(MemoryPolicyError::WrongOs { policy, os, instead });
             }
             ("BestEffort", OsName::Linux) => {
                 let (policy, os, instead) = ("BestEffort", "Linux", "Static");
-                return Err(MemoryManagerError::WrongOs { policy, os, instead });
+                return Err(MemoryPolicyError::WrongOs { policy, os, instead });
             }
-            _ => return Err(MemoryManagerError::UnknownPolicy(policy.to_owned())),
+            _ => return Err(MemoryPolicyError::UnknownPolicy(policy.to_owned())),
         };
         let reserved = ReservedMemory::new(topology, reserved, expected)?;
-        Ok(MemoryManager::Static(StaticMemory::new(reserved, promise)?))
+        Ok(MemoryPolicy::Static(StaticMemory::new(reserved, promise)?))
     }
 }
 
@@ -138,8 +138,8 @@ impl MemoryManager {
 pub struct Node {
     pub topology: Topology,
     pub os: OsName,
-    pub cpu: CpuManager,
-    pub memory: MemoryManager,
+    pub cpu: CpuPolicy,
+    pub memory: MemoryPolicy,
     pub alignment: Alignment,
     /// Only matters on Windows.
     pub affinity_mode: AffinityMode,
@@ -161,8 +161,8 @@ impl Node {
         Node {
             topology,
             os,
-            cpu: CpuManager::None,
-            memory: MemoryManager::None,
+            cpu: CpuPolicy::None,
+            memory: MemoryPolicy::None,
             alignment: Alignment::default(),
             affinity_mode: AffinityMode::default(),
         }
@@ -172,12 +172,12 @@ impl Node {
     #[must_use]
     pub fn empty_ledger(&self) -> Ledger {
         let cpu = match &self.cpu {
-            CpuManager::None => CpuLedger::default(),
-            CpuManager::Static(policy) => policy.empty_ledger(&self.topology),
+            CpuPolicy::None => CpuLedger::default(),
+            CpuPolicy::Static(policy) => policy.empty_ledger(&self.topology),
         };
         let memory = match &self.memory {
-            MemoryManager::None => MemoryLedger::default(),
-            MemoryManager::Static(policy) => policy.empty_ledger(&self.topology),
+            MemoryPolicy::None => MemoryLedger::default(),
+            MemoryPolicy::Static(policy) => policy.empty_ledger(&self.topology),
         };
         Ledger { cpu, memory }
     }
@@ -188,15 +188,15 @@ impl Node {
         ledger.cpu.reuse = None;
         ledger.memory.reuse = None;
         match &self.cpu {
-            CpuManager::None => ledger.cpu = CpuLedger::default(),
-            CpuManager::Static(policy) => policy.check(&self.topology, &mut ledger.cpu)?,
+            CpuPolicy::None => ledger.cpu = CpuLedger::default(),
+            CpuPolicy::Static(policy) => policy.check(&self.topology, &mut ledger.cpu)?,
         }
         let memory_recounted = match &self.memory {
-            MemoryManager::None => {
+            MemoryPolicy::None => {
                 ledger.memory = MemoryLedger::default();
                 false
             }
-            MemoryManager::Static(policy) => policy.restore(&self.topology, &mut ledger.memory)?,
+            MemoryPolicy::Static(policy) => policy.restore(&self.topology, &mut ledger.memory)?,
         };
         Ok(Restored { ledger, memory_recounted })
     }

@@ -16,7 +16,7 @@ use crate::cpuset::CpuSet;
 use crate::demand::{ContainerName, Demand, PodUid, QosClass, Role};
 use crate::ledger::Ledger;
 use crate::memory::{Blocks, MemoryHints, StaticMemory};
-use crate::node::{CpuManager, MemoryManager, Node};
+use crate::node::{CpuPolicy, MemoryPolicy, Node};
 use crate::numa::NumaMask;
 use crate::rationale::{Agreement, ContainerRationale, Place, Refusal, Say, WhyCpus, WhyMemory};
 use crate::windows::{Affinity, AffinityDemand, AffinityMode, plan_affinity};
@@ -71,8 +71,8 @@ impl ContainerPlacement {
     pub fn affinity(&self, node: &Node, ledger: &Ledger) -> Option<Affinity> {
         let cpus = match (&self.cpus, &node.cpu) {
             (Some(cpus), _) => cpus.clone(),
-            (None, CpuManager::Static(_)) => ledger.cpu.shared.clone(),
-            (None, CpuManager::None) => CpuSet::new(),
+            (None, CpuPolicy::Static(_)) => ledger.cpu.shared.clone(),
+            (None, CpuPolicy::None) => CpuSet::new(),
         };
         let nodes: Option<Vec<CpuSet>> = self
             .memory_nodes()
@@ -137,15 +137,15 @@ impl Attempt<'_> {
 
     fn cpu_policy(&self) -> Option<&StaticCpus> {
         match &self.node.cpu {
-            CpuManager::Static(policy) => Some(policy),
-            CpuManager::None => None,
+            CpuPolicy::Static(policy) => Some(policy),
+            CpuPolicy::None => None,
         }
     }
 
     fn memory_policy(&self) -> Option<&StaticMemory> {
         match &self.node.memory {
-            MemoryManager::Static(policy) => Some(policy),
-            MemoryManager::None => None,
+            MemoryPolicy::Static(policy) => Some(policy),
+            MemoryPolicy::None => None,
         }
     }
 
@@ -221,7 +221,7 @@ impl Attempt<'_> {
         agreement: Option<Agreement>,
     ) -> Result<(Option<CpuSet>, WhyCpus), Refusal> {
         let (node, demand) = (self.node, self.demand);
-        let CpuManager::Static(policy) = &node.cpu else { return Ok((None, WhyCpus::NoPolicy)) };
+        let CpuPolicy::Static(policy) = &node.cpu else { return Ok((None, WhyCpus::NoPolicy)) };
         let container = &demand.containers[index];
         let Some(requested) = demand.exclusive_cpus(index) else {
             let why = match demand.qos {
@@ -263,7 +263,7 @@ impl Attempt<'_> {
         cpus: Option<&CpuSet>,
     ) -> Result<(Option<Blocks>, WhyMemory), Refusal> {
         let (node, demand) = (self.node, self.demand);
-        let MemoryManager::Static(policy) = &node.memory else {
+        let MemoryPolicy::Static(policy) = &node.memory else {
             return Ok((None, WhyMemory::NoPolicy));
         };
         if demand.qos != QosClass::Guaranteed {

@@ -17,28 +17,28 @@ use crate::ledger::Ledger;
 use crate::memory::{
     Block, Blocks, MemoryLedger, MemoryStateError, MemoryTable, NodeState, Promise,
 };
-use crate::node::{CpuManager, MemoryManager, Node, Restored, StateError};
+use crate::node::{CpuPolicy, MemoryPolicy, Node, Restored, StateError};
 use crate::numa::NumaMask;
 use crate::state_file::{self, CpuState, MemoryState};
 
-impl CpuManager {
+impl CpuPolicy {
     /// The policy's name, as configured and as written to the state file.
     #[must_use]
     pub fn policy_name(&self) -> &'static str {
         match self {
-            CpuManager::None => "none",
-            CpuManager::Static(_) => "static",
+            CpuPolicy::None => "none",
+            CpuPolicy::Static(_) => "static",
         }
     }
 }
 
-impl MemoryManager {
+impl MemoryPolicy {
     /// The policy's name, as configured and as written to the state file.
     #[must_use]
     pub fn policy_name(&self) -> &'static str {
         match self {
-            MemoryManager::None => "None",
-            MemoryManager::Static(policy) => match policy.promise() {
+            MemoryPolicy::None => "None",
+            MemoryPolicy::Static(policy) => match policy.promise() {
                 Promise::Kept => "Static",
                 Promise::BestEffort => "BestEffort",
             },
@@ -261,7 +261,7 @@ fn note_policy(manager: &'static str, from: &str, to: &'static str, changes: &mu
 
 fn migrate_cpus(node: &Node, state: &CpuState, changes: &mut Vec<Change>) -> CpuLedger {
     note_policy("CPU manager", &state.policy, node.cpu.policy_name(), changes);
-    let CpuManager::Static(policy) = &node.cpu else { return CpuLedger::default() };
+    let CpuPolicy::Static(policy) = &node.cpu else { return CpuLedger::default() };
     let mut ledger = policy.empty_ledger(&node.topology);
     let mut held: BTreeMap<&str, CpuSet> = BTreeMap::new();
     for (pod, containers) in &state.entries {
@@ -298,7 +298,7 @@ fn migrate_cpus(node: &Node, state: &CpuState, changes: &mut Vec<Change>) -> Cpu
 
 fn migrate_memory(node: &Node, state: &MemoryState, changes: &mut Vec<Change>) -> MemoryLedger {
     note_policy("memory manager", &state.policy, node.memory.policy_name(), changes);
-    let MemoryManager::Static(policy) = &node.memory else { return MemoryLedger::default() };
+    let MemoryPolicy::Static(policy) = &node.memory else { return MemoryLedger::default() };
     let mut ledger = policy.empty_ledger(&node.topology);
     let mut kept: Vec<(&String, &String, Blocks)> = Vec::new();
     for (pod, containers) in &state.entries {

@@ -16,7 +16,7 @@ use objects::{FieldPath, Gate, KubeletConfig, Quantity, resources};
 use placement::alignment::{Alignment, NodeLimit};
 use placement::gates::Gates;
 use placement::memory::reserve::Entry;
-use placement::node::{CpuManager, MemoryManager, Node};
+use placement::node::{CpuPolicy, MemoryPolicy, Node};
 use placement::windows::AffinityMode;
 use placement::{CpuSet, Topology};
 
@@ -259,11 +259,11 @@ impl Check<'_> {
         self.error(&format!("systemReserved.{resource}"), message, Some(remedy));
     }
 
-    fn managers(&mut self, reserved: &ReservedCpus) -> (CpuManager, MemoryManager, Alignment) {
+    fn managers(&mut self, reserved: &ReservedCpus) -> (CpuPolicy, MemoryPolicy, Alignment) {
         let config = self.config;
         if self.machine.os == OsName::Windows && !self.gates.windows_affinity {
             self.warn_about_windows_gate();
-            return (CpuManager::None, MemoryManager::None, Alignment::default());
+            return (CpuPolicy::None, MemoryPolicy::None, Alignment::default());
         }
         let alignment = Alignment::new(
             &config.topology_manager_policy.to_string(),
@@ -280,7 +280,7 @@ impl Check<'_> {
         (self.cpu_manager(reserved, &alignment), self.memory_manager(), alignment)
     }
 
-    fn cpu_manager(&mut self, reserved: &ReservedCpus, alignment: &Alignment) -> CpuManager {
+    fn cpu_manager(&mut self, reserved: &ReservedCpus, alignment: &Alignment) -> CpuPolicy {
         let config = self.config;
         if config.cpu_manager_policy == CpuManagerPolicy::None {
             if !config.cpu_manager_policy_options.is_empty() {
@@ -288,9 +288,9 @@ impl Check<'_> {
                 let message = "options do nothing while cpuManagerPolicy is none";
                 self.warn("cpuManagerPolicyOptions", message, Some(remedy));
             }
-            return CpuManager::None;
+            return CpuPolicy::None;
         }
-        let manager = CpuManager::new(
+        let manager = CpuPolicy::new(
             &config.cpu_manager_policy.to_string(),
             &config.cpu_manager_policy_options,
             Some(&reserved.amount),
@@ -305,11 +305,11 @@ impl Check<'_> {
             if !(reserved.broken && advice::is_about_reservation(&error)) {
                 self.errors.push(finding);
             }
-            CpuManager::None
+            CpuPolicy::None
         })
     }
 
-    fn memory_manager(&mut self) -> MemoryManager {
+    fn memory_manager(&mut self) -> MemoryPolicy {
         let config = self.config;
         if config.memory_manager_policy == MemoryManagerPolicy::None {
             if !config.reserved_memory.is_empty() {
@@ -318,14 +318,14 @@ impl Check<'_> {
                 let message = "does nothing while memoryManagerPolicy is None";
                 self.warn("reservedMemory", message, Some(remedy));
             }
-            return MemoryManager::None;
+            return MemoryPolicy::None;
         }
         let total = total_memory(self.topology);
         if total == 0 {
             let remedy = "describe it: memory in a machine file, mem=64Gi in words".to_owned();
             let message = "the machine's memory is not known, so it cannot be managed";
             self.error("memoryManagerPolicy", message, Some(remedy));
-            return MemoryManager::None;
+            return MemoryPolicy::None;
         }
         let entries: Vec<Entry> = config
             .reserved_memory
@@ -339,10 +339,10 @@ impl Check<'_> {
         self.errors.extend(advice::on_too_large_shares(&config.reserved_memory, self.topology));
         let policy = config.memory_manager_policy.to_string();
         let manager =
-            MemoryManager::new(&policy, self.machine.os, &entries, &expected, self.topology);
+            MemoryPolicy::new(&policy, self.machine.os, &entries, &expected, self.topology);
         manager.unwrap_or_else(|error| {
             self.errors.push(advice::on_memory(&error, self.machine, config, &kept));
-            MemoryManager::None
+            MemoryPolicy::None
         })
     }
 
@@ -365,7 +365,7 @@ impl Check<'_> {
         }
         if config.memory_manager_policy == MemoryManagerPolicy::Static {
             let error =
-                MemoryManager::new("Static", OsName::Windows, &[], &BTreeMap::new(), self.topology);
+                MemoryPolicy::new("Static", OsName::Windows, &[], &BTreeMap::new(), self.topology);
             if let Err(error) = error {
                 let kept = Quantity::zero();
                 self.errors.push(advice::on_memory(&error, self.machine, config, &kept));

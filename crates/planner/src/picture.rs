@@ -16,10 +16,9 @@
 //! assert!(text.contains("shop/cart"));
 //! ```
 
+use objects::pod::OsName;
 use placement::demand::MemoryKind;
 use placement::{Bytes, CpuSet, NumaId, Topology};
-
-use objects::pod::OsName;
 
 use crate::machine::Machine;
 

@@ -10,7 +10,7 @@ use objects::pod::Container;
 use objects::{Pod, Quantity, resources};
 use placement::alignment::{Alignment, AlignmentPolicy, Scope};
 use placement::demand::{Demand, PodUid, QosClass};
-use placement::node::CpuManager;
+use placement::node::CpuPolicy;
 use placement::{Bytes, Ledger, Node, plan};
 use serde::Serialize;
 
@@ -203,10 +203,10 @@ impl Trial<'_> {
     ) {
         let container = || name.to_owned();
         let exclusive = match &self.node.cpu {
-            CpuManager::Static(policy) => (Class::of(pod).demand.qos == QosClass::Guaranteed
+            CpuPolicy::Static(policy) => (Class::of(pod).demand.qos == QosClass::Guaranteed
                 && milli.is_multiple_of(1000))
             .then_some(policy),
-            CpuManager::None => None,
+            CpuPolicy::None => None,
         };
         let from = milli.div_ceil(1000);
         let step = match exclusive {

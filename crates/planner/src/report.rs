@@ -10,7 +10,7 @@ use objects::Workload;
 use objects::pod::OsName;
 use placement::demand::{MemoryKind, Role};
 use placement::memory::Block;
-use placement::node::{CpuManager, MemoryManager, Node};
+use placement::node::{CpuPolicy, MemoryPolicy, Node};
 use placement::plan::ContainerPlacement;
 use placement::rationale::{ContainerRationale, Refusal, WhyMemory};
 use placement::windows::{Affinity, Locality};
@@ -21,6 +21,7 @@ use crate::machine::layout::{lay_out, lay_out_in_blocks};
 use crate::remedy::{Remedy, remedies};
 use crate::simulate::{Obstacle, PodRef, Refused, Simulation, Strategy};
 
+pub mod picture;
 pub mod text;
 
 pub const API_VERSION: &str = "berth.dev/v1alpha1";
@@ -425,8 +426,8 @@ fn left(simulation: &Simulation<'_>, machine: usize, ledger: &Ledger) -> Left {
         requests.insert(name.clone(), rest);
     }
     let free = match &node.cpu {
-        CpuManager::Static(policy) => Some(policy.available(&ledger.cpu)),
-        CpuManager::None => None,
+        CpuPolicy::Static(policy) => Some(policy.available(&ledger.cpu)),
+        CpuPolicy::None => None,
     };
     let numa_nodes = topology.nodes().iter().enumerate().map(|(position, numa)| NodeLeft {
         numa_node: numa.id,
@@ -435,12 +436,12 @@ fn left(simulation: &Simulation<'_>, machine: usize, ledger: &Ledger) -> Left {
             .filter(|_| !numa.cpus.is_empty())
             .map(|free| free.count_common(&numa.cpus)),
         memory: match &node.memory {
-            MemoryManager::Static(_) => ledger.memory.nodes[position]
+            MemoryPolicy::Static(_) => ledger.memory.nodes[position]
                 .tables
                 .iter()
                 .map(|(kind, table)| (kind.to_string(), rounded(Bytes(table.free))))
                 .collect(),
-            MemoryManager::None => BTreeMap::new(),
+            MemoryPolicy::None => BTreeMap::new(),
         },
     });
     let numa_nodes = numa_nodes
@@ -459,7 +460,7 @@ fn left(simulation: &Simulation<'_>, machine: usize, ledger: &Ledger) -> Left {
 /// The most CPUs one node can still give to one container.
 fn largest_on_one_node(node: &Node, free: &CpuSet) -> usize {
     let topology = &node.topology;
-    let whole = matches!(&node.cpu, CpuManager::Static(p) if p.options().full_cores);
+    let whole = matches!(&node.cpu, CpuPolicy::Static(p) if p.options().full_cores);
     let of = |cpus: &CpuSet| {
         let free = free & cpus;
         if !whole {

@@ -24,6 +24,7 @@ use objects::workload::Replicas;
 use objects::{Workload, resources};
 use placement::demand::{Demand, PodUid};
 use placement::plan::ContainerPlacement;
+use placement::rationale::Refusal;
 use placement::{Ledger, plan};
 
 use crate::configured::{Amounts, Configured};
@@ -96,11 +97,19 @@ pub struct PodRef {
     pub index: u32,
 }
 
-/// What a machine answered to a pod of some class.
+/// What placing a pod of some class gave.
 #[derive(Clone, Debug)]
 enum Answer {
     Taken(StateId),
     Refused(Arc<Obstacle>),
+}
+
+/// What of a machine has not been asked for. Kept side by side for all machines: most questions
+/// about a large fleet are answered by these numbers alone.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    milli_cpus: u64,
+    memory: u64,
 }
 
 #[derive(Debug)]
@@ -170,6 +179,8 @@ pub struct Simulation<'a> {
     pub machines: Vec<FleetMachine>,
     pub refused: Vec<Refused>,
     pub work: Work,
+    /// By machine.
+    room: Vec<Room>,
     classes: Vec<Class>,
     class_ids: HashMap<String, ClassId>,
     states: Vec<State>,
@@ -249,6 +260,7 @@ impl<'a> Simulation<'a> {
             machines: Vec::new(),
             refused: Vec::new(),
             work: Work::default(),
+            room: Vec::new(),
             classes: Vec::new(),
             class_ids: HashMap::new(),
             states,
@@ -309,10 +321,27 @@ impl<'a> Simulation<'a> {
         standing.collect()
     }
 
+    /// Machines that took the same in the same order, and so look the same; by first machine.
+    #[must_use]
+    pub fn alike(&self) -> Vec<Vec<usize>> {
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        let mut by_state: HashMap<StateId, usize> = HashMap::new();
+        for (number, machine) in self.machines.iter().enumerate() {
+            let group = *by_state.entry(machine.state).or_insert(groups.len());
+            match groups.get_mut(group) {
+                Some(group) => group.push(number),
+                None => groups.push(vec![number]),
+            }
+        }
+        groups
+    }
+
     fn open(&mut self, name: String, shape: usize) {
         let state = self.empty[shape];
         self.states[state.0 as usize].machines += 1;
         self.machines.push(FleetMachine { name, shape, state, pods: Vec::new() });
+        let all = &self.shapes[shape].configured.allocatable;
+        self.room.push(Room { milli_cpus: all.milli_cpus, memory: all.memory });
     }
 
     /// Places all workloads. `spare` is the shape of machines that may be added.
@@ -348,7 +377,10 @@ impl<'a> Simulation<'a> {
 
     fn place_daemon(&mut self, workload: u32, class: ClassId, machine: usize) {
         let index = machine as u32;
-        let Err(obstacle) = self.ask(machine, class, PodRef { workload, index }) else { return };
+        if self.ask(machine, class, PodRef { workload, index }) {
+            return;
+        }
+        let Some(obstacle) = self.obstacle(machine, class) else { return };
         // A daemon set for another system is not missing here, nor one for another machine.
         if !matches!(*obstacle, Obstacle::Os { .. } | Obstacle::OtherMachine { .. }) {
             let obstacles = vec![(obstacle, machine, 1)];
@@ -370,7 +402,7 @@ impl<'a> Simulation<'a> {
         let mut start = 0;
         for index in 0..count {
             let pod = PodRef { workload, index };
-            let found = (start..self.machines.len()).find(|m| self.ask(*m, class, pod).is_ok());
+            let found = (start..self.machines.len()).find(|m| self.ask(*m, class, pod));
             start = match found {
                 Some(machine) => machine,
                 None if self.add_for(pod, class, spare, everywhere) => self.machines.len() - 1,
@@ -388,7 +420,7 @@ impl<'a> Simulation<'a> {
     ) {
         for index in 0..count {
             let pod = PodRef { workload, index };
-            let found = by_load.iter().find(|(_, m)| self.ask(*m, class, pod).is_ok()).copied();
+            let found = by_load.iter().find(|(_, m)| self.ask(*m, class, pod)).copied();
             match found {
                 Some((load, machine)) => {
                     by_load.remove(&(load, machine));
@@ -417,12 +449,13 @@ impl<'a> Simulation<'a> {
         for (workload, class) in everywhere {
             self.place_daemon(*workload, *class, machine);
         }
-        if self.ask(machine, class, pod).is_ok() {
+        if self.ask(machine, class, pod) {
             return true;
         }
         if let Some(machine) = self.machines.pop() {
             self.leave(machine.state);
         }
+        self.room.pop();
         self.refused.truncate(refused);
         false
     }
@@ -431,7 +464,7 @@ impl<'a> Simulation<'a> {
     fn refuse(&mut self, pod: PodRef, class: ClassId, count: u32, spare: Option<usize>) {
         let mut obstacles: Vec<(Arc<Obstacle>, usize, usize)> = Vec::new();
         for machine in 0..self.machines.len() {
-            let Err(obstacle) = self.ask(machine, class, pod) else { continue };
+            let Some(obstacle) = self.obstacle(machine, class) else { continue };
             match obstacles.iter_mut().find(|(known, ..)| known.reason() == obstacle.reason()) {
                 Some((.., times)) => *times += 1,
                 None => obstacles.push((obstacle, machine, 1)),
@@ -439,8 +472,7 @@ impl<'a> Simulation<'a> {
         }
         if let Some(shape) = spare {
             // The reason that counts is that of an empty machine.
-            let empty = self.empty[shape];
-            if let Err(obstacle) = self.answer(empty, class) {
+            if let Some(obstacle) = self.obstacle_in(self.empty[shape], class) {
                 obstacles = vec![(obstacle, 0, self.machines.len())];
             }
         }
@@ -452,20 +484,53 @@ impl<'a> Simulation<'a> {
     }
 
     /// Asks a machine to take a pod, which it then has.
-    fn ask(&mut self, machine: usize, class: ClassId, pod: PodRef) -> Result<(), Arc<Obstacle>> {
+    fn ask(&mut self, machine: usize, class: ClassId, pod: PodRef) -> bool {
         self.work.asked += 1;
-        if let Some(wanted) = &self.class(class).node_name
-            && *wanted != self.machines[machine].name
-        {
-            return Err(Arc::new(Obstacle::OtherMachine { wanted: wanted.clone() }));
+        let wanted = &self.classes[class.0 as usize];
+        let room = &mut self.room[machine];
+        let (milli_cpus, memory) = (wanted.need.milli_cpus, wanted.need.memory);
+        if milli_cpus > room.milli_cpus || memory > room.memory {
+            return false;
+        }
+        let named = wanted.node_name.as_ref();
+        if named.is_some_and(|name| *name != self.machines[machine].name) {
+            return false;
         }
         let from = self.machines[machine].state;
-        let to = self.answer(from, class)?;
+        let Some(to) = self.answer(from, class) else { return false };
         self.states[to.0 as usize].machines += 1;
         self.leave(from);
         self.machines[machine].state = to;
         self.machines[machine].pods.push(pod);
-        Ok(())
+        let room = &mut self.room[machine];
+        room.milli_cpus -= milli_cpus;
+        room.memory -= memory;
+        true
+    }
+
+    /// Why a machine does not take a pod; `None` if it does.
+    fn obstacle(&mut self, machine: usize, class: ClassId) -> Option<Arc<Obstacle>> {
+        let wanted = self.class(class).node_name.as_ref();
+        match wanted.filter(|name| **name != self.machines[machine].name) {
+            Some(wanted) => Some(Arc::new(Obstacle::OtherMachine { wanted: wanted.clone() })),
+            None => self.obstacle_in(self.machines[machine].state, class),
+        }
+    }
+
+    fn obstacle_in(&mut self, state: StateId, class: ClassId) -> Option<Arc<Obstacle>> {
+        let State { shape, used, .. } = &self.states[state.0 as usize];
+        let configured = &self.shapes[*shape].configured;
+        if let Some(obstacle) = without_placing(self.class(class), configured, used) {
+            return Some(Arc::new(obstacle));
+        }
+        let known = |answers: &HashMap<ClassId, Answer>| match answers.get(&class) {
+            Some(Answer::Refused(obstacle)) => Some(obstacle.clone()),
+            _ => None,
+        };
+        if !self.states[state.0 as usize].answers.contains_key(&class) {
+            self.answer(state, class);
+        }
+        known(&self.states[state.0 as usize].answers)
     }
 
     fn leave(&mut self, id: StateId) {
@@ -476,37 +541,38 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// What a machine in some state answers; computed once.
-    fn answer(&mut self, from: StateId, class: ClassId) -> Result<StateId, Arc<Obstacle>> {
+    /// The state a machine gets into by taking a pod, if it does; computed once.
+    fn answer(&mut self, from: StateId, class: ClassId) -> Option<StateId> {
         match self.states[from.0 as usize].answers.get(&class) {
-            Some(Answer::Taken(to)) => return Ok(*to),
-            Some(Answer::Refused(obstacle)) => return Err(obstacle.clone()),
+            Some(Answer::Taken(to)) => return Some(*to),
+            Some(Answer::Refused(_)) => return None,
             None => {}
         }
-        let answer = self.compute(from, class);
-        let noted = match &answer {
-            Ok(to) => Answer::Taken(*to),
-            Err(obstacle) => Answer::Refused(obstacle.clone()),
+        let State { shape, used, .. } = &self.states[from.0 as usize];
+        let configured = &self.shapes[*shape].configured;
+        // Counting again is cheaper than remembering.
+        if without_placing(&self.classes[class.0 as usize], configured, used).is_some() {
+            return None;
+        }
+        let (answer, to) = match self.compute(from, class) {
+            Ok(to) => (Answer::Taken(to), Some(to)),
+            Err(refusal) => (Answer::Refused(Arc::new(Obstacle::Placement(refusal))), None),
         };
-        self.states[from.0 as usize].answers.insert(class, noted);
-        answer
+        self.states[from.0 as usize].answers.insert(class, answer);
+        to
     }
 
-    fn compute(&mut self, from: StateId, class: ClassId) -> Result<StateId, Arc<Obstacle>> {
+    fn compute(&mut self, from: StateId, class: ClassId) -> Result<StateId, Refusal> {
         let state = &self.states[from.0 as usize];
         let (shape, depth) = (state.shape, state.depth + 1);
         let configured = &self.shapes[shape].configured;
         let wanted = &self.classes[class.0 as usize];
-        if let Some(obstacle) = without_placing(wanted, configured, &state.used) {
-            return Err(Arc::new(obstacle));
-        }
         let used = state.used.plus(&wanted.need);
         let demand = Demand { uid: uid_at(depth), ..wanted.demand.clone() };
         self.work.planned += 1;
         let ledger = self.ensure_ledger(from);
         let node = &configured.node;
-        let placement = plan(node, ledger, &demand)
-            .map_err(|refusal| Arc::new(Obstacle::Placement(refusal)))?;
+        let placement = plan(node, ledger, &demand)?;
         // A machine that is alone in a state will leave it and takes the ledger along.
         let state = &mut self.states[from.0 as usize];
         let alone = state.machines == 1 && state.parent.is_some();

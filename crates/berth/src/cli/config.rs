@@ -15,6 +15,7 @@ use planner::generate::{ReserveCpus, Wishes, generate};
 
 use super::BadInput;
 use super::input;
+use crate::terminal::{Colours, Terminal};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ConfigArgs {
@@ -106,10 +107,14 @@ pub(super) fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
             let generated = generate(&machine, &wishes(&args)?).map_err(|error| {
                 BadInput(error.to_string().lines().map(str::to_owned).collect())
             })?;
-            input::print(&generated.text, args.output_file.as_ref())?;
+            input::print(&generated.text, plain(), args.output_file.as_ref())?;
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn plain() -> Terminal {
+    Terminal::of_standard_output(Colours::Never)
 }
 
 fn check(file: &str, machines: &[String]) -> anyhow::Result<ExitCode> {
@@ -135,7 +140,7 @@ fn check(file: &str, machines: &[String]) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    input::print(&text, None)?;
+    input::print(&text, plain(), None)?;
     if mistakes.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(BadInput(mistakes).into()) }
 }
 
@@ -153,7 +158,7 @@ fn show(file: &str, machine: Option<&str>, output: Output) -> anyhow::Result<Exi
         Output::Json => view.render_json(),
         Output::Yaml => view.render_yaml(),
     };
-    input::print(&text, None)?;
+    input::print(&text, plain(), None)?;
     Ok(ExitCode::SUCCESS)
 }
 

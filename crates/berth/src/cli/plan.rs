@@ -8,16 +8,19 @@ use std::process::ExitCode;
 use objects::pod::OsName;
 use objects::{KubeletConfig, Workload};
 use placement::Bytes;
-use placement::node::CpuManager;
+use placement::node::CpuPolicy;
 use planner::configured::Configured;
 use planner::generate::{Generated, Wishes, generate};
 use planner::machine::Machine;
+use planner::picture::render_svg;
+use planner::report::picture::{page, picture};
 use planner::report::text::{Look, render};
 use planner::report::{Options, Report};
-use planner::simulate::{MOST_MACHINES, Shape, Strategy, how_many, numbered, simulate};
+use planner::simulate::{MOST_MACHINES, Shape, Simulation, Strategy, how_many, numbered, simulate};
 
-use super::input::{self, Configuration};
-use super::{BadInput, input::note};
+use super::BadInput;
+use super::input::{self, Configuration, note};
+use crate::terminal::{Colours, Terminal};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -26,6 +29,7 @@ use super::{BadInput, input::note};
     berth plan -f pods.yaml --machine \"2 sockets x 2 numa x 8 cores x 2 threads mem=64Gi\"\n  \
     berth plan -f pods.yaml --machines 100x edge.yaml --strategy spread -o json\n  \
     berth plan -f pods.yaml --machine edge.yaml --how-many\n  \
+    berth plan -f pods.yaml -o html --output-file plan.html\n  \
     kubectl get deploy -o yaml | berth plan -f - --config /var/lib/kubelet/config.yaml\n\n\
     Without --machine this machine is planned for; without --config the settings that\n\
     `berth config generate` writes are used. Machines are files (berth topology -o yaml, hwloc\n\
@@ -56,8 +60,12 @@ pub(super) struct PlanArgs {
     /// Tell every step of every decision
     #[arg(long)]
     explain: bool,
+    /// What to write
     #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
     output: Output,
+    /// When to use colours
+    #[arg(long, value_enum, default_value_t, value_name = "WHEN")]
+    color: Colours,
     /// Write there instead of to standard output
     #[arg(long, value_name = "FILE")]
     output_file: Option<PathBuf>,
@@ -65,9 +73,14 @@ pub(super) struct PlanArgs {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Output {
+    /// A table per machine
     Text,
     Json,
     Yaml,
+    /// A picture of one machine
+    Svg,
+    /// Pictures and tables, as a page that needs nothing else
+    Html,
 }
 
 fn strategy(text: &str) -> Result<Strategy, String> {
@@ -124,13 +137,30 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         simulate(&shapes, fleet(&kinds), &workloads, args.strategy)
     };
     let report = Report::new(&mut simulation, &options);
+    let terminal = match args.output_file {
+        Some(_) => Terminal::of_standard_output(Colours::Never),
+        None => Terminal::of_standard_output(args.color),
+    };
     let text = match args.output {
-        Output::Text => render(&report, Look { colour: true, explain: args.explain }),
+        Output::Text => render(&report, Look { colour: terminal.colours, explain: args.explain }),
         Output::Json => report.render_json(),
         Output::Yaml => report.render_yaml(),
+        Output::Svg => drawn(&mut simulation, &report)?,
+        Output::Html => page(&mut simulation, &report),
     };
-    input::print(&text, args.output_file.as_ref())?;
+    input::print(&text, terminal, args.output_file.as_ref())?;
     Ok(if report.summary.refused == 0 { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+/// The machine as a picture; a picture shows one.
+fn drawn(simulation: &mut Simulation<'_>, report: &Report) -> anyhow::Result<String> {
+    match report.machines.len() {
+        1 => Ok(render_svg(&picture(simulation, report, 0))),
+        n => {
+            let text = format!("-o svg shows one machine and there are {n}; -o html shows several");
+            Err(BadInput::new(text).into())
+        }
+    }
 }
 
 /// The kinds of machines asked for, and how many of each.
@@ -221,10 +251,10 @@ fn settings(configured: &Configured, config: &KubeletConfig, source: &str) -> St
         "{source}: CPU manager {}, memory manager {}, alignment {}",
         config.cpu_manager_policy, config.memory_manager_policy, config.topology_manager_policy
     );
-    if configured.node.os == OsName::Windows && configured.node.cpu == CpuManager::None {
+    if configured.node.os == OsName::Windows && configured.node.cpu == CpuPolicy::None {
         text += " (asleep unless WindowsCPUAndMemoryAffinity is on)";
     }
-    if let CpuManager::Static(policy) = &configured.node.cpu {
+    if let CpuPolicy::Static(policy) = &configured.node.cpu {
         text += &format!("; reserved CPUs {}", policy.reserved());
     }
     let total: u64 = config.reserved_memory.iter().fold(0, |sum, entry| {

@@ -14,7 +14,7 @@ use planner::configured::Configured;
 use serde_json::json;
 
 use super::{BadInput, input};
-use crate::machine_source::load_machine;
+use crate::terminal::{Colours, Terminal};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct StateArgs {
@@ -83,9 +83,13 @@ pub(super) fn run(args: StateArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
+fn say(text: &str) -> anyhow::Result<()> {
+    Ok(Terminal::of_standard_output(Colours::Never).print(text)?)
+}
+
 fn node(place: &Where) -> anyhow::Result<Node> {
     let configuration = input::configuration(&place.config)?;
-    let machine = load_machine(place.machine.as_deref())?;
+    let machine = input::machine(place.machine.as_deref())?;
     match Configured::new(&machine, &configuration.config) {
         Ok(configured) => Ok(configured.node),
         Err(findings) => {
@@ -186,7 +190,7 @@ fn show(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
             text
         }
     };
-    input::print(&text, None)?;
+    say(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -205,16 +209,16 @@ fn check(place: &Where) -> anyhow::Result<ExitCode> {
             } else {
                 ""
             };
-            input::print(&format!("{dir}: fits{note}\n"), None)?;
+            say(&format!("{dir}: fits{note}\n"))?;
             Ok(ExitCode::SUCCESS)
         }
         strict => {
             if let Err(error) = strict {
                 input::warn(&format!("{dir}: {error}"));
             }
-            input::print(&format!("{dir}: does not fit; a migration would\n"), None)?;
+            say(&format!("{dir}: does not fit; a migration would\n"))?;
             for change in &migration.changes {
-                input::print(&format!("  - {change}\n"), None)?;
+                say(&format!("  - {change}\n"))?;
             }
             input::note("berth state migrate keeps the rest and a backup");
             Ok(ExitCode::from(DOES_NOT_FIT))
@@ -228,10 +232,10 @@ fn migrate_files(place: &Where, dry_run: bool) -> anyhow::Result<ExitCode> {
     let migration = migrate(&node, &cpu, &memory);
     let dir = place.dir.display();
     for change in &migration.changes {
-        input::print(&format!("{change}\n"), None)?;
+        say(&format!("{change}\n"))?;
     }
     if migration.changes.is_empty() {
-        input::print(&format!("{dir}: fits already; nothing to do\n"), None)?;
+        say(&format!("{dir}: fits already; nothing to do\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     if dry_run {
@@ -251,6 +255,6 @@ fn migrate_files(place: &Where, dry_run: bool) -> anyhow::Result<ExitCode> {
         let path = place.dir.join(manager.file_name());
         host::files::write_atomically(&path, text.as_bytes()).context("writing failed")?;
     }
-    input::print(&format!("{dir}: migrated\n"), None)?;
+    say(&format!("{dir}: migrated\n"))?;
     Ok(ExitCode::SUCCESS)
 }

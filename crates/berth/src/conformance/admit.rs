@@ -8,7 +8,7 @@ use objects::pod::OsName;
 use placement::alignment::{Alignment, NodeLimit};
 use placement::demand::{Demand, PodUid};
 use placement::gates::Gates;
-use placement::node::{CpuManager, MemoryManager};
+use placement::node::{CpuPolicy, MemoryPolicy};
 use placement::plan::booked_and_taken_back;
 use placement::topology::Parts;
 use placement::windows::AffinityMode;
@@ -128,7 +128,7 @@ fn node(cpus: &Topology, line: &Value) -> Result<std::result::Result<Node, Strin
         Err(error) => return Ok(Err(error.to_string())),
     };
     let reserved = Quantity::parse(&string(line, "reserved_cpu_quantity")?)?;
-    let cpu = CpuManager::new(
+    let cpu = CpuPolicy::new(
         &string(line, "cpu_manager_policy")?,
         &options(line, "cpu_manager_options")?,
         Some(&reserved),
@@ -148,7 +148,7 @@ fn node(cpus: &Topology, line: &Value) -> Result<std::result::Result<Node, Strin
         *sum = sum.checked_add(amount).context("sum of reserved memory")?;
     }
     let policy = string(line, "memory_manager_policy")?;
-    let memory = match MemoryManager::new(&policy, os, &entries, &expected, &topology) {
+    let memory = match MemoryPolicy::new(&policy, os, &entries, &expected, &topology) {
         Ok(memory) => memory,
         Err(error) => return Ok(Err(error.to_string())),
     };

@@ -9,7 +9,7 @@ use placement::alignment::AlignmentPolicy;
 use placement::cpu::options::CpuOptions;
 use placement::cpu::{CpuLedger, Reservation, StaticCpus};
 use placement::gates::Gates;
-use placement::node::{CpuManager, CpuManagerError};
+use placement::node::{CpuPolicy, CpuPolicyError};
 use serde_json::Value;
 
 use super::fields::{
@@ -92,7 +92,7 @@ fn new_manager(topology: &Topology, line: &Value) -> Result<Vec<Difference>> {
     let reserved = line.get("reserved_cpu_quantity").and_then(Value::as_str);
     let reserved = reserved.map(Quantity::parse).transpose()?;
     let name = string(line, "topology_manager_policy")?;
-    let manager: Result<CpuManager, CpuManagerError> = CpuManager::new(
+    let manager: Result<CpuPolicy, CpuPolicyError> = CpuPolicy::new(
         line.get("policy").and_then(Value::as_str).unwrap_or_default(),
         &options(line, "options")?,
         reserved.as_ref(),

@@ -6,5 +6,6 @@ mod distribution;
 mod exhaustive;
 mod machines;
 mod merging;
+mod spreading;
 mod takeover;
 mod walks;

@@ -1,7 +1,7 @@
 //! State files that no longer fit: found out, explained, and migrated without losing what is good.
 
 use placement::demand::{PodUid, QosClass, Role};
-use placement::node::CpuManager;
+use placement::node::CpuPolicy;
 use placement::state_file::{CpuState, MemoryState};
 use placement::takeover::{Change, CpuFault, migrate, states_of, take_over};
 use placement::{CpuSet, Ledger, Node, NumaId, plan};
@@ -66,12 +66,12 @@ fn a_cpu_that_went_offline_is_named_and_only_its_owner_loses_something() {
 fn a_larger_reservation_takes_cpus_back_from_their_owner() {
     let before = small_node();
     let (cpu, memory) = states_of(&before, &busy(&before));
-    let CpuManager::Static(policy) = &before.cpu else { unreachable!() };
+    let CpuPolicy::Static(policy) = &before.cpu else { unreachable!() };
     let owner = cpu.entries["pod1"]["c0"].clone();
     let mut more = policy.reserved().clone();
     more.union_with(&owner);
     let after = Node {
-        cpu: CpuManager::new(
+        cpu: CpuPolicy::new(
             "static",
             &Default::default(),
             Some(&objects::Quantity::from_i64(

@@ -11,7 +11,7 @@ use placement::demand::{
 };
 use placement::gates::Gates;
 use placement::memory::reserve::Entry;
-use placement::node::{CpuManager, MemoryManager};
+use placement::node::{CpuPolicy, MemoryPolicy};
 use placement::state_file::{CpuState, MemoryState};
 use placement::takeover::{states_of, take_over};
 use placement::windows::AffinityMode;
@@ -94,7 +94,7 @@ pub(crate) fn node(topology: &Topology, settings: &Settings) -> Option<Node> {
     let alignment =
         Alignment::new(policy, scope.name(), &closest, &Gates::ALL, topology, NodeLimit::None)
             .unwrap();
-    let cpu = CpuManager::new(
+    let cpu = CpuPolicy::new(
         "static",
         &options,
         Some(&Quantity::parse("2").unwrap()),
@@ -108,7 +108,7 @@ pub(crate) fn node(topology: &Topology, settings: &Settings) -> Option<Node> {
     let limits: BTreeMap<String, Quantity> =
         [("memory".to_owned(), Quantity::parse("1Gi").unwrap())].into();
     let entry = Entry { numa_node: 0, limits: limits.clone() };
-    let memory = MemoryManager::new(policy, os, &[entry], &limits, topology).unwrap();
+    let memory = MemoryPolicy::new(policy, os, &[entry], &limits, topology).unwrap();
     let affinity_mode = if settings.union { AffinityMode::Union } else { AffinityMode::CpuOnly };
     Some(Node { topology: topology.clone(), os, cpu: cpu.ok()?, memory, alignment, affinity_mode })
 }
@@ -143,7 +143,7 @@ pub(crate) fn demand(pod: usize, containers: &[(Role, i64, u64, u64)], qos: QosC
 
 /// What must hold in every state.
 fn sound(node: &Node, ledger: &Ledger, active: &BTreeMap<usize, Demand>, exact: bool) {
-    let CpuManager::Static(policy) = &node.cpu else { unreachable!() };
+    let CpuPolicy::Static(policy) = &node.cpu else { unreachable!() };
     let mut seen = CpuSet::new();
     for (uid, containers) in &ledger.cpu.assignments {
         let demand = active.values().find(|d| d.uid == *uid).expect("only active pods have CPUs");

@@ -11,7 +11,7 @@ use placement::cpu::StaticCpusError;
 use placement::cpu::options::{self, OptionsError};
 use placement::memory::StaticMemoryError;
 use placement::memory::reserve::ReserveError;
-use placement::node::{CpuManagerError, MemoryManagerError};
+use placement::node::{CpuPolicyError, MemoryPolicyError};
 use placement::{Bytes, CpuSet, NumaId, Topology};
 
 use super::{Finding, total_memory};
@@ -46,30 +46,30 @@ pub(super) fn memory_policy_of(os: OsName) -> &'static str {
     }
 }
 
-pub(super) fn is_about_reservation(error: &CpuManagerError) -> bool {
+pub(super) fn is_about_reservation(error: &CpuPolicyError) -> bool {
     matches!(
         error,
-        CpuManagerError::NothingReserved
-            | CpuManagerError::Static(
+        CpuPolicyError::NothingReserved
+            | CpuPolicyError::Static(
                 StaticCpusError::Reserve { .. } | StaticCpusError::UnknownReserved(_)
             )
     )
 }
 
 pub(super) fn on_cpus(
-    error: &CpuManagerError,
+    error: &CpuPolicyError,
     topology: &Topology,
     config: &KubeletConfig,
 ) -> Finding {
     const POLICY: &str = "cpuManagerPolicy";
     const OPTIONS: &str = "cpuManagerPolicyOptions";
     match error {
-        CpuManagerError::UnknownPolicy(_) => finding(POLICY, error, "write none or static"),
-        CpuManagerError::ReservationUnknown | CpuManagerError::NothingReserved => {
+        CpuPolicyError::UnknownPolicy(_) => finding(POLICY, error, "write none or static"),
+        CpuPolicyError::ReservationUnknown | CpuPolicyError::NothingReserved => {
             let remedy = format!("write reservedSystemCPUs: \"{}\"", suggested_cpus(topology));
             finding(POLICY, error, remedy)
         }
-        CpuManagerError::Static(inner) => match inner {
+        CpuPolicyError::Static(inner) => match inner {
             StaticCpusError::Options(inner) => match inner {
                 OptionsError::Unknown(name) => {
                     let known = options::NAMES.join(", ");
@@ -131,7 +131,7 @@ pub(super) fn on_cpus(
 }
 
 pub(super) fn on_memory(
-    error: &MemoryManagerError,
+    error: &MemoryPolicyError,
     machine: &Machine,
     config: &KubeletConfig,
     kept: &Quantity,
@@ -140,31 +140,31 @@ pub(super) fn on_memory(
     const RESERVED: &str = "reservedMemory";
     let topology = &machine.topology;
     match error {
-        MemoryManagerError::UnknownPolicy(_) => {
+        MemoryPolicyError::UnknownPolicy(_) => {
             let right = memory_policy_of(machine.os);
             finding(POLICY, error, format!("write None or {right}"))
         }
-        MemoryManagerError::WrongOs { instead, .. } => {
+        MemoryPolicyError::WrongOs { instead, .. } => {
             finding(POLICY, error, format!("write memoryManagerPolicy: {instead}"))
         }
-        MemoryManagerError::Reserve(ReserveError::UnknownNode(id)) => {
+        MemoryPolicyError::Reserve(ReserveError::UnknownNode(id)) => {
             let at = config.reserved_memory.iter().position(|e| i64::from(e.numa_node) == *id);
             let path = FieldPath::of(RESERVED).index(at.unwrap_or(0)).child("numaNode");
             let ids: Vec<String> = topology.nodes().iter().map(|n| n.id.to_string()).collect();
             let remedy = format!("the machine has NUMA nodes {}", ids.join(", "));
             Finding { path, message: error.to_string(), remedy: Some(remedy) }
         }
-        MemoryManagerError::Reserve(ReserveError::NotEqual { kind, .. }) => {
+        MemoryPolicyError::Reserve(ReserveError::NotEqual { kind, .. }) => {
             let remedy = match kind.as_str() {
                 resources::MEMORY => right_shares(machine, config, kept),
                 _ => format!("{kind} cannot be reserved: leave it out of reservedMemory"),
             };
             finding(RESERVED, error, remedy)
         }
-        MemoryManagerError::Reserve(ReserveError::NotExact) => {
+        MemoryPolicyError::Reserve(ReserveError::NotExact) => {
             finding(RESERVED, error, "write whole bytes, such as 1Gi")
         }
-        MemoryManagerError::Static(StaticMemoryError::NothingReserved) => {
+        MemoryPolicyError::Static(StaticMemoryError::NothingReserved) => {
             let usual = Bytes(reservation::usual_memory(topology));
             let remedy =
                 format!("write systemReserved: {{memory: {usual}}} and reservedMemory to match");

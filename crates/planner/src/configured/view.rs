@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use objects::pod::OsName;
 use objects::{KubeletConfig, Quantity, resources};
-use placement::node::{CpuManager, MemoryManager};
+use placement::node::{CpuPolicy, MemoryPolicy};
 use placement::{Bytes, CpuSet, NumaId};
 use serde::Serialize;
 
@@ -61,8 +61,8 @@ impl View {
         let topology = &node.topology;
         let ledger = node.empty_ledger();
         let policy = match &node.cpu {
-            CpuManager::Static(policy) => Some(policy),
-            CpuManager::None => None,
+            CpuPolicy::Static(policy) => Some(policy),
+            CpuPolicy::None => None,
         };
         let free = policy.map(|policy| policy.allocatable(topology));
         let all = &configured.allocatable;
@@ -86,12 +86,12 @@ impl View {
             cpus: numa.cpus.clone(),
             exclusive_cpus: free.as_ref().map(|free| free.count_common(&numa.cpus)),
             memory: match &node.memory {
-                MemoryManager::Static(_) => ledger.memory.nodes[position]
+                MemoryPolicy::Static(_) => ledger.memory.nodes[position]
                     .tables
                     .iter()
                     .map(|(kind, table)| (kind.to_string(), Bytes(table.free).to_string()))
                     .collect(),
-                MemoryManager::None => BTreeMap::new(),
+                MemoryPolicy::None => BTreeMap::new(),
             },
         });
         View {
@@ -103,8 +103,8 @@ impl View {
             },
             cpu_manager_policy_options: config.cpu_manager_policy_options.clone(),
             memory_manager_policy: match &node.memory {
-                MemoryManager::Static(_) => config.memory_manager_policy.to_string(),
-                MemoryManager::None => "None".to_owned(),
+                MemoryPolicy::Static(_) => config.memory_manager_policy.to_string(),
+                MemoryPolicy::None => "None".to_owned(),
             },
             topology_manager_policy: node.alignment.policy.name().to_owned(),
             topology_manager_scope: node.alignment.scope.name().to_owned(),

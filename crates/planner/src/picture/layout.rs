@@ -6,6 +6,7 @@
 //! node over two sockets holds the sockets), kinds that coincide share one region, and what
 //! crosses without nesting is shown in parts. It knows nothing of pixels or columns.
 
+use objects::pod::OsName;
 use std::collections::BTreeMap;
 
 use placement::demand::MemoryKind;
@@ -14,7 +15,6 @@ use placement::windows::GroupId;
 use placement::{Bytes, CoreId, CpuId, CpuSet, NumaId};
 
 use super::{Picture, Seat};
-use objects::pod::OsName;
 
 /// What a region is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,6 +3,7 @@
 //! Main entry: [`render_svg`]. Colours and patterns are in [`style`], places in [`geometry`]. Every
 //! CPU and every piece of memory has a tooltip; what cannot be seen is told in the description.
 
+use objects::pod::OsName;
 use std::fmt::Write as _;
 
 use placement::CpuId;
@@ -12,7 +13,6 @@ use placement::windows::{GROUP_SIZE, GroupId};
 use super::escape::{shorten, xml};
 use super::layout::{Kind, Layout, NodeMemory, Use};
 use super::{Picture, Seat, words};
-use objects::pod::OsName;
 
 mod geometry;
 mod legend;

@@ -2,11 +2,11 @@
 //!
 //! Main entries: [`amount`], [`ranges`], [`shares`], [`facts`]. For people only; nothing reads them back.
 
+use objects::pod::OsName;
 use placement::Bytes;
 use placement::demand::MemoryKind;
 
 use super::{MemoryShare, Picture};
-use objects::pod::OsName;
 
 /// An amount of memory in three digits or so: `96Gi`, `31.3Gi`.
 pub(super) fn amount(bytes: Bytes) -> String {

@@ -10,7 +10,7 @@ use objects::pod::OsName;
 use super::{ContainerReport, Left, MachineReport, PodReport, RefusedReport, Report};
 
 /// With more machines than this each gets a line instead of a table.
-const MOST_TABLES: usize = 8;
+const MOST_TABLES: usize = 4;
 
 /// How a report is shown.
 #[derive(Clone, Copy, Debug, Default)]
@@ -191,6 +191,20 @@ fn container_row(pod: String, container: &ContainerReport, windows: bool) -> Row
         role => format!("{} ({role})", container.name),
     };
     let cpus = container.cpus.as_ref().map_or_else(|| "shared".to_owned(), ToString::to_string);
+    let memory = memory(container);
+    let mut cells = vec![pod, name, cpus, memory];
+    if windows {
+        let groups: Vec<String> =
+            container.affinity.iter().map(|g| format!("{}:{}", g.group, g.mask)).collect();
+        cells.push(if groups.is_empty() { "none".to_owned() } else { groups.join(" ") });
+    }
+    cells.push(container.why.clone());
+    let notes = container.explanation.iter().filter(|note| **note != container.why);
+    Row { cells, notes: notes.cloned().collect(), warning: container.warning.clone() }
+}
+
+/// Where a container's memory comes from.
+pub(super) fn memory(container: &ContainerReport) -> String {
     let memory: Vec<String> = container
         .memory
         .iter()
@@ -204,16 +218,7 @@ fn container_row(pod: String, container: &ContainerReport, windows: bool) -> Row
             format!("{}{kind} on {nodes} {}", block.size, ids.join(","))
         })
         .collect();
-    let memory = if memory.is_empty() { "any node".to_owned() } else { memory.join(" + ") };
-    let mut cells = vec![pod, name, cpus, memory];
-    if windows {
-        let groups: Vec<String> =
-            container.affinity.iter().map(|g| format!("{}:{}", g.group, g.mask)).collect();
-        cells.push(if groups.is_empty() { "none".to_owned() } else { groups.join(" ") });
-    }
-    cells.push(container.why.clone());
-    let notes = container.explanation.iter().filter(|note| **note != container.why);
-    Row { cells, notes: notes.cloned().collect(), warning: container.warning.clone() }
+    if memory.is_empty() { "any node".to_owned() } else { memory.join(" + ") }
 }
 
 fn widths(head: &[&str], rows: &[Row]) -> Vec<usize> {

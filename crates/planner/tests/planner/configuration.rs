@@ -5,7 +5,7 @@ use objects::kubelet_config::{
 };
 use objects::pod::OsName;
 use placement::Bytes;
-use placement::node::{CpuManager, MemoryManager};
+use placement::node::{CpuPolicy, MemoryPolicy};
 use planner::configured::Configured;
 use planner::generate::{GenerateError, ReserveCpus, Wishes, generate};
 use planner::machine::{Machine, shape};
@@ -100,7 +100,7 @@ fn each_mistake_has_the_kubelets_words_and_what_would_be_right() {
 fn managers_sleep_on_windows_until_the_gate_is_opened() {
     let config = "cpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\n";
     let asleep = configured("4c os=windows mem=8Gi", config).unwrap();
-    assert_eq!(asleep.node.cpu, CpuManager::None);
+    assert_eq!(asleep.node.cpu, CpuPolicy::None);
     assert_eq!(
         asleep.warnings[0].to_string(),
         "cpuManagerPolicy: does nothing on Windows while the feature gate \
@@ -108,7 +108,7 @@ fn managers_sleep_on_windows_until_the_gate_is_opened() {
     );
     let gate = "featureGates: {WindowsCPUAndMemoryAffinity: true}";
     let awake = configured("4c os=windows mem=8Gi", &format!("{config}{gate}")).unwrap();
-    assert!(matches!(awake.node.cpu, CpuManager::Static(_)));
+    assert!(matches!(awake.node.cpu, CpuPolicy::Static(_)));
     assert!(awake.warnings.is_empty());
 }
 
@@ -203,7 +203,7 @@ fn example_machines() -> Vec<Machine> {
 fn every_shipped_machine_gets_a_configuration_without_wishes() {
     for machine in example_machines() {
         let generated = generate(&machine, &Wishes::default()).unwrap();
-        assert!(matches!(generated.configured.node.memory, MemoryManager::Static(_)));
+        assert!(matches!(generated.configured.node.memory, MemoryPolicy::Static(_)));
         assert_eq!(generated.configured.warnings, [], "{}", generated.text);
     }
 }
@@ -255,7 +255,7 @@ proptest! {
                     prop_assert!(warnings.is_empty(), "{:?}", warnings);
                     let configured = Configured::new(&machine, &config).unwrap();
                     let on = wishes.cpu_manager == CpuManagerPolicy::Static;
-                    let is_static = matches!(configured.node.cpu, CpuManager::Static(_));
+                    let is_static = matches!(configured.node.cpu, CpuPolicy::Static(_));
                     prop_assert_eq!(is_static, on);
                     if machine.os == OsName::Linux {
                         prop_assert!(configured.warnings.is_empty(), "{}", generated.text);

@@ -11,6 +11,9 @@ use planner::report::{Options, Report};
 use planner::simulate::{Shape, Simulation, Strategy, how_many, numbered, simulate};
 use proptest::prelude::*;
 
+/// CPUs by pod and container.
+type PlacedCpus = Vec<Vec<Option<CpuSet>>>;
+
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
 fn shape_of(words: &str, config: &str) -> Shape {
@@ -198,7 +201,7 @@ fn plainly(
     workloads: &[Workload],
 ) -> Vec<Vec<Vec<Option<CpuSet>>>> {
     let node = &shape.configured.node;
-    let mut fleet: Vec<(Ledger, Amounts, Vec<Vec<Option<CpuSet>>>)> =
+    let mut fleet: Vec<(Ledger, Amounts, PlacedCpus)> =
         vec![(node.empty_ledger(), Amounts::default(), Vec::new()); machines];
     for (number, workload) in workloads.iter().enumerate() {
         let Replicas::Count(count) = workload.replicas else { continue };

@@ -1,10 +1,10 @@
 //! Drawing: golden pictures, hostile labels, machines nobody has seen.
 
+use objects::pod::OsName;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use objects::pod::OsName;
 use placement::demand::MemoryKind;
 use placement::topology::{Cpu, HugePages, NodeMemory, Parts};
 use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId, Topology};

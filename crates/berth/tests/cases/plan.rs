@@ -87,6 +87,22 @@ fn every_example_gives_what_it_gave_before() {
 }
 
 #[test]
+fn pictures_show_every_container_and_need_nothing_else() {
+    let datacenter = COMMANDS[0].1;
+    let svg = String::from_utf8(berth(&format!("{datacenter} -o svg")).stdout).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("orders-db-2"), "{svg:.200}");
+    let too_much = COMMANDS.iter().find(|(name, _)| *name == "too-much").unwrap().1;
+    let html = String::from_utf8(berth(&format!("{too_much} -o html")).stdout).unwrap();
+    assert!(html.contains("trader-7") && html.contains("whole cores"), "{html:.200}");
+    assert!(!html.contains("http://") || html.contains("www.w3.org"), "{html:.200}");
+    let fleet = "plan -f examples/pods/edge.yaml --machines 12x examples/machines/edge.yaml";
+    let html = String::from_utf8(berth(&format!("{fleet} -o html")).stdout).unwrap();
+    assert!(html.contains("edge-2 … edge-12 (11 alike)"), "{html:.200}");
+    let refused = berth(&format!("{fleet} -o svg"));
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
 fn every_command_of_the_examples_readme_is_tested() {
     let readme = std::fs::read_to_string(root().join("examples/README.md")).unwrap();
     let joined = readme.replace("\\\n", " ");
@@ -151,7 +167,7 @@ fn wrong_input_is_named_with_its_place_and_ends_with_code_2() {
     check(&format!("plan -f {garbage} --machine 4c"), "error: ");
     check(&format!("plan -f examples/pods/edge.yaml --machine {garbage}"), "error: ");
     check(&format!("config check {garbage} --machine 4c"), "error: ");
-    check("plan -f examples/pods/edge.yaml --machine nowhere.yaml", "there is no file");
+    check("plan -f examples/pods/edge.yaml --machine nowhere.yaml", "there is no such file");
     check("plan -f examples/pods/edge.yaml --machine 4-cores", "write for example");
     check("plan -f nowhere.yaml", "nowhere.yaml: ");
     check("plan -f examples/pods/edge.yaml --machines 0x 4c", "from 1 to");

@@ -1,0 +1,249 @@
+//! A plan as pictures of its machines, and as a page.
+//!
+//! Main entries: [`picture`] for one machine, [`page`] for all. Drawing is
+//! [`crate::picture`]'s business; here the occupants are named and given their seats.
+
+use objects::Quantity;
+use placement::demand::MemoryKind;
+use placement::node::{CpuPolicy, MemoryPolicy};
+use placement::{Bytes, CpuSet, Ledger};
+
+use super::{ContainerReport, MachineReport, PodReport, RefusedReport, Report};
+use crate::picture::{
+    MemoryShare, Occupant, Page, Picture, RefusedRow, Seat, SeatRef, SeatRow, render_html,
+};
+use crate::simulate::Simulation;
+
+/// Pages do not show more machines than this; further ones are in the table.
+const MOST_PICTURES: usize = 24;
+
+/// One machine of a plan with the containers it has.
+#[must_use]
+pub fn picture(simulation: &mut Simulation<'_>, report: &Report, machine: usize) -> Picture {
+    seated(simulation, report, machine).0
+}
+
+/// A machine's picture, and for each pod and container the occupant it is.
+fn seated(
+    simulation: &mut Simulation<'_>,
+    report: &Report,
+    machine: usize,
+) -> (Picture, Vec<Vec<Option<usize>>>) {
+    let node = &simulation.shape_of(machine).configured.node;
+    let ledger = simulation.ledger(machine).clone();
+    let about = &report.machines[machine];
+    let mut picture = Picture {
+        title: about.name.clone(),
+        os: about.os,
+        topology: node.topology.clone(),
+        occupants: Vec::new(),
+    };
+    let mut seats: Vec<Vec<Option<usize>>> = Vec::new();
+    for pod in &about.pods {
+        let mut of_pod = Vec::new();
+        for container in &pod.containers {
+            let exclusive = container.cpus.as_ref().filter(|cpus| !passed_on(pod, container, cpus));
+            of_pod.push(exclusive.map(|cpus| {
+                let seat = Seat::Exclusive(cpus.clone());
+                picture.occupants.push(occupant(pod, container, seat));
+                picture.occupants.len() - 1
+            }));
+        }
+        seats.push(of_pod);
+    }
+    if let CpuPolicy::Static(policy) = &node.cpu {
+        let mut system = Occupant::new("system", Seat::Reserved(policy.reserved().clone()));
+        system.memory = reserved_memory(node, &ledger);
+        system.note = "reserved for the system and the kubelet".to_owned();
+        picture.occupants.push(system);
+        sharing(about, &ledger.cpu.shared, &mut picture, &mut seats);
+    }
+    (picture, seats)
+}
+
+/// Whether all CPUs of an init container went to its successors, which are drawn instead.
+fn passed_on(pod: &PodReport, container: &ContainerReport, cpus: &CpuSet) -> bool {
+    let others = pod.containers.iter().filter(|other| other.role != "init");
+    let later = others.filter_map(|other| other.cpus.as_ref());
+    let mut passed = CpuSet::new();
+    later.for_each(|more| passed.union_with(more));
+    container.role == "init" && cpus.is_subset(&passed)
+}
+
+/// Those that share, one occupant for each container of a workload.
+fn sharing(
+    about: &MachineReport,
+    pool: &CpuSet,
+    picture: &mut Picture,
+    seats: &mut [Vec<Option<usize>>],
+) {
+    let mut known: Vec<(&str, &str, &str, usize, usize)> = Vec::new();
+    for (pod, seats) in about.pods.iter().zip(seats) {
+        for (container, seat) in pod.containers.iter().zip(seats) {
+            if container.cpus.is_some() || container.role == "init" {
+                continue;
+            }
+            let key = (pod.namespace.as_str(), pod.workload.as_str(), container.name.as_str());
+            let at = match known.iter_mut().find(|(n, w, c, ..)| (*n, *w, *c) == key) {
+                Some((.., at, count)) => {
+                    *count += 1;
+                    let more = occupant(pod, container, Seat::SharedPool(CpuSet::new()));
+                    picture.occupants[*at].memory.extend(more.memory);
+                    *at
+                }
+                None => {
+                    let seat = Seat::SharedPool(pool.clone());
+                    picture.occupants.push(occupant(pod, container, seat));
+                    let at = picture.occupants.len() - 1;
+                    known.push((key.0, key.1, key.2, at, 1));
+                    at
+                }
+            };
+            *seat = Some(at);
+        }
+    }
+    for (namespace, workload, _, at, count) in known {
+        if count > 1 {
+            let name = workload.rsplit_once('/').map_or(workload, |(_, name)| name);
+            picture.occupants[at].label = format!("{} × {count}", with(namespace, name));
+        }
+    }
+}
+
+fn with(namespace: &str, name: &str) -> String {
+    match namespace {
+        "default" => name.to_owned(),
+        namespace => format!("{namespace}/{name}"),
+    }
+}
+
+fn occupant(pod: &PodReport, container: &ContainerReport, seat: Seat) -> Occupant {
+    let mut occupant = Occupant::new(with(&pod.namespace, &pod.name), seat);
+    if pod.containers.len() > 1 {
+        occupant.detail.clone_from(&container.name);
+    }
+    occupant.note.clone_from(&container.why);
+    for block in &container.memory {
+        let size = Quantity::parse(&block.size).ok().and_then(|size| size.checked_value());
+        let size = size.and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
+        // What a block takes of each of its nodes is nobody's to know; drawn as even shares.
+        let nodes = block.numa_nodes.len().max(1) as u64;
+        occupant.memory.extend(block.numa_nodes.iter().map(|node| MemoryShare {
+            node: *node,
+            kind: MemoryKind::parse(&block.resource).unwrap_or(MemoryKind::Memory),
+            amount: Bytes(size / nodes),
+        }));
+    }
+    occupant
+}
+
+fn reserved_memory(node: &placement::Node, ledger: &Ledger) -> Vec<MemoryShare> {
+    let MemoryPolicy::Static(_) = &node.memory else { return Vec::new() };
+    let nodes = node.topology.nodes().iter().zip(&ledger.memory.nodes);
+    let shares = nodes.flat_map(|(numa, state)| {
+        state.tables.iter().map(|(kind, table)| MemoryShare {
+            node: numa.id,
+            kind: *kind,
+            amount: Bytes(table.system_reserved),
+        })
+    });
+    shares.filter(|share| share.amount.0 > 0).collect()
+}
+
+/// The whole plan as a page: machines that are alike are drawn once.
+#[must_use]
+pub fn page(simulation: &mut Simulation<'_>, report: &Report) -> String {
+    let groups = simulation.alike();
+    let mut pictures = Vec::new();
+    let mut rows: Vec<SeatRow> = Vec::new();
+    for group in &groups {
+        let Some((first, rest)) = group.split_first() else { continue };
+        let (mut drawn, seats) = seated(simulation, report, *first);
+        if let Some(last) = rest.last() {
+            let last = &report.machines[*last].name;
+            drawn.title = format!("{} … {last} ({} alike)", drawn.title, group.len());
+        }
+        let shown = pictures.len() < MOST_PICTURES;
+        for machine in group {
+            let seat = |pod: usize, container: usize| {
+                let occupant = seats[pod][container].filter(|_| shown && machine == first)?;
+                Some(SeatRef { picture: pictures.len(), occupant })
+            };
+            rows.extend(machine_rows(report, *machine, seat));
+        }
+        if shown {
+            pictures.push(drawn);
+        }
+    }
+    let summary = &report.summary;
+    let machines = summary.machines;
+    let verdict = match summary.refused {
+        0 => format!("All {} pods have their place on {machines} machine(s).", summary.pods),
+        refused => format!(
+            "{} of {} pods have their place on {machines} machine(s); {refused} were refused.",
+            summary.placed, summary.pods
+        ),
+    };
+    let page = Page {
+        title: "Plan".to_owned(),
+        verdict,
+        seated: rows,
+        refused: report.refused.iter().map(refused_row).collect(),
+    };
+    render_html(&pictures, &page)
+}
+
+fn machine_rows(
+    report: &Report,
+    machine: usize,
+    seat: impl Fn(usize, usize) -> Option<SeatRef>,
+) -> Vec<SeatRow> {
+    let about = &report.machines[machine];
+    let mut rows = Vec::new();
+    for (number, pod) in about.pods.iter().enumerate() {
+        for (index, container) in pod.containers.iter().enumerate() {
+            let groups: Vec<String> = container
+                .affinity
+                .iter()
+                .map(|group| format!("group {}: {}", group.group, group.mask))
+                .collect();
+            let cpus = match &container.cpus {
+                Some(cpus) => cpus.to_string(),
+                None => "shared".to_owned(),
+            };
+            rows.push(SeatRow {
+                pod: with(&pod.namespace, &pod.name),
+                container: container.name.clone(),
+                machine: match report.machines.len() {
+                    1 => String::new(),
+                    _ => about.name.clone(),
+                },
+                cpus: if groups.is_empty() {
+                    cpus
+                } else {
+                    format!("{cpus} ({})", groups.join(", "))
+                },
+                memory: super::text::memory(container),
+                why: match &container.warning {
+                    Some(warning) => format!("{}. Warning: {warning}", container.why),
+                    None => container.why.clone(),
+                },
+                seat: seat(number, index),
+            });
+        }
+    }
+    rows
+}
+
+fn refused_row(refused: &RefusedReport) -> RefusedRow {
+    let more = match refused.count {
+        1 => String::new(),
+        count => format!(" and {} more like it", count - 1),
+    };
+    let detail = refused.detail.as_ref().map(|detail| format!(" ({detail})")).unwrap_or_default();
+    RefusedRow {
+        pod: format!("{}{more}", with(&refused.namespace, &refused.name)),
+        reason: format!("{}: {}{detail}", refused.reason, refused.message),
+        remedies: refused.remedies.iter().map(|remedy| remedy.text.clone()).collect(),
+    }
+}

@@ -1,0 +1,9 @@
+//! Kubelet configurations: a configuration or everything that is wrong with it.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    let _ = objects::kubelet_config::read(text);
+});
