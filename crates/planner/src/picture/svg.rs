@@ -298,7 +298,7 @@ impl Canvas<'_> {
         let place = format!("x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"2\"");
         let _ = write!(self.out, "<rect {place}/>");
         if let Some(pattern) = pattern(used) {
-            let _ = write!(self.out, "<rect class=\"v{pattern}\" {place}/>");
+            let _ = write!(self.out, "<rect class=\"v v{pattern}\" {place}/>");
         }
         if scale.id_font > 0 {
             let (font, base) = (scale.id_font, y + (height + scale.id_font) / 2 - 1);
@@ -413,7 +413,7 @@ impl Canvas<'_> {
             self.open(used);
             let _ = write!(self.out, "<title>{}</title>{}", xml(&tooltip), place(""));
             if let Some(pattern) = pattern(used) {
-                self.out.push_str(&place(&format!(" class=\"v{pattern}\"")));
+                self.out.push_str(&place(&format!(" class=\"v v{pattern}\"")));
             }
             if piece.huge.is_some() && piece.held.is_none() {
                 self.out.push_str(&place(" class=\"hp\""));
@@ -502,7 +502,7 @@ pub(super) fn chip(number: usize, out: &mut String) {
          <g class=\"o{colour}\"><rect width=\"18\" height=\"18\" rx=\"3\"/>"
     );
     if let Some(pattern) = pattern(Use::Exclusive(number)) {
-        let _ = write!(out, "<rect class=\"v{pattern}\" width=\"18\" height=\"18\" rx=\"3\"/>");
+        let _ = write!(out, "<rect class=\"v v{pattern}\" width=\"18\" height=\"18\" rx=\"3\"/>");
     }
     out.push_str("</g></svg>");
 }

@@ -48,7 +48,7 @@ fn draw_entry(canvas: &mut Canvas<'_>, entry: &Entry, x: u32, y: u32, width: u32
     canvas.open(entry.used);
     canvas.rect("", [x, y + 2, 24, 26], 4);
     if let Some(pattern) = pattern(entry.used) {
-        canvas.rect(&format!("v{pattern}"), [x, y + 2, 24, 26], 4);
+        canvas.rect(&format!("v v{pattern}"), [x, y + 2, 24, 26], 4);
     }
     if let (Use::Exclusive(number), true) = (entry.used, canvas.plane.scale.letters) {
         let letter = text::letter(number);

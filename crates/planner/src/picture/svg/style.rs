@@ -65,6 +65,7 @@ font-variant-numeric:tabular-nums}
 .berth .v1{fill:url(#berth-over1)!important}
 .berth .v2{fill:url(#berth-over2)!important}
 .berth .v3{fill:url(#berth-over3)!important}
+.berth .v~text{paint-order:stroke;stroke-width:3.5px;stroke-linejoin:round}
 .berth .sh rect{fill:url(#berth-shared)}
 .berth .re rect{fill:url(#berth-reserved)}
 .berth .hp{fill:url(#berth-huge)}
@@ -116,7 +117,8 @@ fn tones(css: &mut String, scheme: usize) {
         let (ground, letters) = (colours[2 * scheme], colours[2 * scheme + 1]);
         let _ = writeln!(
             css,
-            ".berth .o{number} rect{{fill:{ground}}}.berth .o{number} text{{fill:{letters}}}"
+            ".berth .o{number} rect{{fill:{ground}}}.berth .o{number} text{{fill:{letters}}}\
+             .berth .o{number} .v~text{{stroke:{ground}}}"
         );
     }
 }
