@@ -185,3 +185,19 @@ fn completions_know_the_commands() {
         assert!(text.contains("how-many"), "{shell}");
     }
 }
+
+#[test]
+fn the_picture_in_the_readme_is_what_the_command_draws() {
+    let drawn = berth(
+        "plan -f examples/pods/datacenter.yaml --machine examples/machines/epyc-2s-nps4.yaml \
+         --config examples/kubelet/datacenter.yaml -o svg",
+    );
+    assert!(drawn.status.success(), "{}", String::from_utf8_lossy(&drawn.stderr));
+    let path = root().join("docs/images/plan.svg");
+    if std::env::var_os("BERTH_BLESS").is_some() {
+        std::fs::write(&path, &drawn.stdout).unwrap();
+    }
+    // A checkout may have turned line ends.
+    let kept = String::from_utf8(std::fs::read(&path).unwrap()).unwrap().replace("\r\n", "\n");
+    assert_eq!(String::from_utf8_lossy(&drawn.stdout).replace("\r\n", "\n"), kept);
+}
