@@ -56,8 +56,7 @@ fn node(topology: Topology, policy: &str, closest: bool) -> Node {
         .into_iter()
         .collect();
     let alignment =
-        Alignment::new(policy, "container", &options, &Gates::ALL, &topology, NodeLimit::None)
-            .unwrap();
+        Alignment::new(policy, "container", &options, &topology, NodeLimit::None).unwrap();
     let cpu = CpuPolicy::new(
         "static",
         &BTreeMap::new(),

@@ -13,7 +13,6 @@ use thiserror::Error;
 use crate::affinity::merge::merge;
 use crate::affinity::search::Fit;
 use crate::affinity::{Family, Hint};
-use crate::gates::Gates;
 use crate::go_text::{ParseError, parse_bool, parse_int};
 use crate::topology::Topology;
 
@@ -103,10 +102,6 @@ pub enum AlignmentError {
     UnknownScope(String),
     #[error("unknown Topology Manager Policy option: {0:?}")]
     UnknownOption(String),
-    #[error("Topology Manager Policy Alpha-level Options not enabled, but option {0:?} provided")]
-    AlphaOption(String),
-    #[error("Topology Manager Policy Beta-level Options not enabled, but option {0:?} provided")]
-    BetaOption(String),
     #[error("bad value for option {option:?}: {error}")]
     BadValue { option: String, error: ParseError },
     #[error("unable to convert policy option to integer {option:?}: {error}")]
@@ -123,12 +118,12 @@ pub const PREFER_CLOSEST: &str = "prefer-closest-numa-nodes";
 pub const MAX_NODES_OPTION: &str = "max-allowable-numa-nodes";
 
 impl Alignment {
-    /// Checks a configuration in the kubelet's order, so that the first error is the same.
+    /// Checks a configuration in the kubelet's order, so that the first error is the same. Both
+    /// options are generally available, so no feature gate has a say.
     pub fn new(
         policy: &str,
         scope: &str,
         options: &BTreeMap<String, String>,
-        gates: &Gates,
         topology: &Topology,
         limit: NodeLimit,
     ) -> Result<Alignment, AlignmentError> {
@@ -136,7 +131,6 @@ impl Alignment {
         if parsed == Some(AlignmentPolicy::None) {
             return Ok(Alignment::default());
         }
-        let _ = gates; // Both options are generally available; no gate applies to them any more.
         let mut prefer_closest = false;
         let mut most = match limit {
             NodeLimit::None => i64::MAX,

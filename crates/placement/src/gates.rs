@@ -5,12 +5,8 @@
 pub struct Gates {
     pub cpu_policy_alpha_options: bool,
     pub cpu_policy_beta_options: bool,
-    pub topology_policy_alpha_options: bool,
-    pub topology_policy_beta_options: bool,
     /// `WindowsCPUAndMemoryAffinity`: without it the managers do nothing on Windows.
     pub windows_affinity: bool,
-    /// `PodLevelResources`: pods that state resources for the whole pod are not placed.
-    pub pod_level_resources: bool,
 }
 
 impl Default for Gates {
@@ -19,10 +15,7 @@ impl Default for Gates {
         Gates {
             cpu_policy_alpha_options: false,
             cpu_policy_beta_options: true,
-            topology_policy_alpha_options: false,
-            topology_policy_beta_options: true,
             windows_affinity: false,
-            pod_level_resources: true,
         }
     }
 }
@@ -32,9 +25,6 @@ impl Gates {
     pub const ALL: Gates = Gates {
         cpu_policy_alpha_options: true,
         cpu_policy_beta_options: true,
-        topology_policy_alpha_options: true,
-        topology_policy_beta_options: true,
         windows_affinity: true,
-        pod_level_resources: true,
     };
 }

@@ -95,7 +95,8 @@ pub enum Place {
 /// A pod that cannot be placed, with the evidence. Display is the kubelet's message.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
-    #[error("{}", topology_text(*place == Place::Pod))]
+    // The same for both scopes, as recorded.
+    #[error("Resources cannot be allocated with Topology locality")]
     NotAligned { place: Place, agreement: Agreement },
     #[error("{refusal}")]
     WholeCores { container: ContainerName, refusal: CpuRefusal },
@@ -108,12 +109,6 @@ pub enum Refusal {
         wanted: MemoryAmounts,
         agreement: Option<Agreement>,
     },
-}
-
-fn topology_text(pod: bool) -> &'static str {
-    // The kubelet at the recorded commit says the same for both scopes.
-    let _ = pod;
-    "Resources cannot be allocated with Topology locality"
 }
 
 impl Refusal {

@@ -113,10 +113,7 @@ pub fn gates(config: &KubeletConfig) -> Gates {
     Gates {
         cpu_policy_alpha_options: on(Gate::CpuManagerPolicyAlphaOptions),
         cpu_policy_beta_options: on(Gate::CpuManagerPolicyBetaOptions),
-        topology_policy_alpha_options: on(Gate::TopologyManagerPolicyAlphaOptions),
-        topology_policy_beta_options: on(Gate::TopologyManagerPolicyBetaOptions),
         windows_affinity: on(Gate::WindowsCpuAndMemoryAffinity),
-        pod_level_resources: on(Gate::PodLevelResources),
     }
 }
 
@@ -269,7 +266,6 @@ impl Check<'_> {
             &config.topology_manager_policy.to_string(),
             &config.topology_manager_scope.to_string(),
             &config.topology_manager_policy_options,
-            &self.gates,
             self.topology,
             NodeLimit::None,
         );

@@ -119,7 +119,6 @@ fn node(cpus: &Topology, line: &Value) -> Result<std::result::Result<Node, Strin
         &string(line, "topology_manager_policy")?,
         &string(line, "topology_manager_scope")?,
         &options(line, "topology_manager_options")?,
-        &Gates::ALL,
         &topology,
         NodeLimit::Kubelet,
     );

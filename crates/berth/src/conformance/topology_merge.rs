@@ -3,7 +3,6 @@
 use anyhow::{Context as _, Result};
 use placement::affinity::{Family, Hint};
 use placement::alignment::{Alignment, NodeLimit};
-use placement::gates::Gates;
 use placement::topology::{Cpu, NodeMemory, Parts};
 use placement::{Bytes, CacheId, CoreId, CpuId, NumaId, SocketId, Topology};
 use serde_json::Value;
@@ -23,7 +22,6 @@ fn compare(line: &Value) -> Result<Vec<Difference>> {
         &string(line, "policy")?,
         if merging { "container" } else { scope },
         &options(line, "options")?,
-        &Gates::ALL,
         &topology,
         if merging { NodeLimit::None } else { NodeLimit::Kubelet },
     );

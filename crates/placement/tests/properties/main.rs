@@ -2,6 +2,7 @@
 //! hold over long random walks.
 #![allow(clippy::unwrap_used, clippy::panic)] // Also outside #[test] functions: this is all test.
 
+mod allocations;
 mod distribution;
 mod exhaustive;
 mod machines;

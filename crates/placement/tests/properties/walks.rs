@@ -92,8 +92,7 @@ pub(crate) fn node(topology: &Topology, settings: &Settings) -> Option<Node> {
     let scope = if settings.scope { Scope::Pod } else { Scope::Container };
     let policy = AlignmentPolicy::NAMES[settings.policy];
     let alignment =
-        Alignment::new(policy, scope.name(), &closest, &Gates::ALL, topology, NodeLimit::None)
-            .unwrap();
+        Alignment::new(policy, scope.name(), &closest, topology, NodeLimit::None).unwrap();
     let cpu = CpuPolicy::new(
         "static",
         &options,

@@ -241,14 +241,6 @@ pub(super) fn on_alignment(error: &AlignmentError, topology: &Topology) -> Findi
             let remedy = format!("there are prefer-closest-numa-nodes and {MAX_NODES_OPTION}");
             option(OPTIONS, name, error, remedy)
         }
-        AlignmentError::AlphaOption(name) => {
-            let remedy = "write featureGates: {TopologyManagerPolicyAlphaOptions: true}";
-            option(OPTIONS, name, error, remedy.to_owned())
-        }
-        AlignmentError::BetaOption(name) => {
-            let remedy = "write featureGates: {TopologyManagerPolicyBetaOptions: true}";
-            option(OPTIONS, name, error, remedy.to_owned())
-        }
         AlignmentError::BadValue { option: name, .. } => {
             option(OPTIONS, name, error, "write \"true\" or \"false\"".to_owned())
         }
