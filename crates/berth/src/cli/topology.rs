@@ -12,6 +12,7 @@ use host::tree::Directory;
 use planner::machine::file::{render_json, render_yaml};
 use planner::picture::{Picture, render_svg, render_text};
 
+use super::BadInput;
 use crate::machine_source::{Source, load_machine, sysfs};
 use crate::terminal::{Colours, Terminal};
 
@@ -89,7 +90,8 @@ pub(super) fn run(args: &TopologyArgs) -> anyhow::Result<ExitCode> {
         capture(args)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let machine = load_machine(args.from.as_deref())?;
+    let machine =
+        load_machine(args.from.as_deref()).map_err(|error| BadInput::new(format!("{error:#}")))?;
     let terminal = Terminal::of_standard_output(args.color);
     let mut picture = Picture::new(&machine);
     if picture.title.is_empty() {
