@@ -10,7 +10,9 @@ pub mod kubelet_config;
 pub mod pod;
 pub mod quantity;
 pub mod resources;
+pub mod schema;
 mod suggest;
+pub mod timestamp;
 pub mod workload;
 pub mod yaml;
 
