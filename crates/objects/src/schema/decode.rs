@@ -242,9 +242,8 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
                 Ok(Value::from(value))
             }
             Shape::IntOrString => {
-                let detail = format!(
-                    "json: cannot unmarshal number {value} into Go value of type int32"
-                );
+                let detail =
+                    format!("json: cannot unmarshal number {value} into Go value of type int32");
                 Err(self.decoder.value_error(detail))
             }
             Shape::Quantity => quantity(self.decoder, &value.to_string()),

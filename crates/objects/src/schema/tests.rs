@@ -78,7 +78,8 @@ fn values_take_the_form_go_would_write() {
 #[test]
 fn unknown_and_repeated_fields_are_dropped_and_named_in_order() {
     let (schema, id) = small();
-    let text = br#"{"flag":true,"x":1,"x":{"y":2},"parts":[{"name":"a","z":0,"name":"b"}],"flag":true,
+    let text =
+        br#"{"flag":true,"x":1,"x":{"y":2},"parts":[{"name":"a","z":0,"name":"b"}],"flag":true,
                     "limits":{"cpu":"1","cpu":"2"},"state":{"raw":{"q":1,"q":2}}}"#;
     let decoded = schema.decode(id, text).unwrap();
     assert_eq!(
@@ -100,7 +101,10 @@ fn unknown_and_repeated_fields_are_dropped_and_named_in_order() {
 #[test]
 fn wrong_types_name_the_field_and_the_type() {
     for (given, said) in [
-        (json!({"flag": "yes"}), "cannot unmarshal string into Go struct field Thing.flag of type bool"),
+        (
+            json!({"flag": "yes"}),
+            "cannot unmarshal string into Go struct field Thing.flag of type bool",
+        ),
         (
             json!({"parts": [{"name": "a", "count": "1"}]}),
             "cannot unmarshal string into Go struct field Part.parts.count of type int32",
@@ -109,7 +113,10 @@ fn wrong_types_name_the_field_and_the_type() {
             json!({"parts": [{"count": 3_000_000_000_i64}]}),
             "cannot unmarshal number 3000000000 into Go struct field Part.parts.count of type int32",
         ),
-        (json!({"parts": {}}), "cannot unmarshal object into Go struct field Thing.parts of type []v1.Part"),
+        (
+            json!({"parts": {}}),
+            "cannot unmarshal object into Go struct field Thing.parts of type []v1.Part",
+        ),
         (
             json!({"limits": ["a"]}),
             "cannot unmarshal array into Go struct field Thing.limits of type map[string]resource.Quantity",
