@@ -10,6 +10,7 @@ pub mod kubelet_config;
 pub mod pod;
 pub mod quantity;
 pub mod resources;
+pub mod selector;
 mod suggest;
 pub mod workload;
 pub mod yaml;
