@@ -14,6 +14,7 @@ pub mod quantity;
 pub mod resources;
 pub mod rules;
 pub mod schema;
+pub mod selector;
 mod suggest;
 pub mod timestamp;
 pub mod workload;
