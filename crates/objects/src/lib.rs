@@ -3,6 +3,8 @@
 //! Everything here is a value or a pure function over text: no files, no clock, no log. Readers
 //! ([`yaml`]) collect every problem with its place instead of stopping at the first.
 
+pub mod catalog;
+pub mod cursor;
 pub mod duration;
 pub mod feature_gates;
 pub mod field;
@@ -10,7 +12,11 @@ pub mod kubelet_config;
 pub mod pod;
 pub mod quantity;
 pub mod resources;
+pub mod rules;
+pub mod schema;
+pub mod selector;
 mod suggest;
+pub mod timestamp;
 pub mod workload;
 pub mod yaml;
 

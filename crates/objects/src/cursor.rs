@@ -1,0 +1,318 @@
+//! Walking an object for validation: [`Cursor`] is a value and the way to it, [`Causes`] collects
+//! what is wrong in the form API answers carry it.
+//!
+//! A cursor at an absent field is a cursor at `null`, so that a walk needs no `if let` per step.
+//! The path is a chain of borrowed steps; text is made only when there is something to report.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// A value in an object, and where it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Cursor<'a> {
+    value: &'a Value,
+    parent: Option<&'a Cursor<'a>>,
+    step: Step<'a>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step<'a> {
+    Field(&'a str),
+    Key(&'a str),
+    Index(usize),
+}
+
+static NULL: Value = Value::Null;
+
+impl<'a> Cursor<'a> {
+    /// The top of an object, or of a part of one that is at `path` of it (may be empty).
+    #[must_use]
+    pub fn top(value: &'a Value, path: &'a str) -> Cursor<'a> {
+        Cursor { value, parent: None, step: Step::Field(path) }
+    }
+
+    #[must_use]
+    pub fn field(&'a self, name: &'a str) -> Cursor<'a> {
+        let value = self.value.get(name).unwrap_or(&NULL);
+        Cursor { value, parent: Some(self), step: Step::Field(name) }
+    }
+
+    /// The same value under a map key: `[key]`.
+    #[must_use]
+    pub fn key(&'a self, key: &'a str) -> Cursor<'a> {
+        let value = self.value.get(key).unwrap_or(&NULL);
+        Cursor { value, parent: Some(self), step: Step::Key(key) }
+    }
+
+    #[must_use]
+    pub fn index(&'a self, index: usize) -> Cursor<'a> {
+        let value = self.value.get(index).unwrap_or(&NULL);
+        Cursor { value, parent: Some(self), step: Step::Index(index) }
+    }
+
+    /// The items of a list; none if it is no list.
+    pub fn items(&'a self) -> impl Iterator<Item = Cursor<'a>> {
+        let items = self.value.as_array().map(Vec::as_slice).unwrap_or_default();
+        let cursor =
+            |(index, value)| Cursor { value, parent: Some(self), step: Step::Index(index) };
+        items.iter().enumerate().map(cursor)
+    }
+
+    /// The entries of a map, by key; none if it is no map.
+    pub fn entries(&'a self) -> impl Iterator<Item = (&'a str, Cursor<'a>)> {
+        self.value.as_object().into_iter().flatten().map(|(key, value)| {
+            (key.as_str(), Cursor { value, parent: Some(self), step: Step::Key(key) })
+        })
+    }
+
+    #[must_use]
+    pub fn value(&self) -> &'a Value {
+        self.value
+    }
+
+    /// Whether there is anything: not absent and not `null`.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        !self.value.is_null()
+    }
+
+    /// The text; empty where there is none.
+    #[must_use]
+    pub fn text(&self) -> &'a str {
+        self.value.as_str().unwrap_or_default()
+    }
+
+    #[must_use]
+    pub fn int(&self) -> Option<i64> {
+        self.value.as_i64()
+    }
+
+    #[must_use]
+    pub fn bool(&self) -> Option<bool> {
+        self.value.as_bool()
+    }
+
+    #[must_use]
+    pub fn is_true(&self) -> bool {
+        self.bool() == Some(true)
+    }
+
+    /// How many items or entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self.value {
+            Value::Array(items) => items.len(),
+            Value::Object(entries) => entries.len(),
+            _ => 0,
+        }
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// `spec.containers[0].name`.
+    #[must_use]
+    pub fn path(&self) -> String {
+        let mut chain = Vec::new();
+        let mut at = Some(self);
+        while let Some(cursor) = at {
+            chain.push(cursor.step);
+            at = cursor.parent;
+        }
+        let mut text = String::new();
+        for step in chain.iter().rev() {
+            match step {
+                Step::Field("") => {}
+                Step::Field(name) if text.is_empty() => text.push_str(name),
+                Step::Field(name) => {
+                    text.push('.');
+                    text.push_str(name);
+                }
+                Step::Key(key) => {
+                    let _ = write!(text, "[{key}]");
+                }
+                Step::Index(index) => {
+                    let _ = write!(text, "[{index}]");
+                }
+            }
+        }
+        text
+    }
+}
+
+/// One thing that is wrong, as `details.causes` of an answer lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Cause {
+    pub reason: &'static str,
+    pub message: String,
+    pub field: String,
+}
+
+/// Everything that is wrong with an object, in the order it was found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Causes(pub Vec<Cause>);
+
+impl Causes {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a cause at a place given as text.
+    pub fn add(&mut self, reason: &'static str, field: impl Into<String>, message: String) {
+        self.0.push(Cause { reason, message, field: field.into() });
+    }
+
+    pub fn required(&mut self, at: &Cursor<'_>, detail: &str) {
+        self.add("FieldValueRequired", at.path(), with_detail("Required value", detail));
+    }
+
+    /// The value there is not allowed.
+    pub fn invalid(&mut self, at: &Cursor<'_>, detail: &str) {
+        self.invalid_as(at, at.value, detail);
+    }
+
+    /// As [`Causes::invalid`], with another value shown than the one there.
+    pub fn invalid_as(&mut self, at: &Cursor<'_>, shown: impl Into<Shown>, detail: &str) {
+        let message = format!("Invalid value: {}", shown.into().0);
+        self.add("FieldValueInvalid", at.path(), with_detail(&message, detail));
+    }
+
+    pub fn forbidden(&mut self, at: &Cursor<'_>, detail: &str) {
+        self.add("FieldValueForbidden", at.path(), with_detail("Forbidden", detail));
+    }
+
+    pub fn duplicate(&mut self, at: &Cursor<'_>) {
+        self.duplicate_as(at, at.value);
+    }
+
+    pub fn duplicate_as(&mut self, at: &Cursor<'_>, shown: impl Into<Shown>) {
+        let message = format!("Duplicate value: {}", shown.into().0);
+        self.add("FieldValueDuplicate", at.path(), message);
+    }
+
+    pub fn not_supported(&mut self, at: &Cursor<'_>, supported: &[&str]) {
+        let supported: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
+        let message = format!(
+            "Unsupported value: {}: supported values: {}",
+            Shown::from(at.value).0,
+            supported.join(", ")
+        );
+        self.add("FieldValueNotSupported", at.path(), message);
+    }
+
+    pub fn not_found(&mut self, at: &Cursor<'_>) {
+        let message = format!("Not found: {}", Shown::from(at.value).0);
+        self.add("FieldValueNotFound", at.path(), message);
+    }
+
+    pub fn too_long(&mut self, at: &Cursor<'_>, max: usize) {
+        let message = format!("Too long: may not be more than {max} bytes");
+        self.add("FieldValueTooLong", at.path(), message);
+    }
+
+    pub fn too_many(&mut self, at: &Cursor<'_>, max: usize) {
+        let message = format!("Too many: {}: must have at most {max} items", at.len());
+        self.add("FieldValueTooMany", at.path(), message);
+    }
+}
+
+fn with_detail(message: &str, detail: &str) -> String {
+    if detail.is_empty() { message.to_owned() } else { format!("{message}: {detail}") }
+}
+
+/// A value as a message shows it: text quoted, everything else as JSON.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown(String);
+
+impl From<&Value> for Shown {
+    fn from(value: &Value) -> Shown {
+        match value {
+            Value::String(text) => Shown::from(text.as_str()),
+            Value::Null => Shown("null".to_owned()),
+            value => Shown(value.to_string()),
+        }
+    }
+}
+
+impl From<&str> for Shown {
+    fn from(text: &str) -> Shown {
+        Shown(go_quoted(text))
+    }
+}
+
+impl From<i64> for Shown {
+    fn from(number: i64) -> Shown {
+        Shown(number.to_string())
+    }
+}
+
+impl From<bool> for Shown {
+    fn from(value: bool) -> Shown {
+        Shown(value.to_string())
+    }
+}
+
+/// A text in Go's quotes.
+#[must_use]
+pub fn go_quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            '\u{7}' => quoted.push_str("\\a"),
+            '\u{8}' => quoted.push_str("\\b"),
+            '\u{b}' => quoted.push_str("\\v"),
+            '\u{c}' => quoted.push_str("\\f"),
+            control if u32::from(control) < 0x20 || control == '\u{7f}' => {
+                let _ = write!(quoted, "\\x{:02x}", u32::from(control));
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn causes_name_the_place_and_show_the_value() {
+        let pod = json!({"spec": {"containers": [{"name": "A\"b", "ports": [1, 2]}], "limits": {"cpu": "x"}}});
+        let top = Cursor::top(&pod, "");
+        let spec = top.field("spec");
+        let containers = spec.field("containers");
+        let mut causes = Causes::default();
+        for container in containers.items() {
+            causes.invalid(&container.field("name"), "bad");
+            causes.required(&container.field("image"), "");
+            causes.too_many(&container.field("ports"), 1);
+        }
+        let limits = spec.field("limits");
+        causes.not_supported(&limits.key("cpu"), &["1", "2"]);
+        let shown: Vec<_> =
+            causes.0.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
+        assert_eq!(
+            shown,
+            [
+                r#"spec.containers[0].name: Invalid value: "A\"b": bad"#,
+                "spec.containers[0].image: Required value",
+                "spec.containers[0].ports: Too many: 2: must have at most 1 items",
+                r#"spec.limits[cpu]: Unsupported value: "x": supported values: "1", "2""#,
+            ]
+        );
+    }
+}

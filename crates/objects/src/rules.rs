@@ -1,0 +1,85 @@
+//! What the API server does to an object between reading and storing it, kind by kind.
+//!
+//! In the order of a request: [`set_defaults`], [`prepare_create`] or [`prepare_update`] (fields
+//! a client may not set, status, generation), admission (elsewhere), [`validate_create`] or
+//! [`validate_update`], [`warnings`]. Objects are canonical values ([`crate::schema`]). Everything
+//! is a function of its arguments; other objects (quotas, limit ranges, priority classes) are
+//! admission's business.
+
+use serde_json::Value;
+
+use crate::catalog::Resource;
+use crate::cursor::Causes;
+use crate::feature_gates::FeatureGates;
+use crate::timestamp::Timestamp;
+
+/// What a rule may know beside the object.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting<'a> {
+    pub gates: &'a FeatureGates,
+    /// `--allow-privileged`.
+    pub allow_privileged: bool,
+    pub now: Timestamp,
+}
+
+/// Which part of an object a request may write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// Everything but the status.
+    Main,
+    Status,
+    /// `pods/resize`.
+    Resize,
+    /// `pods/ephemeralcontainers`.
+    EphemeralContainers,
+    /// `namespaces/finalize`.
+    Finalize,
+}
+
+/// Sets what a client left out and the API promises.
+pub fn set_defaults(resource: &Resource, object: &mut Value) {
+    let _ = (resource, object);
+}
+
+/// Clears what a client may not set on a new object and sets what the server does: generation,
+/// status.
+pub fn prepare_create(resource: &Resource, object: &mut Value, setting: &Setting<'_>) {
+    let _ = (resource, object, setting);
+}
+
+/// Puts back what a request to `part` may not change, and counts the generation on where the
+/// rest changed what the generation counts.
+pub fn prepare_update(
+    resource: &Resource,
+    object: &mut Value,
+    old: &Value,
+    part: Part,
+    setting: &Setting<'_>,
+) {
+    let _ = (resource, object, old, part, setting);
+}
+
+#[must_use]
+pub fn validate_create(resource: &Resource, object: &Value, setting: &Setting<'_>) -> Causes {
+    let _ = (resource, object, setting);
+    Causes::default()
+}
+
+#[must_use]
+pub fn validate_update(
+    resource: &Resource,
+    object: &Value,
+    old: &Value,
+    part: Part,
+    setting: &Setting<'_>,
+) -> Causes {
+    let _ = (resource, object, old, part, setting);
+    Causes::default()
+}
+
+/// What a client should hear about an object that is accepted, in `Warning` headers.
+#[must_use]
+pub fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
+    let _ = (resource, object, old);
+    Vec::new()
+}

@@ -1,0 +1,187 @@
+//! The shape of every object the API serves: [`Schema`], read from the text files in `api/`.
+//!
+//! One definition is the source of decoding ([`decode`]), canonical form, strategic merge,
+//! server-side apply, OpenAPI and `kubectl explain`. ADR 0007 says why objects are values under a
+//! schema and not one Rust struct per kind. What the values mean (defaults, validation) is not
+//! known here.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+pub mod decode;
+mod parse;
+
+pub use decode::{DecodeError, Decoded};
+pub use parse::SchemaError;
+
+/// The texts of `api/`, by file name.
+const TEXTS: &[(&str, &str)] = &[
+    ("meta_v1.api", include_str!("../api/meta_v1.api")),
+    ("core_v1.api", include_str!("../api/core_v1.api")),
+];
+
+/// Which type, in a [`Schema`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TypeId(u16);
+
+/// All types.
+#[derive(Debug, Default)]
+pub struct Schema {
+    types: Vec<Type>,
+    by_name: HashMap<String, TypeId>,
+}
+
+/// A structure: a kind or a part of one.
+#[derive(Debug, Clone, Default)]
+pub struct Type {
+    /// `io.k8s.api.core.v1`.
+    pub package: String,
+    pub name: String,
+    pub doc: String,
+    /// Server-side apply owns it as a whole.
+    pub atomic: bool,
+    /// The kind this is the top of.
+    pub kind: Option<String>,
+    /// The kind this is the list of.
+    pub list_of: Option<String>,
+    /// By name.
+    pub fields: Vec<Field>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Field {
+    pub name: String,
+    pub shape: Shape,
+    pub presence: Presence,
+    /// Must be given, as OpenAPI says it.
+    pub required: bool,
+    /// How server-side apply sees a list, map or structure here.
+    pub ownership: Ownership,
+    /// How a strategic merge patch treats it.
+    pub strategy: Strategy,
+    /// The values a string may have.
+    pub one_of: Vec<String>,
+    pub default: Option<Value>,
+    pub format: Option<String>,
+    pub doc: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shape {
+    String,
+    Bool,
+    Int32,
+    Int64,
+    Float64,
+    Quantity,
+    IntOrString,
+    /// RFC 3339, whole seconds.
+    Time,
+    /// RFC 3339 with six digits of fraction.
+    MicroTime,
+    /// Base64 text.
+    Bytes,
+    /// Any JSON.
+    Any,
+    /// The field sets of `managedFields`.
+    Fields,
+    Struct(TypeId),
+    List(Box<Shape>),
+    /// From strings.
+    Map(Box<Shape>),
+}
+
+/// When a field is written, which is how Go declares it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// Left out when zero or empty.
+    NonZero,
+    /// Left out when not given; an explicit zero stays.
+    Given,
+    /// Always written: zero, `null` or `{}`.
+    Always,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Ownership {
+    /// A list without a mark is atomic, a map or structure granular.
+    #[default]
+    Unmarked,
+    Atomic,
+    Set,
+    /// A list of structures told apart by these fields.
+    Map(Vec<String>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Strategy {
+    pub merge: bool,
+    pub merge_key: Option<String>,
+    pub retain_keys: bool,
+}
+
+impl Schema {
+    /// The schema of what Berth serves.
+    ///
+    /// # Panics
+    ///
+    /// If one of the texts built into the program is malformed, which a test rules out.
+    #[must_use]
+    #[expect(clippy::panic, reason = "the texts are constants that a test reads")]
+    pub fn served() -> &'static Schema {
+        static SERVED: LazyLock<Schema> =
+            LazyLock::new(|| Schema::parse(TEXTS).unwrap_or_else(|error| panic!("{error}")));
+        &SERVED
+    }
+
+    /// Reads texts, each with its file's name.
+    pub fn parse(texts: &[(&str, &str)]) -> Result<Schema, SchemaError> {
+        parse::parse(texts)
+    }
+
+    #[must_use]
+    pub fn get(&self, id: TypeId) -> &Type {
+        &self.types[usize::from(id.0)]
+    }
+
+    /// By full name: `io.k8s.api.core.v1.Pod`.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<TypeId> {
+        self.by_name.get(name).copied()
+    }
+
+    pub fn types(&self) -> impl Iterator<Item = (TypeId, &Type)> {
+        (0..).map(TypeId).zip(&self.types)
+    }
+}
+
+impl Type {
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        let found = self.fields.binary_search_by(|field| field.name.as_str().cmp(name));
+        found.ok().map(|index| &self.fields[index])
+    }
+
+    /// `io.k8s.api.core.v1.Pod`.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        format!("{}.{}", self.package, self.name)
+    }
+}
+
+impl Field {
+    /// Whether server-side apply owns the value as a whole.
+    #[must_use]
+    pub fn is_atomic(&self, schema: &Schema) -> bool {
+        match (&self.ownership, &self.shape) {
+            (Ownership::Atomic, _) | (Ownership::Unmarked, Shape::List(_)) => true,
+            (_, Shape::Struct(id)) => schema.get(*id).atomic,
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
