@@ -1,13 +1,15 @@
 //! What the API server does to an object between reading and storing it, kind by kind.
 //!
-//! In the order of a request: [`set_defaults`], [`prepare_create`] or [`prepare_update`] (fields
-//! a client may not set, status, generation), admission (elsewhere), [`validate_create`] or
-//! [`validate_update`], [`warnings`]. Objects are canonical values ([`crate::schema`]). Everything
+//! In the order of a request: [`set_defaults`], what admission puts in (elsewhere),
+//! [`prepare_create`] or [`prepare_update`] (fields a client may not set, status, generation),
+//! [`validate_create`] or [`validate_update`], [`warnings`], what admission refuses (elsewhere). Objects are canonical values ([`crate::schema`]). Everything
 //! is a function of its arguments; other objects (quotas, limit ranges, priority classes) are
 //! admission's business.
 
 pub mod meta;
 pub mod names;
+pub mod pod;
+pub mod pod_security;
 
 use serde_json::Value;
 
@@ -39,15 +41,25 @@ pub enum Part {
     Finalize,
 }
 
+/// Whether the resource is pods.
+fn is_pods(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.kind == "Pod"
+}
+
 /// Sets what a client left out and the API promises.
 pub fn set_defaults(resource: &Resource, object: &mut Value) {
-    let _ = (resource, object);
+    if is_pods(resource) {
+        pod::set_defaults(object);
+    }
 }
 
 /// Clears what a client may not set on a new object and sets what the server does: generation,
 /// status.
 pub fn prepare_create(resource: &Resource, object: &mut Value, setting: &Setting<'_>) {
-    let _ = (resource, object, setting);
+    meta::prepare_create(object);
+    if is_pods(resource) {
+        pod::prepare_create(object, setting);
+    }
 }
 
 /// Puts back what a request to `part` may not change, and counts the generation on where the
@@ -59,13 +71,20 @@ pub fn prepare_update(
     part: Part,
     setting: &Setting<'_>,
 ) {
-    let _ = (resource, object, old, part, setting);
+    let _ = setting;
+    meta::prepare_update(object, old);
+    if is_pods(resource) {
+        pod::prepare_update(object, old, part);
+    }
 }
 
 #[must_use]
 pub fn validate_create(resource: &Resource, object: &Value, setting: &Setting<'_>) -> Causes {
-    let _ = (resource, object, setting);
-    Causes::default()
+    let causes = match is_pods(resource) {
+        true => pod::validate_create(object, setting),
+        false => Causes::default(),
+    };
+    causes.distinct()
 }
 
 #[must_use]
@@ -76,13 +95,18 @@ pub fn validate_update(
     part: Part,
     setting: &Setting<'_>,
 ) -> Causes {
-    let _ = (resource, object, old, part, setting);
-    Causes::default()
+    let causes = match is_pods(resource) {
+        true => pod::validate_update(object, old, part, setting),
+        false => Causes::default(),
+    };
+    causes.distinct()
 }
 
 /// What a client should hear about an object that is accepted, in `Warning` headers.
 #[must_use]
 pub fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
-    let _ = (resource, object, old);
-    Vec::new()
+    match is_pods(resource) {
+        true => pod::warnings(object, old),
+        false => Vec::new(),
+    }
 }
