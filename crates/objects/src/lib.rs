@@ -9,6 +9,7 @@ pub mod duration;
 pub mod feature_gates;
 pub mod field;
 pub mod kubelet_config;
+pub mod patch;
 pub mod pod;
 pub mod quantity;
 pub mod resources;
