@@ -1,0 +1,4 @@
+//! What this crate's pure functions make of the exchanges recorded from upstream's API server.
+
+mod recorded;
+mod tables;
