@@ -18,7 +18,7 @@ use crate::accept::Wanted;
 use crate::identity::{self, Attempt, NodeMay, User};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
-use crate::request::Call;
+use crate::request::{Call, Caller};
 use crate::route::{Place, Target};
 use crate::{delete, documents, parts, read, reviews, watch, write};
 
@@ -90,6 +90,11 @@ impl Api {
     }
 
     async fn answer(&self, call: &Call) -> Result<Reply, Refusal> {
+        match call.caller {
+            Caller::Known(_) => {}
+            Caller::Nobody if identity::is_public(&call.path) => {}
+            Caller::Nobody | Caller::Pretender => return Err(Refusal::unauthorized()),
+        }
         let Some(target) = Target::parse(&call.path) else {
             return Err(Refusal::bad_request("the path is not valid"));
         };
@@ -121,10 +126,14 @@ impl Api {
 
     /// Refuses what the caller's role does not cover.
     fn authorize(&self, call: &Call, attempt: &Attempt<'_>) -> Result<(), Refusal> {
-        if identity::allows(&call.user, attempt) {
+        if call.caller == Caller::Nobody {
+            // Only what needs no credentials came this far.
             return Ok(());
         }
-        Err(denied(&call.user, attempt))
+        if identity::allows(call.user(), attempt) {
+            return Ok(());
+        }
+        Err(denied(call.user(), attempt))
     }
 
     async fn resource(&self, call: &Call, place: &Place) -> Result<Reply, Refusal> {
@@ -133,7 +142,7 @@ impl Api {
         let attempt =
             Attempt::on(verb, place.resource, part, &place.namespace, &place.name);
         self.authorize(call, &attempt)?;
-        if identity::node_may(&call.user, &attempt) == NodeMay::IfItsOwn {
+        if identity::node_may(call.user(), &attempt) == NodeMay::IfItsOwn {
             crate::node_scope::check(self, call, place, verb)?;
         }
         let wanted = Wanted::of(call.header("accept"))?;

@@ -134,7 +134,7 @@ async fn evict(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> 
         query: call.query.clone(),
         headers: call.headers.clone(),
         body: body.into_bytes().into(),
-        user: call.user.clone(),
+        caller: call.caller.clone(),
     };
     let received = incoming::read(&call_body, &expected)?;
     let eviction = received.object;

@@ -15,10 +15,30 @@ pub struct Call {
     pub query: Query,
     pub headers: HeaderMap,
     pub body: Bytes,
-    pub user: User,
+    pub caller: Caller,
+}
+
+/// Who sent a request, as far as the credentials tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Caller {
+    Known(User),
+    /// No credentials came.
+    Nobody,
+    /// Credentials came that nobody has.
+    Pretender,
 }
 
 impl Call {
+    /// The user; one without a name where there is none.
+    #[must_use]
+    pub fn user(&self) -> &User {
+        static NOBODY: User = User { name: String::new(), groups: Vec::new(), uid: String::new() };
+        match &self.caller {
+            Caller::Known(user) => user,
+            Caller::Nobody | Caller::Pretender => &NOBODY,
+        }
+    }
+
     /// The value of a header, empty if it is not there or not text.
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
@@ -31,6 +51,11 @@ impl Call {
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
+    #[must_use]
+    pub fn of(pairs: impl IntoIterator<Item = (String, String)>) -> Query {
+        Query(pairs.into_iter().collect())
+    }
+
     #[must_use]
     pub fn parse(text: &str) -> Query {
         let decode = |text: &str| {
