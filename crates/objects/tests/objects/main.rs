@@ -1,0 +1,6 @@
+//! Recorded answers of a Kubernetes API server, held against what this crate says about objects.
+
+#![allow(clippy::panic, clippy::unwrap_used)]
+
+mod recorded;
+mod schema;
