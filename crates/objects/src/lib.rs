@@ -5,6 +5,7 @@
 
 pub mod catalog;
 pub mod cursor;
+pub mod discovery;
 pub mod duration;
 pub mod feature_gates;
 pub mod field;

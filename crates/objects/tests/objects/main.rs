@@ -2,5 +2,6 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
+mod discovery;
 mod recorded;
 mod schema;

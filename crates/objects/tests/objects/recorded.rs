@@ -39,3 +39,11 @@ fn scenario(line: &str) -> Scenario {
         },
     }
 }
+
+/// The first answer of a scenario to a request for a path.
+pub(crate) fn answer(scenario: &str, path: &str) -> &'static Value {
+    let scenario = scenarios().iter().find(|s| s.id == scenario).unwrap();
+    let step = scenario.steps.iter().find(|step| step["request"]["path"] == path).unwrap();
+    let response = &step["response"];
+    response.get("body").or(response.get("body_extract")).unwrap()
+}
