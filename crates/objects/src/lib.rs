@@ -10,6 +10,7 @@ pub mod duration;
 pub mod feature_gates;
 pub mod field;
 pub mod kubelet_config;
+pub mod openapi;
 pub mod pod;
 pub mod quantity;
 pub mod resources;

@@ -3,5 +3,6 @@
 #![allow(clippy::panic, clippy::unwrap_used)]
 
 mod discovery;
+mod openapi;
 mod recorded;
 mod schema;
