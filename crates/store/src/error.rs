@@ -70,6 +70,38 @@ pub enum CommitError {
     Closed,
 }
 
+/// Why a compaction did not come to its end. Unless it was refused, the compaction point has moved, and
+/// the next compaction gives back what this one did not.
+#[derive(Clone, Debug, Error)]
+pub enum CompactError {
+    #[error("the revision is still to come; the newest is {newest}")]
+    Future { newest: Revision },
+    #[error("the store cannot be rewritten")]
+    Storage(#[from] StorageError),
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// Why there is no backup. What was at its place before is still there.
+#[derive(Clone, Debug, Error)]
+pub enum BackupError {
+    #[error("the backup cannot be written")]
+    Storage(#[from] StorageError),
+}
+
+/// Why nothing was restored.
+#[derive(Debug, Error)]
+pub enum RestoreError {
+    #[error("{} has a store already", .0.display())]
+    Exists(PathBuf),
+    #[error("the backup cannot be used")]
+    Backup(#[source] OpenError),
+    #[error("the place for the store cannot be used")]
+    Place(#[source] OpenError),
+    #[error("the store cannot be written")]
+    Storage(#[from] StorageError),
+}
+
 /// Why a watch ended.
 #[derive(Clone, Debug, Error)]
 pub enum WatchError {

@@ -8,13 +8,14 @@
 //!
 //! Bases are named after their revision, log segments are numbered without gaps.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use crate::error::{OpenError, StorageError};
 use crate::revision::Revision;
 
-pub(crate) const LOCK: &str = "lock";
+const LOCK: &str = "lock";
 
 pub(crate) fn log_path(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("{number:010}.log"))
@@ -50,6 +51,26 @@ pub(crate) fn list(directory: &Path) -> io::Result<Listing> {
     Ok(listing)
 }
 
+/// What a file is called until it is whole.
+pub(crate) fn unfinished(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".tmp");
+    name.into()
+}
+
+/// Renames within a directory, durably.
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    sync_directory(directory_of(to))
+}
+
+pub(crate) fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
+    }
+}
+
 /// Makes the names in a directory durable.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     match File::open(directory) {
@@ -58,5 +79,26 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
         // file writes the journal up to that file's creation.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+/// Makes a directory, durably, unless it is there.
+pub(crate) fn create_directory(path: &Path) -> Result<(), StorageError> {
+    let create = || {
+        fs::create_dir_all(path)?;
+        sync_directory(directory_of(path))
+    };
+    create().map_err(StorageError::io("create", path))
+}
+
+/// Keeps other processes out of a directory as long as the file is open.
+pub(crate) fn lock_directory(directory: &Path) -> Result<File, OpenError> {
+    let path = directory.join(LOCK);
+    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+    let file = file.map_err(StorageError::io("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked(directory.to_owned())),
+        Err(TryLockError::Error(error)) => Err(StorageError::io("lock", &path)(error).into()),
     }
 }

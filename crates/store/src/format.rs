@@ -159,6 +159,11 @@ pub(crate) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
+    /// A record that is about no key.
+    pub(crate) fn control(kind: RecordKind, revision: Revision) -> Self {
+        Self { kind, revision, created: revision, key: "", value: &[] }
+    }
+
     /// Whether it says what became of a key.
     pub(crate) fn is_change(&self) -> bool {
         matches!(self.kind, RecordKind::Put | RecordKind::Delete)

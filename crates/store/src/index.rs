@@ -10,7 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::entry::Entry;
-use crate::error::StorageError;
+use crate::error::{ReadError, StorageError};
 use crate::format::SegmentKind;
 use crate::revision::Revision;
 use crate::segment::Segment;
@@ -78,6 +78,17 @@ impl Index {
             revision: Revision::FIRST,
             oldest: Revision::FIRST,
         }
+    }
+
+    /// Whether everything visible at a revision, and after it, is there.
+    pub(crate) fn check(&self, revision: Revision) -> Result<(), ReadError> {
+        if revision > self.revision {
+            return Err(ReadError::Future { newest: self.revision });
+        }
+        if revision < self.oldest {
+            return Err(ReadError::Compacted { oldest: self.oldest });
+        }
+        Ok(())
     }
 
     /// The id of a segment, which gets one if it is new.
@@ -149,6 +160,63 @@ impl Index {
         Some(Place { key: key.clone(), version: *version, segment })
     }
 
+    /// Forgets, for some keys behind `after`, what is not visible at `floor` or later.
+    pub(crate) fn prune(&mut self, after: Option<&str>, floor: Revision, limit: usize) -> Pruned {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut pruned = Pruned { last: None, kept_bytes: 0 };
+        let mut gone = Vec::new();
+        for (key, versions) in self.keys.range_mut::<str, _>((from, Bound::Unbounded)).take(limit) {
+            pruned.last = Some(key.clone());
+            let newer = versions.partition_point(|version| version.revision <= floor);
+            if let Some(visible) = newer.checked_sub(1) {
+                pruned.kept_bytes += u64::from(versions[visible].length);
+                let unseen = if versions[visible].deleted() { newer } else { visible };
+                if unseen > 0 {
+                    versions.drain(..unseen);
+                    versions.shrink_to_fit();
+                }
+            }
+            if versions.is_empty() {
+                gone.push(key.clone());
+            }
+        }
+        for key in gone {
+            self.keys.remove(&key);
+        }
+        pruned
+    }
+
+    /// The segments with nothing after `revision` in them.
+    pub(crate) fn up_to(&self, revision: Revision) -> Vec<(SegmentId, Arc<Segment>)> {
+        let logs = |segment: &&Arc<Segment>| segment.header().kind == SegmentKind::Log;
+        let afters = self.segments.values().filter(logs).map(|segment| segment.header().after);
+        let last = afters.rev().find(|after| *after <= revision);
+        let obsolete = self.segments.iter().filter(|(_, segment)| match segment.header().kind {
+            SegmentKind::Log => last.is_some_and(|last| segment.header().after < last),
+            SegmentKind::Base => true,
+        });
+        obsolete.map(|(id, segment)| (*id, segment.clone())).collect()
+    }
+
+    /// Notes that a version has a second place.
+    pub(crate) fn relocate(
+        &mut self,
+        key: &str,
+        revision: Revision,
+        segment: SegmentId,
+        offset: u64,
+    ) {
+        let versions = self.keys.get_mut(key).into_iter().flatten();
+        for version in versions.filter(|version| version.revision == revision) {
+            version.segment = segment;
+            version.offset = offset;
+        }
+    }
+
+    pub(crate) fn dismiss(&mut self, segment: SegmentId) {
+        self.segments.remove(&segment);
+    }
+
     /// The log segment in which the revision after `after` is, and the last revision in it if there
     /// is a later segment.
     pub(crate) fn log_after(&self, after: Revision) -> Option<(Arc<Segment>, Option<Revision>)> {
@@ -164,6 +232,14 @@ impl Index {
         }
         None
     }
+}
+
+/// What [`Index::prune`] went through.
+pub(crate) struct Pruned {
+    /// The last key; `None` at the end.
+    pub(crate) last: Option<Arc<str>>,
+    /// The length of the records of those that are visible at the floor.
+    pub(crate) kept_bytes: u64,
 }
 
 /// The last version that is not newer than a revision.

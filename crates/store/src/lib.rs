@@ -18,6 +18,8 @@
 //!
 //! Not here: what a value means, who may read it, and when to compact.
 
+mod backup;
+mod base;
 mod commit;
 mod entry;
 mod error;
@@ -35,14 +37,18 @@ mod segment;
 mod shared;
 mod snapshot;
 mod store;
+mod sweep;
 mod sync;
 mod transaction;
 mod watch;
 mod writer;
 
-pub use commit::Commit;
+pub use commit::{Commit, Compaction};
 pub use entry::{Change, Entry, Event};
-pub use error::{CommitError, OpenError, ReadError, StorageError, WatchError};
+pub use error::{
+    BackupError, CommitError, CompactError, OpenError, ReadError, RestoreError, StorageError,
+    WatchError,
+};
 pub use revision::Revision;
 pub use snapshot::{Range, Snapshot};
 pub use store::{Options, Store};

@@ -4,7 +4,7 @@
 //! behind it: the next batch starts a new segment, whose header says which revision it follows. What
 //! the failed batch left in the old one is not looked at again.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -120,14 +120,13 @@ impl Active {
         let header = Header { kind: SegmentKind::Log, salt: salt(), after, oldest };
         // Under another name until the header is on the disk, so that a file with this name and
         // without a header is damaged and not new.
-        let unfinished = path.with_extension("tmp");
+        let unfinished = files::unfinished(&path);
         let create = || {
             let mut file = File::create(&unfinished)?;
             file.write_all(&header.encode())?;
             file.sync_all()?;
             drop(file);
-            fs::rename(&unfinished, &path)?;
-            files::sync_directory(directory)?;
+            files::rename(&unfinished, &path)?;
             OpenOptions::new().write(true).open(&path)
         };
         let file = create().map_err(StorageError::io("create", &path))?;

@@ -8,6 +8,8 @@ use std::task::Waker;
 
 use crate::error::CommitError;
 use crate::reply::Answer;
+use crate::revision::Revision;
+use crate::sweep::Sweep;
 use crate::sync::lock;
 use crate::transaction::{Outcome, Transaction};
 
@@ -20,9 +22,13 @@ const MAX_BATCH: usize = 512;
 const MAX_BATCH_BYTES: usize = 2 << 20;
 
 pub(crate) struct Request {
-    pub(crate) transaction: Transaction,
     pub(crate) bytes: usize,
-    pub(crate) answer: Answer<Result<Outcome, CommitError>>,
+    pub(crate) work: Work,
+}
+
+pub(crate) enum Work {
+    Commit(Transaction, Answer<Result<Outcome, CommitError>>),
+    Compact(Revision, Sweep),
 }
 
 #[derive(Default)]
@@ -44,7 +50,7 @@ struct State {
 /// Why a request was not taken.
 pub(crate) enum Refused {
     Full(Request),
-    Closed(Request),
+    Closed,
 }
 
 impl Queue {
@@ -58,7 +64,7 @@ impl Queue {
     ) -> Result<(), Refused> {
         let mut state = lock(&self.state);
         if state.closed {
-            return Err(Refused::Closed(request));
+            return Err(Refused::Closed);
         }
         if state.requests.len() >= MAX_WAITING || state.bytes >= MAX_WAITING_BYTES {
             if let Some(waker) = waker {

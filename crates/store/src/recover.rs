@@ -27,26 +27,25 @@ pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<(Index, Lo
 
     let mut logs = Vec::new();
     for number in &listing.logs {
-        if let Some((previous, _)) = logs.last()
-            && previous + 1 != *number
-        {
-            return Err(OpenError::Missing(log_path(directory, previous + 1)));
-        }
-        logs.push((*number, open_segment(&log_path(directory, *number), SegmentKind::Log)?));
+        let segment = open_segment(&log_path(directory, *number), SegmentKind::Log)?;
+        logs.push((*number, segment));
     }
+    // The base stands in for everything before the last segment that starts with what it has.
     let after = |at: usize| logs.get(at).map(|(_, segment)| segment.header().after);
-    let obsolete =
-        (1..logs.len()).take_while(|at| after(*at).is_some_and(|a| a <= covered)).count();
-    if let Some((number, segment)) = logs.get(obsolete)
-        && segment.header().after > covered
-    {
-        return Err(OpenError::Missing(log_path(directory, number - 1)));
-    }
-
+    let obsolete = (0..logs.len()).rev().find(|at| after(*at).is_some_and(|a| a <= covered));
+    let obsolete = obsolete.unwrap_or(0);
     let mut end = HEADER as u64;
-    for (at, (_, segment)) in logs.iter().enumerate().skip(obsolete) {
+    for (at, (number, segment)) in logs.iter().enumerate().skip(obsolete) {
+        let missing = match at == obsolete {
+            true => segment.header().after > covered,
+            false => logs[at - 1].0 + 1 != *number,
+        };
+        if missing {
+            return Err(OpenError::Missing(log_path(directory, number.saturating_sub(1))));
+        }
         end = load_log(&mut index, segment, covered, after(at + 1))?;
     }
+    index.prune(None, index.oldest, usize::MAX);
     let log = match logs.last() {
         Some((number, segment)) => {
             Log::resume(directory, *number, segment_bytes, segment.clone(), end)?
@@ -81,7 +80,7 @@ pub(crate) fn open_segment(path: &Path, kind: SegmentKind) -> Result<Arc<Segment
 }
 
 /// Takes the entries of a base into an empty index.
-fn load_base(index: &mut Index, segment: &Arc<Segment>) -> Result<(), StorageError> {
+pub(crate) fn load_base(index: &mut Index, segment: &Arc<Segment>) -> Result<(), StorageError> {
     let Header { after, oldest, .. } = *segment.header();
     let id = index.enrol(segment);
     let mut scan = segment.scan(HEADER as u64)?;

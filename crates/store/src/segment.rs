@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Buf, Bytes};
 
@@ -34,12 +35,14 @@ pub(crate) struct Segment {
     handles: Mutex<Vec<File>>,
     /// Some frames of a log: the newest revision before, and where it starts.
     landmarks: Mutex<Vec<(Revision, u64)>>,
+    doomed: AtomicBool,
 }
 
 impl Segment {
     pub(crate) fn new(path: PathBuf, header: Header) -> Self {
         let landmarks = Mutex::new(vec![(header.after, HEADER as u64)]);
-        Self { path, header, handles: Mutex::default(), landmarks }
+        let (handles, doomed) = (Mutex::default(), AtomicBool::new(false));
+        Self { path, header, handles, landmarks, doomed }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -48,6 +51,16 @@ impl Segment {
 
     pub(crate) fn header(&self) -> &Header {
         &self.header
+    }
+
+    pub(crate) fn file_length(&self) -> Result<u64, StorageError> {
+        let metadata = fs::metadata(&self.path).map_err(StorageError::io("read", &self.path))?;
+        Ok(metadata.len())
+    }
+
+    /// To be removed once nobody reads it any more.
+    pub(crate) fn doom(&self) {
+        self.doomed.store(true, Ordering::Relaxed);
     }
 
     /// A frame that starts at `offset`, with nothing newer than `before` in front of it.
@@ -113,6 +126,17 @@ impl Segment {
 
     pub(crate) fn damaged(&self, offset: u64) -> StorageError {
         StorageError::Damaged { path: self.path.clone(), offset }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if self.doomed.load(Ordering::Relaxed) {
+            // Windows keeps the name until the last handle is closed.
+            lock(&self.handles).clear();
+            // What cannot be removed now is removed when the store is opened next.
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 

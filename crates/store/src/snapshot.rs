@@ -29,24 +29,28 @@ struct Pin {
 }
 
 impl Snapshot {
-    pub(crate) fn new(shared: Arc<Shared>, at: Option<Revision>) -> Result<Self, ReadError> {
-        // Compaction reads the pins after it has moved `oldest`, so either it sees this one or we see
-        // what it did.
+    pub(crate) fn newest(shared: Arc<Shared>) -> Self {
         let mut pins = lock(&shared.pins);
-        let (newest, oldest) = {
-            let index = read(&shared.index);
-            (index.revision, index.oldest)
-        };
-        let revision = at.unwrap_or(newest);
-        if revision > newest {
-            return Err(ReadError::Future { newest });
-        }
-        if revision < oldest {
-            return Err(ReadError::Compacted { oldest });
-        }
+        let newest = read(&shared.index).revision;
+        *pins.entry(newest).or_default() += 1;
+        drop(pins);
+        Self { pin: Arc::new(Pin { shared, revision: newest }) }
+    }
+
+    pub(crate) fn at(shared: Arc<Shared>, revision: Revision) -> Result<Self, ReadError> {
+        // The sweeper reads the pins after `oldest` was moved, so either it sees this pin or we see
+        // that it may have been by.
+        let mut pins = lock(&shared.pins);
+        read(&shared.index).check(revision)?;
         *pins.entry(revision).or_default() += 1;
         drop(pins);
         Ok(Self { pin: Arc::new(Pin { shared, revision }) })
+    }
+
+    /// For the sweeper, which alone knows that all of this revision is still there.
+    pub(crate) fn pinned(shared: Arc<Shared>, revision: Revision) -> Self {
+        *lock(&shared.pins).entry(revision).or_default() += 1;
+        Self { pin: Arc::new(Pin { shared, revision }) }
     }
 
     pub fn revision(&self) -> Revision {

@@ -2,21 +2,24 @@
 //! done in `writer`.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File};
 use std::path::Path;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::{self, JoinHandle};
 
-use crate::commit::Commit;
+use crate::backup;
+use crate::commit::{Commit, Compaction};
 use crate::entry::Entry;
-use crate::error::{OpenError, ReadError, StorageError};
+use crate::error::{BackupError, OpenError, ReadError, RestoreError};
 use crate::feed::Feed;
-use crate::files::{self, LOCK};
+use crate::files;
 use crate::queue::Queue;
 use crate::recover::recover;
 use crate::revision::Revision;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
+use crate::sweep;
 use crate::sync::{lock, read};
 use crate::transaction::Transaction;
 use crate::watch::Watch;
@@ -54,24 +57,28 @@ impl Store {
             let what = "a store is a directory";
             return Err(OpenError::NotAStore { path: path.to_owned(), what });
         }
-        create_directory(path)?;
-        let guard = lock_directory(path)?;
+        files::create_directory(path)?;
+        let guard = files::lock_directory(path)?;
         let (index, log) = recover(path, options.segment_bytes)?;
         let shared = Arc::new(Shared {
             queue: Queue::default(),
+            closing: AtomicBool::new(false),
             pins: Mutex::default(),
             feed: Mutex::new(Feed::new(index.revision, options.recent_bytes)),
             index: RwLock::new(index),
         });
-        let writer = thread::Builder::new().name("store-writer".into());
-        let writer = writer.spawn({
+        let (sweeper, sweeps) = mpsc::channel();
+        let (running, guard) = (Mutex::default(), Mutex::new(Some(guard)));
+        let threads = Threads { shared: shared.clone(), running, guard };
+        threads.start("store-sweeper", {
+            let (shared, path) = (shared.clone(), path.to_owned());
+            move || sweep::run(&shared, &path, options.segment_bytes, &sweeps)
+        })?;
+        threads.start("store-writer", {
             let shared = shared.clone();
-            move || writer::run(&shared, log)
-        });
-        let writer = Mutex::new(Some(writer.map_err(OpenError::Thread)?));
-        let threads =
-            Arc::new(Threads { shared: shared.clone(), writer, guard: Mutex::new(Some(guard)) });
-        Ok(Self { shared, threads })
+            move || writer::run(&shared, log, &sweeper)
+        })?;
+        Ok(Self { shared, threads: Arc::new(threads) })
     }
 
     /// The newest revision that was acknowledged.
@@ -92,7 +99,10 @@ impl Store {
 
     /// All keys as of a revision, or as of now.
     pub fn snapshot(&self, at: Option<Revision>) -> Result<Snapshot, ReadError> {
-        Snapshot::new(self.shared.clone(), at)
+        match at {
+            Some(revision) => Snapshot::at(self.shared.clone(), revision),
+            None => Ok(Snapshot::newest(self.shared.clone())),
+        }
     }
 
     /// Sends a transaction on its way. It counts when the [`Commit`] resolves, not before.
@@ -105,6 +115,24 @@ impl Store {
         Watch::new(self.shared.clone(), prefix, after)
     }
 
+    /// Lets go of history: afterwards the oldest revision that can be read, and watched from, is `at`.
+    /// The newest value of every key stays, whatever its age.
+    pub fn compact(&self, at: Revision) -> Compaction {
+        Compaction::new(self.shared.clone(), at)
+    }
+
+    /// Writes what is there now to the file `to`, without history, and returns its revision. Goes on
+    /// beside everything else; replaces an older file when it is done.
+    pub fn backup(&self, to: &Path) -> Result<Revision, BackupError> {
+        backup::back_up(&self.shared, to)
+    }
+
+    /// Makes the directory `to` a store with what is in the backup `from`, after having read all of
+    /// it. Never touches a store that exists.
+    pub fn restore(from: &Path, to: &Path) -> Result<Revision, RestoreError> {
+        backup::restore(from, to)
+    }
+
     /// Refuses new transactions, finishes those under way, ends all watches and lets go of the
     /// directory, for all handles.
     pub fn close(self) {
@@ -115,17 +143,25 @@ impl Store {
 /// The store's threads, joined when the last handle goes.
 struct Threads {
     shared: Arc<Shared>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    /// In the order in which they end.
+    running: Mutex<Vec<JoinHandle<()>>>,
     /// Keeps other processes out.
     guard: Mutex<Option<File>>,
 }
 
 impl Threads {
+    fn start(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+        let thread = thread::Builder::new().name(name.into()).spawn(run);
+        lock(&self.running).insert(0, thread.map_err(OpenError::Thread)?);
+        Ok(())
+    }
+
     fn join(&self) {
+        self.shared.closing.store(true, Ordering::Relaxed);
         self.shared.queue.close();
-        if let Some(writer) = lock(&self.writer).take() {
-            // A panic has been reported by whoever caught it first; there is nothing to add.
-            let _ = writer.join();
+        for thread in std::mem::take(&mut *lock(&self.running)) {
+            // Should it have panicked, the message is on stderr; who waited for it hears `Closed`.
+            let _ = thread.join();
         }
         let wakers = lock(&self.shared.feed).close();
         for waker in wakers {
@@ -144,27 +180,5 @@ impl Drop for Threads {
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store").field("revision", &self.revision()).finish_non_exhaustive()
-    }
-}
-
-fn create_directory(path: &Path) -> Result<(), StorageError> {
-    let create = || {
-        fs::create_dir_all(path)?;
-        match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => files::sync_directory(parent),
-            _ => files::sync_directory(Path::new(".")),
-        }
-    };
-    create().map_err(StorageError::io("create", path))
-}
-
-fn lock_directory(directory: &Path) -> Result<File, OpenError> {
-    let path = directory.join(LOCK);
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-    let file = file.map_err(StorageError::io("open", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked(directory.to_owned())),
-        Err(TryLockError::Error(error)) => Err(StorageError::io("lock", &path)(error).into()),
     }
 }

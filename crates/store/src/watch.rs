@@ -40,16 +40,7 @@ impl Watch {
         prefix: &str,
         after: Revision,
     ) -> Result<Self, ReadError> {
-        let (newest, oldest) = {
-            let index = read(&shared.index);
-            (index.revision, index.oldest)
-        };
-        if after > newest {
-            return Err(ReadError::Future { newest });
-        }
-        if after < oldest {
-            return Err(ReadError::Compacted { oldest });
-        }
+        read(&shared.index).check(after)?;
         let prefix: Arc<str> = prefix.into();
         let id = lock(&shared.feed).enter(&prefix);
         Ok(Self { shared, prefix, id, cursor: after })

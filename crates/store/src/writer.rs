@@ -12,22 +12,25 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use bytes::Bytes;
 
 use crate::entry::{Change, Entry, Event};
-use crate::error::{CommitError, StorageError};
+use crate::error::{CommitError, CompactError, StorageError};
 use crate::feed::Batch;
 use crate::format::{FRAME, Header, Record, RecordKind};
 use crate::index::{Place, Version};
 use crate::log::{Appended, Log};
+use crate::queue::Work;
 use crate::revision::Revision;
 use crate::shared::Shared;
+use crate::sweep::Sweep;
 use crate::sync::{lock, read, write};
 use crate::transaction::{Outcome, Transaction};
 
 /// Works until the queue is closed and empty.
-pub(crate) fn run(shared: &Shared, mut log: Log) {
+pub(crate) fn run(shared: &Shared, mut log: Log, sweeper: &Sender<Sweep>) {
     let mut frame = Vec::new();
     while let Some(requests) = shared.queue.take() {
         let (newest, oldest) = {
@@ -35,19 +38,31 @@ pub(crate) fn run(shared: &Shared, mut log: Log) {
             (index.revision, index.oldest)
         };
         Header::start(&mut frame);
-        let mut draft = Draft::new(shared, newest, &mut frame);
+        let mut draft = Draft::new(shared, newest, oldest, &mut frame);
         let mut answers = Vec::with_capacity(requests.len());
+        let mut sweeps = Vec::new();
         for request in requests {
-            let outcome = draft.decide(&request.transaction).map_err(CommitError::Storage);
-            answers.push((request.answer, outcome));
+            match request.work {
+                Work::Commit(transaction, answer) => {
+                    let outcome = draft.decide(&transaction).map_err(CommitError::Storage);
+                    answers.push((answer, outcome));
+                }
+                Work::Compact(at, answer) => match draft.compact(at) {
+                    Ok(()) => sweeps.push(answer),
+                    Err(error) => answer.give(Err(error)),
+                },
+            }
         }
-        let Draft { written, revision, .. } = draft;
-        if !written.is_empty() {
+        let Draft { written, revision, oldest: compacted, .. } = draft;
+        if frame.len() > FRAME {
             match log.append(&mut frame, newest, oldest) {
-                Ok(appended) => publish(shared, written, revision, &appended),
+                Ok(appended) => publish(shared, written, revision, compacted, &appended),
                 Err(error) => {
                     for (_, outcome) in &mut answers {
                         *outcome = Err(error.clone().into());
+                    }
+                    for sweep in sweeps.drain(..) {
+                        sweep.give(Err(error.clone().into()));
                     }
                 }
             }
@@ -55,10 +70,20 @@ pub(crate) fn run(shared: &Shared, mut log: Log) {
         for (answer, outcome) in answers {
             answer.give(outcome);
         }
+        for sweep in sweeps {
+            // If there is no sweeper any more, the answer goes with the message.
+            let _ = sweeper.send(sweep);
+        }
     }
 }
 
-fn publish(shared: &Shared, written: Vec<Written>, last: Revision, appended: &Appended) {
+fn publish(
+    shared: &Shared,
+    written: Vec<Written>,
+    last: Revision,
+    oldest: Revision,
+    appended: &Appended,
+) {
     {
         let mut index = write(&shared.index);
         let segment = index.enrol(&appended.segment);
@@ -68,6 +93,10 @@ fn publish(shared: &Shared, written: Vec<Written>, last: Revision, appended: &Ap
             index.add(event.key.clone(), Version { revision, offset, segment, length });
         }
         index.revision = last;
+        index.oldest = oldest;
+    }
+    if written.is_empty() {
+        return;
     }
     let events = written.into_iter().map(|written| written.event).collect();
     let wakers = lock(&shared.feed).publish(Batch::new(events, last));
@@ -91,6 +120,8 @@ struct Draft<'a> {
     frame: &'a mut Vec<u8>,
     /// Of the last transaction that changes something.
     revision: Revision,
+    /// The compaction point.
+    oldest: Revision,
     written: Vec<Written>,
     /// The last change of a key in `written`.
     latest: HashMap<Arc<str>, usize>,
@@ -122,8 +153,25 @@ impl Current {
 }
 
 impl<'a> Draft<'a> {
-    fn new(shared: &'a Shared, revision: Revision, frame: &'a mut Vec<u8>) -> Self {
-        Self { shared, frame, revision, written: Vec::new(), latest: HashMap::new() }
+    fn new(
+        shared: &'a Shared,
+        revision: Revision,
+        oldest: Revision,
+        frame: &'a mut Vec<u8>,
+    ) -> Self {
+        Self { shared, frame, revision, oldest, written: Vec::new(), latest: HashMap::new() }
+    }
+
+    /// Moves the compaction point, if it is not there yet.
+    fn compact(&mut self, at: Revision) -> Result<(), CompactError> {
+        if at > self.revision {
+            return Err(CompactError::Future { newest: self.revision });
+        }
+        if at > self.oldest {
+            Record::control(RecordKind::Compacted, at).encode(self.frame);
+            self.oldest = at;
+        }
+        Ok(())
     }
 
     fn current(&self, key: &str) -> Current {
