@@ -5,16 +5,19 @@
 
 pub mod catalog;
 pub mod cursor;
+pub mod discovery;
 pub mod duration;
 pub mod feature_gates;
 pub mod field;
 pub mod kubelet_config;
+pub mod openapi;
 pub mod patch;
 pub mod pod;
 pub mod quantity;
 pub mod resources;
 pub mod rules;
 pub mod schema;
+pub mod selector;
 mod suggest;
 pub mod timestamp;
 pub mod workload;

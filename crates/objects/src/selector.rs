@@ -1,0 +1,351 @@
+//! Selectors: which objects are meant, by their labels, their fields, or (for nodes) both.
+//!
+//! Main types: [`LabelSelector`], read from an object's `matchLabels`/`matchExpressions` or from the
+//! text of a `labelSelector=` query, [`FieldSelector`] of a `fieldSelector=` query, and
+//! [`NodeSelector`] of a pod's node affinity. Matching looks labels up and allocates nothing. An
+//! absent selector is the caller's `None`: upstream means *nothing* by it in some places and
+//! *everything* in others. Which fields a kind can be selected by is the server's business.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+use serde_json::Value;
+use thiserror::Error;
+
+mod fields;
+mod names;
+mod node;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+pub use fields::{FieldRequirement, FieldSelector, FieldSelectorError};
+pub use names::{label_key_problems, label_value_problems};
+pub use node::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
+pub use parse::ParseSelectorError;
+
+/// How a requirement relates a label to its values. `=`, `==` and `in (x)` mean the same and are told
+/// apart only because upstream writes them back as they were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Operator {
+    In,
+    NotIn,
+    Equals,
+    DoubleEquals,
+    NotEquals,
+    Exists,
+    DoesNotExist,
+    GreaterThan,
+    LessThan,
+}
+
+impl Operator {
+    /// The operator of a node selector's expression: `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt`,
+    /// `Lt`. A label selector knows the first four.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Operator> {
+        Some(match word {
+            "In" => Operator::In,
+            "NotIn" => Operator::NotIn,
+            "Exists" => Operator::Exists,
+            "DoesNotExist" => Operator::DoesNotExist,
+            "Gt" => Operator::GreaterThan,
+            "Lt" => Operator::LessThan,
+            _ => return None,
+        })
+    }
+}
+
+/// One condition on one label.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Requirement {
+    key: Box<str>,
+    operator: Operator,
+    values: Box<[Box<str>]>,
+}
+
+/// What is wrong with one part of a requirement, in upstream's words.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{at}: Invalid value: {value}: {detail}")]
+pub struct RequirementProblem {
+    /// `key`, `values`, `values[0]`, `values[0][app]`, or `<nil>` as upstream prints no path.
+    pub at: String,
+    /// The value as upstream prints it: text in quotes, a list as JSON.
+    pub value: String,
+    pub detail: String,
+}
+
+/// Why a requirement cannot be built: everything that is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequirementError(pub Vec<RequirementProblem>);
+
+impl fmt::Display for RequirementError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [only] = self.0.as_slice() {
+            return write!(f, "{only}");
+        }
+        f.write_str("[")?;
+        for (n, problem) in self.0.iter().enumerate() {
+            write!(f, "{}{problem}", if n == 0 { "" } else { ", " })?;
+        }
+        f.write_str("]")
+    }
+}
+
+impl std::error::Error for RequirementError {}
+
+impl Requirement {
+    /// A requirement whose key, number of values and values are right.
+    pub fn new(
+        key: &str,
+        operator: Operator,
+        values: Vec<String>,
+    ) -> Result<Requirement, RequirementError> {
+        let mut problems = Vec::new();
+        let mut wrong = |at: String, value: String, detail: String| {
+            problems.push(RequirementProblem { at, value, detail });
+        };
+        let in_key = label_key_problems(key);
+        if !in_key.is_empty() {
+            wrong("key".into(), format!("{key:?}"), in_key.join("; "));
+        }
+        let count = match operator {
+            Operator::In | Operator::NotIn if values.is_empty() => {
+                Some("for 'in', 'notin' operators, values set can't be empty")
+            }
+            Operator::Equals | Operator::DoubleEquals | Operator::NotEquals
+                if values.len() != 1 =>
+            {
+                Some("exact-match compatibility requires one single value")
+            }
+            Operator::Exists | Operator::DoesNotExist if !values.is_empty() => {
+                Some("values set must be empty for exists and does not exist")
+            }
+            Operator::GreaterThan | Operator::LessThan if values.len() != 1 => {
+                Some("for 'Gt', 'Lt' operators, exactly one value is required")
+            }
+            _ => None,
+        };
+        if let Some(detail) = count {
+            wrong("values".into(), Value::from(values.clone()).to_string(), detail.into());
+        }
+        if matches!(operator, Operator::GreaterThan | Operator::LessThan) {
+            for (n, value) in values.iter().enumerate() {
+                if value.parse::<i64>().is_err() {
+                    let detail = "for 'Gt', 'Lt' operators, the value must be an integer";
+                    wrong(format!("values[{n}]"), format!("{value:?}"), detail.into());
+                }
+            }
+        }
+        for (n, value) in values.iter().enumerate() {
+            let in_value = label_value_problems(value);
+            if !in_value.is_empty() {
+                wrong(format!("values[{n}][{key}]"), format!("{value:?}"), in_value.join("; "));
+            }
+        }
+        if problems.is_empty() {
+            Ok(Requirement::unchecked(key, operator, values))
+        } else {
+            Err(RequirementError(problems))
+        }
+    }
+
+    fn unchecked(key: &str, operator: Operator, values: Vec<String>) -> Requirement {
+        let values = values.into_iter().map(String::into_boxed_str).collect();
+        Requirement { key: key.into(), operator, values }
+    }
+
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    #[must_use]
+    pub fn operator(&self) -> Operator {
+        self.operator
+    }
+
+    pub fn values(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.values.iter().map(|v| &**v)
+    }
+
+    /// Whether a label that has this value, or is absent, satisfies the requirement.
+    #[must_use]
+    pub fn holds(&self, label: Option<&str>) -> bool {
+        let listed = |value: &str| self.values.iter().any(|v| **v == *value);
+        match self.operator {
+            Operator::In | Operator::Equals | Operator::DoubleEquals => label.is_some_and(listed),
+            Operator::NotIn | Operator::NotEquals => !label.is_some_and(listed),
+            Operator::Exists => label.is_some(),
+            Operator::DoesNotExist => label.is_none(),
+            Operator::GreaterThan | Operator::LessThan => {
+                let bound = self.values.first().map(|v| v.parse::<i64>());
+                let (Some(Ok(label)), Some(Ok(bound))) = (label.map(str::parse::<i64>), bound)
+                else {
+                    return false;
+                };
+                if self.operator == Operator::GreaterThan { label > bound } else { label < bound }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = match self.operator {
+            Operator::DoesNotExist => return write!(f, "!{}", self.key),
+            Operator::Exists => return f.write_str(&self.key),
+            Operator::In => " in ",
+            Operator::NotIn => " notin ",
+            Operator::Equals => "=",
+            Operator::DoubleEquals => "==",
+            Operator::NotEquals => "!=",
+            Operator::GreaterThan => ">",
+            Operator::LessThan => "<",
+        };
+        let mut values: Vec<_> = self.values().collect();
+        values.sort_unstable();
+        let values = values.join(",");
+        match self.operator {
+            Operator::In | Operator::NotIn => write!(f, "{}{sign}({values})", self.key),
+            _ => write!(f, "{}{sign}{values}", self.key),
+        }
+    }
+}
+
+/// All of some requirements; with none of them, every object is meant. Sorted by key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct LabelSelector {
+    requirements: Box<[Requirement]>,
+}
+
+/// Why an object's `labelSelector` cannot be used.
+#[derive(Debug, Error)]
+pub enum LabelSelectorError {
+    #[error("{0:?} is not a valid label selector operator")]
+    Operator(String),
+    #[error(transparent)]
+    Requirement(#[from] RequirementError),
+    #[error("not a label selector")]
+    Shape(#[source] serde_json::Error),
+}
+
+/// The structure as objects carry it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Structured {
+    #[serde(default)]
+    match_labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    match_expressions: Option<Vec<StructuredExpression>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct StructuredExpression {
+    pub(super) key: String,
+    pub(super) operator: String,
+    #[serde(default)]
+    pub(super) values: Option<Vec<String>>,
+}
+
+impl LabelSelector {
+    #[must_use]
+    pub fn new(mut requirements: Vec<Requirement>) -> LabelSelector {
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        LabelSelector { requirements: requirements.into() }
+    }
+
+    /// The selector of objects that carry all these labels, such as a Service's. Labels of existing
+    /// objects are not checked again.
+    #[must_use]
+    pub fn of_labels<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> LabelSelector {
+        let equals =
+            |(k, v): (&str, &str)| Requirement::unchecked(k, Operator::Equals, vec![v.to_owned()]);
+        LabelSelector::new(labels.into_iter().map(equals).collect())
+    }
+
+    /// Reads `{matchLabels, matchExpressions}`.
+    pub fn from_value(value: &Value) -> Result<LabelSelector, LabelSelectorError> {
+        Structured::deserialize(value).map_err(LabelSelectorError::Shape)?.try_into()
+    }
+
+    /// Reads the text of a `labelSelector=` query, as `a=b,c in (d,e),!f`.
+    pub fn parse(text: &str) -> Result<LabelSelector, ParseSelectorError> {
+        parse::requirements(text).map(LabelSelector::new)
+    }
+
+    #[must_use]
+    pub fn requirements(&self) -> &[Requirement] {
+        &self.requirements
+    }
+
+    /// Whether every object is meant.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    /// Whether an object whose labels are looked up like this is meant.
+    pub fn matches<'a>(&self, labels: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.requirements.iter().all(|r| r.holds(labels(&r.key)))
+    }
+
+    #[must_use]
+    pub fn matches_map(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.matches(|key| labels.get(key).map(String::as_str))
+    }
+
+    /// Whether an object of the API, with its `metadata.labels`, is meant.
+    #[must_use]
+    pub fn matches_object(&self, object: &Value) -> bool {
+        let labels = object.pointer("/metadata/labels");
+        self.matches(|key| labels.and_then(|l| l.get(key)).and_then(Value::as_str))
+    }
+}
+
+impl TryFrom<Structured> for LabelSelector {
+    type Error = LabelSelectorError;
+
+    fn try_from(structured: Structured) -> Result<LabelSelector, LabelSelectorError> {
+        let mut requirements = Vec::new();
+        for (key, value) in structured.match_labels.unwrap_or_default() {
+            requirements.push(Requirement::new(&key, Operator::Equals, vec![value])?);
+        }
+        for expression in structured.match_expressions.unwrap_or_default() {
+            let operator = match Operator::from_word(&expression.operator) {
+                None | Some(Operator::GreaterThan | Operator::LessThan) => {
+                    return Err(LabelSelectorError::Operator(expression.operator));
+                }
+                Some(operator) => operator,
+            };
+            let values = expression.values.unwrap_or_default();
+            requirements.push(Requirement::new(&expression.key, operator, values)?);
+        }
+        Ok(LabelSelector::new(requirements))
+    }
+}
+
+impl<'de> Deserialize<'de> for LabelSelector {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<LabelSelector, D::Error> {
+        Structured::deserialize(from)?.try_into().map_err(serde::de::Error::custom)
+    }
+}
+
+impl std::str::FromStr for LabelSelector {
+    type Err = ParseSelectorError;
+
+    fn from_str(text: &str) -> Result<LabelSelector, ParseSelectorError> {
+        LabelSelector::parse(text)
+    }
+}
+
+/// The text of a query that means the same, as upstream writes it.
+impl fmt::Display for LabelSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, requirement) in self.requirements.iter().enumerate() {
+            write!(f, "{}{requirement}", if n == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
