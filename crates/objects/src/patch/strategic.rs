@@ -68,7 +68,8 @@ impl Place<'_> {
     }
 }
 
-static UNMARKED: Strategy = Strategy { merge: false, merge_key: None, retain_keys: false };
+static UNMARKED: Strategy =
+    Strategy { merge: false, merge_key: None, retain_keys: false, replace: false };
 
 struct Merger<'s> {
     schema: &'s Schema,
@@ -134,8 +135,12 @@ impl<'s> Merger<'s> {
             }
             match (original.get_mut(&key), value) {
                 (Some(Value::Object(current)), Value::Object(value)) => {
-                    let (shape, _) = self.lookup(at, &key)?;
-                    self.merge_maps(current, value, Place::of(shape))?;
+                    let (shape, strategy) = self.lookup(at, &key)?;
+                    if strategy.replace {
+                        *current = value;
+                    } else {
+                        self.merge_maps(current, value, Place::of(shape))?;
+                    }
                 }
                 (Some(Value::Array(current)), Value::Array(value)) => {
                     let (item, strategy) = self.lookup_list(at, &key)?;
