@@ -68,7 +68,8 @@ impl Place<'_> {
     }
 }
 
-static UNMARKED: Strategy = Strategy { merge: false, merge_key: None, retain_keys: false };
+static UNMARKED: Strategy =
+    Strategy { merge: false, merge_key: None, retain_keys: false, replace: false };
 
 struct Merger<'s> {
     schema: &'s Schema,
