@@ -1,5 +1,7 @@
 //! What form of answer a client wants, by its `Accept` header: [`Wanted`].
 
+use objects::table::TableVersion;
+
 use crate::refusal::Refusal;
 use crate::reply::{JSON, YAML};
 
@@ -18,10 +20,12 @@ pub enum Form {
 pub struct Wanted {
     pub form: Form,
     pub content_type: &'static str,
+    /// Of the group tables and partial objects belong to.
+    pub version: TableVersion,
 }
 
 impl Wanted {
-    pub const PLAIN: Wanted = Wanted { form: Form::Plain, content_type: JSON };
+    pub const PLAIN: Wanted = Wanted { form: Form::Plain, content_type: JSON, version: TableVersion::V1 };
 
     /// The first alternative of the header that we can serve.
     pub fn of(accept: &str) -> Result<Wanted, Refusal> {
@@ -62,12 +66,15 @@ fn alternative(text: &str) -> Option<Wanted> {
             _ => {}
         }
     }
+    let version = match version {
+        "v1" => TableVersion::V1,
+        "v1beta1" => TableVersion::V1Beta1,
+        _ => return None,
+    };
     match form {
-        Some(form) if group == "meta.k8s.io" && version == "v1" => {
-            Some(Wanted { form, content_type })
-        }
+        Some(form) if group == "meta.k8s.io" => Some(Wanted { form, content_type, version }),
         Some(_) => None,
-        None => Some(Wanted { form: Form::Plain, content_type }),
+        None => Some(Wanted { form: Form::Plain, content_type, version }),
     }
 }
 

@@ -15,6 +15,7 @@ use objects::timestamp::Timestamp;
 use store::Store;
 
 use crate::accept::Wanted;
+use crate::credentials::{self, Signer, StaticToken};
 use crate::identity::{self, Attempt, NodeMay, User};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
@@ -32,6 +33,10 @@ pub struct Options {
     pub service_range: String,
     /// Where clients reach the server, for discovery.
     pub advertised: String,
+    /// Tokens that are good as long as the server runs.
+    pub tokens: Vec<StaticToken>,
+    /// What service accounts' tokens are signed with.
+    pub token_secret: Vec<u8>,
 }
 
 impl Default for Options {
@@ -41,6 +46,8 @@ impl Default for Options {
             allow_privileged: true,
             service_range: "10.0.0.0/24".to_owned(),
             advertised: "127.0.0.1:6443".to_owned(),
+            tokens: Vec::new(),
+            token_secret: crate::random::secret().to_vec(),
         }
     }
 }
@@ -56,13 +63,15 @@ pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) options: Options,
     pub(crate) quota: crate::admission::QuotaLocks,
+    pub(crate) signer: Signer,
 }
 
 impl Api {
     /// An API over the store, with the objects every cluster has.
     pub async fn new(store: Store, options: Options) -> Result<Api, Refusal> {
         let quota = crate::admission::QuotaLocks::default();
-        let api = Api { shared: Arc::new(Shared { store, options, quota }) };
+        let signer = Signer::new(&options.token_secret);
+        let api = Api { shared: Arc::new(Shared { store, options, quota, signer }) };
         crate::bootstrap::ensure(&api).await?;
         Ok(api)
     }
@@ -79,6 +88,19 @@ impl Api {
     pub(crate) fn setting(&self) -> Setting<'_> {
         let Options { gates, allow_privileged, .. } = &self.shared.options;
         Setting { gates, allow_privileged: *allow_privileged, now: self.now() }
+    }
+
+    /// Whose a bearer token is.
+    #[must_use]
+    pub fn identify(&self, token: &str) -> Option<User> {
+        if let Some(user) = credentials::of_static(&self.shared.options.tokens, token) {
+            return Some(user.clone());
+        }
+        let claims = self.shared.signer.read(token, self.now())?;
+        let accounts = crate::parts::core("serviceaccounts").ok()?;
+        let key = crate::stored::key(accounts, &claims.namespace, &claims.name);
+        let account = crate::read::load(accounts, &self.store().get(&key).ok()??).ok()?;
+        (account["metadata"]["uid"] == claims.uid).then(|| credentials::account_user(&claims))
     }
 
     /// Answers one call.

@@ -236,7 +236,7 @@ async fn attempt(
     if !ends || (resource.plural == "pods" && bound) {
         // A bound pod that ends at once is still seen ending: its agent learns of the grace.
         let transaction =
-            Transaction::new().expect_modified_at(&key, entry_at).put(&key, stored::encode(&marked));
+            Transaction::new().expect_modified_at(key.as_str(), entry_at).put(key.as_str(), stored::encode(&marked));
         match commit(api, transaction).await? {
             Outcome::Committed { revision } => {
                 entry_at = revision;
@@ -249,9 +249,7 @@ async fn attempt(
             Outcome::Conflict { .. } => return Ok(None),
         }
     }
-    let charge = crate::admission::release(api, resource, &last).await?;
-    let transaction =
-        charge.add_to(Transaction::new().expect_modified_at(&key, entry_at).delete(&key));
+    let transaction = Transaction::new().expect_modified_at(key.as_str(), entry_at).delete(key.as_str());
     match commit(api, transaction).await? {
         Outcome::Committed { .. } => Ok(Some(Deleted::Gone(last))),
         Outcome::Conflict { .. } => Ok(None),
@@ -448,7 +446,7 @@ pub(crate) async fn collection(
     let mut items = Vec::new();
     let mut going_on = None;
     for entry in snapshot.range(&prefix, None) {
-        let entry = entry.map_err(|error| read::read_failed(&error))?;
+        let entry = entry.map_err(|error| read::broken(&error))?;
         if !selection.matches_bytes(place.resource, &entry)? {
             continue;
         }
@@ -475,7 +473,6 @@ pub(crate) async fn collection(
         metadata["continue"] = Value::from(token);
         if selection.is_everything() {
             let remaining = snapshot.count(&prefix, Some(last));
-            let remaining = remaining.map_err(|error| read::read_failed(&error))?;
             metadata["remainingItemCount"] = Value::from(remaining);
         }
     }

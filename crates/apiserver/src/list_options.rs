@@ -16,16 +16,16 @@ pub(crate) fn check(call: &Call) -> Result<(), Refusal> {
     let watch = query.flag("watch");
     let initial = query.get("sendInitialEvents").filter(|value| !value.is_empty());
     let mut causes = Causes::default();
-    let mut forbidden = |field: &str, detail: &str| {
+    let forbidden = |causes: &mut Causes, field: &str, detail: &str| {
         causes.add("FieldValueForbidden", field, format!("Forbidden: {detail}"));
     };
     if watch {
         if initial.is_some() && matching.is_empty() {
             let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-            forbidden(MATCH, detail);
+            forbidden(&mut causes, MATCH, detail);
         }
         if initial.is_none() && !matching.is_empty() {
-            forbidden(MATCH, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
+            forbidden(&mut causes, MATCH, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
         }
         if initial.is_some() && !matching.is_empty() && matching != "NotOlderThan" {
             let message = format!(
@@ -35,14 +35,14 @@ pub(crate) fn check(call: &Call) -> Result<(), Refusal> {
         }
     } else {
         if initial.is_some() {
-            forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list");
+            forbidden(&mut causes, "sendInitialEvents", "sendInitialEvents is forbidden for list");
         }
         if !matching.is_empty() {
             if version.is_empty() {
-                forbidden(MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided");
+                forbidden(&mut causes, MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided");
             }
             if !going_on.is_empty() {
-                forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided");
+                forbidden(&mut causes, MATCH, "resourceVersionMatch is forbidden when continue is provided");
             }
             if !matches!(matching, "Exact" | "NotOlderThan") {
                 let message = format!(
@@ -51,7 +51,7 @@ pub(crate) fn check(call: &Call) -> Result<(), Refusal> {
                 causes.add("FieldValueNotSupported", MATCH, message);
             }
             if matching == "Exact" && version == "0" {
-                forbidden(MATCH, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+                forbidden(&mut causes, MATCH, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
             }
         }
     }

@@ -61,7 +61,7 @@ fn pods_on(api: &Api, namespace: &str, node: &str) -> Result<Vec<Value>, Refusal
     let snapshot = api.store().snapshot(None).map_err(|error| read::read_failed(&error))?;
     let mut found = Vec::new();
     for entry in snapshot.range(&stored::prefix(pods, namespace), None) {
-        let entry = entry.map_err(|error| read::read_failed(&error))?;
+        let entry = entry.map_err(|error| read::broken(&error))?;
         let pod = read::load(pods, &entry)?;
         if pod["spec"]["nodeName"] == node {
             found.push(pod);

@@ -1,12 +1,11 @@
 //! Subresources with handlers of their own: binding, eviction, scale, token, log and the streams.
 
 use http::StatusCode;
-use objects::apply::Operation;
+use crate::pending::Operation;
 use objects::catalog::{self, Resource};
 use objects::cursor::Causes;
 use objects::patch::PatchKind;
-use objects::rules;
-use objects::schema::Schema;
+
 use objects::selector::LabelSelector;
 use serde_json::{Value, json};
 
@@ -36,7 +35,7 @@ pub(crate) fn get(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Resu
     match write::part_name(place) {
         "scale" => {
             let entry = read::find(api, place)?;
-            let scale = rules::scale::of(&read::load(place.resource, &entry)?);
+            let scale = crate::pending::scale_of(&read::load(place.resource, &entry)?);
             Ok(read::encoded(&scale, StatusCode::OK, wanted))
         }
         "log" => crate::streams::log(api, call, place),
@@ -71,7 +70,7 @@ pub(crate) async fn bind(api: &Api, call: &Call, place: &Place) -> Result<Reply,
         return Err(Refusal::bad_request("name in URL does not match name in Binding object"));
     }
     let target = &binding["target"];
-    let causes = rules::pod::validate_binding(&binding);
+    let causes = crate::pending::validate_binding(&binding);
     if !causes.is_empty() {
         return Err(Refusal::invalid_kind("", "Binding", name, &causes));
     }
@@ -99,9 +98,9 @@ pub(crate) async fn bind(api: &Api, call: &Call, place: &Place) -> Result<Reply,
             let why = format!("pod {} has non-empty .spec.schedulingGates", place.name);
             return Err(refused(why));
         }
-        Ok(rules::pod::bound(old, &binding, &node, now))
+        Ok(crate::pending::bound(old, &binding, &node, now))
     };
-    write::write_part(api, call, &pods, &options, &who, &mut change).await?;
+    write::write_over(api, call, &pods, &options, &who, &mut change).await?;
     Ok(created().with_warnings(received.warnings))
 }
 
@@ -173,7 +172,7 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
     let mut matching = Vec::new();
     let snapshot = api.store().snapshot(None).map_err(|error| read::read_failed(&error))?;
     for entry in snapshot.range(&stored::prefix(budgets, &place.namespace), None) {
-        let entry = entry.map_err(|error| read::read_failed(&error))?;
+        let entry = entry.map_err(|error| read::broken(&error))?;
         let budget = read::load(budgets, &entry)?;
         let selector = LabelSelector::from_value(&budget["spec"]["selector"]);
         if budget["spec"]["selector"].is_object()
@@ -231,8 +230,8 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
     spent["status"]["disruptedPods"][pod_name] = Value::from(api.now().to_seconds_text());
     let key = entry.key.to_string();
     let transaction = store::Transaction::new()
-        .expect_modified_at(&key, entry.modified)
-        .put(&key, stored::encode(&spent));
+        .expect_modified_at(key.as_str(), entry.modified)
+        .put(key.as_str(), stored::encode(&spent));
     match api.store().commit(transaction).await {
         Ok(store::Outcome::Committed { .. }) => Ok(()),
         // Another eviction spent it: the client tries again.
@@ -243,12 +242,8 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
     }
 }
 
-fn scale_resource() -> Expected<'static> {
-    Expected {
-        kind: "Scale",
-        api_version: "autoscaling/v1".to_owned(),
-        type_id: Schema::served().find(SCALE).unwrap_or_else(|| Schema::served().first()),
-    }
+fn scale_expected() -> Result<Expected<'static>, Refusal> {
+    Expected::named("Scale", "autoscaling/v1".to_owned(), SCALE)
 }
 
 pub(crate) async fn update_scale(
@@ -257,7 +252,7 @@ pub(crate) async fn update_scale(
     place: &Place,
     wanted: Wanted,
 ) -> Result<Reply, Refusal> {
-    let received = incoming::read(call, &scale_resource())?;
+    let received = incoming::read(call, &scale_expected()?)?;
     let scale = received.object;
     let name = scale["metadata"]["name"].as_str().unwrap_or_default();
     if name != place.name {
@@ -279,7 +274,7 @@ pub(crate) async fn patch_scale(
     kind: PatchKind,
 ) -> Result<Reply, Refusal> {
     let validation = FieldValidation::of(call)?;
-    let id = scale_resource().type_id;
+    let id = scale_expected()?.type_id;
     let change = |scale: &Value| {
         write::patched_type(id, kind, scale, &call.body, validation).map(|(scale, _)| scale)
     };
@@ -297,7 +292,7 @@ async fn write_scale(
     let whole = Place { subresource: None, ..place.clone() };
     let who = write::writer(call, &options, place.resource, "scale", Operation::Update);
     let mut rescale = |old: &Value| {
-        let scale = change(&rules::scale::of(old))?;
+        let scale = change(&crate::pending::scale_of(old))?;
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
             let mut causes = Causes::default();
@@ -311,7 +306,7 @@ async fn write_scale(
         Ok(new)
     };
     let written = write::write_over(api, call, &whole, &options, &who, &mut rescale).await?;
-    Ok(read::encoded(&rules::scale::of(&written.object), StatusCode::OK, wanted))
+    Ok(read::encoded(&crate::pending::scale_of(&written.object), StatusCode::OK, wanted))
 }
 
 /// A resource of the core group that is known to be served.

@@ -32,6 +32,12 @@ pub(crate) fn below(bound: u64) -> u64 {
     u64::from_le_bytes(random()) % bound.max(1)
 }
 
+/// A secret to sign with.
+#[must_use]
+pub(crate) fn secret() -> [u8; 32] {
+    random()
+}
+
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     // Where the system has no randomness, uniqueness still comes from the clock and a counter.

@@ -31,6 +31,11 @@ pub(crate) fn read_failed(error: &ReadError) -> Refusal {
     }
 }
 
+/// The engine below the store failed.
+pub(crate) fn broken(error: &store::StorageError) -> Refusal {
+    Refusal::internal(error.to_string())
+}
+
 /// The entry of an object, or 404.
 pub(crate) fn find(api: &Api, place: &Place) -> Result<Entry, Refusal> {
     let key = stored::key(place.resource, &place.namespace, &place.name);
@@ -76,7 +81,7 @@ pub(crate) fn is_view(resource: &Resource) -> bool {
 
 /// An object as the resource shows it.
 pub(crate) fn view(resource: &Resource, object: Value) -> Value {
-    if is_view(resource) { objects::rules::event::to_events_group(object) } else { object }
+    if is_view(resource) { crate::pending::to_events_group(object) } else { object }
 }
 
 /// An object in the form the client wants.
@@ -91,16 +96,10 @@ pub(crate) fn object_reply(
     let value = match wanted.form {
         Form::Plain => return Ok(encoded(object, status, wanted)),
         Form::Table => {
-            let include = Include::of(call)?;
-            let revision = object["metadata"]["resourceVersion"].clone();
-            json!({
-                "kind": "Table", "apiVersion": "meta.k8s.io/v1",
-                "metadata": {"resourceVersion": revision},
-                "columnDefinitions": table::column_definitions(resource),
-                "rows": [table::row(resource, object, include.0, api.now())],
-            })
+            let form = table_form(call, wanted)?;
+            table::of_object(resource, object, form, api.now())
         }
-        Form::PartialMetadata => table::partial_metadata(object),
+        Form::PartialMetadata => table::partial_metadata(object, wanted.version),
         Form::PartialMetadataList => {
             return Err(Refusal::not_acceptable(format!(
                 "you requested PartialObjectMetadataList, but the requested object is not a list \
@@ -120,20 +119,11 @@ pub(crate) fn encoded(value: &Value, status: StatusCode, wanted: Wanted) -> Repl
     Reply::json(status, value)
 }
 
-/// `includeObject=`: how much of the object a table's row carries.
-pub(crate) struct Include(pub(crate) table::Include);
-
-impl Include {
-    pub(crate) fn of(call: &Call) -> Result<Include, Refusal> {
-        match call.query.text("includeObject") {
-            "" | "Metadata" => Ok(Include(table::Include::Metadata)),
-            "None" => Ok(Include(table::Include::None)),
-            "Object" => Ok(Include(table::Include::Object)),
-            other => Err(Refusal::bad_request(format!(
-                "unrecognized includeObject value: {other:?}"
-            ))),
-        }
-    }
+/// The form of a table: `includeObject=` says how much of the object a row carries.
+pub(crate) fn table_form(call: &Call, wanted: Wanted) -> Result<table::Form, Refusal> {
+    let include = table::IncludeObject::parse(call.query.text("includeObject"))
+        .map_err(|error| Refusal::not_acceptable(error.to_string()))?;
+    Ok(table::Form { version: wanted.version, include, with_columns: true })
 }
 
 /// `resourceVersion=` as a number; `None` for none and for zero, which mean "any".
@@ -163,7 +153,7 @@ pub(crate) fn list(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Res
             place.resource.kind
         )));
     }
-    let include = Include::of(call)?;
+    let table = table_form(call, wanted)?;
     let selection = Selection::of(call, place)?;
     let window = window(api, call, place)?;
     let mut writer = ListWriter {
@@ -171,15 +161,14 @@ pub(crate) fn list(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Res
         place: place.clone(),
         selection,
         wanted,
-        include: include.0,
+        table,
         revision: window.snapshot.revision(),
         buffer: BytesMut::with_capacity(8 * 1024),
         count: 0,
     };
     writer.begin();
     if wanted.is_yaml() {
-        let (mut whole, _) = writer.rest(&window, None)?;
-        whole.extend_from_slice(b"");
+        let (whole, _) = writer.rest(&window, None)?;
         let value: Value = serde_json::from_slice(&whole)
             .map_err(|error| Refusal::internal(error.to_string()))?;
         return Ok(encoded(&value, StatusCode::OK, wanted));
@@ -255,7 +244,7 @@ struct ListWriter {
     place: Place,
     selection: Selection,
     wanted: Wanted,
-    include: table::Include,
+    table: table::Form,
     revision: Revision,
     buffer: BytesMut,
     /// Items written so far.
@@ -268,11 +257,11 @@ impl ListWriter {
         let (head, list) = match self.wanted.form {
             Form::Table => {
                 let columns = table::column_definitions(resource);
-                let head = stored::head("meta.k8s.io/v1", "Table");
+                let head = stored::head(self.wanted.version.api_version(), "Table");
                 (format!("{head}\"columnDefinitions\":{columns},"), "rows")
             }
             Form::PartialMetadataList => {
-                (stored::head("meta.k8s.io/v1", "PartialObjectMetadataList"), "items")
+                (stored::head(self.wanted.version.api_version(), "PartialObjectMetadataList"), "items")
             }
             _ => {
                 let kind = format!("{}List", resource.kind);
@@ -301,12 +290,11 @@ impl ListWriter {
             return Ok((std::mem::take(&mut self.buffer), None));
         }
         for entry in window.snapshot.range(&prefix, window.after.as_deref()) {
-            let entry = entry.map_err(|error| read_failed(&error))?;
+            let entry = entry.map_err(|error| broken(&error))?;
             if window.limit.is_some_and(|limit| self.count >= limit) {
                 let last = last.unwrap_or_default();
                 let remaining = if self.selection.is_everything() {
-                    let count = window.snapshot.count(&prefix, Some(&last));
-                    Some(count.map_err(|error| read_failed(&error))?)
+                    Some(window.snapshot.count(&prefix, Some(&last)))
                 } else {
                     None
                 };
@@ -342,8 +330,8 @@ impl ListWriter {
         }
         let mut object = view(resource, load(resource, entry)?);
         let item = match self.wanted.form {
-            Form::Table => table::row(resource, &object, self.include, self.api.now()),
-            Form::PartialMetadata | Form::PartialMetadataList => table::partial_metadata(&object),
+            Form::Table => table::row(resource, &object, self.table, self.api.now()),
+            Form::PartialMetadata | Form::PartialMetadataList => table::partial_metadata(&object, self.wanted.version),
             Form::Plain => {
                 if let Value::Object(fields) = &mut object {
                     fields.remove("kind");

@@ -97,7 +97,7 @@ impl Selection {
     fn fields_match(&self, resource: &Resource, object: &Value) -> bool {
         self.fields.requirements().iter().all(|requirement| {
             let found = field(resource, object, &requirement.field);
-            (found == requirement.value) == requirement.equal
+            (found == requirement.value) == requirement.equals
         })
     }
 }

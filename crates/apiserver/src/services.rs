@@ -110,7 +110,7 @@ fn taken(api: &Api, own: &Value) -> Result<(BTreeSet<String>, BTreeSet<i64>), Re
     let snapshot = api.store().snapshot(None).map_err(|error| read::read_failed(&error))?;
     let (mut addresses, mut ports) = (BTreeSet::new(), BTreeSet::new());
     for entry in snapshot.range(&stored::prefix(services, ""), None) {
-        let entry = entry.map_err(|error| read::read_failed(&error))?;
+        let entry = entry.map_err(|error| read::broken(&error))?;
         let service = read::load(services, &entry)?;
         if service["metadata"]["uid"] == own["metadata"]["uid"] {
             continue;

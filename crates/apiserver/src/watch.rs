@@ -9,13 +9,13 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use objects::catalog::Resource;
 use objects::table;
 use serde_json::{Value, json};
-use store::{Change, Entry, Event, ReadError, Revision, WatchError};
+use store::{Entry, Event, ReadError, Revision, WatchError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::accept::{Form, Wanted};
 use crate::api::Api;
-use crate::read::{self, Include};
+use crate::read;
 use crate::refusal::Refusal;
 use crate::reply::{JSON, Reply};
 use crate::request::Call;
@@ -42,7 +42,7 @@ pub(crate) fn watch(
     crate::list_options::check(call)?;
     let place = place_watched(call, place);
     let selection = Selection::of(call, &place)?;
-    let include = Include::of(call)?;
+    let table = read::table_form(call, wanted)?;
     let seconds = call.query.int("timeoutSeconds")?.filter(|seconds| *seconds > 0);
     let seconds = match seconds.and_then(|seconds| u64::try_from(seconds).ok()) {
         Some(seconds) => seconds,
@@ -62,9 +62,8 @@ pub(crate) fn watch(
         place,
         selection,
         wanted,
-        include: include.0,
+        table,
         sender,
-        columns_sent: false,
     };
     let from_now = (asked.is_none() && !no_initial) || initial_events;
     let start = Start {
@@ -99,10 +98,9 @@ struct Watcher {
     place: Place,
     selection: Selection,
     wanted: Wanted,
-    include: table::Include,
+    /// Carries the columns until they are sent.
+    table: table::Form,
     sender: mpsc::Sender<Bytes>,
-    /// Tables carry their columns once.
-    columns_sent: bool,
 }
 
 /// Nobody listens any more.
@@ -143,7 +141,10 @@ impl Watcher {
             match timeout_at(wake, watch.next()).await {
                 Ok(Ok(events)) => {
                     let mut lines = BytesMut::new();
-                    for event in events.iter().filter(|event| self.is_watched(&event.key)) {
+                    for event in &events {
+                        if !self.is_watched(&event.key) {
+                            continue;
+                        }
                         match self.line(event) {
                             Ok(Some(line)) => lines.extend_from_slice(&line),
                             Ok(None) => {}
@@ -198,7 +199,7 @@ impl Watcher {
                     true => self.object_line("ADDED", &entry, entry.modified).map(Some),
                     false => Ok(None),
                 }),
-                Err(error) => Err(read::read_failed(&error)),
+                Err(error) => Err(read::broken(&error)),
             };
             match line {
                 Ok(Some(line)) => lines.extend_from_slice(&line),
@@ -225,10 +226,8 @@ impl Watcher {
     /// The line for an event; `None` if it does not concern the selection.
     fn line(&mut self, event: &Event) -> Result<Option<Bytes>, Refusal> {
         let everything = self.selection.is_everything();
-        let (now, before) = match &event.change {
-            Change::Put { entry, previous } => (Some(entry), previous.as_ref()),
-            Change::Deleted { previous } => (None, Some(previous)),
-        };
+        let (now, before) = (event.entry(), event.previous());
+        let now = now.as_ref();
         let matches = |entry: Option<&Entry>| match entry {
             Some(entry) if !everything => self.selected(entry),
             entry => Ok(entry.is_some()),
@@ -273,19 +272,13 @@ impl Watcher {
     fn shown(&mut self, resource: &Resource, object: Value) -> Value {
         match self.wanted.form {
             Form::Plain => object,
-            Form::PartialMetadata | Form::PartialMetadataList => table::partial_metadata(&object),
+            Form::PartialMetadata | Form::PartialMetadataList => {
+                table::partial_metadata(&object, self.wanted.version)
+            }
             Form::Table => {
-                let columns = match std::mem::replace(&mut self.columns_sent, true) {
-                    false => table::column_definitions(resource),
-                    true => Value::Null,
-                };
-                let revision = object["metadata"]["resourceVersion"].clone();
-                json!({
-                    "kind": "Table", "apiVersion": "meta.k8s.io/v1",
-                    "metadata": {"resourceVersion": revision},
-                    "columnDefinitions": columns,
-                    "rows": [table::row(resource, &object, self.include, self.api.now())],
-                })
+                let form = self.table;
+                self.table.with_columns = false;
+                table::of_object(resource, &object, form, self.api.now())
             }
         }
     }

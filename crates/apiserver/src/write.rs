@@ -5,7 +5,7 @@
 //! what is stored, and again if somebody was faster and the client did not name a version.
 
 use http::StatusCode;
-use objects::apply::{self, ApplyError, Operation, Writer};
+use crate::pending::{self as apply, ApplyError, Operation, Writer};
 use objects::catalog::Resource;
 use objects::cursor::{Causes, Cursor};
 use objects::patch::{self, PatchKind};
@@ -103,7 +103,7 @@ pub(crate) async fn create(
 
 /// An object as it is stored, of one as the resource shows it.
 fn from_view(resource: &Resource, object: Value) -> Value {
-    if read::is_view(resource) { rules::event::from_events_group(object) } else { object }
+    if read::is_view(resource) { crate::pending::from_events_group(object) } else { object }
 }
 
 /// The resource whose rules a view's objects follow.
@@ -168,7 +168,7 @@ pub(crate) async fn create_object(
         }
         let key = stored::key(resource, &place.namespace, &name);
         let mut transaction =
-            Transaction::new().expect_absent(&key).put(&key, stored::encode(&object));
+            Transaction::new().expect_absent(key.as_str()).put(key.as_str(), stored::encode(&object));
         transaction = charge.add_to(transaction);
         match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
             Outcome::Committed { revision } => {
@@ -441,10 +441,10 @@ async fn one_update(
     }
     let key = stored::key(resource, &place.namespace, &place.name);
     let ends = crate::delete::ends_here(resource, &object);
-    let transaction = Transaction::new().expect_modified_at(&key, entry.modified);
+    let transaction = Transaction::new().expect_modified_at(key.as_str(), entry.modified);
     let transaction = match ends {
-        true => transaction.delete(&key),
-        false => transaction.put(&key, stored::encode(&object)),
+        true => transaction.delete(key.as_str()),
+        false => transaction.put(key.as_str(), stored::encode(&object)),
     };
     let transaction = charge.add_to(transaction);
     match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
@@ -556,7 +556,12 @@ pub(crate) fn patched_type(
     validation: FieldValidation,
 ) -> Result<(Value, Vec<String>), Refusal> {
     let schema = Schema::served();
-    let outcome = patch::apply(schema, id, kind, old, body).map_err(|error| patch_failed(&error))?;
+    let outcome = match kind {
+        PatchKind::Json => patch::json(old.clone(), body),
+        PatchKind::Merge => patch::merge(old.clone(), body),
+        PatchKind::Strategic | PatchKind::Apply => patch::strategic(schema, id, old.clone(), body),
+    };
+    let outcome = outcome.map_err(|error| patch_failed(&error))?;
     let decoded = schema.decode_value(id, outcome.value.clone());
     let invalid = |detail: &str| {
         let mut causes = Causes::default();
@@ -565,7 +570,7 @@ pub(crate) fn patched_type(
         Refusal::invalid_kind("", "", "", &causes)
     };
     let decoded = decoded.map_err(|error| invalid(&error.to_string()))?;
-    let mut strict = outcome.duplicates;
+    let mut strict = outcome.strict.clone();
     strict.extend(decoded.strict);
     let strict = match validation {
         FieldValidation::Ignore => Vec::new(),
@@ -638,7 +643,8 @@ async fn apply_patch(
         }
         let merged = apply::apply(schema, type_id(resource)?, None, applied, &who, force, now)
             .map_err(|error| apply_failed(&error))?;
-        let created = crate::applied::create(api, call, place, merged, options).await?;
+        let (object, warnings) = create_object(api, call, place, merged, options).await?;
+        let created = Written { object, warnings, created: true };
         return finish(api, call, place, wanted, created, Vec::new());
     }
     let mut change = |old: &Value| {

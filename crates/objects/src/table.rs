@@ -130,14 +130,20 @@ pub fn of_object(resource: &Resource, object: &Value, form: Form, now: Timestamp
 }
 
 fn table(resource: &Resource, meta: Value, rows: Vec<Value>, form: Form) -> Value {
-    let definitions = form.with_columns.then(|| columns(resource).iter().map(definition).collect());
+    let definitions = if form.with_columns { column_definitions(resource) } else { Value::Null };
     json!({
         "kind": "Table",
         "apiVersion": form.version.api_version(),
         "metadata": meta,
-        "columnDefinitions": definitions.map_or(Value::Null, Value::Array),
+        "columnDefinitions": definitions,
         "rows": rows,
     })
+}
+
+/// The `columnDefinitions` of a resource's table.
+#[must_use]
+pub fn column_definitions(resource: &Resource) -> Value {
+    columns(resource).iter().map(definition).collect()
 }
 
 fn definition(column: &Column) -> Value {
@@ -150,7 +156,9 @@ fn definition(column: &Column) -> Value {
     })
 }
 
-fn row(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> Value {
+/// An object's row.
+#[must_use]
+pub fn row(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> Value {
     let carried = match form.include {
         IncludeObject::None => Value::Null,
         IncludeObject::Metadata => partial_metadata(object, form.version),
