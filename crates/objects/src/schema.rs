@@ -12,14 +12,27 @@ use serde_json::Value;
 
 pub mod decode;
 mod parse;
+pub mod syntax;
 
 pub use decode::{DecodeError, Decoded};
 pub use parse::SchemaError;
 
 /// The texts of `api/`, by file name.
 const TEXTS: &[(&str, &str)] = &[
-    ("meta_v1.api", include_str!("../api/meta_v1.api")),
+    ("apps_v1.api", include_str!("../api/apps_v1.api")),
+    ("authentication_v1.api", include_str!("../api/authentication_v1.api")),
+    ("authorization_v1.api", include_str!("../api/authorization_v1.api")),
+    ("autoscaling_v1.api", include_str!("../api/autoscaling_v1.api")),
+    ("batch_v1.api", include_str!("../api/batch_v1.api")),
+    ("coordination_v1.api", include_str!("../api/coordination_v1.api")),
     ("core_v1.api", include_str!("../api/core_v1.api")),
+    ("events_v1.api", include_str!("../api/events_v1.api")),
+    ("meta_v1.api", include_str!("../api/meta_v1.api")),
+    ("node_v1.api", include_str!("../api/node_v1.api")),
+    ("policy_v1.api", include_str!("../api/policy_v1.api")),
+    ("scheduling_v1.api", include_str!("../api/scheduling_v1.api")),
+    ("scheduling_v1alpha3.api", include_str!("../api/scheduling_v1alpha3.api")),
+    ("version.api", include_str!("../api/version.api")),
 ];
 
 /// Which type, in a [`Schema`].
@@ -55,6 +68,10 @@ pub struct Field {
     pub name: String,
     pub shape: Shape,
     pub presence: Presence,
+    /// A Go pointer: OpenAPI gives it no implied default.
+    pub pointer: bool,
+    /// Its place among the fields as they are written down, which is Go's order.
+    pub position: usize,
     /// Must be given, as OpenAPI says it.
     pub required: bool,
     /// How server-side apply sees a list, map or structure here.
@@ -120,6 +137,8 @@ pub struct Strategy {
     pub merge: bool,
     pub merge_key: Option<String>,
     pub retain_keys: bool,
+    /// The patch's structure takes the place of the old one instead of being merged into it.
+    pub replace: bool,
 }
 
 impl Schema {

@@ -175,6 +175,9 @@ fn finish(draft: &TypeDraft<'_>, names: &HashMap<String, TypeId>) -> Result<Type
         let doc = "Of the list as a whole: its version and where to go on.";
         finished.fields.push(implied("metadata", metadata, Presence::Always, doc));
     }
+    for (position, field) in finished.fields.iter_mut().enumerate() {
+        field.position = position;
+    }
     finished.fields.sort_by(|a, b| a.name.cmp(&b.name));
     if let Some(pair) = finished.fields.windows(2).find(|pair| pair[0].name == pair[1].name) {
         let what = format!("the field {:?} is defined twice", pair[0].name);
@@ -188,6 +191,8 @@ fn implied(name: &str, shape: Shape, presence: Presence, doc: &str) -> Field {
         name: name.to_owned(),
         shape,
         presence,
+        pointer: false,
+        position: 0,
         required: false,
         ownership: Ownership::Unmarked,
         strategy: Strategy::default(),
@@ -220,6 +225,7 @@ fn read_field(
         _ => Presence::NonZero,
     };
     let mut field = implied(draft.name, shape, presence, &draft.doc);
+    field.pointer = pointer;
     field.required = always;
     for flag in &draft.flags {
         match flag.split_once('=').map_or((*flag, None), |(name, value)| (name, Some(value))) {
@@ -233,6 +239,7 @@ fn read_field(
                 field.strategy.merge_key = key.map(str::to_owned);
             }
             ("retainKeys", None) => field.strategy.retain_keys = true,
+            ("replace", None) => field.strategy.replace = true,
             ("enum", Some(values)) => {
                 field.one_of = values.split('|').map(str::to_owned).collect();
             }

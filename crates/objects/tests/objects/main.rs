@@ -1,0 +1,10 @@
+//! What this crate's pure functions make of the exchanges recorded from upstream's API server.
+
+#![allow(clippy::panic, clippy::unwrap_used)]
+
+mod answers;
+mod discovery;
+mod openapi;
+mod recorded;
+mod schema;
+mod tables;
