@@ -6,3 +6,4 @@ mod discovery;
 mod openapi;
 mod recorded;
 mod schema;
+mod writes;
