@@ -67,6 +67,18 @@ impl<'a> Cursor<'a> {
         })
     }
 
+    /// The same value under another name, where messages do not use the field's own.
+    #[must_use]
+    pub fn called(self, name: &'a str) -> Cursor<'a> {
+        Cursor { step: Step::Field(name), ..self }
+    }
+
+    /// Another value at this place.
+    #[must_use]
+    pub fn at_value(self, value: &'a Value) -> Cursor<'a> {
+        Cursor { value, ..self }
+    }
+
     #[must_use]
     pub fn value(&self) -> &'a Value {
         self.value
@@ -196,13 +208,7 @@ impl Causes {
     }
 
     pub fn not_supported(&mut self, at: &Cursor<'_>, supported: &[&str]) {
-        let supported: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
-        let message = format!(
-            "Unsupported value: {}: supported values: {}",
-            Shown::from(at.value).0,
-            supported.join(", ")
-        );
-        self.add("FieldValueNotSupported", at.path(), message);
+        self.not_supported_as(at, at.value, supported);
     }
 
     pub fn not_found(&mut self, at: &Cursor<'_>) {
@@ -213,6 +219,35 @@ impl Causes {
     pub fn too_long(&mut self, at: &Cursor<'_>, max: usize) {
         let message = format!("Too long: may not be more than {max} bytes");
         self.add("FieldValueTooLong", at.path(), message);
+    }
+
+    pub fn not_found_as(&mut self, at: &Cursor<'_>, shown: impl Into<Shown>, detail: &str) {
+        let message = format!("Not found: {}", shown.into().0);
+        self.add("FieldValueNotFound", at.path(), with_detail(&message, detail));
+    }
+
+    /// As [`Causes::not_supported`], with another value shown than the one there.
+    pub fn not_supported_as(
+        &mut self,
+        at: &Cursor<'_>,
+        shown: impl Into<Shown>,
+        supported: &[&str],
+    ) {
+        let supported: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
+        let message = format!(
+            "Unsupported value: {}: supported values: {}",
+            shown.into().0,
+            supported.join(", ")
+        );
+        self.add("FieldValueNotSupported", at.path(), message);
+    }
+
+    /// Leaves one of causes that say the same, as answers do.
+    #[must_use]
+    pub fn distinct(mut self) -> Causes {
+        let mut seen = std::collections::BTreeSet::new();
+        self.0.retain(|cause| seen.insert((cause.field.clone(), cause.message.clone())));
+        self
     }
 
     pub fn too_many(&mut self, at: &Cursor<'_>, max: usize) {
@@ -228,6 +263,14 @@ fn with_detail(message: &str, detail: &str) -> String {
 /// A value as a message shows it: text quoted, everything else as JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown(String);
+
+impl Shown {
+    /// A text that is shown as it is, without quotes.
+    #[must_use]
+    pub fn literal(text: String) -> Shown {
+        Shown(text)
+    }
+}
 
 impl From<&Value> for Shown {
     fn from(value: &Value) -> Shown {

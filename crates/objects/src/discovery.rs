@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 
 use crate::catalog::{Resource, Subresource, Verb};
 
-/// Media type of the document that has everything.
+/// Media type of the document that has everything. Clients up to 1.29 ask for `v=v2beta1` alone, and
+/// then for plain JSON, which they should be given.
 pub const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// `/api`. The address is the server's own, with its port.
@@ -70,14 +71,15 @@ pub fn resources(resources: &[Resource], group: &str, version: &str) -> Option<V
 /// `/api` in the form that has everything.
 #[must_use]
 pub fn aggregated_core(resources: &[Resource]) -> Value {
-    aggregated_list(vec![aggregated_group(resources, "")])
+    aggregated_list(&[aggregated_group(resources, "")])
 }
 
 /// `/apis` in the form that has everything.
 #[must_use]
 pub fn aggregated(resources: &[Resource]) -> Value {
-    let groups = named_groups(resources);
-    aggregated_list(groups.iter().map(|name| aggregated_group(resources, name)).collect())
+    let groups = named_groups(resources).into_iter();
+    let groups: Vec<Value> = groups.map(|name| aggregated_group(resources, name)).collect();
+    aggregated_list(&groups)
 }
 
 /// All but the core group, in the order of the catalog.
@@ -182,7 +184,7 @@ fn storage_version_hash(resource: &Resource) -> Option<String> {
     Some(hash)
 }
 
-fn aggregated_list(groups: Vec<Value>) -> Value {
+fn aggregated_list(groups: &[Value]) -> Value {
     json!({
         "kind": "APIGroupDiscoveryList",
         "apiVersion": "apidiscovery.k8s.io/v2",

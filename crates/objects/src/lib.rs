@@ -20,6 +20,7 @@ pub mod rules;
 pub mod schema;
 pub mod selector;
 mod suggest;
+pub mod table;
 pub mod timestamp;
 pub mod workload;
 pub mod yaml;

@@ -6,6 +6,9 @@
 //! is a function of its arguments; other objects (quotas, limit ranges, priority classes) are
 //! admission's business.
 
+pub mod meta;
+pub mod names;
+
 use serde_json::Value;
 
 use crate::catalog::Resource;

@@ -4,7 +4,7 @@ use objects::catalog::{self, RESOURCES};
 use objects::discovery;
 use serde_json::Value;
 
-use crate::recorded::answer;
+use crate::answers::answer;
 
 /// Keeps what we serve of a recorded list of resources.
 fn served_resources(recorded: &Value, group: &str) -> Vec<Value> {

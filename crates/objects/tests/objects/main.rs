@@ -1,9 +1,11 @@
-//! Recorded answers of a Kubernetes API server, held against what this crate says about objects.
+//! What this crate's pure functions make of the exchanges recorded from upstream's API server.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
+mod answers;
 mod discovery;
 mod openapi;
 mod recorded;
 mod schema;
 mod writes;
+mod tables;

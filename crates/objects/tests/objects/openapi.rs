@@ -7,7 +7,7 @@ use objects::openapi::OpenApi;
 use objects::schema::Schema;
 use serde_json::{Value, json};
 
-use crate::recorded::answer;
+use crate::answers::answer;
 
 static DOCUMENTS: LazyLock<OpenApi> =
     LazyLock::new(|| OpenApi::render(Schema::served(), RESOURCES, "v1.37.0"));

@@ -1,49 +1,145 @@
-//! The recorded exchanges (`testdata/golden-api`), as [`Scenario`] values.
+//! The recorded exchanges, and the objects they leave behind.
 //!
-//! Replaying requests against a server is the API server's test; here only the answers matter.
+//! Main types: [`Scenario`] and [`Kept`], the objects of a scenario by their path, taken from the
+//! recorded answers. Nothing is decided here; placeholders of times are made times.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::sync::LazyLock;
 
 use flate2::read::GzDecoder;
+use objects::catalog::{self, Resource};
+use objects::selector::LabelSelector;
+use objects::timestamp::Timestamp;
+use serde::Deserialize;
 use serde_json::Value;
 
-/// One line of the recording.
-#[derive(Debug)]
-pub(crate) struct Scenario {
-    pub(crate) id: String,
-    pub(crate) steps: Vec<Value>,
+#[derive(Debug, Clone, Deserialize)]
+pub struct Scenario {
+    pub id: String,
+    #[serde(default)]
+    pub any_order: Value,
+    pub steps: Vec<Step>,
 }
 
-/// All scenarios, in the order of the file.
-pub(crate) fn scenarios() -> &'static [Scenario] {
-    static SCENARIOS: LazyLock<Vec<Scenario>> = LazyLock::new(|| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../testdata/golden-api/exchanges.jsonl.gz");
-        let file = File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let lines = BufReader::new(GzDecoder::new(file)).lines();
-        lines.map(|line| scenario(&line.unwrap())).collect()
-    });
-    &SCENARIOS
+#[derive(Debug, Clone, Deserialize)]
+pub struct Step {
+    #[serde(default)]
+    pub name: String,
+    pub request: Request,
+    pub response: Response,
 }
 
-fn scenario(line: &str) -> Scenario {
-    let mut value: Value = serde_json::from_str(line).unwrap();
-    Scenario {
-        id: value["id"].as_str().unwrap().to_owned(),
-        steps: match value["steps"].take() {
-            Value::Array(steps) => steps,
-            other => panic!("steps are {other}"),
-        },
+#[derive(Debug, Clone, Deserialize)]
+pub struct Request {
+    pub method: String,
+    pub path: String,
+    #[serde(default)]
+    pub query: Value,
+    #[serde(default)]
+    pub headers: Value,
+    #[serde(default)]
+    pub body: Value,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Response {
+    pub status: u16,
+    #[serde(default)]
+    pub body: Value,
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    #[serde(default)]
+    pub events: Vec<Value>,
+}
+
+/// When the recording is taken to have been made.
+pub fn recorded_at() -> Timestamp {
+    Timestamp::parse("2026-01-02T03:04:05Z").unwrap()
+}
+
+/// The scenarios whose id starts with one of `prefixes`.
+pub fn scenarios(prefixes: &[&str]) -> Vec<Scenario> {
+    static ALL: LazyLock<Vec<Scenario>> = LazyLock::new(read);
+    let wanted = |s: &&Scenario| prefixes.iter().any(|prefix| s.id.starts_with(prefix));
+    let found: Vec<_> = ALL.iter().filter(wanted).cloned().collect();
+    assert!(!found.is_empty(), "no scenario {prefixes:?}");
+    found
+}
+
+fn read() -> Vec<Scenario> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/golden-api/exchanges.jsonl.gz");
+    let mut text = String::new();
+    GzDecoder::new(std::fs::File::open(path).unwrap()).read_to_string(&mut text).unwrap();
+    let text = text
+        .replace("\"<time>\"", "\"2026-01-02T03:04:05Z\"")
+        .replace("\"<microtime>\"", "\"2026-01-02T03:04:05.000000Z\"");
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What a path asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    pub resource: &'static Resource,
+    /// The path of the collection.
+    pub collection: &'a str,
+    pub name: Option<&'a str>,
+    pub subresource: Option<&'a str>,
+}
+
+/// Takes a path apart; nothing if it is of a resource that is not served.
+pub fn target(path: &str) -> Option<Target<'_>> {
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let (group, version, rest) = match parts.as_slice() {
+        ["api", version, ..] => ("", *version, 2),
+        ["apis", group, version, ..] => (*group, *version, 3),
+        _ => return None,
+    };
+    let namespaced = parts.get(rest) == Some(&"namespaces")
+        && parts.len() > rest + 2
+        && !matches!(parts[rest + 2], "status" | "finalize");
+    let at = if namespaced { rest + 2 } else { rest };
+    let resource = catalog::find(group, version, parts.get(at)?)?;
+    let upto: usize = parts[..=at].iter().map(|part| part.len() + 1).sum();
+    Some(Target {
+        resource,
+        collection: &path[..upto],
+        name: parts.get(at + 1).copied(),
+        subresource: parts.get(at + 2).copied(),
+    })
+}
+
+/// The objects a scenario's answers tell of, by path.
+#[derive(Debug, Default)]
+pub struct Kept(pub BTreeMap<String, Value>);
+
+impl Kept {
+    /// Takes over what a step's answer says there is now.
+    pub fn learn(&mut self, step: &Step) {
+        let Some(target) = target(&step.request.path) else { return };
+        let body = &step.response.body;
+        let dry = step.request.query.get("dryRun").is_some();
+        if step.response.status >= 300 || dry || step.request.method == "GET" {
+            return;
+        }
+        if body["kind"] == target.resource.kind {
+            let name = body["metadata"]["name"].as_str().unwrap_or_default();
+            self.0.insert(format!("{}/{name}", target.collection), body.clone());
+        } else if step.request.method == "DELETE" {
+            self.0.remove(&step.request.path);
+        }
     }
-}
 
-/// The first answer of a scenario to a request for a path.
-pub(crate) fn answer(scenario: &str, path: &str) -> &'static Value {
-    let scenario = scenarios().iter().find(|s| s.id == scenario).unwrap();
-    let step = scenario.steps.iter().find(|step| step["request"]["path"] == path).unwrap();
-    let response = &step["response"];
-    response.get("body").or(response.get("body_extract")).unwrap()
+    pub fn get(&self, target: &Target<'_>) -> Option<&Value> {
+        self.0.get(&format!("{}/{}", target.collection, target.name?))
+    }
+
+    /// The objects of a collection that a `labelSelector` of the query leaves.
+    pub fn list(&self, target: &Target<'_>, query: &Value) -> Vec<&Value> {
+        let prefix = format!("{}/", target.collection);
+        let text = query["labelSelector"].as_str().unwrap_or_default();
+        let selector = LabelSelector::parse(text).unwrap();
+        let within = self.0.iter().filter(|(path, _)| path.starts_with(&prefix));
+        within.map(|(_, object)| object).filter(|object| selector.matches_object(object)).collect()
+    }
 }

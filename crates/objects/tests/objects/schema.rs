@@ -6,7 +6,7 @@ use objects::catalog;
 use objects::schema::{Schema, TypeId};
 use serde_json::Value;
 
-use crate::recorded::scenarios;
+use crate::answers::scenarios;
 
 /// Kinds that are answered with and are no resources.
 const BESIDES: &[(&str, &str, &str)] = &[

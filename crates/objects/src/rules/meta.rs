@@ -1,0 +1,386 @@
+//! `metadata`, for every kind: what must hold on create and on update, and what a request cannot
+//! change. Texts and order are upstream's.
+//!
+//! A kind's own name rule and whether it lives in a namespace are arguments ([`MetaRule`]). Names,
+//! ids, times and versions are made elsewhere.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::names::{self, NameRule, label_key_problems, label_value_problems};
+use crate::cursor::{Causes, Cursor};
+
+/// What differs between the kinds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MetaRule {
+    pub name: NameRule,
+    pub namespaced: bool,
+    /// Whether a finalizer without a domain must be one of Kubernetes' own: so for the core
+    /// group's kinds.
+    pub standard_finalizers: bool,
+}
+
+/// The most bytes all annotations together may have.
+pub const ANNOTATIONS_LIMIT: usize = 256 << 10;
+
+const MANAGER_LIMIT: usize = 128;
+const SUBRESOURCE_LIMIT: usize = 256;
+const IMMUTABLE: &str = "field is immutable";
+const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+
+/// Takes off what only the server sets on a new object.
+pub fn prepare_create(object: &mut Value) {
+    if let Some(meta) = metadata_mut(object) {
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+            meta.remove(field);
+        }
+    }
+}
+
+/// Puts back what an update cannot touch: generation, id, times.
+pub fn prepare_update(object: &mut Value, old: &Value) {
+    let old = &old["metadata"];
+    let Some(meta) = metadata_mut(object) else { return };
+    put_back(meta, old, "generation");
+    if !meta.contains_key("uid") {
+        put_back(meta, old, "uid");
+    }
+    if old.get("creationTimestamp").is_some_and(|time| !time.is_null()) {
+        put_back(meta, old, "creationTimestamp");
+    }
+    if old.get("deletionTimestamp").is_some() {
+        put_back(meta, old, "deletionTimestamp");
+    }
+    if old.get("deletionGracePeriodSeconds").is_some()
+        && !meta.contains_key("deletionGracePeriodSeconds")
+    {
+        put_back(meta, old, "deletionGracePeriodSeconds");
+    }
+    meta.remove("selfLink");
+}
+
+/// Puts back everything but the version: what a request to a subresource may say about metadata
+/// counts for nothing.
+pub fn keep_old(object: &mut Value, old: &Value) {
+    let old = &old["metadata"];
+    let Some(meta) = metadata_mut(object) else { return };
+    for field in [
+        "deletionTimestamp",
+        "generation",
+        "labels",
+        "annotations",
+        "finalizers",
+        "ownerReferences",
+    ] {
+        put_back(meta, old, field);
+    }
+}
+
+fn put_back(meta: &mut Map<String, Value>, old: &Value, field: &str) {
+    match old.get(field) {
+        Some(value) => {
+            meta.insert(field.to_owned(), value.clone());
+        }
+        None => {
+            meta.remove(field);
+        }
+    }
+}
+
+/// `metadata` of an object, made if there is none.
+pub(crate) fn metadata_mut(object: &mut Value) -> Option<&mut Map<String, Value>> {
+    let object = object.as_object_mut()?;
+    if !object.get("metadata").is_some_and(Value::is_object) {
+        object.insert("metadata".to_owned(), Value::Object(Map::new()));
+    }
+    object.get_mut("metadata")?.as_object_mut()
+}
+
+/// Counts the generation on.
+pub fn bump_generation(object: &mut Value) {
+    if let Some(meta) = metadata_mut(object) {
+        let generation = meta.get("generation").and_then(Value::as_i64).unwrap_or(0);
+        meta.insert("generation".to_owned(), generation.saturating_add(1).into());
+    }
+}
+
+/// What is wrong with the metadata of a new object; also asked on update.
+pub fn validate(meta: &Cursor<'_>, rule: MetaRule, causes: &mut Causes) {
+    let generate_name = meta.field("generateName");
+    if !generate_name.text().is_empty() {
+        let problems = rule.name.prefix_problems(generate_name.text());
+        names::report(causes, &generate_name, &problems);
+    }
+    let name = meta.field("name");
+    if name.text().is_empty() {
+        causes.required(&name, "name or generateName is required");
+    } else {
+        names::report(causes, &name, &rule.name.problems(name.text()));
+    }
+    let namespace = meta.field("namespace");
+    match (rule.namespaced, namespace.text()) {
+        (true, "") => causes.required(&namespace, ""),
+        (true, text) => names::report(causes, &namespace, &names::dns_label(text)),
+        (false, "") => {}
+        (false, _) => causes.forbidden(&namespace, "not allowed on this type"),
+    }
+    let generation = meta.field("generation");
+    if generation.int().is_some_and(|number| number < 0) {
+        causes.invalid(&generation, "must be greater than or equal to 0");
+    }
+    validate_labels(&meta.field("labels"), causes);
+    validate_annotations(&meta.field("annotations"), causes);
+    validate_owners(&meta.field("ownerReferences"), causes);
+    validate_finalizers(&meta.field("finalizers"), causes);
+    validate_managed_fields(&meta.field("managedFields"), causes);
+    if rule.standard_finalizers {
+        validate_standard_finalizers(&meta.field("finalizers"), causes);
+    }
+}
+
+/// What is wrong with the change from `old` metadata.
+pub fn validate_update(meta: &Cursor<'_>, old: &Cursor<'_>, rule: MetaRule, causes: &mut Causes) {
+    let finalizers = meta.field("finalizers");
+    if old.field("deletionTimestamp").is_set() {
+        let before = old.field("finalizers");
+        let before: BTreeSet<&str> = before.items().map(|item| item.text()).collect();
+        let extra: BTreeSet<&str> =
+            finalizers.items().map(|item| item.text()).filter(|f| !before.contains(f)).collect();
+        if !extra.is_empty() {
+            let extra: Vec<String> = extra.into_iter().map(crate::cursor::go_quoted).collect();
+            let detail = format!(
+                "no new finalizers can be added if the object is being deleted, found new \
+                 finalizers []string{{{}}}",
+                extra.join(", ")
+            );
+            causes.forbidden(&finalizers, &detail);
+        }
+    }
+    let version = meta.field("resourceVersion");
+    if version.text().is_empty() {
+        causes.invalid_as(&version, "", "must be specified for an update");
+    }
+    let generation = meta.field("generation");
+    if generation.int().unwrap_or(0) < old.field("generation").int().unwrap_or(0) {
+        let shown = generation.int().unwrap_or(0);
+        causes.invalid_as(&generation, shown, "must not be decremented");
+    }
+    for field in ["name", "namespace", "uid"] {
+        let (new, old) = (meta.field(field), old.field(field));
+        if new.text() != old.text() {
+            causes.invalid_as(&new, new.text(), IMMUTABLE);
+        }
+    }
+    for field in ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        let (new, old) = (meta.field(field), old.field(field));
+        if new.value() != old.value() {
+            causes.invalid(&new, IMMUTABLE);
+        }
+    }
+    validate_labels(&meta.field("labels"), causes);
+    validate_annotations(&meta.field("annotations"), causes);
+    validate_owners(&meta.field("ownerReferences"), causes);
+    validate_managed_fields(&meta.field("managedFields"), causes);
+    if rule.standard_finalizers {
+        validate_standard_finalizers(&finalizers, causes);
+    }
+}
+
+/// Labels, and other maps with the same rules such as a node selector.
+pub fn validate_labels(labels: &Cursor<'_>, causes: &mut Causes) {
+    for (key, value) in labels.entries() {
+        names::report_as(causes, labels, key, &label_key_problems(key));
+        names::report_as(causes, labels, value.text(), &label_value_problems(value.text()));
+    }
+}
+
+pub fn validate_annotations(annotations: &Cursor<'_>, causes: &mut Causes) {
+    let mut size = 0_usize;
+    for (key, value) in annotations.entries() {
+        size = size.saturating_add(key.len()).saturating_add(value.text().len());
+        if key.bytes().any(|b| b.is_ascii_uppercase()) || !key.is_ascii() {
+            let problems = label_key_problems(&key.to_lowercase());
+            names::report_as(causes, annotations, key, &problems);
+        } else {
+            names::report_as(causes, annotations, key, &label_key_problems(key));
+        }
+    }
+    if size > ANNOTATIONS_LIMIT {
+        causes.too_long(annotations, ANNOTATIONS_LIMIT);
+    }
+}
+
+fn validate_owners(owners: &Cursor<'_>, causes: &mut Causes) {
+    let mut controller: Option<String> = None;
+    for owner in owners.items() {
+        for field in ["apiVersion", "kind", "name", "uid"] {
+            let at = owner.field(field);
+            let text = at.text();
+            if text.is_empty() {
+                causes.required(&at, "must not be empty");
+            } else if field == "apiVersion" && text.ends_with('/') {
+                causes.invalid(&at, "version must not be empty");
+            }
+        }
+        if owner.field("apiVersion").text() == "v1" && owner.field("kind").text() == "Event" {
+            causes.invalid(&owner, "/v1, Kind=Event is disallowed from being an owner");
+        }
+        if owner.field("controller").is_true() {
+            let name = format!("{}/{}", owner.field("kind").text(), owner.field("name").text());
+            match &controller {
+                Some(first) => {
+                    let detail = format!(
+                        "Only one reference can have Controller set to true. Found \"true\" in \
+                         references for {first} and {name}"
+                    );
+                    causes.invalid_as(owners, ShownOwners(owners.value()), &detail);
+                }
+                None => controller = Some(name),
+            }
+        }
+    }
+}
+
+/// Owner references as messages show them: in the order Go declares their fields.
+struct ShownOwners<'a>(&'a Value);
+
+impl From<ShownOwners<'_>> for crate::cursor::Shown {
+    fn from(owners: ShownOwners<'_>) -> crate::cursor::Shown {
+        const ORDER: [&str; 6] =
+            ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
+        let items = owners.0.as_array().into_iter().flatten().map(|owner| {
+            let fields = ORDER
+                .iter()
+                .filter_map(|field| owner.get(field).map(|value| format!("\"{field}\":{value}")));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+        });
+        crate::cursor::Shown::literal(format!("[{}]", items.collect::<Vec<_>>().join(",")))
+    }
+}
+
+fn validate_finalizers(finalizers: &Cursor<'_>, causes: &mut Causes) {
+    let (mut orphan, mut foreground) = (false, false);
+    for finalizer in finalizers.items() {
+        let text = finalizer.text();
+        names::report_as(causes, finalizers, text, &label_key_problems(text));
+        orphan |= text == "orphan";
+        foreground |= text == "foregroundDeletion";
+    }
+    if orphan && foreground {
+        let detail = "finalizer orphan and foregroundDeletion cannot be both set";
+        causes.invalid(finalizers, detail);
+    }
+}
+
+fn validate_standard_finalizers(finalizers: &Cursor<'_>, causes: &mut Causes) {
+    for finalizer in finalizers.items() {
+        let text = finalizer.text();
+        if !text.contains('/') && !STANDARD_FINALIZERS.contains(&text) {
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            causes.invalid(&finalizer, detail);
+        }
+    }
+}
+
+fn validate_managed_fields(entries: &Cursor<'_>, causes: &mut Causes) {
+    for entry in entries.items() {
+        let operation = entry.field("operation");
+        if !matches!(operation.text(), "Apply" | "Update") {
+            causes.invalid_as(&operation, operation.text(), "must be `Apply` or `Update`");
+        }
+        let format = entry.field("fieldsType");
+        if !matches!(format.text(), "" | "FieldsV1") {
+            causes.invalid(&format, "must be `FieldsV1`");
+        }
+        validate_manager(&entry.field("manager"), causes);
+        let subresource = entry.field("subresource");
+        if subresource.text().len() > SUBRESOURCE_LIMIT {
+            causes.too_long(&subresource, SUBRESOURCE_LIMIT);
+        }
+    }
+}
+
+/// The name of a field manager, in an object or in a query.
+pub fn validate_manager(manager: &Cursor<'_>, causes: &mut Causes) {
+    if manager.text().len() > MANAGER_LIMIT {
+        causes.too_long(manager, MANAGER_LIMIT);
+    }
+    for (at, character) in manager.text().char_indices() {
+        if character.is_control() {
+            let code = u32::from(character);
+            let detail = format!("invalid character U+{code:04X} (at position {at})");
+            causes.invalid(manager, &detail);
+        }
+    }
+}
+
+/// What is wrong with a label selector; nothing if there is none.
+pub fn validate_label_selector(
+    selector: &Cursor<'_>,
+    allow_invalid_values: bool,
+    causes: &mut Causes,
+) {
+    validate_labels(&selector.field("matchLabels"), causes);
+    let expressions = selector.field("matchExpressions");
+    for expression in expressions.items() {
+        let values = expression.field("values");
+        match expression.field("operator").text() {
+            "In" | "NotIn" if values.is_empty() => {
+                let detail = "must be specified when `operator` is 'In' or 'NotIn'";
+                causes.required(&values, detail);
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                causes.forbidden(&values, detail);
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            _ => {
+                let operator = expression.field("operator");
+                let detail = "not a valid selector operator";
+                causes.invalid_as(&operator, operator.text(), detail);
+            }
+        }
+        let key = expression.field("key");
+        names::report_as(causes, &key, key.text(), &label_key_problems(key.text()));
+        if !allow_invalid_values {
+            for value in values.items() {
+                names::report(causes, &value, &label_value_problems(value.text()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const RULE: MetaRule =
+        MetaRule { name: NameRule::DnsSubdomain, namespaced: true, standard_finalizers: true };
+
+    fn problems(meta: &Value) -> Vec<String> {
+        let mut causes = Causes::default();
+        validate(&Cursor::top(meta, "metadata"), RULE, &mut causes);
+        causes.0.into_iter().map(|c| format!("{}: {}", c.field, c.message)).collect()
+    }
+
+    #[test]
+    fn a_good_name_and_namespace_is_enough() {
+        assert!(problems(&json!({"name": "a.b", "namespace": "n"})).is_empty());
+        let none = problems(&json!({}));
+        assert_eq!(none[0], "metadata.name: Required value: name or generateName is required");
+        assert_eq!(none[1], "metadata.namespace: Required value");
+    }
+
+    #[test]
+    fn an_update_keeps_what_the_server_made() {
+        let old = json!({"metadata": {
+            "name": "a", "uid": "u", "generation": 3, "creationTimestamp": "2024-01-01T00:00:00Z"
+        }});
+        let mut new = json!({"metadata": {"name": "a", "generation": 9}});
+        prepare_update(&mut new, &old);
+        assert_eq!(new, old);
+    }
+}

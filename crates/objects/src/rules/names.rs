@@ -1,0 +1,318 @@
+//! What the texts in objects may look like: names of objects, ports, variables, keys, paths.
+//!
+//! Every function returns what is wrong in upstream's words, nothing if all is well; that case
+//! costs no allocation. Label keys and values are in [`crate::selector`]. Where a text stands and
+//! whether it must be there is the caller's business.
+
+use std::borrow::Cow;
+
+use crate::cursor::{Causes, Cursor};
+pub use crate::selector::{label_key_problems, label_value_problems};
+
+/// What is wrong with a text.
+pub type Problems = Vec<Cow<'static, str>>;
+
+pub(crate) const DNS_LABEL: &str = "a lowercase RFC 1123 label must consist of lower case \
+    alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. \
+    'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+
+pub(crate) const DNS_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case \
+    alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character \
+    (e.g. 'example.com', regex used for validation is \
+    '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+
+const DNS_SUBDOMAIN_UNDERSCORE: &str = "a lowercase RFC 1123 subdomain must consist of lower case \
+    alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric \
+    character (e.g. 'example.com', regex used for validation is \
+    '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";
+
+const DNS_1035_LABEL: &str = "a DNS-1035 label must consist of lower case alphanumeric characters \
+    or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. \
+    'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
+
+const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or \
+    '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is \
+    '[-._a-zA-Z0-9]+')";
+
+const ENV_NAME: &str = "a valid environment variable name must consist only of printable ASCII \
+    characters other than '='";
+
+const HTTP_HEADER: &str = "a valid HTTP header must consist of alphanumeric characters or '-' \
+    (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')";
+
+/// How the objects of a kind may be named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameRule {
+    DnsSubdomain,
+    DnsLabel,
+    Dns1035Label,
+    /// Anything that can stand between two slashes of a path.
+    PathSegment,
+}
+
+impl NameRule {
+    #[must_use]
+    pub fn problems(self, name: &str) -> Problems {
+        match self {
+            NameRule::DnsSubdomain => dns_subdomain(name),
+            NameRule::DnsLabel => dns_label(name),
+            NameRule::Dns1035Label => dns_1035_label(name),
+            NameRule::PathSegment => path_segment(name),
+        }
+    }
+
+    /// What is wrong with a name the server will complete: it may end in a hyphen.
+    #[must_use]
+    pub fn prefix_problems(self, prefix: &str) -> Problems {
+        if self == NameRule::PathSegment {
+            return path_segment_marks(prefix);
+        }
+        match prefix.strip_suffix('-') {
+            // Upstream looks at the name with its last two characters replaced by a letter.
+            Some(rest) if !rest.is_empty() => {
+                let mut masked = rest.to_owned();
+                masked.pop();
+                masked.push('a');
+                self.problems(&masked)
+            }
+            _ => self.problems(prefix),
+        }
+    }
+}
+
+/// Reports every problem of the text at a place.
+pub(crate) fn report<P: AsRef<str>>(causes: &mut Causes, at: &Cursor<'_>, problems: &[P]) {
+    for problem in problems {
+        causes.invalid(at, problem.as_ref());
+    }
+}
+
+/// Reports every problem of a text that is not, or not literally, what stands at the place.
+pub(crate) fn report_as<P: AsRef<str>>(
+    causes: &mut Causes,
+    at: &Cursor<'_>,
+    shown: &str,
+    problems: &[P],
+) {
+    for problem in problems {
+        causes.invalid_as(at, shown, problem.as_ref());
+    }
+}
+
+fn too_long(limit: usize) -> Cow<'static, str> {
+    format!("must be no more than {limit} characters").into()
+}
+
+fn is_lower(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit()
+}
+
+fn is_dns_word(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(|b| is_lower(*b))
+        && bytes.last().is_some_and(|b| is_lower(*b))
+        && bytes.iter().all(|b| is_lower(*b) || *b == b'-')
+}
+
+fn is_dns_words(text: &str) -> bool {
+    text.split('.').all(is_dns_word)
+}
+
+#[must_use]
+pub fn dns_label(text: &str) -> Problems {
+    let mut problems = Problems::new();
+    if text.len() > 63 {
+        problems.push(too_long(63));
+    }
+    if !is_dns_word(text) {
+        let dots = is_dns_words(text);
+        problems.push(if dots { "must not contain dots" } else { DNS_LABEL }.into());
+    }
+    problems
+}
+
+#[must_use]
+pub fn dns_subdomain(text: &str) -> Problems {
+    let mut problems = Problems::new();
+    if text.len() > 253 {
+        problems.push(too_long(253));
+    }
+    if !is_dns_words(text) {
+        problems.push(DNS_SUBDOMAIN.into());
+    }
+    problems
+}
+
+/// A search domain: underscores are allowed in it.
+#[must_use]
+pub fn dns_subdomain_with_underscore(text: &str) -> Problems {
+    let mut problems = Problems::new();
+    if text.len() > 253 {
+        problems.push(too_long(253));
+    }
+    let word = |word: &str| {
+        let bytes = word.strip_prefix('_').unwrap_or(word).as_bytes();
+        bytes.first().is_some_and(|b| is_lower(*b))
+            && bytes.last().is_some_and(|b| is_lower(*b))
+            && bytes.iter().all(|b| is_lower(*b) || matches!(b, b'-' | b'_'))
+    };
+    if !text.split('.').all(word) {
+        problems.push(DNS_SUBDOMAIN_UNDERSCORE.into());
+    }
+    problems
+}
+
+#[must_use]
+pub fn dns_1035_label(text: &str) -> Problems {
+    let mut problems = Problems::new();
+    if text.len() > 63 {
+        problems.push(too_long(63));
+    }
+    if !is_dns_word(text) || !text.starts_with(|c: char| c.is_ascii_lowercase()) {
+        problems.push(DNS_1035_LABEL.into());
+    }
+    problems
+}
+
+#[must_use]
+pub fn path_segment(name: &str) -> Problems {
+    match name {
+        "." => vec!["may not be '.'".into()],
+        ".." => vec!["may not be '..'".into()],
+        _ => path_segment_marks(name),
+    }
+}
+
+fn path_segment_marks(name: &str) -> Problems {
+    let mut problems = Problems::new();
+    if name.contains('/') {
+        problems.push("may not contain '/'".into());
+    }
+    if name.contains('%') {
+        problems.push("may not contain '%'".into());
+    }
+    problems
+}
+
+/// A key of a ConfigMap or Secret.
+#[must_use]
+pub fn config_key(key: &str) -> Problems {
+    let mut problems = Problems::new();
+    if key.len() > 253 {
+        problems.push(too_long(253));
+    }
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
+    if key.is_empty() || !key.bytes().all(allowed) {
+        problems.push(CONFIG_KEY.into());
+    }
+    match key {
+        "." => problems.push("must not be '.'".into()),
+        ".." => problems.push("must not be '..'".into()),
+        _ if key.starts_with("..") => problems.push("must not start with '..'".into()),
+        _ => {}
+    }
+    problems
+}
+
+/// The name of an environment variable.
+#[must_use]
+pub fn env_name(name: &str) -> Problems {
+    let mut problems = Problems::new();
+    if name.is_empty() {
+        problems.push("environment variable name must be non-empty".into());
+    }
+    if name.bytes().any(|b| !matches!(b, b' '..=b'~') || b == b'=') {
+        problems.push(ENV_NAME.into());
+    }
+    problems
+}
+
+#[must_use]
+pub fn http_header(name: &str) -> Problems {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+    match !name.is_empty() && name.bytes().all(allowed) {
+        true => Problems::new(),
+        false => vec![HTTP_HEADER.into()],
+    }
+}
+
+/// The name of a container's port.
+#[must_use]
+pub fn port_name(name: &str) -> Problems {
+    let mut problems = Problems::new();
+    if name.len() > 15 {
+        problems.push(too_long(15));
+    }
+    if name.is_empty() || !name.bytes().all(|b| is_lower(b) || b == b'-') {
+        let text = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)";
+        problems.push(text.into());
+    }
+    if !name.bytes().any(|b| b.is_ascii_lowercase()) {
+        problems.push("must contain at least one letter (a-z)".into());
+    }
+    if name.contains("--") {
+        problems.push("must not contain consecutive hyphens".into());
+    }
+    if name.starts_with('-') || name.ends_with('-') {
+        problems.push("must not begin or end with a hyphen".into());
+    }
+    problems
+}
+
+/// Whether a text is an address as upstream reads one: leading zeros are let through.
+#[must_use]
+pub fn is_ip(text: &str) -> bool {
+    parse_ip(text).is_some()
+}
+
+pub(crate) fn parse_ip(text: &str) -> Option<std::net::IpAddr> {
+    if let Ok(address) = text.parse() {
+        return Some(address);
+    }
+    let mut octets = [0; 4];
+    let mut parts = text.split('.');
+    for octet in &mut octets {
+        let part = parts.next()?;
+        if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        *octet = part
+            .trim_start_matches('0')
+            .parse()
+            .or_else(|error| if part.bytes().all(|b| b == b'0') { Ok(0) } else { Err(error) })
+            .ok()?;
+    }
+    parts.next().is_none().then(|| octets.into())
+}
+
+pub(crate) const NOT_AN_IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_may_end_in_a_hyphen_and_a_name_may_not() {
+        assert!(!NameRule::DnsLabel.problems("web-").is_empty());
+        assert!(NameRule::DnsLabel.prefix_problems("web-").is_empty());
+        assert!(!NameRule::DnsSubdomain.prefix_problems("Web-").is_empty());
+        assert_eq!(
+            NameRule::PathSegment.problems("a/b%"),
+            ["may not contain '/'", "may not contain '%'"]
+        );
+    }
+
+    #[test]
+    fn addresses_with_leading_zeros_count() {
+        assert!(is_ip("010.000.0.1") && is_ip("::1") && is_ip("::ffff:1.2.3.4"));
+        assert!(!is_ip("1.2.3") && !is_ip("1.2.3.256") && !is_ip("") && !is_ip("1.2.3.4.5"));
+    }
+
+    #[test]
+    fn ports_and_keys_have_their_rules() {
+        assert!(port_name("http").is_empty() && !port_name("80").is_empty());
+        assert_eq!(port_name("").len(), 2);
+        assert_eq!(config_key(".."), ["must not be '..'"]);
+        assert_eq!(env_name("a=b"), [ENV_NAME]);
+    }
+}

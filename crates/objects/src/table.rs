@@ -1,0 +1,199 @@
+//! The server-side form of `kubectl get`: [`columns`] and [`cells`] of every kind served, and the
+//! `Table` documents around them.
+//!
+//! Column names, their order, types and priorities are upstream's, because clients print them and
+//! people's scripts cut them; the descriptions are ours. Which form a client asked for
+//! (`Accept: …;as=Table`) and which objects are in it is the server's business.
+
+use serde_json::{Map, Value, json};
+
+use crate::catalog::Resource;
+use crate::timestamp::Timestamp;
+
+mod age;
+mod definitions;
+mod kinds;
+mod pod;
+#[cfg(test)]
+mod tests;
+
+pub use age::human_duration;
+
+/// One column of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Column {
+    pub name: &'static str,
+    /// `string`, `integer`, `boolean` or `date`.
+    pub shape: &'static str,
+    /// `name` for the column that names the object, else empty.
+    pub format: &'static str,
+    /// 0 is always shown, 1 only with `-o wide`.
+    pub priority: i32,
+    pub description: &'static str,
+}
+
+/// The version of `meta.k8s.io` a client asked the table in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TableVersion {
+    #[default]
+    V1,
+    V1Beta1,
+}
+
+impl TableVersion {
+    #[must_use]
+    pub fn api_version(self) -> &'static str {
+        match self {
+            TableVersion::V1 => "meta.k8s.io/v1",
+            TableVersion::V1Beta1 => "meta.k8s.io/v1beta1",
+        }
+    }
+}
+
+/// How much of an object its row carries: the query parameter `includeObject`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IncludeObject {
+    None,
+    #[default]
+    Metadata,
+    Object,
+}
+
+/// An `includeObject` that is none of the known words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "Unable to convert to Table as requested: includeObject: Invalid value: {}: must be 'Metadata', 'Object', 'None', or empty",
+    crate::cursor::go_quoted(.0)
+)]
+pub struct IncludeObjectError(pub String);
+
+impl IncludeObject {
+    pub fn parse(word: &str) -> Result<IncludeObject, IncludeObjectError> {
+        match word {
+            "" | "Metadata" => Ok(IncludeObject::Metadata),
+            "None" => Ok(IncludeObject::None),
+            "Object" => Ok(IncludeObject::Object),
+            other => Err(IncludeObjectError(other.to_owned())),
+        }
+    }
+}
+
+/// A table of what some request answers with.
+#[derive(Debug, Clone, Copy)]
+pub struct Form {
+    pub version: TableVersion,
+    pub include: IncludeObject,
+    /// Watch events after the first leave the columns out.
+    pub with_columns: bool,
+}
+
+impl Default for Form {
+    fn default() -> Form {
+        Form { version: TableVersion::V1, include: IncludeObject::Metadata, with_columns: true }
+    }
+}
+
+/// The columns of a resource's table.
+#[must_use]
+pub fn columns(resource: &Resource) -> &'static [Column] {
+    definitions::of(resource)
+}
+
+/// An object's cells, one for each of the [`columns`].
+#[must_use]
+pub fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<Value> {
+    kinds::cells(resource, object, now)
+}
+
+/// A list's table. `list_meta` is the `metadata` of the list.
+#[must_use]
+pub fn of_list<'a>(
+    resource: &Resource,
+    list_meta: Value,
+    items: impl IntoIterator<Item = &'a Value>,
+    form: Form,
+    now: Timestamp,
+) -> Value {
+    let rows = items.into_iter().map(|object| row(resource, object, form, now)).collect();
+    table(resource, list_meta, rows, form)
+}
+
+/// One object's table: the answer to a get, create, update or delete, or the object of a watch
+/// event.
+#[must_use]
+pub fn of_object(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> Value {
+    let mut meta = Map::new();
+    if let Some(version) = object["metadata"]["resourceVersion"].as_str() {
+        meta.insert("resourceVersion".to_owned(), version.into());
+    }
+    table(resource, Value::Object(meta), vec![row(resource, object, form, now)], form)
+}
+
+fn table(resource: &Resource, meta: Value, rows: Vec<Value>, form: Form) -> Value {
+    let definitions = if form.with_columns { column_definitions(resource) } else { Value::Null };
+    json!({
+        "kind": "Table",
+        "apiVersion": form.version.api_version(),
+        "metadata": meta,
+        "columnDefinitions": definitions,
+        "rows": rows,
+    })
+}
+
+/// The `columnDefinitions` of a resource's table.
+#[must_use]
+pub fn column_definitions(resource: &Resource) -> Value {
+    columns(resource).iter().map(definition).collect()
+}
+
+fn definition(column: &Column) -> Value {
+    json!({
+        "name": column.name,
+        "type": column.shape,
+        "format": column.format,
+        "description": column.description,
+        "priority": column.priority,
+    })
+}
+
+/// An object's row.
+#[must_use]
+pub fn row(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> Value {
+    let carried = match form.include {
+        IncludeObject::None => Value::Null,
+        IncludeObject::Metadata => partial_metadata(object, form.version),
+        IncludeObject::Object => object.clone(),
+    };
+    let mut row = Map::new();
+    row.insert("cells".to_owned(), cells(resource, object, now).into());
+    if let Some(condition) = row_condition(resource, object) {
+        row.insert("conditions".to_owned(), Value::Array(vec![condition]));
+    }
+    row.insert("object".to_owned(), carried);
+    Value::Object(row)
+}
+
+/// What `as=PartialObjectMetadata` gives: the metadata alone.
+#[must_use]
+pub fn partial_metadata(object: &Value, version: TableVersion) -> Value {
+    let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": version.api_version(),
+        "metadata": metadata,
+    })
+}
+
+/// A pod that is done is marked, so that a client can leave it out.
+fn row_condition(resource: &Resource, object: &Value) -> Option<Value> {
+    if (resource.group, resource.kind) != ("", "Pod") {
+        return None;
+    }
+    let phase = object["status"]["phase"].as_str()?;
+    let message = match phase {
+        "Succeeded" => "The pod has completed successfully.",
+        "Failed" => "The pod failed.",
+        _ => return None,
+    };
+    Some(json!({"type": "Completed", "status": "True", "reason": phase, "message": message}))
+}
