@@ -3,6 +3,7 @@
 //! Everything here is a value or a pure function over text: no files, no clock, no log. Readers
 //! ([`yaml`]) collect every problem with its place instead of stopping at the first.
 
+pub mod apply;
 pub mod catalog;
 pub mod cursor;
 pub mod discovery;

@@ -1,0 +1,154 @@
+//! Whether an applied object fits the schema: unknown fields, wrong types, list items that cannot
+//! be told apart. Texts are upstream's. What the values mean is validation's.
+
+use serde_json::Value;
+
+use super::set::shown;
+use super::walk::{Grain, Spot, Walker};
+use crate::patch::go_text;
+use crate::schema::{Ownership, Shape, TypeId};
+
+impl<'s> Walker<'s> {
+    /// What is wrong with an applied object, as one text; nothing if it fits.
+    pub(super) fn check(self, id: TypeId, object: &Value) -> Result<(), String> {
+        let shape = Shape::Struct(id);
+        let mut checker = Checker {
+            walker: Walker { schema: self.schema },
+            path: String::new(),
+            found: Vec::new(),
+        };
+        checker.check(Spot::inner(&shape), object);
+        match checker.found.as_slice() {
+            [] => Ok(()),
+            [one] => Err(one.clone()),
+            several => Err(format!("errors:\n  {}", several.join("\n  "))),
+        }
+    }
+}
+
+struct Checker<'s> {
+    walker: Walker<'s>,
+    path: String,
+    found: Vec<String>,
+}
+
+impl<'s> Checker<'s> {
+    fn wrong(&mut self, what: &str) {
+        self.found.push(format!("{}: {what}", self.path));
+    }
+
+    fn below(&mut self, step: &str, spot: Spot<'s>, value: &Value) {
+        let length = self.path.len();
+        self.path.push_str(step);
+        self.check(spot, value);
+        self.path.truncate(length);
+    }
+
+    fn check(&mut self, spot: Spot<'s>, value: &Value) {
+        if value.is_null() {
+            return;
+        }
+        match spot.shape {
+            Shape::Struct(id) => {
+                let of = self.walker.schema.get(*id);
+                let Value::Object(map) = value else { return self.expected("map", value) };
+                for (name, value) in map {
+                    let step = format!(".{name}");
+                    match of.field(name) {
+                        Some(field) => self.below(&step, Spot::of(field), value),
+                        None => {
+                            self.path.push_str(&step);
+                            self.wrong("field not declared in schema");
+                            self.path.truncate(self.path.len() - step.len());
+                            // Upstream looks no further in this map.
+                            return;
+                        }
+                    }
+                }
+            }
+            Shape::Map(inner) => {
+                let Value::Object(map) = value else { return self.expected("map", value) };
+                for (name, value) in map {
+                    self.below(&format!(".{name}"), Spot::inner(inner), value);
+                }
+            }
+            Shape::List(item) => {
+                let Value::Array(items) = value else { return self.expected("list", value) };
+                self.check_items(spot, item, value, items);
+            }
+            Shape::String | Shape::Bytes if !value.is_string() => {
+                let shown = go_syntax(value);
+                self.wrong(&format!(
+                    "expected string, got &value.valueUnstructured{{Value:{shown}}}"
+                ));
+            }
+            Shape::Bool if !value.is_boolean() => self.expected("boolean", value),
+            Shape::Int32 | Shape::Int64 | Shape::Float64 if !value.is_number() => {
+                self.wrong(&format!("expected numeric (int or float), got {}", go_type(value)));
+            }
+            Shape::Quantity | Shape::IntOrString | Shape::Time | Shape::MicroTime
+                if value.is_object() || value.is_array() =>
+            {
+                self.expected("any scalar", value);
+            }
+            _ => {}
+        }
+    }
+
+    fn check_items(&mut self, spot: Spot<'s>, item: &'s Shape, list: &Value, items: &[Value]) {
+        let grain = match spot.ownership {
+            Ownership::Set | Ownership::Map(_) => self.walker.grain(spot, list),
+            _ => Grain::Leaf,
+        };
+        let mut seen = std::collections::HashSet::new();
+        for (index, value) in items.iter().enumerate() {
+            let step = match grain {
+                Grain::Set | Grain::Keyed(..) => match self.walker.try_element(grain, value) {
+                    Ok(element) => {
+                        let step = shown(&element);
+                        if !seen.insert(element) {
+                            self.wrong(&format!("duplicate entries for key {step}"));
+                        }
+                        step
+                    }
+                    Err(what) => return self.wrong(&format!("element {index}: {what}")),
+                },
+                _ => format!("[{index}]"),
+            };
+            self.below(&step, Spot::inner(item), value);
+        }
+    }
+
+    fn expected(&mut self, wanted: &str, found: &Value) {
+        self.wrong(&format!("expected {wanted}, got &{{{}}}", go_text(found)));
+    }
+}
+
+fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
+
+/// A value as Go source would have it.
+fn go_syntax(value: &Value) -> String {
+    match value {
+        Value::Null => "interface {}(nil)".to_owned(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(go_syntax).collect();
+            format!("[]interface {{}}{{{}}}", items.join(", "))
+        }
+        Value::Object(map) => {
+            let entry = |(key, value): (&String, &Value)| format!("{key:?}:{}", go_syntax(value));
+            let entries: Vec<String> = map.iter().map(entry).collect();
+            format!("map[string]interface {{}}{{{}}}", entries.join(", "))
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! An applied object merged into the live one, and fields taken out of an object by a set.
+//!
+//! Merging keeps what only the live object has; lists with keys and sets are merged item by item
+//! in the applied order, with the live object's other items where they were as far as that goes.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Map, Value};
+
+use super::set::{FieldSet, Node, is_member};
+use super::walk::{Grain, Spot, Walker, is_bare, item_spot, prefixed, zip};
+use crate::schema::{Shape, TypeId};
+
+impl<'s> Walker<'s> {
+    /// `applied` over `live`.
+    pub(super) fn merged(self, id: TypeId, live: &Value, applied: &Value) -> Value {
+        let shape = Shape::Struct(id);
+        let walker = Walker { schema: self.schema };
+        walker.merge(Spot::inner(&shape), Some(live), Some(applied)).unwrap_or_default()
+    }
+
+    fn merge(self, spot: Spot<'s>, live: Option<&Value>, applied: Option<&Value>) -> Option<Value> {
+        let (live, applied) = match (live, applied) {
+            (Some(live), Some(applied)) => (live, applied),
+            (live, applied) => return applied.or(live).cloned(),
+        };
+        if is_bare(live) && is_bare(applied) {
+            return Some(applied.clone());
+        }
+        let of = if is_bare(applied) { live } else { applied };
+        let grain = self.grain(spot, of);
+        let empty = Map::new();
+        match (grain, live, applied) {
+            (Grain::Leaf, ..) => Some(applied.clone()),
+            (_, live, Value::Null) => Some(live.clone()),
+            (_, Value::Null, applied) => Some(applied.clone()),
+            (Grain::Struct(_) | Grain::Map(_), live, applied) => {
+                let (Some(_), Some(_)) = (live.as_object(), applied.as_object()) else {
+                    return Some(applied.clone());
+                };
+                let live = live.as_object().unwrap_or(&empty);
+                let applied = applied.as_object().unwrap_or(&empty);
+                let merged = zip(live, applied).filter_map(|(name, live, applied)| {
+                    let inner = match grain {
+                        Grain::Struct(of) => Spot::of(of.field(name)?),
+                        Grain::Map(inner) => inner,
+                        _ => return None,
+                    };
+                    Some((name.to_owned(), self.merge(inner, live, applied)?))
+                });
+                Some(Value::Object(merged.collect()))
+            }
+            (Grain::Set | Grain::Keyed(..), Value::Array(live), Value::Array(applied)) => {
+                Some(Value::Array(self.merge_items(grain, live, applied)))
+            }
+            (_, _, applied) => Some(applied.clone()),
+        }
+    }
+
+    fn merge_items(self, grain: Grain<'s>, live: &[Value], applied: &[Value]) -> Vec<Value> {
+        let with_elements = |items: &[Value]| -> Vec<String> {
+            items.iter().map(|item| self.element(grain, item).unwrap_or_default()).collect()
+        };
+        let (live_elements, applied_elements) = (with_elements(live), with_elements(applied));
+        // A live item that comes more than once has nothing to merge with.
+        let mut live_at: HashMap<&str, Option<usize>> = HashMap::with_capacity(live.len());
+        for (at, element) in live_elements.iter().enumerate() {
+            live_at.entry(element).and_modify(|first| *first = None).or_insert(Some(at));
+        }
+        let in_applied: HashSet<&str> = applied_elements.iter().map(String::as_str).collect();
+        let mut shared =
+            applied_elements.iter().map(String::as_str).filter(|e| live_at.contains_key(e));
+        let mut next_shared = shared.next();
+        let mut done: HashSet<&str> = HashSet::with_capacity(applied.len());
+        let mut merged = Vec::with_capacity(live.len().max(applied.len()));
+        let with_applied = |element: &str, at: usize| {
+            let live = live_at.get(element).copied().flatten().and_then(|at| live.get(at));
+            self.merge(item_spot(grain), live, applied.get(at))
+        };
+        let (mut left, mut right) = (0, 0);
+        while left < live_elements.len() || right < applied_elements.len() {
+            if let (Some(one), Some(other)) = (live_elements.get(left), applied_elements.get(right))
+            {
+                if one == other {
+                    done.insert(one);
+                    merged.extend(with_applied(other, right));
+                    left += 1;
+                    right += 1;
+                    next_shared = shared.next();
+                    continue;
+                }
+                let wanted_later = next_shared.is_some_and(|next| next != one);
+                if in_applied.contains(one.as_str()) && wanted_later {
+                    left += 1;
+                    continue;
+                }
+            }
+            if let Some(one) = live_elements.get(left) {
+                if !in_applied.contains(one.as_str()) {
+                    merged.extend(live.get(left).cloned());
+                    left += 1;
+                    continue;
+                }
+                if done.contains(one.as_str()) {
+                    left += 1;
+                }
+            }
+            if let Some(other) = applied_elements.get(right) {
+                done.insert(other);
+                merged.extend(with_applied(other, right));
+                right += 1;
+                if next_shared == Some(other) {
+                    next_shared = shared.next();
+                }
+            }
+        }
+        merged
+    }
+
+    /// The object without the members of a set. What is left empty becomes null.
+    pub(super) fn without(self, id: TypeId, object: &Value, set: &FieldSet) -> Value {
+        let shape = Shape::Struct(id);
+        let walker = Walker { schema: self.schema };
+        walker.remove(Spot::inner(&shape), object, &set.0)
+    }
+
+    fn remove(self, spot: Spot<'s>, value: &Value, set: &Node) -> Value {
+        let grain = self.grain(spot, value);
+        match (grain, value) {
+            (Grain::Struct(_) | Grain::Map(_), Value::Object(map)) => {
+                let mut kept = Map::new();
+                for (name, value) in map {
+                    let inner = match grain {
+                        Grain::Struct(of) => of.field(name).map(Spot::of),
+                        Grain::Map(inner) => Some(inner),
+                        _ => None,
+                    };
+                    match (set.get(&prefixed("f:", name)), inner) {
+                        (Some(Value::Object(below)), _) if is_member(below) => {}
+                        (Some(Value::Object(below)), Some(inner)) => {
+                            kept.insert(name.clone(), self.remove(inner, value, below));
+                        }
+                        _ => {
+                            kept.insert(name.clone(), value.clone());
+                        }
+                    }
+                }
+                if kept.is_empty() { Value::Null } else { Value::Object(kept) }
+            }
+            (Grain::Set | Grain::Keyed(..), Value::Array(items)) => {
+                let mut kept = Vec::with_capacity(items.len());
+                for item in items {
+                    let element = self.element(grain, item).unwrap_or_default();
+                    match set.get(&element) {
+                        Some(Value::Object(below)) if is_member(below) => {}
+                        Some(Value::Object(below)) => {
+                            kept.push(self.remove(item_spot(grain), item, below));
+                        }
+                        _ => kept.push(item.clone()),
+                    }
+                }
+                if kept.is_empty() { Value::Null } else { Value::Array(kept) }
+            }
+            (Grain::Leaf, Value::Object(_) | Value::Array(_)) => Value::Null,
+            (_, value) => value.clone(),
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Sets of fields: [`FieldSet`], kept in the form `managedFields` writes them.
+//!
+//! A set is a tree of path elements: `f:name` is a field or key, `k:{…}` an item of a list by its
+//! keys, `v:…` an item by value, `i:…` one by index. A place with nothing below it is in the set;
+//! one with places below it is only if it also has `.`. Reading keeps that form, so a set is
+//! written without being rebuilt. Which fields an object has is [`super::walk`]'s to say.
+
+use serde_json::{Map, Value};
+
+/// What marks a place with others below it as a member itself.
+const SELF: &str = ".";
+
+/// A part of the tree: what is below a place.
+pub(super) type Node = Map<String, Value>;
+
+/// Fields of an object, for instance those a manager owns.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FieldSet(pub(super) Node);
+
+/// A text that is not a set of fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a set of fields")]
+pub struct ParseFieldSetError;
+
+impl FieldSet {
+    /// Reads `fieldsV1`. Path elements of a kind nobody knows are dropped, as upstream does.
+    pub fn parse(value: &Value) -> Result<FieldSet, ParseFieldSetError> {
+        match value {
+            Value::Null => Ok(FieldSet::default()),
+            Value::Object(node) => {
+                let mut root = Node::new();
+                read_below(node, &mut root)?;
+                Ok(FieldSet(root))
+            }
+            _ => Err(ParseFieldSetError),
+        }
+    }
+
+    /// What was written by [`FieldSet::into_value`] and needs no check.
+    pub(super) fn trusted(value: &Value) -> FieldSet {
+        FieldSet(value.as_object().cloned().unwrap_or_default())
+    }
+
+    #[must_use]
+    pub fn into_value(self) -> Value {
+        Value::Object(self.0)
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the place is a member, given its path elements: `["f:spec", "f:replicas"]`.
+    #[must_use]
+    pub fn has(&self, path: &[&str]) -> bool {
+        let Some((last, holders)) = path.split_last() else { return false };
+        let mut node = &self.0;
+        for element in holders {
+            let Some(Value::Object(next)) = node.get(*element) else { return false };
+            node = next;
+        }
+        node.get(*last).is_some_and(|at| at.as_object().is_some_and(is_member))
+    }
+
+    /// A set of one place.
+    #[must_use]
+    pub fn of(path: &[&str]) -> FieldSet {
+        let mut node = Node::new();
+        for element in path.iter().rev() {
+            let below = std::mem::take(&mut node);
+            node.insert((*element).to_owned(), Value::Object(below));
+        }
+        FieldSet(node)
+    }
+
+    pub fn add(&mut self, other: &FieldSet) {
+        unite(&mut self.0, &other.0);
+    }
+
+    /// Takes the members of another set out.
+    pub fn subtract(&mut self, other: &FieldSet) {
+        subtract(&mut self.0, &other.0, Below::Kept);
+    }
+
+    /// Takes the members of another set out, and all that is below them.
+    pub fn subtract_with_all_below(&mut self, other: &FieldSet) {
+        subtract(&mut self.0, &other.0, Below::Taken);
+    }
+
+    #[must_use]
+    pub fn intersection(&self, other: &FieldSet) -> FieldSet {
+        FieldSet(intersect(&self.0, &other.0))
+    }
+
+    /// Every member as a path for people: `.spec.containers[name="c"].image`. Members of a place
+    /// come before what is below them.
+    #[must_use]
+    pub fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        list_paths(&self.0, "", &mut paths);
+        paths
+    }
+}
+
+pub(super) fn is_member(node: &Node) -> bool {
+    node.is_empty() || node.contains_key(SELF)
+}
+
+/// Makes a place a member.
+pub(super) fn make_member(node: &mut Node) {
+    if !node.is_empty() {
+        node.insert(SELF.to_owned(), Value::Object(Node::new()));
+    }
+}
+
+fn below(node: &Node) -> impl Iterator<Item = (&String, &Node)> {
+    node.iter().filter_map(|(element, at)| match at {
+        Value::Object(at) if element != SELF => Some((element, at)),
+        _ => None,
+    })
+}
+
+/// Puts a place in the form a member, or what is no member, has.
+fn settle(node: &mut Node, member: bool) {
+    node.remove(SELF);
+    if member {
+        make_member(node);
+    }
+}
+
+fn read_below(from: &Node, to: &mut Node) -> Result<(), ParseFieldSetError> {
+    for (element, at) in from {
+        if element == SELF {
+            continue;
+        }
+        let Some(element) = checked(element)? else { continue };
+        let mut node = Node::new();
+        let member = match at {
+            Value::Null => true,
+            Value::Object(at) => {
+                read_below(at, &mut node)?;
+                is_member(at)
+            }
+            _ => return Err(ParseFieldSetError),
+        };
+        settle(&mut node, member);
+        if member || !node.is_empty() {
+            to.insert(element, Value::Object(node));
+        }
+    }
+    Ok(())
+}
+
+/// A path element in its one spelling; `None` if it is of an unknown kind.
+fn checked(element: &str) -> Result<Option<String>, ParseFieldSetError> {
+    let bytes = element.as_bytes();
+    if bytes.len() < 2 || bytes[1] != b':' {
+        return Err(ParseFieldSetError);
+    }
+    let rest = &element[2..];
+    match bytes[0] {
+        b'f' => Ok(Some(element.to_owned())),
+        b'i' => match rest.parse::<i64>() {
+            Ok(index) => Ok(Some(format!("i:{index}"))),
+            Err(_) => Err(ParseFieldSetError),
+        },
+        b'k' => match serde_json::from_str(rest) {
+            Ok(Value::Object(keys)) => Ok(Some(format!("k:{}", Value::Object(keys)))),
+            _ => Err(ParseFieldSetError),
+        },
+        b'v' => match serde_json::from_str::<Value>(rest) {
+            Ok(value) => Ok(Some(format!("v:{value}"))),
+            Err(_) => Err(ParseFieldSetError),
+        },
+        _ => Ok(None),
+    }
+}
+
+fn unite(to: &mut Node, from: &Node) {
+    for (element, at) in below(from) {
+        match to.get_mut(element) {
+            Some(Value::Object(node)) => {
+                let member = is_member(node) || is_member(at);
+                unite(node, at);
+                settle(node, member);
+            }
+            _ => {
+                to.insert(element.clone(), Value::Object(at.clone()));
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Below {
+    Kept,
+    Taken,
+}
+
+fn subtract(from: &mut Node, what: &Node, under: Below) {
+    for (element, at) in below(what) {
+        let Some(Value::Object(node)) = from.get_mut(element) else { continue };
+        let stays = if under == Below::Taken && is_member(at) {
+            false
+        } else {
+            let member = is_member(node) && !is_member(at);
+            subtract(node, at, under);
+            settle(node, member);
+            member || !node.is_empty()
+        };
+        if !stays {
+            from.remove(element);
+        }
+    }
+}
+
+fn intersect(one: &Node, other: &Node) -> Node {
+    let mut common = Node::new();
+    for (element, at) in below(one) {
+        let Some(Value::Object(opposite)) = other.get(element) else { continue };
+        let member = is_member(at) && is_member(opposite);
+        let mut node = intersect(at, opposite);
+        settle(&mut node, member);
+        if member || !node.is_empty() {
+            common.insert(element.clone(), Value::Object(node));
+        }
+    }
+    common
+}
+
+fn list_paths(node: &Node, prefix: &str, paths: &mut Vec<String>) {
+    for (element, at) in below(node) {
+        if is_member(at) {
+            paths.push(format!("{prefix}{}", shown(element)));
+        }
+    }
+    for (element, at) in below(node) {
+        if !at.is_empty() {
+            list_paths(at, &format!("{prefix}{}", shown(element)), paths);
+        }
+    }
+}
+
+/// A path element as people read it: `.name`, `[name="c"]`, `[="v"]`, `[3]`.
+pub(super) fn shown(element: &str) -> String {
+    let (kind, rest) = element.split_once(':').unwrap_or(("f", element));
+    match kind {
+        "k" => match serde_json::from_str(rest) {
+            Ok(Value::Object(keys)) => shown_keys(&keys),
+            _ => format!("[{rest}]"),
+        },
+        "v" => format!("[={rest}]"),
+        "i" => format!("[{rest}]"),
+        _ => format!(".{rest}"),
+    }
+}
+
+fn shown_keys(keys: &Map<String, Value>) -> String {
+    let keys: Vec<String> = keys.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    format!("[{}]", keys.join(","))
+}

@@ -1,0 +1,556 @@
+//! Objects walked under the schema: what differs between two ([`Walker::compare`]), which fields
+//! one sets ([`Walker::claimed`]), and the path elements of list items.
+//!
+//! The rules are those of structured-merge-diff: a structure or map is granular unless marked
+//! atomic, a list is atomic unless it is a set or has keys. Merging is [`super::merge`]'s,
+//! checking what a client sent [`super::check`]'s.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+use super::set::{FieldSet, Node, make_member};
+use crate::schema::{Field, Ownership, Presence, Schema, Shape, Type, TypeId};
+
+pub(super) static UNMARKED: Ownership = Ownership::Unmarked;
+static ANY: Shape = Shape::Any;
+
+/// What the schema says of a value: its shape, and how it is owned there.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spot<'s> {
+    pub(super) shape: &'s Shape,
+    pub(super) ownership: &'s Ownership,
+}
+
+impl<'s> Spot<'s> {
+    pub(super) fn of(field: &'s Field) -> Spot<'s> {
+        Spot { shape: &field.shape, ownership: &field.ownership }
+    }
+
+    /// An item or a map's value, which has no marks of its own.
+    pub(super) fn inner(shape: &'s Shape) -> Spot<'s> {
+        Spot { shape, ownership: &UNMARKED }
+    }
+}
+
+/// How finely a value is owned.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Grain<'s> {
+    /// As a whole.
+    Leaf,
+    Struct(&'s Type),
+    /// By key, each value being of a shape.
+    Map(Spot<'s>),
+    /// A list whose items are told apart by value.
+    Set,
+    /// A list whose items are told apart by fields.
+    Keyed(&'s Shape, &'s [String]),
+}
+
+/// How two objects differ.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Difference {
+    /// Fields with another value, and new ones.
+    pub(super) changed: FieldSet,
+    pub(super) removed: FieldSet,
+}
+
+/// Fields at and below a place, or none.
+type Found = Option<Node>;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Walker<'s> {
+    pub(super) schema: &'s Schema,
+}
+
+/// Bookkeeping of the server that nobody owns.
+const UNOWNED: &[&str] = &["apiVersion", "kind"];
+const UNOWNED_METADATA: &[&str] = &[
+    "clusterName",
+    "creationTimestamp",
+    "generation",
+    "managedFields",
+    "name",
+    "namespace",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+];
+
+impl<'s> Walker<'s> {
+    pub(super) fn grain(self, spot: Spot<'s>, value: &Value) -> Grain<'s> {
+        match (spot.shape, spot.ownership) {
+            (_, Ownership::Atomic) => Grain::Leaf,
+            (Shape::Struct(id), _) => {
+                let of = self.schema.get(*id);
+                if of.atomic { Grain::Leaf } else { Grain::Struct(of) }
+            }
+            (Shape::Map(value), _) => Grain::Map(Spot::inner(value)),
+            (Shape::List(_), Ownership::Set) => Grain::Set,
+            (Shape::List(item), Ownership::Map(keys)) => Grain::Keyed(item, keys),
+            // What the schema does not know is granular as far as it is maps.
+            (Shape::Any | Shape::Fields, _) if value.is_object() => Grain::Map(Spot::inner(&ANY)),
+            _ => Grain::Leaf,
+        }
+    }
+
+    /// How `new` differs from `old`, bookkeeping aside.
+    pub(super) fn compare(self, id: TypeId, old: &Value, new: &Value) -> Difference {
+        let empty = Map::new();
+        let of = self.schema.get(id);
+        let (old, new) = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
+        let mut both = Sides::default();
+        for (name, old, new) in zip(old, new) {
+            if UNOWNED.contains(&name) {
+                continue;
+            }
+            let Some(field) = of.field(name) else { continue };
+            match (name, old, new) {
+                ("metadata", Some(Value::Object(old)), Some(Value::Object(new))) => {
+                    let mut below = Sides::default();
+                    if let Shape::Struct(id) = field.shape {
+                        let metadata = self.schema.get(id);
+                        for (name, old, new) in zip(old, new) {
+                            if !UNOWNED_METADATA.contains(&name) {
+                                self.compare_field(metadata, name, old, new, &mut below);
+                            }
+                        }
+                    }
+                    both.put(name, below);
+                }
+                _ => self.compare_field(of, name, old, new, &mut both),
+            }
+        }
+        Difference { changed: FieldSet(both.changed), removed: FieldSet(both.removed) }
+    }
+
+    /// How two structures differ, with everything in them.
+    pub(super) fn compare_all(self, id: TypeId, old: &Value, new: &Value) -> Difference {
+        let shape = Shape::Struct(id);
+        let walker = Walker { schema: self.schema };
+        let (changed, removed) = walker.differ(Spot::inner(&shape), Some(old), Some(new));
+        let set = |found: Found| FieldSet(found.unwrap_or_default());
+        Difference { changed: set(changed), removed: set(removed) }
+    }
+
+    fn compare_field(
+        self,
+        of: &'s Type,
+        name: &str,
+        old: Option<&Value>,
+        new: Option<&Value>,
+        to: &mut Sides,
+    ) {
+        if let Some(field) = of.field(name) {
+            let (changed, removed) = self.differ(Spot::of(field), old, new);
+            to.put_found(|| format!("f:{name}"), changed, removed);
+        }
+    }
+
+    /// What changed and what was removed at and below a place.
+    fn differ(self, spot: Spot<'s>, old: Option<&Value>, new: Option<&Value>) -> (Found, Found) {
+        let (old, new) = match (old, new) {
+            (None, None) => return (None, None),
+            (None, Some(new)) => return (Some(self.whole(spot, new)), None),
+            (Some(old), None) => return (None, Some(self.whole(spot, old))),
+            (Some(old), Some(new)) if old == new => return (None, None),
+            (Some(old), Some(new)) => (old, new),
+        };
+        if is_bare(old) && is_bare(new) {
+            // Empty against null: the place itself is what changed.
+            return (Some(Node::new()), None);
+        }
+        let of = if is_bare(new) { old } else { new };
+        let grain = self.grain(spot, of);
+        let fits = match grain {
+            Grain::Leaf => false,
+            Grain::Struct(_) | Grain::Map(_) => is_map(old) && is_map(new),
+            Grain::Set | Grain::Keyed(..) => is_list(old) && is_list(new),
+        };
+        if !fits {
+            return (Some(Node::new()), None);
+        }
+        let empty = Map::new();
+        let mut both = Sides::default();
+        match grain {
+            Grain::Leaf => {}
+            Grain::Struct(of) => {
+                let maps = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
+                for (name, old, new) in zip(maps.0, maps.1) {
+                    self.compare_field(of, name, old, new, &mut both);
+                }
+            }
+            Grain::Map(inner) => {
+                let maps = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
+                for (name, old, new) in zip(maps.0, maps.1) {
+                    let (changed, removed) = self.differ(inner, old, new);
+                    both.put_found(|| format!("f:{name}"), changed, removed);
+                }
+            }
+            Grain::Set | Grain::Keyed(..) => self.differ_items(grain, old, new, &mut both),
+        }
+        both.found()
+    }
+
+    fn differ_items(self, grain: Grain<'s>, old: &Value, new: &Value, both: &mut Sides) {
+        let mut items: BTreeMap<String, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
+        for item in old.as_array().into_iter().flatten() {
+            if let Some(element) = self.element(grain, item) {
+                items.entry(element).or_default().0.push(item);
+            }
+        }
+        for item in new.as_array().into_iter().flatten() {
+            if let Some(element) = self.element(grain, item) {
+                items.entry(element).or_default().1.push(item);
+            }
+        }
+        let spot = item_spot(grain);
+        for (element, (old, new)) in items {
+            let (changed, removed) = match (old.as_slice(), new.as_slice()) {
+                (old @ ([] | [_]), new @ ([] | [_])) => {
+                    self.differ(spot, old.first().copied(), new.first().copied())
+                }
+                // Items of one key that come more than once are owned as one.
+                ([_, _, ..], [_, _, ..]) => ((old != new).then(Node::new), None),
+                ([_, _, ..], new) => {
+                    let (changed, _) = self.differ(spot, None, new.first().copied());
+                    (changed, Some(Node::new()))
+                }
+                (old, _) => {
+                    let (_, removed) = self.differ(spot, old.first().copied(), None);
+                    (Some(Node::new()), removed)
+                }
+            };
+            both.put_found(|| element, changed, removed);
+        }
+    }
+
+    /// Everything at and below a place that is all new or all gone.
+    fn whole(self, spot: Spot<'s>, value: &Value) -> Node {
+        let mut node = Node::new();
+        match (self.grain(spot, value), value) {
+            (Grain::Struct(of), Value::Object(map)) => {
+                for (name, value) in map {
+                    if let Some(field) = of.field(name) {
+                        let below = self.whole(Spot::of(field), value);
+                        node.insert(prefixed("f:", name), Value::Object(below));
+                    }
+                }
+            }
+            (Grain::Map(inner), Value::Object(map)) => {
+                for (name, value) in map {
+                    let below = self.whole(inner, value);
+                    node.insert(prefixed("f:", name), Value::Object(below));
+                }
+            }
+            (grain @ (Grain::Set | Grain::Keyed(..)), Value::Array(items)) => {
+                for item in items {
+                    let Some(element) = self.element(grain, item) else { continue };
+                    let again = node.contains_key(&element);
+                    let below =
+                        if again { Node::new() } else { self.whole(item_spot(grain), item) };
+                    node.insert(element, Value::Object(below));
+                }
+            }
+            _ => {}
+        }
+        make_member(&mut node);
+        node
+    }
+
+    /// The fields an applied object claims, bookkeeping aside.
+    pub(super) fn claimed(self, id: TypeId, object: &Value) -> FieldSet {
+        let mut set = self.claimed_with_bookkeeping(id, object);
+        for name in UNOWNED {
+            set.0.remove(&prefixed("f:", name));
+        }
+        let mut unowned = Node::new();
+        let mut metadata = Node::new();
+        for name in UNOWNED_METADATA {
+            metadata.insert(prefixed("f:", name), Value::Object(Node::new()));
+        }
+        make_member(&mut metadata);
+        unowned.insert("f:metadata".to_owned(), Value::Object(metadata));
+        set.subtract(&FieldSet(unowned));
+        set
+    }
+
+    pub(super) fn claimed_with_bookkeeping(self, id: TypeId, object: &Value) -> FieldSet {
+        let shape = Shape::Struct(id);
+        let walker = Walker { schema: self.schema };
+        FieldSet(walker.claims(Spot::inner(&shape), object).unwrap_or_default())
+    }
+
+    fn claims(self, spot: Spot<'s>, value: &Value) -> Found {
+        let grain = self.grain(spot, value);
+        let mut node = Node::new();
+        match (grain, value) {
+            (Grain::Leaf, _) => return Some(node),
+            (_, Value::Null) => return None,
+            (Grain::Struct(of), Value::Object(map)) => {
+                for (name, value) in map {
+                    let Some(field) = of.field(name) else { continue };
+                    let below = self.claims(Spot::of(field), value);
+                    if let Some(below) = below.or(is_empty_map(value).then(Node::new)) {
+                        node.insert(prefixed("f:", name), Value::Object(below));
+                    }
+                }
+            }
+            (Grain::Map(inner), Value::Object(map)) => {
+                for (name, value) in map {
+                    let mut below = self.claims(inner, value).unwrap_or_default();
+                    make_member(&mut below);
+                    node.insert(prefixed("f:", name), Value::Object(below));
+                }
+            }
+            (Grain::Set | Grain::Keyed(..), Value::Array(items)) => {
+                let mut claims: BTreeMap<String, Node> = BTreeMap::new();
+                for item in items {
+                    let Some(element) = self.element(grain, item) else { continue };
+                    match claims.entry(element) {
+                        Entry::Occupied(mut twice) => twice.get_mut().clear(),
+                        Entry::Vacant(first) => {
+                            let mut below = self.claims(item_spot(grain), item).unwrap_or_default();
+                            make_member(&mut below);
+                            first.insert(below);
+                        }
+                    }
+                }
+                node.extend(claims.into_iter().map(|(e, below)| (e, Value::Object(below))));
+            }
+            _ => return Some(node),
+        }
+        (!node.is_empty()).then_some(node)
+    }
+
+    /// The path element of a list's item; `None` if it has no right one.
+    pub(super) fn element(self, grain: Grain<'s>, item: &Value) -> Option<String> {
+        self.try_element(grain, item).ok()
+    }
+
+    /// The path element of a list's item, or what is wrong with the item.
+    pub(super) fn try_element(self, grain: Grain<'s>, item: &Value) -> Result<String, String> {
+        match grain {
+            Grain::Keyed(shape, keys) => self.keyed(shape, keys, item),
+            _ => match item {
+                Value::Object(_) => {
+                    Err("associative list without keys has an element that's a map type".into())
+                }
+                Value::Array(_) => {
+                    Err("not supported: associative list with lists as elements".into())
+                }
+                Value::Null => {
+                    Err("associative list without keys has an element that's an explicit null"
+                        .into())
+                }
+                scalar => {
+                    let mut element = String::from("v:");
+                    write_json(&mut element, scalar);
+                    Ok(element)
+                }
+            },
+        }
+    }
+
+    fn keyed(self, shape: &Shape, keys: &[String], item: &Value) -> Result<String, String> {
+        let item = match item {
+            Value::Object(item) => item,
+            Value::Null => {
+                return Err("associative list with keys may not have a null element".into());
+            }
+            _ => return Err("associative list with keys may not have non-map elements".into()),
+        };
+        let mut element = String::with_capacity(32);
+        element.push_str("k:{");
+        let mut write = |name: &String| {
+            if element.len() > 3 {
+                element.push(',');
+            }
+            write_text(&mut element, name);
+            element.push(':');
+            match item.get(name) {
+                Some(value) => write_json(&mut element, value),
+                None => write_json(&mut element, &self.key_default(shape, name)?),
+            }
+            Ok::<(), String>(())
+        };
+        if keys.is_sorted() {
+            keys.iter().try_for_each(&mut write)?;
+        } else {
+            let mut sorted: Vec<&String> = keys.iter().collect();
+            sorted.sort();
+            sorted.into_iter().try_for_each(&mut write)?;
+        }
+        element.push('}');
+        Ok(element)
+    }
+
+    /// What a key is that an item leaves out: its default, or zero where OpenAPI implies that.
+    fn key_default(self, shape: &Shape, name: &str) -> Result<Value, String> {
+        let field = match shape {
+            Shape::Struct(id) => self.schema.get(*id).field(name),
+            _ => None,
+        };
+        let implied = |field: &Field| match (field.presence, &field.shape) {
+            (Presence::Always, Shape::String) => Some(Value::from("")),
+            (Presence::Always, Shape::Int32 | Shape::Int64) => Some(Value::from(0)),
+            (Presence::Always, Shape::Bool) => Some(Value::from(false)),
+            _ => None,
+        };
+        let default = field.and_then(|field| field.default.clone().or_else(|| implied(field)));
+        default.ok_or_else(|| {
+            format!(
+                "associative list with keys has an element that omits key field {name:?} \
+                 (and doesn't have default value)"
+            )
+        })
+    }
+
+    /// Makes members of the named fields on the way to a set's members. Removal goes by members,
+    /// and a structure is otherwise none.
+    pub(super) fn with_named_fields(self, id: TypeId, mut set: FieldSet) -> FieldSet {
+        let shape = Shape::Struct(id);
+        let walker = Walker { schema: self.schema };
+        walker.name_fields(&shape, &mut set.0);
+        set
+    }
+
+    fn name_fields(self, shape: &Shape, node: &mut Node) {
+        for (element, below) in node.iter_mut() {
+            let Value::Object(below) = below else { continue };
+            if below.is_empty() {
+                continue;
+            }
+            match (element.strip_prefix("f:"), shape) {
+                (Some(name), Shape::Struct(id)) => {
+                    if let Some(field) = self.schema.get(*id).field(name) {
+                        self.name_fields(&field.shape, below);
+                        make_member(below);
+                    }
+                }
+                (Some(_), Shape::Map(value)) => self.name_fields(value, below),
+                (None, Shape::List(item)) => self.name_fields(item, below),
+                _ => {}
+            }
+        }
+    }
+}
+
+pub(super) fn item_spot(grain: Grain<'_>) -> Spot<'_> {
+    match grain {
+        Grain::Keyed(item, _) => Spot::inner(item),
+        _ => Spot::inner(&ANY),
+    }
+}
+
+/// Null, or a map or list with nothing in it.
+pub(super) fn is_bare(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}
+
+fn is_empty_map(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}
+
+fn is_map(value: &Value) -> bool {
+    matches!(value, Value::Object(_) | Value::Null)
+}
+
+fn is_list(value: &Value) -> bool {
+    matches!(value, Value::Array(_) | Value::Null)
+}
+
+/// The two sides of a difference while it is found.
+#[derive(Default)]
+struct Sides {
+    changed: Node,
+    removed: Node,
+}
+
+impl Sides {
+    fn put_found(&mut self, element: impl FnOnce() -> String, changed: Found, removed: Found) {
+        match (changed, removed) {
+            (None, None) => {}
+            (Some(changed), None) => {
+                self.changed.insert(element(), Value::Object(changed));
+            }
+            (None, Some(removed)) => {
+                self.removed.insert(element(), Value::Object(removed));
+            }
+            (Some(changed), Some(removed)) => {
+                let element = element();
+                self.changed.insert(element.clone(), Value::Object(changed));
+                self.removed.insert(element, Value::Object(removed));
+            }
+        }
+    }
+
+    fn put(&mut self, name: &str, below: Sides) {
+        let (changed, removed) = below.found();
+        self.put_found(|| prefixed("f:", name), changed, removed);
+    }
+
+    fn found(self) -> (Found, Found) {
+        let found = |node: Node| (!node.is_empty()).then_some(node);
+        (found(self.changed), found(self.removed))
+    }
+}
+
+pub(super) fn prefixed(prefix: &str, name: &str) -> String {
+    let mut element = String::with_capacity(prefix.len() + name.len());
+    element.push_str(prefix);
+    element.push_str(name);
+    element
+}
+
+/// The keys of two maps in order, with what each map has there.
+pub(super) fn zip<'v>(
+    one: &'v Map<String, Value>,
+    other: &'v Map<String, Value>,
+) -> impl Iterator<Item = (&'v str, Option<&'v Value>, Option<&'v Value>)> {
+    let (mut one, mut other) = (one.iter().peekable(), other.iter().peekable());
+    std::iter::from_fn(move || {
+        let order = match (one.peek(), other.peek()) {
+            (None, None) => return None,
+            (Some(_), None) => std::cmp::Ordering::Less,
+            (None, Some(_)) => std::cmp::Ordering::Greater,
+            (Some((one, _)), Some((other, _))) => one.cmp(other),
+        };
+        let left = if order.is_le() { one.next() } else { None };
+        let right = if order.is_ge() { other.next() } else { None };
+        let key = left.or(right).map(|(key, _)| key.as_str())?;
+        Some((key, left.map(|(_, value)| value), right.map(|(_, value)| value)))
+    })
+}
+
+fn write_json(text: &mut String, value: &Value) {
+    match value {
+        Value::String(string) => write_text(text, string),
+        other => {
+            let _ = write!(text, "{other}");
+        }
+    }
+}
+
+/// A JSON string; nearly none has anything to escape.
+fn write_text(text: &mut String, string: &str) {
+    let plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
+    if string.bytes().all(plain) {
+        text.push('"');
+        text.push_str(string);
+        text.push('"');
+    } else {
+        let _ = write!(text, "{}", Value::from(string));
+    }
+}
