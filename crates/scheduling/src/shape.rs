@@ -8,6 +8,7 @@ use objects::pod::{Container as PlainContainer, Pod as PlainPod, PodSpec as Plai
 use objects::resources::{self, ResourceRequirements};
 use objects::selector::LabelSelector;
 use placement::demand::{Demand, PodUid, QosClass};
+use smallvec::SmallVec;
 
 use crate::amounts::{Amounts, Resource};
 use crate::classes::ClassDemand;
@@ -275,35 +276,29 @@ struct Counting {
 
 fn requests(pod: &PodObject, how: Counting, symbols: &mut Symbols) -> Amounts {
     let spec = &pod.spec;
-    let infeasible =
-        pod.status.conditions.iter().any(|c| {
-            c.kind == "PodResizePending" && c.status == "True" && c.reason == "Infeasible"
-        });
+    let resize = pod.status.conditions.iter().find(|c| c.kind == "PodResizePending");
+    let infeasible = resize.is_some_and(|c| c.reason == "Infeasible");
     let mut of = |container: &object::Container, statuses: &[object::ContainerStatus]| {
         let status = statuses.iter().find(|s| s.name == container.name);
         let reported = status.and_then(|s| Some((s, s.resources.as_ref()?)));
-        let mut amounts = Amounts::default();
+        let mut lists: SmallVec<[&object::ResourceList; 3]> = SmallVec::new();
         if reported.is_none() || !infeasible {
-            amounts = read(&container.resources.requests, symbols);
+            lists.push(&container.resources.requests);
         }
         if let Some((status, actual)) = reported {
-            amounts.raise(&read(&actual.requests, symbols));
-            amounts.raise(&read(&status.allocated_resources, symbols));
+            lists.push(&actual.requests);
+            lists.push(&status.allocated_resources);
         }
-        if how.missing_count {
-            let given = |name: &str| {
-                container.resources.requests.contains_key(name)
-                    || reported.is_some_and(|(status, actual)| {
-                        actual.requests.contains_key(name)
-                            || status.allocated_resources.contains_key(name)
-                    })
-            };
-            if !given(resources::CPU) {
-                amounts.milli_cpu = SCORED_MILLI_CPU;
-            }
-            if !given(resources::MEMORY) {
-                amounts.memory = SCORED_MEMORY;
-            }
+        let mut amounts = Amounts::default();
+        for list in &lists {
+            amounts.raise(&read(list, symbols));
+        }
+        let missing = |name| how.missing_count && !lists.iter().any(|list| list.contains_key(name));
+        if missing(resources::CPU) {
+            amounts.milli_cpu = SCORED_MILLI_CPU;
+        }
+        if missing(resources::MEMORY) {
+            amounts.memory = SCORED_MEMORY;
         }
         amounts
     };
