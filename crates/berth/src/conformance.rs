@@ -24,6 +24,7 @@ mod exchanges;
 mod fields;
 mod memory_static;
 mod quantity;
+mod scheduling;
 mod topology_merge;
 mod windows_affinity;
 
@@ -43,6 +44,7 @@ const KINDS: &[(&str, Check)] = &[
     ("cpuset", cpuset::check),
     ("memory_static", memory_static::check),
     ("quantity", quantity::check),
+    ("scenarios", scheduling::check),
     ("topology_merge", topology_merge::check),
     ("windows_affinity", windows_affinity::check),
 ];
@@ -277,11 +279,12 @@ fn run_line(vectors: &Vectors, kind: &str, check: Check, line: &Value) -> Outcom
         (Some(_), false) if has_right_answer => Verdict::Failed,
         (Some(_), _) => Verdict::DeliberatelyDifferent,
     };
-    let kind = match line.get("kind").and_then(Value::as_str) {
+    let kind = match text("kind").or_else(|| text("category")) {
         Some(sub) => format!("{kind}/{sub}"),
         None => kind.to_owned(),
     };
-    Outcome { kind, id: text("id").unwrap_or_default(), verdict, quirk, differences }
+    let id = text("id").or_else(|| text("name")).unwrap_or_default();
+    Outcome { kind, id, verdict, quirk, differences }
 }
 
 fn read_lines(path: &Path) -> Result<Vec<Value>> {

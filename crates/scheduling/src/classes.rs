@@ -1,0 +1,194 @@
+//! QoS-class resources (KEP-3008) as scheduling sees them: which classes a node offers, how many
+//! users each may have, and which of them a pod needs.
+//!
+//! Main types: [`NodeClasses`], [`ClassDemand`] and [`ClassUse`]. A class resource is either for pods
+//! as a whole or for single containers, and which of the two is known from the node. Every container
+//! that uses a class counts one, at the worst moment of the pod: init containers that run one after
+//! the other do not add up, just as their requests do not.
+
+use smallvec::SmallVec;
+
+use crate::object;
+use crate::symbols::{Symbol, Symbols};
+
+/// A class of a class resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Class {
+    pub(crate) resource: Symbol,
+    pub(crate) class: Symbol,
+}
+
+/// The official names, which people also write short.
+fn official(name: &str) -> &str {
+    match name {
+        "rdt" => "k8s.io/rdt",
+        "blockio" => "k8s.io/blockio",
+        other => other,
+    }
+}
+
+/// What a node offers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct NodeClasses {
+    pub(crate) pod: Offer,
+    pub(crate) container: Offer,
+}
+
+/// Classes with their capacities; zero is unlimited.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Offer {
+    resources: Box<[Symbol]>,
+    classes: Box<[(Class, u64)]>,
+}
+
+impl Offer {
+    fn new(resources: &[object::ClassResource], symbols: &mut Symbols) -> Offer {
+        let mut classes = Vec::new();
+        let mut names = Vec::new();
+        for offered in resources {
+            let resource = symbols.intern(official(&offered.name));
+            names.push(resource);
+            for class in &offered.classes {
+                let class_name = symbols.intern(&class.name);
+                classes.push((Class { resource, class: class_name }, class.capacity));
+            }
+        }
+        Offer { resources: names.into(), classes: classes.into() }
+    }
+
+    fn has(&self, resource: Symbol) -> bool {
+        self.resources.contains(&resource)
+    }
+
+    pub(crate) fn capacity(&self, class: Class) -> Option<u64> {
+        self.classes.iter().find(|(c, _)| *c == class).map(|(_, capacity)| *capacity)
+    }
+}
+
+impl NodeClasses {
+    pub(crate) fn new(classes: &object::NodeClasses, symbols: &mut Symbols) -> NodeClasses {
+        NodeClasses {
+            pod: Offer::new(&classes.pod, symbols),
+            container: Offer::new(&classes.container, symbols),
+        }
+    }
+
+    /// The capacity of a class, if the node has it at all. Names are unique over pods and containers.
+    pub(crate) fn capacity(&self, class: Class) -> Option<u64> {
+        self.container.capacity(class).or_else(|| self.pod.capacity(class))
+    }
+}
+
+/// The classes a pod asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(crate) struct ClassDemand {
+    /// What the pod as a whole asks for, and how many containers use the class at once if the resource
+    /// turns out to be for containers: those that name it and those that name none of the resource.
+    pod: Box<[(Class, u32)]>,
+    /// What containers name themselves, and how many of them at once.
+    containers: Box<[(Class, u32)]>,
+}
+
+/// What a pod needs of one node: class, number of users.
+pub(crate) type Needs = SmallVec<[(Class, u32); 4]>;
+
+impl ClassDemand {
+    pub(crate) fn new(spec: &object::PodSpec, symbols: &mut Symbols) -> ClassDemand {
+        let mut class = |entry: &object::ClassEntry| Class {
+            resource: symbols.intern(official(&entry.name)),
+            class: symbols.intern(&entry.class),
+        };
+        let mut named = |c: &object::Container| -> Vec<Class> {
+            c.resources.qos_resources.iter().map(&mut class).collect()
+        };
+        let apps: Vec<Vec<Class>> = spec.containers.iter().map(&mut named).collect();
+        let inits: Vec<(bool, Vec<Class>)> =
+            spec.init_containers.iter().map(|c| (c.is_sidecar(), named(c))).collect();
+        let mut pod: Vec<Class> = spec.qos_resources.iter().map(class).collect();
+        pod.dedup_by_key(|c| c.resource);
+        let mut all: Vec<Class> =
+            apps.iter().chain(inits.iter().map(|(_, c)| c)).flatten().copied().collect();
+        all.sort_unstable();
+        all.dedup();
+        let at_once = |uses: &dyn Fn(&[Class]) -> bool| worst_moment(&apps, &inits, uses);
+        let containers = all.iter().map(|c| (*c, at_once(&|named| named.contains(c)))).collect();
+        let pod = pod.iter().map(|c| {
+            let by_default = |named: &[Class]| {
+                named.contains(c) || !named.iter().any(|other| other.resource == c.resource)
+            };
+            (*c, at_once(&by_default))
+        });
+        ClassDemand { pod: pod.collect(), containers }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pod.is_empty() && self.containers.is_empty()
+    }
+
+    /// What is needed of a node that offers these.
+    pub(crate) fn on(&self, node: &NodeClasses) -> Needs {
+        let mut needs = Needs::new();
+        for (class, containers) in &self.pod {
+            let count = if node.container.has(class.resource) { *containers } else { 1 };
+            needs.push((*class, count));
+        }
+        for (class, count) in &self.containers {
+            // Where the pod's default is the same class, its count has these containers in it.
+            let counted = self.pod.iter().any(|(default, _)| default == class)
+                && node.container.has(class.resource);
+            if !counted {
+                needs.push((*class, *count));
+            }
+        }
+        needs
+    }
+}
+
+/// How many containers use something at once at the worst moment.
+fn worst_moment(
+    apps: &[Vec<Class>],
+    inits: &[(bool, Vec<Class>)],
+    uses: &dyn Fn(&[Class]) -> bool,
+) -> u32 {
+    let one = |named: &[Class]| u32::from(uses(named));
+    let mut sidecars = 0;
+    let mut starting = 0;
+    for (sidecar, named) in inits {
+        if *sidecar {
+            sidecars += one(named);
+            starting = starting.max(sidecars);
+        } else {
+            starting = starting.max(sidecars + one(named));
+        }
+    }
+    let running: u32 = apps.iter().map(|named| one(named)).sum();
+    starting.max(running + sidecars)
+}
+
+/// How many use each class of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct ClassUse(SmallVec<[(Class, u64); 2]>);
+
+impl ClassUse {
+    pub(crate) fn of(&self, class: Class) -> u64 {
+        self.0.iter().find(|(c, _)| *c == class).map_or(0, |(_, used)| *used)
+    }
+
+    pub(crate) fn add(&mut self, needs: &Needs) {
+        for (class, count) in needs {
+            match self.0.iter_mut().find(|(c, _)| c == class) {
+                Some((_, used)) => *used += u64::from(*count),
+                None => self.0.push((*class, u64::from(*count))),
+            }
+        }
+    }
+
+    pub(crate) fn subtract(&mut self, needs: &Needs) {
+        for (class, count) in needs {
+            if let Some((_, used)) = self.0.iter_mut().find(|(c, _)| c == class) {
+                *used = used.saturating_sub(u64::from(*count));
+            }
+        }
+        self.0.retain(|(_, used)| *used > 0);
+    }
+}

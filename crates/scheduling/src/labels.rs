@@ -1,0 +1,194 @@
+//! Labels, and selectors over them, in numbers instead of texts.
+//!
+//! Main types: [`Labels`], [`Selector`] and [`NodeTerms`]. What a selector may look like and how it is
+//! read is `objects::selector`'s business.
+
+use std::collections::BTreeMap;
+
+use objects::selector::{
+    LabelSelector, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Operator, Requirement,
+};
+
+use crate::symbols::{Symbol, Symbols};
+
+/// Labels of one object, in order of key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(crate) struct Labels(Box<[(Symbol, Symbol)]>);
+
+impl Labels {
+    pub(crate) fn new(labels: &BTreeMap<String, String>, symbols: &mut Symbols) -> Labels {
+        let mut pairs: Vec<_> =
+            labels.iter().map(|(k, v)| (symbols.intern(k), symbols.intern(v))).collect();
+        pairs.sort_unstable();
+        Labels(pairs.into())
+    }
+
+    pub(crate) fn get(&self, key: Symbol) -> Option<Symbol> {
+        // Objects have few labels: looking at all of them beats a search.
+        self.0.iter().find(|(k, _)| *k == key).map(|(_, v)| *v)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// One condition on one label.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Need {
+    key: Symbol,
+    test: Test,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Test {
+    In(Box<[Symbol]>),
+    NotIn(Box<[Symbol]>),
+    Exists,
+    Absent,
+    Above(i64),
+    Below(i64),
+    /// Malformed: no label satisfies it.
+    Never,
+}
+
+impl Need {
+    fn new(requirement: &Requirement, symbols: &mut Symbols) -> Need {
+        let key = symbols.intern(requirement.key());
+        let mut values = || requirement.values().map(|v| symbols.intern(v)).collect();
+        let bound = || requirement.values().next().and_then(|v| v.parse().ok());
+        let test = match requirement.operator() {
+            Operator::In | Operator::Equals | Operator::DoubleEquals => Test::In(values()),
+            Operator::NotIn | Operator::NotEquals => Test::NotIn(values()),
+            Operator::Exists => Test::Exists,
+            Operator::DoesNotExist => Test::Absent,
+            Operator::GreaterThan => bound().map_or(Test::Never, Test::Above),
+            Operator::LessThan => bound().map_or(Test::Never, Test::Below),
+        };
+        Need { key, test }
+    }
+
+    fn holds(&self, labels: &Labels, symbols: &Symbols) -> bool {
+        let label = labels.get(self.key);
+        let number = || symbols.text(label?).parse::<i64>().ok();
+        match &self.test {
+            Test::In(values) => label.is_some_and(|l| values.contains(&l)),
+            Test::NotIn(values) => !label.is_some_and(|l| values.contains(&l)),
+            Test::Exists => label.is_some(),
+            Test::Absent => label.is_none(),
+            Test::Above(bound) => number().is_some_and(|n| n > *bound),
+            Test::Below(bound) => number().is_some_and(|n| n < *bound),
+            Test::Never => false,
+        }
+    }
+}
+
+/// A label selector. An absent one selects nothing, as everywhere in scheduling.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Selector {
+    /// `None` selects nothing.
+    needs: Option<Box<[Need]>>,
+}
+
+impl Selector {
+    pub(crate) fn new(selector: Option<&LabelSelector>, symbols: &mut Symbols) -> Selector {
+        let needs = |s: &LabelSelector| {
+            s.requirements().iter().map(|r| Need::new(r, symbols)).collect::<Box<[_]>>()
+        };
+        Selector { needs: selector.map(needs) }
+    }
+
+    /// A selector that is satisfied by these very labels, values of the keys given.
+    pub(crate) fn and_labels(self, pairs: &[(Symbol, Symbol)]) -> Selector {
+        self.and(
+            pairs.iter().map(|(key, value)| Need { key: *key, test: Test::In([*value].into()) }),
+        )
+    }
+
+    /// This selector, for objects that do not have these labels.
+    pub(crate) fn and_not_labels(self, pairs: &[(Symbol, Symbol)]) -> Selector {
+        let not = |(key, value): &(Symbol, Symbol)| Need {
+            key: *key,
+            test: Test::NotIn([*value].into()),
+        };
+        self.and(pairs.iter().map(not))
+    }
+
+    fn and(self, more: impl Iterator<Item = Need>) -> Selector {
+        let needs = self.needs.map(|needs| needs.into_vec().into_iter().chain(more).collect());
+        Selector { needs }
+    }
+
+    /// The selector of everything that both select.
+    pub(crate) fn and_selector(self, other: &Selector) -> Selector {
+        match &other.needs {
+            Some(needs) => self.and(needs.iter().cloned()),
+            None => Selector { needs: None },
+        }
+    }
+
+    pub(crate) fn matches(&self, labels: &Labels, symbols: &Symbols) -> bool {
+        self.needs.as_ref().is_some_and(|needs| needs.iter().all(|n| n.holds(labels, symbols)))
+    }
+
+    /// Whether everything is selected.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.needs.as_ref().is_some_and(|needs| needs.is_empty())
+    }
+}
+
+/// One term of a node selector.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct NodeTerm {
+    labels: Box<[Need]>,
+    /// Whether the node must, or must not, have this name.
+    names: Box<[(bool, Symbol)]>,
+    malformed: bool,
+}
+
+impl NodeTerm {
+    pub(crate) fn new(term: &NodeSelectorTerm, symbols: &mut Symbols) -> NodeTerm {
+        let malformed = |r: &NodeSelectorRequirement| r.requirement().is_none();
+        let names = term.fields.iter().filter_map(NodeSelectorRequirement::requirement);
+        let names = names.filter_map(|r| {
+            Some((r.operator() == Operator::In, symbols.intern(r.values().next()?)))
+        });
+        let names: Box<[_]> = names.collect();
+        let labels = term.labels.iter().filter_map(NodeSelectorRequirement::requirement);
+        NodeTerm {
+            labels: labels.map(|r| Need::new(r, symbols)).collect(),
+            names,
+            malformed: term.labels.iter().any(malformed) || term.fields.iter().any(malformed),
+        }
+    }
+
+    /// An empty or malformed term matches no node.
+    pub(crate) fn matches(&self, name: Symbol, labels: &Labels, symbols: &Symbols) -> bool {
+        !self.malformed
+            && !(self.labels.is_empty() && self.names.is_empty())
+            && self.labels.iter().all(|n| n.holds(labels, symbols))
+            && self.names.iter().all(|(is, other)| (name == *other) == *is)
+    }
+
+    /// The only name a node of this term can have: `None` if it may have any, an empty answer if the
+    /// term contradicts itself.
+    pub(crate) fn pinned(&self) -> Option<Option<Symbol>> {
+        let mut is = self.names.iter().filter(|(is, _)| *is).map(|(_, name)| *name);
+        let first = is.next()?;
+        Some(is.all(|other| other == first).then_some(first))
+    }
+}
+
+/// The alternatives of a required node affinity.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct NodeTerms(pub(crate) Box<[NodeTerm]>);
+
+impl NodeTerms {
+    pub(crate) fn new(selector: &NodeSelector, symbols: &mut Symbols) -> NodeTerms {
+        NodeTerms(selector.terms.iter().map(|t| NodeTerm::new(t, symbols)).collect())
+    }
+
+    pub(crate) fn match_any(&self, name: Symbol, labels: &Labels, symbols: &Symbols) -> bool {
+        self.0.iter().any(|term| term.matches(name, labels, symbols))
+    }
+}

@@ -1,0 +1,44 @@
+//! Which node: filter, score, preempt over a cluster that is kept up to date.
+//!
+//! Pure: values in, values out; no clock, no files, no logging, no threads. [`Scheduler`] holds a
+//! [`Cluster`] and answers, for one pod at a time, where it goes or why nowhere and whom it would have
+//! to push out. Decisions are upstream's, with two additions of ours:
+//! QoS classes have a capacity that is counted, and a node whose agent would refuse a pod for want of
+//! CPUs or memory on one NUMA node is not offered it.
+
+mod amounts;
+mod classes;
+mod cluster;
+mod labels;
+mod memory;
+mod neighbours;
+mod node;
+mod object;
+mod placing;
+mod preempt;
+mod profile;
+pub mod scenario;
+mod scheduler;
+mod score;
+mod shape;
+mod shapes;
+mod spread;
+mod symbols;
+mod taints;
+mod time;
+mod topology;
+mod trial;
+mod verdict;
+mod volumes;
+mod workloads;
+
+pub use cluster::{Cluster, ObjectError};
+pub use object::{NodeObject, OtherObject, PodObject};
+pub use placing::MachineView;
+pub use profile::{ProfileError, Search, Settings};
+pub use scheduler::{
+    Attempt, AttemptError, Candidate, Choice, Explanation, Failure, GATED_MESSAGE, NodeScores,
+    Nomination, Outcome, Preemption, Scheduler, Tie,
+};
+pub use time::Milliseconds;
+pub use verdict::{Code, Plugin, Verdict};

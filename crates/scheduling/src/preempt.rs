@@ -1,0 +1,190 @@
+//! Making room: which pods would have to go so that a more important one finds a place.
+//!
+//! Main entry: [`find`]. Every node that could be helped is tried with all less important pods thought
+//! away; then they are put back, the most important first and those whose loss would break a disruption
+//! budget before the others, as long as the pod still fits. Nothing is deleted here.
+
+use std::cmp::Reverse;
+
+use crate::cluster::{Cluster, PodId};
+use crate::labels::Labels;
+use crate::symbols::Symbol;
+use crate::time::Milliseconds;
+use crate::trial::{Trial, WhatIf};
+use crate::verdict::{Code, Reason, Rejection};
+
+/// A node that could be made to fit.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    pub(crate) slot: u32,
+    /// The most important first.
+    pub(crate) victims: Vec<PodId>,
+    pub(crate) violations: usize,
+}
+
+/// What came of the search.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) candidates: Vec<Candidate>,
+    /// Nodes that were tried in vain.
+    pub(crate) no_help: Vec<(u32, Rejection)>,
+    /// Of the candidates, those that are equally good and better than the others.
+    pub(crate) best: Vec<usize>,
+}
+
+/// Why a pod may not make room for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotEligible {
+    Never,
+    /// Room is being made for it already.
+    VictimsAreLeaving,
+}
+
+impl NotEligible {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            NotEligible::Never => "not eligible due to preemptionPolicy=Never.",
+            NotEligible::VictimsAreLeaving => {
+                "not eligible due to a terminating pod on the nominated node."
+            }
+        }
+    }
+}
+
+/// Whether a pod may make room. `on_nominated` is what was said of the node it waits for.
+pub(crate) fn eligible(trial: &Trial<'_>, on_nominated: Option<Code>) -> Result<(), NotEligible> {
+    if !trial.shape.preempts {
+        return Err(NotEligible::Never);
+    }
+    let waits_for = trial.entry.nominated.and_then(|node| trial.cluster.slot_of(node));
+    let Some(slot) = waits_for.filter(|_| on_nominated != Some(Code::UnschedulableAndUnresolvable))
+    else {
+        return Ok(());
+    };
+    let pods = trial.cluster.node(slot).into_iter().flat_map(|node| &node.pods);
+    let leaving = |id: &PodId| {
+        trial
+            .cluster
+            .shaped(*id)
+            .is_some_and(|(entry, shape)| entry.preempted && shape.priority < trial.shape.priority)
+    };
+    if pods.into_iter().any(leaving) { Err(NotEligible::VictimsAreLeaving) } else { Ok(()) }
+}
+
+/// Tries nodes one after the other until there are enough candidates.
+pub(crate) fn find(trial: &Trial<'_>, nodes: &[u32], offset: usize) -> Found {
+    let share = nodes.len() * trial.profile.candidates_percentage / 100;
+    let enough = share.max(trial.profile.candidates_least).min(nodes.len());
+    let mut found = Found::default();
+    let (later, earlier) = nodes.split_at(if nodes.is_empty() { 0 } else { offset % nodes.len() });
+    for slot in earlier.iter().chain(later) {
+        match victims(trial, *slot) {
+            Ok(candidate) => found.candidates.push(candidate),
+            Err(rejection) => found.no_help.push((*slot, rejection)),
+        }
+        // One that breaks no budget must be among them.
+        let harmless = found.candidates.iter().any(|c| c.violations == 0);
+        if harmless && found.candidates.len() >= enough {
+            break;
+        }
+    }
+    found.best = best(trial.cluster, &found.candidates);
+    found
+}
+
+/// Less important than any time that was ever reported.
+const NOT_STARTED: Milliseconds = Milliseconds::MAX;
+
+/// What orders pods by importance: the most important first.
+fn importance(cluster: &Cluster, id: PodId) -> (Reverse<i32>, Milliseconds) {
+    match cluster.shaped(id) {
+        Some((entry, shape)) => (Reverse(shape.priority), entry.started.unwrap_or(NOT_STARTED)),
+        None => (Reverse(i32::MIN), NOT_STARTED),
+    }
+}
+
+fn victims(trial: &Trial<'_>, slot: u32) -> Result<Candidate, Rejection> {
+    let cluster = trial.cluster;
+    let nobody = || Rejection::without_plugin(Reason::NoVictims);
+    let node = cluster.node(slot).ok_or_else(nobody)?;
+    let lower = |id: &PodId| {
+        cluster.shaped(*id).is_some_and(|(_, shape)| shape.priority < trial.shape.priority)
+    };
+    let mut possible: Vec<PodId> = node.pods.iter().copied().filter(lower).collect();
+    if possible.is_empty() {
+        return Err(nobody());
+    }
+    let mut what_if = WhatIf::new(slot, node);
+    for id in &possible {
+        what_if.remove(trial, *id);
+    }
+    if let Some(rejection) = trial.judge_what_if(&what_if) {
+        return Err(rejection);
+    }
+    possible.sort_by_key(|id| importance(cluster, *id));
+    let (protected, others) = by_budget(cluster, &possible);
+    let mut victims = Vec::new();
+    let mut put_back = |id: PodId| {
+        what_if.add(trial, id);
+        let fits = trial.judge_what_if(&what_if).is_none();
+        if !fits {
+            what_if.remove(trial, id);
+            victims.push(id);
+        }
+        fits
+    };
+    let violations = protected.iter().filter(|id| !put_back(**id)).count();
+    for id in &others {
+        put_back(*id);
+    }
+    if victims.is_empty() {
+        // The pod fits beside everyone: only pods that wait for the node were in its way.
+        return Err(nobody());
+    }
+    victims.sort_by_key(|id| importance(cluster, *id));
+    Ok(Candidate { slot, victims, violations })
+}
+
+/// Pods whose loss would break a disruption budget, and the others; both in the order given.
+fn by_budget(cluster: &Cluster, pods: &[PodId]) -> (Vec<PodId>, Vec<PodId>) {
+    let mut budgets: Vec<_> = cluster.workloads.budgets().map(|b| (b, b.allowed)).collect();
+    let mut breaks = |name: &str, namespace: Symbol, labels: &Labels| {
+        let mut broken = false;
+        for (budget, allowed) in &mut budgets {
+            // A pod without labels, and a budget that selects everything, are not protected here.
+            if budget.namespace == namespace
+                && !labels.is_empty()
+                && !budget.selector.is_everything()
+                && budget.selector.matches(labels, &cluster.symbols)
+                && !budget.disrupted.contains(name)
+            {
+                *allowed -= 1;
+                broken |= *allowed < 0;
+            }
+        }
+        broken
+    };
+    pods.iter().copied().partition(|id| {
+        cluster
+            .shaped(*id)
+            .is_some_and(|(entry, shape)| breaks(entry.name(), shape.namespace, &shape.labels))
+    })
+}
+
+/// The candidates that are equally good and better than the others.
+fn best(cluster: &Cluster, candidates: &[Candidate]) -> Vec<usize> {
+    let priority = |id: &PodId| cluster.shaped(*id).map_or(i32::MIN, |(_, s)| s.priority);
+    let cost = |candidate: &Candidate| {
+        let victims = &candidate.victims;
+        let highest = victims.iter().map(priority).max().unwrap_or(i32::MIN);
+        // Priorities are moved above zero, so that many victims are never cheaper than few.
+        let sum: i64 = victims.iter().map(|v| i64::from(priority(v)) + (1 << 31)).sum();
+        let most_important = victims.iter().filter(|v| priority(v) == highest);
+        let started = |id: &PodId| cluster.pod(*id).and_then(|p| p.started).unwrap_or(NOT_STARTED);
+        let earliest = most_important.map(started).min().unwrap_or(NOT_STARTED);
+        (candidate.violations, highest, sum, victims.len(), Reverse(earliest))
+    };
+    let costs: Vec<_> = candidates.iter().map(cost).collect();
+    let Some(least) = costs.iter().min() else { return Vec::new() };
+    costs.iter().enumerate().filter(|(_, c)| *c == least).map(|(n, _)| n).collect()
+}

@@ -1,0 +1,389 @@
+//! How a scheduler is set up: which plugins take part and what their arguments are.
+//!
+//! Main types: [`Settings`], what a caller chooses, and [`Profile`], made from a profile of a
+//! `kubescheduler.config.k8s.io/v1` configuration (`plugins` and `pluginConfig`). Fields of plugins
+//! that are not here change nothing and are passed over.
+
+use objects::selector::NodeSelector;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::amounts::Resource;
+use crate::labels::{Labels, NodeTerm, NodeTerms};
+use crate::object;
+use crate::shape::Spread;
+use crate::symbols::{Symbol, Symbols};
+use crate::verdict::Plugin;
+
+/// How many nodes are looked at for one pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Search {
+    /// All of them, always.
+    #[default]
+    AllNodes,
+    /// As upstream does by default: fewer, the more there are.
+    Adaptive,
+    /// Until this share of the nodes, in per cent, has been found to fit.
+    Percentage(u8),
+}
+
+/// What a caller chooses.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// A profile of upstream's configuration: `{pluginConfig, plugins}`. `Null` is the default one.
+    pub profile: Value,
+    /// Gate `QOSResources`: classes are counted.
+    pub qos_resources: bool,
+    /// Gate `TaintTolerationComparisonOperators`: tolerations with `Gt` and `Lt`.
+    pub compare_taints: bool,
+    /// The weight of a score by free capacity of classes; zero is off.
+    pub class_score_weight: i64,
+    pub search: Search,
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, Error)]
+pub enum ProfileError {
+    #[error("the profile cannot be read")]
+    Unreadable(#[source] serde_json::Error),
+    #[error("the arguments of {plugin} cannot be read")]
+    Arguments { plugin: Plugin, source: serde_json::Error },
+    #[error("{plugin}: unknown scoring strategy {name:?}")]
+    Strategy { plugin: Plugin, name: String },
+    #[error("{plugin}: the points of requestedToCapacityRatio must have utilizations that go up")]
+    Points { plugin: Plugin },
+}
+
+/// How the share of a node that is asked for becomes a score.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Strategy {
+    LeastAllocated,
+    MostAllocated,
+    /// Points of utilisation in per cent and score from 0 to 100.
+    Ratio(Vec<(i64, i64)>),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Profile {
+    filters: u64,
+    /// Score plugins that take part, with their weights.
+    weights: Vec<(Plugin, i64)>,
+    pub(crate) compare_taints: bool,
+    pub(crate) qos_resources: bool,
+    pub(crate) search: Search,
+    pub(crate) strategy: Strategy,
+    pub(crate) fit_resources: Vec<(Resource, i64)>,
+    pub(crate) ignored: Vec<Symbol>,
+    pub(crate) ignored_groups: Vec<String>,
+    pub(crate) balanced: Vec<Resource>,
+    pub(crate) hard_affinity_weight: i64,
+    pub(crate) ignore_preferred_of_existing: bool,
+    pub(crate) added_required: Option<NodeTerms>,
+    pub(crate) added_preferred: Vec<(i64, NodeTerm)>,
+    pub(crate) spread_defaults: Vec<Spread>,
+    /// The default constraints are those of the system: nodes may lack their labels.
+    pub(crate) system_spread: bool,
+    pub(crate) candidates_percentage: usize,
+    pub(crate) candidates_least: usize,
+}
+
+/// Upstream's weights.
+const WEIGHTS: [(Plugin, i64); 7] = [
+    (Plugin::TaintToleration, 3),
+    (Plugin::NodeAffinity, 2),
+    (Plugin::PodTopologySpread, 2),
+    (Plugin::InterPodAffinity, 2),
+    (Plugin::NodeResourcesFit, 1),
+    (Plugin::NodeResourcesBalancedAllocation, 1),
+    (Plugin::ImageLocality, 1),
+];
+
+impl Profile {
+    pub(crate) fn new(settings: &Settings, symbols: &mut Symbols) -> Result<Profile, ProfileError> {
+        let raw: RawProfile = match &settings.profile {
+            Value::Null => RawProfile::default(),
+            profile => RawProfile::deserialize(profile).map_err(ProfileError::Unreadable)?,
+        };
+        let (cpu, memory) = (Resource::Cpu, Resource::Memory);
+        let mut profile = Profile {
+            filters: u64::MAX,
+            weights: WEIGHTS.to_vec(),
+            compare_taints: settings.compare_taints,
+            qos_resources: settings.qos_resources,
+            search: settings.search,
+            strategy: Strategy::LeastAllocated,
+            fit_resources: vec![(cpu, 1), (memory, 1)],
+            ignored: Vec::new(),
+            ignored_groups: Vec::new(),
+            balanced: vec![cpu, memory],
+            hard_affinity_weight: 1,
+            ignore_preferred_of_existing: false,
+            added_required: None,
+            added_preferred: Vec::new(),
+            // Upstream's system defaults.
+            spread_defaults: vec![
+                Spread::default_constraint("kubernetes.io/hostname", 3, false, symbols),
+                Spread::default_constraint("topology.kubernetes.io/zone", 5, false, symbols),
+            ],
+            system_spread: true,
+            candidates_percentage: 10,
+            candidates_least: 100,
+        };
+        if settings.class_score_weight > 0 && settings.qos_resources {
+            profile.weights.push((Plugin::QosResources, settings.class_score_weight));
+        }
+        profile.choose_plugins(&raw.plugins);
+        for config in &raw.plugin_config {
+            if let Some(plugin) = Plugin::from_name(&config.name) {
+                profile.configure(plugin, &config.args, symbols)?;
+            }
+        }
+        Ok(profile)
+    }
+
+    fn choose_plugins(&mut self, plugins: &RawPlugins) {
+        for disabled in &plugins.multi_point.disabled {
+            self.disable_filter(&disabled.name);
+            self.disable_score(&disabled.name);
+        }
+        for enabled in &plugins.multi_point.enabled {
+            self.enable_filter(&enabled.name);
+            self.enable_score(enabled);
+        }
+        for disabled in &plugins.filter.disabled {
+            self.disable_filter(&disabled.name);
+        }
+        for enabled in &plugins.filter.enabled {
+            self.enable_filter(&enabled.name);
+        }
+        for disabled in &plugins.score.disabled {
+            self.disable_score(&disabled.name);
+        }
+        for enabled in &plugins.score.enabled {
+            self.enable_score(enabled);
+        }
+    }
+
+    fn disable_filter(&mut self, name: &str) {
+        match Plugin::from_name(name) {
+            Some(plugin) => self.filters &= !(1 << plugin as u64),
+            None if name == "*" => self.filters = 0,
+            None => {}
+        }
+    }
+
+    fn enable_filter(&mut self, name: &str) {
+        if let Some(plugin) = Plugin::from_name(name) {
+            self.filters |= 1 << plugin as u64;
+        }
+    }
+
+    fn disable_score(&mut self, name: &str) {
+        self.weights.retain(|(plugin, _)| name != "*" && plugin.name() != name);
+    }
+
+    fn enable_score(&mut self, enabled: &RawPlugin) {
+        let Some(plugin) = Plugin::from_name(&enabled.name) else { return };
+        // Only plugins that score can; a weight of zero is the default one.
+        let Some((_, default)) = WEIGHTS.iter().find(|(p, _)| *p == plugin) else { return };
+        let weight = if enabled.weight == 0 { *default } else { enabled.weight };
+        match self.weights.iter_mut().find(|(p, _)| *p == plugin) {
+            Some((_, old)) => *old = weight,
+            None => self.weights.push((plugin, weight)),
+        }
+    }
+
+    fn configure(
+        &mut self,
+        plugin: Plugin,
+        args: &Value,
+        symbols: &mut Symbols,
+    ) -> Result<(), ProfileError> {
+        let unreadable = |source| ProfileError::Arguments { plugin, source };
+        match plugin {
+            Plugin::NodeResourcesFit => {
+                let args = FitArgs::deserialize(args).map_err(unreadable)?;
+                self.ignored = args.ignored_resources.iter().map(|r| symbols.intern(r)).collect();
+                self.ignored_groups = args.ignored_resource_groups;
+                let Some(strategy) = args.scoring_strategy else { return Ok(()) };
+                if !strategy.resources.is_empty() {
+                    let weighted = |r: &RawResource| {
+                        let weight = if r.weight == 0 { 1 } else { r.weight };
+                        Some((Resource::new(&r.name, symbols)?, weight))
+                    };
+                    self.fit_resources = strategy.resources.iter().filter_map(weighted).collect();
+                }
+                self.strategy = match strategy.kind.as_str() {
+                    "" | "LeastAllocated" => Strategy::LeastAllocated,
+                    "MostAllocated" => Strategy::MostAllocated,
+                    "RequestedToCapacityRatio" => {
+                        let points = strategy.requested_to_capacity_ratio.shape.iter();
+                        // Scores are given out of 10 and counted out of 100.
+                        let points: Vec<_> =
+                            points.map(|p| (p.utilization, p.score * 10)).collect();
+                        let rising = points.windows(2).all(|pair| pair[0].0 < pair[1].0);
+                        if points.is_empty() || !rising {
+                            return Err(ProfileError::Points { plugin });
+                        }
+                        Strategy::Ratio(points)
+                    }
+                    name => return Err(ProfileError::Strategy { plugin, name: name.to_owned() }),
+                };
+            }
+            Plugin::NodeResourcesBalancedAllocation => {
+                let args = BalancedArgs::deserialize(args).map_err(unreadable)?;
+                if !args.resources.is_empty() {
+                    let names = args.resources.iter();
+                    self.balanced = names.filter_map(|r| Resource::new(&r.name, symbols)).collect();
+                }
+            }
+            Plugin::InterPodAffinity => {
+                let args = AffinityArgs::deserialize(args).map_err(unreadable)?;
+                self.hard_affinity_weight = args.hard_pod_affinity_weight.unwrap_or(1);
+                self.ignore_preferred_of_existing = args.ignore_preferred_terms_of_existing_pods;
+            }
+            Plugin::NodeAffinity => {
+                let args = NodeAffinityArgs::deserialize(args).map_err(unreadable)?;
+                let added: object::NodeAffinity = args.added_affinity;
+                let terms = |selector: &NodeSelector| NodeTerms::new(selector, symbols);
+                self.added_required = added.required.as_ref().map(terms);
+                let preferred = added.preferred.iter();
+                self.added_preferred =
+                    preferred.map(|t| (t.weight, NodeTerm::new(&t.preference, symbols))).collect();
+            }
+            Plugin::PodTopologySpread => {
+                let args = SpreadArgs::deserialize(args).map_err(unreadable)?;
+                if args.defaulting_type == "List" || !args.default_constraints.is_empty() {
+                    self.system_spread = false;
+                    let none = Labels::default();
+                    let constraints = args.default_constraints.iter();
+                    self.spread_defaults =
+                        constraints.map(|c| Spread::new(c, &none, symbols)).collect();
+                }
+            }
+            Plugin::DefaultPreemption => {
+                let args = PreemptionArgs::deserialize(args).map_err(unreadable)?;
+                let set = |place: &mut usize, value: Option<usize>| {
+                    *place = value.unwrap_or(*place);
+                };
+                set(&mut self.candidates_percentage, args.min_candidate_nodes_percentage);
+                set(&mut self.candidates_least, args.min_candidate_nodes_absolute);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(crate) fn filters_by(&self, plugin: Plugin) -> bool {
+        self.filters & (1 << plugin as u64) != 0
+            && (plugin != Plugin::QosResources || self.qos_resources)
+    }
+
+    /// The weight of a score plugin; `None` if it takes no part.
+    pub(crate) fn weight(&self, plugin: Plugin) -> Option<i64> {
+        self.weights.iter().find(|(p, _)| *p == plugin).map(|(_, weight)| *weight)
+    }
+
+    pub(crate) fn scores(&self) -> bool {
+        !self.weights.is_empty()
+    }
+
+    /// How many nodes that fit are enough.
+    pub(crate) fn enough(&self, nodes: usize) -> usize {
+        // Upstream looks at all of up to a hundred nodes, and for at least so many.
+        const LEAST: usize = 100;
+        if !self.scores() {
+            return 1;
+        }
+        let share = match self.search {
+            Search::AllNodes => return nodes,
+            _ if nodes < LEAST => return nodes,
+            Search::Percentage(0) | Search::Adaptive => {
+                (50_usize.saturating_sub(nodes / 125)).max(5)
+            }
+            Search::Percentage(share) => usize::from(share.min(100)),
+        };
+        (nodes * share / 100).max(LEAST).min(nodes)
+    }
+}
+
+fn maybe<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+macro_rules! arguments {
+    ($(struct $name:ident { $($(#[$attr:meta])* $field:ident: $type:ty,)* })*) => {$(
+        #[derive(Debug, Default, Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct $name { $($(#[$attr])* #[serde(default, deserialize_with = "maybe")] $field: $type,)* }
+    )*};
+}
+
+arguments! {
+    struct RawProfile {
+        plugins: RawPlugins,
+        plugin_config: Vec<RawConfig>,
+    }
+    struct RawPlugins {
+        multi_point: RawPoint,
+        filter: RawPoint,
+        score: RawPoint,
+    }
+    struct RawPoint {
+        enabled: Vec<RawPlugin>,
+        disabled: Vec<RawPlugin>,
+    }
+    struct RawPlugin {
+        name: String,
+        weight: i64,
+    }
+    struct RawConfig {
+        name: String,
+        args: Value,
+    }
+    struct FitArgs {
+        ignored_resources: Vec<String>,
+        ignored_resource_groups: Vec<String>,
+        scoring_strategy: Option<RawStrategy>,
+    }
+    struct RawStrategy {
+        #[serde(rename = "type")]
+        kind: String,
+        resources: Vec<RawResource>,
+        requested_to_capacity_ratio: RawRatio,
+    }
+    struct RawResource {
+        name: String,
+        weight: i64,
+    }
+    struct RawRatio {
+        shape: Vec<RawShapePoint>,
+    }
+    struct RawShapePoint {
+        utilization: i64,
+        score: i64,
+    }
+    struct BalancedArgs {
+        resources: Vec<RawResource>,
+    }
+    struct AffinityArgs {
+        hard_pod_affinity_weight: Option<i64>,
+        ignore_preferred_terms_of_existing_pods: bool,
+    }
+    struct NodeAffinityArgs {
+        added_affinity: object::NodeAffinity,
+    }
+    struct SpreadArgs {
+        defaulting_type: String,
+        default_constraints: Vec<object::SpreadConstraint>,
+    }
+    struct PreemptionArgs {
+        min_candidate_nodes_percentage: Option<usize>,
+        min_candidate_nodes_absolute: Option<usize>,
+    }
+}

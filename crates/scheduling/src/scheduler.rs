@@ -1,0 +1,567 @@
+//! One attempt after the other: where a pod goes, or why nowhere.
+//!
+//! Main type: [`Scheduler`]. It holds the [`Cluster`], its settings and what it remembers between
+//! attempts: for each shape of pod and each node, what the node and its own pods said, until either
+//! changes. An attempt changes nothing in the cluster; what is to be done is in its [`Attempt`].
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use crate::cluster::{Cluster, PodId};
+use crate::memory::Memory;
+use crate::preempt::{self, Found};
+use crate::profile::{Profile, ProfileError, Settings};
+use crate::score::Sheet;
+use crate::topology::Tables;
+use crate::trial::Trial;
+use crate::verdict::{Code, Histogram, Plugin, Reason, Rejection, Verdict};
+
+/// Which of equally good nodes is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tie {
+    #[default]
+    FirstByName,
+    /// Any, the same for the same number: a caller counts up, or draws.
+    Seed(u64),
+}
+
+/// Why there was no attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum AttemptError {
+    #[error("no pod {0:?} is known")]
+    UnknownPod(String),
+    #[error("pod {pod:?} is on node {node:?} already")]
+    HasNode { pod: String, node: String },
+}
+
+/// What came of an attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attempt {
+    /// `namespace/name`.
+    pub pod: String,
+    pub outcome: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    Scheduled(Choice),
+    Unschedulable(Box<Failure>),
+    /// Scheduling gates hold the pod back.
+    Gated,
+}
+
+/// The message of a pod that gates hold back.
+pub const GATED_MESSAGE: &str = "Scheduling is blocked due to non-empty scheduling gates";
+
+/// A node was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    pub node: String,
+    /// How many nodes were equally good.
+    pub ties: usize,
+    /// How many nodes would have done.
+    pub feasible: usize,
+    /// The node that the pod waited for was tried alone and did.
+    pub via_nominated_node: bool,
+}
+
+/// No node was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failure {
+    /// The text of the PodScheduled condition.
+    pub message: String,
+    /// Plugins that said no, in order of name.
+    pub plugins: Vec<Plugin>,
+    /// Set if the pod was turned away before nodes were looked at.
+    pub pre_filter: Option<Verdict>,
+    pub preemption: Option<Preemption>,
+    /// What becomes of the node that the pod waited for.
+    pub nomination: Nomination,
+}
+
+impl Failure {
+    /// The event's text: the message, cut to 1024 bytes.
+    #[must_use]
+    pub fn event_message(&self) -> String {
+        const LONGEST: usize = 1024;
+        const CUT: &str = " ...";
+        if self.message.len() <= LONGEST {
+            return self.message.clone();
+        }
+        let mut end = LONGEST - CUT.len();
+        while !self.message.is_char_boundary(end) {
+            end -= 1;
+        }
+        format!("{}{CUT}", self.message.get(..end).unwrap_or_default())
+    }
+}
+
+/// Which node a pod waits for after a failed attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Nomination {
+    /// The one it waited for before.
+    Unchanged,
+    None,
+    To(String),
+}
+
+/// Room that could be made.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Preemption {
+    pub candidates: BTreeMap<String, Candidate>,
+    /// Nodes that are equally good, in order of name.
+    pub best: Vec<String>,
+    pub nominated: Option<String>,
+    /// Pods to be deleted, the most important first.
+    pub victims: Vec<String>,
+    /// Nodes where nothing would help, and why.
+    pub no_help: BTreeMap<String, Verdict>,
+    /// Less important pods that waited for the nominated node and no longer do.
+    pub displaced: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    pub victims: Vec<String>,
+    pub pdb_violations: usize,
+}
+
+/// An attempt with all that it was decided by.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation {
+    pub attempt: Attempt,
+    /// Nodes that would do, in order of name.
+    pub feasible: Vec<String>,
+    /// Of the others, what the first plugin said that turned them down.
+    pub filtered: BTreeMap<String, Verdict>,
+    /// What every plugin says that would turn a node down.
+    pub all_failures: BTreeMap<String, BTreeMap<Plugin, Vec<String>>>,
+    /// Empty if nothing was scored.
+    pub scores: BTreeMap<String, NodeScores>,
+    /// The nodes with the highest total, in order of name.
+    pub best: Vec<String>,
+}
+
+/// A node's scores.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeScores {
+    /// By plugin: raw, normalised, weighted.
+    pub plugins: BTreeMap<Plugin, [i64; 3]>,
+    pub total: i64,
+}
+
+/// The cluster, the settings and what is remembered.
+#[derive(Debug)]
+pub struct Scheduler {
+    cluster: Cluster,
+    profile: Profile,
+    tables: Tables,
+    memory: Memory,
+    /// Where in the list of nodes the next search begins, if not all are looked at.
+    start: usize,
+}
+
+impl Scheduler {
+    pub fn new(settings: &Settings) -> Result<Scheduler, ProfileError> {
+        let mut cluster = Cluster::new();
+        let profile = Profile::new(settings, &mut cluster.symbols)?;
+        Ok(Scheduler {
+            cluster,
+            profile,
+            tables: Tables::default(),
+            memory: Memory::default(),
+            start: 0,
+        })
+    }
+
+    #[must_use]
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The cluster, to be brought up to date.
+    pub fn cluster_mut(&mut self) -> &mut Cluster {
+        &mut self.cluster
+    }
+
+    /// Looks for a node for a pod, by `namespace/name`.
+    pub fn attempt(&mut self, pod: &str, tie: Tie) -> Result<Attempt, AttemptError> {
+        Ok(self.run(pod, tie, false)?.attempt)
+    }
+
+    /// The same with everything that led to it.
+    pub fn explain(&mut self, pod: &str, tie: Tie) -> Result<Explanation, AttemptError> {
+        self.run(pod, tie, true)
+    }
+
+    /// Writes down what an attempt decided, as far as the scheduler keeps it itself: the pod's node, or
+    /// the node it waits for. Victims leave when the API says so.
+    pub fn adopt(&mut self, attempt: &Attempt) {
+        match &attempt.outcome {
+            Outcome::Scheduled(choice) => self.cluster.assume(&attempt.pod, &choice.node),
+            Outcome::Unschedulable(failure) => {
+                match &failure.nomination {
+                    Nomination::Unchanged => {}
+                    Nomination::None => self.cluster.nominate(&attempt.pod, None),
+                    Nomination::To(node) => self.cluster.nominate(&attempt.pod, Some(node)),
+                }
+                for pod in failure.preemption.iter().flat_map(|p| &p.displaced) {
+                    self.cluster.nominate(pod, None);
+                }
+            }
+            Outcome::Gated => {}
+        }
+    }
+
+    fn run(&mut self, pod: &str, tie: Tie, explain: bool) -> Result<Explanation, AttemptError> {
+        let Scheduler { cluster, profile, tables, memory, start } = self;
+        let unknown = || AttemptError::UnknownPod(pod.to_owned());
+        let id = cluster.id(pod).ok_or_else(unknown)?;
+        let (entry, shape) = cluster.shaped(id).ok_or_else(unknown)?;
+        if let Some(node) = entry.node {
+            let node = cluster.symbols.text(node).to_owned();
+            return Err(AttemptError::HasNode { pod: pod.to_owned(), node });
+        }
+        let mut report = Report { cluster, explain, explanation: blank(pod, Outcome::Gated) };
+        if !entry.gates.is_empty() {
+            return Ok(report.explanation);
+        }
+        if cluster.order.is_empty() {
+            let message = "no nodes available to schedule pods".to_owned();
+            report.fail(message, Vec::new(), None, None, Nomination::Unchanged);
+            return Ok(report.explanation);
+        }
+        let trial = match Trial::new(cluster, profile, tables, id, entry, shape) {
+            Ok(trial) => trial,
+            Err(rejection) => {
+                report.turned_away(&rejection);
+                return Ok(report.explanation);
+            }
+        };
+        if let Some(slot) = entry.nominated.and_then(|node| cluster.slot_of(node))
+            && let Some(node) = cluster.node(slot)
+            && trial.judge(slot, node).is_none()
+        {
+            report.chosen(slot, &[slot], 1, true);
+            report.all_failures(&trial);
+            return Ok(report.explanation);
+        }
+        let view = memory.of(&trial);
+        let mut search = Search::default();
+        search.run(&trial, view, start);
+        report.filtered(&search);
+        report.all_failures(&trial);
+        match search.fitting.as_slice() {
+            [] => report.no_node(&trial, &search, tie),
+            [only] => report.chosen(*only, &[*only], 1, false),
+            fitting if !profile.scores() => report.chosen(fitting[0], &fitting[..1], 1, false),
+            fitting => {
+                let local: Vec<_> = fitting.iter().map(|slot| view.scores(*slot)).collect();
+                let sheet = Sheet::new(shape, cluster, profile, tables, fitting, &local);
+                let highest = sheet.totals.iter().max().copied().unwrap_or(0);
+                let of_highest = fitting.iter().zip(&sheet.totals).filter(|(_, t)| **t == highest);
+                let best: Vec<u32> = of_highest.map(|(slot, _)| *slot).collect();
+                report.scored(fitting, &sheet);
+                let chosen = pick(cluster, &best, tie);
+                report.chosen(chosen, &best, fitting.len(), false);
+            }
+        }
+        Ok(report.explanation)
+    }
+}
+
+fn blank(pod: &str, outcome: Outcome) -> Explanation {
+    Explanation {
+        attempt: Attempt { pod: pod.to_owned(), outcome },
+        feasible: Vec::new(),
+        filtered: BTreeMap::new(),
+        all_failures: BTreeMap::new(),
+        scores: BTreeMap::new(),
+        best: Vec::new(),
+    }
+}
+
+/// One of equally good nodes. There is at least one.
+fn pick(cluster: &Cluster, best: &[u32], tie: Tie) -> u32 {
+    let first = best.iter().copied().min_by_key(|slot| cluster.node_name(*slot)).unwrap_or(0);
+    match tie {
+        Tie::FirstByName => first,
+        Tie::Seed(seed) => {
+            let at = scattered(seed) % (best.len() as u64).max(1);
+            best.get(at as usize).copied().unwrap_or(first)
+        }
+    }
+}
+
+/// Numbers that follow each other are sent far apart (the finaliser of splitmix64).
+fn scattered(seed: u64) -> u64 {
+    let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// What nodes said.
+#[derive(Default)]
+pub(crate) struct Search {
+    /// Nodes that fit.
+    fitting: Vec<u32>,
+    /// Nodes that do not, by number of their rejection.
+    rejected: Vec<(u32, usize)>,
+    rejections: Vec<Rejection>,
+    /// Nodes that were not looked at because others were asked for by name.
+    left_out: Vec<u32>,
+}
+
+impl Search {
+    fn run(&mut self, trial: &Trial<'_>, view: &mut crate::memory::ShapeMemory, start: &mut usize) {
+        let cluster = trial.cluster;
+        let pinned = trial.pinned().filter(|_| trial.profile.filters_by(Plugin::NodeAffinity));
+        if let Some(names) = pinned {
+            for slot in &cluster.order {
+                let is_named = cluster.node(*slot).is_some_and(|n| names.contains(&n.view.name));
+                if is_named {
+                    self.look_at(trial, view, *slot);
+                } else {
+                    self.left_out.push(*slot);
+                }
+            }
+            return;
+        }
+        let nodes = &cluster.order;
+        let enough = trial.profile.enough(nodes.len());
+        if enough >= nodes.len() {
+            self.fitting.reserve(nodes.len());
+            for slot in nodes {
+                self.look_at(trial, view, *slot);
+            }
+            return;
+        }
+        let begin = *start % nodes.len();
+        let (later, earlier) = nodes.split_at(begin);
+        let mut looked_at = 0;
+        for slot in earlier.iter().chain(later) {
+            self.look_at(trial, view, *slot);
+            looked_at += 1;
+            if self.fitting.len() >= enough {
+                break;
+            }
+        }
+        *start = (begin + looked_at) % nodes.len();
+    }
+
+    fn look_at(&mut self, trial: &Trial<'_>, view: &mut crate::memory::ShapeMemory, slot: u32) {
+        match view.judge(trial, slot) {
+            None => self.fitting.push(slot),
+            Some(rejection) => {
+                let known = self.rejections.iter().position(|r| *r == *rejection);
+                let number = known.unwrap_or_else(|| {
+                    self.rejections.push(rejection.into_owned());
+                    self.rejections.len() - 1
+                });
+                self.rejected.push((slot, number));
+            }
+        }
+    }
+
+    fn code_of(&self, slot: u32) -> Option<Code> {
+        let number = self.rejected.iter().find(|(s, _)| *s == slot).map(|(_, n)| *n);
+        match number {
+            Some(number) => Some(self.rejections[number].code),
+            None if self.left_out.contains(&slot) => Some(Code::UnschedulableAndUnresolvable),
+            None => None,
+        }
+    }
+}
+
+/// Puts together what an attempt answers.
+struct Report<'a> {
+    cluster: &'a Cluster,
+    explain: bool,
+    explanation: Explanation,
+}
+
+impl Report<'_> {
+    fn name(&self, slot: u32) -> String {
+        self.cluster.node_name(slot).to_owned()
+    }
+
+    fn names(&self, slots: &[u32]) -> Vec<String> {
+        let mut names: Vec<_> = slots.iter().map(|slot| self.name(*slot)).collect();
+        names.sort();
+        names
+    }
+
+    fn key(&self, id: PodId) -> String {
+        self.cluster.pod(id).map(|p| p.key.to_string()).unwrap_or_default()
+    }
+
+    fn chosen(&mut self, slot: u32, best: &[u32], feasible: usize, via_nominated_node: bool) {
+        if self.explain {
+            self.explanation.best = self.names(best);
+            if via_nominated_node {
+                self.explanation.feasible = vec![self.name(slot)];
+            }
+        }
+        self.explanation.attempt.outcome = Outcome::Scheduled(Choice {
+            node: self.name(slot),
+            ties: best.len(),
+            feasible,
+            via_nominated_node,
+        });
+    }
+
+    fn filtered(&mut self, search: &Search) {
+        if !self.explain {
+            return;
+        }
+        let symbols = &self.cluster.symbols;
+        self.explanation.feasible = self.names(&search.fitting);
+        for (slot, number) in &search.rejected {
+            let verdict = search.rejections[*number].render(symbols);
+            self.explanation.filtered.insert(self.name(*slot), verdict);
+        }
+        for slot in &search.left_out {
+            let verdict = Rejection::without_plugin(Reason::NotPinned).render(symbols);
+            self.explanation.filtered.insert(self.name(*slot), verdict);
+        }
+    }
+
+    fn all_failures(&mut self, trial: &Trial<'_>) {
+        if !self.explain {
+            return;
+        }
+        for slot in &self.cluster.order {
+            let Some(node) = self.cluster.node(*slot) else { continue };
+            let failures = trial.all_failures(*slot, node);
+            let by_plugin: BTreeMap<Plugin, Vec<String>> = failures
+                .iter()
+                .filter_map(|r| Some((r.plugin?, r.render(&self.cluster.symbols).reasons)))
+                .collect();
+            if !by_plugin.is_empty() {
+                self.explanation.all_failures.insert(self.name(*slot), by_plugin);
+            }
+        }
+    }
+
+    fn scored(&mut self, fitting: &[u32], sheet: &Sheet) {
+        if !self.explain {
+            return;
+        }
+        for (n, slot) in fitting.iter().enumerate() {
+            let plugins = sheet
+                .columns
+                .iter()
+                .map(|c| (c.plugin, [c.raw[n], c.normalised[n], c.weight * c.normalised[n]]));
+            let scores = NodeScores { plugins: plugins.collect(), total: sheet.totals[n] };
+            self.explanation.scores.insert(self.name(*slot), scores);
+        }
+    }
+
+    fn fail(
+        &mut self,
+        message: String,
+        mut plugins: Vec<Plugin>,
+        pre_filter: Option<Verdict>,
+        preemption: Option<Preemption>,
+        nomination: Nomination,
+    ) {
+        plugins.sort_by_key(|p| p.name());
+        plugins.dedup();
+        let failure = Failure { message, plugins, pre_filter, preemption, nomination };
+        self.explanation.attempt.outcome = Outcome::Unschedulable(Box::new(failure));
+    }
+
+    /// The pod was turned away before nodes were looked at, and no preemption would help.
+    fn turned_away(&mut self, rejection: &Rejection) {
+        let verdict = rejection.render(&self.cluster.symbols);
+        let nodes = self.cluster.node_count();
+        let said = verdict.reasons.join(", ");
+        // The last words are upstream's, of a plugin that has nothing to look for.
+        let message = format!("0/{nodes} nodes are available: {said}. not found");
+        let plugins = rejection.plugin.into_iter().collect();
+        self.fail(message, plugins, Some(verdict), None, Nomination::Unchanged);
+    }
+
+    fn no_node(&mut self, trial: &Trial<'_>, search: &Search, tie: Tie) {
+        let cluster = self.cluster;
+        let symbols = &cluster.symbols;
+        let mut reasons = Histogram::default();
+        for (number, rejection) in search.rejections.iter().enumerate() {
+            let times = search.rejected.iter().filter(|(_, n)| *n == number).count();
+            reasons.add(rejection, times, symbols);
+        }
+        let not_pinned = Rejection::without_plugin(Reason::NotPinned);
+        reasons.add(&not_pinned, search.left_out.len(), symbols);
+        let message = reasons.render(cluster.node_count());
+        let mut plugins: Vec<Plugin> = search.rejections.iter().filter_map(|r| r.plugin).collect();
+        if !search.left_out.is_empty() {
+            plugins.push(Plugin::NodeAffinity);
+        }
+        let waits_for = trial.entry.nominated.and_then(|node| cluster.slot_of(node));
+        let on_nominated = waits_for.and_then(|slot| search.code_of(slot));
+        if let Err(not_eligible) = preempt::eligible(trial, on_nominated) {
+            let message = format!("{message} preemption: {}", not_eligible.text());
+            return self.fail(message, plugins, None, None, Nomination::Unchanged);
+        }
+        let helpable: Vec<u32> = search
+            .rejected
+            .iter()
+            .filter(|(_, number)| search.rejections[*number].code == Code::Unschedulable)
+            .map(|(slot, _)| *slot)
+            .collect();
+        let offset = match tie {
+            Tie::FirstByName => 0,
+            Tie::Seed(seed) => scattered(seed) as usize,
+        };
+        let found = preempt::find(trial, &helpable, offset);
+        let mut preemption = self.preemption(&found);
+        if found.best.is_empty() {
+            let mut reasons = Histogram::default();
+            for (_, rejection) in &found.no_help {
+                reasons.add(rejection, 1, symbols);
+            }
+            let others = cluster.node_count() - found.no_help.len();
+            reasons.add(&Rejection::without_plugin(Reason::NoHelp), others, symbols);
+            let text = reasons.render(cluster.node_count());
+            let preemption = (!found.no_help.is_empty()).then_some(preemption);
+            let message = format!("{message} preemption: {text}");
+            return self.fail(message, plugins, None, preemption, Nomination::None);
+        }
+        let slots: Vec<u32> = found.best.iter().map(|n| found.candidates[*n].slot).collect();
+        let chosen = pick(cluster, &slots, tie);
+        let node = self.name(chosen);
+        let victims = found.candidates.iter().find(|c| c.slot == chosen);
+        preemption.victims =
+            victims.map(|c| c.victims.iter().map(|id| self.key(*id)).collect()).unwrap_or_default();
+        preemption.best = self.names(&slots);
+        preemption.nominated = Some(node.clone());
+        let waiting = cluster.node(chosen).into_iter().flat_map(|n| &n.nominated);
+        let lower = waiting.filter(|id| {
+            let shaped = cluster.shaped(**id);
+            **id != trial.id && shaped.is_some_and(|(_, s)| s.priority < trial.shape.priority)
+        });
+        preemption.displaced = lower.map(|id| self.key(*id)).collect();
+        let message = format!(
+            "{message} preemption: found a potential placement for pod on node {node}, preempting \
+             {} victims",
+            preemption.victims.len()
+        );
+        self.fail(message, plugins, None, Some(preemption), Nomination::To(node));
+    }
+
+    fn preemption(&self, found: &Found) -> Preemption {
+        let mut preemption = Preemption::default();
+        for candidate in &found.candidates {
+            let victims = candidate.victims.iter().map(|id| self.key(*id)).collect();
+            let shown = Candidate { victims, pdb_violations: candidate.violations };
+            preemption.candidates.insert(self.name(candidate.slot), shown);
+        }
+        for (slot, rejection) in &found.no_help {
+            let verdict = rejection.render(&self.cluster.symbols);
+            preemption.no_help.insert(self.name(*slot), verdict);
+        }
+        preemption
+    }
+}

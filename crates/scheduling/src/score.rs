@@ -1,0 +1,288 @@
+//! How well a node would suit a pod: the scores, with upstream's arithmetic.
+//!
+//! Main types: [`LocalScores`], what depends on the node and its own pods only, and [`Sheet`], the
+//! scores of all nodes that fit. Divisions of integers cut toward zero, as upstream's do.
+
+use crate::amounts::Resource;
+use crate::cluster::Cluster;
+use crate::neighbours;
+use crate::node::{NodeView, Occupancy};
+use crate::profile::{Profile, Strategy};
+use crate::shape::PodShape;
+use crate::spread;
+use crate::taints::Effect;
+use crate::topology::Tables;
+use crate::verdict::Plugin;
+
+const HIGHEST: i64 = 100;
+
+/// Images below this size are pulled in no time.
+const SMALL_IMAGE: i64 = 23 << 20;
+/// Beyond this size per image a node gets the full score.
+const LARGE_IMAGE: i64 = 1000 << 20;
+
+/// Raw scores that depend on a node and its own pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LocalScores {
+    taints: i32,
+    affinity: i32,
+    fit: i32,
+    balanced: i32,
+    images: i32,
+    classes: i32,
+}
+
+fn narrow(score: i64) -> i32 {
+    i32::try_from(score).unwrap_or(if score < 0 { i32::MIN } else { i32::MAX })
+}
+
+impl LocalScores {
+    pub(crate) const NONE: LocalScores =
+        LocalScores { taints: 0, affinity: 0, fit: 0, balanced: 0, images: 0, classes: 0 };
+
+    pub(crate) fn new(
+        shape: &PodShape,
+        node: &NodeView,
+        occupancy: &Occupancy,
+        cluster: &Cluster,
+        profile: &Profile,
+    ) -> LocalScores {
+        LocalScores {
+            taints: narrow(taints(shape, node, profile)),
+            affinity: narrow(affinity(shape, node, cluster, profile)),
+            fit: narrow(fit(shape, node, occupancy, profile)),
+            balanced: narrow(balanced(shape, node, occupancy, profile)),
+            images: narrow(images(shape, node, cluster)),
+            classes: narrow(classes(shape, node, occupancy)),
+        }
+    }
+}
+
+/// Taints that are not liked, and not tolerated.
+fn taints(shape: &PodShape, node: &NodeView, profile: &Profile) -> i64 {
+    let soft = node.taints.iter().filter(|t| t.effect == Effect::PreferNoSchedule);
+    let disliked = soft.filter(|taint| {
+        let mut tolerations = shape.tolerations.iter().filter(|t| t.is_for_preferences());
+        !tolerations.any(|t| t.tolerates(taint, profile.compare_taints))
+    });
+    disliked.count() as i64
+}
+
+/// The weights of preferred terms that match.
+fn affinity(shape: &PodShape, node: &NodeView, cluster: &Cluster, profile: &Profile) -> i64 {
+    let terms = shape.node_preferred.iter().chain(&profile.added_preferred);
+    let matching =
+        terms.filter(|(_, term)| term.matches(node.name, &node.labels, &cluster.symbols));
+    matching.map(|(weight, _)| *weight).sum()
+}
+
+fn fit(shape: &PodShape, node: &NodeView, occupancy: &Occupancy, profile: &Profile) -> i64 {
+    let (mut sum, mut weights) = (0, 0);
+    for (resource, weight) in &profile.fit_resources {
+        let own = shape.scored_as_new.get(*resource);
+        let there = match resource {
+            // A vendor's resource that the pod does not ask for says nothing.
+            Resource::Scalar(_) if own == 0 => 0,
+            resource => node.allocatable.get(*resource),
+        };
+        if there == 0 {
+            continue;
+        }
+        let used = match resource {
+            Resource::Cpu => occupancy.scored_milli_cpu,
+            Resource::Memory => occupancy.scored_memory,
+            other => occupancy.requested.get(*other),
+        };
+        let asked = used.saturating_add(own);
+        let score = match &profile.strategy {
+            Strategy::LeastAllocated if asked > there => 0,
+            Strategy::LeastAllocated => share(there - asked, there),
+            Strategy::MostAllocated => share(asked.min(there), there),
+            Strategy::Ratio(points) => {
+                let utilisation = if asked > there { HIGHEST } else { share(asked, there) };
+                match on_line(points, utilisation) {
+                    // Upstream leaves such resources out of the mean.
+                    score if score <= 0 => continue,
+                    score => score,
+                }
+            }
+        };
+        sum += score * weight;
+        weights += weight;
+    }
+    match (&profile.strategy, weights) {
+        (_, 0) => 0,
+        (Strategy::Ratio(_), weights) => (sum as f64 / weights as f64).round() as i64,
+        (_, weights) => sum / weights,
+    }
+}
+
+/// How many hundredths of the whole a part is.
+fn share(part: i64, whole: i64) -> i64 {
+    part.checked_mul(HIGHEST).map_or_else(
+        // Amounts beyond 92 petabytes are compared a little less exactly.
+        || part / (whole / HIGHEST).max(1),
+        |hundredfold| hundredfold / whole,
+    )
+}
+
+/// The value of a broken line.
+fn on_line(points: &[(i64, i64)], at: i64) -> i64 {
+    let mut before: Option<(i64, i64)> = None;
+    for (x, y) in points {
+        if at <= *x {
+            return match before {
+                None => *y,
+                Some((x0, y0)) => y0 + (y - y0) * (at - x0) / (x - x0),
+            };
+        }
+        before = Some((*x, *y));
+    }
+    before.map_or(0, |(_, y)| y)
+}
+
+/// How evenly resources are used, with the pod against without it: 75 is no change.
+fn balanced(shape: &PodShape, node: &NodeView, occupancy: &Occupancy, profile: &Profile) -> i64 {
+    let evenness = |with_pod: bool| {
+        let mut fractions: smallvec::SmallVec<[f64; 4]> = smallvec::SmallVec::new();
+        for resource in &profile.balanced {
+            let own = shape.requests.get(*resource);
+            let there = node.allocatable.get(*resource);
+            if there == 0 || (own == 0 && matches!(resource, Resource::Scalar(_))) {
+                continue;
+            }
+            let asked = occupancy.requested.get(*resource) + if with_pod { own } else { 0 };
+            fractions.push((asked as f64 / there as f64).min(1.0));
+        }
+        let deviation = match fractions.as_slice() {
+            [] | [_] => 0.0,
+            [a, b] => ((a - b) / 2.0).abs(),
+            many => {
+                let mean = many.iter().sum::<f64>() / many.len() as f64;
+                let squares: f64 = many.iter().map(|f| (f - mean) * (f - mean)).sum();
+                (squares / many.len() as f64).sqrt()
+            }
+        };
+        ((1.0 - deviation) * HIGHEST as f64) as i64
+    };
+    50 + (50 + evenness(true) - evenness(false)) / 2
+}
+
+/// Whether balance is looked at: a pod that asks for nothing does not disturb it.
+fn disturbs_balance(shape: &PodShape, profile: &Profile) -> bool {
+    profile.balanced.iter().any(|resource| shape.requests.get(*resource) != 0)
+}
+
+fn images(shape: &PodShape, node: &NodeView, cluster: &Cluster) -> i64 {
+    if node.images.is_empty() || shape.images.is_empty() {
+        return 0;
+    }
+    let all = cluster.node_count() as f64;
+    let scaled = |image| {
+        let here = node.images.iter().any(|(name, _)| name == image);
+        let spread = cluster.images.get(image).filter(|_| here)?;
+        Some((spread.size as f64 * (spread.nodes as f64 / all)) as i64)
+    };
+    let sum: i64 = shape.images.iter().filter_map(scaled).sum();
+    let most = LARGE_IMAGE * shape.images.len() as i64;
+    HIGHEST * (sum.clamp(SMALL_IMAGE, most) - SMALL_IMAGE) / (most - SMALL_IMAGE)
+}
+
+/// How much of the capacity of the classes that the pod uses stays free, in the mean.
+fn classes(shape: &PodShape, node: &NodeView, occupancy: &Occupancy) -> i64 {
+    if shape.classes.is_empty() {
+        return 0;
+    }
+    let needs = shape.classes.on(&node.classes);
+    let free = |(class, count): &(crate::classes::Class, u32)| {
+        let capacity = match node.classes.capacity(*class) {
+            None => return 0,
+            Some(0) => return HIGHEST,
+            Some(capacity) => i64::try_from(capacity).unwrap_or(i64::MAX),
+        };
+        let used = occupancy.classes.of(*class).saturating_add(u64::from(*count));
+        let used = i64::try_from(used).unwrap_or(i64::MAX);
+        share((capacity - used).max(0), capacity)
+    };
+    needs.iter().map(free).sum::<i64>() / (needs.len() as i64).max(1)
+}
+
+/// The scores of one plugin for the nodes that fit.
+#[derive(Debug)]
+pub(crate) struct Column {
+    pub(crate) plugin: Plugin,
+    pub(crate) weight: i64,
+    pub(crate) raw: Vec<i64>,
+    pub(crate) normalised: Vec<i64>,
+}
+
+/// The scores of the nodes that fit, in their order.
+#[derive(Debug)]
+pub(crate) struct Sheet {
+    pub(crate) columns: Vec<Column>,
+    pub(crate) totals: Vec<i64>,
+}
+
+impl Sheet {
+    /// Scores the nodes that fit. `local` has the scores of each.
+    pub(crate) fn new(
+        shape: &PodShape,
+        cluster: &Cluster,
+        profile: &Profile,
+        tables: &mut Tables,
+        fitting: &[u32],
+        local: &[LocalScores],
+    ) -> Sheet {
+        let mut columns = Vec::new();
+        let mut totals = vec![0_i64; fitting.len()];
+        let mut add = |plugin, weight, raw: Vec<i64>, normalised: Vec<i64>| {
+            for (total, score) in totals.iter_mut().zip(&normalised) {
+                *total += weight * score;
+            }
+            columns.push(Column { plugin, weight, raw, normalised });
+        };
+        let raw = |of: fn(&LocalScores) -> i32| -> Vec<i64> {
+            local.iter().map(|scores| i64::from(of(scores))).collect()
+        };
+        if let Some(weight) = profile.weight(Plugin::TaintToleration) {
+            let raw = raw(|s| s.taints);
+            let most = raw.iter().max().copied().unwrap_or(0);
+            let one = |raw: &i64| if most == 0 { HIGHEST } else { HIGHEST - raw * HIGHEST / most };
+            let normalised = raw.iter().map(one).collect();
+            add(Plugin::TaintToleration, weight, raw, normalised);
+        }
+        let prefers = !(shape.node_preferred.is_empty() && profile.added_preferred.is_empty());
+        if let (true, Some(weight)) = (prefers, profile.weight(Plugin::NodeAffinity)) {
+            let raw = raw(|s| s.affinity);
+            let most = raw.iter().max().copied().unwrap_or(0);
+            let one = |raw: &i64| if most == 0 { *raw } else { raw * HIGHEST / most };
+            let normalised = raw.iter().map(one).collect();
+            add(Plugin::NodeAffinity, weight, raw, normalised);
+        }
+        if let Some(weight) = profile.weight(Plugin::PodTopologySpread)
+            && let Some(raw) = spread::soft_scores(shape, cluster, profile, tables, fitting)
+        {
+            let normalised = spread::normalise(&raw);
+            let raw = raw.iter().map(|r| r.unwrap_or(0)).collect();
+            add(Plugin::PodTopologySpread, weight, raw, normalised);
+        }
+        if let Some(weight) = profile.weight(Plugin::InterPodAffinity)
+            && let Some(raw) = neighbours::scores(shape, cluster, profile, tables, fitting)
+        {
+            let normalised = neighbours::normalise(&raw);
+            add(Plugin::InterPodAffinity, weight, raw, normalised);
+        }
+        let mut plain = |plugin, wanted: bool, of: fn(&LocalScores) -> i32| {
+            if let (true, Some(weight)) = (wanted, profile.weight(plugin)) {
+                let raw = raw(of);
+                add(plugin, weight, raw.clone(), raw);
+            }
+        };
+        plain(Plugin::NodeResourcesFit, true, |s| s.fit);
+        let balance = disturbs_balance(shape, profile);
+        plain(Plugin::NodeResourcesBalancedAllocation, balance, |s| s.balanced);
+        plain(Plugin::ImageLocality, true, |s| s.images);
+        plain(Plugin::QosResources, !shape.classes.is_empty(), |s| s.classes);
+        Sheet { columns, totals }
+    }
+}

@@ -1,0 +1,436 @@
+//! What of a pod decides where it can go: its [`PodShape`].
+//!
+//! Pods made from one template have the same shape, which is kept once; so fifty thousand pods are a
+//! few hundred shapes and small entries that point to them, and what was found out for one pod of a
+//! shape holds for the next. A pod's name, node and age are not part of its shape.
+
+use objects::pod::{Container as PlainContainer, Pod as PlainPod, PodSpec as PlainSpec};
+use objects::resources::{self, ResourceRequirements};
+use objects::selector::LabelSelector;
+use placement::demand::{Demand, PodUid, QosClass};
+use smallvec::SmallVec;
+
+use crate::amounts::{Amounts, Resource};
+use crate::classes::ClassDemand;
+use crate::labels::{Labels, NodeTerm, NodeTerms, Selector};
+use crate::object::{self, PodObject};
+use crate::symbols::{Symbol, Symbols};
+use crate::taints::Toleration;
+use crate::volumes::VolumeDemand;
+
+/// What a container without a request counts for in scores: a tenth of a cpu and 200 MiB.
+const SCORED_MILLI_CPU: i64 = 100;
+const SCORED_MEMORY: i64 = 200 << 20;
+
+/// The decisive part of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct PodShape {
+    pub(crate) namespace: Symbol,
+    pub(crate) labels: Labels,
+    pub(crate) priority: i32,
+    /// `preemptionPolicy: Never` makes it false.
+    pub(crate) preempts: bool,
+    pub(crate) requests: Amounts,
+    /// Its cpu and memory as the fit score counts them once it runs: no container counts for nothing.
+    pub(crate) scored: Amounts,
+    /// The same while it is being scheduled: pod-level requests are not in it, as upstream has it.
+    pub(crate) scored_as_new: Amounts,
+    pub(crate) tolerations: Box<[Toleration]>,
+    pub(crate) node_selector: Box<[(Symbol, Symbol)]>,
+    pub(crate) node_required: Option<NodeTerms>,
+    pub(crate) node_preferred: Box<[(i64, NodeTerm)]>,
+    pub(crate) affinity: Box<[PodTerm]>,
+    pub(crate) anti_affinity: Box<[PodTerm]>,
+    pub(crate) preferred_affinity: Box<[(i64, PodTerm)]>,
+    pub(crate) preferred_anti_affinity: Box<[(i64, PodTerm)]>,
+    pub(crate) spread: Box<[Spread]>,
+    pub(crate) ports: Box<[HostPort]>,
+    pub(crate) images: Box<[Symbol]>,
+    pub(crate) volumes: VolumeDemand,
+    /// Features a node must have declared.
+    pub(crate) features: Box<[&'static str]>,
+    /// Kind and name of the controller.
+    pub(crate) owner: Option<(Symbol, Symbol)>,
+    pub(crate) classes: ClassDemand,
+    pub(crate) machine: Option<MachineDemand>,
+}
+
+/// One term of a pod affinity.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct PodTerm {
+    pub(crate) selector: Selector,
+    pub(crate) namespaces: Box<[Symbol]>,
+    pub(crate) namespace_selector: Option<Selector>,
+    pub(crate) key: Symbol,
+}
+
+/// One topology spread constraint.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Spread {
+    pub(crate) key: Symbol,
+    pub(crate) max_skew: i64,
+    pub(crate) hard: bool,
+    pub(crate) selector: Selector,
+    pub(crate) min_domains: i64,
+    pub(crate) honor_affinity: bool,
+    pub(crate) honor_taints: bool,
+}
+
+/// A port of the node that a pod wants. An empty address is every address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct HostPort {
+    pub(crate) address: Option<Symbol>,
+    pub(crate) protocol: Symbol,
+    pub(crate) port: i32,
+}
+
+impl HostPort {
+    pub(crate) fn conflicts_with(self, other: HostPort) -> bool {
+        self.port == other.port
+            && self.protocol == other.protocol
+            && (self.address.is_none() || other.address.is_none() || self.address == other.address)
+    }
+}
+
+/// What a Guaranteed pod wants of a machine's CPUs and memory nodes; other pods share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MachineDemand(Demand);
+
+impl std::hash::Hash for MachineDemand {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        for container in &self.0.containers {
+            container.name.hash(state);
+            container.milli_cpus.hash(state);
+        }
+    }
+}
+
+impl MachineDemand {
+    pub(crate) fn of(&self, uid: &str) -> Demand {
+        Demand { uid: PodUid::new(uid), ..self.0.clone() }
+    }
+}
+
+impl PodShape {
+    pub(crate) fn new(pod: &PodObject, symbols: &mut Symbols) -> PodShape {
+        let spec = &pod.spec;
+        let namespace = symbols.intern(&pod.metadata.namespace);
+        let labels = Labels::new(&pod.metadata.labels, symbols);
+        let mut requests = |how: Counting| requests(pod, how, symbols);
+        let (true_requests, scored, scored_as_new) = (
+            requests(Counting { missing_count: false, pod_level: true }),
+            requests(Counting { missing_count: true, pod_level: true }),
+            requests(Counting { missing_count: true, pod_level: false }),
+        );
+        let affinity = &spec.affinity;
+        let mut term = |t: &object::PodTerm| PodTerm::new(t, namespace, &labels, symbols);
+        let required = |terms: &[object::PodTerm],
+                        term: &mut dyn FnMut(&object::PodTerm) -> PodTerm| {
+            terms.iter().map(term).collect::<Box<[_]>>()
+        };
+        let preferred =
+            |terms: &[object::PreferredPodTerm],
+             term: &mut dyn FnMut(&object::PodTerm) -> PodTerm| {
+                terms.iter().map(|t| (t.weight, term(&t.pod_affinity_term))).collect::<Box<[_]>>()
+            };
+        let own_affinity = required(&affinity.pod_affinity.required, &mut term);
+        let anti_affinity = required(&affinity.pod_anti_affinity.required, &mut term);
+        let preferred_affinity = preferred(&affinity.pod_affinity.preferred, &mut term);
+        let preferred_anti_affinity = preferred(&affinity.pod_anti_affinity.preferred, &mut term);
+        let spread = spec.topology_spread_constraints.iter();
+        let spread = spread.map(|c| Spread::new(c, &labels, symbols)).collect();
+        let owner = pod.metadata.owner_references.iter().find(|o| o.controller);
+        PodShape {
+            namespace,
+            priority: spec.priority,
+            preempts: spec.preemption_policy != "Never",
+            requests: true_requests,
+            scored,
+            scored_as_new,
+            tolerations: spec.tolerations.iter().map(|t| Toleration::new(t, symbols)).collect(),
+            node_selector: pairs(&spec.node_selector, symbols),
+            node_required: affinity
+                .node_affinity
+                .required
+                .as_ref()
+                .map(|terms| NodeTerms::new(terms, symbols)),
+            node_preferred: affinity
+                .node_affinity
+                .preferred
+                .iter()
+                .map(|t| (t.weight, NodeTerm::new(&t.preference, symbols)))
+                .collect(),
+            affinity: own_affinity,
+            anti_affinity,
+            preferred_affinity,
+            preferred_anti_affinity,
+            spread,
+            ports: ports(spec, symbols),
+            images: images(spec, symbols),
+            volumes: VolumeDemand::new(pod, symbols),
+            features: features(spec),
+            owner: owner.map(|o| (symbols.intern(&o.kind), symbols.intern(&o.name))),
+            classes: ClassDemand::new(spec, symbols),
+            machine: machine_demand(spec),
+            labels,
+        }
+    }
+
+    /// Whether other pods are judged by what this one says about its neighbours.
+    pub(crate) fn has_pod_terms(&self) -> bool {
+        !(self.affinity.is_empty()
+            && self.anti_affinity.is_empty()
+            && self.preferred_affinity.is_empty()
+            && self.preferred_anti_affinity.is_empty())
+    }
+}
+
+fn pairs(labels: &object::StringMap, symbols: &mut Symbols) -> Box<[(Symbol, Symbol)]> {
+    labels.iter().map(|(k, v)| (symbols.intern(k), symbols.intern(v))).collect()
+}
+
+/// The pod's own values of these keys; keys that it has no label for are left out.
+fn own_values(keys: &[String], labels: &Labels, symbols: &mut Symbols) -> Vec<(Symbol, Symbol)> {
+    let value = |key: &String| {
+        let key = symbols.intern(key);
+        Some((key, labels.get(key)?))
+    };
+    keys.iter().filter_map(value).collect()
+}
+
+impl PodTerm {
+    fn new(
+        term: &object::PodTerm,
+        own_namespace: Symbol,
+        labels: &Labels,
+        symbols: &mut Symbols,
+    ) -> PodTerm {
+        let nowhere_named = term.namespaces.is_empty() && term.namespace_selector.is_none();
+        let namespaces = if nowhere_named {
+            Box::from([own_namespace])
+        } else {
+            term.namespaces.iter().map(|n| symbols.intern(n)).collect()
+        };
+        // An API server has merged these keys into the selector already; doing so twice is the same.
+        let same = own_values(&term.match_label_keys, labels, symbols);
+        let other = own_values(&term.mismatch_label_keys, labels, symbols);
+        let namespace_selector =
+            term.namespace_selector.as_ref().map(|s| Selector::new(Some(s), symbols));
+        PodTerm {
+            selector: Selector::new(term.label_selector.as_ref(), symbols)
+                .and_labels(&same)
+                .and_not_labels(&other),
+            namespaces,
+            namespace_selector,
+            key: symbols.intern(&term.topology_key),
+        }
+    }
+}
+
+impl Spread {
+    pub(crate) fn new(
+        constraint: &object::SpreadConstraint,
+        labels: &Labels,
+        symbols: &mut Symbols,
+    ) -> Spread {
+        let same = own_values(&constraint.match_label_keys, labels, symbols);
+        Spread {
+            key: symbols.intern(&constraint.topology_key),
+            max_skew: constraint.max_skew,
+            hard: constraint.when_unsatisfiable != "ScheduleAnyway",
+            selector: Selector::new(constraint.label_selector.as_ref(), symbols).and_labels(&same),
+            min_domains: constraint.min_domains.unwrap_or(1),
+            honor_affinity: constraint.node_affinity_policy != "Ignore",
+            honor_taints: constraint.node_taints_policy == "Honor",
+        }
+    }
+
+    /// A constraint of a profile, for pods that a selector is made for later.
+    pub(crate) fn default_constraint(
+        key: &str,
+        max_skew: i64,
+        hard: bool,
+        symbols: &mut Symbols,
+    ) -> Spread {
+        let everything = LabelSelector::default();
+        Spread {
+            key: symbols.intern(key),
+            max_skew,
+            hard,
+            selector: Selector::new(Some(&everything), symbols),
+            min_domains: 1,
+            honor_affinity: true,
+            honor_taints: false,
+        }
+    }
+}
+
+/// What is added up.
+#[derive(Clone, Copy)]
+struct Counting {
+    /// A container without a request for cpu or memory counts for a little.
+    missing_count: bool,
+    /// Requests of the pod as a whole replace those of its containers.
+    pod_level: bool,
+}
+
+fn requests(pod: &PodObject, how: Counting, symbols: &mut Symbols) -> Amounts {
+    let spec = &pod.spec;
+    let resize = pod.status.conditions.iter().find(|c| c.kind == "PodResizePending");
+    let infeasible = resize.is_some_and(|c| c.reason == "Infeasible");
+    let mut of = |container: &object::Container, statuses: &[object::ContainerStatus]| {
+        let status = statuses.iter().find(|s| s.name == container.name);
+        let reported = status.and_then(|s| Some((s, s.resources.as_ref()?)));
+        let mut lists: SmallVec<[&object::ResourceList; 3]> = SmallVec::new();
+        if reported.is_none() || !infeasible {
+            lists.push(&container.resources.requests);
+        }
+        if let Some((status, actual)) = reported {
+            lists.push(&actual.requests);
+            lists.push(&status.allocated_resources);
+        }
+        let mut amounts = Amounts::default();
+        for list in &lists {
+            amounts.raise(&read(list, symbols));
+        }
+        let missing = |name| how.missing_count && !lists.iter().any(|list| list.contains_key(name));
+        if missing(resources::CPU) {
+            amounts.milli_cpu = SCORED_MILLI_CPU;
+        }
+        if missing(resources::MEMORY) {
+            amounts.memory = SCORED_MEMORY;
+        }
+        amounts
+    };
+    let mut running = Amounts::default();
+    for container in &spec.containers {
+        running.add(&of(container, &pod.status.container_statuses));
+    }
+    let mut sidecars = Amounts::default();
+    let mut starting = Amounts::default();
+    for container in &spec.init_containers {
+        if container.is_sidecar() {
+            let own = of(container, &pod.status.init_container_statuses);
+            running.add(&own);
+            sidecars.add(&own);
+            starting.raise(&sidecars);
+        } else {
+            let mut together = of(container, &[]);
+            together.add(&sidecars);
+            starting.raise(&together);
+        }
+    }
+    running.raise(&starting);
+    if let (true, Some(pod_level)) = (how.pod_level, &spec.resources) {
+        for (name, quantity) in &pod_level.requests {
+            if let Some(resource) = Resource::new(name, symbols)
+                && resources::is_pod_level(name)
+            {
+                running.set(resource, resource.units(quantity));
+            }
+        }
+    }
+    running.add(&read(&spec.overhead, symbols));
+    running
+}
+
+/// The counted resources of a list.
+pub(crate) fn read(list: &object::ResourceList, symbols: &mut Symbols) -> Amounts {
+    let mut amounts = Amounts::default();
+    for (name, quantity) in list {
+        if let Some(resource) = Resource::new(name, symbols) {
+            amounts.set(resource, resource.units(quantity));
+        }
+    }
+    amounts
+}
+
+fn ports(spec: &object::PodSpec, symbols: &mut Symbols) -> Box<[HostPort]> {
+    let sidecars = spec.init_containers.iter().filter(|c| c.is_sidecar());
+    let ports = spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports);
+    ports
+        .filter(|p| p.host_port > 0)
+        .map(|p| HostPort {
+            address: match p.host_ip.as_str() {
+                "" | "0.0.0.0" => None,
+                address => Some(symbols.intern(address)),
+            },
+            protocol: symbols.intern(if p.protocol.is_empty() { "TCP" } else { &p.protocol }),
+            port: p.host_port,
+        })
+        .collect()
+}
+
+fn images(spec: &object::PodSpec, symbols: &mut Symbols) -> Box<[Symbol]> {
+    let containers = spec.init_containers.iter().chain(&spec.containers).map(|c| &c.image);
+    let volumes = spec.volumes.iter().filter_map(|v| Some(&v.image.as_ref()?.reference));
+    containers.chain(volumes).map(|name| symbols.intern(&with_tag(name))).collect()
+}
+
+/// An image's name as nodes report it: with a tag.
+fn with_tag(name: &str) -> String {
+    // A colon before the last slash belongs to the registry's port.
+    if name.rfind(':') <= name.rfind('/') { format!("{name}:latest") } else { name.to_owned() }
+}
+
+/// Features that a node must have declared for this pod to work there.
+fn features(spec: &object::PodSpec) -> Box<[&'static str]> {
+    let mut features = Vec::new();
+    let containers = || spec.containers.iter().chain(&spec.init_containers);
+    if containers()
+        .any(|c| c.restart_policy_rules.iter().any(|r| r.action == "RestartAllContainers"))
+    {
+        features.push("RestartAllContainersOnContainerExits");
+    }
+    if spec.host_network && spec.host_users == Some(false) {
+        features.push("UserNamespacesHostNetworkSupport");
+    }
+    features.into()
+}
+
+fn machine_demand(spec: &object::PodSpec) -> Option<MachineDemand> {
+    let container = |c: &object::Container| PlainContainer {
+        name: c.name.clone(),
+        resources: requirements(&c.resources),
+        restart_policy: c.is_sidecar().then_some(objects::pod::RestartPolicy::Always),
+        ..PlainContainer::default()
+    };
+    // Almost no pod sets limits for everything; asking first is cheap.
+    let limited = |c: &object::Container| !c.resources.limits.is_empty();
+    if spec.resources.is_none() && !spec.containers.iter().all(limited) {
+        return None;
+    }
+    let mut pod = PlainPod {
+        spec: PlainSpec {
+            containers: spec.containers.iter().map(container).collect(),
+            init_containers: spec.init_containers.iter().map(container).collect(),
+            resources: spec.resources.as_ref().map(requirements),
+            ..PlainSpec::default()
+        },
+        ..PlainPod::default()
+    };
+    pod.set_defaults();
+    let demand = Demand::of(&pod, &PodUid::new(""));
+    (demand.qos == QosClass::Guaranteed).then_some(MachineDemand(demand))
+}
+
+fn requirements(of: &object::Requirements) -> ResourceRequirements {
+    ResourceRequirements {
+        requests: of.requests.clone(),
+        limits: of.limits.clone(),
+        ..ResourceRequirements::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_tag;
+
+    #[test]
+    fn a_port_of_the_registry_is_no_tag() {
+        assert_eq!(with_tag("app"), "app:latest");
+        assert_eq!(with_tag("app:1"), "app:1");
+        assert_eq!(with_tag("r.example:5000/app"), "r.example:5000/app:latest");
+        assert_eq!(with_tag("r.example:5000/app:2"), "r.example:5000/app:2");
+    }
+}

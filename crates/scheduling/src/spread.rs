@@ -1,0 +1,283 @@
+//! Topology spread constraints: pods that belong together are kept apart evenly.
+//!
+//! Main types: [`Spreading`], the hard constraints of a pod with the counts of one attempt, and
+//! [`soft_scores`] for the soft ones. Counts are taken from shapes, not from pods.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::cluster::Cluster;
+use crate::node::NodeView;
+use crate::profile::Profile;
+use crate::shape::{PodShape, Spread};
+use crate::taints;
+use crate::topology::{Domains, Tables};
+use crate::verdict::{Code, Plugin, Reason, Rejection};
+
+/// The pod's own constraints of one kind, or those of the profile.
+fn constraints(shape: &PodShape, cluster: &Cluster, profile: &Profile, hard: bool) -> Vec<Spread> {
+    if !shape.spread.is_empty() {
+        return shape.spread.iter().filter(|c| c.hard == hard).cloned().collect();
+    }
+    let mut defaults: Vec<Spread> =
+        profile.spread_defaults.iter().filter(|c| c.hard == hard).cloned().collect();
+    if defaults.is_empty() {
+        return defaults;
+    }
+    let Some(selector) = cluster.workloads.companions(shape, &cluster.known.everything) else {
+        return Vec::new();
+    };
+    for constraint in &mut defaults {
+        constraint.selector = selector.clone();
+    }
+    defaults
+}
+
+/// Whether a node has what the pod's own selector and required affinity ask for.
+pub(crate) fn wants_node(shape: &PodShape, node: &NodeView, cluster: &Cluster) -> bool {
+    shape.node_selector.iter().all(|(k, v)| node.labels.get(*k) == Some(*v))
+        && shape
+            .node_required
+            .as_ref()
+            .is_none_or(|terms| terms.match_any(node.name, &node.labels, &cluster.symbols))
+}
+
+/// Whether a node's pods count for a constraint.
+fn counts_node(
+    constraint: &Spread,
+    shape: &PodShape,
+    node: &NodeView,
+    cluster: &Cluster,
+    profile: &Profile,
+) -> bool {
+    (!constraint.honor_affinity || wants_node(shape, node, cluster))
+        && !(constraint.honor_taints
+            && taints::untolerated(&node.taints, &shape.tolerations, profile.compare_taints))
+}
+
+/// Whether pods that are there count for a constraint. With a selector of everything upstream counts
+/// none of them.
+fn selects(constraint: &Spread, other: &PodShape, cluster: &Cluster) -> bool {
+    !constraint.selector.is_everything()
+        && constraint.selector.matches(&other.labels, &cluster.symbols)
+}
+
+/// The hard constraints of a pod, with the numbers of pods now.
+#[derive(Debug)]
+pub(crate) struct Spreading(Vec<Hard>);
+
+#[derive(Debug)]
+struct Hard {
+    constraint: Spread,
+    domains: Arc<Domains>,
+    counts: Vec<i64>,
+    /// By slot: whether the node's pods count.
+    eligible: Vec<bool>,
+    /// How many domains have an eligible node.
+    present: i64,
+    /// The domain with the fewest pods, its number, and the fewest elsewhere.
+    lowest: (usize, i64, i64),
+    /// One if the pod is itself selected.
+    itself: i64,
+}
+
+/// Changes of the counts by pods that are thought away or added on one node, by constraint.
+pub(crate) type SpreadDelta = SmallVec<[i64; 2]>;
+
+impl Spreading {
+    /// `None` if the pod has no hard constraints.
+    pub(crate) fn new(
+        shape: &PodShape,
+        cluster: &Cluster,
+        profile: &Profile,
+        tables: &mut Tables,
+    ) -> Option<Spreading> {
+        let constraints = constraints(shape, cluster, profile, true);
+        if constraints.is_empty() {
+            return None;
+        }
+        let domains: Vec<_> = constraints.iter().map(|c| tables.domains(cluster, c.key)).collect();
+        let hard = constraints.iter().zip(&domains).map(|(constraint, own)| {
+            let mut eligible = vec![false; cluster.slot_count()];
+            let mut present = vec![false; own.count];
+            for slot in &cluster.order {
+                let Some(node) = cluster.node(*slot) else { continue };
+                let labelled = domains.iter().all(|d| d.of(*slot).is_some());
+                if labelled && counts_node(constraint, shape, &node.view, cluster, profile) {
+                    eligible[*slot as usize] = true;
+                    if let Some(domain) = own.of(*slot) {
+                        present[domain] = true;
+                    }
+                }
+            }
+            let mut counts = vec![0; own.count];
+            for other in cluster.shapes.in_namespace(shape.namespace) {
+                if selects(constraint, &other.shape, cluster) {
+                    for (slot, placed) in &other.placed {
+                        if let (true, Some(domain)) = (eligible[*slot as usize], own.of(*slot)) {
+                            counts[domain] += placed.staying();
+                        }
+                    }
+                }
+            }
+            let mut lowest = (usize::MAX, i64::MAX, i64::MAX);
+            for (domain, count) in counts.iter().enumerate().filter(|(d, _)| present[*d]) {
+                if *count < lowest.1 {
+                    lowest = (domain, *count, lowest.1);
+                } else {
+                    lowest.2 = lowest.2.min(*count);
+                }
+            }
+            let present = present.iter().filter(|p| **p).count();
+            let itself = constraint.selector.matches(&shape.labels, &cluster.symbols);
+            Hard {
+                constraint: constraint.clone(),
+                domains: own.clone(),
+                counts,
+                eligible,
+                present: i64::try_from(present).unwrap_or(i64::MAX),
+                lowest,
+                itself: i64::from(itself),
+            }
+        });
+        Some(Spreading(hard.collect()))
+    }
+
+    /// A pod of this shape comes to the node, or leaves it.
+    pub(crate) fn change(
+        &self,
+        delta: &mut SpreadDelta,
+        shape: &PodShape,
+        slot: u32,
+        other: &PodShape,
+        by: i64,
+        cluster: &Cluster,
+    ) {
+        delta.resize(self.0.len(), 0);
+        if other.namespace != shape.namespace {
+            return;
+        }
+        for (hard, delta) in self.0.iter().zip(delta) {
+            let selector = &hard.constraint.selector;
+            if hard.eligible[slot as usize] && selector.matches(&other.labels, &cluster.symbols) {
+                *delta += by;
+            }
+        }
+    }
+
+    pub(crate) fn filter(&self, slot: u32, delta: Option<&SpreadDelta>) -> Option<Rejection> {
+        let plugin = Plugin::PodTopologySpread;
+        for (n, hard) in self.0.iter().enumerate() {
+            let Some(domain) = hard.domains.of(slot) else {
+                let code = Code::UnschedulableAndUnresolvable;
+                return Some(Rejection::new(plugin, code, Reason::SpreadLabel));
+            };
+            let delta = delta.and_then(|d| d.get(n)).copied().unwrap_or(0);
+            let count = hard.counts[domain] + delta;
+            let fewest = if hard.present < hard.constraint.min_domains {
+                0
+            } else if delta == 0 {
+                hard.lowest.1
+            } else {
+                let elsewhere = if hard.lowest.0 == domain { hard.lowest.2 } else { hard.lowest.1 };
+                elsewhere.min(count)
+            };
+            let skew = (count + hard.itself).saturating_sub(fewest);
+            if skew > hard.constraint.max_skew {
+                return Some(Rejection::new(plugin, Code::Unschedulable, Reason::SpreadSkew));
+            }
+        }
+        None
+    }
+}
+
+/// Raw scores by soft constraints for nodes that fit, in their order; `None` for a node that lacks a
+/// label. No scores at all if the pod has no soft constraints.
+pub(crate) fn soft_scores(
+    shape: &PodShape,
+    cluster: &Cluster,
+    profile: &Profile,
+    tables: &mut Tables,
+    fitting: &[u32],
+) -> Option<Vec<Option<i64>>> {
+    let constraints = constraints(shape, cluster, profile, false);
+    if constraints.is_empty() {
+        return None;
+    }
+    let domains: Vec<_> = constraints.iter().map(|c| tables.domains(cluster, c.key)).collect();
+    // With constraints of the system a node without a zone still takes part.
+    let all_labels = !shape.spread.is_empty() || !profile.system_spread;
+    let labelled = |slot: u32| !all_labels || domains.iter().all(|d| d.of(slot).is_some());
+    let taking_part: Vec<bool> = fitting.iter().map(|slot| labelled(*slot)).collect();
+    let mut raw: Vec<f64> = vec![0.0; fitting.len()];
+    for (constraint, own) in constraints.iter().zip(&domains) {
+        let by_node = constraint.key == cluster.known.hostname;
+        let eligible = |slot: u32| {
+            labelled(slot)
+                && cluster.node(slot).is_some_and(|node| {
+                    counts_node(constraint, shape, &node.view, cluster, profile)
+                })
+        };
+        // Domains among the nodes that fit; having no value is one more.
+        let mut wanted = vec![false; own.count];
+        let mut size = 0_usize;
+        let mut unlabelled = false;
+        for (slot, _) in fitting.iter().zip(&taking_part).filter(|(_, takes)| **takes) {
+            match own.of(*slot) {
+                Some(domain) if !wanted[domain] => {
+                    wanted[domain] = true;
+                    size += 1;
+                }
+                Some(_) => {}
+                None if !unlabelled => {
+                    unlabelled = true;
+                    size += 1;
+                }
+                None => {}
+            }
+        }
+        if by_node {
+            size = taking_part.iter().filter(|takes| **takes).count();
+        }
+        let weight = ((size + 2) as f64).ln();
+        let slots = if by_node { cluster.slot_count() } else { own.count };
+        let mut counts = vec![0_i64; slots];
+        for other in cluster.shapes.in_namespace(shape.namespace) {
+            if !selects(constraint, &other.shape, cluster) {
+                continue;
+            }
+            for (slot, placed) in &other.placed {
+                if by_node {
+                    // A node's own pods count whatever the policies say.
+                    counts[*slot as usize] += placed.staying();
+                } else if let Some(domain) = own.of(*slot)
+                    && wanted[domain]
+                    && eligible(*slot)
+                {
+                    counts[domain] += placed.staying();
+                }
+            }
+        }
+        for (slot, raw) in fitting.iter().zip(&mut raw) {
+            if let Some(domain) = own.of(*slot) {
+                let count = if by_node { counts[*slot as usize] } else { counts[domain] };
+                *raw += count as f64 * weight + (constraint.max_skew - 1) as f64;
+            }
+        }
+    }
+    let scores = raw.iter().zip(&taking_part);
+    Some(scores.map(|(raw, takes)| takes.then_some(raw.round() as i64)).collect())
+}
+
+/// Scores from 0 to 100: the fewer of its kind, the better.
+pub(crate) fn normalise(raw: &[Option<i64>]) -> Vec<i64> {
+    let lowest = raw.iter().flatten().min().copied().unwrap_or(0);
+    let highest = raw.iter().flatten().max().copied().unwrap_or(0).max(0);
+    let one = |raw: &Option<i64>| match raw {
+        None => 0,
+        Some(_) if highest == 0 => 100,
+        Some(raw) => 100 * (highest + lowest - raw) / highest,
+    };
+    raw.iter().map(one).collect()
+}

@@ -1,0 +1,423 @@
+//! Volumes: what of them keeps a pod to some nodes, or from all.
+//!
+//! Main types: [`VolumeDemand`] (what a pod mounts), [`Volumes`] (volumes, claims and classes of the
+//! cluster) and [`VolumeState`] (what one attempt found out before looking at nodes). Nothing is bound
+//! here; a claim that waits for its first consumer is only asked whether it could be.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use crate::labels::{Labels, NodeTerms, Selector};
+use crate::object::{OtherObject, PodObject};
+use crate::symbols::{Symbol, Symbols};
+use crate::verdict::{Code, Plugin, Reason, Rejection};
+
+/// What a pod mounts that scheduling looks at.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(crate) struct VolumeDemand {
+    /// `namespace/name`, and whether the claim is made for the pod.
+    pub(crate) claims: Box<[(Symbol, bool)]>,
+    pub(crate) disks: Box<[Disk]>,
+}
+
+/// A disk that a node can have only once, or only for reading.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Disk {
+    kind: &'static str,
+    identity: Symbol,
+    /// Any of these in common makes two disks one; none means that the identity alone does.
+    monitors: Box<[Symbol]>,
+    shareable: bool,
+}
+
+impl Disk {
+    pub(crate) fn conflicts_with(&self, other: &Disk) -> bool {
+        self.kind == other.kind
+            && self.identity == other.identity
+            && (self.monitors.is_empty()
+                || self.monitors.iter().any(|m| other.monitors.contains(m)))
+            && !(self.shareable && other.shareable)
+    }
+}
+
+impl VolumeDemand {
+    pub(crate) fn new(pod: &PodObject, symbols: &mut Symbols) -> VolumeDemand {
+        let mut claims = Vec::new();
+        let mut disks = Vec::new();
+        for volume in &pod.spec.volumes {
+            let namespace = &pod.metadata.namespace;
+            if let Some(claim) = &volume.persistent_volume_claim {
+                claims.push((symbols.intern(&format!("{namespace}/{}", claim.claim_name)), false));
+            } else if volume.ephemeral.is_some() {
+                let name = format!("{namespace}/{}-{}", pod.metadata.name, volume.name);
+                claims.push((symbols.intern(&name), true));
+            }
+            let mut disk = |kind, identity: &str, monitors: &[String], shareable| {
+                let monitors = monitors.iter().map(|m| symbols.intern(m)).collect();
+                let identity = symbols.intern(identity);
+                disks.push(Disk { kind, identity, monitors, shareable });
+            };
+            if let Some(gce) = &volume.gce_persistent_disk {
+                disk("gce", &gce.pd_name, &[], gce.read_only);
+            }
+            if let Some(aws) = &volume.aws_elastic_block_store {
+                disk("aws", &aws.volume_id, &[], false);
+            }
+            if let Some(iscsi) = &volume.iscsi {
+                disk("iscsi", &iscsi.iqn, &[], iscsi.read_only);
+            }
+            if let Some(rbd) = &volume.rbd {
+                let identity = format!("{}/{}", rbd.pool, rbd.image);
+                disk("rbd", &identity, &rbd.monitors, rbd.read_only);
+            }
+        }
+        VolumeDemand { claims: claims.into(), disks: disks.into() }
+    }
+}
+
+/// Labels of a volume that say where it is.
+const ZONE_LABELS: [&str; 4] = [
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+];
+
+/// What the beta labels are called today.
+fn current_label(label: &str) -> &str {
+    match label {
+        "failure-domain.beta.kubernetes.io/zone" => "topology.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region" => "topology.kubernetes.io/region",
+        other => other,
+    }
+}
+
+#[derive(Debug)]
+struct Volume {
+    nodes: Option<NodeTerms>,
+    /// Label key, its name of today, and the zones or regions in its value.
+    zones: Vec<(Symbol, Symbol, Vec<Symbol>)>,
+    labels: Labels,
+    class: String,
+    modes: Vec<String>,
+    storage: i64,
+    mode: String,
+    available: bool,
+    /// The claim it is kept for: `namespace/name`.
+    claim: Option<Symbol>,
+}
+
+#[derive(Debug)]
+struct Claim {
+    name: String,
+    volume: Option<Symbol>,
+    bind_completed: bool,
+    class: String,
+    modes: Vec<String>,
+    storage: i64,
+    mode: String,
+    selector: Option<Selector>,
+    lost: bool,
+    being_deleted: bool,
+}
+
+impl Claim {
+    fn is_for_one_pod(&self) -> bool {
+        self.modes.iter().any(|m| m == "ReadWriteOncePod")
+    }
+}
+
+#[derive(Debug)]
+struct Class {
+    waits: bool,
+    provisions: bool,
+    /// Alternatives, each a list of labels with their allowed values.
+    topologies: Vec<Vec<(Symbol, Vec<Symbol>)>>,
+}
+
+/// The volumes, claims and storage classes of a cluster.
+#[derive(Debug, Default)]
+pub(crate) struct Volumes {
+    volumes: HashMap<Symbol, Volume>,
+    claims: HashMap<Symbol, Claim>,
+    classes: HashMap<Symbol, Class>,
+    zone_labels: Vec<Symbol>,
+}
+
+fn mode(mode: &str) -> String {
+    if mode.is_empty() { "Filesystem".to_owned() } else { mode.to_owned() }
+}
+
+impl Volumes {
+    pub(crate) fn new(symbols: &mut Symbols) -> Volumes {
+        let zone_labels = ZONE_LABELS.iter().map(|label| symbols.intern(label)).collect();
+        Volumes { zone_labels, ..Volumes::default() }
+    }
+
+    pub(crate) fn apply_volume(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+        let labels = &object.metadata.labels;
+        let zones = ZONE_LABELS.iter().filter_map(|label| {
+            let value = labels.get(*label)?;
+            let parts: Vec<&str> = value.split("__").map(str::trim).collect();
+            // Upstream passes over a label with an empty part.
+            parts.iter().all(|part| !part.is_empty()).then(|| {
+                let zones = parts.iter().map(|part| symbols.intern(part)).collect();
+                (symbols.intern(label), symbols.intern(current_label(label)), zones)
+            })
+        });
+        let zones = zones.collect();
+        let spec = &object.spec;
+        let claim = spec.claim_ref.as_ref();
+        let volume = Volume {
+            nodes: spec.node_affinity.required.as_ref().map(|n| NodeTerms::new(n, symbols)),
+            zones,
+            labels: Labels::new(labels, symbols),
+            class: spec.storage_class_name.clone(),
+            modes: spec.access_modes.clone(),
+            storage: spec.capacity.get("storage").map_or(0, objects::Quantity::value),
+            mode: mode(&spec.volume_mode),
+            available: matches!(object.status.phase.as_str(), "" | "Available"),
+            claim: claim.map(|c| symbols.intern(&format!("{}/{}", c.namespace, c.name))),
+        };
+        self.volumes.insert(symbols.intern(&object.metadata.name), volume);
+    }
+
+    pub(crate) fn apply_claim(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+        let spec = &object.spec;
+        let meta = &object.metadata;
+        let selector = spec.selector.as_ref().and_then(|s| {
+            let selector = objects::selector::LabelSelector::from_value(s).ok()?;
+            Some(Selector::new(Some(&selector), symbols))
+        });
+        let volume = Some(&spec.volume_name).filter(|name| !name.is_empty());
+        let claim = Claim {
+            name: meta.name.clone(),
+            volume: volume.map(|name| symbols.intern(name)),
+            bind_completed: meta.annotations.contains_key("pv.kubernetes.io/bind-completed"),
+            class: spec.storage_class_name.clone(),
+            modes: spec.access_modes.clone(),
+            storage: spec.resources.requests.get("storage").map_or(0, objects::Quantity::value),
+            mode: mode(&spec.volume_mode),
+            selector,
+            lost: object.status.phase == "Lost",
+            being_deleted: meta.deletion_timestamp.is_some(),
+        };
+        self.claims.insert(symbols.intern(&format!("{}/{}", meta.namespace, meta.name)), claim);
+    }
+
+    pub(crate) fn apply_class(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+        let mut expression = |e: &crate::object::AllowedExpression| {
+            let values = e.values.iter().map(|v| symbols.intern(v)).collect();
+            (symbols.intern(&e.key), values)
+        };
+        let topologies = object.allowed_topologies.iter();
+        let topologies = topologies
+            .map(|t| t.match_label_expressions.iter().map(&mut expression).collect())
+            .collect();
+        let class = Class {
+            waits: object.volume_binding_mode == "WaitForFirstConsumer",
+            provisions: !matches!(object.provisioner.as_str(), "" | "kubernetes.io/no-provisioner"),
+            topologies,
+        };
+        self.classes.insert(symbols.intern(&object.metadata.name), class);
+    }
+
+    pub(crate) fn remove_volume(&mut self, name: Symbol) {
+        self.volumes.remove(&name);
+    }
+
+    pub(crate) fn remove_claim(&mut self, key: Symbol) {
+        self.claims.remove(&key);
+    }
+
+    pub(crate) fn remove_class(&mut self, name: Symbol) {
+        self.classes.remove(&name);
+    }
+
+    fn waits(&self, claim: &Claim, symbols: &Symbols) -> bool {
+        let class = symbols.find(&claim.class).and_then(|name| self.classes.get(&name));
+        class.is_some_and(|class| class.waits)
+    }
+}
+
+/// What the claims of a pod ask of nodes.
+#[derive(Debug, Default)]
+pub(crate) struct VolumeState {
+    /// Claims that only one pod may use.
+    pub(crate) for_one_pod: SmallVec<[Symbol; 1]>,
+    /// How many of them are in use.
+    pub(crate) in_use: i64,
+    /// The volumes of claims that are bound; `None` if there is no such volume.
+    bound: Vec<Option<Symbol>>,
+    /// Claims that wait for their first consumer.
+    waiting: Vec<Symbol>,
+    /// The volumes whose zones count.
+    zoned: Vec<Symbol>,
+}
+
+/// Looks at a pod's claims before any node.
+pub(crate) fn prepare(
+    demand: &VolumeDemand,
+    volumes: &Volumes,
+    in_use: impl Fn(Symbol) -> bool,
+    symbols: &Symbols,
+) -> Result<VolumeState, Rejection> {
+    let mut state = VolumeState::default();
+    let bare = |key: Symbol| {
+        let key = symbols.text(key);
+        key.split_once('/').map_or(key, |(_, name)| name)
+    };
+    let no = |plugin, text: String| {
+        let reason = Reason::Text(text.into());
+        Rejection::new(plugin, Code::UnschedulableAndUnresolvable, reason)
+    };
+    let missing =
+        |plugin, key| no(plugin, format!("persistentvolumeclaim {:?} not found", bare(key)));
+    for (key, _) in demand.claims.iter().filter(|(_, ephemeral)| !ephemeral) {
+        let Some(claim) = volumes.claims.get(key) else {
+            return Err(missing(Plugin::VolumeRestrictions, *key));
+        };
+        if claim.is_for_one_pod() {
+            state.for_one_pod.push(*key);
+            state.in_use += i64::from(in_use(*key));
+        }
+    }
+    for (key, ephemeral) in &demand.claims {
+        let plugin = Plugin::VolumeBinding;
+        let Some(claim) = volumes.claims.get(key) else {
+            let text =
+                "waiting for ephemeral volume controller to create the persistentvolumeclaim";
+            return Err(if *ephemeral {
+                no(plugin, format!("{text} {:?}", bare(*key)))
+            } else {
+                missing(plugin, *key)
+            });
+        };
+        if claim.lost {
+            let volume = claim.volume.map_or("", |v| symbols.text(v));
+            let name = &claim.name;
+            return Err(no(
+                plugin,
+                format!(
+                    "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {volume:?}"
+                ),
+            ));
+        }
+        if claim.being_deleted {
+            return Err(no(
+                plugin,
+                format!("persistentvolumeclaim {:?} is being deleted", claim.name),
+            ));
+        }
+    }
+    for (key, _) in &demand.claims {
+        let Some(claim) = volumes.claims.get(key) else { continue };
+        match claim.volume {
+            Some(volume) if claim.bind_completed => {
+                state.bound.push(volumes.volumes.contains_key(&volume).then_some(volume));
+            }
+            None if volumes.waits(claim, symbols) => state.waiting.push(*key),
+            _ => {
+                let text = "pod has unbound immediate PersistentVolumeClaims";
+                return Err(no(Plugin::VolumeBinding, text.to_owned()));
+            }
+        }
+    }
+    for (key, _) in &demand.claims {
+        let Some(claim) = volumes.claims.get(key) else { continue };
+        let plugin = Plugin::VolumeZone;
+        let Some(volume) = claim.volume else {
+            if claim.class.is_empty() {
+                let text = "PersistentVolumeClaim had no pv name and storageClass name";
+                return Err(no(plugin, text.to_owned()));
+            }
+            // The claim waits, or it would have been turned away above.
+            continue;
+        };
+        if !volumes.volumes.contains_key(&volume) {
+            let name = symbols.text(volume);
+            return Err(no(plugin, format!("persistentvolume {name:?} not found")));
+        }
+        state.zoned.push(volume);
+    }
+    Ok(state)
+}
+
+/// Whether the volumes can be had on a node: those bound, and those that are still to be.
+pub(crate) fn binding(
+    state: &VolumeState,
+    volumes: &Volumes,
+    name: Symbol,
+    labels: &Labels,
+    symbols: &Symbols,
+) -> Option<Rejection> {
+    let mut reasons = SmallVec::new();
+    let here = |volume: &Volume| {
+        volume.nodes.as_ref().is_none_or(|terms| terms.match_any(name, labels, symbols))
+    };
+    if state.bound.iter().any(Option::is_none) {
+        reasons.push(Reason::LostVolume);
+    }
+    let mut bound = state.bound.iter().flatten().filter_map(|v| volumes.volumes.get(v));
+    if !bound.all(here) {
+        reasons.push(Reason::VolumeElsewhere);
+    }
+    let mut taken: Vec<Symbol> = Vec::new();
+    let served = state.waiting.iter().all(|key| {
+        let Some(claim) = volumes.claims.get(key) else { return false };
+        let suits = |(volume_name, volume): &(&Symbol, &Volume)| {
+            !taken.contains(volume_name)
+                && here(volume)
+                && volume.class == claim.class
+                && volume.mode == claim.mode
+                && volume.storage >= claim.storage
+                && claim.modes.iter().all(|m| volume.modes.contains(m))
+                && claim.selector.as_ref().is_none_or(|s| s.matches(&volume.labels, symbols))
+                && match volume.claim {
+                    Some(kept_for) => kept_for == *key,
+                    None => volume.available,
+                }
+        };
+        let smallest = volumes.volumes.iter().filter(suits).min_by_key(|(volume_name, volume)| {
+            (volume.claim != Some(*key), volume.storage, **volume_name)
+        });
+        if let Some((volume_name, _)) = smallest {
+            taken.push(*volume_name);
+            return true;
+        }
+        let class = symbols.find(&claim.class).and_then(|name| volumes.classes.get(&name));
+        class.is_some_and(|class| {
+            let allowed = |topology: &Vec<(Symbol, Vec<Symbol>)>| {
+                topology.iter().all(|(key, values)| {
+                    labels.get(*key).is_some_and(|value| values.contains(&value))
+                })
+            };
+            class.provisions
+                && (class.topologies.is_empty() || class.topologies.iter().any(allowed))
+        })
+    });
+    if !served {
+        reasons.push(Reason::NoVolume);
+    }
+    (!reasons.is_empty()).then(|| Rejection {
+        plugin: Some(Plugin::VolumeBinding),
+        code: Code::UnschedulableAndUnresolvable,
+        reasons,
+    })
+}
+
+/// Whether a node is in the zones of the volumes. A node that says nothing of zones is in all.
+pub(crate) fn zone(state: &VolumeState, volumes: &Volumes, labels: &Labels) -> Option<Rejection> {
+    if !volumes.zone_labels.iter().any(|label| labels.get(*label).is_some()) {
+        return None;
+    }
+    let zones = state.zoned.iter().filter_map(|v| volumes.volumes.get(v)).flat_map(|v| &v.zones);
+    let elsewhere = |(key, today, zones): &(Symbol, Symbol, Vec<Symbol>)| {
+        let here = labels.get(*key).or_else(|| labels.get(*today));
+        !here.is_some_and(|zone| zones.contains(&zone))
+    };
+    zones.into_iter().any(elsewhere).then(|| {
+        Rejection::new(Plugin::VolumeZone, Code::UnschedulableAndUnresolvable, Reason::Zone)
+    })
+}

@@ -1,0 +1,149 @@
+//! Services, controllers, budgets and namespaces: what pods are selected by.
+//!
+//! Main type: [`Workloads`]. Default spread constraints need to know which pods belong together, and
+//! preemption which of them are protected.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use objects::selector::LabelSelector;
+use serde_json::Value;
+
+use crate::labels::{Labels, Selector};
+use crate::object::OtherObject;
+use crate::shape::PodShape;
+use crate::symbols::{Symbol, Symbols};
+
+/// A disruption budget.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    pub(crate) namespace: Symbol,
+    pub(crate) selector: Selector,
+    pub(crate) allowed: i64,
+    /// Names of pods that are counted as gone already.
+    pub(crate) disrupted: HashSet<String>,
+}
+
+/// What selects pods, by namespace and name.
+#[derive(Debug, Default)]
+pub(crate) struct Workloads {
+    pub(crate) namespaces: HashMap<Symbol, Labels>,
+    /// Absent selectors select nothing and are not kept.
+    services: BTreeMap<(Symbol, Symbol), Vec<(Symbol, Symbol)>>,
+    /// Replication controllers, replica sets and stateful sets, by namespace, kind and name.
+    controllers: HashMap<(Symbol, Symbol, Symbol), Selector>,
+    budgets: BTreeMap<(Symbol, Symbol), Budget>,
+}
+
+fn string_map(value: &Value, symbols: &mut Symbols) -> Option<Vec<(Symbol, Symbol)>> {
+    let pairs = value.as_object()?.iter();
+    Some(
+        pairs.filter_map(|(k, v)| Some((symbols.intern(k), symbols.intern(v.as_str()?)))).collect(),
+    )
+}
+
+impl Workloads {
+    fn key(object: &OtherObject, symbols: &mut Symbols) -> (Symbol, Symbol) {
+        (symbols.intern(&object.metadata.namespace), symbols.intern(&object.metadata.name))
+    }
+
+    pub(crate) fn apply_namespace(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+        let mut labels = object.metadata.labels.clone();
+        let name = &object.metadata.name;
+        labels.insert("kubernetes.io/metadata.name".to_owned(), name.clone());
+        let labels = Labels::new(&labels, symbols);
+        self.namespaces.insert(symbols.intern(name), labels);
+    }
+
+    pub(crate) fn apply_service(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+        let key = Workloads::key(object, symbols);
+        match object.spec.selector.as_ref().and_then(|s| string_map(s, symbols)) {
+            Some(selector) => {
+                self.services.insert(key, selector);
+            }
+            None => {
+                self.services.remove(&key);
+            }
+        }
+    }
+
+    pub(crate) fn apply_controller(
+        &mut self,
+        kind: &str,
+        object: &OtherObject,
+        symbols: &mut Symbols,
+    ) {
+        let (namespace, name) = Workloads::key(object, symbols);
+        let key = (namespace, symbols.intern(kind), name);
+        let selector = object.spec.selector.as_ref();
+        let selector = if kind == "ReplicationController" {
+            selector.and_then(|s| string_map(s, symbols)).map(|pairs| {
+                Selector::new(Some(&LabelSelector::default()), symbols).and_labels(&pairs)
+            })
+        } else {
+            let selector = selector.and_then(|s| LabelSelector::from_value(s).ok());
+            Some(Selector::new(selector.as_ref(), symbols))
+        };
+        match selector {
+            Some(selector) => {
+                self.controllers.insert(key, selector);
+            }
+            None => {
+                self.controllers.remove(&key);
+            }
+        }
+    }
+
+    pub(crate) fn apply_budget(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+        let key = Workloads::key(object, symbols);
+        let selector = object.spec.selector.as_ref();
+        let selector = selector.and_then(|s| LabelSelector::from_value(s).ok());
+        let budget = Budget {
+            namespace: key.0,
+            selector: Selector::new(selector.as_ref(), symbols),
+            allowed: object.status.disruptions_allowed,
+            disrupted: object.status.disrupted_pods.keys().cloned().collect(),
+        };
+        self.budgets.insert(key, budget);
+    }
+
+    pub(crate) fn remove_namespace(&mut self, name: Symbol) {
+        self.namespaces.remove(&name);
+    }
+
+    pub(crate) fn remove_service(&mut self, namespace: Symbol, name: Symbol) {
+        self.services.remove(&(namespace, name));
+    }
+
+    pub(crate) fn remove_controller(&mut self, namespace: Symbol, kind: Symbol, name: Symbol) {
+        self.controllers.remove(&(namespace, kind, name));
+    }
+
+    pub(crate) fn remove_budget(&mut self, namespace: Symbol, name: Symbol) {
+        self.budgets.remove(&(namespace, name));
+    }
+
+    pub(crate) fn budgets(&self) -> impl Iterator<Item = &Budget> {
+        self.budgets.values()
+    }
+
+    /// The pods that belong with this one: those its services and its controller select. `None` if
+    /// nothing selects it.
+    pub(crate) fn companions(&self, pod: &PodShape, everything: &Selector) -> Option<Selector> {
+        let mut pairs: Vec<(Symbol, Symbol)> = Vec::new();
+        for ((namespace, _), selector) in &self.services {
+            let selects = |(k, v): &(Symbol, Symbol)| pod.labels.get(*k) == Some(*v);
+            if *namespace == pod.namespace && selector.iter().all(selects) {
+                pairs.extend(selector);
+            }
+        }
+        pairs.sort_unstable();
+        pairs.dedup();
+        let mut selector = everything.clone().and_labels(&pairs);
+        let controller =
+            pod.owner.and_then(|(kind, name)| self.controllers.get(&(pod.namespace, kind, name)));
+        if let Some(controller) = controller {
+            selector = selector.and_selector(controller);
+        }
+        (!selector.is_everything()).then_some(selector)
+    }
+}
