@@ -25,7 +25,8 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    pub const PLAIN: Wanted = Wanted { form: Form::Plain, content_type: JSON, version: TableVersion::V1 };
+    pub const PLAIN: Wanted =
+        Wanted { form: Form::Plain, content_type: JSON, version: TableVersion::V1 };
 
     /// The first alternative of the header that we can serve.
     pub fn of(accept: &str) -> Result<Wanted, Refusal> {
@@ -89,7 +90,10 @@ mod tests {
         assert_eq!(form("*/*"), Some(Form::Plain));
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         assert_eq!(form(table), Some(Form::Table));
-        assert_eq!(form("application/json;as=Table;v=v9;g=meta.k8s.io,application/json"), Some(Form::Plain));
+        assert_eq!(
+            form("application/json;as=Table;v=v9;g=meta.k8s.io,application/json"),
+            Some(Form::Plain)
+        );
         assert_eq!(form("application/vnd.kubernetes.protobuf,application/json"), Some(Form::Plain));
         assert_eq!(form("application/vnd.kubernetes.protobuf"), None);
         assert_eq!(form("text/html"), None);

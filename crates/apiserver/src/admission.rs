@@ -8,6 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use http::StatusCode;
 use objects::catalog::{self, Resource};
+use objects::cursor::Causes;
+use objects::rules::pod::admission::{self as pod, PodRefusal};
+use objects::rules::pod_security;
 use serde_json::{Value, json};
 use store::{Revision, Transaction};
 
@@ -42,7 +45,9 @@ pub(crate) struct Charge {
 impl Charge {
     pub(crate) fn add_to(&self, transaction: Transaction) -> Transaction {
         self.quotas.iter().fold(transaction, |transaction, (key, at, quota)| {
-            transaction.expect_modified_at(key.as_str(), *at).put(key.as_str(), stored::encode(quota))
+            transaction
+                .expect_modified_at(key.as_str(), *at)
+                .put(key.as_str(), stored::encode(quota))
         })
     }
 }
@@ -57,6 +62,24 @@ pub(crate) fn mutate_create(
     let _ = call;
     check_namespace(api, place, object)?;
     match (place.resource.group, place.resource.plural) {
+        ("", "pods") => {
+            let refused =
+                |error: PodRefusal, object: &Value| forbidden(place, object, &error.to_string());
+            let class = match object["spec"]["priorityClassName"].as_str() {
+                Some(name) if !name.is_empty() => {
+                    named(api, "scheduling.k8s.io", "priorityclasses", name)?
+                }
+                _ => default_priority(api)?,
+            };
+            pod::resolve_priority(object, |_| class.as_ref()).map_err(|e| refused(e, object))?;
+            pod::default_tolerations(object);
+            let runtime = match object["spec"]["runtimeClassName"].as_str() {
+                Some(name) => named(api, "node.k8s.io", "runtimeclasses", name)?,
+                None => None,
+            };
+            pod::resolve_runtime_class(object, |_| runtime.as_ref())
+                .map_err(|e| refused(e, object))?;
+        }
         ("", "services") => {
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             crate::services::allocate(api, object, &name)?;
@@ -100,7 +123,8 @@ pub(crate) async fn validate_create(
     object: &Value,
     warnings: &mut Vec<String>,
 ) -> Result<Charge, Refusal> {
-    let _ = (api, call, place, object, warnings);
+    let _ = call;
+    check_pod_security(api, place, object, None, warnings)?;
     Ok(Charge::default())
 }
 
@@ -111,7 +135,11 @@ pub(crate) fn mutate_update(
     old: &Value,
     new: &mut Value,
 ) -> Result<(), Refusal> {
-    let _ = (api, call, place, old, new);
+    let _ = (api, call);
+    if place.resource.plural == "pods" {
+        pod::keep_priority(new, old);
+        pod::default_tolerations(new);
+    }
     Ok(())
 }
 
@@ -123,8 +151,83 @@ pub(crate) async fn validate_update(
     new: &Value,
     warnings: &mut Vec<String>,
 ) -> Result<Charge, Refusal> {
-    let _ = (api, call, place, old, new, warnings);
+    let _ = call;
+    check_pod_security(api, place, new, Some(old), warnings)?;
     Ok(Charge::default())
+}
+
+/// The class of pods that name none, if there is one.
+fn default_priority(api: &Api) -> Result<Option<Value>, Refusal> {
+    let Some(classes) = catalog::find("scheduling.k8s.io", "v1", "priorityclasses") else {
+        return Ok(None);
+    };
+    let classes = all(api, classes, "")?.into_iter().map(|(_, _, class)| class);
+    // Of several the lowest counts.
+    Ok(classes
+        .filter(|class| class["globalDefault"] == true)
+        .min_by_key(|class| class["value"].as_i64().unwrap_or(0)))
+}
+
+/// Holds pods, and the templates of workloads, against the levels their namespace asks for.
+fn check_pod_security(
+    api: &Api,
+    place: &Place,
+    object: &Value,
+    old: Option<&Value>,
+    warnings: &mut Vec<String>,
+) -> Result<(), Refusal> {
+    let resource = place.resource;
+    let part = crate::write::part_name(place);
+    let is_pod = resource.plural == "pods" && resource.group.is_empty();
+    let template = matches!(resource.plural, "deployments" | "replicasets" | "daemonsets" | "jobs");
+    if resource.plural == "namespaces" && resource.group.is_empty() {
+        return check_namespace_labels(api, place, object, old, warnings);
+    }
+    if !(is_pod && matches!(part, "" | "ephemeralcontainers") || template && part.is_empty()) {
+        return Ok(());
+    }
+    let namespace = named(api, "", "namespaces", &place.namespace)?.unwrap_or_default();
+    let mut causes = Causes::default();
+    let policy = pod_security::Policy::of_labels(&namespace["metadata"]["labels"], &mut causes);
+    let review = if is_pod {
+        if old.is_some_and(|old| !pod_security::is_significant(object, old)) {
+            return Ok(());
+        }
+        pod_security::review_pod(&policy, &object["metadata"], &object["spec"])
+    } else {
+        let template = &object["spec"]["template"];
+        pod_security::review_template(&policy, &template["metadata"], &template["spec"])
+    };
+    if let Some(refusal) = review.refusal {
+        return Err(forbidden(place, object, &refusal));
+    }
+    warnings.extend(review.warnings);
+    Ok(())
+}
+
+/// Levels must be readable, and a stricter one warns about the pods that are there.
+fn check_namespace_labels(
+    api: &Api,
+    place: &Place,
+    namespace: &Value,
+    old: Option<&Value>,
+    warnings: &mut Vec<String>,
+) -> Result<(), Refusal> {
+    let mut causes = Causes::default();
+    let policy = pod_security::Policy::of_labels(&namespace["metadata"]["labels"], &mut causes);
+    let mut before = Causes::default();
+    let old_policy =
+        old.map(|old| pod_security::Policy::of_labels(&old["metadata"]["labels"], &mut before));
+    let name = namespace["metadata"]["name"].as_str().unwrap_or_default();
+    if !causes.is_empty() && before.is_empty() {
+        return Err(Refusal::invalid(place.resource, name, &causes));
+    }
+    if let Some(old_policy) = old_policy {
+        let pods: Vec<Value> =
+            all(api, core("pods")?, name)?.into_iter().map(|(_, _, pod)| pod).collect();
+        warnings.extend(pod_security::review_namespace(name, &old_policy, &policy, &pods));
+    }
+    Ok(())
 }
 
 /// Some namespaces are not deleted, whoever asks.
@@ -139,7 +242,11 @@ pub(crate) fn check_delete(place: &Place, object: &Value) -> Result<(), Refusal>
 }
 
 /// All objects of a resource, or those of a namespace.
-pub(crate) fn all(api: &Api, resource: &Resource, namespace: &str) -> Result<Vec<(String, Revision, Value)>, Refusal> {
+pub(crate) fn all(
+    api: &Api,
+    resource: &Resource,
+    namespace: &str,
+) -> Result<Vec<(String, Revision, Value)>, Refusal> {
     let snapshot = api.store().snapshot(None).map_err(|error| read::read_failed(&error))?;
     let mut found = Vec::new();
     for entry in snapshot.range(&stored::prefix(resource, namespace), None) {

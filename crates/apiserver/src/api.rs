@@ -161,8 +161,7 @@ impl Api {
     async fn resource(&self, call: &Call, place: &Place) -> Result<Reply, Refusal> {
         let part = place.subresource.map_or("", |subresource| subresource.name);
         let verb = request_verb(call, place.name.is_empty(), place.old_watch);
-        let attempt =
-            Attempt::on(verb, place.resource, part, &place.namespace, &place.name);
+        let attempt = Attempt::on(verb, place.resource, part, &place.namespace, &place.name);
         self.authorize(call, &attempt)?;
         if identity::node_may(call.user(), &attempt) == NodeMay::IfItsOwn {
             crate::node_scope::check(self, call, place, verb)?;

@@ -24,9 +24,15 @@ pub(crate) fn read(call: &Call, place: &Place) -> Result<Value, Refusal> {
     }
     let schema = Schema::served();
     let id = type_id(place.resource)?;
-    let decoded = schema
-        .decode_value(id, applied.clone())
-        .map_err(|error| Refusal::bad_request(format!("failed to create typed patch object ({}/{}; {}, Kind={}): {error}", place.namespace, place.name, gv(place), place.resource.kind)))?;
+    let decoded = schema.decode_value(id, applied.clone()).map_err(|error| {
+        Refusal::bad_request(format!(
+            "failed to create typed patch object ({}/{}; {}, Kind={}): {error}",
+            place.namespace,
+            place.name,
+            gv(place),
+            place.resource.kind
+        ))
+    })?;
     if let Some(problem) = decoded.strict.first() {
         let field = problem.split('"').nth(1).unwrap_or_default();
         return Err(Refusal::bad_request(format!(

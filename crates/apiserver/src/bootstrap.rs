@@ -1,6 +1,7 @@
 //! The objects every cluster has, made when the store is new.
 
 use http::{HeaderMap, Method};
+use objects::apply::FieldManager;
 use objects::catalog;
 use serde_json::{Value, json};
 
@@ -10,11 +11,12 @@ use crate::parts::core;
 use crate::refusal::Refusal;
 use crate::request::{Call, Caller, Query};
 use crate::route::Place;
-use crate::write::{self, WriteOptions};
+use crate::write::{self, Origin, WriteOptions};
 use crate::{read, stored};
 
 /// Namespaces that are always there and cannot be deleted, but for the last.
-pub(crate) const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+pub(crate) const NAMESPACES: [&str; 4] =
+    ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 /// Makes what is missing.
 pub(crate) async fn ensure(api: &Api) -> Result<(), Refusal> {
@@ -24,8 +26,16 @@ pub(crate) async fn ensure(api: &Api) -> Result<(), Refusal> {
         make(api, namespaces, "", object).await?;
     }
     let classes = [
-        ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
-        ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
+        (
+            "system-cluster-critical",
+            2_000_000_000,
+            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+        ),
+        (
+            "system-node-critical",
+            2_000_001_000,
+            "Used for system critical pods that must not be moved from their current node.",
+        ),
     ];
     if let Some(priorities) = catalog::find("scheduling.k8s.io", "v1", "priorityclasses") {
         for (name, value, description) in classes {
@@ -81,5 +91,8 @@ async fn make(
         old_watch: false,
     };
     let options = WriteOptions { dry_run: false, manager: "kube-apiserver".to_owned() };
-    write::create_object(api, &call, &place, object, &options).await.map(|_| ())
+    let version = resource.api_version();
+    let by = FieldManager { name: &options.manager, subresource: "", api_version: &version };
+    let origin = Origin::Update(by);
+    write::create_object(api, &call, &place, object, &options, origin).await.map(|_| ())
 }

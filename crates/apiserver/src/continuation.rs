@@ -36,7 +36,9 @@ impl Continuation {
 
     pub(crate) fn parse(text: &str) -> Result<Continuation, Refusal> {
         let bad = |what: String| {
-            Refusal::bad_request(format!("invalid continue token: continue key is not valid: {what}"))
+            Refusal::bad_request(format!(
+                "invalid continue token: continue key is not valid: {what}"
+            ))
         };
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| bad(error.to_string()))?;
         let token: Token =
@@ -99,7 +101,9 @@ mod tests {
         let going_on = parsed.expired().metadata.unwrap()["continue"].as_str().unwrap().to_owned();
         let anyway = Continuation::parse(&going_on).unwrap();
         assert_eq!(anyway, Continuation { revision: None, after: "ns/c1".to_owned() });
-        for bad in ["", "!", "e30", &encode(&Token { v: VERSION.into(), rv: 2, start: "../x".into() })] {
+        for bad in
+            ["", "!", "e30", &encode(&Token { v: VERSION.into(), rv: 2, start: "../x".into() })]
+        {
             assert!(Continuation::parse(bad).is_err(), "{bad}");
         }
     }

@@ -56,9 +56,9 @@ impl DeleteOptions {
         let schema = Schema::served();
         let id = schema.find("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions");
         let id = id.ok_or_else(|| Refusal::internal("the schema has no DeleteOptions"))?;
-        let decoded = schema
-            .decode(id, &call.body)
-            .map_err(|error| Refusal::bad_request(format!("couldn't get version/kind; json parse error: {error}")))?;
+        let decoded = schema.decode(id, &call.body).map_err(|error| {
+            Refusal::bad_request(format!("couldn't get version/kind; json parse error: {error}"))
+        })?;
         let mut options = DeleteOptions::from_value(&decoded.value)?;
         options.dry_run |= call.query.text("dryRun") == "All";
         Ok(options)
@@ -187,10 +187,7 @@ fn job_warning(resource: &Resource, options: &DeleteOptions) -> Vec<String> {
 
 /// Kinds whose deletion is answered with the object.
 fn returns_object(resource: &Resource) -> bool {
-    matches!(
-        resource.plural,
-        "pods" | "services" | "serviceaccounts" | "resourcequotas"
-    )
+    matches!(resource.plural, "pods" | "services" | "serviceaccounts" | "resourcequotas")
 }
 
 /// Deletes an object, or marks it.
@@ -235,8 +232,9 @@ async fn attempt(
     let mut last = object;
     if !ends || (resource.plural == "pods" && bound) {
         // A bound pod that ends at once is still seen ending: its agent learns of the grace.
-        let transaction =
-            Transaction::new().expect_modified_at(key.as_str(), entry_at).put(key.as_str(), stored::encode(&marked));
+        let transaction = Transaction::new()
+            .expect_modified_at(key.as_str(), entry_at)
+            .put(key.as_str(), stored::encode(&marked));
         match commit(api, transaction).await? {
             Outcome::Committed { revision } => {
                 entry_at = revision;
@@ -249,7 +247,8 @@ async fn attempt(
             Outcome::Conflict { .. } => return Ok(None),
         }
     }
-    let transaction = Transaction::new().expect_modified_at(key.as_str(), entry_at).delete(key.as_str());
+    let transaction =
+        Transaction::new().expect_modified_at(key.as_str(), entry_at).delete(key.as_str());
     match commit(api, transaction).await? {
         Outcome::Committed { .. } => Ok(Some(Deleted::Gone(last))),
         Outcome::Conflict { .. } => Ok(None),
@@ -353,7 +352,8 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
         return Marked::Nothing;
     }
     let mut marked = object.clone();
-    marked["metadata"]["deletionTimestamp"] = Value::from(now.plus_seconds(grace).to_seconds_text());
+    marked["metadata"]["deletionTimestamp"] =
+        Value::from(now.plus_seconds(grace).to_seconds_text());
     if resource.plural != "namespaces" {
         marked["metadata"]["deletionGracePeriodSeconds"] = Value::from(grace);
     } else {

@@ -38,10 +38,7 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
     if call.path.starts_with("//") {
         return Ok(not_found());
     }
-    let known = matches!(
-        segments.as_slice(),
-        ["api" | "apis" | "version" | "openapi", ..] | [""]
-    );
+    let known = matches!(segments.as_slice(), ["api" | "apis" | "version" | "openapi", ..] | [""]);
     if !known {
         return Ok(not_found());
     }
@@ -51,13 +48,14 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
     match segments.as_slice() {
         [""] => Ok(Reply::json(StatusCode::OK, &json!({"paths": paths()}))),
         ["version"] => Ok(Reply::json(StatusCode::OK, &version())),
-        ["api"] | ["api", ""] => aggregated(call, discovery::aggregated_core).unwrap_or_else(|| {
-            let address = &api.shared.options.advertised;
-            ok(&discovery::core_versions(RESOURCES, address))
-        }),
-        ["apis"] | ["apis", ""] => {
-            aggregated(call, discovery::aggregated).unwrap_or_else(|| ok(&discovery::groups(RESOURCES)))
+        ["api"] | ["api", ""] => {
+            aggregated(call, discovery::aggregated_core).unwrap_or_else(|| {
+                let address = &api.shared.options.advertised;
+                ok(&discovery::core_versions(RESOURCES, address))
+            })
         }
+        ["apis"] | ["apis", ""] => aggregated(call, discovery::aggregated)
+            .unwrap_or_else(|| ok(&discovery::groups(RESOURCES))),
         ["api", version] => discovery::resources(RESOURCES, "", version)
             .map_or_else(|| Err(Refusal::no_such_resource()), |list| ok(&list)),
         ["apis", group] => match discovery::group(RESOURCES, group) {
@@ -74,9 +72,7 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
             }
         }
         ["openapi", "v2"] => Ok(openapi_v2(call)),
-        ["openapi", "v3"] => {
-            Ok(Reply::bytes(StatusCode::OK, TEXT, OPENAPI.v3_index.body.clone()))
-        }
+        ["openapi", "v3"] => Ok(Reply::bytes(StatusCode::OK, TEXT, OPENAPI.v3_index.body.clone())),
         ["openapi", "v3", rest @ ..] => Ok(openapi_v3(call, &rest.join("/"))),
         ["api", ..] => Err(Refusal::no_such_resource()),
         _ => Ok(not_found()),
@@ -132,7 +128,8 @@ fn set(reply: &mut Reply, name: &'static str, value: &str) {
 
 fn openapi_v2(call: &Call) -> Reply {
     let protobuf = call.header("accept").split(',').any(|alternative| {
-        alternative.trim().starts_with(V2_PROTOBUF) || alternative.trim().starts_with(V2_PROTOBUF_ANSWER)
+        alternative.trim().starts_with(V2_PROTOBUF)
+            || alternative.trim().starts_with(V2_PROTOBUF_ANSWER)
     });
     let (document, media) = match protobuf {
         true => (&OPENAPI.v2_protobuf, V2_PROTOBUF_ANSWER),
@@ -181,9 +178,20 @@ fn cached(call: &Call, document: &Document, media: &'static str) -> Reply {
 
 /// The paths there are, for people who look at `/`.
 fn paths() -> Vec<String> {
-    let mut paths: Vec<String> = ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-        .map(str::to_owned)
-        .into();
+    let mut paths: Vec<String> = [
+        "/api",
+        "/api/v1",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/readyz",
+        "/version",
+    ]
+    .map(str::to_owned)
+    .into();
     for resource in RESOURCES.iter().filter(|resource| !resource.group.is_empty()) {
         paths.push(format!("/apis/{}", resource.group));
         paths.push(format!("/apis/{}/{}", resource.group, resource.version));
@@ -224,7 +232,8 @@ fn go_arch() -> &'static str {
 fn health(api: &Api, call: &Call, kind: &str, rest: &[&str]) -> Result<Reply, Refusal> {
     let store = api.store().get("/registry/health").is_ok();
     // Called etcd where clients ask for it by that name.
-    let checks: &[(&str, bool)] = &[("ping", true), ("log", true), ("etcd", store), ("store", store)];
+    let checks: &[(&str, bool)] =
+        &[("ping", true), ("log", true), ("etcd", store), ("store", store)];
     if let [name, ..] = rest {
         return Ok(match checks.iter().find(|(check, _)| check == name) {
             Some((_, true)) => Reply::text(StatusCode::OK, "ok"),

@@ -126,7 +126,9 @@ pub fn allows(user: &User, attempt: &Attempt<'_>) -> bool {
 /// Documents everybody known may read: discovery, OpenAPI, health, version.
 fn is_open_document(path: &str) -> bool {
     let below = |root: &str| path == root || path.starts_with(&format!("{root}/"));
-    ["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"].into_iter().any(below)
+    ["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"]
+        .into_iter()
+        .any(below)
 }
 
 /// Documents that need no credentials: health and version.

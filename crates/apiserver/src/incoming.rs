@@ -2,8 +2,8 @@
 //! know it.
 
 use objects::catalog::{self, Resource};
-use objects::schema::{DecodeError, Schema, TypeId};
 use objects::field::Step;
+use objects::schema::{DecodeError, Schema, TypeId};
 use objects::yaml::{self, Problem};
 use serde::Deserialize;
 use serde_json::Value;
@@ -154,9 +154,8 @@ impl<'a> Expected<'a> {
     /// Looks at kind and version before anything else is read.
     fn check_header(&self, json: &[u8], body: &[u8]) -> Result<Header, Refusal> {
         let header: Option<Header> = serde_json::from_slice(json).map_err(|error| {
-            let said = objects::schema::syntax::in_go_words(json).unwrap_or_else(|| {
-                header_type_error(json).unwrap_or_else(|| error.to_string())
-            });
+            let said = objects::schema::syntax::in_go_words(json)
+                .unwrap_or_else(|| header_type_error(json).unwrap_or_else(|| error.to_string()));
             self.unrecognized(&format!("couldn't get version/kind; json parse error: {said}"), body)
         })?;
         let header = header.unwrap_or_default();
@@ -272,9 +271,6 @@ fn from_yaml(body: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>
 }
 
 /// Turns a value that a patch made into the canonical form of its type.
-pub fn canonical(
-    type_id: TypeId,
-    value: Value,
-) -> Result<objects::schema::Decoded, DecodeError> {
+pub fn canonical(type_id: TypeId, value: Value) -> Result<objects::schema::Decoded, DecodeError> {
     Schema::served().decode_value(type_id, value)
 }

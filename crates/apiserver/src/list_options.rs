@@ -25,12 +25,15 @@ pub(crate) fn check(call: &Call) -> Result<(), Refusal> {
             forbidden(&mut causes, MATCH, detail);
         }
         if initial.is_none() && !matching.is_empty() {
-            forbidden(&mut causes, MATCH, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
+            forbidden(
+                &mut causes,
+                MATCH,
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            );
         }
         if initial.is_some() && !matching.is_empty() && matching != "NotOlderThan" {
-            let message = format!(
-                "Unsupported value: {matching:?}: supported values: \"NotOlderThan\""
-            );
+            let message =
+                format!("Unsupported value: {matching:?}: supported values: \"NotOlderThan\"");
             causes.add("FieldValueNotSupported", MATCH, message);
         }
     } else {
@@ -39,10 +42,18 @@ pub(crate) fn check(call: &Call) -> Result<(), Refusal> {
         }
         if !matching.is_empty() {
             if version.is_empty() {
-                forbidden(&mut causes, MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided");
+                forbidden(
+                    &mut causes,
+                    MATCH,
+                    "resourceVersionMatch is forbidden unless resourceVersion is provided",
+                );
             }
             if !going_on.is_empty() {
-                forbidden(&mut causes, MATCH, "resourceVersionMatch is forbidden when continue is provided");
+                forbidden(
+                    &mut causes,
+                    MATCH,
+                    "resourceVersionMatch is forbidden when continue is provided",
+                );
             }
             if !matches!(matching, "Exact" | "NotOlderThan") {
                 let message = format!(
@@ -51,7 +62,11 @@ pub(crate) fn check(call: &Call) -> Result<(), Refusal> {
                 causes.add("FieldValueNotSupported", MATCH, message);
             }
             if matching == "Exact" && version == "0" {
-                forbidden(&mut causes, MATCH, "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+                forbidden(
+                    &mut causes,
+                    MATCH,
+                    "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+                );
             }
         }
     }

@@ -26,7 +26,8 @@ pub(crate) fn check(call: &Call) -> Result<(), Refusal> {
         "" | "All" => {}
         "Stdout" | "Stderr" => {
             if query.get("tailLines").is_some() {
-                let message = "Forbidden: `tailLines` and specific `stream` are mutually exclusive for now";
+                let message =
+                    "Forbidden: `tailLines` and specific `stream` are mutually exclusive for now";
                 causes.add("FieldValueForbidden", "", message.to_owned());
             }
         }

@@ -17,10 +17,7 @@ pub(crate) fn check(api: &Api, call: &Call, place: &Place, verb: &str) -> Result
     let Some(node) = call.user().node() else { return Ok(()) };
     let part = crate::write::part_name(place);
     let no = || {
-        denied(
-            call.user(),
-            &Attempt::on(verb, place.resource, part, &place.namespace, &place.name),
-        )
+        denied(call.user(), &Attempt::on(verb, place.resource, part, &place.namespace, &place.name))
     };
     let own = match place.resource.plural {
         "nodes" => body_name(call) == node,

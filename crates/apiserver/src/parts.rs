@@ -1,10 +1,12 @@
 //! Subresources with handlers of their own: binding, eviction, scale, token, log and the streams.
 
 use http::StatusCode;
-use crate::pending::Operation;
+use objects::apply::{self, FieldManager};
 use objects::catalog::{self, Resource};
 use objects::cursor::Causes;
 use objects::patch::PatchKind;
+use objects::rules::pod;
+use objects::timestamp::Timestamp;
 
 use objects::selector::LabelSelector;
 use serde_json::{Value, json};
@@ -19,7 +21,7 @@ use crate::reply::Reply;
 use crate::request::Call;
 use crate::route::Place;
 use crate::stored;
-use crate::write::{self, WriteOptions};
+use crate::write::{self, Origin, WriteOptions};
 
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
@@ -70,13 +72,13 @@ pub(crate) async fn bind(api: &Api, call: &Call, place: &Place) -> Result<Reply,
         return Err(Refusal::bad_request("name in URL does not match name in Binding object"));
     }
     let target = &binding["target"];
-    let causes = crate::pending::validate_binding(&binding);
+    let causes = pod::validate_binding(&binding);
     if !causes.is_empty() {
         return Err(Refusal::invalid_kind("", "Binding", name, &causes));
     }
     let node = target["name"].as_str().unwrap_or_default().to_owned();
-    let pods = Place { subresource: None, ..place.clone() };
-    let who = write::writer(call, &options, place.resource, "binding", Operation::Update);
+    let bound = place.clone();
+    let by = FieldManager { name: &options.manager, subresource: "binding", api_version: "v1" };
     let now = api.now();
     let mut change = |old: &Value| {
         check_binding_preconditions(place, &binding, old)?;
@@ -98,10 +100,35 @@ pub(crate) async fn bind(api: &Api, call: &Call, place: &Place) -> Result<Reply,
             let why = format!("pod {} has non-empty .spec.schedulingGates", place.name);
             return Err(refused(why));
         }
-        Ok(crate::pending::bound(old, &binding, &node, now))
+        Ok(bound_to(old, &binding, &node, now))
     };
-    write::write_over(api, call, &pods, &options, &who, &mut change).await?;
+    write::write_over(api, call, &bound, &options, Origin::Update(by), &mut change).await?;
     Ok(created().with_warnings(received.warnings))
+}
+
+/// The pod with its node, what the binding adds to its metadata, and the condition that says so.
+fn bound_to(pod: &Value, binding: &Value, node: &str, now: Timestamp) -> Value {
+    let mut bound = pod.clone();
+    bound["spec"]["nodeName"] = Value::from(node);
+    for field in ["annotations", "labels"] {
+        for (key, value) in binding["metadata"][field].as_object().into_iter().flatten() {
+            bound["metadata"][field][key.as_str()] = value.clone();
+        }
+    }
+    let generation = &pod["metadata"]["generation"];
+    let mut conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let time = now.to_seconds_text();
+    let condition = json!({
+        "type": "PodScheduled", "status": "True", "lastProbeTime": null,
+        "lastTransitionTime": time, "observedGeneration": generation,
+    });
+    match conditions.iter_mut().find(|condition| condition["type"] == "PodScheduled") {
+        Some(found) if found["status"] == "True" => {}
+        Some(found) => *found = condition,
+        None => conditions.push(condition),
+    }
+    bound["status"]["conditions"] = Value::from(conditions);
+    bound
 }
 
 fn check_binding_preconditions(place: &Place, binding: &Value, pod: &Value) -> Result<(), Refusal> {
@@ -195,8 +222,7 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
     let number = |field: &str| status[field].as_i64().unwrap_or(0);
     let too_many = |cause: String, retry: Option<u32>| {
         let message = "Cannot evict pod as it would violate the pod's disruption budget.";
-        let mut refusal =
-            Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        let mut refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
         refusal = refusal.caused_by(json!([{"reason": "DisruptionBudget", "message": cause}]));
         if let (Some(seconds), Some(Value::Object(details))) = (retry, &mut refusal.details) {
             details.insert("retryAfterSeconds".to_owned(), Value::from(seconds));
@@ -205,7 +231,10 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
         refusal
     };
     // A pod that is not ready disrupts nothing once the budget holds without it.
-    if !is_ready(pod) && number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0 {
+    if !is_ready(pod)
+        && number("currentHealthy") >= number("desiredHealthy")
+        && number("desiredHealthy") > 0
+    {
         return Ok(());
     }
     let generation = budget["metadata"]["generation"].as_i64().unwrap_or(0);
@@ -235,9 +264,10 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
     match api.store().commit(transaction).await {
         Ok(store::Outcome::Committed { .. }) => Ok(()),
         // Another eviction spent it: the client tries again.
-        Ok(store::Outcome::Conflict { .. }) => {
-            Err(too_many(format!("The disruption budget {name} is still being processed by the server."), Some(10)))
-        }
+        Ok(store::Outcome::Conflict { .. }) => Err(too_many(
+            format!("The disruption budget {name} is still being processed by the server."),
+            Some(10),
+        )),
         Err(error) => Err(Refusal::internal(error.to_string())),
     }
 }
@@ -290,7 +320,8 @@ async fn write_scale(
 ) -> Result<Reply, Refusal> {
     let options = WriteOptions::of(call, "UpdateOptions")?;
     let whole = Place { subresource: None, ..place.clone() };
-    let who = write::writer(call, &options, place.resource, "scale", Operation::Update);
+    let version = place.resource.api_version();
+    let by = FieldManager { name: &options.manager, subresource: "scale", api_version: &version };
     let mut rescale = |old: &Value| {
         let scale = change(&crate::pending::scale_of(old))?;
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
@@ -305,7 +336,8 @@ async fn write_scale(
         new["metadata"]["resourceVersion"] = scale["metadata"]["resourceVersion"].clone();
         Ok(new)
     };
-    let written = write::write_over(api, call, &whole, &options, &who, &mut rescale).await?;
+    let written =
+        write::write_over(api, call, &whole, &options, Origin::Update(by), &mut rescale).await?;
     Ok(read::encoded(&crate::pending::scale_of(&written.object), StatusCode::OK, wanted))
 }
 

@@ -23,9 +23,9 @@ const STREAM_ABOVE: usize = 256 * 1024;
 
 pub(crate) fn read_failed(error: &ReadError) -> Refusal {
     match error {
-        ReadError::Compacted { oldest } => {
-            Refusal::expired(format!("The resourceVersion for the provided list is too old: oldest {oldest}"))
-        }
+        ReadError::Compacted { oldest } => Refusal::expired(format!(
+            "The resourceVersion for the provided list is too old: oldest {oldest}"
+        )),
         ReadError::Future { newest } => Refusal::future_revision(newest.get() + 1, newest.get()),
         other => Refusal::internal(other.to_string()),
     }
@@ -145,7 +145,12 @@ struct Window {
     limit: Option<usize>,
 }
 
-pub(crate) fn list(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Result<Reply, Refusal> {
+pub(crate) fn list(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+) -> Result<Reply, Refusal> {
     crate::list_options::check(call)?;
     if wanted.form == Form::PartialMetadata {
         return Err(Refusal::not_acceptable(format!(
@@ -169,8 +174,8 @@ pub(crate) fn list(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Res
     writer.begin();
     if wanted.is_yaml() {
         let (whole, _) = writer.rest(&window, None)?;
-        let value: Value = serde_json::from_slice(&whole)
-            .map_err(|error| Refusal::internal(error.to_string()))?;
+        let value: Value =
+            serde_json::from_slice(&whole).map_err(|error| Refusal::internal(error.to_string()))?;
         return Ok(encoded(&value, StatusCode::OK, wanted));
     }
     let (sender, chunks) = mpsc::channel(4);
@@ -260,9 +265,10 @@ impl ListWriter {
                 let head = stored::head(self.wanted.version.api_version(), "Table");
                 (format!("{head}\"columnDefinitions\":{columns},"), "rows")
             }
-            Form::PartialMetadataList => {
-                (stored::head(self.wanted.version.api_version(), "PartialObjectMetadataList"), "items")
-            }
+            Form::PartialMetadataList => (
+                stored::head(self.wanted.version.api_version(), "PartialObjectMetadataList"),
+                "items",
+            ),
             _ => {
                 let kind = format!("{}List", resource.kind);
                 (stored::head(&resource.api_version(), &kind), "items")
@@ -331,7 +337,9 @@ impl ListWriter {
         let mut object = view(resource, load(resource, entry)?);
         let item = match self.wanted.form {
             Form::Table => table::row(resource, &object, self.table, self.api.now()),
-            Form::PartialMetadata | Form::PartialMetadataList => table::partial_metadata(&object, self.wanted.version),
+            Form::PartialMetadata | Form::PartialMetadataList => {
+                table::partial_metadata(&object, self.wanted.version)
+            }
             Form::Plain => {
                 if let Value::Object(fields) = &mut object {
                     fields.remove("kind");

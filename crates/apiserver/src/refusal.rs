@@ -24,7 +24,14 @@ pub struct Refusal {
 impl Refusal {
     #[must_use]
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { code, reason, message: message.into(), details: None, retry_after: None, metadata: None }
+        Refusal {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            retry_after: None,
+            metadata: None,
+        }
     }
 
     #[must_use]
@@ -121,8 +128,7 @@ impl Refusal {
             }
         }
         details.insert("causes".to_owned(), json!(causes.0));
-        let qualified =
-            if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
         let message = format!("{qualified} {name:?} is invalid: {}", listed(&causes.0));
         Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
             .with_details(Value::Object(details))
@@ -159,8 +165,7 @@ impl Refusal {
     #[must_use]
     pub fn about(self, resource: &Resource, name: &str) -> Refusal {
         let mut details = Map::new();
-        for (key, value) in [("name", name), ("group", resource.group), ("kind", resource.plural)]
-        {
+        for (key, value) in [("name", name), ("group", resource.group), ("kind", resource.plural)] {
             if !value.is_empty() {
                 details.insert(key.to_owned(), Value::from(value));
             }

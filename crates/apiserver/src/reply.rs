@@ -153,8 +153,11 @@ mod tests {
 
     #[test]
     fn warnings_become_headers_once_each() {
-        let reply = Reply::text(StatusCode::OK, "ok")
-            .with_warnings(vec!["unknown field \"a\"".into(), "b".into(), "b".into()]);
+        let reply = Reply::text(StatusCode::OK, "ok").with_warnings(vec![
+            "unknown field \"a\"".into(),
+            "b".into(),
+            "b".into(),
+        ]);
         let response = reply.into_response();
         let headers: Vec<_> = response.headers().get_all("warning").iter().collect();
         assert_eq!(headers, ["299 - \"unknown field \\\"a\\\"\"", "299 - \"b\""]);

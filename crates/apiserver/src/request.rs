@@ -108,7 +108,9 @@ mod tests {
 
     #[test]
     fn parameters_are_decoded_and_read_by_type() {
-        let query = Query::parse("watch=1&labelSelector=a%3Db%2Cc+in+(d)&limit=x&timeoutSeconds=5&dryRun=All&dryRun=All&f=false");
+        let query = Query::parse(
+            "watch=1&labelSelector=a%3Db%2Cc+in+(d)&limit=x&timeoutSeconds=5&dryRun=All&dryRun=All&f=false",
+        );
         assert!(query.flag("watch") && !query.flag("f") && !query.flag("absent"));
         assert_eq!(query.text("labelSelector"), "a=b,c in (d)");
         assert_eq!(query.int("timeoutSeconds"), Ok(Some(5)));

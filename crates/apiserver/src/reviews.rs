@@ -107,7 +107,18 @@ fn rules(user: &User) -> Value {
             }));
         }
     }
-    let open = ["/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz", "/version"];
+    let open = [
+        "/api",
+        "/api/*",
+        "/apis",
+        "/apis/*",
+        "/healthz",
+        "/livez",
+        "/openapi",
+        "/openapi/*",
+        "/readyz",
+        "/version",
+    ];
     json!({
         "resourceRules": rules,
         "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": open}],

@@ -11,7 +11,13 @@ use percent_encoding::percent_decode_str;
 pub enum Target {
     Resource(Place),
     /// A path below `/api/…` or `/apis/…` of a group and version we serve that names no resource.
-    UnknownResource { group: String, version: String, resource: String, namespace: String, name: String },
+    UnknownResource {
+        group: String,
+        version: String,
+        resource: String,
+        namespace: String,
+        name: String,
+    },
     /// `/api`, `/apis`, `/apis/apps`, `/api/v1`, `/openapi/…`, `/healthz`, … as written.
     Document(String),
 }
@@ -133,7 +139,10 @@ mod tests {
             ("/api/v1/namespaces/a/finalize", ("namespaces", "", "a", "finalize")),
             ("/api/v1/namespaces", ("namespaces", "", "", "")),
             ("/api/v1/nodes/n%2d1", ("nodes", "", "n-1", "")),
-            ("/apis/apps/v1/namespaces/a/deployments/d/scale", ("deployments.apps", "a", "d", "scale")),
+            (
+                "/apis/apps/v1/namespaces/a/deployments/d/scale",
+                ("deployments.apps", "a", "d", "scale"),
+            ),
         ] {
             let (resource, namespace, name, part) = place(path);
             let found = (&*resource, &*namespace, &*name, &*part);

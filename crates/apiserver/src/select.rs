@@ -62,7 +62,11 @@ impl Selection {
     }
 
     /// Whether a stored object is meant. Reads only as much of it as the selection needs.
-    pub(crate) fn matches_bytes(&self, resource: &Resource, entry: &Entry) -> Result<bool, Refusal> {
+    pub(crate) fn matches_bytes(
+        &self,
+        resource: &Resource,
+        entry: &Entry,
+    ) -> Result<bool, Refusal> {
         self.matches_stored(resource, entry)
     }
 
@@ -181,9 +185,7 @@ fn field<'a>(resource: &Resource, object: &'a Value, name: &str) -> Cow<'a, str>
         given => given,
     };
     match (resource.plural, name) {
-        ("pods", "status.podIP") => {
-            text("status.podIP")
-        }
+        ("pods", "status.podIP") => text("status.podIP"),
         // Recorded: the list is no text that could equal one address.
         ("pods", "status.podIPs") => Cow::Borrowed(""),
         ("pods", "spec.hostNetwork") | ("nodes", "spec.unschedulable") => flag(name),

@@ -66,20 +66,16 @@ pub(crate) fn allocate(api: &Api, service: &mut Value, name: &str) -> Result<(),
     Ok(())
 }
 
-fn allocate_ports(
-    service: &mut Value,
-    taken: &BTreeSet<i64>,
-    name: &str,
-) -> Result<(), Refusal> {
+fn allocate_ports(service: &mut Value, taken: &BTreeSet<i64>, name: &str) -> Result<(), Refusal> {
     let mut taken = taken.clone();
     let ports = service["spec"]["ports"].as_array_mut().map(Vec::as_mut_slice).unwrap_or_default();
     for (index, port) in ports.iter_mut().enumerate() {
         let given = port["nodePort"].as_i64().unwrap_or(0);
         let problem = match given {
             0 => None,
-            port if !NODE_PORTS.contains(&port) => {
-                Some("provided port is not in the valid range. The range of valid ports is 30000-32767")
-            }
+            port if !NODE_PORTS.contains(&port) => Some(
+                "provided port is not in the valid range. The range of valid ports is 30000-32767",
+            ),
             port if taken.contains(&port) => Some("provided port is already allocated"),
             _ => None,
         };

@@ -40,8 +40,7 @@ pub(crate) async fn request(
         let message =
             format!("Invalid value: {seconds}: may not specify a duration less than 10 minutes");
         causes.add("FieldValueInvalid", "spec.expirationSeconds", message);
-        let refusal =
-            Refusal::invalid_kind("authentication.k8s.io", "TokenRequest", "", &causes);
+        let refusal = Refusal::invalid_kind("authentication.k8s.io", "TokenRequest", "", &causes);
         return Err(refusal);
     }
     let expires = api.now().plus_seconds(seconds);
@@ -50,8 +49,7 @@ pub(crate) async fn request(
     request["metadata"]["namespace"] = Value::from(place.namespace.as_str());
     request["metadata"]["creationTimestamp"] = Value::from(api.now().to_seconds_text());
     request["spec"]["expirationSeconds"] = Value::from(seconds);
-    request["status"] =
-        json!({"token": token, "expirationTimestamp": expires.to_seconds_text()});
+    request["status"] = json!({"token": token, "expirationTimestamp": expires.to_seconds_text()});
     Ok(read::encoded(&request, StatusCode::CREATED, wanted).with_warnings(received.warnings))
 }
 

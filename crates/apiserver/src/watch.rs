@@ -54,23 +54,19 @@ pub(crate) fn watch(
         return Err(Refusal::future_revision(asked, newest.get()));
     }
     let initial_events = call.query.flag("sendInitialEvents");
-    let no_initial = call.query.get("sendInitialEvents").is_some_and(|v| !v.is_empty()) && !initial_events;
+    let no_initial =
+        call.query.get("sendInitialEvents").is_some_and(|v| !v.is_empty()) && !initial_events;
     let bookmarks = call.query.flag("allowWatchBookmarks");
     let (sender, lines) = mpsc::channel(16);
-    let watcher = Watcher {
-        api: api.clone(),
-        place,
-        selection,
-        wanted,
-        table,
-        sender,
-    };
+    let watcher = Watcher { api: api.clone(), place, selection, wanted, table, sender };
     let from_now = (asked.is_none() && !no_initial) || initial_events;
     let start = Start {
         after: asked.map_or(newest, Revision::from),
         replay: from_now,
         // A client that asks for everything from the start learns where that ended.
-        mark_end: bookmarks && from_now && (initial_events || call.query.text("resourceVersion") == "0"),
+        mark_end: bookmarks
+            && from_now
+            && (initial_events || call.query.text("resourceVersion") == "0"),
         bookmarks,
     };
     let until = Instant::now() + Duration::from_secs(seconds);

@@ -5,7 +5,7 @@
 //! what is stored, and again if somebody was faster and the client did not name a version.
 
 use http::StatusCode;
-use crate::pending::{self as apply, ApplyError, Operation, Writer};
+use objects::apply::{self, ApplyError, FieldManager};
 use objects::catalog::Resource;
 use objects::cursor::{Causes, Cursor};
 use objects::patch::{self, PatchKind};
@@ -46,9 +46,8 @@ impl WriteOptions {
         for value in call.query.all("dryRun").filter(|value| !value.is_empty()) {
             dry_run = true;
             if value != "All" {
-                let message = "Unsupported value: [\"".to_owned()
-                    + value
-                    + "\"]: supported values: \"All\"";
+                let message =
+                    "Unsupported value: [\"".to_owned() + value + "\"]: supported values: \"All\"";
                 causes.add("FieldValueNotSupported", "dryRun", message);
             }
         }
@@ -59,7 +58,8 @@ impl WriteOptions {
         }
         if !given.chars().all(|c| !c.is_control()) {
             let shown = objects::cursor::go_quoted(given);
-            let message = format!("Invalid value: {shown}: should only contain printable characters");
+            let message =
+                format!("Invalid value: {shown}: should only contain printable characters");
             causes.add("FieldValueInvalid", "fieldManager", message);
         }
         if !causes.is_empty() {
@@ -93,7 +93,10 @@ pub(crate) async fn create(
     let options = WriteOptions::of(call, "CreateOptions")?;
     let received = incoming::read(call, &Expected::of(place.resource)?)?;
     let object = from_view(place.resource, received.object);
-    let (object, mut warnings) = create_object(api, call, place, object, &options).await?;
+    let version = place.resource.api_version();
+    let by = FieldManager { name: &options.manager, subresource: "", api_version: &version };
+    let (object, mut warnings) =
+        create_object(api, call, place, object, &options, Origin::Update(by)).await?;
     let mut all = received.warnings;
     all.append(&mut warnings);
     let shown = read::view(place.resource, object);
@@ -122,6 +125,7 @@ pub(crate) async fn create_object(
     place: &Place,
     mut object: Value,
     options: &WriteOptions,
+    origin: Origin<'_>,
 ) -> Result<(Value, Vec<String>), Refusal> {
     let resource = stored_resource(place.resource);
     check_namespace(place, &mut object)?;
@@ -132,17 +136,22 @@ pub(crate) async fn create_object(
     let wants_name = object["metadata"]["name"].as_str().unwrap_or_default().is_empty();
     let generate = object["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
     rules::set_defaults(resource, &mut object);
+    let setting = api.setting();
+    if let Origin::Update(by) = origin {
+        apply::track_update(
+            Schema::served(),
+            type_id(resource)?,
+            None,
+            &mut object,
+            &by,
+            setting.now,
+        );
+    }
     let mut warnings = Vec::new();
     admission::mutate_create(api, call, place, &mut object)?;
-    let managed = std::mem::take(&mut object["metadata"]["managedFields"]);
-    let setting = api.setting();
     let metadata = metadata_of(&mut object)?;
-    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"] {
-        metadata.remove(field);
-    }
     metadata.insert("creationTimestamp".to_owned(), json!(setting.now.to_seconds_text()));
     metadata.insert("uid".to_owned(), Value::from(random::uid()));
-    let _ = managed;
     rules::prepare_create(resource, &mut object, &setting);
     for attempt in 1.. {
         if wants_name && !generate.is_empty() {
@@ -157,8 +166,6 @@ pub(crate) async fn create_object(
             warnings.extend(rules::warnings(resource, &object, None));
         }
         let charge = admission::validate_create(api, call, place, &object, &mut warnings).await?;
-        let who = writer(call, options, place.resource, "", Operation::Update);
-        apply::track_update(Schema::served(), type_id(resource)?, None, &mut object, &who, setting.now);
         if options.dry_run {
             let exists = api.store().get(&stored::key(resource, &place.namespace, &name));
             if exists.map_err(|error| read::read_failed(&error))?.is_some() {
@@ -167,8 +174,9 @@ pub(crate) async fn create_object(
             return Ok((object, warnings));
         }
         let key = stored::key(resource, &place.namespace, &name);
-        let mut transaction =
-            Transaction::new().expect_absent(key.as_str()).put(key.as_str(), stored::encode(&object));
+        let mut transaction = Transaction::new()
+            .expect_absent(key.as_str())
+            .put(key.as_str(), stored::encode(&object));
         transaction = charge.add_to(transaction);
         match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
             Outcome::Committed { revision } => {
@@ -211,7 +219,9 @@ fn generated(prefix: &str) -> String {
     format!("{}{}", &prefix[..end], random::suffix())
 }
 
-pub(crate) fn metadata_of(object: &mut Value) -> Result<&mut serde_json::Map<String, Value>, Refusal> {
+pub(crate) fn metadata_of(
+    object: &mut Value,
+) -> Result<&mut serde_json::Map<String, Value>, Refusal> {
     object["metadata"].as_object_mut().ok_or_else(|| Refusal::bad_request("metadata is missing"))
 }
 
@@ -231,20 +241,13 @@ fn check_namespace(place: &Place, object: &mut Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-pub(crate) fn writer(
-    call: &Call,
-    options: &WriteOptions,
-    resource: &Resource,
-    subresource: &str,
-    operation: Operation,
-) -> Writer {
-    let _ = call;
-    Writer {
-        manager: options.manager.clone(),
-        operation,
-        api_version: resource.api_version(),
-        subresource: subresource.to_owned(),
-    }
+/// How an object came to be what it is, for the record of who owns which field.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Origin<'a> {
+    /// Written by a manager: what changed is the manager's.
+    Update(FieldManager<'a>),
+    /// Merged by server-side apply, which kept the record itself.
+    Applied,
 }
 
 /// The part of the object that a subresource writes.
@@ -272,18 +275,20 @@ pub(crate) async fn update(
     let mut object = from_view(place.resource, received.object);
     check_name(place, &object)?;
     check_namespace(place, &mut object)?;
+    let version = place.resource.api_version();
+    let by = FieldManager {
+        name: &options.manager,
+        subresource: part_name(place),
+        api_version: &version,
+    };
     let key = stored::key(place.resource, &place.namespace, &place.name);
     let creates = place.subresource.is_none() && creates_on_update(place.resource);
     if creates && api.store().get(&key).map_err(|e| read::read_failed(&e))?.is_none() {
         if !object["metadata"]["resourceVersion"].as_str().unwrap_or_default().is_empty() {
-            let why = "StorageError: invalid object, Code: 4, Key: ".to_owned()
-                + &key
-                + ", ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in \
-                   precondition: , UID in object meta: ";
-            let _ = why;
             return Err(Refusal::not_found(place.resource, &place.name));
         }
-        let (object, mut more) = create_object(api, call, place, object, &options).await?;
+        let (object, mut more) =
+            create_object(api, call, place, object, &options, Origin::Update(by)).await?;
         let mut warnings = received.warnings;
         warnings.append(&mut more);
         let shown = read::view(place.resource, object);
@@ -292,8 +297,8 @@ pub(crate) async fn update(
         return Ok(reply.with_warnings(warnings));
     }
     let mut change = |_: &Value| Ok(object.clone());
-    let who = writer(call, &options, place.resource, part_name(place), Operation::Update);
-    let written = write_over(api, call, place, &options, &who, &mut change).await?;
+    let origin = Origin::Update(by);
+    let written = write_over(api, call, place, &options, origin, &mut change).await?;
     finish(api, call, place, wanted, written, received.warnings)
 }
 
@@ -359,7 +364,7 @@ pub(crate) async fn write_over(
     call: &Call,
     place: &Place,
     options: &WriteOptions,
-    who: &Writer,
+    origin: Origin<'_>,
     change: &mut Change<'_>,
 ) -> Result<Written, Refusal> {
     let resource = stored_resource(place.resource);
@@ -374,7 +379,7 @@ pub(crate) async fn write_over(
         if conditional && named != entry.modified.to_string() {
             return Err(Refusal::modified(place.resource, &place.name));
         }
-        let step = one_update(api, call, place, options, who, &entry, &old, new).await?;
+        let step = one_update(api, call, place, options, origin, &entry, &old, new).await?;
         match step {
             Some(written) => return Ok(written),
             None if conditional && attempt > 1 => {
@@ -395,7 +400,7 @@ async fn one_update(
     call: &Call,
     place: &Place,
     options: &WriteOptions,
-    who: &Writer,
+    origin: Origin<'_>,
     entry: &Entry,
     old: &Value,
     mut new: Value,
@@ -410,11 +415,18 @@ async fn one_update(
         let mut causes = Causes::default();
         let top = Cursor::top(&new, "");
         let metadata = top.field("metadata");
-        causes.invalid_as(&metadata.field("resourceVersion"), shown, "must be specified for an update");
+        causes.invalid_as(
+            &metadata.field("resourceVersion"),
+            shown,
+            "must be specified for an update",
+        );
         return Err(Refusal::invalid(place.resource, &place.name, &causes));
     }
-    keep_server_metadata(old, &mut new)?;
     rules::set_defaults(resource, &mut new);
+    if let Origin::Update(by) = origin {
+        let id = type_id(resource)?;
+        apply::track_update(Schema::served(), id, Some(old), &mut new, &by, setting.now);
+    }
     admission::mutate_update(api, call, place, old, &mut new)?;
     rules::prepare_update(resource, &mut new, old, part, &setting);
     let causes = rules::validate_update(resource, &new, old, part, &setting);
@@ -422,21 +434,11 @@ async fn one_update(
         return Err(Refusal::invalid(place.resource, &place.name, &causes));
     }
     let mut warnings = rules::warnings(resource, &new, Some(old));
-    let charge =
-        admission::validate_update(api, call, place, old, &new, &mut warnings).await?;
+    let charge = admission::validate_update(api, call, place, old, &new, &mut warnings).await?;
     new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
-    if who.operation == Operation::Update {
-        apply::track_update(
-            Schema::served(),
-            type_id(resource)?,
-            Some(old),
-            &mut new,
-            who,
-            setting.now,
-        );
-    }
+    let unchanged = apply::keep_times(old, &mut new);
     let object = new;
-    if options.dry_run || object == *old {
+    if options.dry_run || unchanged {
         return Ok(Some(Written { object, warnings, created: false }));
     }
     let key = stored::key(resource, &place.namespace, &place.name);
@@ -481,23 +483,6 @@ fn uid_mismatch(place: &Place, given: &str, stored_uid: &Value) -> String {
     )
 }
 
-/// What only the server writes stays as it is.
-fn keep_server_metadata(old: &Value, new: &mut Value) -> Result<(), Refusal> {
-    let metadata = metadata_of(new)?;
-    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
-        match old["metadata"].get(field) {
-            Some(value) => {
-                metadata.insert(field.to_owned(), value.clone());
-            }
-            None => {
-                metadata.remove(field);
-            }
-        }
-    }
-    metadata.remove("selfLink");
-    Ok(())
-}
-
 pub(crate) async fn patch(
     api: &Api,
     call: &Call,
@@ -523,7 +508,12 @@ pub(crate) async fn patch(
         return crate::parts::patch_scale(api, call, place, wanted, kind).await;
     }
     let mut warnings = Vec::new();
-    let who = writer(call, &options, place.resource, part_name(place), Operation::Update);
+    let version = place.resource.api_version();
+    let by = FieldManager {
+        name: &options.manager,
+        subresource: part_name(place),
+        api_version: &version,
+    };
     let mut change = |old: &Value| {
         let shown = read::view(place.resource, old.clone());
         let (patched, strict) = patched(place.resource, kind, &shown, &call.body, validation)?;
@@ -532,7 +522,8 @@ pub(crate) async fn patch(
         check_patched_identity(place, old, &patched)?;
         Ok(patched)
     };
-    let written = write_over(api, call, place, &options, &who, &mut change).await?;
+    let origin = Origin::Update(by);
+    let written = write_over(api, call, place, &options, origin, &mut change).await?;
     finish(api, call, place, wanted, written, warnings)
 }
 
@@ -631,27 +622,41 @@ async fn apply_patch(
     }
     let resource = stored_resource(place.resource);
     let schema = Schema::served();
+    let id = type_id(resource)?;
     let force = call.query.flag("force");
     let applied = crate::applied::read(call, place)?;
-    let who = writer(call, options, place.resource, part_name(place), Operation::Apply);
+    let version = place.resource.api_version();
+    let by = FieldManager {
+        name: &options.manager,
+        subresource: part_name(place),
+        api_version: &version,
+    };
     let key = stored::key(resource, &place.namespace, &place.name);
-    let now = api.setting().now;
+    let now = api.now();
+    let merge = |live: Option<&Value>| {
+        let merged = apply::apply(schema, id, live, &applied, &by, force, now)
+            .map_err(|error| apply_failed(&error))?;
+        let decoded = schema
+            .decode_value(id, merged)
+            .map_err(|error| Refusal::bad_request(error.to_string()))?;
+        let mut merged = decoded.value;
+        merged["kind"] = Value::from(resource.kind);
+        merged["apiVersion"] = Value::from(resource.api_version());
+        Ok(merged)
+    };
     let exists = api.store().get(&key).map_err(|error| read::read_failed(&error))?.is_some();
     if !exists {
         if place.subresource.is_some() {
             return Err(Refusal::not_found(place.resource, &place.name));
         }
-        let merged = apply::apply(schema, type_id(resource)?, None, applied, &who, force, now)
-            .map_err(|error| apply_failed(&error))?;
-        let (object, warnings) = create_object(api, call, place, merged, options).await?;
+        let merged = merge(None)?;
+        let (object, warnings) =
+            create_object(api, call, place, merged, options, Origin::Applied).await?;
         let created = Written { object, warnings, created: true };
         return finish(api, call, place, wanted, created, Vec::new());
     }
-    let mut change = |old: &Value| {
-        apply::apply(schema, type_id(resource)?, Some(old), applied.clone(), &who, force, now)
-            .map_err(|error| apply_failed(&error))
-    };
-    let written = write_over(api, call, place, options, &who, &mut change).await?;
+    let mut change = |old: &Value| merge(Some(old));
+    let written = write_over(api, call, place, options, Origin::Applied, &mut change).await?;
     finish(api, call, place, wanted, written, Vec::new())
 }
 
@@ -665,7 +670,7 @@ pub(crate) fn apply_failed(error: &ApplyError) -> Refusal {
                     json!({
                         "reason": "FieldManagerConflict",
                         "message": conflict.message(),
-                        "field": conflict.field(),
+                        "field": conflict.field,
                     })
                 })
                 .collect();

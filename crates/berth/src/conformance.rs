@@ -174,7 +174,8 @@ impl Report {
             }
         }
         let width = kinds.keys().map(|k| k.len()).max().unwrap_or(0).max("kind".len());
-        let _ = writeln!(text, "{:width$}  passed  failed  deliberately different  not served", "kind");
+        let _ =
+            writeln!(text, "{:width$}  passed  failed  deliberately different  not served", "kind");
         for (kind, [passed, failed, different, missing]) in kinds {
             let _ = writeln!(
                 text,

@@ -97,9 +97,9 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
         allow_privileged: line["server"] != "allow-privileged-false",
         ..Options::default()
     };
-    let api = Api::new(store, options).await.map_err(|refusal| {
-        anyhow::anyhow!("the server does not start: {}", refusal.message)
-    })?;
+    let api = Api::new(store, options)
+        .await
+        .map_err(|refusal| anyhow::anyhow!("the server does not start: {}", refusal.message))?;
     let mut player = Player {
         api,
         bindings: Bindings::default(),

@@ -100,7 +100,8 @@ impl Comparison<'_> {
         match value {
             Value::Array(items) => items.iter_mut().for_each(|item| self.prepare(item)),
             Value::Object(fields) => {
-                if !self.managed_fields && fields.contains_key("name") | fields.contains_key("uid") {
+                if !self.managed_fields && fields.contains_key("name") | fields.contains_key("uid")
+                {
                     fields.remove("managedFields");
                 }
                 fields.values_mut().for_each(|value| self.prepare(value));
@@ -120,7 +121,9 @@ impl Comparison<'_> {
                     match found.get(key) {
                         // The words of descriptions are our own.
                         Some(Value::String(_)) if key == "description" => {}
-                        Some(found) if key == "resourceVersion" && is_list_like(place.as_str(), wanted) => {
+                        Some(found)
+                            if key == "resourceVersion" && is_list_like(place.as_str(), wanted) =>
+                        {
                             let (w, f) = (value.as_str(), found.as_str());
                             let ok = matches!((w, f), (Some(w), Some(f)) if self.bindings.at_least(w, f));
                             if !ok {
@@ -229,7 +232,8 @@ impl Comparison<'_> {
                             self.differ(&format!("{place}.{field}"), &wanted.to_string(), &got);
                         }
                     }
-                    if wanted.get("continue").is_none() && got["metadata"].get("continue").is_some() {
+                    if wanted.get("continue").is_none() && got["metadata"].get("continue").is_some()
+                    {
                         self.differ(&place, "no continue", &got["metadata"].to_string());
                     }
                 }

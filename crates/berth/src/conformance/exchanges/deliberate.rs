@@ -21,7 +21,9 @@ pub(super) fn not_served(request: &Value, response: &Value) -> Option<String> {
     };
     let rest = rest.strip_prefix(&["watch"]).unwrap_or(rest);
     let (plural, tail) = match rest {
-        ["namespaces", _, part] if matches!(*part, "status" | "finalize") => ("namespaces", &rest[1..]),
+        ["namespaces", _, part] if matches!(*part, "status" | "finalize") => {
+            ("namespaces", &rest[1..])
+        }
         ["namespaces", _, plural, tail @ ..] => (*plural, tail),
         [plural, tail @ ..] => (*plural, tail),
         [] => return None,

@@ -16,11 +16,9 @@ enum Piece<'a> {
     Placeholder(&'a str),
 }
 
-const NUMBERED: &[&str] =
-    &["<uid-", "<rv-", "<suffix-", "<continue-", "<clusterip-", "<nodeport-"];
-const PLAIN: &[&str] = &[
-    "<time>", "<microtime>", "<age>", "<server>", "<etag>", "<hash>", "<string>",
-];
+const NUMBERED: &[&str] = &["<uid-", "<rv-", "<suffix-", "<continue-", "<clusterip-", "<nodeport-"];
+const PLAIN: &[&str] =
+    &["<time>", "<microtime>", "<age>", "<server>", "<etag>", "<hash>", "<string>"];
 
 /// The placeholder at the start of a text.
 fn placeholder(text: &str) -> Option<&str> {
@@ -136,7 +134,11 @@ fn looks_right(name: &str, value: &str) -> bool {
     match name {
         "<time>" => value.len() == 20 && value.ends_with('Z') && value.as_bytes()[10] == b'T',
         "<microtime>" => value.len() == 27 && value.ends_with('Z'),
-        "<age>" => value == "<unknown>" || value == "<invalid>" || value.ends_with(['s', 'm', 'h', 'd', 'y']),
+        "<age>" => {
+            value == "<unknown>"
+                || value == "<invalid>"
+                || value.ends_with(['s', 'm', 'h', 'd', 'y'])
+        }
         _ if name.starts_with("<rv-") || name.starts_with("<nodeport-") => digits(value),
         _ if name.starts_with("<uid-") => value.len() == 36,
         _ if name.starts_with("<suffix-") => {
