@@ -35,6 +35,11 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
     if let [check @ ("healthz" | "livez" | "readyz"), rest @ ..] = segments.as_slice() {
         return health(api, call, check, rest);
     }
+    if path == "/metrics" {
+        let text = api.shared.metrics.render(api.store().revision().get());
+        let media = "text/plain; version=0.0.4; charset=utf-8";
+        return Ok(Reply::bytes(StatusCode::OK, media, text));
+    }
     if call.path.starts_with("//") {
         return Ok(not_found());
     }

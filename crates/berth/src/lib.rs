@@ -3,4 +3,5 @@
 pub mod cli;
 pub mod conformance;
 pub mod machine_source;
+pub mod server;
 pub mod terminal;
