@@ -6,8 +6,15 @@
 //! is a function of its arguments; other objects (quotas, limit ranges, priority classes) are
 //! admission's business.
 
+mod checks;
+mod kinds;
 pub mod meta;
 pub mod names;
+mod resource_names;
+
+pub(crate) use kinds::TEMPLATE_GENERATION;
+pub use kinds::{event, node, scale, service};
+pub mod pod;
 
 use serde_json::Value;
 
@@ -41,13 +48,13 @@ pub enum Part {
 
 /// Sets what a client left out and the API promises.
 pub fn set_defaults(resource: &Resource, object: &mut Value) {
-    let _ = (resource, object);
+    kinds::set_defaults(resource, object);
 }
 
 /// Clears what a client may not set on a new object and sets what the server does: generation,
 /// status.
 pub fn prepare_create(resource: &Resource, object: &mut Value, setting: &Setting<'_>) {
-    let _ = (resource, object, setting);
+    kinds::prepare_create(resource, object, setting);
 }
 
 /// Puts back what a request to `part` may not change, and counts the generation on where the
@@ -59,13 +66,12 @@ pub fn prepare_update(
     part: Part,
     setting: &Setting<'_>,
 ) {
-    let _ = (resource, object, old, part, setting);
+    kinds::prepare_update(resource, object, old, part, setting);
 }
 
 #[must_use]
 pub fn validate_create(resource: &Resource, object: &Value, setting: &Setting<'_>) -> Causes {
-    let _ = (resource, object, setting);
-    Causes::default()
+    kinds::validate_create(resource, object, setting).distinct()
 }
 
 #[must_use]
@@ -76,13 +82,11 @@ pub fn validate_update(
     part: Part,
     setting: &Setting<'_>,
 ) -> Causes {
-    let _ = (resource, object, old, part, setting);
-    Causes::default()
+    kinds::validate_update(resource, object, old, part, setting).distinct()
 }
 
 /// What a client should hear about an object that is accepted, in `Warning` headers.
 #[must_use]
 pub fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
-    let _ = (resource, object, old);
-    Vec::new()
+    kinds::warnings(resource, object, old)
 }

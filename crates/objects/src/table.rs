@@ -8,6 +8,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::catalog::Resource;
+use crate::rules::TEMPLATE_GENERATION;
 use crate::timestamp::Timestamp;
 
 mod age;
@@ -168,12 +169,23 @@ fn row(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> Value
 /// What `as=PartialObjectMetadata` gives: the metadata alone.
 #[must_use]
 pub fn partial_metadata(object: &Value, version: TableVersion) -> Value {
-    let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    let mut metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    drop_internal(&mut metadata);
     json!({
         "kind": "PartialObjectMetadata",
         "apiVersion": version.api_version(),
         "metadata": metadata,
     })
+}
+
+/// The number of a daemon set's template is an annotation in the whole object only.
+fn drop_internal(metadata: &mut Value) {
+    let Some(meta) = metadata.as_object_mut() else { return };
+    let annotations = meta.get_mut("annotations").and_then(Value::as_object_mut);
+    let Some(annotations) = annotations else { return };
+    if annotations.remove(TEMPLATE_GENERATION).is_some() && annotations.is_empty() {
+        meta.remove("annotations");
+    }
 }
 
 /// A pod that is done is marked, so that a client can leave it out.
