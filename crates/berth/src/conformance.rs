@@ -20,6 +20,7 @@ mod checkpoint;
 mod cpu_assign;
 mod cpu_static;
 mod cpuset;
+mod exchanges;
 mod fields;
 mod memory_static;
 mod quantity;
@@ -99,6 +100,8 @@ enum Verdict {
     Passed,
     Failed,
     DeliberatelyDifferent,
+    /// About something this program does not do; `quirk` says what.
+    NotServed,
 }
 
 #[derive(Debug)]
@@ -138,6 +141,11 @@ impl Report {
         self.count(Verdict::DeliberatelyDifferent)
     }
 
+    #[must_use]
+    pub fn not_served(&self) -> usize {
+        self.count(Verdict::NotServed)
+    }
+
     /// A table per kind, the differences if `show` is given (those of lines whose kind or id
     /// contains the word), and the closing line.
     #[must_use]
@@ -152,18 +160,24 @@ impl Report {
                 }
             }
         }
-        let mut kinds: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
+        let mut kinds: BTreeMap<&str, [usize; 4]> = BTreeMap::new();
         let mut quirks: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut missing: BTreeMap<&str, usize> = BTreeMap::new();
         for outcome in &self.outcomes {
             kinds.entry(&outcome.kind).or_default()[outcome.verdict as usize] += 1;
-            if let Some(quirk) = &outcome.quirk {
-                *quirks.entry(quirk).or_default() += 1;
+            match (&outcome.quirk, outcome.verdict) {
+                (Some(what), Verdict::NotServed) => *missing.entry(what).or_default() += 1,
+                (Some(quirk), _) => *quirks.entry(quirk).or_default() += 1,
+                (None, _) => {}
             }
         }
         let width = kinds.keys().map(|k| k.len()).max().unwrap_or(0).max("kind".len());
-        let _ = writeln!(text, "{:width$}  passed  failed  deliberately different", "kind");
-        for (kind, [passed, failed, different]) in kinds {
-            let _ = writeln!(text, "{kind:width$}  {passed:>6}  {failed:>6}  {different:>22}");
+        let _ = writeln!(text, "{:width$}  passed  failed  deliberately different  not served", "kind");
+        for (kind, [passed, failed, different, missing]) in kinds {
+            let _ = writeln!(
+                text,
+                "{kind:width$}  {passed:>6}  {failed:>6}  {different:>22}  {missing:>10}"
+            );
         }
         for file in &self.not_served {
             let _ = writeln!(text, "not served: {file}");
@@ -177,6 +191,10 @@ impl Report {
                 list.join(", ")
             );
         }
+        if !missing.is_empty() {
+            let list: Vec<_> = missing.iter().map(|(what, n)| format!("{what} {n}")).collect();
+            let _ = writeln!(text, "{} not served ({})", self.not_served(), list.join(", "));
+        }
         let _ = writeln!(text, "{} passed, {} failed", self.passed(), self.failed());
         text
     }
@@ -185,7 +203,7 @@ impl Report {
 impl Outcome {
     fn render(&self, text: &mut String) {
         let word = match self.verdict {
-            Verdict::Passed => return,
+            Verdict::Passed | Verdict::NotServed => return,
             Verdict::Failed => "FAILED",
             Verdict::DeliberatelyDifferent => "different on purpose",
         };
@@ -221,6 +239,10 @@ pub fn run_dir(dir: &Path) -> Result<Report> {
     }
     let mut report = Report::default();
     for (stem, path) in files {
+        if stem == "exchanges" {
+            report.outcomes.extend(exchanges::run(read_lines(&path)?)?);
+            continue;
+        }
         let Some((_, check)) = KINDS.iter().find(|(kind, _)| *kind == stem) else {
             report.not_served.push(stem);
             continue;

@@ -87,6 +87,24 @@ impl Resource {
         schema.find(&format!("{}.{}", self.package, self.kind))
     }
 
+    /// Whether DELETE answers with the object, and not with a Status.
+    #[must_use]
+    pub fn returns_deleted(&self) -> bool {
+        let plurals = ["pods", "resourcequotas", "serviceaccounts", "services"];
+        self.group.is_empty() && plurals.contains(&self.plural)
+    }
+
+    /// Group and version objects are kept in; events of both groups are the same objects. None for
+    /// what is answered and forgotten.
+    #[must_use]
+    pub fn stored_as(&self) -> Option<(&'static str, &'static str)> {
+        match (self.verbs.contains(&Verb::List), self.group) {
+            (false, _) => None,
+            (true, "events.k8s.io") => Some(("", "v1")),
+            (true, group) => Some((group, self.version)),
+        }
+    }
+
     #[must_use]
     pub fn subresource(&self, name: &str) -> Option<&'static Subresource> {
         self.subresources.iter().find(|subresource| subresource.name == name)
@@ -176,7 +194,8 @@ const fn review(group: &'static str, package: &'static str, of: Resource) -> Res
 const AUTHN: &str = "authentication.k8s.io";
 const AUTHZ: &str = "authorization.k8s.io";
 
-/// All resources, the core group first, each group's in the order of its names.
+/// All resources, each group's in the order of their names. The order of the groups is upstream's:
+/// where a bare name fits several, kubectl takes the first.
 #[rustfmt::skip] // A resource a few lines, not a field a line.
 pub const RESOURCES: &[Resource] = &[
     Resource { verbs: CREATE, ..core("Binding", "bindings", "binding", &[]) },
@@ -260,13 +279,13 @@ pub const RESOURCES: &[Resource] = &[
     },
     Resource {
         namespaced: false,
-        ..grouped("node.k8s.io", "io.k8s.api.node.v1", core("RuntimeClass", "runtimeclasses", "runtimeclass", &[]))
-    },
-    Resource {
-        namespaced: false,
         ..grouped("scheduling.k8s.io", "io.k8s.api.scheduling.v1", core("PriorityClass", "priorityclasses", "priorityclass", &["pc"]))
     },
     grouped("coordination.k8s.io", "io.k8s.api.coordination.v1", core("Lease", "leases", "lease", &[])),
+    Resource {
+        namespaced: false,
+        ..grouped("node.k8s.io", "io.k8s.api.node.v1", core("RuntimeClass", "runtimeclasses", "runtimeclass", &[]))
+    },
 ];
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Walking an object for validation: [`Cursor`] is a value and the way to it, [`Causes`] collects
+//! Walking an object for validation: [`Place`] is a value and the way to it, [`Causes`] collects
 //! what is wrong in the form API answers carry it.
 //!
 //! A cursor at an absent field is a cursor at `null`, so that a walk needs no `if let` per step.
@@ -9,13 +9,17 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
-/// A value in an object, and where it is.
+/// A value in an object, and where it is. The value outlives the way to it: what is read from a
+/// place can be kept after the place is gone.
 #[derive(Debug, Clone, Copy)]
-pub struct Cursor<'a> {
-    value: &'a Value,
-    parent: Option<&'a Cursor<'a>>,
-    step: Step<'a>,
+pub struct Place<'v, 'p> {
+    value: &'v Value,
+    parent: Option<&'p Place<'v, 'p>>,
+    step: Step<'p>,
 }
+
+/// A [`Place`] as functions take it.
+pub type Cursor<'a> = Place<'a, 'a>;
 
 #[derive(Debug, Clone, Copy)]
 enum Step<'a> {
@@ -26,61 +30,63 @@ enum Step<'a> {
 
 static NULL: Value = Value::Null;
 
-impl<'a> Cursor<'a> {
+impl<'v, 'p> Place<'v, 'p> {
     /// The top of an object, or of a part of one that is at `path` of it (may be empty).
     #[must_use]
-    pub fn top(value: &'a Value, path: &'a str) -> Cursor<'a> {
-        Cursor { value, parent: None, step: Step::Field(path) }
+    pub fn top(value: &'v Value, path: &'p str) -> Place<'v, 'p> {
+        Place { value, parent: None, step: Step::Field(path) }
     }
 
     #[must_use]
-    pub fn field(&'a self, name: &'a str) -> Cursor<'a> {
+    pub fn field<'c>(&'c self, name: &'c str) -> Place<'v, 'c> {
         let value = self.value.get(name).unwrap_or(&NULL);
-        Cursor { value, parent: Some(self), step: Step::Field(name) }
+        Place { value, parent: Some(self), step: Step::Field(name) }
     }
 
     /// The same value under a map key: `[key]`.
     #[must_use]
-    pub fn key(&'a self, key: &'a str) -> Cursor<'a> {
+    pub fn key<'c>(&'c self, key: &'c str) -> Place<'v, 'c> {
         let value = self.value.get(key).unwrap_or(&NULL);
-        Cursor { value, parent: Some(self), step: Step::Key(key) }
+        Place { value, parent: Some(self), step: Step::Key(key) }
     }
 
     #[must_use]
-    pub fn index(&'a self, index: usize) -> Cursor<'a> {
+    pub fn index<'c>(&'c self, index: usize) -> Place<'v, 'c> {
         let value = self.value.get(index).unwrap_or(&NULL);
-        Cursor { value, parent: Some(self), step: Step::Index(index) }
+        Place { value, parent: Some(self), step: Step::Index(index) }
     }
 
     /// The items of a list; none if it is no list.
-    pub fn items(&'a self) -> impl Iterator<Item = Cursor<'a>> {
+    pub fn items<'c>(&'c self) -> impl Iterator<Item = Place<'v, 'c>> {
         let items = self.value.as_array().map(Vec::as_slice).unwrap_or_default();
-        let cursor =
-            |(index, value)| Cursor { value, parent: Some(self), step: Step::Index(index) };
-        items.iter().enumerate().map(cursor)
+        let place = |(index, value)| Place { value, parent: Some(self), step: Step::Index(index) };
+        items.iter().enumerate().map(place)
     }
 
     /// The entries of a map, by key; none if it is no map.
-    pub fn entries(&'a self) -> impl Iterator<Item = (&'a str, Cursor<'a>)> {
+    pub fn entries<'c>(&'c self) -> impl Iterator<Item = (&'v str, Place<'v, 'c>)>
+    where
+        'v: 'c,
+    {
         self.value.as_object().into_iter().flatten().map(|(key, value)| {
-            (key.as_str(), Cursor { value, parent: Some(self), step: Step::Key(key) })
+            (key.as_str(), Place { value, parent: Some(self), step: Step::Key(key) })
         })
     }
 
     /// The same value under another name, where messages do not use the field's own.
     #[must_use]
-    pub fn called(self, name: &'a str) -> Cursor<'a> {
-        Cursor { step: Step::Field(name), ..self }
+    pub fn called(self, name: &'p str) -> Place<'v, 'p> {
+        Place { step: Step::Field(name), ..self }
     }
 
     /// Another value at this place.
     #[must_use]
-    pub fn at_value(self, value: &'a Value) -> Cursor<'a> {
-        Cursor { value, ..self }
+    pub fn at_value(self, value: &'v Value) -> Place<'v, 'p> {
+        Place { value, ..self }
     }
 
     #[must_use]
-    pub fn value(&self) -> &'a Value {
+    pub fn value(&self) -> &'v Value {
         self.value
     }
 
@@ -92,7 +98,7 @@ impl<'a> Cursor<'a> {
 
     /// The text; empty where there is none.
     #[must_use]
-    pub fn text(&self) -> &'a str {
+    pub fn text(&self) -> &'v str {
         self.value.as_str().unwrap_or_default()
     }
 
@@ -131,9 +137,9 @@ impl<'a> Cursor<'a> {
     pub fn path(&self) -> String {
         let mut chain = Vec::new();
         let mut at = Some(self);
-        while let Some(cursor) = at {
-            chain.push(cursor.step);
-            at = cursor.parent;
+        while let Some(place) = at {
+            chain.push(place.step);
+            at = place.parent;
         }
         let mut text = String::new();
         for step in chain.iter().rev() {

@@ -59,6 +59,7 @@ gates! {
     TopologyManagerPolicyOptions, "TopologyManagerPolicyOptions", Ga, true;
     WindowsCpuAndMemoryAffinity, "WindowsCPUAndMemoryAffinity", Alpha, false;
     WindowsHostNetwork, "WindowsHostNetwork", Deprecated, false;
+    WindowsHostProcessContainers, "WindowsHostProcessContainers", Beta, true;
     WindowsGracefulNodeShutdown, "WindowsGracefulNodeShutdown", Beta, true;
     InPlacePodVerticalScaling, "InPlacePodVerticalScaling", Ga, true;
     InPlacePodVerticalScalingExclusiveCpus,

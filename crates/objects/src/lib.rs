@@ -5,10 +5,13 @@
 
 pub mod catalog;
 pub mod cursor;
+pub mod discovery;
 pub mod duration;
 pub mod feature_gates;
 pub mod field;
 pub mod kubelet_config;
+pub mod openapi;
+pub mod patch;
 pub mod pod;
 pub mod quantity;
 pub mod resources;

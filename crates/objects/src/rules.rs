@@ -1,8 +1,8 @@
 //! What the API server does to an object between reading and storing it, kind by kind.
 //!
-//! In the order of a request: [`set_defaults`], [`prepare_create`] or [`prepare_update`] (fields
-//! a client may not set, status, generation), admission (elsewhere), [`validate_create`] or
-//! [`validate_update`], [`warnings`]. Objects are canonical values ([`crate::schema`]). Everything
+//! In the order of a request: [`set_defaults`], what admission puts in (elsewhere),
+//! [`prepare_create`] or [`prepare_update`] (fields a client may not set, status, generation),
+//! [`validate_create`] or [`validate_update`], [`warnings`], what admission refuses (elsewhere). Objects are canonical values ([`crate::schema`]). Everything
 //! is a function of its arguments; other objects (quotas, limit ranges, priority classes) are
 //! admission's business.
 
@@ -10,11 +10,12 @@ mod checks;
 mod kinds;
 pub mod meta;
 pub mod names;
+pub mod pod;
+pub mod pod_security;
 mod resource_names;
 
 pub(crate) use kinds::TEMPLATE_GENERATION;
 pub use kinds::{event, node, scale, service};
-pub mod pod;
 
 use serde_json::Value;
 
@@ -46,15 +47,27 @@ pub enum Part {
     Finalize,
 }
 
+/// Whether the resource is pods.
+fn is_pods(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.kind == "Pod"
+}
+
 /// Sets what a client left out and the API promises.
 pub fn set_defaults(resource: &Resource, object: &mut Value) {
-    kinds::set_defaults(resource, object);
+    match is_pods(resource) {
+        true => pod::set_defaults(object),
+        false => kinds::set_defaults(resource, object),
+    }
 }
 
 /// Clears what a client may not set on a new object and sets what the server does: generation,
 /// status.
 pub fn prepare_create(resource: &Resource, object: &mut Value, setting: &Setting<'_>) {
-    kinds::prepare_create(resource, object, setting);
+    meta::prepare_create(object);
+    match is_pods(resource) {
+        true => pod::prepare_create(object, setting),
+        false => kinds::prepare_create(resource, object, setting),
+    }
 }
 
 /// Puts back what a request to `part` may not change, and counts the generation on where the
@@ -66,12 +79,20 @@ pub fn prepare_update(
     part: Part,
     setting: &Setting<'_>,
 ) {
-    kinds::prepare_update(resource, object, old, part, setting);
+    meta::prepare_update(object, old);
+    match is_pods(resource) {
+        true => pod::prepare_update(object, old, part),
+        false => kinds::prepare_update(resource, object, old, part, setting),
+    }
 }
 
 #[must_use]
 pub fn validate_create(resource: &Resource, object: &Value, setting: &Setting<'_>) -> Causes {
-    kinds::validate_create(resource, object, setting).distinct()
+    let causes = match is_pods(resource) {
+        true => pod::validate_create(object, setting),
+        false => kinds::validate_create(resource, object, setting),
+    };
+    causes.distinct()
 }
 
 #[must_use]
@@ -82,11 +103,18 @@ pub fn validate_update(
     part: Part,
     setting: &Setting<'_>,
 ) -> Causes {
-    kinds::validate_update(resource, object, old, part, setting).distinct()
+    let causes = match is_pods(resource) {
+        true => pod::validate_update(object, old, part, setting),
+        false => kinds::validate_update(resource, object, old, part, setting),
+    };
+    causes.distinct()
 }
 
 /// What a client should hear about an object that is accepted, in `Warning` headers.
 #[must_use]
 pub fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
-    kinds::warnings(resource, object, old)
+    match is_pods(resource) {
+        true => pod::warnings(object, old),
+        false => kinds::warnings(resource, object, old),
+    }
 }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 pub mod decode;
 mod parse;
+pub mod syntax;
 
 pub use decode::{DecodeError, Decoded};
 pub use parse::SchemaError;

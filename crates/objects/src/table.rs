@@ -131,14 +131,14 @@ pub fn of_object(resource: &Resource, object: &Value, form: Form, now: Timestamp
 }
 
 fn table(resource: &Resource, meta: Value, rows: Vec<Value>, form: Form) -> Value {
-    let definitions = form.with_columns.then(|| columns(resource).iter().map(definition).collect());
-    json!({
-        "kind": "Table",
-        "apiVersion": form.version.api_version(),
-        "metadata": meta,
-        "columnDefinitions": definitions.map_or(Value::Null, Value::Array),
-        "rows": rows,
-    })
+    let definitions = if form.with_columns { column_definitions(resource) } else { Value::Null };
+    let mut table = Map::new();
+    table.insert("kind".to_owned(), "Table".into());
+    table.insert("apiVersion".to_owned(), form.version.api_version().into());
+    table.insert("metadata".to_owned(), meta);
+    table.insert("columnDefinitions".to_owned(), definitions.map_or(Value::Null, Value::Array));
+    table.insert("rows".to_owned(), Value::Array(rows));
+    Value::Object(table)
 }
 
 fn definition(column: &Column) -> Value {
@@ -151,7 +151,9 @@ fn definition(column: &Column) -> Value {
     })
 }
 
-fn row(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> Value {
+/// An object's row.
+#[must_use]
+pub fn row(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> Value {
     let carried = match form.include {
         IncludeObject::None => Value::Null,
         IncludeObject::Metadata => partial_metadata(object, form.version),

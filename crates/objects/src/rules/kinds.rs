@@ -89,7 +89,6 @@ pub(super) fn set_defaults(resource: &Resource, object: &mut Value) {
 }
 
 pub(super) fn prepare_create(resource: &Resource, object: &mut Value, setting: &Setting<'_>) {
-    meta::prepare_create(object);
     if has_status(resource) && resource.kind != "Node" {
         checks::set(object, "status", empty_status(resource));
     }
@@ -97,6 +96,7 @@ pub(super) fn prepare_create(resource: &Resource, object: &mut Value, setting: &
     if first && let Some(meta) = meta::metadata_mut(object) {
         meta.insert("generation".to_owned(), 1.into());
     }
+    workload::prepare_template(object);
     match (resource.group, resource.kind) {
         ("", "Namespace") => namespace::prepare_create(object),
         ("", "Node") => node::prepare_create(object, setting),
@@ -117,11 +117,13 @@ pub(super) fn prepare_update(
     part: Part,
     setting: &Setting<'_>,
 ) {
-    meta::prepare_update(object, old);
     if part == Part::Status {
         checks::keep(object, old, "spec");
     } else if has_status(resource) {
         checks::keep(object, old, "status");
+    }
+    if part == Part::Main {
+        workload::prepare_template(object);
     }
     match (resource.group, resource.kind) {
         ("", "Namespace") => namespace::prepare_update(object, old, part),

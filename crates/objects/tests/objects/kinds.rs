@@ -102,7 +102,7 @@ fn create(target: &Target<'_>, step: &Step, setting: &Setting<'_>) -> (Value, Ca
     let mut object = decoded(target.resource, step.request.body.clone());
     rules::set_defaults(target.resource, &mut object);
     let answer = &step.response.body["metadata"];
-    object["metadata"]["uid"] = answer.get("uid").cloned().unwrap_or_else(|| "<uid-1>".into());
+    object["metadata"]["uid"] = answer.get("uid").cloned().unwrap_or_else(|| "uid-1".into());
     for field in ["name", "resourceVersion", "creationTimestamp", "namespace"] {
         if let Some(value) = answer.get(field) {
             object["metadata"][field] = value.clone();
@@ -115,15 +115,14 @@ fn create(target: &Target<'_>, step: &Step, setting: &Setting<'_>) -> (Value, Ca
     }
     rules::prepare_create(target.resource, &mut object, setting);
     if target.resource.kind == "Service" {
-        allocate(&mut object, &step.response.body);
+        allocate(&mut object);
     }
     let causes = rules::validate_create(target.resource, &object, setting);
     (object, causes)
 }
 
-/// Gives a service the recorded addresses and ports.
-fn allocate(service: &mut Value, answer: &Value) {
-    let address = answer["spec"]["clusterIP"].as_str().unwrap_or("10.0.0.9");
+/// Gives a service some address and ports.
+fn allocate(service: &mut Value) {
     match service::wanted_address(service) {
         service::WantedAddress::None => service::set_address(service, None),
         service::WantedAddress::Any => service::set_address(service, Some("10.0.0.9")),
@@ -135,7 +134,6 @@ fn allocate(service: &mut Value, answer: &Value) {
     if service::needs_health_port(service) {
         service::set_health_port(service, 30_001);
     }
-    let _ = address;
 }
 
 fn update(

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::super::checks::{IMMUTABLE, default_text, unchanged};
+use super::super::checks::{IMMUTABLE, default, unchanged};
 use super::super::meta::validate_labels;
-use super::super::{names, resource_names};
+use super::super::{names, pod, resource_names};
 use crate::cursor::{Causes, Cursor, Shown};
 
 const SYSTEM_PREFIX: &str = "system-";
@@ -15,9 +15,7 @@ const SYSTEM: [(&str, i64); 2] =
 
 pub(super) fn set_priority_defaults(class: &mut Value) {
     if let Some(fields) = class.as_object_mut() {
-        if !fields.contains_key("preemptionPolicy") {
-            default_text(fields, "preemptionPolicy", "PreemptLowerPriority");
-        }
+        default(fields, "preemptionPolicy", "PreemptLowerPriority");
     }
 }
 
@@ -87,48 +85,13 @@ pub(super) fn validate_runtime(class: &Cursor<'_>, causes: &mut Causes) {
 }
 
 fn validate_tolerations(tolerations: &Cursor<'_>, causes: &mut Causes) {
-    for toleration in tolerations.items() {
-        validate_toleration(&toleration, causes);
-    }
+    pod::validate_tolerations(tolerations, causes);
     let mut seen: Vec<&Value> = Vec::new();
     for toleration in tolerations.items() {
         if seen.contains(&toleration.value()) {
             causes.duplicate_as(&toleration, shown_toleration(toleration.value()));
         }
         seen.push(toleration.value());
-    }
-}
-
-fn validate_toleration(toleration: &Cursor<'_>, causes: &mut Causes) {
-    let (key, operator) = (toleration.field("key"), toleration.field("operator"));
-    let (value, effect) = (toleration.field("value"), toleration.field("effect"));
-    if !key.text().is_empty() {
-        names::report(causes, &key, &names::label_key_problems(key.text()));
-    } else if operator.text() != "Exists" {
-        let detail = "operator must be Exists when `key` is empty, which means \"match all values \
-                      and all keys\"";
-        causes.invalid_as(&operator, operator.text(), detail);
-    }
-    if toleration.field("tolerationSeconds").is_set() && effect.text() != "NoExecute" {
-        let detail = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-        causes.invalid_as(&effect, effect.text(), detail);
-    }
-    match operator.text() {
-        "Equal" | "" => {
-            let problems = names::label_value_problems(value.text());
-            if !problems.is_empty() {
-                causes.invalid_as(&operator, value.text(), &problems.join(";"));
-            }
-        }
-        "Exists" if !value.text().is_empty() => {
-            let shown = shown_toleration(toleration.value());
-            causes.invalid_as(&operator, shown, "value must be empty when `operator` is 'Exists'");
-        }
-        "Exists" => {}
-        _ => causes.not_supported(&operator, &["Equal", "Exists"]),
-    }
-    if !matches!(effect.text(), "" | "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
-        causes.not_supported(&effect, &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
     }
 }
 

@@ -114,7 +114,10 @@ pub(super) fn validate(
     causes: &mut Causes,
 ) {
     let spec = job.field("spec");
-    validate_marks(job, causes);
+    let is_new = old_spec.is_null();
+    if is_new {
+        validate_marks(job, causes);
+    }
     validate_spec(&spec, old_spec, setting, causes);
     let selector = spec.field("selector");
     if !selector.is_set() {
@@ -129,7 +132,9 @@ pub(super) fn validate(
         let at = meta.field("labels");
         causes.invalid(&at, "`selector` does not match template `labels`");
     }
-    validate_host_names(job, causes);
+    if is_new {
+        validate_host_names(job, causes);
+    }
 }
 
 /// What [`prepare_create`] made is still as it was made.

@@ -25,7 +25,12 @@ const MILLI_LIMIT: i64 = i64::MAX / 1000;
 
 pub(super) fn set_defaults(range: &mut Value) {
     let limits = range.get_mut("spec").and_then(|spec| spec.get_mut("limits"));
-    for item in limits.and_then(Value::as_array_mut).into_iter().flatten() {
+    let Some(limits) = limits else { return };
+    // No limits are stored as none given.
+    if limits.as_array().is_some_and(Vec::is_empty) {
+        *limits = Value::Null;
+    }
+    for item in limits.as_array_mut().into_iter().flatten() {
         for list in LISTS {
             round_amounts(item.get_mut(list));
         }

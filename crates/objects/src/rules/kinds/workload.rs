@@ -7,7 +7,7 @@ use super::super::checks::{
     self, IMMUTABLE, at_most_all, default, default_text, is_same, is_some_of, non_negative,
     number_or_percent, part_mut, selects, shown_selector, unchanged,
 };
-use super::super::{Setting, meta, pod};
+use super::super::{Setting, meta, names, pod};
 use crate::catalog::Resource;
 use crate::cursor::{Causes, Cursor, Shown};
 
@@ -386,7 +386,44 @@ pub(super) fn validate_revision_change(
     unchanged(&revision.field("data"), &old.field("data"), causes);
 }
 
+/// Takes off a template what is not kept.
+pub(super) fn prepare_template(object: &mut Value) {
+    let template = object.get_mut("spec").and_then(|spec| spec.get_mut("template"));
+    if let Some(template) = template {
+        pod::drop_template_fields(template);
+    }
+}
+
 pub(super) fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
-    let _ = (resource, object, old);
-    Vec::new()
+    if old.is_some_and(|old| is_same(&old["spec"], &object["spec"])) {
+        return Vec::new();
+    }
+    let mut warnings = Vec::new();
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let problems = names::dns_label(name);
+    if old.is_none() && resource.kind != "DaemonSet" && !problems.is_empty() {
+        warnings.push(format!(
+            "metadata.name: this is used in Pod names and hostnames, which can result in \
+             surprising behavior; a DNS label is recommended: [{}]",
+            problems.join(" ")
+        ));
+    }
+    let spec = &object["spec"];
+    let number = |field: &str| spec[field].as_i64().unwrap_or(0);
+    if resource.kind == "Job"
+        && spec["completionMode"] == "Indexed"
+        && number("completions") > 100_000
+        && number("parallelism") > 10_000
+    {
+        warnings.push(
+            "In Indexed Jobs with a number of completions higher than 10^5 and a parallelism \
+             higher than 10^4, Kubernetes might not be able to track completedIndexes when a big \
+             number of indexes fail"
+                .to_owned(),
+        );
+    }
+    let top = Cursor::top(object, "");
+    let spec = top.field("spec");
+    warnings.extend(pod::template_warnings(&spec.field("template")));
+    warnings
 }

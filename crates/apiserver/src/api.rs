@@ -1,0 +1,255 @@
+//! The API as a function from calls to replies: [`Api`].
+//!
+//! The way of a request: who may ([`crate::identity`]), what it names ([`crate::route`]), the
+//! verb's handler, the reply in the form the client accepts. Connections, TLS and credentials are
+//! the listener's; in one process other loops call [`Api::handle`] without any.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use http::{Method, StatusCode};
+use objects::FeatureGates;
+use objects::catalog::Verb;
+use objects::rules::Setting;
+use objects::timestamp::Timestamp;
+use store::Store;
+
+use crate::accept::Wanted;
+use crate::credentials::{self, Signer, StaticToken};
+use crate::identity::{self, Attempt, NodeMay, User};
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use crate::request::{Call, Caller};
+use crate::route::{Place, Target};
+use crate::{delete, documents, parts, read, reviews, watch, write};
+
+/// What an API server is told at its start.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub gates: FeatureGates,
+    /// Whether privileged and host-process containers are allowed at all.
+    pub allow_privileged: bool,
+    /// The addresses services may have.
+    pub service_range: String,
+    /// Where clients reach the server, for discovery.
+    pub advertised: String,
+    /// Tokens that are good as long as the server runs.
+    pub tokens: Vec<StaticToken>,
+    /// What service accounts' tokens are signed with.
+    pub token_secret: Vec<u8>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            gates: FeatureGates::default(),
+            allow_privileged: true,
+            service_range: "10.0.0.0/24".to_owned(),
+            advertised: "127.0.0.1:6443".to_owned(),
+            tokens: Vec::new(),
+            token_secret: crate::random::secret().to_vec(),
+        }
+    }
+}
+
+/// The API over a store. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Api {
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) store: Store,
+    pub(crate) options: Options,
+    pub(crate) quota: crate::admission::QuotaLocks,
+    pub(crate) signer: Signer,
+}
+
+impl Api {
+    /// An API over the store, with the objects every cluster has.
+    pub async fn new(store: Store, options: Options) -> Result<Api, Refusal> {
+        let quota = crate::admission::QuotaLocks::default();
+        let signer = Signer::new(&options.token_secret);
+        let api = Api { shared: Arc::new(Shared { store, options, quota, signer }) };
+        crate::bootstrap::ensure(&api).await?;
+        Ok(api)
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
+    }
+
+    pub(crate) fn setting(&self) -> Setting<'_> {
+        let Options { gates, allow_privileged, .. } = &self.shared.options;
+        Setting { gates, allow_privileged: *allow_privileged, now: self.now() }
+    }
+
+    /// Whose a bearer token is.
+    #[must_use]
+    pub fn identify(&self, token: &str) -> Option<User> {
+        if let Some(user) = credentials::of_static(&self.shared.options.tokens, token) {
+            return Some(user.clone());
+        }
+        let claims = self.shared.signer.read(token, self.now())?;
+        let accounts = crate::parts::core("serviceaccounts").ok()?;
+        let key = crate::stored::key(accounts, &claims.namespace, &claims.name);
+        let account = crate::read::load(accounts, &self.store().get(&key).ok()??).ok()?;
+        (account["metadata"]["uid"] == claims.uid).then(|| credentials::account_user(&claims))
+    }
+
+    /// Answers one call.
+    pub async fn handle(&self, call: Call) -> Reply {
+        match self.answer(&call).await {
+            Ok(reply) => reply,
+            Err(refusal) => Reply::from(refusal),
+        }
+    }
+
+    async fn answer(&self, call: &Call) -> Result<Reply, Refusal> {
+        match call.caller {
+            Caller::Known(_) => {}
+            Caller::Nobody if identity::is_public(&call.path) => {}
+            Caller::Nobody | Caller::Pretender => return Err(Refusal::unauthorized()),
+        }
+        let Some(target) = Target::parse(&call.path) else {
+            return Err(Refusal::bad_request("the path is not valid"));
+        };
+        match target {
+            Target::Document(path) => {
+                let verb = call.method.as_str().to_ascii_lowercase();
+                self.authorize(call, &Attempt::Path { verb: &verb, path: &call.path })?;
+                documents::get(self, call, &path)
+            }
+            Target::UnknownResource { group, resource, namespace, name, .. } => {
+                let (resource, subresource) = resource.split_once('/').unwrap_or((&resource, ""));
+                let verb = request_verb(call, name.is_empty(), false);
+                self.authorize(
+                    call,
+                    &Attempt::Resource {
+                        verb,
+                        group: &group,
+                        resource,
+                        subresource,
+                        namespace: &namespace,
+                        name: &name,
+                    },
+                )?;
+                Err(Refusal::no_such_resource())
+            }
+            Target::Resource(place) => self.resource(call, &place).await,
+        }
+    }
+
+    /// Refuses what the caller's role does not cover.
+    fn authorize(&self, call: &Call, attempt: &Attempt<'_>) -> Result<(), Refusal> {
+        if call.caller == Caller::Nobody {
+            // Only what needs no credentials came this far.
+            return Ok(());
+        }
+        if identity::allows(call.user(), attempt) {
+            return Ok(());
+        }
+        Err(denied(call.user(), attempt))
+    }
+
+    async fn resource(&self, call: &Call, place: &Place) -> Result<Reply, Refusal> {
+        let part = place.subresource.map_or("", |subresource| subresource.name);
+        let verb = request_verb(call, place.name.is_empty(), place.old_watch);
+        let attempt =
+            Attempt::on(verb, place.resource, part, &place.namespace, &place.name);
+        self.authorize(call, &attempt)?;
+        if identity::node_may(call.user(), &attempt) == NodeMay::IfItsOwn {
+            crate::node_scope::check(self, call, place, verb)?;
+        }
+        let wanted = Wanted::of(call.header("accept"))?;
+        let verbs = place.subresource.map_or(place.resource.verbs, |s| s.verbs);
+        let has = |verb: Verb| verbs.contains(&verb);
+        let collection = place.name.is_empty();
+        match &call.method {
+            &Method::GET if verb == "watch" && has(Verb::Watch) => {
+                watch::watch(self, call, place, wanted)
+            }
+            &Method::GET if collection && has(Verb::List) => read::list(self, call, place, wanted),
+            &Method::GET if !collection && has(Verb::Get) => match part {
+                "" | "status" | "resize" | "ephemeralcontainers" => {
+                    read::get(self, call, place, wanted)
+                }
+                _ => parts::get(self, call, place, wanted),
+            },
+            &Method::POST if !part.is_empty() && has(Verb::Create) => {
+                parts::create(self, call, place, wanted).await
+            }
+            &Method::POST if collection && has(Verb::Create) => {
+                if place.resource.namespaced && place.namespace.is_empty() {
+                    return Err(Refusal::method_not_allowed());
+                }
+                match place.resource.verbs {
+                    [Verb::Create] => reviews::create(self, call, place).await,
+                    _ => write::create(self, call, place, wanted).await,
+                }
+            }
+            &Method::PUT if !collection && has(Verb::Update) => {
+                write::update(self, call, place, wanted).await
+            }
+            &Method::PATCH if !collection && has(Verb::Patch) => {
+                write::patch(self, call, place, wanted).await
+            }
+            &Method::DELETE if !collection && part.is_empty() && has(Verb::Delete) => {
+                delete::one(self, call, place, wanted).await
+            }
+            &Method::DELETE if collection && has(Verb::DeleteCollection) => {
+                if place.resource.namespaced && place.namespace.is_empty() {
+                    return Err(Refusal::method_not_allowed());
+                }
+                delete::collection(self, call, place, wanted).await
+            }
+            _ => Err(Refusal::method_not_allowed()),
+        }
+    }
+}
+
+/// The 403 for an attempt.
+pub(crate) fn denied(user: &User, attempt: &Attempt<'_>) -> Refusal {
+    let words = attempt.denied(user);
+    match *attempt {
+        Attempt::Path { .. } => {
+            let message = format!("forbidden: {words}");
+            Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message)
+                .with_details(serde_json::json!({}))
+        }
+        Attempt::Resource { group, resource, name, .. } => {
+            let qualified =
+                if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+            let named = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+            let message = format!("{qualified}{named} is forbidden: {words}");
+            let mut details = serde_json::Map::new();
+            for (key, value) in [("name", name), ("group", group), ("kind", resource)] {
+                if !value.is_empty() {
+                    details.insert(key.to_owned(), value.into());
+                }
+            }
+            Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message).with_details(details.into())
+        }
+    }
+}
+
+/// The verb of a request to a resource.
+fn request_verb(call: &Call, collection: bool, old_watch: bool) -> &'static str {
+    match &call.method {
+        &Method::GET | &Method::HEAD if old_watch || call.query.flag("watch") => "watch",
+        &Method::GET | &Method::HEAD if collection => "list",
+        &Method::GET | &Method::HEAD => "get",
+        &Method::POST => "create",
+        &Method::PUT => "update",
+        &Method::PATCH => "patch",
+        &Method::DELETE if collection => "deletecollection",
+        &Method::DELETE => "delete",
+        _ => "",
+    }
+}

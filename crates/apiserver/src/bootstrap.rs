@@ -1,0 +1,85 @@
+//! The objects every cluster has, made when the store is new.
+
+use http::{HeaderMap, Method};
+use objects::catalog;
+use serde_json::{Value, json};
+
+use crate::api::Api;
+use crate::identity::User;
+use crate::parts::core;
+use crate::refusal::Refusal;
+use crate::request::{Call, Caller, Query};
+use crate::route::Place;
+use crate::write::{self, WriteOptions};
+use crate::{read, stored};
+
+/// Namespaces that are always there and cannot be deleted, but for the last.
+pub(crate) const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+
+/// Makes what is missing.
+pub(crate) async fn ensure(api: &Api) -> Result<(), Refusal> {
+    let namespaces = core("namespaces")?;
+    for name in NAMESPACES {
+        let object = json!({"metadata": {"name": name}});
+        make(api, namespaces, "", object).await?;
+    }
+    let classes = [
+        ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
+        ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
+    ];
+    if let Some(priorities) = catalog::find("scheduling.k8s.io", "v1", "priorityclasses") {
+        for (name, value, description) in classes {
+            let object = json!({
+                "metadata": {"name": name}, "value": value, "description": description,
+            });
+            make(api, priorities, "", object).await?;
+        }
+    }
+    let service = json!({
+        "metadata": {
+            "name": "kubernetes", "namespace": "default",
+            "labels": {"component": "apiserver", "provider": "kubernetes"},
+        },
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": crate::services::first_address(&api.shared.options.service_range),
+            "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": 6443}],
+            "sessionAffinity": "None",
+        },
+    });
+    make(api, core("services")?, "default", service).await
+}
+
+async fn make(
+    api: &Api,
+    resource: &'static catalog::Resource,
+    namespace: &str,
+    mut object: Value,
+) -> Result<(), Refusal> {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let key = stored::key(resource, namespace, &name);
+    if api.store().get(&key).map_err(|error| read::read_failed(&error))?.is_some() {
+        return Ok(());
+    }
+    object["kind"] = Value::from(resource.kind);
+    object["apiVersion"] = Value::from(resource.api_version());
+    let object = stored::canonical(resource, object)
+        .map_err(|error| Refusal::internal(format!("{name}: {error}")))?;
+    let call = Call {
+        method: Method::POST,
+        path: String::new(),
+        query: Query::default(),
+        headers: HeaderMap::new(),
+        body: bytes::Bytes::new(),
+        caller: Caller::Known(User::internal("system:apiserver")),
+    };
+    let place = Place {
+        resource,
+        namespace: namespace.to_owned(),
+        name: String::new(),
+        subresource: None,
+        old_watch: false,
+    };
+    let options = WriteOptions { dry_run: false, manager: "kube-apiserver".to_owned() };
+    write::create_object(api, &call, &place, object, &options).await.map(|_| ())
+}

@@ -1,0 +1,106 @@
+//! Where a list goes on: the `continue` token. Upstream's form, so that what clients and people
+//! know of it stays true.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+
+use crate::refusal::Refusal;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Continuation {
+    /// The snapshot to go on with; none for "whatever is newest".
+    pub(crate) revision: Option<u64>,
+    /// The part of the last key behind the collection's prefix.
+    pub(crate) after: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Token {
+    #[serde(default)]
+    v: String,
+    #[serde(default)]
+    rv: i64,
+    #[serde(default)]
+    start: String,
+}
+
+const VERSION: &str = "meta.k8s.io/v1";
+
+impl Continuation {
+    /// The token for going on behind `after`.
+    pub(crate) fn token(revision: u64, after: &str) -> String {
+        let rv = i64::try_from(revision).unwrap_or(i64::MAX);
+        encode(&Token { v: VERSION.to_owned(), rv, start: format!("{after}\0") })
+    }
+
+    pub(crate) fn parse(text: &str) -> Result<Continuation, Refusal> {
+        let bad = |what: String| {
+            Refusal::bad_request(format!("invalid continue token: continue key is not valid: {what}"))
+        };
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| bad(error.to_string()))?;
+        let token: Token =
+            serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
+        if token.v != VERSION {
+            let what = format!("server does not recognize this encoded version {}", token.v);
+            return Err(bad(what));
+        }
+        if token.rv == 0 {
+            let what = format!("incorrect encoded start resourceVersion (version {VERSION})");
+            return Err(bad(what));
+        }
+        if token.start.is_empty() {
+            return Err(bad(format!("encoded start key empty (version {VERSION})")));
+        }
+        let escapes = token.start.split('/').any(|segment| segment == "..");
+        if escapes || token.start.starts_with('/') {
+            return Err(bad(token.start));
+        }
+        // `c1\0` is the first key behind `c1`.
+        let after = token.start.strip_suffix('\0').unwrap_or(&token.start).to_owned();
+        Ok(Continuation { revision: u64::try_from(token.rv).ok(), after })
+    }
+
+    /// The answer when the snapshot is gone, with a token that goes on regardless.
+    pub(crate) fn expired(&self) -> Refusal {
+        let mut refusal = Refusal::expired(
+            "The provided continue parameter is too old to display a consistent list result. You \
+             can start a new list without the continue parameter, or use the continue token in \
+             this response to retrieve the remainder of the results. Continuing with the provided \
+             token results in an inconsistent list - objects that were created, modified, or \
+             deleted between the time the first chunk was returned and now may show up in the \
+             list.",
+        );
+        refusal.metadata = Some(serde_json::json!({
+            "continue": encode(&Token {
+                v: VERSION.to_owned(),
+                rv: -1,
+                start: format!("{}\0", self.after),
+            }),
+        }));
+        refusal
+    }
+}
+
+fn encode(token: &Token) -> String {
+    // A structure of two texts and a number always has a JSON form.
+    URL_SAFE_NO_PAD.encode(serde_json::to_vec(token).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_come_back_and_bad_ones_are_refused() {
+        let token = Continuation::token(7, "ns/c1");
+        let parsed = Continuation::parse(&token).unwrap();
+        assert_eq!(parsed, Continuation { revision: Some(7), after: "ns/c1".to_owned() });
+        let going_on = parsed.expired().metadata.unwrap()["continue"].as_str().unwrap().to_owned();
+        let anyway = Continuation::parse(&going_on).unwrap();
+        assert_eq!(anyway, Continuation { revision: None, after: "ns/c1".to_owned() });
+        for bad in ["", "!", "e30", &encode(&Token { v: VERSION.into(), rv: 2, start: "../x".into() })] {
+            assert!(Continuation::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,497 @@
+//! Deleting: at once, after a grace period, or when the last finalizer is gone.
+//!
+//! ```text
+//!            grace 0, no finalizers
+//!   stored ───────────────────────────────────────────► gone
+//!      │ grace > 0 or finalizers                           ▲
+//!      ▼                                                   │ last finalizer removed and grace 0,
+//!   deletionTimestamp set ─────────────────────────────────┘ or a second delete with grace 0
+//! ```
+
+use http::StatusCode;
+use objects::catalog::Resource;
+use objects::cursor::Causes;
+use objects::schema::Schema;
+use serde_json::{Map, Value, json};
+use store::{Entry, Outcome, Transaction};
+
+use crate::accept::Wanted;
+use crate::api::Api;
+use crate::read;
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use crate::request::Call;
+use crate::route::Place;
+use crate::select::Selection;
+use crate::stored;
+
+/// The finalizers the garbage collector answers to.
+pub(crate) const ORPHAN: &str = "orphan";
+pub(crate) const FOREGROUND: &str = "foregroundDeletion";
+
+/// How a deletion is meant.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct DeleteOptions {
+    pub(crate) grace: Option<i64>,
+    pub(crate) policy: Option<Policy>,
+    pub(crate) uid: Option<String>,
+    pub(crate) resource_version: Option<String>,
+    pub(crate) dry_run: bool,
+}
+
+/// What becomes of the objects that this one owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Policy {
+    Background,
+    Foreground,
+    Orphan,
+}
+
+impl DeleteOptions {
+    /// From the body, or from the query if there is none.
+    pub(crate) fn of(call: &Call) -> Result<DeleteOptions, Refusal> {
+        if call.body.iter().all(u8::is_ascii_whitespace) {
+            return DeleteOptions::from_query(call);
+        }
+        let schema = Schema::served();
+        let id = schema.find("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions");
+        let id = id.ok_or_else(|| Refusal::internal("the schema has no DeleteOptions"))?;
+        let decoded = schema
+            .decode(id, &call.body)
+            .map_err(|error| Refusal::bad_request(format!("couldn't get version/kind; json parse error: {error}")))?;
+        let mut options = DeleteOptions::from_value(&decoded.value)?;
+        options.dry_run |= call.query.text("dryRun") == "All";
+        Ok(options)
+    }
+
+    fn from_query(call: &Call) -> Result<DeleteOptions, Refusal> {
+        let mut value = Map::new();
+        if let Some(grace) = call.query.int("gracePeriodSeconds")? {
+            value.insert("gracePeriodSeconds".to_owned(), Value::from(grace));
+        }
+        let policy = call.query.text("propagationPolicy");
+        if !policy.is_empty() {
+            value.insert("propagationPolicy".to_owned(), Value::from(policy));
+        }
+        if call.query.get("orphanDependents").is_some() {
+            let orphan = call.query.flag("orphanDependents");
+            value.insert("orphanDependents".to_owned(), Value::from(orphan));
+        }
+        let dry_run: Vec<&str> = call.query.all("dryRun").filter(|v| !v.is_empty()).collect();
+        if !dry_run.is_empty() {
+            value.insert("dryRun".to_owned(), json!(dry_run));
+        }
+        DeleteOptions::from_value(&Value::Object(value))
+    }
+
+    pub(crate) fn from_value(value: &Value) -> Result<DeleteOptions, Refusal> {
+        let mut causes = Causes::default();
+        let policy = match value["propagationPolicy"].as_str() {
+            None => None,
+            Some("Background") => Some(Policy::Background),
+            Some("Foreground") => Some(Policy::Foreground),
+            Some("Orphan") => Some(Policy::Orphan),
+            Some(other) => {
+                let message = format!(
+                    "Unsupported value: {other:?}: supported values: \"Foreground\", \
+                     \"Background\", \"Orphan\", \"nil\""
+                );
+                causes.add("FieldValueNotSupported", "propagationPolicy", message);
+                None
+            }
+        };
+        let orphan = value["orphanDependents"].as_bool();
+        if let (Some(_), Some(given)) = (orphan, value["propagationPolicy"].as_str()) {
+            let message = format!(
+                "Invalid value: {given:?}: orphanDependents and deletionPropagation cannot be \
+                 both set"
+            );
+            causes.add("FieldValueInvalid", "propagationPolicy", message);
+        }
+        let dry_run = value["dryRun"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if dry_run.iter().any(|value| value != "All") {
+            let message = format!(
+                "Unsupported value: {}: supported values: \"All\"",
+                Value::from(dry_run.to_vec())
+            );
+            causes.add("FieldValueNotSupported", "dryRun", message);
+        }
+        if !causes.is_empty() {
+            return Err(Refusal::invalid_kind("meta.k8s.io", "DeleteOptions", "", &causes));
+        }
+        let policy = policy.or(match orphan {
+            Some(true) => Some(Policy::Orphan),
+            Some(false) => Some(Policy::Background),
+            None => None,
+        });
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        Ok(DeleteOptions {
+            grace: value["gracePeriodSeconds"].as_i64(),
+            policy,
+            uid: text(&value["preconditions"]["uid"]),
+            resource_version: text(&value["preconditions"]["resourceVersion"]),
+            dry_run: !dry_run.is_empty(),
+        })
+    }
+}
+
+/// What a deletion did.
+pub(crate) enum Deleted {
+    /// It is gone; this is the last of it.
+    Gone(Value),
+    /// It goes when its time or its finalizers are over.
+    Going(Value),
+}
+
+pub(crate) async fn one(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+) -> Result<Reply, Refusal> {
+    let options = DeleteOptions::of(call)?;
+    let warnings = job_warning(place.resource, &options);
+    let deleted = delete(api, place, &options).await?;
+    let reply = match deleted {
+        Deleted::Gone(object) if !returns_object(place.resource) => {
+            let mut details = Map::new();
+            details.insert("name".to_owned(), Value::from(place.name.as_str()));
+            if !place.resource.group.is_empty() {
+                details.insert("group".to_owned(), Value::from(place.resource.group));
+            }
+            details.insert("kind".to_owned(), Value::from(place.resource.plural));
+            details.insert("uid".to_owned(), object["metadata"]["uid"].clone());
+            let status = json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+                "details": details,
+            });
+            read::encoded(&status, StatusCode::OK, wanted)
+        }
+        Deleted::Gone(object) | Deleted::Going(object) => {
+            let shown = read::view(place.resource, object);
+            read::object_reply(api, place.resource, &shown, StatusCode::OK, wanted, call)?
+        }
+    };
+    Ok(reply.with_warnings(warnings))
+}
+
+fn job_warning(resource: &Resource, options: &DeleteOptions) -> Vec<String> {
+    if resource.plural == "jobs" && options.policy.is_none() {
+        let text = "child pods are preserved by default when jobs are deleted; set \
+                    propagationPolicy=Background to remove them or set propagationPolicy=Orphan to \
+                    suppress this warning";
+        return vec![text.to_owned()];
+    }
+    Vec::new()
+}
+
+/// Kinds whose deletion is answered with the object.
+fn returns_object(resource: &Resource) -> bool {
+    matches!(
+        resource.plural,
+        "pods" | "services" | "serviceaccounts" | "resourcequotas"
+    )
+}
+
+/// Deletes an object, or marks it.
+pub(crate) async fn delete(
+    api: &Api,
+    place: &Place,
+    options: &DeleteOptions,
+) -> Result<Deleted, Refusal> {
+    let resource = crate::write::stored_resource(place.resource);
+    loop {
+        let entry = read::find(api, place)?;
+        let object = read::load(resource, &entry)?;
+        check_preconditions(place, options, &object)?;
+        crate::admission::check_delete(place, &object)?;
+        if let Some(deleted) = attempt(api, place, resource, options, &entry, object).await? {
+            return Ok(deleted);
+        }
+    }
+}
+
+/// One attempt; `None` if somebody else was faster.
+async fn attempt(
+    api: &Api,
+    place: &Place,
+    resource: &'static Resource,
+    options: &DeleteOptions,
+    entry: &Entry,
+    object: Value,
+) -> Result<Option<Deleted>, Refusal> {
+    let marked = match mark(api, resource, options, &object) {
+        Marked::AsItIs => return Ok(Some(Deleted::Going(object))),
+        Marked::Changed(marked) => marked,
+        Marked::Nothing => object.clone(),
+    };
+    let ends = ends_here(resource, &marked) || !has_deadline(resource, &marked);
+    if options.dry_run {
+        return Ok(Some(if ends { Deleted::Gone(object) } else { Deleted::Going(marked) }));
+    }
+    let key = stored::key(resource, &place.namespace, &place.name);
+    let mut entry_at = entry.modified;
+    let bound = !marked["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
+    let mut last = object;
+    if !ends || (resource.plural == "pods" && bound) {
+        // A bound pod that ends at once is still seen ending: its agent learns of the grace.
+        let transaction =
+            Transaction::new().expect_modified_at(key.as_str(), entry_at).put(key.as_str(), stored::encode(&marked));
+        match commit(api, transaction).await? {
+            Outcome::Committed { revision } => {
+                entry_at = revision;
+                last = marked;
+                last["metadata"]["resourceVersion"] = Value::from(revision.to_string());
+                if !ends {
+                    return Ok(Some(Deleted::Going(last)));
+                }
+            }
+            Outcome::Conflict { .. } => return Ok(None),
+        }
+    }
+    let transaction = Transaction::new().expect_modified_at(key.as_str(), entry_at).delete(key.as_str());
+    match commit(api, transaction).await? {
+        Outcome::Committed { .. } => Ok(Some(Deleted::Gone(last))),
+        Outcome::Conflict { .. } => Ok(None),
+    }
+}
+
+async fn commit(api: &Api, transaction: Transaction) -> Result<Outcome, Refusal> {
+    let done = api.store().commit(transaction).await;
+    done.map_err(|error| Refusal::internal(error.to_string()))
+}
+
+fn check_preconditions(
+    place: &Place,
+    options: &DeleteOptions,
+    object: &Value,
+) -> Result<(), Refusal> {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    let conflict = |why: String| {
+        let message = format!(
+            "Operation cannot be fulfilled on {} {:?}: {why}",
+            place.resource.kind, place.name
+        );
+        let refusal = Refusal::new(StatusCode::CONFLICT, "Conflict", message);
+        refusal.with_details(json!({"name": place.name, "kind": place.resource.kind}))
+    };
+    if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != text("uid")) {
+        return Err(conflict(format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object \
+             might have been deleted and then recreated",
+            text("uid")
+        )));
+    }
+    let version = text("resourceVersion");
+    if let Some(asked) = options.resource_version.as_deref().filter(|asked| *asked != version) {
+        return Err(conflict(format!(
+            "the ResourceVersion in the precondition ({asked}) does not match the ResourceVersion \
+             in record ({version}). The object might have been modified"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether nothing keeps a marked object any more.
+pub(crate) fn ends_here(resource: &Resource, object: &Value) -> bool {
+    let metadata = &object["metadata"];
+    let kept = !is_empty(&metadata["finalizers"])
+        || (resource.plural == "namespaces" && !is_empty(&object["spec"]["finalizers"]));
+    metadata["deletionTimestamp"].is_string()
+        && !kept
+        && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
+}
+
+/// Whether the object was marked for later.
+fn has_deadline(_: &Resource, object: &Value) -> bool {
+    object["metadata"]["deletionTimestamp"].is_string()
+}
+
+fn is_empty(list: &Value) -> bool {
+    list.as_array().is_none_or(Vec::is_empty)
+}
+
+enum Marked {
+    /// It can go at once, unmarked.
+    Nothing,
+    /// It is going already and this request changes nothing about it.
+    AsItIs,
+    Changed(Value),
+}
+
+/// Marks an object as going, if it cannot go at once.
+fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value) -> Marked {
+    let now = api.now();
+    let metadata = &object["metadata"];
+    let grace = grace(resource, options, object);
+    let finalizers = finalizers_after(resource, options, object);
+    let namespace_kept =
+        resource.plural == "namespaces" && !is_empty(&object["spec"]["finalizers"]);
+    let kept = !finalizers.is_empty() || namespace_kept;
+    let graceful = resource.plural == "pods";
+    if metadata["deletionTimestamp"].is_string() {
+        let current = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+        let shorter = graceful && grace < current;
+        let same_finalizers = list_of(&metadata["finalizers"]) == finalizers;
+        if !shorter && (kept || current > 0) && same_finalizers {
+            return Marked::AsItIs;
+        }
+        let mut marked = object.clone();
+        if shorter {
+            let asked = object["metadata"]["deletionTimestamp"].as_str().unwrap_or_default();
+            let start = objects::timestamp::Timestamp::parse(asked)
+                .map_or(now, |deadline| deadline.plus_seconds(-current));
+            marked["metadata"]["deletionTimestamp"] =
+                Value::from(start.plus_seconds(grace).to_seconds_text());
+            marked["metadata"]["deletionGracePeriodSeconds"] = Value::from(grace);
+            count_generation(&mut marked);
+        }
+        set_finalizers(&mut marked, finalizers);
+        return Marked::Changed(marked);
+    }
+    if grace == 0 && !kept && !graceful {
+        return Marked::Nothing;
+    }
+    let mut marked = object.clone();
+    marked["metadata"]["deletionTimestamp"] = Value::from(now.plus_seconds(grace).to_seconds_text());
+    if resource.plural != "namespaces" {
+        marked["metadata"]["deletionGracePeriodSeconds"] = Value::from(grace);
+    } else {
+        marked["status"]["phase"] = Value::from("Terminating");
+    }
+    count_generation(&mut marked);
+    set_finalizers(&mut marked, finalizers);
+    Marked::Changed(marked)
+}
+
+fn count_generation(object: &mut Value) {
+    if let Some(generation) = object["metadata"]["generation"].as_i64().filter(|g| *g > 0) {
+        object["metadata"]["generation"] = Value::from(generation + 1);
+    }
+}
+
+fn list_of(list: &Value) -> Vec<String> {
+    let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn set_finalizers(object: &mut Value, finalizers: Vec<String>) {
+    if let Value::Object(metadata) = &mut object["metadata"] {
+        if finalizers.is_empty() {
+            metadata.remove("finalizers");
+        } else {
+            metadata.insert("finalizers".to_owned(), json!(finalizers));
+        }
+    }
+}
+
+/// The finalizers an object has once it is marked: what becomes of its dependents is the garbage
+/// collector's to carry out.
+fn finalizers_after(resource: &Resource, options: &DeleteOptions, object: &Value) -> Vec<String> {
+    let mut finalizers = list_of(&object["metadata"]["finalizers"]);
+    let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
+    let policy = options.policy.or_else(|| {
+        if has(ORPHAN) {
+            Some(Policy::Orphan)
+        } else if has(FOREGROUND) {
+            Some(Policy::Foreground)
+        } else if resource.plural == "jobs" {
+            Some(Policy::Orphan)
+        } else {
+            None
+        }
+    });
+    let wanted = match policy {
+        Some(Policy::Orphan) => Some(ORPHAN),
+        Some(Policy::Foreground) => Some(FOREGROUND),
+        Some(Policy::Background) | None => None,
+    };
+    if policy.is_some() {
+        finalizers.retain(|finalizer| finalizer != ORPHAN && finalizer != FOREGROUND);
+    }
+    finalizers.extend(wanted.map(str::to_owned));
+    finalizers
+}
+
+/// How long a pod may take to end, in seconds; other kinds end at once.
+fn grace(resource: &Resource, options: &DeleteOptions, object: &Value) -> i64 {
+    if resource.plural != "pods" {
+        return 0;
+    }
+    let finished = matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let bound = !object["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
+    if finished || !bound {
+        return 0;
+    }
+    let spec = object["spec"]["terminationGracePeriodSeconds"].as_i64();
+    match options.grace.or(spec).unwrap_or(30) {
+        negative if negative < 0 => 1,
+        grace => grace,
+    }
+}
+
+/// Deletes what a selection names; gives the list of what it was.
+pub(crate) async fn collection(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+) -> Result<Reply, Refusal> {
+    let options = DeleteOptions::of(call)?;
+    let selection = Selection::of(call, place)?;
+    let limit = call.query.int("limit")?.filter(|limit| *limit > 0);
+    let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let snapshot = api.store().snapshot(None).map_err(|error| read::read_failed(&error))?;
+    let prefix = stored::prefix(place.resource, &place.namespace);
+    let mut items = Vec::new();
+    let mut going_on = None;
+    for entry in snapshot.range(&prefix, None) {
+        let entry = entry.map_err(|error| read::broken(&error))?;
+        if !selection.matches_bytes(place.resource, &entry)? {
+            continue;
+        }
+        if items.len() >= limit {
+            going_on = Some(());
+            break;
+        }
+        items.push((entry.key.to_string(), read::load(place.resource, &entry)?));
+    }
+    for (_, object) in &items {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let one = Place { name: name.to_owned(), ..place.clone() };
+        match delete(api, &one, &options).await {
+            Ok(_) => {}
+            // Somebody else deleted it first, which is what was wanted.
+            Err(refusal) if refusal.code == StatusCode::NOT_FOUND => {}
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    let mut metadata = json!({"resourceVersion": snapshot.revision().to_string()});
+    if let (Some(()), Some((last, _))) = (going_on, items.last()) {
+        let after = last.strip_prefix(&prefix).unwrap_or(last);
+        let token = crate::continuation::Continuation::token(snapshot.revision().get(), after);
+        metadata["continue"] = Value::from(token);
+        if selection.is_everything() {
+            let remaining = snapshot.count(&prefix, Some(last));
+            metadata["remainingItemCount"] = Value::from(remaining);
+        }
+    }
+    let items: Vec<Value> = items
+        .into_iter()
+        .map(|(_, object)| {
+            let mut object = read::view(place.resource, object);
+            if let Value::Object(fields) = &mut object {
+                fields.remove("kind");
+                fields.remove("apiVersion");
+            }
+            object
+        })
+        .collect();
+    let list = json!({
+        "kind": format!("{}List", place.resource.kind),
+        "apiVersion": place.resource.api_version(),
+        "metadata": metadata,
+        "items": items,
+    });
+    Ok(read::encoded(&list, StatusCode::OK, wanted))
+}

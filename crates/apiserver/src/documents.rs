@@ -1,0 +1,261 @@
+//! Documents: discovery, OpenAPI, version and health.
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use http::header::{HeaderValue, LOCATION};
+use http::{Method, StatusCode};
+use objects::catalog::RESOURCES;
+use objects::discovery;
+use objects::openapi::{Document, OpenApi, V2_PROTOBUF, V2_PROTOBUF_ANSWER};
+use objects::schema::Schema;
+use serde_json::{Value, json};
+
+use crate::api::Api;
+use crate::refusal::Refusal;
+use crate::reply::{JSON, Reply, TEXT};
+use crate::request::Call;
+
+/// The version of the API we keep to.
+const MAJOR: &str = "1";
+const MINOR: &str = "37";
+
+/// Rendered when first asked for: few clients do, and not at the start.
+static OPENAPI: LazyLock<OpenApi> =
+    LazyLock::new(|| OpenApi::render(Schema::served(), RESOURCES, &git_version()));
+
+/// `v1.37.0+berth-0.1.0`.
+#[must_use]
+pub fn git_version() -> String {
+    format!("v{MAJOR}.{MINOR}.0+berth-{}", env!("CARGO_PKG_VERSION"))
+}
+
+pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> {
+    let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    if let [check @ ("healthz" | "livez" | "readyz"), rest @ ..] = segments.as_slice() {
+        return health(api, call, check, rest);
+    }
+    if call.path.starts_with("//") {
+        return Ok(not_found());
+    }
+    let known = matches!(
+        segments.as_slice(),
+        ["api" | "apis" | "version" | "openapi", ..] | [""]
+    );
+    if !known {
+        return Ok(not_found());
+    }
+    if call.method != Method::GET {
+        return Err(Refusal::method_not_allowed());
+    }
+    match segments.as_slice() {
+        [""] => Ok(Reply::json(StatusCode::OK, &json!({"paths": paths()}))),
+        ["version"] => Ok(Reply::json(StatusCode::OK, &version())),
+        ["api"] | ["api", ""] => aggregated(call, discovery::aggregated_core).unwrap_or_else(|| {
+            let address = &api.shared.options.advertised;
+            ok(&discovery::core_versions(RESOURCES, address))
+        }),
+        ["apis"] | ["apis", ""] => {
+            aggregated(call, discovery::aggregated).unwrap_or_else(|| ok(&discovery::groups(RESOURCES)))
+        }
+        ["api", version] => discovery::resources(RESOURCES, "", version)
+            .map_or_else(|| Err(Refusal::no_such_resource()), |list| ok(&list)),
+        ["apis", group] => match discovery::group(RESOURCES, group) {
+            Some(group) => ok(&group),
+            None => Ok(not_found()),
+        },
+        ["apis", group, version, ..] => {
+            if let Some(list) = discovery::resources(RESOURCES, group, version) {
+                return ok(&list);
+            }
+            match discovery::group(RESOURCES, group) {
+                Some(_) => Err(Refusal::no_such_resource()),
+                None => Ok(not_found()),
+            }
+        }
+        ["openapi", "v2"] => Ok(openapi_v2(call)),
+        ["openapi", "v3"] => {
+            Ok(Reply::bytes(StatusCode::OK, TEXT, OPENAPI.v3_index.body.clone()))
+        }
+        ["openapi", "v3", rest @ ..] => Ok(openapi_v3(call, &rest.join("/"))),
+        ["api", ..] => Err(Refusal::no_such_resource()),
+        _ => Ok(not_found()),
+    }
+}
+
+fn ok(value: &Value) -> Result<Reply, Refusal> {
+    Ok(Reply::json(StatusCode::OK, value))
+}
+
+fn not_found() -> Reply {
+    Reply::text(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
+/// Discovery in one document, if the client asks for it.
+fn aggregated(
+    call: &Call,
+    render: fn(&[objects::catalog::Resource]) -> Value,
+) -> Option<Result<Reply, Refusal>> {
+    let wanted = call.header("accept").split(',').map(str::trim).any(|alternative| {
+        alternative.contains("g=apidiscovery.k8s.io")
+            && alternative.contains("v=v2;")
+            && alternative.contains("as=APIGroupDiscoveryList")
+            || alternative == discovery::AGGREGATED
+    });
+    if !wanted {
+        return None;
+    }
+    let body = render(RESOURCES).to_string();
+    let etag = format!("\"{:016X}\"", fnv(body.as_bytes()));
+    let mut reply = if call.header("if-none-match") == etag {
+        Reply::bytes(StatusCode::NOT_MODIFIED, "", "")
+    } else {
+        Reply::bytes(StatusCode::OK, discovery::AGGREGATED, body)
+    };
+    set(&mut reply, "etag", &etag);
+    set(&mut reply, "vary", "Accept");
+    set(&mut reply, "cache-control", "public");
+    Some(Ok(reply))
+}
+
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn set(reply: &mut Reply, name: &'static str, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        reply.headers.insert(name, value);
+    }
+}
+
+fn openapi_v2(call: &Call) -> Reply {
+    let protobuf = call.header("accept").split(',').any(|alternative| {
+        alternative.trim().starts_with(V2_PROTOBUF) || alternative.trim().starts_with(V2_PROTOBUF_ANSWER)
+    });
+    let (document, media) = match protobuf {
+        true => (&OPENAPI.v2_protobuf, V2_PROTOBUF_ANSWER),
+        false => (&OPENAPI.v2, JSON),
+    };
+    let mut reply = cached(call, document, media);
+    set(&mut reply, "vary", "Accept-Encoding");
+    reply
+}
+
+fn openapi_v3(call: &Call, key: &str) -> Reply {
+    let Some(document) = OPENAPI.v3.get(key) else {
+        return Reply::bytes(StatusCode::NOT_FOUND, "", "");
+    };
+    let mut reply = match call.query.text("hash") {
+        "" => cached(call, document, JSON),
+        hash if hash == document.hash => {
+            let mut reply = cached(call, document, JSON);
+            set(&mut reply, "cache-control", "public, immutable");
+            reply
+        }
+        _ => {
+            let mut reply = Reply::bytes(StatusCode::MOVED_PERMANENTLY, JSON, "");
+            let place = format!("/openapi/v3/{key}?hash={}", document.hash);
+            if let Ok(place) = HeaderValue::from_str(&place) {
+                reply.headers.insert(LOCATION, place);
+            }
+            set(&mut reply, "etag", &format!("\"{}\"", document.hash));
+            reply
+        }
+    };
+    set(&mut reply, "vary", "Accept");
+    reply
+}
+
+/// A document, or word that the client's copy is still good.
+fn cached(call: &Call, document: &Document, media: &'static str) -> Reply {
+    let etag = format!("\"{}\"", document.hash);
+    let mut reply = match call.header("if-none-match") == etag {
+        true => Reply::bytes(StatusCode::NOT_MODIFIED, "", ""),
+        false => Reply::bytes(StatusCode::OK, media, document.body.clone()),
+    };
+    set(&mut reply, "etag", &etag);
+    reply
+}
+
+/// The paths there are, for people who look at `/`.
+fn paths() -> Vec<String> {
+    let mut paths: Vec<String> = ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+        .map(str::to_owned)
+        .into();
+    for resource in RESOURCES.iter().filter(|resource| !resource.group.is_empty()) {
+        paths.push(format!("/apis/{}", resource.group));
+        paths.push(format!("/apis/{}/{}", resource.group, resource.version));
+    }
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
+fn version() -> Value {
+    json!({
+        "major": MAJOR,
+        "minor": MINOR,
+        "emulationMajor": MAJOR,
+        "emulationMinor": MINOR,
+        "minCompatibilityMajor": MAJOR,
+        "minCompatibilityMinor": MINOR,
+        "gitVersion": git_version(),
+        "gitCommit": "",
+        "gitTreeState": "",
+        "buildDate": "",
+        "goVersion": "none",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, go_arch()),
+    })
+}
+
+/// The architecture's name as clients know it.
+fn go_arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// `/healthz` and its kin: `ok`, or each check on a line.
+fn health(api: &Api, call: &Call, kind: &str, rest: &[&str]) -> Result<Reply, Refusal> {
+    let store = api.store().get("/registry/health").is_ok();
+    // Called etcd where clients ask for it by that name.
+    let checks: &[(&str, bool)] = &[("ping", true), ("log", true), ("etcd", store), ("store", store)];
+    if let [name, ..] = rest {
+        return Ok(match checks.iter().find(|(check, _)| check == name) {
+            Some((_, true)) => Reply::text(StatusCode::OK, "ok"),
+            Some((name, false)) => failed(&format!("{name} failed")),
+            None => not_found(),
+        });
+    }
+    let excluded: Vec<&str> = call.query.all("exclude").collect();
+    let mut text = String::new();
+    let mut healthy = true;
+    for (name, good) in checks {
+        let line = match (excluded.contains(name), good) {
+            (true, _) => format!("[+]{name} excluded: ok"),
+            (false, true) => format!("[+]{name} ok"),
+            (false, false) => {
+                healthy = false;
+                format!("[-]{name} failed: reason withheld")
+            }
+        };
+        let _ = writeln!(text, "{line}");
+    }
+    if !healthy {
+        return Ok(failed(&format!("{text}{kind} check failed\n")));
+    }
+    if call.query.get("verbose").is_some() {
+        let _ = writeln!(text, "{kind} check passed");
+        return Ok(Reply::text(StatusCode::OK, text));
+    }
+    Ok(Reply::text(StatusCode::OK, "ok"))
+}
+
+fn failed(text: &str) -> Reply {
+    Reply::text(StatusCode::INTERNAL_SERVER_ERROR, text)
+}

@@ -1,0 +1,233 @@
+//! Who asks: [`User`], and what each role may do.
+//!
+//! There are four kinds of caller: administrators, viewers, nodes, and everybody else who is
+//! known. Roles are built in; there are no role objects. Where a user comes from (certificate,
+//! token) is the listener's business.
+
+use objects::catalog::Resource;
+
+/// A caller whose identity is established.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct User {
+    pub name: String,
+    pub groups: Vec<String>,
+    pub uid: String,
+}
+
+pub const ADMINISTRATORS: &str = "system:masters";
+pub const VIEWERS: &str = "berth:viewers";
+pub const NODES: &str = "system:nodes";
+pub const AUTHENTICATED: &str = "system:authenticated";
+const NODE_PREFIX: &str = "system:node:";
+
+impl User {
+    /// The process's own loops.
+    #[must_use]
+    pub fn internal(name: &str) -> User {
+        User::member(name, ADMINISTRATORS)
+    }
+
+    #[must_use]
+    pub fn member(name: &str, group: &str) -> User {
+        let groups = vec![group.to_owned(), AUTHENTICATED.to_owned()];
+        User { name: name.to_owned(), groups, uid: String::new() }
+    }
+
+    #[must_use]
+    pub fn is_in(&self, group: &str) -> bool {
+        self.groups.iter().any(|own| own == group)
+    }
+
+    /// The node an agent speaks for.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        self.is_in(NODES).then(|| self.name.strip_prefix(NODE_PREFIX)).flatten()
+    }
+}
+
+/// What somebody wants to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempt<'a> {
+    Resource {
+        verb: &'a str,
+        group: &'a str,
+        resource: &'a str,
+        subresource: &'a str,
+        namespace: &'a str,
+        name: &'a str,
+    },
+    Path {
+        verb: &'a str,
+        path: &'a str,
+    },
+}
+
+impl<'a> Attempt<'a> {
+    #[must_use]
+    pub fn on(
+        verb: &'a str,
+        resource: &'a Resource,
+        subresource: &'a str,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Attempt<'a> {
+        let (group, resource) = (resource.group, resource.plural);
+        Attempt::Resource { verb, group, resource, subresource, namespace, name }
+    }
+
+    /// The words of a 403 for this user.
+    #[must_use]
+    pub fn denied(&self, user: &User) -> String {
+        match self {
+            Attempt::Path { verb, path } => {
+                format!("User {:?} cannot {verb} path {path:?}", user.name)
+            }
+            Attempt::Resource { verb, group, resource, subresource, namespace, .. } => {
+                let slash = if subresource.is_empty() { "" } else { "/" };
+                let place = match *namespace {
+                    "" => "at the cluster scope".to_owned(),
+                    namespace => format!("in the namespace {namespace:?}"),
+                };
+                format!(
+                    "User {:?} cannot {verb} resource \"{resource}{slash}{subresource}\" in API \
+                     group {group:?} {place}",
+                    user.name
+                )
+            }
+        }
+    }
+}
+
+/// Whether the role of a user covers an attempt. What a node may do depends on the objects too:
+/// see [`NodeMay`].
+#[must_use]
+pub fn allows(user: &User, attempt: &Attempt<'_>) -> bool {
+    if user.is_in(ADMINISTRATORS) {
+        return true;
+    }
+    match attempt {
+        Attempt::Path { verb: "get", path } => is_open_document(path),
+        Attempt::Path { .. } => false,
+        Attempt::Resource { verb: "create", group, resource, .. }
+            if is_self_review(group, resource) =>
+        {
+            true
+        }
+        attempt if user.node().is_some() => node_may(user, attempt) != NodeMay::Never,
+        Attempt::Resource { verb, resource, subresource, .. } if user.is_in(VIEWERS) => {
+            matches!(*verb, "get" | "list" | "watch")
+                && *resource != "secrets"
+                && !matches!(*subresource, "exec" | "attach" | "portforward" | "proxy" | "token")
+        }
+        Attempt::Resource { .. } => false,
+    }
+}
+
+/// Documents everybody known may read: discovery, OpenAPI, health, version.
+fn is_open_document(path: &str) -> bool {
+    let below = |root: &str| path == root || path.starts_with(&format!("{root}/"));
+    ["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"].into_iter().any(below)
+}
+
+/// Documents that need no credentials: health and version.
+#[must_use]
+pub fn is_public(path: &str) -> bool {
+    matches!(path, "/healthz" | "/livez" | "/readyz" | "/version")
+}
+
+fn is_self_review(group: &str, resource: &str) -> bool {
+    matches!(
+        (group, resource),
+        ("authorization.k8s.io", "selfsubjectaccessreviews" | "selfsubjectrulesreviews")
+            | ("authentication.k8s.io", "selfsubjectreviews")
+    )
+}
+
+/// How far a node's agent may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeMay {
+    Never,
+    Always,
+    /// If the pod, or the object, is bound to the node or used by a pod that is.
+    IfItsOwn,
+}
+
+/// What an agent may do: read services and classes, write its own node, lease and the status of
+/// its own pods, and read only what those pods use.
+#[must_use]
+pub fn node_may(user: &User, attempt: &Attempt<'_>) -> NodeMay {
+    let Some(node) = user.node() else { return NodeMay::Never };
+    let Attempt::Resource { verb, group, resource, subresource, namespace, name } = *attempt else {
+        return NodeMay::Never;
+    };
+    let reads = matches!(verb, "get" | "list" | "watch");
+    match (group, resource, subresource) {
+        ("", "nodes", "") if verb == "create" => NodeMay::IfItsOwn,
+        ("", "nodes", "" | "status") if matches!(verb, "update" | "patch") && name == node => {
+            NodeMay::Always
+        }
+        ("", "nodes" | "services", "") | ("node.k8s.io", "runtimeclasses", "") if reads => {
+            NodeMay::Always
+        }
+        ("", "pods", "") if matches!(verb, "get" | "list" | "watch" | "create" | "delete") => {
+            NodeMay::IfItsOwn
+        }
+        ("", "pods", "status") if matches!(verb, "get" | "update" | "patch") => NodeMay::IfItsOwn,
+        ("", "pods", "eviction") if verb == "create" => NodeMay::IfItsOwn,
+        ("", "serviceaccounts", "token") if verb == "create" => NodeMay::IfItsOwn,
+        ("", "secrets" | "configmaps", "") if verb == "get" => NodeMay::IfItsOwn,
+        ("" | "events.k8s.io", "events", "") if matches!(verb, "create" | "update" | "patch") => {
+            NodeMay::Always
+        }
+        ("coordination.k8s.io", "leases", "")
+            if namespace == "kube-node-lease"
+                && (name == node || verb == "create")
+                && matches!(verb, "get" | "create" | "update" | "patch" | "delete") =>
+        {
+            NodeMay::Always
+        }
+        _ => NodeMay::Never,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on<'a>(verb: &'a str, resource: &'a str, name: &'a str) -> Attempt<'a> {
+        let (group, subresource, namespace) = ("", "", "a");
+        Attempt::Resource { verb, group, resource, subresource, namespace, name }
+    }
+
+    #[test]
+    fn viewers_read_everything_but_secrets() {
+        let viewer = User::member("v", VIEWERS);
+        assert!(allows(&viewer, &on("list", "pods", "")));
+        assert!(!allows(&viewer, &on("get", "secrets", "s")));
+        assert!(!allows(&viewer, &on("create", "pods", "")));
+        assert!(allows(&viewer, &Attempt::Path { verb: "get", path: "/openapi/v3/api/v1" }));
+        assert!(!allows(&viewer, &Attempt::Path { verb: "get", path: "/metrics" }));
+    }
+
+    #[test]
+    fn a_node_writes_itself_and_no_other() {
+        let agent = User::member("system:node:n1", NODES);
+        assert_eq!(node_may(&agent, &on("patch", "nodes", "n1")), NodeMay::Always);
+        assert_eq!(node_may(&agent, &on("patch", "nodes", "n2")), NodeMay::Never);
+        assert_eq!(node_may(&agent, &on("get", "secrets", "s")), NodeMay::IfItsOwn);
+        assert_eq!(node_may(&agent, &on("list", "secrets", "")), NodeMay::Never);
+        let pretender = User::member("system:node:n1", VIEWERS);
+        assert!(!allows(&pretender, &on("patch", "nodes", "n1")));
+    }
+
+    #[test]
+    fn somebody_without_a_role_may_look_at_discovery_only() {
+        let nobody = User::member("nobody", "other");
+        assert!(allows(&nobody, &Attempt::Path { verb: "get", path: "/apis/apps/v1" }));
+        assert!(!allows(&nobody, &on("get", "pods", "p")));
+        assert_eq!(
+            on("get", "pods", "p").denied(&nobody),
+            r#"User "nobody" cannot get resource "pods" in API group "" in the namespace "a""#
+        );
+    }
+}

@@ -1,0 +1,280 @@
+//! Bodies of requests: JSON or YAML into canonical objects, with every complaint worded as clients
+//! know it.
+
+use objects::catalog::{self, Resource};
+use objects::schema::{DecodeError, Schema, TypeId};
+use objects::field::Step;
+use objects::yaml::{self, Problem};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::refusal::Refusal;
+use crate::request::Call;
+
+/// The largest body that is read at all.
+pub const MAX_BODY: usize = 3 * 1024 * 1024;
+
+/// What to do about fields that are unknown or given twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldValidation {
+    Strict,
+    Warn,
+    Ignore,
+}
+
+impl FieldValidation {
+    /// Reads `fieldValidation=`; without it clients are warned.
+    pub fn of(call: &Call) -> Result<FieldValidation, Refusal> {
+        match call.query.text("fieldValidation") {
+            "" | "Warn" => Ok(FieldValidation::Warn),
+            "Strict" => Ok(FieldValidation::Strict),
+            "Ignore" => Ok(FieldValidation::Ignore),
+            other => Err(Refusal::bad_request(format!(
+                "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \
+                 \"Strict\", \"Warn\""
+            ))),
+        }
+    }
+}
+
+/// The notation of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Notation {
+    Json,
+    Yaml,
+}
+
+/// An object as received.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Incoming {
+    pub object: Value,
+    pub warnings: Vec<String>,
+}
+
+/// Reads a body as an object of the resource's kind, or of `kind` where a subresource has another
+/// one than the resource.
+pub fn read(call: &Call, expected: &Expected<'_>) -> Result<Incoming, Refusal> {
+    let validation = FieldValidation::of(call)?;
+    let json;
+    let mut strict = Vec::new();
+    let bytes = match notation(call)? {
+        Notation::Json => &call.body[..],
+        Notation::Yaml => {
+            let (value, repeated) = from_yaml(&call.body, expected)?;
+            strict = repeated;
+            json = value.to_string();
+            json.as_bytes()
+        }
+    };
+    let header = expected.check_header(bytes, &call.body)?;
+    let schema = Schema::served();
+    let decoded = schema
+        .decode(expected.type_id, bytes)
+        .map_err(|error| expected.cannot_be_handled(&header, &error.to_string()))?;
+    let yaml_problems = !strict.is_empty();
+    let repeated = strict.len();
+    strict.extend(decoded.strict);
+    let mut warnings = Vec::new();
+    match validation {
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => warnings = strict,
+        FieldValidation::Strict if strict.is_empty() => {}
+        FieldValidation::Strict => {
+            let (yaml, fields) = strict.split_at(repeated);
+            let mut texts = Vec::new();
+            if yaml_problems {
+                texts.push(format!("yaml: unmarshal errors:\n  {}", yaml.join("\n  ")));
+            }
+            texts.extend(fields.iter().cloned());
+            let text = format!("strict decoding error: {}", texts.join(", "));
+            return Err(expected.cannot_be_handled(&header, &text));
+        }
+    }
+    let mut object = decoded.value;
+    if let Value::Object(fields) = &mut object {
+        fields.insert("kind".to_owned(), Value::from(expected.kind));
+        fields.insert("apiVersion".to_owned(), Value::from(expected.api_version.as_str()));
+    }
+    Ok(Incoming { object, warnings })
+}
+
+/// The kind a body must be of.
+#[derive(Debug, Clone)]
+pub struct Expected<'a> {
+    pub kind: &'a str,
+    pub api_version: String,
+    pub type_id: TypeId,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Header {
+    #[serde(default, rename = "apiVersion")]
+    api_version: Option<String>,
+    #[serde(default)]
+    kind: Option<String>,
+}
+
+impl<'a> Expected<'a> {
+    /// Objects of the resource itself.
+    pub fn of(resource: &'a Resource) -> Result<Expected<'a>, Refusal> {
+        let type_name = format!("{}.{}", resource.package, resource.kind);
+        Expected::named(resource.kind, resource.api_version(), &type_name)
+    }
+
+    /// Objects of a type given by its full name.
+    pub fn named(
+        kind: &'a str,
+        api_version: String,
+        type_name: &str,
+    ) -> Result<Expected<'a>, Refusal> {
+        let type_id = Schema::served().find(type_name);
+        let missing = || Refusal::internal(format!("the schema has no type {type_name}"));
+        Ok(Expected { kind, api_version, type_id: type_id.ok_or_else(missing)? })
+    }
+
+    fn unrecognized(&self, what: &str, body: &[u8]) -> Refusal {
+        Refusal::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): {what} ({})",
+            self.kind,
+            summary(body)
+        ))
+    }
+
+    fn cannot_be_handled(&self, header: &Header, why: &str) -> Refusal {
+        let kind = header.kind.as_deref().filter(|kind| !kind.is_empty()).unwrap_or(self.kind);
+        let given = header.api_version.as_deref().filter(|version| !version.is_empty());
+        let version = given.unwrap_or(&self.api_version);
+        let version = version.rsplit('/').next().unwrap_or(version);
+        Refusal::bad_request(format!(
+            "{kind} in version {version:?} cannot be handled as a {}: {why}",
+            self.kind
+        ))
+    }
+
+    /// Looks at kind and version before anything else is read.
+    fn check_header(&self, json: &[u8], body: &[u8]) -> Result<Header, Refusal> {
+        let header: Option<Header> = serde_json::from_slice(json).map_err(|error| {
+            let said = objects::schema::syntax::in_go_words(json).unwrap_or_else(|| {
+                header_type_error(json).unwrap_or_else(|| error.to_string())
+            });
+            self.unrecognized(&format!("couldn't get version/kind; json parse error: {said}"), body)
+        })?;
+        let header = header.unwrap_or_default();
+        let kind = header.kind.as_deref().filter(|kind| !kind.is_empty()).unwrap_or(self.kind);
+        let given = header.api_version.as_deref().filter(|version| !version.is_empty());
+        let version = given.unwrap_or(&self.api_version);
+        if version.matches('/').count() > 1 {
+            let what = format!("unexpected GroupVersion string: {version}");
+            return Err(self.unrecognized(&what, body));
+        }
+        if kind == self.kind && version == self.api_version {
+            return Ok(header);
+        }
+        let list_of = kind.strip_suffix("List").unwrap_or(kind);
+        let known = [kind, list_of].iter().any(|k| catalog::of_kind(version, k).is_some());
+        let why = if known {
+            let short = version.rsplit('/').next().unwrap_or(version);
+            format!("converting ({short}.{kind}) to (core.{}): unknown conversion", self.kind)
+        } else {
+            let scheme = "pkg/api/legacyscheme/scheme.go:30";
+            format!("no kind {kind:?} is registered for version {version:?} in scheme {scheme:?}")
+        };
+        Err(self.cannot_be_handled(&header, &why))
+    }
+}
+
+/// Go's words for a body that is JSON but has no readable kind and version.
+fn header_type_error(json: &[u8]) -> Option<String> {
+    let value: Value = serde_json::from_slice(json).ok()?;
+    let name = |value: &Value| match value {
+        Value::Array(_) => "array",
+        Value::String(_) => "string",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "bool",
+        Value::Object(_) => "object",
+        Value::Null => "null",
+    };
+    let Value::Object(fields) = &value else {
+        let target = "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \
+                      \"json:\\\"kind,omitempty\\\"\" }";
+        return Some(format!(
+            "json: cannot unmarshal {} into Go value of type {target}",
+            name(&value)
+        ));
+    };
+    ["apiVersion", "kind"].into_iter().find_map(|field| {
+        let value = fields.get(field).filter(|value| !value.is_string() && !value.is_null())?;
+        Some(format!(
+            "json: cannot unmarshal {} into Go struct field .{field} of type string",
+            name(value)
+        ))
+    })
+}
+
+/// Enough of a body to recognise it.
+fn summary(body: &[u8]) -> String {
+    const ENOUGH: usize = 30;
+    let (start, more) = match body.get(..ENOUGH) {
+        Some(start) if body.len() > ENOUGH => (start, " ..."),
+        _ => (body, ""),
+    };
+    match body.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(start)),
+        Some(_) => {
+            let hex: String = start.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("{hex}{more}")
+        }
+    }
+}
+
+fn notation(call: &Call) -> Result<Notation, Refusal> {
+    let header = call.header("content-type");
+    let media = header.split(';').next().unwrap_or_default().trim();
+    match media {
+        // A client that says nothing means JSON.
+        "" | "application/json" | "*/*" => Ok(Notation::Json),
+        "application/yaml" => Ok(Notation::Yaml),
+        other => Err(unsupported(other)),
+    }
+}
+
+pub(crate) fn unsupported(media: &str) -> Refusal {
+    Refusal::unsupported_media_type(format!(
+        "the body of the request was in an unknown format - accepted media types include: \
+         application/json, application/yaml (got {media:?})"
+    ))
+}
+
+/// The first document of a YAML text, and the keys that are given twice.
+fn from_yaml(body: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>), Refusal> {
+    let text = std::str::from_utf8(body)
+        .map_err(|error| expected.unrecognized(&format!("yaml: {error}"), body))?;
+    let (documents, errors) = yaml::parse(text);
+    let (repeated, broken): (Vec<_>, Vec<_>) =
+        errors.iter().partition(|error| matches!(error.problem, Problem::DuplicateKey { .. }));
+    if let Some(error) = broken.first() {
+        let what = format!("yaml: line {}: {}", error.mark.line, error.problem);
+        return Err(expected.unrecognized(&what, body));
+    }
+    let repeated = repeated
+        .into_iter()
+        .map(|error| {
+            let key = match error.path.steps().last() {
+                Some(Step::Field(key) | Step::Key(key)) => key.as_str(),
+                _ => "",
+            };
+            format!("line {}: key {key:?} already set in map", error.mark.line)
+        })
+        .collect();
+    let document = documents.first().map_or(Value::Null, yaml::Node::to_json);
+    Ok((document, repeated))
+}
+
+/// Turns a value that a patch made into the canonical form of its type.
+pub fn canonical(
+    type_id: TypeId,
+    value: Value,
+) -> Result<objects::schema::Decoded, DecodeError> {
+    Schema::served().decode_value(type_id, value)
+}

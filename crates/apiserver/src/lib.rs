@@ -1,0 +1,44 @@
+//! The Kubernetes API over an embedded store: HTTP, TLS, authentication, admission, REST and watch.
+//!
+//! Main type: [`Api`], a function from calls to replies. What objects look like and what is wrong
+//! with them is `objects`' business; here is what needs the store, the clock or the network.
+
+mod accept;
+mod admission;
+mod api;
+mod applied;
+mod bootstrap;
+mod continuation;
+mod credentials;
+mod delete;
+mod documents;
+mod identity;
+mod incoming;
+mod list_options;
+mod log_options;
+mod node_scope;
+mod parts;
+mod pending;
+mod random;
+mod read;
+mod refusal;
+mod reply;
+mod request;
+mod reviews;
+mod route;
+mod select;
+mod services;
+mod stored;
+mod streams;
+mod tokens;
+mod watch;
+mod write;
+mod yaml;
+
+pub use api::{Api, Options};
+pub use credentials::StaticToken;
+pub use documents::git_version;
+pub use identity::{ADMINISTRATORS, NODES, User, VIEWERS};
+pub use refusal::Refusal;
+pub use reply::{Body, Reply};
+pub use request::{Call, Caller, Query};

@@ -1,0 +1,316 @@
+//! Subresources with handlers of their own: binding, eviction, scale, token, log and the streams.
+
+use http::StatusCode;
+use crate::pending::Operation;
+use objects::catalog::{self, Resource};
+use objects::cursor::Causes;
+use objects::patch::PatchKind;
+
+use objects::selector::LabelSelector;
+use serde_json::{Value, json};
+
+use crate::accept::Wanted;
+use crate::api::Api;
+use crate::delete::{self, DeleteOptions};
+use crate::incoming::{self, Expected, FieldValidation};
+use crate::read;
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use crate::request::Call;
+use crate::route::Place;
+use crate::stored;
+use crate::write::{self, WriteOptions};
+
+const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
+
+/// `{"status": "Success", "code": 201}`.
+fn created() -> Reply {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201,
+    });
+    Reply::json(StatusCode::CREATED, &status)
+}
+
+pub(crate) fn get(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Result<Reply, Refusal> {
+    match write::part_name(place) {
+        "scale" => {
+            let entry = read::find(api, place)?;
+            let scale = crate::pending::scale_of(&read::load(place.resource, &entry)?);
+            Ok(read::encoded(&scale, StatusCode::OK, wanted))
+        }
+        "log" => crate::streams::log(api, call, place),
+        "exec" | "attach" | "portforward" => crate::streams::connect(api, call, place),
+        _ => Err(Refusal::method_not_allowed()),
+    }
+}
+
+pub(crate) async fn create(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+) -> Result<Reply, Refusal> {
+    match write::part_name(place) {
+        "binding" => bind(api, call, place).await,
+        "eviction" => evict(api, call, place).await,
+        "token" => crate::tokens::request(api, call, place, wanted).await,
+        "exec" | "attach" | "portforward" => crate::streams::connect(api, call, place),
+        _ => Err(Refusal::method_not_allowed()),
+    }
+}
+
+/// Assigns a pod to a node.
+pub(crate) async fn bind(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> {
+    let options = WriteOptions::of(call, "CreateOptions")?;
+    let expected = Expected::named("Binding", "v1".to_owned(), "io.k8s.api.core.v1.Binding")?;
+    let received = incoming::read(call, &expected)?;
+    let binding = received.object;
+    let name = binding["metadata"]["name"].as_str().unwrap_or_default();
+    if !name.is_empty() && name != place.name {
+        return Err(Refusal::bad_request("name in URL does not match name in Binding object"));
+    }
+    let target = &binding["target"];
+    let causes = crate::pending::validate_binding(&binding);
+    if !causes.is_empty() {
+        return Err(Refusal::invalid_kind("", "Binding", name, &causes));
+    }
+    let node = target["name"].as_str().unwrap_or_default().to_owned();
+    let pods = Place { subresource: None, ..place.clone() };
+    let who = write::writer(call, &options, place.resource, "binding", Operation::Update);
+    let now = api.now();
+    let mut change = |old: &Value| {
+        check_binding_preconditions(place, &binding, old)?;
+        let refused = |why: String| {
+            let message =
+                format!("Operation cannot be fulfilled on pods/binding {:?}: {why}", place.name);
+            Refusal::new(StatusCode::CONFLICT, "Conflict", message)
+                .with_details(json!({"name": place.name, "kind": "pods/binding"}))
+        };
+        if old["metadata"]["deletionTimestamp"].is_string() {
+            let why = format!("pod {} is being deleted, cannot be assigned to a host", place.name);
+            return Err(refused(why));
+        }
+        if let Some(bound) = old["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
+            let why = format!("pod {} is already assigned to node {bound:?}", place.name);
+            return Err(refused(why));
+        }
+        if old["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+            let why = format!("pod {} has non-empty .spec.schedulingGates", place.name);
+            return Err(refused(why));
+        }
+        Ok(crate::pending::bound(old, &binding, &node, now))
+    };
+    write::write_over(api, call, &pods, &options, &who, &mut change).await?;
+    Ok(created().with_warnings(received.warnings))
+}
+
+fn check_binding_preconditions(place: &Place, binding: &Value, pod: &Value) -> Result<(), Refusal> {
+    for (field, label) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
+        let asked = binding["metadata"][field].as_str().unwrap_or_default();
+        let found = pod["metadata"][field].as_str().unwrap_or_default();
+        if !asked.is_empty() && asked != found {
+            let key = stored::key(place.resource, &place.namespace, &place.name);
+            let why = format!(
+                "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, \
+                 AdditionalErrorMsg: Precondition failed: {label} in precondition: {asked}, \
+                 {label} in object meta: {found}"
+            );
+            return Err(Refusal::conflict(place.resource, &place.name, &why));
+        }
+    }
+    Ok(())
+}
+
+/// Deletes a pod, if the disruption budgets that protect it allow.
+async fn evict(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> {
+    let expected =
+        Expected::named("Eviction", "policy/v1".to_owned(), "io.k8s.api.policy.v1.Eviction")?;
+    // The older version of the kind has the same fields.
+    let body = String::from_utf8_lossy(&call.body).replace("policy/v1beta1", "policy/v1");
+    let call_body = Call {
+        method: call.method.clone(),
+        path: call.path.clone(),
+        query: call.query.clone(),
+        headers: call.headers.clone(),
+        body: body.into_bytes().into(),
+        caller: call.caller.clone(),
+    };
+    let received = incoming::read(&call_body, &expected)?;
+    let eviction = received.object;
+    let name = eviction["metadata"]["name"].as_str().unwrap_or_default();
+    if !name.is_empty() && name != place.name {
+        return Err(Refusal::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let mut options = DeleteOptions::from_value(&eviction["deleteOptions"])?;
+    options.dry_run |= call.query.text("dryRun") == "All";
+    let pods = Place { subresource: None, ..place.clone() };
+    let entry = read::find(api, &pods)?;
+    let pod = read::load(place.resource, &entry)?;
+    if !may_be_evicted_freely(&pod) {
+        spend_budget(api, &pods, &pod, options.dry_run).await?;
+    }
+    delete::delete(api, &pods, &options).await?;
+    Ok(created().with_warnings(received.warnings))
+}
+
+/// Pods that count for no budget: finished, not started, or going already.
+fn may_be_evicted_freely(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending"))
+        || pod["metadata"]["deletionTimestamp"].is_string()
+}
+
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+/// Takes one disruption from the budget that protects the pod.
+async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> Result<(), Refusal> {
+    let Some(budgets) = catalog::find("policy", "v1", "poddisruptionbudgets") else {
+        return Ok(());
+    };
+    let mut matching = Vec::new();
+    let snapshot = api.store().snapshot(None).map_err(|error| read::read_failed(&error))?;
+    for entry in snapshot.range(&stored::prefix(budgets, &place.namespace), None) {
+        let entry = entry.map_err(|error| read::broken(&error))?;
+        let budget = read::load(budgets, &entry)?;
+        let selector = LabelSelector::from_value(&budget["spec"]["selector"]);
+        if budget["spec"]["selector"].is_object()
+            && selector.is_ok_and(|selector| selector.matches_object(pod))
+        {
+            matching.push((entry, budget));
+        }
+    }
+    let (entry, budget) = match matching.as_slice() {
+        [] => return Ok(()),
+        [one] => one,
+        _ => {
+            let message = "This pod has more than one PodDisruptionBudget, which the eviction \
+                           subresource does not support.";
+            return Err(Refusal::internal(message));
+        }
+    };
+    let name = budget["metadata"]["name"].as_str().unwrap_or_default();
+    let status = &budget["status"];
+    let number = |field: &str| status[field].as_i64().unwrap_or(0);
+    let too_many = |cause: String, retry: Option<u32>| {
+        let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let mut refusal =
+            Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        refusal = refusal.caused_by(json!([{"reason": "DisruptionBudget", "message": cause}]));
+        if let (Some(seconds), Some(Value::Object(details))) = (retry, &mut refusal.details) {
+            details.insert("retryAfterSeconds".to_owned(), Value::from(seconds));
+        }
+        refusal.retry_after = retry;
+        refusal
+    };
+    // A pod that is not ready disrupts nothing once the budget holds without it.
+    if !is_ready(pod) && number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0 {
+        return Ok(());
+    }
+    let generation = budget["metadata"]["generation"].as_i64().unwrap_or(0);
+    if number("observedGeneration") < generation {
+        let cause = format!("The disruption budget {name} is still being processed by the server.");
+        return Err(too_many(cause, Some(10)));
+    }
+    if number("disruptionsAllowed") <= 0 {
+        let cause = format!(
+            "The disruption budget {name} needs {} healthy pods and has {} currently",
+            number("desiredHealthy"),
+            number("currentHealthy")
+        );
+        return Err(too_many(cause, None));
+    }
+    if dry_run {
+        return Ok(());
+    }
+    let mut spent = budget.clone();
+    spent["status"]["disruptionsAllowed"] = Value::from(number("disruptionsAllowed") - 1);
+    let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    spent["status"]["disruptedPods"][pod_name] = Value::from(api.now().to_seconds_text());
+    let key = entry.key.to_string();
+    let transaction = store::Transaction::new()
+        .expect_modified_at(key.as_str(), entry.modified)
+        .put(key.as_str(), stored::encode(&spent));
+    match api.store().commit(transaction).await {
+        Ok(store::Outcome::Committed { .. }) => Ok(()),
+        // Another eviction spent it: the client tries again.
+        Ok(store::Outcome::Conflict { .. }) => {
+            Err(too_many(format!("The disruption budget {name} is still being processed by the server."), Some(10)))
+        }
+        Err(error) => Err(Refusal::internal(error.to_string())),
+    }
+}
+
+fn scale_expected() -> Result<Expected<'static>, Refusal> {
+    Expected::named("Scale", "autoscaling/v1".to_owned(), SCALE)
+}
+
+pub(crate) async fn update_scale(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+) -> Result<Reply, Refusal> {
+    let received = incoming::read(call, &scale_expected()?)?;
+    let scale = received.object;
+    let name = scale["metadata"]["name"].as_str().unwrap_or_default();
+    if name != place.name {
+        return Err(Refusal::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            place.name
+        )));
+    }
+    let change = move |_: &Value| Ok(scale.clone());
+    let reply = write_scale(api, call, place, wanted, change).await?;
+    Ok(reply.with_warnings(received.warnings))
+}
+
+pub(crate) async fn patch_scale(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+    kind: PatchKind,
+) -> Result<Reply, Refusal> {
+    let validation = FieldValidation::of(call)?;
+    let id = scale_expected()?.type_id;
+    let change = |scale: &Value| {
+        write::patched_type(id, kind, scale, &call.body, validation).map(|(scale, _)| scale)
+    };
+    write_scale(api, call, place, wanted, change).await
+}
+
+async fn write_scale(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+    mut change: impl FnMut(&Value) -> Result<Value, Refusal> + Send,
+) -> Result<Reply, Refusal> {
+    let options = WriteOptions::of(call, "UpdateOptions")?;
+    let whole = Place { subresource: None, ..place.clone() };
+    let who = write::writer(call, &options, place.resource, "scale", Operation::Update);
+    let mut rescale = |old: &Value| {
+        let scale = change(&crate::pending::scale_of(old))?;
+        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+        if replicas < 0 {
+            let mut causes = Causes::default();
+            let message = format!("Invalid value: {replicas}: must be greater than or equal to 0");
+            causes.add("FieldValueInvalid", "spec.replicas", message);
+            return Err(Refusal::invalid_kind("autoscaling", "Scale", &place.name, &causes));
+        }
+        let mut new = old.clone();
+        new["spec"]["replicas"] = Value::from(replicas);
+        new["metadata"]["resourceVersion"] = scale["metadata"]["resourceVersion"].clone();
+        Ok(new)
+    };
+    let written = write::write_over(api, call, &whole, &options, &who, &mut rescale).await?;
+    Ok(read::encoded(&crate::pending::scale_of(&written.object), StatusCode::OK, wanted))
+}
+
+/// A resource of the core group that is known to be served.
+pub(crate) fn core(plural: &str) -> Result<&'static Resource, Refusal> {
+    let missing = || Refusal::internal(format!("{plural} are not served"));
+    catalog::find("", "v1", plural).ok_or_else(missing)
+}

@@ -1,0 +1,215 @@
+//! A request that is not granted: [`Refusal`], rendered as the `Status` object clients expect.
+//!
+//! Reasons, codes and the shape of `details` are upstream's; clients branch on them. The texts are
+//! made here and nowhere else where several handlers share them.
+
+use http::StatusCode;
+use objects::catalog::Resource;
+use objects::cursor::{Cause, Causes};
+use serde_json::{Map, Value, json};
+
+/// Why a request is refused.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Refusal {
+    pub code: StatusCode,
+    /// Empty where upstream gives none.
+    pub reason: &'static str,
+    pub message: String,
+    pub details: Option<Value>,
+    pub retry_after: Option<u32>,
+    /// `metadata` of the status, where it has any.
+    pub metadata: Option<Value>,
+}
+
+impl Refusal {
+    #[must_use]
+    pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Refusal {
+        Refusal { code, reason, message: message.into(), details: None, retry_after: None, metadata: None }
+    }
+
+    #[must_use]
+    pub fn bad_request(message: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    #[must_use]
+    pub fn internal(message: impl Into<String>) -> Refusal {
+        let message = format!("Internal error occurred: {}", message.into());
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+    }
+
+    #[must_use]
+    pub fn unauthorized() -> Refusal {
+        Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    #[must_use]
+    pub fn not_found(resource: &Resource, name: &str) -> Refusal {
+        let message = format!("{} {name:?} not found", resource.qualified());
+        Refusal::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name)
+    }
+
+    /// There is nothing at this path.
+    #[must_use]
+    pub fn no_such_resource() -> Refusal {
+        let message = "the server could not find the requested resource";
+        Refusal::new(StatusCode::NOT_FOUND, "NotFound", message).with_details(json!({}))
+    }
+
+    #[must_use]
+    pub fn method_not_allowed() -> Refusal {
+        let message = "the server does not allow this method on the requested resource";
+        let code = StatusCode::METHOD_NOT_ALLOWED;
+        Refusal::new(code, "MethodNotAllowed", message).with_details(json!({}))
+    }
+
+    #[must_use]
+    pub fn unsupported_media_type(message: impl Into<String>) -> Refusal {
+        let code = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        Refusal::new(code, "UnsupportedMediaType", message).with_details(json!({}))
+    }
+
+    #[must_use]
+    pub fn not_acceptable(message: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    }
+
+    #[must_use]
+    pub fn already_exists(resource: &Resource, name: &str) -> Refusal {
+        let message = format!("{} {name:?} already exists", resource.qualified());
+        Refusal::new(StatusCode::CONFLICT, "AlreadyExists", message).about(resource, name)
+    }
+
+    /// Somebody else was faster, or a precondition does not hold.
+    #[must_use]
+    pub fn conflict(resource: &Resource, name: &str, why: &str) -> Refusal {
+        let qualified = resource.qualified();
+        let message = format!("Operation cannot be fulfilled on {qualified} {name:?}: {why}");
+        Refusal::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name)
+    }
+
+    /// The object was written since the client read it.
+    #[must_use]
+    pub fn modified(resource: &Resource, name: &str) -> Refusal {
+        let why = "the object has been modified; please apply your changes to the latest version \
+                   and try again";
+        Refusal::conflict(resource, name, why)
+    }
+
+    #[must_use]
+    pub fn forbidden(resource: &Resource, name: &str, why: &str) -> Refusal {
+        let qualified = resource.qualified();
+        let message = match name {
+            "" => format!("{qualified} is forbidden: {why}"),
+            name => format!("{qualified} {name:?} is forbidden: {why}"),
+        };
+        Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message).about(resource, name)
+    }
+
+    #[must_use]
+    pub fn invalid(resource: &Resource, name: &str, causes: &Causes) -> Refusal {
+        Refusal::invalid_kind(resource.group, resource.kind, name, causes)
+    }
+
+    /// As [`Refusal::invalid`], for what is no resource: `DeleteOptions.meta.k8s.io`.
+    #[must_use]
+    pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: &Causes) -> Refusal {
+        let mut details = Map::new();
+        for (key, value) in [("name", name), ("group", group), ("kind", kind)] {
+            if !value.is_empty() {
+                details.insert(key.to_owned(), Value::from(value));
+            }
+        }
+        details.insert("causes".to_owned(), json!(causes.0));
+        let qualified =
+            if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        let message = format!("{qualified} {name:?} is invalid: {}", listed(&causes.0));
+        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+            .with_details(Value::Object(details))
+    }
+
+    /// The revision asked for is no longer kept.
+    #[must_use]
+    pub fn expired(message: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::GONE, "Expired", message)
+    }
+
+    /// The revision asked for does not exist yet.
+    #[must_use]
+    pub fn future_revision(asked: u64, newest: u64) -> Refusal {
+        let message = format!("Too large resource version: {asked}, current: {newest}");
+        let text = format!("Timeout: {message}");
+        let details = json!({
+            "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+            "retryAfterSeconds": 1,
+        });
+        let mut refusal = Refusal::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", text);
+        refusal.details = Some(details);
+        refusal.retry_after = Some(1);
+        refusal
+    }
+
+    #[must_use]
+    pub fn with_details(mut self, details: Value) -> Refusal {
+        self.details = Some(details);
+        self
+    }
+
+    /// Names the object in `details`.
+    #[must_use]
+    pub fn about(self, resource: &Resource, name: &str) -> Refusal {
+        let mut details = Map::new();
+        for (key, value) in [("name", name), ("group", resource.group), ("kind", resource.plural)]
+        {
+            if !value.is_empty() {
+                details.insert(key.to_owned(), Value::from(value));
+            }
+        }
+        self.with_details(Value::Object(details))
+    }
+
+    /// Adds `details.causes`.
+    #[must_use]
+    pub fn caused_by(mut self, causes: Value) -> Refusal {
+        let details = self.details.get_or_insert_with(|| json!({}));
+        if let Value::Object(details) = details {
+            details.insert("causes".to_owned(), causes);
+        }
+        self
+    }
+
+    /// The `Status` object.
+    #[must_use]
+    pub fn to_status(&self) -> Value {
+        let mut status = Map::new();
+        status.insert("kind".to_owned(), Value::from("Status"));
+        status.insert("apiVersion".to_owned(), Value::from("v1"));
+        status.insert("metadata".to_owned(), self.metadata.clone().unwrap_or_else(|| json!({})));
+        status.insert("status".to_owned(), Value::from("Failure"));
+        status.insert("message".to_owned(), Value::from(self.message.as_str()));
+        if !self.reason.is_empty() {
+            status.insert("reason".to_owned(), Value::from(self.reason));
+        }
+        if let Some(details) = &self.details {
+            status.insert("details".to_owned(), details.clone());
+        }
+        status.insert("code".to_owned(), Value::from(self.code.as_u16()));
+        Value::Object(status)
+    }
+}
+
+/// `field: message`, in brackets if there are several.
+fn listed(causes: &[Cause]) -> String {
+    let mut texts: Vec<String> = Vec::with_capacity(causes.len());
+    for cause in causes {
+        let text = format!("{}: {}", cause.field, cause.message);
+        // What several checks found alike is said once.
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    match texts.as_slice() {
+        [only] => only.clone(),
+        texts => format!("[{}]", texts.join(", ")),
+    }
+}

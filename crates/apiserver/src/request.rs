@@ -1,0 +1,118 @@
+//! A request as handlers see it: [`Call`], and the query parameters they ask for.
+
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use percent_encoding::percent_decode_str;
+
+use crate::identity::User;
+use crate::refusal::Refusal;
+
+/// A request that was received whole, from somebody we know.
+#[derive(Debug)]
+pub struct Call {
+    pub method: Method,
+    pub path: String,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub caller: Caller,
+}
+
+/// Who sent a request, as far as the credentials tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Caller {
+    Known(User),
+    /// No credentials came.
+    Nobody,
+    /// Credentials came that nobody has.
+    Pretender,
+}
+
+impl Call {
+    /// The user; one without a name where there is none.
+    #[must_use]
+    pub fn user(&self) -> &User {
+        static NOBODY: User = User { name: String::new(), groups: Vec::new(), uid: String::new() };
+        match &self.caller {
+            Caller::Known(user) => user,
+            Caller::Nobody | Caller::Pretender => &NOBODY,
+        }
+    }
+
+    /// The value of a header, empty if it is not there or not text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+}
+
+/// The parameters behind the `?`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    #[must_use]
+    pub fn of(pairs: impl IntoIterator<Item = (String, String)>) -> Query {
+        Query(pairs.into_iter().collect())
+    }
+
+    #[must_use]
+    pub fn parse(text: &str) -> Query {
+        let decode = |text: &str| {
+            let spaced = text.replace('+', " ");
+            percent_decode_str(&spaced).decode_utf8_lossy().into_owned()
+        };
+        let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decode(name), decode(value))
+        });
+        Query(pairs.collect())
+    }
+
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The value, empty if it is not given.
+    #[must_use]
+    pub fn text(&self, name: &str) -> &str {
+        self.get(name).unwrap_or_default()
+    }
+
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Given and neither `false` nor `0`, which is how upstream reads a flag.
+    #[must_use]
+    pub fn flag(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| !matches!(value, "0" | "false" | "False" | "FALSE"))
+    }
+
+    /// A whole number, if there is one.
+    pub fn int(&self, name: &str) -> Result<Option<i64>, Refusal> {
+        match self.get(name) {
+            None | Some("") => Ok(None),
+            Some(text) => text.parse().map(Some).map_err(|_| {
+                let message = format!("strconv.ParseInt: parsing {text:?}: invalid syntax");
+                Refusal::bad_request(message)
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_decoded_and_read_by_type() {
+        let query = Query::parse("watch=1&labelSelector=a%3Db%2Cc+in+(d)&limit=x&timeoutSeconds=5&dryRun=All&dryRun=All&f=false");
+        assert!(query.flag("watch") && !query.flag("f") && !query.flag("absent"));
+        assert_eq!(query.text("labelSelector"), "a=b,c in (d)");
+        assert_eq!(query.int("timeoutSeconds"), Ok(Some(5)));
+        assert!(query.int("limit").unwrap_err().message.contains("parsing \"x\""));
+        assert_eq!(query.all("dryRun").count(), 2);
+    }
+}

@@ -1,0 +1,116 @@
+//! Reviews: questions about access and identity, answered and not stored.
+
+use http::StatusCode;
+use objects::catalog::RESOURCES;
+use serde_json::{Value, json};
+
+use crate::api::Api;
+use crate::identity::{self, Attempt, User};
+use crate::incoming::{self, Expected};
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use crate::request::Call;
+use crate::route::Place;
+
+pub(crate) async fn create(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> {
+    if place.resource.kind == "Binding" {
+        let pods = crate::parts::core("pods")?;
+        let binding = incoming::read(call, &Expected::of(place.resource)?)?;
+        let name = binding.object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let place = Place {
+            resource: pods,
+            name,
+            subresource: pods.subresource("binding"),
+            ..place.clone()
+        };
+        return crate::parts::bind(api, call, &place).await;
+    }
+    let received = incoming::read(call, &Expected::of(place.resource)?)?;
+    let mut review = received.object;
+    match place.resource.kind {
+        "SelfSubjectAccessReview" => {
+            review["status"] = decide(call.user(), &review["spec"]);
+        }
+        "SubjectAccessReview" | "LocalSubjectAccessReview" => {
+            let spec = &review["spec"];
+            let user = User {
+                name: spec["user"].as_str().unwrap_or_default().to_owned(),
+                groups: texts(&spec["groups"]),
+                uid: String::new(),
+            };
+            review["status"] = decide(&user, &review["spec"]);
+        }
+        "SelfSubjectRulesReview" => review["status"] = rules(call.user()),
+        "SelfSubjectReview" => {
+            let user = call.user();
+            review["metadata"]["creationTimestamp"] = Value::from(api.now().to_seconds_text());
+            review["status"] = json!({
+                "userInfo": {"username": user.name, "groups": user.groups},
+            });
+        }
+        "TokenReview" => review["status"] = crate::tokens::review(api, &review["spec"])?,
+        _ => return Err(Refusal::method_not_allowed()),
+    }
+    Ok(Reply::json(StatusCode::CREATED, &review).with_warnings(received.warnings))
+}
+
+fn texts(list: &Value) -> Vec<String> {
+    let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn decide(user: &User, spec: &Value) -> Value {
+    let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
+    let allowed = if let Some(path) = spec["nonResourceAttributes"].as_object() {
+        let field = |name: &str| path.get(name).map(text).unwrap_or_default();
+        let (verb, path) = (field("verb"), field("path"));
+        identity::allows(user, &Attempt::Path { verb: &verb, path: &path })
+    } else {
+        let of = &spec["resourceAttributes"];
+        let field = |name: &str| text(&of[name]);
+        let (verb, group, resource) = (field("verb"), field("group"), field("resource"));
+        let (subresource, namespace, name) =
+            (field("subresource"), field("namespace"), field("name"));
+        let attempt = Attempt::Resource {
+            verb: &verb,
+            group: &group,
+            resource: &resource,
+            subresource: &subresource,
+            namespace: &namespace,
+            name: &name,
+        };
+        identity::allows(user, &attempt)
+    };
+    if allowed { json!({"allowed": true}) } else { json!({"allowed": false}) }
+}
+
+/// What a user may do, as far as a list can say it.
+fn rules(user: &User) -> Value {
+    if user.is_in(identity::ADMINISTRATORS) {
+        return json!({
+            "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+            "incomplete": false,
+        });
+    }
+    let mut rules = Vec::new();
+    for resource in RESOURCES {
+        let verbs: Vec<&str> = resource
+            .verbs
+            .iter()
+            .map(|verb| verb.name())
+            .filter(|verb| identity::allows(user, &Attempt::on(verb, resource, "", "", "")))
+            .collect();
+        if !verbs.is_empty() {
+            rules.push(json!({
+                "verbs": verbs, "apiGroups": [resource.group], "resources": [resource.plural],
+            }));
+        }
+    }
+    let open = ["/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz", "/version"];
+    json!({
+        "resourceRules": rules,
+        "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": open}],
+        "incomplete": false,
+    })
+}

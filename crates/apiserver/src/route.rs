@@ -1,0 +1,165 @@
+//! What a request's path names: [`Target`].
+//!
+//! Pure text to value; whether the resource has the verb, and whether the caller may, is decided
+//! elsewhere.
+
+use objects::catalog::{self, Resource, Subresource};
+use percent_encoding::percent_decode_str;
+
+/// The thing a path points at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    Resource(Place),
+    /// A path below `/api/…` or `/apis/…` of a group and version we serve that names no resource.
+    UnknownResource { group: String, version: String, resource: String, namespace: String, name: String },
+    /// `/api`, `/apis`, `/apis/apps`, `/api/v1`, `/openapi/…`, `/healthz`, … as written.
+    Document(String),
+}
+
+/// A resource, one of its objects, or a part of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub resource: &'static Resource,
+    /// Empty for all namespaces and for what has none.
+    pub namespace: String,
+    /// Empty for the collection.
+    pub name: String,
+    pub subresource: Option<&'static Subresource>,
+    /// `/api/v1/watch/…`, the old way to ask for a watch.
+    pub old_watch: bool,
+}
+
+impl Target {
+    /// Reads a path, without its query. `None` if it is not a path at all.
+    #[must_use]
+    pub fn parse(path: &str) -> Option<Target> {
+        let segments: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
+        let (group, version, rest) = match segments.as_slice() {
+            ["api", version, rest @ ..] => ("", *version, rest),
+            ["apis", group, version, rest @ ..] => (*group, *version, rest),
+            _ => return Some(Target::Document(path.to_owned())),
+        };
+        let decoded: Vec<String> = rest
+            .iter()
+            .map(|segment| percent_decode_str(segment).decode_utf8().ok().map(|s| s.into_owned()))
+            .collect::<Option<_>>()?;
+        let mut rest: Vec<&str> = decoded.iter().map(String::as_str).collect();
+        // A slash at the end means nothing.
+        if rest.last() == Some(&"") {
+            rest.pop();
+        }
+        let served = catalog::RESOURCES.iter().any(|r| r.group == group && r.version == version);
+        if rest.is_empty() || !served {
+            return Some(Target::Document(path.trim_end_matches('/').to_owned()));
+        }
+        let old_watch = rest.first() == Some(&"watch");
+        if old_watch {
+            rest.remove(0);
+        }
+        Some(resource_target(group, version, &rest, old_watch))
+    }
+}
+
+fn resource_target(group: &str, version: &str, rest: &[&str], old_watch: bool) -> Target {
+    let unknown = |resource: &str, namespace: &str, name: &str| Target::UnknownResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        resource: resource.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    let find = |plural: &str| catalog::find(group, version, plural);
+    // `namespaces` is both a resource and the way to namespaced ones.
+    let (namespace, plural, tail) = match rest {
+        ["namespaces", namespace, plural, tail @ ..]
+            if !(group.is_empty() && is_namespace_part(plural) && tail.is_empty()) =>
+        {
+            (*namespace, *plural, tail)
+        }
+        [plural, tail @ ..] => ("", *plural, tail),
+        [] => return unknown("", "", ""),
+    };
+    let name = tail.first().copied().unwrap_or_default();
+    let Some(resource) = find(plural) else {
+        return unknown(plural, namespace, name);
+    };
+    // An object of a namespaced resource has a namespace in its path, any other has none.
+    let fits = resource.namespaced == !namespace.is_empty();
+    if !fits && !(resource.namespaced && tail.is_empty() && namespace.is_empty()) {
+        return unknown(plural, namespace, name);
+    }
+    let subresource = match tail {
+        [] | [_] => None,
+        [_, subresource] => match resource.subresource(subresource) {
+            Some(subresource) => Some(subresource),
+            None => return unknown(&format!("{plural}/{subresource}"), namespace, name),
+        },
+        _ => return unknown(plural, namespace, name),
+    };
+    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+    Target::Resource(Place { resource, namespace, name, subresource, old_watch })
+}
+
+fn is_namespace_part(segment: &str) -> bool {
+    matches!(segment, "finalize" | "status")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(path: &str) -> (String, String, String, String) {
+        match Target::parse(path) {
+            Some(Target::Resource(place)) => (
+                place.resource.qualified(),
+                place.namespace,
+                place.name,
+                place.subresource.map_or(String::new(), |s| s.name.to_owned()),
+            ),
+            other => (format!("{other:?}"), String::new(), String::new(), String::new()),
+        }
+    }
+
+    #[test]
+    fn paths_name_resources_objects_and_parts() {
+        for (path, wanted) in [
+            ("/api/v1/pods", ("pods", "", "", "")),
+            ("/api/v1/pods/", ("pods", "", "", "")),
+            ("/api/v1/namespaces/a/pods", ("pods", "a", "", "")),
+            ("/api/v1/namespaces/a/pods/b", ("pods", "a", "b", "")),
+            ("/api/v1/namespaces/a/pods/b/status", ("pods", "a", "b", "status")),
+            ("/api/v1/namespaces/a", ("namespaces", "", "a", "")),
+            ("/api/v1/namespaces/a/status", ("namespaces", "", "a", "status")),
+            ("/api/v1/namespaces/a/finalize", ("namespaces", "", "a", "finalize")),
+            ("/api/v1/namespaces", ("namespaces", "", "", "")),
+            ("/api/v1/nodes/n%2d1", ("nodes", "", "n-1", "")),
+            ("/apis/apps/v1/namespaces/a/deployments/d/scale", ("deployments.apps", "a", "d", "scale")),
+        ] {
+            let (resource, namespace, name, part) = place(path);
+            let found = (&*resource, &*namespace, &*name, &*part);
+            assert_eq!(found, wanted, "{path}");
+        }
+    }
+
+    #[test]
+    fn paths_that_name_nothing_are_told_apart_from_documents() {
+        for path in [
+            "/api/v1/nope",
+            "/api/v1/namespaces/a/nope",
+            "/api/v1/namespaces/a/nodes",
+            "/api/v1/namespaces/a/Pods",
+            "/api/v1/pods/b",
+            "/api/v1/namespaces/a/pods/b/nope",
+            "/api/v1/namespaces/a/pods/b/status/x",
+            "/api/v1/../v1/nodes",
+        ] {
+            let target = Target::parse(path);
+            assert!(matches!(target, Some(Target::UnknownResource { .. })), "{path}: {target:?}");
+        }
+        for path in ["/api", "/api/v1", "/apis/apps", "/apis/apps/v9", "/nope", "/", "//api/v1"] {
+            let target = Target::parse(path);
+            assert!(matches!(target, Some(Target::Document(_))), "{path}: {target:?}");
+        }
+        assert_eq!(Target::parse("nope"), None);
+    }
+}

@@ -1,0 +1,220 @@
+//! Which objects of a collection a list, watch or deletion is about: [`Selection`].
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use objects::catalog::Resource;
+use objects::selector::{FieldSelector, LabelSelector};
+use serde::Deserialize;
+use serde_json::Value;
+use store::Entry;
+
+use crate::read;
+use crate::refusal::Refusal;
+use crate::request::Call;
+use crate::route::Place;
+use crate::stored;
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Selection {
+    labels: LabelSelector,
+    fields: FieldSelector,
+}
+
+/// As much of a stored object as label selectors look at.
+#[derive(Deserialize)]
+struct Labelled<'a> {
+    #[serde(borrow)]
+    metadata: Labels<'a>,
+}
+
+#[derive(Deserialize)]
+struct Labels<'a> {
+    #[serde(default, borrow)]
+    labels: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+}
+
+impl Selection {
+    pub(crate) fn of(call: &Call, place: &Place) -> Result<Selection, Refusal> {
+        let bad = |error: &dyn std::fmt::Display| Refusal::bad_request(error.to_string());
+        let labels = LabelSelector::parse(call.query.text("labelSelector")).map_err(|e| bad(&e))?;
+        let fields = FieldSelector::parse(call.query.text("fieldSelector")).map_err(|e| bad(&e))?;
+        for requirement in fields.requirements() {
+            if let Some(complaint) = unknown_field(place.resource, &requirement.field) {
+                return Err(Refusal::bad_request(complaint));
+            }
+        }
+        Ok(Selection { labels, fields })
+    }
+
+    pub(crate) fn is_everything(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// The one key that can match, if the name is given.
+    pub(crate) fn only_key(&self, place: &Place) -> Option<String> {
+        let name = self.fields.requires_exactly("metadata.name")?;
+        let namespace = match (place.resource.namespaced, place.namespace.as_str()) {
+            (true, "") => return None,
+            (_, namespace) => namespace,
+        };
+        Some(stored::key(place.resource, namespace, name))
+    }
+
+    /// Whether a stored object is meant. Reads only as much of it as the selection needs.
+    pub(crate) fn matches_bytes(&self, resource: &Resource, entry: &Entry) -> Result<bool, Refusal> {
+        self.matches_stored(resource, entry)
+    }
+
+    fn matches_stored(&self, resource: &Resource, entry: &Entry) -> Result<bool, Refusal> {
+        if self.is_everything() {
+            return Ok(true);
+        }
+        if !self.labels.is_empty() {
+            let json = entry.value.get(4..).unwrap_or_default();
+            let labelled: Labelled<'_> = serde_json::from_slice(json)
+                .map_err(|error| Refusal::internal(format!("{}: {error}", entry.key)))?;
+            let labels = &labelled.metadata.labels;
+            if !self.labels.matches(|key| labels.get(key).map(AsRef::as_ref)) {
+                return Ok(false);
+            }
+        }
+        if self.fields.is_empty() {
+            return Ok(true);
+        }
+        let object = read::load(resource, entry)?;
+        Ok(self.fields_match(resource, &object))
+    }
+
+    /// Whether an object is meant.
+    pub(crate) fn matches(&self, resource: &Resource, object: &Value) -> bool {
+        let labels = &object["metadata"]["labels"];
+        (self.labels.is_empty()
+            || self.labels.matches(|key| labels.get(key).and_then(Value::as_str)))
+            && self.fields_match(resource, object)
+    }
+
+    fn fields_match(&self, resource: &Resource, object: &Value) -> bool {
+        self.fields.requirements().iter().all(|requirement| {
+            let found = field(resource, object, &requirement.field);
+            (found == requirement.value) == requirement.equals
+        })
+    }
+}
+
+/// The fields of a resource that can be selected by, beside name and namespace.
+fn selectable(resource: &Resource) -> &'static [&'static str] {
+    match (resource.group, resource.plural) {
+        ("", "pods") => &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.podIPs",
+            "status.nominatedNodeName",
+        ],
+        ("", "nodes") => &["spec.unschedulable"],
+        ("", "namespaces") => &["status.phase", "name"],
+        ("", "secrets") => &["type"],
+        ("", "services") => &["spec.clusterIP", "spec.type"],
+        ("batch", "jobs") => &["status.successful"],
+        ("apps", "replicasets") => &["status.replicas"],
+        (_, "events") => &[
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "regarding.kind",
+            "regarding.namespace",
+            "regarding.name",
+            "regarding.uid",
+            "regarding.apiVersion",
+            "regarding.resourceVersion",
+            "regarding.fieldPath",
+            "reason",
+            "reportingComponent",
+            "reportingController",
+            "source",
+            "type",
+        ],
+        _ => &[],
+    }
+}
+
+/// The complaint about a field that cannot be selected by.
+fn unknown_field(resource: &Resource, field: &str) -> Option<String> {
+    let own = selectable(resource);
+    if matches!(field, "metadata.name" | "metadata.namespace") || own.contains(&field) {
+        // Nodes and namespaces have no namespace to select by.
+        return None;
+    }
+    Some(match (resource.group, own) {
+        (_, []) => format!(
+            "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+        ),
+        ("batch", _) => format!("field label {field:?} not supported for batchv1.Job"),
+        _ => format!("field label not supported: {field}"),
+    })
+}
+
+/// The value of a selectable field, as selectors compare it.
+fn field<'a>(resource: &Resource, object: &'a Value, name: &str) -> Cow<'a, str> {
+    let text = |path: &str| {
+        let mut value = object;
+        for step in path.split('.') {
+            value = &value[step];
+        }
+        match value {
+            Value::String(text) => Cow::Borrowed(text.as_str()),
+            Value::Null => Cow::Borrowed(""),
+            other => Cow::Owned(other.to_string()),
+        }
+    };
+    let flag = |path: &str| match text(path) {
+        empty if empty.is_empty() => Cow::Borrowed("false"),
+        given => given,
+    };
+    match (resource.plural, name) {
+        ("pods", "status.podIP") => {
+            text("status.podIP")
+        }
+        // Recorded: the list is no text that could equal one address.
+        ("pods", "status.podIPs") => Cow::Borrowed(""),
+        ("pods", "spec.hostNetwork") | ("nodes", "spec.unschedulable") => flag(name),
+        ("jobs", "status.successful") => count(&object["status"]["succeeded"]),
+        ("replicasets", "status.replicas") => count(&object["status"]["replicas"]),
+        ("namespaces", "name") => text("metadata.name"),
+        ("events", name) => event_field(object, name),
+        _ => text(name),
+    }
+}
+
+fn count(value: &Value) -> Cow<'_, str> {
+    Cow::Owned(value.as_i64().unwrap_or(0).to_string())
+}
+
+fn event_field<'a>(event: &'a Value, name: &str) -> Cow<'a, str> {
+    let text = |value: &'a Value| Cow::Borrowed(value.as_str().unwrap_or_default());
+    let either = |first: &'a Value, second: &'a Value| match first.as_str() {
+        Some(first) if !first.is_empty() => Cow::Borrowed(first),
+        _ => text(second),
+    };
+    let about = |part: &str| text(&event["involvedObject"][part]);
+    match name {
+        "source" => either(&event["source"]["component"], &event["reportingComponent"]),
+        "reportingComponent" | "reportingController" => {
+            either(&event["reportingComponent"], &event["source"]["component"])
+        }
+        _ => match name.split_once('.') {
+            Some(("involvedObject" | "regarding", part)) => about(part),
+            Some(("metadata", part)) => text(&event["metadata"][part]),
+            _ => text(&event[name]),
+        },
+    }
+}

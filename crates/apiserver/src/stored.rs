@@ -1,0 +1,209 @@
+//! How objects lie in the store: their keys, and the bytes of a value.
+//!
+//! A value is the object's JSON without `kind`, `apiVersion` and `metadata.resourceVersion`, after
+//! four bytes that say where the version belongs. So an answer is put together from pieces without
+//! reading the object: kind and version differ by request, the revision is only known once the
+//! value is written.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use objects::catalog::Resource;
+use objects::schema::{DecodeError, Schema};
+use serde_json::{Map, Value};
+use store::{Entry, Revision};
+use thiserror::Error;
+
+/// The root of all objects' keys.
+const ROOT: &str = "/registry/";
+
+/// A value of the store that is not an object.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum StoredError {
+    #[error("the stored object {key} is damaged: {what}")]
+    Damaged { key: String, what: String },
+}
+
+/// Where a resource's objects are: `/registry/pods/`, or those of a namespace.
+#[must_use]
+pub fn prefix(resource: &Resource, namespace: &str) -> String {
+    // Both groups of events are views of the same objects.
+    match namespace {
+        "" => format!("{ROOT}{}/", resource.plural),
+        namespace => format!("{ROOT}{}/{namespace}/", resource.plural),
+    }
+}
+
+#[must_use]
+pub fn key(resource: &Resource, namespace: &str, name: &str) -> String {
+    format!("{}{name}", prefix(resource, if resource.namespaced { namespace } else { "" }))
+}
+
+/// The bytes of an object.
+#[must_use]
+pub fn encode(object: &Value) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(2048);
+    bytes.put_u32(0);
+    let mut mark = 0;
+    let Value::Object(fields) = object else {
+        bytes.put_slice(b"{}");
+        return bytes.freeze();
+    };
+    let mut separator = b'{';
+    for (name, value) in fields {
+        if name == "kind" || name == "apiVersion" {
+            continue;
+        }
+        bytes.put_u8(separator);
+        separator = b',';
+        put_json(&mut bytes, name);
+        bytes.put_u8(b':');
+        match value {
+            Value::Object(metadata) if name == "metadata" => {
+                mark = put_metadata(&mut bytes, metadata);
+            }
+            value => put_json(&mut bytes, value),
+        }
+    }
+    if separator == b'{' {
+        bytes.put_u8(b'{');
+    }
+    bytes.put_u8(b'}');
+    bytes[..4].copy_from_slice(&u32::to_be_bytes(mark));
+    bytes.freeze()
+}
+
+/// Writes the metadata and says where the revision belongs.
+fn put_metadata(bytes: &mut BytesMut, metadata: &Map<String, Value>) -> u32 {
+    bytes.put_u8(b'{');
+    let mark = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    let mut first = true;
+    for (name, value) in metadata {
+        if name == "resourceVersion" {
+            continue;
+        }
+        if !first {
+            bytes.put_u8(b',');
+        }
+        first = false;
+        put_json(bytes, name);
+        bytes.put_u8(b':');
+        put_json(bytes, value);
+    }
+    bytes.put_u8(b'}');
+    mark
+}
+
+fn put_json<T: serde::Serialize + ?Sized>(bytes: &mut BytesMut, value: &T) {
+    // Writing to memory a value that is JSON already cannot fail.
+    let _ = serde_json::to_writer(bytes.writer(), value);
+}
+
+/// The stored pieces of an object, to be joined into an answer.
+#[derive(Debug, Clone, Copy)]
+pub struct Pieces<'a> {
+    before: &'a [u8],
+    after: &'a [u8],
+}
+
+impl<'a> Pieces<'a> {
+    /// Splits the bytes of a value; `None` if they are none.
+    #[must_use]
+    pub fn of(value: &'a [u8]) -> Option<Pieces<'a>> {
+        let mark = u32::from_be_bytes(value.get(..4)?.try_into().ok()?);
+        let mark = usize::try_from(mark).ok()?;
+        if mark < 5 || mark > value.len() {
+            return None;
+        }
+        // Behind the four bytes and the opening brace.
+        Some(Pieces { before: &value[5..mark], after: &value[mark..] })
+    }
+
+    /// Writes the object as an item of a list, or with kind and version if `head` is
+    /// `"kind":"Pod","apiVersion":"v1",`.
+    pub fn put(self, into: &mut BytesMut, head: &str, revision: Revision) {
+        into.put_u8(b'{');
+        into.put_slice(head.as_bytes());
+        into.put_slice(self.before);
+        into.put_slice(b"\"resourceVersion\":\"");
+        into.put_slice(revision.to_string().as_bytes());
+        let comma: &[u8] = if self.after.first() == Some(&b'}') { b"\"" } else { b"\"," };
+        into.put_slice(comma);
+        into.put_slice(self.after);
+    }
+
+    /// How long [`Pieces::put`] makes it, about.
+    #[must_use]
+    pub fn len_hint(self) -> usize {
+        self.before.len() + self.after.len() + 128
+    }
+}
+
+/// `"kind":"Pod","apiVersion":"v1",`.
+#[must_use]
+pub fn head(api_version: &str, kind: &str) -> String {
+    format!("\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",")
+}
+
+/// The object of an entry, with kind, version and revision.
+pub fn decode(resource: &Resource, entry: &Entry) -> Result<Value, StoredError> {
+    let damaged = |what: String| StoredError::Damaged { key: entry.key.to_string(), what };
+    let json = entry.value.get(4..).ok_or_else(|| damaged("it is too short".to_owned()))?;
+    let mut object: Value = serde_json::from_slice(json).map_err(|e| damaged(e.to_string()))?;
+    let Some(fields) = object.as_object_mut() else {
+        return Err(damaged("it is no object".to_owned()));
+    };
+    fields.insert("kind".to_owned(), Value::from(resource.kind));
+    fields.insert("apiVersion".to_owned(), Value::from(resource.api_version()));
+    if let Some(Value::Object(metadata)) = fields.get_mut("metadata") {
+        metadata.insert("resourceVersion".to_owned(), Value::from(entry.modified.to_string()));
+    }
+    Ok(object)
+}
+
+/// Reads a request's object: JSON of the resource's kind into its canonical form.
+pub fn canonical(resource: &Resource, value: Value) -> Result<Value, DecodeError> {
+    let schema = Schema::served();
+    match resource.type_id(schema) {
+        Some(id) => schema.decode_value(id, value).map(|decoded| decoded.value),
+        None => Ok(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use objects::catalog;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_is_put_together_without_reading_the_object() {
+        let object = json!({
+            "kind": "ConfigMap", "apiVersion": "v1", "data": {"a": "b"},
+            "metadata": {"name": "c", "resourceVersion": "7", "uid": "u"},
+        });
+        let bytes = encode(&object);
+        let mut answer = BytesMut::new();
+        let pieces = Pieces::of(&bytes).unwrap();
+        pieces.put(&mut answer, &head("v1", "ConfigMap"), Revision::from(9));
+        let mut wanted = object;
+        wanted["metadata"]["resourceVersion"] = json!("9");
+        assert_eq!(serde_json::from_slice::<Value>(&answer).unwrap(), wanted);
+        assert!(pieces.len_hint() >= answer.len());
+    }
+
+    #[test]
+    fn keys_are_upstreams() {
+        let pods = catalog::find("", "v1", "pods").unwrap();
+        assert_eq!(key(pods, "a", "b"), "/registry/pods/a/b");
+        let nodes = catalog::find("", "v1", "nodes").unwrap();
+        assert_eq!(key(nodes, "", "n"), "/registry/nodes/n");
+        assert_eq!(prefix(pods, ""), "/registry/pods/");
+    }
+
+    #[test]
+    fn damaged_values_are_no_pieces() {
+        for bytes in [&b""[..], b"\0\0\0", b"\0\0\0\0{}", b"\xff\xff\xff\xff{}"] {
+            assert!(Pieces::of(bytes).is_none());
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Watching: what is there (if asked for), then every change, until the client has enough.
+//!
+//! One task per watch pulls from the store and writes lines; a slow client slows only its own
+//! task. A change that moves an object into or out of the selection is told as its coming or going.
+
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use objects::catalog::Resource;
+use objects::table;
+use serde_json::{Value, json};
+use store::{Entry, Event, ReadError, Revision, WatchError};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use crate::accept::{Form, Wanted};
+use crate::api::Api;
+use crate::read;
+use crate::refusal::Refusal;
+use crate::reply::{JSON, Reply};
+use crate::request::Call;
+use crate::route::Place;
+use crate::select::Selection;
+use crate::stored::{self, Pieces};
+
+/// How long a watch lasts whose client names no time. Upstream draws between half an hour and an
+/// hour, so that clients do not all come back at once.
+const SHORTEST: u64 = 1800;
+
+/// How often a client that wants bookmarks gets one.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+
+/// The annotation that ends the initial events.
+const INITIAL_END: &str = "k8s.io/initial-events-end";
+
+pub(crate) fn watch(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+) -> Result<Reply, Refusal> {
+    crate::list_options::check(call)?;
+    let place = place_watched(call, place);
+    let selection = Selection::of(call, &place)?;
+    let table = read::table_form(call, wanted)?;
+    let seconds = call.query.int("timeoutSeconds")?.filter(|seconds| *seconds > 0);
+    let seconds = match seconds.and_then(|seconds| u64::try_from(seconds).ok()) {
+        Some(seconds) => seconds,
+        None => SHORTEST + crate::random::below(SHORTEST),
+    };
+    let asked = read::revision(call)?;
+    let newest = api.store().revision();
+    if let Some(asked) = asked.filter(|asked| *asked > newest.get()) {
+        return Err(Refusal::future_revision(asked, newest.get()));
+    }
+    let initial_events = call.query.flag("sendInitialEvents");
+    let no_initial = call.query.get("sendInitialEvents").is_some_and(|v| !v.is_empty()) && !initial_events;
+    let bookmarks = call.query.flag("allowWatchBookmarks");
+    let (sender, lines) = mpsc::channel(16);
+    let watcher = Watcher {
+        api: api.clone(),
+        place,
+        selection,
+        wanted,
+        table,
+        sender,
+    };
+    let from_now = (asked.is_none() && !no_initial) || initial_events;
+    let start = Start {
+        after: asked.map_or(newest, Revision::from),
+        replay: from_now,
+        // A client that asks for everything from the start learns where that ended.
+        mark_end: bookmarks && from_now && (initial_events || call.query.text("resourceVersion") == "0"),
+        bookmarks,
+    };
+    let until = Instant::now() + Duration::from_secs(seconds);
+    tokio::spawn(watcher.run(start, until));
+    Ok(Reply::stream(JSON, lines))
+}
+
+/// A watch of one object by path is one of the collection with its name selected.
+fn place_watched(call: &Call, place: &Place) -> Place {
+    let _ = call;
+    place.clone()
+}
+
+struct Start {
+    after: Revision,
+    /// Begin with what is there.
+    replay: bool,
+    /// End that with a bookmark that says so.
+    mark_end: bool,
+    bookmarks: bool,
+}
+
+struct Watcher {
+    api: Api,
+    place: Place,
+    selection: Selection,
+    wanted: Wanted,
+    /// Carries the columns until they are sent.
+    table: table::Form,
+    sender: mpsc::Sender<Bytes>,
+}
+
+/// Nobody listens any more.
+struct Gone;
+
+impl Watcher {
+    async fn run(mut self, start: Start, until: Instant) {
+        // Whatever ends it, the client sees its stream end.
+        let _ = self.events(start, until).await;
+    }
+
+    fn prefix(&self) -> String {
+        match self.place.name.as_str() {
+            "" => stored::prefix(self.place.resource, &self.place.namespace),
+            name => stored::key(self.place.resource, &self.place.namespace, name),
+        }
+    }
+
+    fn is_watched(&self, key: &str) -> bool {
+        self.place.name.is_empty() || key.len() == self.prefix().len()
+    }
+
+    async fn events(&mut self, start: Start, until: Instant) -> Result<(), Gone> {
+        let mut after = start.after;
+        if start.replay {
+            after = self.replay().await?;
+            if start.mark_end {
+                self.bookmark(after, true).await?;
+            }
+        }
+        let mut watch = match self.api.store().watch(&self.prefix(), after) {
+            Ok(watch) => watch,
+            Err(error) => return self.fail(&refused(&error, after)).await,
+        };
+        let mut next_bookmark = Instant::now() + BOOKMARK_EVERY;
+        loop {
+            let wake = if start.bookmarks { until.min(next_bookmark) } else { until };
+            match timeout_at(wake, watch.next()).await {
+                Ok(Ok(events)) => {
+                    let mut lines = BytesMut::new();
+                    for event in &events {
+                        if !self.is_watched(&event.key) {
+                            continue;
+                        }
+                        match self.line(event) {
+                            Ok(Some(line)) => lines.extend_from_slice(&line),
+                            Ok(None) => {}
+                            Err(refusal) => return self.fail(&refusal).await,
+                        }
+                    }
+                    if !lines.is_empty() {
+                        self.send(lines.freeze()).await?;
+                    }
+                }
+                Ok(Err(WatchError::Compacted { oldest })) => {
+                    let error = ReadError::Compacted { oldest };
+                    return self.fail(&refused(&error, watch.delivered())).await;
+                }
+                Ok(Err(_)) => return Ok(()),
+                Err(_) if Instant::now() >= until => return Ok(()),
+                Err(_) => {
+                    next_bookmark = Instant::now() + BOOKMARK_EVERY;
+                    self.bookmark(watch.delivered(), false).await?;
+                }
+            }
+            if self.sender.is_closed() {
+                return Err(Gone);
+            }
+        }
+    }
+
+    async fn send(&self, bytes: Bytes) -> Result<(), Gone> {
+        self.sender.send(bytes).await.map_err(|_| Gone)
+    }
+
+    async fn fail(&self, refusal: &Refusal) -> Result<(), Gone> {
+        self.send(json_line("ERROR", &refusal.to_status())).await
+    }
+
+    /// Tells everything there is as added; gives the revision that was.
+    async fn replay(&mut self) -> Result<Revision, Gone> {
+        const CHUNK: usize = 64 * 1024;
+        let snapshot = match self.api.store().snapshot(None) {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                self.fail(&read::read_failed(&error)).await?;
+                return Err(Gone);
+            }
+        };
+        let prefix = self.prefix();
+        let mut lines = BytesMut::new();
+        for entry in snapshot.range(&prefix, None) {
+            let line = match entry {
+                Ok(entry) if !self.is_watched(&entry.key) => continue,
+                Ok(entry) => self.selected(&entry).and_then(|selected| match selected {
+                    true => self.object_line("ADDED", &entry, entry.modified).map(Some),
+                    false => Ok(None),
+                }),
+                Err(error) => Err(read::broken(&error)),
+            };
+            match line {
+                Ok(Some(line)) => lines.extend_from_slice(&line),
+                Ok(None) => {}
+                Err(refusal) => {
+                    self.fail(&refusal).await?;
+                    return Err(Gone);
+                }
+            }
+            if lines.len() >= CHUNK {
+                self.send(std::mem::take(&mut lines).freeze()).await?;
+            }
+        }
+        if !lines.is_empty() {
+            self.send(lines.freeze()).await?;
+        }
+        Ok(snapshot.revision())
+    }
+
+    fn selected(&self, entry: &Entry) -> Result<bool, Refusal> {
+        self.selection.matches_bytes(self.place.resource, entry)
+    }
+
+    /// The line for an event; `None` if it does not concern the selection.
+    fn line(&mut self, event: &Event) -> Result<Option<Bytes>, Refusal> {
+        let everything = self.selection.is_everything();
+        let (now, before) = (event.entry(), event.previous());
+        let now = now.as_ref();
+        let matches = |entry: Option<&Entry>| match entry {
+            Some(entry) if !everything => self.selected(entry),
+            entry => Ok(entry.is_some()),
+        };
+        let (is, was) = (matches(now)?, matches(before)?);
+        let (kind, entry) = match (was, is) {
+            (false, true) => ("ADDED", now),
+            (true, true) => ("MODIFIED", now),
+            (true, false) => ("DELETED", before),
+            (false, false) => return Ok(None),
+        };
+        match entry {
+            Some(entry) => self.object_line(kind, entry, event.revision).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn object_line(
+        &mut self,
+        kind: &str,
+        entry: &Entry,
+        revision: Revision,
+    ) -> Result<Bytes, Refusal> {
+        let resource = self.place.resource;
+        if self.wanted.form == Form::Plain && !read::is_view(resource) {
+            let Some(pieces) = Pieces::of(&entry.value) else {
+                return Err(Refusal::internal(format!("the object {} is damaged", entry.key)));
+            };
+            let mut line = BytesMut::with_capacity(pieces.len_hint() + 64);
+            line.put_slice(format!("{{\"type\":\"{kind}\",\"object\":").as_bytes());
+            pieces.put(&mut line, &stored::head(&resource.api_version(), resource.kind), revision);
+            line.put_slice(b"}\n");
+            return Ok(line.freeze());
+        }
+        let mut object = read::view(resource, read::load(resource, entry)?);
+        object["metadata"]["resourceVersion"] = Value::from(revision.to_string());
+        let shown = self.shown(resource, object);
+        Ok(json_line(kind, &shown))
+    }
+
+    /// An object in the form the client wants.
+    fn shown(&mut self, resource: &Resource, object: Value) -> Value {
+        match self.wanted.form {
+            Form::Plain => object,
+            Form::PartialMetadata | Form::PartialMetadataList => {
+                table::partial_metadata(&object, self.wanted.version)
+            }
+            Form::Table => {
+                let form = self.table;
+                self.table.with_columns = false;
+                table::of_object(resource, &object, form, self.api.now())
+            }
+        }
+    }
+
+    async fn bookmark(&mut self, revision: Revision, ends_initial: bool) -> Result<(), Gone> {
+        let resource = self.place.resource;
+        let schema = objects::schema::Schema::served();
+        let mut object = resource.type_id(schema).map_or_else(|| json!({}), |id| schema.zero(id));
+        object["kind"] = Value::from(resource.kind);
+        object["apiVersion"] = Value::from(resource.api_version());
+        object["metadata"] = json!({"resourceVersion": revision.to_string()});
+        if ends_initial {
+            object["metadata"]["annotations"] = json!({INITIAL_END: "true"});
+        }
+        let shown = self.shown(resource, object);
+        self.send(json_line("BOOKMARK", &shown)).await
+    }
+}
+
+fn json_line(kind: &str, object: &Value) -> Bytes {
+    Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"))
+}
+
+/// Why the changes behind a revision cannot be told.
+fn refused(error: &ReadError, after: Revision) -> Refusal {
+    match error {
+        ReadError::Compacted { oldest } => {
+            Refusal::expired(format!("too old resource version: {after} ({oldest})"))
+        }
+        error => read::read_failed(error),
+    }
+}

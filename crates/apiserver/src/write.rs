@@ -1,0 +1,676 @@
+//! Writing: create, update and the four kinds of patch.
+//!
+//! A new object: read, defaults, admission that changes it, what the server sets, validation,
+//! admission that refuses, field ownership, one transaction. An update runs the same steps against
+//! what is stored, and again if somebody was faster and the client did not name a version.
+
+use http::StatusCode;
+use crate::pending::{self as apply, ApplyError, Operation, Writer};
+use objects::catalog::Resource;
+use objects::cursor::{Causes, Cursor};
+use objects::patch::{self, PatchKind};
+use objects::rules::{self, Part};
+use objects::schema::{Schema, TypeId};
+use serde_json::{Value, json};
+use store::{Entry, Outcome, Transaction};
+
+use crate::accept::Wanted;
+use crate::admission;
+use crate::api::Api;
+use crate::incoming::{self, Expected, FieldValidation};
+use crate::read;
+use crate::refusal::Refusal;
+use crate::reply::Reply;
+use crate::request::Call;
+use crate::route::Place;
+use crate::{random, stored};
+
+/// How often an update starts over because somebody else was faster. Upstream gives up after five;
+/// each round here means that another writer got through.
+const ATTEMPTS: usize = 64;
+
+/// How many names are tried for an object that wants one made.
+const NAMES: usize = 8;
+
+/// What all writes have in common.
+#[derive(Debug, Clone)]
+pub(crate) struct WriteOptions {
+    pub(crate) dry_run: bool,
+    pub(crate) manager: String,
+}
+
+impl WriteOptions {
+    pub(crate) fn of(call: &Call, options_kind: &str) -> Result<WriteOptions, Refusal> {
+        let mut causes = Causes::default();
+        let mut dry_run = false;
+        for value in call.query.all("dryRun").filter(|value| !value.is_empty()) {
+            dry_run = true;
+            if value != "All" {
+                let message = "Unsupported value: [\"".to_owned()
+                    + value
+                    + "\"]: supported values: \"All\"";
+                causes.add("FieldValueNotSupported", "dryRun", message);
+            }
+        }
+        let given = call.query.text("fieldManager");
+        if given.len() > 128 {
+            let message = "Too long: may not be more than 128 bytes".to_owned();
+            causes.add("FieldValueTooLong", "fieldManager", message);
+        }
+        if !given.chars().all(|c| !c.is_control()) {
+            let shown = objects::cursor::go_quoted(given);
+            let message = format!("Invalid value: {shown}: should only contain printable characters");
+            causes.add("FieldValueInvalid", "fieldManager", message);
+        }
+        if !causes.is_empty() {
+            return Err(Refusal::invalid_kind("meta.k8s.io", options_kind, "", &causes));
+        }
+        let manager = match given {
+            // `kubectl/v1.32.0 (linux/amd64)` is called kubectl.
+            "" => call.header("user-agent").split('/').next().unwrap_or_default().to_owned(),
+            given => given.to_owned(),
+        };
+        let manager = if manager.is_empty() { "unknown".to_owned() } else { manager };
+        Ok(WriteOptions { dry_run, manager })
+    }
+}
+
+fn commit_failed(error: &store::CommitError) -> Refusal {
+    Refusal::internal(error.to_string())
+}
+
+pub(crate) fn type_id(resource: &Resource) -> Result<TypeId, Refusal> {
+    let missing = || Refusal::internal(format!("the schema has no type for {}", resource.kind));
+    resource.type_id(Schema::served()).ok_or_else(missing)
+}
+
+pub(crate) async fn create(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+) -> Result<Reply, Refusal> {
+    let options = WriteOptions::of(call, "CreateOptions")?;
+    let received = incoming::read(call, &Expected::of(place.resource)?)?;
+    let object = from_view(place.resource, received.object);
+    let (object, mut warnings) = create_object(api, call, place, object, &options).await?;
+    let mut all = received.warnings;
+    all.append(&mut warnings);
+    let shown = read::view(place.resource, object);
+    let reply = read::object_reply(api, place.resource, &shown, StatusCode::CREATED, wanted, call)?;
+    Ok(reply.with_warnings(all))
+}
+
+/// An object as it is stored, of one as the resource shows it.
+fn from_view(resource: &Resource, object: Value) -> Value {
+    if read::is_view(resource) { crate::pending::from_events_group(object) } else { object }
+}
+
+/// The resource whose rules a view's objects follow.
+pub(crate) fn stored_resource(resource: &'static Resource) -> &'static Resource {
+    if read::is_view(resource) {
+        objects::catalog::find("", "v1", resource.plural).unwrap_or(resource)
+    } else {
+        resource
+    }
+}
+
+/// Creates an object and gives what was stored.
+pub(crate) async fn create_object(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    mut object: Value,
+    options: &WriteOptions,
+) -> Result<(Value, Vec<String>), Refusal> {
+    let resource = stored_resource(place.resource);
+    check_namespace(place, &mut object)?;
+    if !object["metadata"]["resourceVersion"].as_str().unwrap_or_default().is_empty() {
+        let message = "resourceVersion should not be set on objects to be created";
+        return Err(Refusal::bad_request(message));
+    }
+    let wants_name = object["metadata"]["name"].as_str().unwrap_or_default().is_empty();
+    let generate = object["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
+    rules::set_defaults(resource, &mut object);
+    let mut warnings = Vec::new();
+    admission::mutate_create(api, call, place, &mut object)?;
+    let managed = std::mem::take(&mut object["metadata"]["managedFields"]);
+    let setting = api.setting();
+    let metadata = metadata_of(&mut object)?;
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"] {
+        metadata.remove(field);
+    }
+    metadata.insert("creationTimestamp".to_owned(), json!(setting.now.to_seconds_text()));
+    metadata.insert("uid".to_owned(), Value::from(random::uid()));
+    let _ = managed;
+    rules::prepare_create(resource, &mut object, &setting);
+    for attempt in 1.. {
+        if wants_name && !generate.is_empty() {
+            object["metadata"]["name"] = Value::from(generated(&generate));
+        }
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let causes = rules::validate_create(resource, &object, &setting);
+        if !causes.is_empty() {
+            return Err(Refusal::invalid(resource, &name, &causes));
+        }
+        if attempt == 1 {
+            warnings.extend(rules::warnings(resource, &object, None));
+        }
+        let charge = admission::validate_create(api, call, place, &object, &mut warnings).await?;
+        let who = writer(call, options, place.resource, "", Operation::Update);
+        apply::track_update(Schema::served(), type_id(resource)?, None, &mut object, &who, setting.now);
+        if options.dry_run {
+            let exists = api.store().get(&stored::key(resource, &place.namespace, &name));
+            if exists.map_err(|error| read::read_failed(&error))?.is_some() {
+                return Err(Refusal::already_exists(place.resource, &name));
+            }
+            return Ok((object, warnings));
+        }
+        let key = stored::key(resource, &place.namespace, &name);
+        let mut transaction =
+            Transaction::new().expect_absent(key.as_str()).put(key.as_str(), stored::encode(&object));
+        transaction = charge.add_to(transaction);
+        match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
+            Outcome::Committed { revision } => {
+                object["metadata"]["resourceVersion"] = Value::from(revision.to_string());
+                return Ok((object, warnings));
+            }
+            Outcome::Conflict { key: lost, found } if *lost == *key => {
+                if wants_name && !generate.is_empty() && attempt < NAMES {
+                    continue;
+                }
+                return Err(exists(place.resource, &name, found.as_ref()));
+            }
+            // A quota was written meanwhile: look at it again.
+            Outcome::Conflict { .. } if attempt < ATTEMPTS => {}
+            Outcome::Conflict { .. } => return Err(Refusal::modified(place.resource, &name)),
+        }
+    }
+    Err(Refusal::internal("no attempt was made"))
+}
+
+/// The 409 for a name that is taken.
+fn exists(resource: &Resource, name: &str, found: Option<&Entry>) -> Refusal {
+    let mut refusal = Refusal::already_exists(resource, name);
+    let going = found
+        .and_then(|entry| read::load(resource, entry).ok())
+        .is_some_and(|object| object["metadata"]["deletionTimestamp"].is_string());
+    if going {
+        refusal.message = format!("object is being deleted: {}", refusal.message);
+    }
+    refusal
+}
+
+/// A name made from the client's prefix, as long as names may be.
+fn generated(prefix: &str) -> String {
+    const LONGEST: usize = 63 - 5;
+    let mut end = prefix.len().min(LONGEST);
+    while !prefix.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}{}", &prefix[..end], random::suffix())
+}
+
+pub(crate) fn metadata_of(object: &mut Value) -> Result<&mut serde_json::Map<String, Value>, Refusal> {
+    object["metadata"].as_object_mut().ok_or_else(|| Refusal::bad_request("metadata is missing"))
+}
+
+/// The namespace of the path is the object's.
+fn check_namespace(place: &Place, object: &mut Value) -> Result<(), Refusal> {
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+    if !place.resource.namespaced {
+        // Validation says what is wrong with a namespace here.
+        return Ok(());
+    }
+    if !namespace.is_empty() && namespace != place.namespace {
+        let message =
+            "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Refusal::bad_request(message));
+    }
+    object["metadata"]["namespace"] = Value::from(place.namespace.as_str());
+    Ok(())
+}
+
+pub(crate) fn writer(
+    call: &Call,
+    options: &WriteOptions,
+    resource: &Resource,
+    subresource: &str,
+    operation: Operation,
+) -> Writer {
+    let _ = call;
+    Writer {
+        manager: options.manager.clone(),
+        operation,
+        api_version: resource.api_version(),
+        subresource: subresource.to_owned(),
+    }
+}
+
+/// The part of the object that a subresource writes.
+pub(crate) fn part_of(place: &Place) -> Part {
+    match place.subresource.map(|subresource| subresource.name) {
+        Some("status") => Part::Status,
+        Some("resize") => Part::Resize,
+        Some("ephemeralcontainers") => Part::EphemeralContainers,
+        Some("finalize") => Part::Finalize,
+        _ => Part::Main,
+    }
+}
+
+pub(crate) async fn update(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+) -> Result<Reply, Refusal> {
+    if place.subresource.is_some_and(|subresource| subresource.name == "scale") {
+        return crate::parts::update_scale(api, call, place, wanted).await;
+    }
+    let options = WriteOptions::of(call, "UpdateOptions")?;
+    let received = incoming::read(call, &Expected::of(place.resource)?)?;
+    let mut object = from_view(place.resource, received.object);
+    check_name(place, &object)?;
+    check_namespace(place, &mut object)?;
+    let key = stored::key(place.resource, &place.namespace, &place.name);
+    let creates = place.subresource.is_none() && creates_on_update(place.resource);
+    if creates && api.store().get(&key).map_err(|e| read::read_failed(&e))?.is_none() {
+        if !object["metadata"]["resourceVersion"].as_str().unwrap_or_default().is_empty() {
+            let why = "StorageError: invalid object, Code: 4, Key: ".to_owned()
+                + &key
+                + ", ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in \
+                   precondition: , UID in object meta: ";
+            let _ = why;
+            return Err(Refusal::not_found(place.resource, &place.name));
+        }
+        let (object, mut more) = create_object(api, call, place, object, &options).await?;
+        let mut warnings = received.warnings;
+        warnings.append(&mut more);
+        let shown = read::view(place.resource, object);
+        let reply =
+            read::object_reply(api, place.resource, &shown, StatusCode::CREATED, wanted, call)?;
+        return Ok(reply.with_warnings(warnings));
+    }
+    let mut change = |_: &Value| Ok(object.clone());
+    let who = writer(call, &options, place.resource, part_name(place), Operation::Update);
+    let written = write_over(api, call, place, &options, &who, &mut change).await?;
+    finish(api, call, place, wanted, written, received.warnings)
+}
+
+pub(crate) fn part_name(place: &Place) -> &'static str {
+    place.subresource.map_or("", |subresource| subresource.name)
+}
+
+fn finish(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+    written: Written,
+    mut warnings: Vec<String>,
+) -> Result<Reply, Refusal> {
+    warnings.extend(written.warnings);
+    let shown = read::view(place.resource, written.object);
+    let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
+    let reply = read::object_reply(api, place.resource, &shown, status, wanted, call)?;
+    Ok(reply.with_warnings(warnings))
+}
+
+/// Kinds that an update may bring into being.
+fn creates_on_update(resource: &Resource) -> bool {
+    matches!(resource.plural, "leases" | "events" | "services")
+}
+
+/// Kinds that are updated only by clients that name the version they read.
+fn needs_version(resource: &Resource) -> bool {
+    matches!(resource.plural, "leases" | "runtimeclasses" | "poddisruptionbudgets")
+}
+
+fn check_name(place: &Place, object: &Value) -> Result<(), Refusal> {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    if name.is_empty() {
+        return Err(Refusal::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            place.name
+        )));
+    }
+    if name != place.name {
+        return Err(Refusal::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            place.name
+        )));
+    }
+    Ok(())
+}
+
+/// What an update left behind.
+pub(crate) struct Written {
+    pub(crate) object: Value,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) created: bool,
+}
+
+/// How an update makes the new object from the stored one.
+pub(crate) type Change<'a> = dyn FnMut(&Value) -> Result<Value, Refusal> + Send + 'a;
+
+/// Reads, changes and writes an object, again if somebody else was faster.
+pub(crate) async fn write_over(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    options: &WriteOptions,
+    who: &Writer,
+    change: &mut Change<'_>,
+) -> Result<Written, Refusal> {
+    let resource = stored_resource(place.resource);
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let entry = read::find(api, place)?;
+        let old = read::load(resource, &entry)?;
+        let new = change(&old)?;
+        let named = new["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        let conditional = !matches!(named, "" | "0");
+        if conditional && named != entry.modified.to_string() {
+            return Err(Refusal::modified(place.resource, &place.name));
+        }
+        let step = one_update(api, call, place, options, who, &entry, &old, new).await?;
+        match step {
+            Some(written) => return Ok(written),
+            None if conditional && attempt > 1 => {
+                return Err(Refusal::modified(place.resource, &place.name));
+            }
+            None if attempt >= ATTEMPTS => {
+                return Err(Refusal::modified(place.resource, &place.name));
+            }
+            None => {}
+        }
+    }
+}
+
+/// One attempt; `None` if somebody else was faster.
+#[allow(clippy::too_many_arguments, reason = "the state of one attempt, used in one place")]
+async fn one_update(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    options: &WriteOptions,
+    who: &Writer,
+    entry: &Entry,
+    old: &Value,
+    mut new: Value,
+) -> Result<Option<Written>, Refusal> {
+    let resource = stored_resource(place.resource);
+    let setting = api.setting();
+    let part = part_of(place);
+    check_uid(place, old, &new)?;
+    let version = new["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+    if matches!(version, "" | "0") && part == Part::Main && needs_version(resource) {
+        let shown = if version.is_empty() { "" } else { version };
+        let mut causes = Causes::default();
+        let top = Cursor::top(&new, "");
+        let metadata = top.field("metadata");
+        causes.invalid_as(&metadata.field("resourceVersion"), shown, "must be specified for an update");
+        return Err(Refusal::invalid(place.resource, &place.name, &causes));
+    }
+    keep_server_metadata(old, &mut new)?;
+    rules::set_defaults(resource, &mut new);
+    admission::mutate_update(api, call, place, old, &mut new)?;
+    rules::prepare_update(resource, &mut new, old, part, &setting);
+    let causes = rules::validate_update(resource, &new, old, part, &setting);
+    if !causes.is_empty() {
+        return Err(Refusal::invalid(place.resource, &place.name, &causes));
+    }
+    let mut warnings = rules::warnings(resource, &new, Some(old));
+    let charge =
+        admission::validate_update(api, call, place, old, &new, &mut warnings).await?;
+    new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
+    if who.operation == Operation::Update {
+        apply::track_update(
+            Schema::served(),
+            type_id(resource)?,
+            Some(old),
+            &mut new,
+            who,
+            setting.now,
+        );
+    }
+    let object = new;
+    if options.dry_run || object == *old {
+        return Ok(Some(Written { object, warnings, created: false }));
+    }
+    let key = stored::key(resource, &place.namespace, &place.name);
+    let ends = crate::delete::ends_here(resource, &object);
+    let transaction = Transaction::new().expect_modified_at(key.as_str(), entry.modified);
+    let transaction = match ends {
+        true => transaction.delete(key.as_str()),
+        false => transaction.put(key.as_str(), stored::encode(&object)),
+    };
+    let transaction = charge.add_to(transaction);
+    match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
+        Outcome::Committed { revision } => {
+            let mut object = object;
+            if !ends {
+                object["metadata"]["resourceVersion"] = Value::from(revision.to_string());
+            }
+            Ok(Some(Written { object, warnings, created: false }))
+        }
+        Outcome::Conflict { .. } => Ok(None),
+    }
+}
+
+/// A client that names a uid means that very object.
+fn check_uid(place: &Place, old: &Value, new: &Value) -> Result<(), Refusal> {
+    let (stored, given) = (&old["metadata"]["uid"], &new["metadata"]["uid"]);
+    let is_patch = given == stored || given.as_str().unwrap_or_default().is_empty();
+    if is_patch {
+        return Ok(());
+    }
+    // A patch that changes the uid is told so by validation; see `patch`.
+    let why = uid_mismatch(place, given.as_str().unwrap_or_default(), stored);
+    Err(Refusal::conflict(place.resource, &place.name, &why))
+}
+
+fn uid_mismatch(place: &Place, given: &str, stored_uid: &Value) -> String {
+    let key = stored::key(place.resource, &place.namespace, &place.name);
+    let stored_uid = stored_uid.as_str().unwrap_or_default();
+    format!(
+        "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, \
+         AdditionalErrorMsg: Precondition failed: UID in precondition: {given}, UID in object \
+         meta: {stored_uid}"
+    )
+}
+
+/// What only the server writes stays as it is.
+fn keep_server_metadata(old: &Value, new: &mut Value) -> Result<(), Refusal> {
+    let metadata = metadata_of(new)?;
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+        match old["metadata"].get(field) {
+            Some(value) => {
+                metadata.insert(field.to_owned(), value.clone());
+            }
+            None => {
+                metadata.remove(field);
+            }
+        }
+    }
+    metadata.remove("selfLink");
+    Ok(())
+}
+
+pub(crate) async fn patch(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+) -> Result<Reply, Refusal> {
+    let options = WriteOptions::of(call, "PatchOptions")?;
+    let media = call.header("content-type").split(';').next().unwrap_or_default().trim();
+    if media == "application/apply-patch+yaml" {
+        return apply_patch(api, call, place, wanted, &options).await;
+    }
+    if call.query.get("force").is_some() {
+        let mut causes = Causes::default();
+        let message = "Forbidden: may not be specified for non-apply patch".to_owned();
+        causes.add("FieldValueForbidden", "force", message);
+        return Err(Refusal::invalid_kind("meta.k8s.io", "PatchOptions", "", &causes));
+    }
+    let Some(kind) = PatchKind::of_content_type(media) else {
+        return Err(Refusal::unsupported_media_type("415: Unsupported Media Type"));
+    };
+    let validation = FieldValidation::of(call)?;
+    if place.subresource.is_some_and(|subresource| subresource.name == "scale") {
+        return crate::parts::patch_scale(api, call, place, wanted, kind).await;
+    }
+    let mut warnings = Vec::new();
+    let who = writer(call, &options, place.resource, part_name(place), Operation::Update);
+    let mut change = |old: &Value| {
+        let shown = read::view(place.resource, old.clone());
+        let (patched, strict) = patched(place.resource, kind, &shown, &call.body, validation)?;
+        warnings = strict;
+        let patched = from_view(place.resource, patched);
+        check_patched_identity(place, old, &patched)?;
+        Ok(patched)
+    };
+    let written = write_over(api, call, place, &options, &who, &mut change).await?;
+    finish(api, call, place, wanted, written, warnings)
+}
+
+/// The patched object in canonical form, and what a client should hear of its patch.
+pub(crate) fn patched(
+    resource: &Resource,
+    kind: PatchKind,
+    old: &Value,
+    body: &[u8],
+    validation: FieldValidation,
+) -> Result<(Value, Vec<String>), Refusal> {
+    let id = type_id(resource)?;
+    patched_type(id, kind, old, body, validation)
+}
+
+pub(crate) fn patched_type(
+    id: TypeId,
+    kind: PatchKind,
+    old: &Value,
+    body: &[u8],
+    validation: FieldValidation,
+) -> Result<(Value, Vec<String>), Refusal> {
+    let schema = Schema::served();
+    let outcome = match kind {
+        PatchKind::Json => patch::json(old.clone(), body),
+        PatchKind::Merge => patch::merge(old.clone(), body),
+        PatchKind::Strategic | PatchKind::Apply => patch::strategic(schema, id, old.clone(), body),
+    };
+    let outcome = outcome.map_err(|error| patch_failed(&error))?;
+    let decoded = schema.decode_value(id, outcome.value.clone());
+    let invalid = |detail: &str| {
+        let mut causes = Causes::default();
+        let shown = objects::cursor::go_quoted(&kind.shown(body, &outcome.value));
+        causes.add("FieldValueInvalid", "patch", format!("Invalid value: {shown}: {detail}"));
+        Refusal::invalid_kind("", "", "", &causes)
+    };
+    let decoded = decoded.map_err(|error| invalid(&error.to_string()))?;
+    let mut strict = outcome.strict.clone();
+    strict.extend(decoded.strict);
+    let strict = match validation {
+        FieldValidation::Ignore => Vec::new(),
+        FieldValidation::Warn => strict,
+        FieldValidation::Strict if strict.is_empty() => strict,
+        FieldValidation::Strict => {
+            return Err(invalid(&format!("strict decoding error: {}", strict.join(", "))));
+        }
+    };
+    let mut value = decoded.value;
+    value["kind"] = old["kind"].clone();
+    value["apiVersion"] = old["apiVersion"].clone();
+    Ok((value, strict))
+}
+
+fn patch_failed(error: &patch::PatchError) -> Refusal {
+    let code = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST);
+    let refusal = Refusal::new(code, error.reason(), error.to_string());
+    match code {
+        StatusCode::UNPROCESSABLE_ENTITY => refusal.with_details(json!({})),
+        _ => refusal,
+    }
+}
+
+/// A patch changes neither name nor namespace nor uid.
+fn check_patched_identity(place: &Place, old: &Value, new: &Value) -> Result<(), Refusal> {
+    let name = new["metadata"]["name"].as_str().unwrap_or_default();
+    if name != place.name {
+        return Err(Refusal::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            place.name
+        )));
+    }
+    let (stored, given) = (&old["metadata"]["uid"], &new["metadata"]["uid"]);
+    if given != stored && !given.is_null() {
+        let mut causes = Causes::default();
+        let top = Cursor::top(new, "");
+        let metadata = top.field("metadata");
+        causes.invalid(&metadata.field("uid"), "field is immutable");
+        return Err(Refusal::invalid(place.resource, &place.name, &causes));
+    }
+    Ok(())
+}
+
+/// Server-side apply.
+async fn apply_patch(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+    options: &WriteOptions,
+) -> Result<Reply, Refusal> {
+    if call.query.text("fieldManager").is_empty() {
+        let mut causes = Causes::default();
+        let message = "Required value: is required for apply patch".to_owned();
+        causes.add("FieldValueRequired", "fieldManager", message);
+        return Err(Refusal::invalid_kind("meta.k8s.io", "PatchOptions", "", &causes));
+    }
+    let resource = stored_resource(place.resource);
+    let schema = Schema::served();
+    let force = call.query.flag("force");
+    let applied = crate::applied::read(call, place)?;
+    let who = writer(call, options, place.resource, part_name(place), Operation::Apply);
+    let key = stored::key(resource, &place.namespace, &place.name);
+    let now = api.setting().now;
+    let exists = api.store().get(&key).map_err(|error| read::read_failed(&error))?.is_some();
+    if !exists {
+        if place.subresource.is_some() {
+            return Err(Refusal::not_found(place.resource, &place.name));
+        }
+        let merged = apply::apply(schema, type_id(resource)?, None, applied, &who, force, now)
+            .map_err(|error| apply_failed(&error))?;
+        let (object, warnings) = create_object(api, call, place, merged, options).await?;
+        let created = Written { object, warnings, created: true };
+        return finish(api, call, place, wanted, created, Vec::new());
+    }
+    let mut change = |old: &Value| {
+        apply::apply(schema, type_id(resource)?, Some(old), applied.clone(), &who, force, now)
+            .map_err(|error| apply_failed(&error))
+    };
+    let written = write_over(api, call, place, options, &who, &mut change).await?;
+    finish(api, call, place, wanted, written, Vec::new())
+}
+
+pub(crate) fn apply_failed(error: &ApplyError) -> Refusal {
+    match error {
+        ApplyError::Conflicts(conflicts) => {
+            let refusal = Refusal::new(StatusCode::CONFLICT, "Conflict", error.to_string());
+            let causes: Vec<Value> = conflicts
+                .iter()
+                .map(|conflict| {
+                    json!({
+                        "reason": "FieldManagerConflict",
+                        "message": conflict.message(),
+                        "field": conflict.field(),
+                    })
+                })
+                .collect();
+            refusal.caused_by(Value::from(causes))
+        }
+        other => Refusal::bad_request(other.to_string()),
+    }
+}

@@ -1,0 +1,302 @@
+//! Recorded exchanges with kube-apiserver, played against our API server in this process.
+//!
+//! Every scenario gets a server of its own on an empty store. Each step counts as one vector. What
+//! the recorder replaced by a placeholder (`<uid-1>`, `<rv-2>`, `<time>`) is bound to what our
+//! server gave when it first appears and must be the same from then on; requests are sent with the
+//! bound values. [`deliberate`] holds where we differ on purpose.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use apiserver::{Api, Body, Call, Caller, Options, Query, Reply, User};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
+
+use super::{Difference, Outcome, Verdict};
+
+mod compare;
+mod deliberate;
+mod placeholder;
+
+use compare::Comparison;
+use placeholder::Bindings;
+
+/// Scenarios played at a time. Most of their time is waiting for watches to end.
+const AT_A_TIME: usize = 24;
+
+/// Plays all scenarios of a file.
+pub(super) fn run(lines: Vec<Value>) -> Result<Vec<Outcome>> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build()?;
+    runtime.block_on(async {
+        let permits = Arc::new(Semaphore::new(AT_A_TIME));
+        let mut playing = Vec::new();
+        for line in lines {
+            let permits = Arc::clone(&permits);
+            playing.push(tokio::spawn(async move {
+                let _permit = permits.acquire_owned().await;
+                scenario(&line).await
+            }));
+        }
+        let mut outcomes = Vec::new();
+        for scenario in playing {
+            outcomes.extend(scenario.await.context("a scenario panicked")?);
+        }
+        Ok(outcomes)
+    })
+}
+
+/// One scenario on a server of its own.
+struct Player {
+    api: Api,
+    bindings: Bindings,
+    /// Whether `managedFields` were kept in the recording.
+    managed_fields: bool,
+    any_order: bool,
+    unstable: Vec<String>,
+    id: String,
+    outcomes: Vec<Outcome>,
+}
+
+async fn scenario(line: &Value) -> Vec<Outcome> {
+    let id = line["id"].as_str().unwrap_or_default().to_owned();
+    match play(line, &id).await {
+        Ok(outcomes) => outcomes,
+        Err(error) => vec![Outcome {
+            kind: kind_of(&id),
+            id,
+            verdict: Verdict::Failed,
+            quirk: None,
+            differences: vec![Difference {
+                what: "the scenario".into(),
+                expected: "to be played".into(),
+                got: format!("{error:#}"),
+            }],
+        }],
+    }
+}
+
+fn kind_of(id: &str) -> String {
+    format!("exchanges/{}", id.split('/').next().unwrap_or_default())
+}
+
+async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
+    if line.get("needs").is_some() {
+        return Ok(vec![Outcome {
+            kind: kind_of(id),
+            id: id.to_owned(),
+            verdict: Verdict::NotServed,
+            quirk: Some("needs what no client can ask for".to_owned()),
+            differences: Vec::new(),
+        }]);
+    }
+    let dir = tempfile::tempdir()?;
+    let store = store::Store::open(&dir.path().join("store"), store::Options::default())?;
+    let options = Options {
+        allow_privileged: line["server"] != "allow-privileged-false",
+        ..Options::default()
+    };
+    let api = Api::new(store, options).await.map_err(|refusal| {
+        anyhow::anyhow!("the server does not start: {}", refusal.message)
+    })?;
+    let mut player = Player {
+        api,
+        bindings: Bindings::default(),
+        managed_fields: line["managed_fields"] == true,
+        any_order: line.get("any_order").is_some_and(|value| value != false),
+        unstable: texts(&line["unstable"]),
+        id: id.to_owned(),
+        outcomes: Vec::new(),
+    };
+    if let Some(name) = line["namespace"]["name"].as_str() {
+        player.make_namespace(name, &line["namespace"]["labels"]).await?;
+    }
+    let steps = line["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for (index, step) in steps.iter().enumerate() {
+        player.step(step, &format!("steps[{index}]")).await?;
+    }
+    Ok(player.outcomes)
+}
+
+fn texts(list: &Value) -> Vec<String> {
+    let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// What our server answered.
+struct Answer {
+    status: u16,
+    content_type: String,
+    warnings: Vec<String>,
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+impl Player {
+    async fn make_namespace(&mut self, name: &str, labels: &Value) -> Result<()> {
+        let object = serde_json::json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": name, "labels": labels},
+        });
+        let request = serde_json::json!({
+            "method": "POST", "path": "/api/v1/namespaces", "body": object,
+        });
+        let reply = self.api.handle(self.call(&request)?).await;
+        let answer = collect(reply).await;
+        // A scenario may live in a namespace every cluster has.
+        if answer.status != 201 && answer.status != 409 {
+            bail!("namespace {name}: {}", String::from_utf8_lossy(&answer.body));
+        }
+        Ok(())
+    }
+
+    async fn step(&mut self, step: &Value, place: &str) -> Result<()> {
+        let request = &step["request"];
+        let name = step["name"].as_str().unwrap_or_default();
+        let id = format!("{} {place} {name}", self.id).trim_end().to_owned();
+        let unplayable = if request.get("body_desc").is_some() {
+            Some("the body is only described".to_owned())
+        } else {
+            deliberate::not_served(request, &step["response"])
+        };
+        if let Some(why) = unplayable {
+            self.outcomes.push(Outcome {
+                kind: kind_of(&self.id),
+                id,
+                verdict: Verdict::NotServed,
+                quirk: Some(why),
+                differences: Vec::new(),
+            });
+            return Ok(());
+        }
+        let call = self.call(request)?;
+        let reply = self.api.handle(call).await;
+        let during = step["during"].as_array().cloned().unwrap_or_default();
+        for (index, inner) in during.iter().enumerate() {
+            Box::pin(self.step(inner, &format!("{place}.during[{index}]"))).await?;
+        }
+        let answer = collect(reply).await;
+        self.judge(step, &answer, place, id);
+        Ok(())
+    }
+
+    /// The request with everything bound put in.
+    fn call(&self, request: &Value) -> Result<Call> {
+        let text = |key: &str| self.bindings.fill(request[key].as_str().unwrap_or_default());
+        let method = Method::from_bytes(text("method").as_bytes())?;
+        let query = match &request["query"] {
+            Value::Object(pairs) => pairs.iter().map(|(k, v)| (k.clone(), query_text(v))).collect(),
+            Value::Array(pairs) => {
+                pairs.iter().map(|pair| (query_text(&pair[0]), query_text(&pair[1]))).collect()
+            }
+            _ => Vec::new(),
+        };
+        let query = query.into_iter().map(|(k, v)| (k, self.bindings.fill(&v)));
+        let body = match (request.get("body"), request["body_text"].as_str()) {
+            (_, Some(text)) => self.bindings.fill(text),
+            (Some(body), None) => self.bindings.fill_value(body).to_string(),
+            (None, None) => String::new(),
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert("accept", HeaderValue::from_static("application/json"));
+        headers.insert("user-agent", HeaderValue::from_static("golden/1.0"));
+        if !body.is_empty() {
+            headers.insert("content-type", HeaderValue::from_static("application/json"));
+        }
+        for (name, value) in request["headers"].as_object().into_iter().flatten() {
+            let name = HeaderName::from_bytes(name.to_ascii_lowercase().as_bytes())?;
+            match value.as_str() {
+                Some(value) => {
+                    headers.insert(name, HeaderValue::from_str(&self.bindings.fill(value))?);
+                }
+                None => {
+                    headers.remove(name);
+                }
+            }
+        }
+        Ok(Call {
+            method,
+            path: text("path"),
+            query: Query::of(query),
+            headers,
+            body: body.into(),
+            caller: caller(request["user"].as_str()),
+        })
+    }
+
+    fn judge(&mut self, step: &Value, answer: &Answer, place: &str, id: String) {
+        let expected = &step["response"];
+        let mut comparison = Comparison {
+            bindings: &mut self.bindings,
+            unstable: &self.unstable,
+            any_order: self.any_order,
+            managed_fields: self.managed_fields,
+            differences: Vec::new(),
+        };
+        comparison.response(expected, answer, place);
+        let differences = comparison.differences;
+        let reason = (!differences.is_empty())
+            .then(|| deliberate::reason(&step["request"], expected, answer.status))
+            .flatten();
+        let verdict = match (&reason, differences.is_empty()) {
+            (_, true) => Verdict::Passed,
+            (Some(_), false) => Verdict::DeliberatelyDifferent,
+            (None, false) => Verdict::Failed,
+        };
+        let kind = kind_of(&self.id);
+        let quirk = reason.map(str::to_owned);
+        self.outcomes.push(Outcome { kind, id, verdict, quirk, differences });
+    }
+}
+
+fn query_text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The recorder's users.
+fn caller(name: Option<&str>) -> Caller {
+    match name {
+        None | Some("admin") => Caller::Known(User::member("admin", "system:masters")),
+        Some("none") => Caller::Nobody,
+        Some("bad") => Caller::Pretender,
+        Some(other) => Caller::Known(User::member(other, "recorded")),
+    }
+}
+
+/// The whole of a reply; a stream until it ends.
+async fn collect(reply: Reply) -> Answer {
+    let response = reply.into_response();
+    let (parts, body) = response.into_parts();
+    let header = |name: &str| {
+        parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned()
+    };
+    let warnings = parts.headers.get_all("warning").iter();
+    let warnings = warnings.filter_map(|v| v.to_str().ok()).map(str::to_owned).collect();
+    let content_type = header("content-type");
+    let mut bytes = Vec::new();
+    match body {
+        Body::Whole(whole) => bytes.extend_from_slice(&whole),
+        Body::Stream(mut chunks) => {
+            while let Some(chunk) = chunks.recv().await {
+                bytes.extend_from_slice(&chunk);
+            }
+        }
+    }
+    Answer {
+        status: parts.status.as_u16(),
+        content_type,
+        warnings,
+        headers: parts.headers,
+        body: bytes,
+    }
+}
+
+/// Names in a reduced answer, in order.
+pub(super) fn item_names(list: &Value) -> Vec<Value> {
+    let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    items.iter().map(|item| item["metadata"]["name"].clone()).collect()
+}
+
+type Bound = HashMap<String, String>;
+type Object = Map<String, Value>;

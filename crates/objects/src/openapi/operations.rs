@@ -1,0 +1,193 @@
+//! [`Path`]s as path items of either edition.
+//!
+//! A parameter that all operations of a path have stands at the path, as upstream does it.
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::Edition;
+use super::definitions::meta;
+use super::parameters::Parameter;
+use super::paths::{Answer, Body, Operation, Path};
+
+/// Old kubectl looks for these among an operation's parameters and does not follow references.
+const NOT_SHARED: &[&str] = &["dryRun", "fieldValidation"];
+
+pub(super) fn v2(path: &Path, shared: &mut Map<String, Value>) -> Value {
+    let common = common(path);
+    let mut item = Map::new();
+    for operation in &path.operations {
+        let mut parameters = Vec::new();
+        if let Some(body) = &operation.body {
+            parameters.push(v2_body(body, shared));
+        }
+        for parameter in operation.parameters.iter().filter(|p| !common.contains(p)) {
+            parameters.push(v2_parameter(parameter, shared));
+        }
+        let mut out = described(operation);
+        if !operation.consumes.is_empty() {
+            out.insert("consumes".to_owned(), operation.consumes.into());
+        }
+        out.insert("produces".to_owned(), operation.produces.into());
+        out.insert("schemes".to_owned(), json!(["https"]));
+        if !parameters.is_empty() {
+            out.insert("parameters".to_owned(), parameters.into());
+        }
+        let answers = answers(operation, |answer| {
+            let schema = match answer {
+                Answer::Object(name) => json!({"$ref": Edition::V2.reference(name)}),
+                Answer::Text => json!({"type": "string"}),
+            };
+            ("schema", schema)
+        });
+        out.insert("responses".to_owned(), answers.into());
+        item.insert(operation.method.to_owned(), out.into());
+    }
+    if !common.is_empty() {
+        let parameters: Vec<Value> = common.iter().map(|p| v2_parameter(p, shared)).collect();
+        item.insert("parameters".to_owned(), parameters.into());
+    }
+    item.into()
+}
+
+pub(super) fn v3(path: &Path) -> Value {
+    let common = common(path);
+    let mut item = Map::new();
+    for operation in &path.operations {
+        let mut out = described(operation);
+        let own: Vec<Value> =
+            operation.parameters.iter().filter(|p| !common.contains(p)).map(v3_parameter).collect();
+        if !own.is_empty() {
+            out.insert("parameters".to_owned(), own.into());
+        }
+        if let Some(body) = &operation.body {
+            let schema = json!({"$ref": Edition::V3.reference(&body.type_)});
+            let mut request = Map::new();
+            request.insert("content".to_owned(), content(operation.consumes, &schema));
+            if body.required {
+                request.insert("required".to_owned(), true.into());
+            }
+            out.insert("requestBody".to_owned(), request.into());
+        }
+        let answers = answers(operation, |answer| {
+            let schema = match answer {
+                Answer::Object(name) => json!({"$ref": Edition::V3.reference(name)}),
+                Answer::Text => json!({"type": "string"}),
+            };
+            ("content", content(operation.produces, &schema))
+        });
+        out.insert("responses".to_owned(), answers.into());
+        item.insert(operation.method.to_owned(), out.into());
+    }
+    if !common.is_empty() {
+        let parameters: Vec<Value> = common.iter().copied().map(v3_parameter).collect();
+        item.insert("parameters".to_owned(), parameters.into());
+    }
+    item.into()
+}
+
+/// Parameters of all operations of the path.
+fn common(path: &Path) -> Vec<&Parameter> {
+    let Some((first, rest)) = path.operations.split_first() else {
+        return Vec::new();
+    };
+    let everywhere = |p: &&Parameter| rest.iter().all(|operation| operation.parameters.contains(p));
+    first.parameters.iter().filter(everywhere).collect()
+}
+
+/// What both editions say alike.
+fn described(operation: &Operation) -> Map<String, Value> {
+    let mut out = Map::new();
+    out.insert("description".to_owned(), operation.doc.as_str().into());
+    out.insert("operationId".to_owned(), operation.id.as_str().into());
+    out.insert("tags".to_owned(), json!([operation.tag]));
+    if let Some((action, of)) = &operation.acts {
+        let kind = json!({"group": of.group, "kind": of.kind, "version": of.version});
+        out.insert("x-kubernetes-action".to_owned(), (*action).into());
+        out.insert("x-kubernetes-group-version-kind".to_owned(), kind);
+    }
+    out
+}
+
+fn answers(
+    operation: &Operation,
+    body: impl Fn(&Answer) -> (&'static str, Value),
+) -> Map<String, Value> {
+    let mut answers = Map::new();
+    for (code, answer) in &operation.answers {
+        let word = match *code {
+            "201" => "Created",
+            "202" => "Accepted",
+            _ => "OK",
+        };
+        let (key, value) = body(answer);
+        answers.insert((*code).to_owned(), json!({"description": word, key: value}));
+    }
+    answers.insert("401".to_owned(), json!({"description": "Unauthorized"}));
+    answers
+}
+
+fn content(types: &[&str], schema: &Value) -> Value {
+    let entry = |type_: &&str| ((*type_).to_owned(), json!({"schema": schema}));
+    Value::Object(types.iter().map(entry).collect())
+}
+
+fn v2_body(body: &Body, shared: &mut Map<String, Value>) -> Value {
+    let mut parameter = json!({
+        "in": "body",
+        "name": "body",
+        "schema": {"$ref": Edition::V2.reference(&body.type_)},
+    });
+    if body.required {
+        parameter["required"] = true.into();
+    }
+    // The others are of one kind each.
+    if body.type_ == meta("Patch") || body.type_ == meta("DeleteOptions") {
+        return share("body", parameter, shared);
+    }
+    parameter
+}
+
+fn v2_parameter(of: &Parameter, shared: &mut Map<String, Value>) -> Value {
+    let mut parameter = json!({
+        "description": of.doc,
+        "in": of.place,
+        "name": of.name,
+        "type": of.kind,
+        "uniqueItems": true,
+    });
+    if of.place == "path" {
+        parameter["required"] = true.into();
+    }
+    // A name's description says of what kind.
+    if NOT_SHARED.contains(&of.name) || of.name == "name" {
+        return parameter;
+    }
+    share(of.name, parameter, shared)
+}
+
+/// Puts a parameter among those of the document and gives a reference to it. Equal ones are one;
+/// those that only have the name in common are told apart by a hash.
+fn share(name: &str, parameter: Value, shared: &mut Map<String, Value>) -> Value {
+    const LETTERS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+    let digest = Sha256::digest(parameter.to_string());
+    let suffix: String =
+        digest.iter().take(8).map(|byte| char::from(LETTERS[usize::from(byte % 64)])).collect();
+    let key = format!("{name}-{suffix}");
+    let reference = json!({"$ref": format!("#/parameters/{key}")});
+    shared.insert(key, parameter);
+    reference
+}
+
+fn v3_parameter(of: &Parameter) -> Value {
+    let mut parameter = json!({
+        "description": of.doc,
+        "in": of.place,
+        "name": of.name,
+        "schema": {"type": of.kind, "uniqueItems": true},
+    });
+    if of.place == "path" {
+        parameter["required"] = true.into();
+    }
+    parameter
+}

@@ -1,0 +1,250 @@
+//! The second edition as protobuf, in the messages of gnostic's `openapi.v2`.
+//!
+//! kubectl's discovery client asks for `/openapi/v2` in this form only. Field numbers stand beside
+//! the names they have there. Only what our documents hold is written; what a message does not
+//! know of (`x-…`) travels as YAML text, for which JSON will do.
+
+use serde_json::{Map, Value};
+
+/// A message as it grows.
+#[derive(Default)]
+struct Message(Vec<u8>);
+
+const VARINT: u32 = 0;
+const LENGTH: u32 = 2;
+
+impl Message {
+    fn varint(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.0.push(u8::try_from(number & 0x7f).unwrap_or_default() | 0x80);
+            number >>= 7;
+        }
+        self.0.push(u8::try_from(number).unwrap_or_default());
+    }
+
+    fn tag(&mut self, field: u32, wire: u32) {
+        self.varint(u64::from(field << 3 | wire));
+    }
+
+    fn bytes(&mut self, field: u32, bytes: &[u8]) {
+        self.tag(field, LENGTH);
+        self.varint(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn message(&mut self, field: u32, message: &Message) {
+        self.bytes(field, &message.0);
+    }
+
+    /// A text if there is one.
+    fn text(&mut self, field: u32, value: Option<&Value>) {
+        if let Some(text) = value.and_then(Value::as_str) {
+            self.bytes(field, text.as_bytes());
+        }
+    }
+
+    fn texts(&mut self, field: u32, value: Option<&Value>) {
+        for text in value.and_then(Value::as_array).into_iter().flatten() {
+            self.text(field, Some(text));
+        }
+    }
+
+    fn flag(&mut self, field: u32, value: Option<&Value>) {
+        if value == Some(&Value::Bool(true)) {
+            self.tag(field, VARINT);
+            self.varint(1);
+        }
+    }
+
+    /// `NamedAny` for everything whose name begins with `x-`.
+    fn extensions(&mut self, field: u32, of: &Value) {
+        for (name, value) in entries(of).filter(|(name, _)| name.starts_with("x-")) {
+            self.named(field, name, &any(value));
+        }
+    }
+
+    /// A name and what it stands for: `name = 1`, `value = 2`.
+    fn named(&mut self, field: u32, name: &str, value: &Message) {
+        let mut named = Message::default();
+        named.bytes(1, name.as_bytes());
+        named.message(2, value);
+        self.message(field, &named);
+    }
+}
+
+fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    value.as_object().into_iter().flat_map(Map::iter)
+}
+
+/// `Any`: `yaml = 2`.
+fn any(value: &Value) -> Message {
+    let mut any = Message::default();
+    any.bytes(2, value.to_string().as_bytes());
+    any
+}
+
+/// A document as [`super::v2`] makes it.
+pub(super) fn encode(document: &Value) -> Vec<u8> {
+    let mut out = Message::default();
+    out.text(1, document.get("swagger"));
+    let mut info = Message::default();
+    info.text(1, document["info"].get("title"));
+    info.text(2, document["info"].get("version"));
+    out.message(2, &info);
+    let mut paths = Message::default();
+    for (path, item) in entries(&document["paths"]) {
+        paths.named(2, path, &path_item(item));
+    }
+    out.message(8, &paths);
+    let mut definitions = Message::default();
+    for (name, definition) in entries(&document["definitions"]) {
+        definitions.named(1, name, &schema(definition));
+    }
+    out.message(9, &definitions);
+    let mut parameters = Message::default();
+    for (name, shared) in entries(&document["parameters"]) {
+        parameters.named(1, name, &parameter(shared));
+    }
+    out.message(10, &parameters);
+    for requirement in document["security"].as_array().into_iter().flatten() {
+        let mut security = Message::default();
+        for (name, scopes) in entries(requirement) {
+            let mut array = Message::default();
+            array.texts(1, Some(scopes));
+            security.named(1, name, &array);
+        }
+        out.message(12, &security);
+    }
+    let mut definitions = Message::default();
+    for (name, scheme) in entries(&document["securityDefinitions"]) {
+        let mut key = Message::default();
+        key.text(1, scheme.get("type"));
+        key.text(2, scheme.get("name"));
+        key.text(3, scheme.get("in"));
+        key.text(4, scheme.get("description"));
+        let mut item = Message::default();
+        item.message(2, &key); // api_key_security
+        definitions.named(1, name, &item);
+    }
+    out.message(13, &definitions);
+    out.0
+}
+
+fn path_item(item: &Value) -> Message {
+    let mut out = Message::default();
+    for (field, method) in [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (8, "patch")] {
+        if let Some(given) = item.get(method) {
+            out.message(field, &operation(given));
+        }
+    }
+    parameters(&mut out, 9, item.get("parameters"));
+    out
+}
+
+fn operation(of: &Value) -> Message {
+    let mut out = Message::default();
+    out.texts(1, of.get("tags"));
+    out.text(3, of.get("description"));
+    out.text(5, of.get("operationId"));
+    out.texts(6, of.get("produces"));
+    out.texts(7, of.get("consumes"));
+    parameters(&mut out, 8, of.get("parameters"));
+    let mut responses = Message::default();
+    for (code, answer) in entries(&of["responses"]) {
+        let mut response = Message::default();
+        response.text(1, answer.get("description"));
+        if let Some(given) = answer.get("schema") {
+            let mut item = Message::default();
+            item.message(1, &schema(given));
+            response.message(2, &item);
+        }
+        let mut value = Message::default();
+        value.message(1, &response);
+        responses.named(1, code, &value);
+    }
+    out.message(9, &responses);
+    out.texts(10, of.get("schemes"));
+    out.extensions(13, of);
+    out
+}
+
+/// `ParametersItem`s: a parameter or a reference to one.
+fn parameters(out: &mut Message, field: u32, of: Option<&Value>) {
+    for given in of.and_then(Value::as_array).into_iter().flatten() {
+        let mut item = Message::default();
+        if given.get("$ref").is_some() {
+            let mut reference = Message::default();
+            reference.text(1, given.get("$ref"));
+            item.message(2, &reference);
+        } else {
+            item.message(1, &parameter(given));
+        }
+        out.message(field, &item);
+    }
+}
+
+fn parameter(of: &Value) -> Message {
+    let mut out = Message::default();
+    let mut inner = Message::default();
+    match of["in"].as_str() {
+        Some("body") => {
+            inner.text(1, of.get("description"));
+            inner.text(2, of.get("name"));
+            inner.text(3, of.get("in"));
+            inner.flag(4, of.get("required"));
+            inner.message(5, &schema(&of["schema"]));
+            out.message(1, &inner); // body_parameter
+        }
+        place => {
+            // The two differ from the fifth field on.
+            let query = place == Some("query");
+            let (kind, format, unique, which) = if query { (6, 7, 20, 3) } else { (5, 6, 19, 4) };
+            inner.flag(1, of.get("required"));
+            inner.text(2, of.get("in"));
+            inner.text(3, of.get("description"));
+            inner.text(4, of.get("name"));
+            inner.text(kind, of.get("type"));
+            inner.text(format, of.get("format"));
+            inner.flag(unique, of.get("uniqueItems"));
+            let mut non_body = Message::default();
+            non_body.message(which, &inner);
+            out.message(2, &non_body);
+        }
+    }
+    out
+}
+
+fn schema(of: &Value) -> Message {
+    let mut out = Message::default();
+    out.text(1, of.get("$ref"));
+    out.text(2, of.get("format"));
+    out.text(4, of.get("description"));
+    out.texts(19, of.get("required"));
+    for value in of.get("enum").and_then(Value::as_array).into_iter().flatten() {
+        out.message(20, &any(value));
+    }
+    if let Some(given) = of.get("additionalProperties") {
+        let mut item = Message::default();
+        item.message(1, &schema(given));
+        out.message(21, &item);
+    }
+    if let Some(name) = of.get("type") {
+        let mut item = Message::default();
+        item.text(1, Some(name));
+        out.message(22, &item);
+    }
+    if let Some(given) = of.get("items") {
+        let mut item = Message::default();
+        item.message(1, &schema(given));
+        out.message(23, &item);
+    }
+    if let Some(given) = of.get("properties") {
+        let mut properties = Message::default();
+        for (name, property) in entries(given) {
+            properties.named(1, name, &schema(property));
+        }
+        out.message(25, &properties);
+    }
+    out.extensions(31, of);
+    out
+}

@@ -1,0 +1,90 @@
+//! Schema and catalog side by side: [`Served`] answers which type belongs to which group, version
+//! and kind. Knows nothing of OpenAPI.
+
+use std::collections::BTreeSet;
+
+use crate::catalog::{Resource, Subresource};
+use crate::schema::{Schema, Type};
+
+pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+
+#[derive(Debug)]
+pub(super) struct Served<'a> {
+    pub(super) schema: &'a Schema,
+    pub(super) resources: &'a [Resource],
+}
+
+/// What `x-kubernetes-group-version-kind` holds.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct GroupVersionKind {
+    pub(super) group: String,
+    pub(super) version: String,
+    pub(super) kind: String,
+}
+
+impl GroupVersionKind {
+    pub(super) fn new(group: &str, version: &str, kind: &str) -> Self {
+        GroupVersionKind {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kind: kind.to_owned(),
+        }
+    }
+}
+
+impl<'a> Served<'a> {
+    pub(super) fn new(schema: &'a Schema, resources: &'a [Resource]) -> Self {
+        Served { schema, resources }
+    }
+
+    /// The group of a package. One that has no resource of its own is named after its group.
+    fn group_of(&self, package: &str) -> String {
+        let resource = self.resources.iter().find(|resource| resource.package == package);
+        match resource {
+            Some(resource) => resource.group.to_owned(),
+            None => package.rsplit('.').nth(1).unwrap_or_default().to_owned(),
+        }
+    }
+
+    /// The type of a group, version and kind, whether it is a resource or not.
+    pub(super) fn type_name(&self, group: &str, version: &str, kind: &str) -> Option<String> {
+        let fits = |type_: &Type| {
+            type_.kind.as_deref() == Some(kind)
+                && type_.package != META
+                && type_.package.rsplit('.').next() == Some(version)
+                && self.group_of(&type_.package) == group
+        };
+        self.schema.types().find(|(_, type_)| fits(type_)).map(|(_, type_)| type_.full_name())
+    }
+
+    /// The kinds a type is known as. Options and the like belong to every group and version.
+    pub(super) fn kinds_of(&self, type_: &Type) -> Vec<GroupVersionKind> {
+        let kind = match (&type_.kind, &type_.list_of) {
+            (Some(kind), _) => kind.as_str(),
+            (None, Some(_)) => type_.name.as_str(),
+            (None, None) => return Vec::new(),
+        };
+        if type_.package != META {
+            let version = type_.package.rsplit('.').next().unwrap_or_default();
+            return vec![GroupVersionKind::new(&self.group_of(&type_.package), version, kind)];
+        }
+        if kind != "DeleteOptions" {
+            return vec![GroupVersionKind::new("", "v1", kind)];
+        }
+        let versions: BTreeSet<(&str, &str)> = self
+            .resources
+            .iter()
+            .flat_map(|resource| {
+                let elsewhere = resource.subresources.iter().filter_map(|sub| sub.elsewhere);
+                elsewhere.chain([(resource.group, resource.version)])
+            })
+            .collect();
+        versions.iter().map(|(g, v)| GroupVersionKind::new(g, v, kind)).collect()
+    }
+}
+
+/// Group, version and kind of what a subresource takes or gives.
+pub(super) fn kind_of_subresource(resource: &Resource, of: &Subresource) -> GroupVersionKind {
+    let (group, version) = of.elsewhere.unwrap_or((resource.group, resource.version));
+    GroupVersionKind::new(group, version, of.kind)
+}

@@ -1,0 +1,168 @@
+//! Patches: [`json()`] (RFC 6902), [`merge()`] (RFC 7386) and [`strategic()`], each from an object
+//! and the text of a request to a [`Patched`] value or a [`PatchError`].
+//!
+//! The value is raw: whoever asked decodes it under the schema, which finds unknown fields and
+//! wrong types. Server-side apply is [`crate::apply`]'s. Nothing here knows defaults or
+//! validation.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+use thiserror::Error;
+
+mod json;
+mod merge;
+mod order;
+mod strategic;
+mod text;
+
+pub use json::{MAX_COPIED_BYTES, MAX_OPERATIONS, json};
+pub use merge::merge;
+pub use strategic::strategic;
+
+/// How deep a patched object may be nested: as deep as one that is read.
+const MAX_DEPTH: usize = 128;
+
+/// The forms of a patch, told apart by the content type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PatchKind {
+    Json,
+    Merge,
+    Strategic,
+    /// Server-side apply; see [`crate::apply`].
+    Apply,
+}
+
+impl PatchKind {
+    /// `None` is answered with 415. Parameters after a `;` do not count.
+    #[must_use]
+    pub fn of_content_type(content_type: &str) -> Option<PatchKind> {
+        match content_type.split(';').next().unwrap_or_default().trim() {
+            "application/json-patch+json" => Some(PatchKind::Json),
+            "application/merge-patch+json" => Some(PatchKind::Merge),
+            "application/strategic-merge-patch+json" => Some(PatchKind::Strategic),
+            "application/apply-patch+yaml" => Some(PatchKind::Apply),
+            _ => None,
+        }
+    }
+
+    /// What an answer shows as the invalid value when the patched object cannot be decoded.
+    #[must_use]
+    pub fn shown(self, text: &[u8], patched: &Value) -> String {
+        match (self, text::read(text)) {
+            (PatchKind::Strategic, Ok(read)) => go_text(&read.value),
+            _ => patched.to_string(),
+        }
+    }
+}
+
+/// A patched object, not yet decoded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Patched {
+    pub value: Value,
+    /// `duplicate field "data.a"` of the patch's text. Whether that is an error, a warning or
+    /// nothing is the caller's to say; it comes before what decoding finds.
+    pub strict: Vec<String>,
+}
+
+/// Why an object could not be patched.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PatchError {
+    #[error("invalid JSON patch")]
+    NotJson,
+    /// JSON, and not a patch.
+    #[error("{0}")]
+    Malformed(String),
+    #[error(
+        "Request entity is too large: The allowed maximum operations in a JSON patch is \
+         {MAX_OPERATIONS}, got {0}"
+    )]
+    TooManyOperations(usize),
+    /// A patch that does not fit this object. Clients are told no more than this.
+    #[error("the server rejected our request due to an error in our request")]
+    DoesNotApply(String),
+}
+
+impl PatchError {
+    /// Of the answer.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        match self {
+            PatchError::NotJson | PatchError::Malformed(_) => 400,
+            PatchError::TooManyOperations(_) => 413,
+            PatchError::DoesNotApply(_) => 422,
+        }
+    }
+
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            PatchError::NotJson | PatchError::Malformed(_) => "BadRequest",
+            PatchError::TooManyOperations(_) => "RequestEntityTooLarge",
+            PatchError::DoesNotApply(_) => "Invalid",
+        }
+    }
+}
+
+/// A value as Go prints it: `map[a:1 b:[x y]]`.
+#[must_use]
+pub fn go_text(value: &Value) -> String {
+    let mut text = String::new();
+    write_go_text(&mut text, value);
+    text
+}
+
+fn write_go_text(text: &mut String, value: &Value) {
+    match value {
+        Value::Null => text.push_str("<nil>"),
+        Value::String(string) => text.push_str(string),
+        Value::Bool(_) | Value::Number(_) => {
+            let _ = write!(text, "{value}");
+        }
+        Value::Array(items) => {
+            text.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    text.push(' ');
+                }
+                write_go_text(text, item);
+            }
+            text.push(']');
+        }
+        Value::Object(object) => {
+            text.push_str("map[");
+            for (index, (key, value)) in object.iter().enumerate() {
+                if index > 0 {
+                    text.push(' ');
+                }
+                text.push_str(key);
+                text.push(':');
+                write_go_text(text, value);
+            }
+            text.push(']');
+        }
+    }
+}
+
+/// What Go's decoder calls a value of the wrong type.
+fn json_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(object) => 1 + object.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

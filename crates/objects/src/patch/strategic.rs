@@ -1,0 +1,488 @@
+//! Strategic merge patch: a merge patch that knows from the schema which lists are merged by
+//! which key, with the directives `$patch`, `$retainKeys`, `$setElementOrder/…` and
+//! `$deleteFromPrimitiveList/…`.
+//!
+//! What upstream answers with 500 (no merge key, an unknown directive, an order that does not
+//! fit) is a malformed patch here.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Map, Value};
+
+use super::order::{Order, arrange, identity};
+use super::{PatchError, Patched, go_text, json_name, text};
+use crate::schema::{Schema, Shape, Strategy, TypeId};
+
+const DIRECTIVE: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const SET_ORDER: &str = "$setElementOrder";
+const DELETE_FROM: &str = "$deleteFromPrimitiveList";
+
+/// Merges a patch into an object of a type.
+pub fn strategic(
+    schema: &Schema,
+    id: TypeId,
+    object: Value,
+    patch: &[u8],
+) -> Result<Patched, PatchError> {
+    let read = text::read(patch)?;
+    let patch = match read.value {
+        Value::Object(patch) => patch,
+        Value::Null => Map::new(),
+        other => {
+            let found = json_name(&other);
+            return Err(malformed(format!(
+                "json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
+            )));
+        }
+    };
+    let mut object = match object {
+        Value::Object(object) => object,
+        _ => Map::new(),
+    };
+    Merger { schema }.merge_maps(&mut object, patch, Place::Struct(id))?;
+    Ok(Patched { value: Value::Object(object), strict: read.strict })
+}
+
+fn malformed(text: impl Into<String>) -> PatchError {
+    PatchError::Malformed(text.into())
+}
+
+/// What the schema says of the map we are in.
+#[derive(Clone, Copy)]
+enum Place<'s> {
+    Struct(TypeId),
+    /// A map to values of a shape.
+    Map(&'s Shape),
+    /// Something with no inner structure the schema knows.
+    Opaque,
+}
+
+impl Place<'_> {
+    fn of(shape: &Shape) -> Place<'_> {
+        match shape {
+            Shape::Struct(id) => Place::Struct(*id),
+            Shape::Map(value) => Place::Map(value),
+            _ => Place::Opaque,
+        }
+    }
+}
+
+static UNMARKED: Strategy =
+    Strategy { merge: false, merge_key: None, retain_keys: false, replace: false };
+
+struct Merger<'s> {
+    schema: &'s Schema,
+}
+
+impl<'s> Merger<'s> {
+    fn lookup(&self, at: Place<'s>, key: &str) -> Result<(&'s Shape, &'s Strategy), PatchError> {
+        let unknown = |name: &str| {
+            malformed(format!(
+                "unable to find api field in struct {name} for the json field {key:?}"
+            ))
+        };
+        match at {
+            Place::Map(value) => Ok((value, &UNMARKED)),
+            Place::Opaque => Err(unknown("RawExtension")),
+            Place::Struct(id) => {
+                let of = self.schema.get(id);
+                let field = of.field(key).ok_or_else(|| unknown(&of.name))?;
+                Ok((&field.shape, &field.strategy))
+            }
+        }
+    }
+
+    fn lookup_list(
+        &self,
+        at: Place<'s>,
+        key: &str,
+    ) -> Result<(&'s Shape, &'s Strategy), PatchError> {
+        match self.lookup(at, key)? {
+            (Shape::List(item), strategy) => Ok((item, strategy)),
+            _ => Err(malformed("expected slice or array type, but got: struct")),
+        }
+    }
+
+    fn merge_maps(
+        &self,
+        original: &mut Map<String, Value>,
+        mut patch: Map<String, Value>,
+        at: Place<'s>,
+    ) -> Result<(), PatchError> {
+        if let Some(directive) = patch.get(DIRECTIVE) {
+            match directive.as_str() {
+                Some("replace") => {
+                    patch.remove(DIRECTIVE);
+                    *original = patch;
+                }
+                Some("delete") => original.clear(),
+                _ => return Err(unknown_directive(directive, &patch)),
+            }
+            return Ok(());
+        }
+        retain_keys(original, &mut patch)?;
+        self.set_orders(original, &mut patch, at)?;
+        for (key, mut value) in patch {
+            let (key, deletes) = match target(&key, DELETE_FROM) {
+                None => (key, false),
+                Some(Some(list)) => (list.to_owned(), true),
+                Some(None) => return Err(malformed("invalid patch format of primitive list")),
+            };
+            if value.is_null() {
+                original.remove(&key);
+                continue;
+            }
+            match (original.get_mut(&key), value) {
+                (Some(Value::Object(current)), Value::Object(value)) => {
+                    let (shape, strategy) = self.lookup(at, &key)?;
+                    if strategy.replace {
+                        *current = value;
+                    } else {
+                        self.merge_maps(current, value, Place::of(shape))?;
+                    }
+                }
+                (Some(Value::Array(current)), Value::Array(value)) => {
+                    let (item, strategy) = self.lookup_list(at, &key)?;
+                    let items = std::mem::take(current);
+                    *current = self.merge_lists(items, value, item, strategy, deletes)?;
+                }
+                _ if deletes => {}
+                (_, taken) => {
+                    value = taken;
+                    discard_nulls(&mut value);
+                    match without_directives(value) {
+                        Some(value) => original.insert(key, value),
+                        None => original.remove(&key),
+                    };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Merges every list the patch gives an order for, and takes list and order off the patch.
+    fn set_orders(
+        &self,
+        original: &mut Map<String, Value>,
+        patch: &mut Map<String, Value>,
+        at: Place<'s>,
+    ) -> Result<(), PatchError> {
+        let directives: Vec<String> =
+            patch.keys().filter(|key| key.starts_with(SET_ORDER)).cloned().collect();
+        for directive in directives {
+            let Some(order) = patch.remove(&directive) else { continue };
+            let order = list_of(order)?;
+            let Some(Some(key)) = target(&directive, SET_ORDER) else {
+                return Err(malformed("invalid patch format of setElementOrder list"));
+            };
+            let live = original.remove(key).map(list_of).transpose()?;
+            let patched = patch.remove(key).map(list_of).transpose()?;
+            let (item, strategy) = self.lookup_list(at, key)?;
+            let merge_key = strategy.merge_key.as_deref();
+            if let Some(patched) = &patched {
+                check_order(patched, &order, merge_key)?;
+            }
+            let places = Order::of(live.as_deref().unwrap_or_default(), merge_key);
+            let kind = element_kind(&[
+                live.as_deref().unwrap_or_default(),
+                patched.as_deref().unwrap_or_default(),
+            ]);
+            let merged = match (live, patched) {
+                (Some(live), None) => live,
+                (None, Some(patched)) => {
+                    patched.into_iter().filter_map(without_directives).collect()
+                }
+                (Some(live), Some(patched)) => {
+                    self.merge_lists(live, patched, item, strategy, false)?
+                }
+                (None, None) => continue,
+            };
+            if kind? == Kind::Map {
+                // An empty key is how upstream shows that there is none.
+                check_keys(&merged, merge_key.unwrap_or_default())?;
+                check_keys(&order, merge_key.unwrap_or_default())?;
+            }
+            let arranged = arrange(merged, &Order::of(&order, merge_key), &places, merge_key);
+            original.insert(key.to_owned(), Value::Array(arranged));
+        }
+        Ok(())
+    }
+
+    fn merge_lists(
+        &self,
+        original: Vec<Value>,
+        patch: Vec<Value>,
+        item: &'s Shape,
+        strategy: &Strategy,
+        deletes: bool,
+    ) -> Result<Vec<Value>, PatchError> {
+        if !strategy.merge {
+            return Ok(patch);
+        }
+        if original.is_empty() && patch.is_empty() {
+            return Ok(original);
+        }
+        if element_kind(&[&original, &patch])? != Kind::Map {
+            return Ok(merge_scalars(original, patch, deletes));
+        }
+        let Some(merge_key) = strategy.merge_key.as_deref() else {
+            return Err(malformed("cannot merge lists without merge key for struct"));
+        };
+        let (original, patch) = take_special(original, patch, merge_key)?;
+        let live = Order::of(&original, Some(merge_key));
+        let wanted = Order::of(&patch, Some(merge_key));
+        let mut places: HashMap<String, usize> = HashMap::with_capacity(original.len());
+        for (place, item) in original.iter().enumerate() {
+            if item.get(merge_key).is_some() {
+                places.entry(identity(item, Some(merge_key))).or_insert(place);
+            }
+        }
+        let mut merged = original;
+        for value in patch {
+            if value.get(merge_key).is_none() {
+                return Err(no_merge_key(&value, merge_key));
+            }
+            let identity = identity(&value, Some(merge_key));
+            let place = places.get(&identity).copied();
+            match (place.and_then(|place| merged.get_mut(place)), value) {
+                (Some(Value::Object(current)), Value::Object(value)) => {
+                    self.merge_maps(current, value, Place::of(item))?;
+                }
+                (_, value) => {
+                    places.insert(identity, merged.len());
+                    merged.push(value);
+                }
+            }
+        }
+        check_keys(&merged, merge_key)?;
+        Ok(arrange(merged, &wanted, &live, Some(merge_key)))
+    }
+}
+
+/// The key a directive is about: `None` if it is another key, `Some(None)` if it is malformed.
+fn target<'k>(key: &'k str, directive: &str) -> Option<Option<&'k str>> {
+    let rest = key.strip_prefix(directive)?;
+    Some(rest.strip_prefix('/'))
+}
+
+/// Clears what the patch does not list as to be kept.
+fn retain_keys(
+    original: &mut Map<String, Value>,
+    patch: &mut Map<String, Value>,
+) -> Result<(), PatchError> {
+    let Some(kept) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
+    let bad = || malformed("invalid patch format of retainKeys");
+    let Value::Array(kept) = kept else { return Err(bad()) };
+    let kept: HashSet<&str> = kept.iter().filter_map(Value::as_str).collect();
+    let listed = |(key, value): (&String, &Value)| {
+        value.is_null()
+            || key.starts_with(DELETE_FROM)
+            || key.starts_with(SET_ORDER)
+            || kept.contains(key.as_str())
+    };
+    if !patch.iter().all(listed) {
+        return Err(bad());
+    }
+    original.retain(|key, _| kept.contains(key.as_str()));
+    Ok(())
+}
+
+fn merge_scalars(original: Vec<Value>, patch: Vec<Value>, deletes: bool) -> Vec<Value> {
+    let wanted = Order::of(&patch, None);
+    if deletes {
+        let kept =
+            original.into_iter().filter(|item| wanted.place(&identity(item, None)).is_none());
+        return kept.collect();
+    }
+    let live = Order::of(&original, None);
+    let mut seen = HashSet::new();
+    let both = original.into_iter().chain(patch);
+    let merged = both.filter(|item| seen.insert(identity(item, None))).collect();
+    arrange(merged, &wanted, &live, None)
+}
+
+/// Does what items with a directive ask for; the rest is left to merge.
+fn take_special(
+    mut original: Vec<Value>,
+    patch: Vec<Value>,
+    merge_key: &str,
+) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
+    let mut rest = Vec::with_capacity(patch.len());
+    let mut replace = false;
+    let mut deleted = HashSet::new();
+    for item in patch {
+        let Some(directive) = item.get(DIRECTIVE) else {
+            rest.push(item);
+            continue;
+        };
+        match directive.as_str() {
+            Some("delete") if item.get(merge_key).is_none() => {
+                return Err(no_merge_key(&item, merge_key));
+            }
+            Some("delete") => {
+                deleted.insert(identity(&item, Some(merge_key)));
+            }
+            Some("replace") => replace = true,
+            Some("merge") => {
+                return Err(malformed("merging lists cannot yet be specified in the patch"));
+            }
+            _ => {
+                let map = item.as_object().cloned().unwrap_or_default();
+                return Err(unknown_directive(directive, &map));
+            }
+        }
+    }
+    if replace {
+        return Ok((rest, Vec::new()));
+    }
+    if !deleted.is_empty() {
+        original.retain(|item| {
+            item.get(merge_key).is_none() || !deleted.contains(&identity(item, Some(merge_key)))
+        });
+    }
+    Ok((original, rest))
+}
+
+/// The patch's items must come in the order it asks for, and be in it.
+fn check_order(
+    patch: &[Value],
+    order: &[Value],
+    merge_key: Option<&str>,
+) -> Result<(), PatchError> {
+    if order.is_empty() || patch.is_empty() {
+        return Ok(());
+    }
+    if merge_key.is_some() {
+        for item in patch {
+            if !item.is_object() {
+                return Err(wrong_kind("map[string]interface {}", item));
+            }
+        }
+    }
+    let is_special = |item: &&Value| item.get(DIRECTIVE).is_some();
+    let mut items = patch.iter().filter(|item| !is_special(item)).peekable();
+    for wanted in order {
+        let Some(item) = items.peek() else { return Ok(()) };
+        if let Some(key) = merge_key {
+            check_keys(std::slice::from_ref(*item), key)?;
+            check_keys(std::slice::from_ref(wanted), key)?;
+        }
+        if identity(item, merge_key) == identity(wanted, merge_key) {
+            items.next();
+        }
+    }
+    match items.next() {
+        None => Ok(()),
+        Some(_) => Err(malformed(format!(
+            "The order in patch list:\n{}\n doesn't match {SET_ORDER} list:\n{}\n",
+            go_text(&Value::Array(patch.to_vec())),
+            go_text(&Value::Array(order.to_vec())),
+        ))),
+    }
+}
+
+fn check_keys(items: &[Value], merge_key: &str) -> Result<(), PatchError> {
+    for item in items {
+        match item {
+            Value::Object(map) if map.contains_key(merge_key) => {}
+            Value::Object(_) => return Err(no_merge_key(item, merge_key)),
+            other => return Err(wrong_kind("map[string]interface {}", other)),
+        }
+    }
+    Ok(())
+}
+
+fn no_merge_key(item: &Value, merge_key: &str) -> PatchError {
+    let item = go_text(item);
+    malformed(format!("map: {item} does not contain declared merge key: {merge_key}"))
+}
+
+fn unknown_directive(directive: &Value, map: &Map<String, Value>) -> PatchError {
+    let map = go_text(&Value::Object(map.clone()));
+    malformed(format!("unknown patch type: {} in map: {map}", go_text(directive)))
+}
+
+fn wrong_kind(wanted: &str, found: &Value) -> PatchError {
+    let found = match found {
+        Value::Null => "%!s(<nil>)",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    };
+    malformed(format!("expected a {wanted}, but received a {found}"))
+}
+
+fn list_of(value: Value) -> Result<Vec<Value>, PatchError> {
+    match value {
+        Value::Array(items) => Ok(items),
+        other => Err(wrong_kind("[]interface {}", &other)),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Null,
+    Bool,
+    Int,
+    Float,
+    String,
+    List,
+    Map,
+}
+
+/// What all the items are.
+fn element_kind(lists: &[&[Value]]) -> Result<Kind, PatchError> {
+    let mut found = None;
+    for item in lists.iter().copied().flatten() {
+        let kind = match item {
+            Value::Null => Kind::Null,
+            Value::Bool(_) => Kind::Bool,
+            Value::Number(number) if number.is_f64() => Kind::Float,
+            Value::Number(_) => Kind::Int,
+            Value::String(_) => Kind::String,
+            Value::Object(_) => Kind::Map,
+            Value::Array(_) if found.is_none() => {
+                let why = "lists of lists are not supported".to_owned();
+                return Err(PatchError::DoesNotApply(why));
+            }
+            Value::Array(_) => Kind::List,
+        };
+        if *found.get_or_insert(kind) != kind {
+            let lists = lists.iter().map(|items| Value::Array(items.to_vec())).collect();
+            let lists = go_text(&Value::Array(lists));
+            return Err(malformed(format!("list element types are not identical: {lists}")));
+        }
+    }
+    found.ok_or_else(|| malformed("no elements in any of the given slices"))
+}
+
+fn discard_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, value| !value.is_null());
+            map.values_mut().for_each(discard_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(discard_nulls),
+        _ => {}
+    }
+}
+
+/// A new value without the parts that are only directives; `None` if all of it is one.
+fn without_directives(value: Value) -> Option<Value> {
+    match value {
+        Value::Object(map) if map.contains_key(DIRECTIVE) => None,
+        Value::Object(map) => {
+            let kept = map.into_iter();
+            let kept = kept.filter_map(|(key, value)| Some((key, without_directives(value)?)));
+            Some(Value::Object(kept.collect()))
+        }
+        Value::Array(items) => {
+            Some(Value::Array(items.into_iter().filter_map(without_directives).collect()))
+        }
+        other => Some(other),
+    }
+}

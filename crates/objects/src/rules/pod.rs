@@ -1,0 +1,190 @@
+//! Pods, and the pod templates of workloads: defaults, what a create or an update may set, what
+//! must hold, what a client is warned of.
+//!
+//! The functions here take whole pods. [`set_template_defaults`], [`validate_template`],
+//! [`drop_template_fields`] and [`template_warnings`] do the same for a template wherever it
+//! stands. What other objects have a say in (priorities, runtime classes) is in [`admission`];
+//! quotas and limit ranges are elsewhere.
+
+use serde_json::Value;
+
+use super::meta::{self, MetaRule};
+use super::names::NameRule;
+use super::{Part, Setting};
+use crate::cursor::{Causes, Cursor};
+use crate::feature_gates::Gate;
+
+pub mod admission;
+mod amounts;
+mod annotations;
+mod binding;
+pub mod class_resources;
+mod containers;
+mod defaults;
+mod env;
+mod equality;
+mod handlers;
+mod inline_volumes;
+mod prepare;
+mod resources;
+mod scheduling;
+mod security;
+mod spec;
+mod status;
+mod update;
+mod volumes;
+mod warnings;
+
+pub use amounts::qos_class;
+pub use binding::validate_binding;
+pub use defaults::set_template_defaults;
+pub use prepare::drop_template_fields;
+pub(super) use scheduling::validate_tolerations;
+pub use warnings::template_warnings;
+
+/// How pods are named and where they live.
+pub const META: MetaRule =
+    MetaRule { name: NameRule::DnsSubdomain, namespaced: true, standard_finalizers: true };
+
+/// What applies to the pod spec at hand. Some rules came later than pods that break them: what a
+/// stored pod has it may keep.
+#[derive(Debug, Clone, Copy)]
+struct Scope {
+    allow_privileged: bool,
+    /// The spec is a pod's own, not a template's.
+    is_pod: bool,
+    host_process: bool,
+    class_resources: bool,
+    indivisible_huge_pages: bool,
+    invalid_selector_values: bool,
+    invalid_node_affinity_values: bool,
+    invalid_spread_selectors: bool,
+    token_path_anywhere: bool,
+    host_sysctls: bool,
+    invalid_deletion_cost: bool,
+}
+
+impl Scope {
+    fn new(setting: &Setting<'_>, is_pod: bool, old_meta: &Value, old_spec: &Value) -> Scope {
+        let update = !old_spec.is_null();
+        Scope {
+            allow_privileged: setting.allow_privileged,
+            is_pod,
+            host_process: setting.gates.enabled(Gate::WindowsHostProcessContainers)
+                || security::uses_host_process(old_spec),
+            class_resources: setting.gates.enabled(Gate::QosResources)
+                || class_resources::are_used(old_spec),
+            indivisible_huge_pages: update && resources::has_indivisible_huge_pages(old_spec),
+            invalid_selector_values: update && scheduling::has_invalid_selector_values(old_spec),
+            invalid_node_affinity_values: update
+                && scheduling::has_invalid_node_affinity_values(old_spec),
+            invalid_spread_selectors: update && scheduling::has_invalid_spread_selectors(old_spec),
+            token_path_anywhere: update && volumes::has_odd_token_paths(old_spec),
+            host_sysctls: update && security::has_host_sysctls(old_spec),
+            invalid_deletion_cost: !old_meta.is_null()
+                && annotations::has_invalid_deletion_cost(old_meta),
+        }
+    }
+
+    fn of_new(setting: &Setting<'_>, is_pod: bool) -> Scope {
+        Scope::new(setting, is_pod, &Value::Null, &Value::Null)
+    }
+
+    fn of_update(setting: &Setting<'_>, old: &Value) -> Scope {
+        Scope::new(setting, true, &old["metadata"], &old["spec"])
+    }
+}
+
+pub(super) fn set_defaults(pod: &mut Value) {
+    defaults::set_pod_defaults(pod);
+}
+
+pub(super) fn prepare_create(pod: &mut Value, setting: &Setting<'_>) {
+    prepare::create(pod, setting);
+}
+
+pub(super) fn prepare_update(pod: &mut Value, old: &Value, part: Part) {
+    prepare::update(pod, old, part);
+}
+
+pub(super) fn validate_create(pod: &Value, setting: &Setting<'_>) -> Causes {
+    let mut causes = Causes::default();
+    let top = Cursor::top(pod, "");
+    let scope = Scope::of_new(setting, true);
+    spec::validate_pod(&top, scope, &mut causes);
+    spec::validate_only_on_create(&top, &mut causes);
+    causes
+}
+
+pub(super) fn validate_update(
+    pod: &Value,
+    old: &Value,
+    part: Part,
+    setting: &Setting<'_>,
+) -> Causes {
+    let mut causes = Causes::default();
+    let (top, old_top) = (Cursor::top(pod, ""), Cursor::top(old, ""));
+    meta::validate(
+        &top.field("metadata"),
+        MetaRule { name: NameRule::PathSegment, standard_finalizers: false, ..META },
+        &mut causes,
+    );
+    meta::validate_update(&top.field("metadata"), &old_top.field("metadata"), META, &mut causes);
+    let scope = Scope::of_update(setting, old);
+    match part {
+        Part::Main | Part::Finalize => update::validate(&top, &old_top, scope, &mut causes),
+        Part::Status => status::validate_update(&top, &old_top, scope, &mut causes),
+        Part::Resize => update::validate_resize(&top, &old_top, scope, &mut causes),
+        Part::EphemeralContainers => {
+            update::validate_ephemeral_containers(&top, &old_top, scope, &mut causes);
+        }
+    }
+    causes
+}
+
+/// What is wrong with a workload's pod template; `old` is the stored one on update, else null.
+pub fn validate_template(
+    template: &Cursor<'_>,
+    old: &Value,
+    setting: &Setting<'_>,
+    causes: &mut Causes,
+) {
+    let scope = Scope::new(setting, false, &old["metadata"], &old["spec"]);
+    spec::validate_template(template, scope, causes);
+}
+
+pub(super) fn warnings(pod: &Value, old: Option<&Value>) -> Vec<String> {
+    match old {
+        None => warnings::on_create(pod),
+        Some(_) => Vec::new(),
+    }
+}
+
+/// What a client should hear about a status it wrote.
+#[must_use]
+pub fn status_warnings(pod: &Value) -> Vec<String> {
+    status::warnings(pod)
+}
+
+/// All containers of a spec with their places: init containers, containers, ephemeral containers.
+fn for_each_container(spec: &Cursor<'_>, mut visit: impl FnMut(&Cursor<'_>)) {
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        let list = spec.field(list);
+        for container in list.items() {
+            visit(&container);
+        }
+    }
+}
+
+/// All containers of a spec, in the same order.
+fn containers_of(spec: &Value) -> impl Iterator<Item = &Value> {
+    ["initContainers", "containers", "ephemeralContainers"]
+        .into_iter()
+        .filter_map(|list| spec.get(list)?.as_array())
+        .flatten()
+}
+
+/// Whether an init container keeps running beside the others.
+fn is_sidecar(container: &Value) -> bool {
+    container.get("restartPolicy").and_then(Value::as_str) == Some("Always")
+}

@@ -1,0 +1,288 @@
+//! What other objects and the server's defaults put into a pod before it is checked: default
+//! tolerations, priority, what its runtime class costs and where it runs.
+//!
+//! Other objects are asked for through functions the caller gives. A refusal is answered with 403
+//! and its text after `pods "name" is forbidden: `.
+
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+use super::equality;
+
+/// How long a pod stays on a node that is not ready or not reachable, unless it says so itself.
+const TOLERATION_SECONDS: i64 = 300;
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+const PREEMPT_LOWER: &str = "PreemptLowerPriority";
+
+/// Why a pod is not let in.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PodRefusal {
+    #[error("no PriorityClass with name {0} was found")]
+    NoPriorityClass(String),
+    #[error(
+        "the integer value of priority ({given}) must not be provided in pod spec; priority \
+         admission controller computed {computed} from the given PriorityClass name"
+    )]
+    OtherPriority { given: i64, computed: i64 },
+    #[error(
+        "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority \
+         admission controller computed {computed} from the given PriorityClass name"
+    )]
+    OtherPreemption { given: String, computed: String },
+    #[error("pod rejected: RuntimeClass {0:?} not found")]
+    NoRuntimeClass(String),
+    #[error("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")]
+    OtherOverhead,
+    #[error("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")]
+    UnfoundedOverhead,
+    #[error(
+        "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {wanted}; \
+         pod.spec.nodeSelector[{key}] = {given}"
+    )]
+    OtherNodes { key: String, wanted: String, given: String },
+}
+
+fn spec_mut(pod: &mut Value) -> Option<&mut Map<String, Value>> {
+    pod.get_mut("spec")?.as_object_mut()
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Lets a pod stay a while on a node in trouble. On create and on update of a pod.
+pub fn default_tolerations(pod: &mut Value) {
+    let Some(spec) = spec_mut(pod) else { return };
+    let given = spec.get("tolerations").and_then(Value::as_array).map(Vec::as_slice);
+    let tolerates = |key: &str| {
+        given.unwrap_or_default().iter().any(|toleration| {
+            matches!(text(toleration, "effect"), "" | "NoExecute")
+                && (text(toleration, "key").is_empty() || text(toleration, "key") == key)
+        })
+    };
+    let missing: Vec<Value> = [NOT_READY, UNREACHABLE]
+        .into_iter()
+        .filter(|key| !tolerates(key))
+        .map(|key| {
+            json!({
+                "key": key,
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": TOLERATION_SECONDS,
+            })
+        })
+        .collect();
+    if missing.is_empty() {
+        return;
+    }
+    let tolerations = spec.entry("tolerations").or_insert_with(|| json!([]));
+    if let Some(tolerations) = tolerations.as_array_mut() {
+        tolerations.extend(missing);
+    }
+}
+
+/// Sets the priority of a new pod from its class. `class` finds a PriorityClass by name, the
+/// global default with `None`.
+pub fn resolve_priority<'a>(
+    pod: &mut Value,
+    class: impl FnOnce(Option<&str>) -> Option<&'a Value>,
+) -> Result<(), PodRefusal> {
+    let Some(spec) = spec_mut(pod) else { return Ok(()) };
+    let name = spec.get("priorityClassName").and_then(Value::as_str).filter(|n| !n.is_empty());
+    let found = class(name);
+    let (priority, preemption) = match (name, found) {
+        (_, Some(class)) => (
+            class.get("value").and_then(Value::as_i64).unwrap_or(0),
+            class.get("preemptionPolicy").and_then(Value::as_str).map(str::to_owned),
+        ),
+        (Some(name), None) => return Err(PodRefusal::NoPriorityClass(name.to_owned())),
+        (None, None) => (0, Some(PREEMPT_LOWER.to_owned())),
+    };
+    if name.is_none()
+        && let Some(class) = found
+    {
+        let name = text(&class["metadata"], "name").to_owned();
+        spec.insert("priorityClassName".to_owned(), name.into());
+    }
+    if let Some(given) = spec.get("priority").and_then(Value::as_i64)
+        && given != priority
+    {
+        return Err(PodRefusal::OtherPriority { given, computed: priority });
+    }
+    spec.insert("priority".to_owned(), priority.into());
+    if let Some(computed) = preemption {
+        if let Some(given) = spec.get("preemptionPolicy").and_then(Value::as_str)
+            && given != computed
+        {
+            return Err(PodRefusal::OtherPreemption { given: given.to_owned(), computed });
+        }
+        spec.insert("preemptionPolicy".to_owned(), computed.into());
+    }
+    Ok(())
+}
+
+/// On update a pod keeps the priority it was given.
+pub fn keep_priority(pod: &mut Value, old: &Value) {
+    let Some(spec) = spec_mut(pod) else { return };
+    for field in ["priority", "preemptionPolicy"] {
+        if !spec.contains_key(field)
+            && let Some(value) = old["spec"].get(field)
+        {
+            spec.insert(field.to_owned(), value.clone());
+        }
+    }
+}
+
+/// Adds what a new pod's runtime class costs and where it can run. `class` finds a RuntimeClass
+/// by name.
+pub fn resolve_runtime_class<'a>(
+    pod: &mut Value,
+    class: impl FnOnce(&str) -> Option<&'a Value>,
+) -> Result<(), PodRefusal> {
+    let Some(spec) = spec_mut(pod) else { return Ok(()) };
+    let found = match spec.get("runtimeClassName").and_then(Value::as_str) {
+        Some(name) => match class(name) {
+            Some(class) => Some(class),
+            None => return Err(PodRefusal::NoRuntimeClass(name.to_owned())),
+        },
+        None => None,
+    };
+    let fixed = found
+        .and_then(|class| class.get("overhead"))
+        .map(|overhead| overhead.get("podFixed").cloned().unwrap_or_else(|| json!({})));
+    match (fixed, spec.get("overhead")) {
+        (Some(fixed), Some(given))
+            if !equality::same(&json!({"overhead": given}), &json!({"overhead": fixed})) =>
+        {
+            return Err(PodRefusal::OtherOverhead);
+        }
+        (Some(fixed), _) => {
+            spec.insert("overhead".to_owned(), fixed);
+        }
+        (None, Some(given)) if given.as_object().is_some_and(|given| !given.is_empty()) => {
+            return Err(PodRefusal::UnfoundedOverhead);
+        }
+        (None, _) => {}
+    }
+    let Some(scheduling) = found.and_then(|class| class.get("scheduling")) else { return Ok(()) };
+    if let Some(nodes) = scheduling.get("nodeSelector").and_then(Value::as_object) {
+        let selector = spec.entry("nodeSelector").or_insert_with(|| json!({}));
+        if let Some(selector) = selector.as_object_mut() {
+            for (key, wanted) in nodes {
+                if let Some(given) = selector.get(key)
+                    && given != wanted
+                {
+                    return Err(PodRefusal::OtherNodes {
+                        key: key.clone(),
+                        wanted: wanted.as_str().unwrap_or_default().to_owned(),
+                        given: given.as_str().unwrap_or_default().to_owned(),
+                    });
+                }
+                selector.insert(key.clone(), wanted.clone());
+            }
+        }
+    }
+    if let Some(added) = scheduling.get("tolerations").and_then(Value::as_array)
+        && !added.is_empty()
+    {
+        let given = spec.get("tolerations").and_then(Value::as_array).cloned().unwrap_or_default();
+        spec.insert("tolerations".to_owned(), merged_tolerations(given, added).into());
+    }
+    Ok(())
+}
+
+/// Both lists without what others of them cover already.
+fn merged_tolerations(mut all: Vec<Value>, added: &[Value]) -> Vec<Value> {
+    all.extend_from_slice(added);
+    let mut merged: Vec<Value> = Vec::new();
+    for (at, toleration) in all.iter().enumerate() {
+        let covered_before = merged.iter().any(|other| covers(other, toleration));
+        let covered_later =
+            all[at + 1..].iter().any(|other| other != toleration && covers(other, toleration));
+        if !covered_before && !covered_later {
+            merged.push(toleration.clone());
+        }
+    }
+    merged
+}
+
+/// Whether a pod that has `wide` needs not have `narrow`.
+fn covers(wide: &Value, narrow: &Value) -> bool {
+    if wide == narrow {
+        return true;
+    }
+    let any_key = text(wide, "key").is_empty() && text(wide, "operator") == "Exists";
+    if text(narrow, "key") != text(wide, "key") && !any_key {
+        return false;
+    }
+    if !text(wide, "effect").is_empty() && text(narrow, "effect") != text(wide, "effect") {
+        return false;
+    }
+    let seconds = |of: &Value| of.get("tolerationSeconds").and_then(Value::as_i64);
+    if text(wide, "effect") == "NoExecute"
+        && let Some(limit) = seconds(wide)
+        && seconds(narrow).is_none_or(|seconds| seconds > limit)
+    {
+        return false;
+    }
+    match text(wide, "operator") {
+        "Exists" => true,
+        "Equal" | "" => {
+            matches!(text(narrow, "operator"), "Equal" | "")
+                && text(narrow, "value") == text(wide, "value")
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_toleration_of_everything_needs_no_defaults() {
+        let mut pod = json!({"spec": {"tolerations": [{"operator": "Exists"}]}});
+        default_tolerations(&mut pod);
+        assert_eq!(pod["spec"]["tolerations"].as_array().unwrap().len(), 1);
+        let mut pod = json!({"spec": {}});
+        default_tolerations(&mut pod);
+        assert_eq!(pod["spec"]["tolerations"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_class_gives_the_priority_and_contradictions_are_refused() {
+        let class = json!({"metadata": {"name": "high"}, "value": 7, "preemptionPolicy": "Never"});
+        let mut pod = json!({"spec": {"priorityClassName": "high"}});
+        assert_eq!(resolve_priority(&mut pod, |_| Some(&class)), Ok(()));
+        assert_eq!(pod["spec"]["priority"], 7);
+        let mut pod = json!({"spec": {"priorityClassName": "high", "priority": 3}});
+        let refusal = PodRefusal::OtherPriority { given: 3, computed: 7 };
+        assert_eq!(resolve_priority(&mut pod, |_| Some(&class)), Err(refusal));
+        let mut pod = json!({"spec": {"priorityClassName": "none"}});
+        assert_eq!(
+            resolve_priority(&mut pod, |_| None).unwrap_err().to_string(),
+            "no PriorityClass with name none was found"
+        );
+    }
+
+    #[test]
+    fn a_runtime_class_adds_its_overhead_and_nodes() {
+        let class = json!({
+            "overhead": {"podFixed": {"cpu": "250m"}},
+            "scheduling": {
+                "nodeSelector": {"kata": "yes"},
+                "tolerations": [{"key": "kata", "operator": "Exists"}],
+            },
+        });
+        let mut pod = json!({"spec": {"runtimeClassName": "kata", "tolerations": [
+            {"key": "kata", "operator": "Equal", "value": "a", "effect": "NoSchedule"}
+        ]}});
+        assert_eq!(resolve_runtime_class(&mut pod, |_| Some(&class)), Ok(()));
+        assert_eq!(pod["spec"]["overhead"]["cpu"], "250m");
+        assert_eq!(pod["spec"]["nodeSelector"]["kata"], "yes");
+        assert_eq!(pod["spec"]["tolerations"], json!([{"key": "kata", "operator": "Exists"}]));
+        let mut pod = json!({"spec": {"overhead": {"cpu": "1"}}});
+        assert_eq!(resolve_runtime_class(&mut pod, |_| None), Err(PodRefusal::UnfoundedOverhead));
+    }
+}

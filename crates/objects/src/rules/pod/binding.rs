@@ -1,0 +1,22 @@
+//! Bindings: the request that puts a pod on a node. Whether the node exists is not asked.
+
+use serde_json::Value;
+
+use crate::cursor::{Causes, Cursor};
+
+/// What is wrong with a binding.
+#[must_use]
+pub fn validate_binding(binding: &Value) -> Causes {
+    let mut causes = Causes::default();
+    let top = Cursor::top(binding, "");
+    let target = top.field("target");
+    let kind = target.field("kind");
+    if !matches!(kind.text(), "" | "Node") {
+        causes.not_supported(&kind, &["Node", "<empty>"]);
+    }
+    let name = target.field("name");
+    if name.text().is_empty() {
+        causes.required(&name, "");
+    }
+    causes
+}

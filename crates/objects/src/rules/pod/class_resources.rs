@@ -1,0 +1,194 @@
+//! QoS-class resources (KEP-3008): the requests for classes in a pod's spec, and changes to them.
+//!
+//! Which classes a node has, and how many of each are left, is not known here. Whether a resource
+//! can change its class while the container runs is the node's to say: [`validate_changes`] takes
+//! the answer as a function.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::super::names::{self, label_key_problems};
+use super::containers_of;
+use crate::cursor::{Causes, Cursor};
+use crate::feature_gates::Gate;
+
+/// The official resources, in full and in their short form.
+pub const OFFICIAL: [&str; 4] = ["k8s.io/rdt", "k8s.io/blockio", "rdt", "blockio"];
+
+/// Whether a resource's name is Kubernetes' own: without a domain, or in that of the project.
+#[must_use]
+pub fn is_official(name: &str) -> bool {
+    name.split_once('/').is_none_or(|(domain, _)| domain == "k8s.io" || domain.ends_with(".k8s.io"))
+}
+
+/// The full name of an official resource in its short form, any other as it is.
+#[must_use]
+pub fn full_name(name: &str) -> &str {
+    match name {
+        "rdt" => "k8s.io/rdt",
+        "blockio" => "k8s.io/blockio",
+        name => name,
+    }
+}
+
+/// Whether a spec asks for any class.
+pub(super) fn are_used(spec: &Value) -> bool {
+    let given = |holder: &Value| {
+        holder.get("qosResources").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
+    };
+    given(spec)
+        || spec.get("resources").is_some_and(given)
+        || containers_of(spec).any(|container| container.get("resources").is_some_and(given))
+}
+
+/// What is wrong with one list of requests.
+pub(super) fn validate(requests: &Cursor<'_>, enabled: bool, causes: &mut Causes) {
+    if requests.is_empty() {
+        return;
+    }
+    if !enabled {
+        let gate = Gate::QosResources.name();
+        let detail = format!("may not be set when the {gate} feature gate is disabled");
+        causes.forbidden(requests, &detail);
+    }
+    let mut seen = BTreeSet::new();
+    for request in requests.items() {
+        let name = request.field("name");
+        validate_name(&name, causes);
+        if !name.text().is_empty() && !seen.insert(full_name(name.text())) {
+            causes.duplicate(&name);
+        }
+        let class = request.field("class");
+        match class.text() {
+            "" => causes.required(&class, ""),
+            text => names::report(causes, &class, &label_key_problems(text)),
+        }
+    }
+}
+
+/// A resource's name in a request, a quota or a node's status.
+pub fn validate_name(name: &Cursor<'_>, causes: &mut Causes) {
+    match name.text() {
+        "" => causes.required(name, ""),
+        text => {
+            let problems = label_key_problems(text);
+            names::report(causes, name, &problems);
+            if problems.is_empty() && is_official(text) && !OFFICIAL.contains(&text) {
+                causes.not_supported(name, &OFFICIAL);
+            }
+        }
+    }
+}
+
+/// The classes of one entity by full resource name.
+fn classes(requests: &Value) -> BTreeMap<&str, &str> {
+    let requests = requests.as_array().into_iter().flatten();
+    requests
+        .filter_map(|request| {
+            let name = request.get("name")?.as_str()?;
+            Some((full_name(name), request.get("class")?.as_str()?))
+        })
+        .collect()
+}
+
+/// What is wrong with the classes containers of a running pod are to change to. `mutable` says of
+/// a resource, by its full name, whether its class can change while a container runs; `None` if
+/// the node does not have the resource. One that cannot refuses the whole update.
+#[must_use]
+pub fn validate_changes(
+    pod: &Value,
+    old: &Value,
+    mutable: impl Fn(&str) -> Option<bool>,
+) -> Causes {
+    let mut causes = Causes::default();
+    let top = Cursor::top(pod, "");
+    let spec = top.field("spec");
+    for list in ["initContainers", "containers"] {
+        let containers = spec.field(list);
+        let old_containers = old["spec"].get(list).and_then(Value::as_array);
+        for container in containers.items() {
+            let name = container.field("name").text();
+            let Some(before) = old_containers.into_iter().flatten().find(|old| old["name"] == name)
+            else {
+                continue;
+            };
+            let resources = container.field("resources");
+            let requests = resources.field("qosResources");
+            let was = classes(&before["resources"]["qosResources"]);
+            let is = classes(requests.value());
+            let names: BTreeSet<&str> = was.keys().chain(is.keys()).copied().collect();
+            for name in names {
+                if was.get(name) == is.get(name) {
+                    continue;
+                }
+                let detail = match mutable(name) {
+                    Some(true) => continue,
+                    Some(false) => "may not be changed while the container runs",
+                    None => "may not be changed: the pod's node does not have the resource",
+                };
+                let entry = requests.items().find(|r| full_name(r.field("name").text()) == name);
+                match entry {
+                    Some(entry) => causes.forbidden(&entry.field("class"), detail),
+                    None => causes.forbidden(&requests.key(name), detail),
+                }
+            }
+        }
+    }
+    causes
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(requests: &Value, enabled: bool) -> Vec<String> {
+        let mut causes = Causes::default();
+        validate(&Cursor::top(requests, "spec.qosResources"), enabled, &mut causes);
+        causes.0.into_iter().map(|c| format!("{}: {}", c.field, c.message)).collect()
+    }
+
+    #[test]
+    fn official_names_must_be_known_and_vendors_names_pass() {
+        assert!(check(&json!([{"name": "rdt", "class": "gold"}]), true).is_empty());
+        assert!(check(&json!([{"name": "k8s.io/blockio", "class": "a.b"}]), true).is_empty());
+        assert!(check(&json!([{"name": "acme.com/net", "class": "x"}]), true).is_empty());
+        let unknown = check(&json!([{"name": "k8s.io/net", "class": "x"}]), true);
+        assert!(unknown[0].starts_with("spec.qosResources[0].name: Unsupported value"));
+        assert_eq!(check(&json!([{"name": "net", "class": "x"}]), true).len(), 1);
+    }
+
+    #[test]
+    fn a_resource_is_asked_for_once_and_with_a_class() {
+        let twice = json!([{"name": "rdt", "class": "a"}, {"name": "k8s.io/rdt", "class": ""}]);
+        assert_eq!(
+            check(&twice, true),
+            [
+                "spec.qosResources[1].name: Duplicate value: \"k8s.io/rdt\"",
+                "spec.qosResources[1].class: Required value",
+            ]
+        );
+        let off = check(&json!([{"name": "rdt", "class": "a"}]), false);
+        assert_eq!(
+            off,
+            ["spec.qosResources: Forbidden: may not be set when the QOSResources feature gate is \
+              disabled"]
+        );
+    }
+
+    #[test]
+    fn a_class_changes_only_where_the_node_allows_it() {
+        let pod = |class: &str| {
+            json!({"spec": {"containers": [{"name": "c", "resources": {
+                "qosResources": [{"name": "rdt", "class": class}]
+            }}]}})
+        };
+        let changes =
+            |mutable: Option<bool>| validate_changes(&pod("b"), &pod("a"), |_| mutable).0.len();
+        assert_eq!(changes(Some(true)), 0);
+        assert_eq!((changes(Some(false)), changes(None)), (1, 1));
+        assert!(validate_changes(&pod("a"), &pod("a"), |_| None).is_empty());
+    }
+}

@@ -1,0 +1,237 @@
+//! What a request may not set on a pod, and what the server sets itself: status, generation, the
+//! old values of what a subresource does not reach.
+
+use serde_json::{Map, Value, json};
+
+use super::super::{Part, Setting, meta};
+use super::{amounts, annotations, equality};
+
+/// The grace period that negative ones mean.
+const LEAST_GRACE_SECONDS: i64 = 1;
+
+pub(super) fn create(pod: &mut Value, setting: &Setting<'_>) {
+    if let Some(meta) = meta::metadata_mut(pod) {
+        meta.insert("generation".to_owned(), 1.into());
+    }
+    drop_fields(pod.get_mut("spec"));
+    let class = amounts::qos_class(&pod["spec"]);
+    let mut status = json!({"phase": "Pending", "qosClass": class});
+    let gated = pod["spec"].get("schedulingGates").and_then(Value::as_array);
+    if gated.is_some_and(|gates| !gates.is_empty()) {
+        status["conditions"] = json!([{
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates",
+            "lastProbeTime": null,
+            "lastTransitionTime": setting.now.to_seconds_text(),
+        }]);
+    }
+    if let Some(pod) = pod.as_object_mut() {
+        pod.insert("status".to_owned(), status);
+    }
+    merge_label_keys(pod);
+    annotations::copy_app_armor(pod);
+}
+
+pub(super) fn update(pod: &mut Value, old: &Value, part: Part) {
+    match part {
+        Part::Main | Part::Finalize => {
+            put(pod, "status", &old["status"]);
+        }
+        Part::Status => {
+            put(pod, "spec", &old["spec"]);
+            prepare_status(pod, old);
+            return;
+        }
+        Part::EphemeralContainers => {
+            let added = pod["spec"].get("ephemeralContainers").cloned();
+            put(pod, "spec", &old["spec"]);
+            put(pod, "status", &old["status"]);
+            meta::keep_old(pod, old);
+            if let Some(spec) = pod["spec"].as_object_mut() {
+                set_or_remove(spec, "ephemeralContainers", added);
+            }
+        }
+        Part::Resize => prepare_resize(pod, old),
+    }
+    drop_fields(pod.get_mut("spec"));
+    if !equality::same(&pod["spec"], &old["spec"]) {
+        meta::bump_generation(pod);
+    }
+}
+
+/// What a template may not set.
+pub fn drop_template_fields(template: &mut Value) {
+    drop_fields(template.get_mut("spec"));
+}
+
+/// Negative grace periods end here.
+fn drop_fields(spec: Option<&mut Value>) {
+    let Some(spec) = spec.and_then(Value::as_object_mut) else { return };
+    if let Some(grace) = spec.get_mut("terminationGracePeriodSeconds")
+        && grace.as_i64().is_some_and(|seconds| seconds < 0)
+    {
+        *grace = LEAST_GRACE_SECONDS.into();
+    }
+}
+
+fn put(object: &mut Value, field: &str, value: &Value) {
+    if let Some(object) = object.as_object_mut() {
+        set_or_remove(object, field, (!value.is_null()).then(|| value.clone()));
+    }
+}
+
+fn set_or_remove(object: &mut Map<String, Value>, field: &str, value: Option<Value>) {
+    match value {
+        Some(value) => {
+            object.insert(field.to_owned(), value);
+        }
+        None => {
+            object.remove(field);
+        }
+    }
+}
+
+/// Everything but resources and resize policies is as before. If containers were added, removed
+/// or renamed nothing is put back, so that validation sees it.
+fn prepare_resize(pod: &mut Value, old: &Value) {
+    let lists = ["containers", "initContainers"];
+    let names = |pod: &Value, list: &str| -> Vec<String> {
+        let items = pod["spec"].get(list).and_then(Value::as_array).into_iter().flatten();
+        items.map(|c| c["name"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    let len = |pod: &Value, list: &str| {
+        pod["spec"].get(list).and_then(Value::as_array).map_or(0, Vec::len)
+    };
+    if lists.iter().any(|list| len(pod, list) != len(old, list)) {
+        return;
+    }
+    let mut spec = old["spec"].clone();
+    for list in lists {
+        if len(pod, list) == 0 {
+            continue;
+        }
+        if names(pod, list) != names(old, list) {
+            spec[list] = pod["spec"][list].clone();
+            continue;
+        }
+        for at in 0..len(old, list) {
+            let new = &pod["spec"][list][at];
+            for field in ["resources", "resizePolicy"] {
+                if let Some(container) = spec[list][at].as_object_mut() {
+                    set_or_remove(container, field, new.get(field).cloned());
+                }
+            }
+        }
+    }
+    if let Some(spec) = spec.as_object_mut() {
+        set_or_remove(spec, "resources", pod["spec"].get("resources").cloned());
+    }
+    put(pod, "spec", &spec);
+    put(pod, "status", &old["status"]);
+    meta::keep_old(pod, old);
+}
+
+fn prepare_status(pod: &mut Value, old: &Value) {
+    if let Some(meta) = meta::metadata_mut(pod) {
+        let old = &old["metadata"];
+        for field in ["deletionTimestamp", "ownerReferences"] {
+            set_or_remove(meta, field, old.get(field).cloned());
+        }
+    }
+    let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) else { return };
+    let old_status = &old["status"];
+    for field in ["qosClass", "observedGeneration"] {
+        if !status.contains_key(field)
+            && let Some(value) = old_status.get(field)
+        {
+            status.insert(field.to_owned(), value.clone());
+        }
+    }
+    keep_observed_generations(status, old_status);
+}
+
+/// A condition without a generation keeps that of the stored condition of its type, the first
+/// with the first where there are several.
+fn keep_observed_generations(status: &mut Map<String, Value>, old: &Value) {
+    let mut before: Vec<&Value> =
+        old.get("conditions").and_then(Value::as_array).into_iter().flatten().collect();
+    let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten() {
+        let of_type = before.iter().position(|old| old["type"] == condition["type"]);
+        let Some(found) = of_type.map(|at| before.remove(at)) else { continue };
+        if let Some(condition) = condition.as_object_mut()
+            && !condition.contains_key("observedGeneration")
+            && let Some(generation) = found.get("observedGeneration")
+        {
+            condition.insert("observedGeneration".to_owned(), generation.clone());
+        }
+    }
+}
+
+/// `matchLabelKeys` and `mismatchLabelKeys` become conditions on the values this pod has.
+fn merge_label_keys(pod: &mut Value) {
+    let uses = |term: &Value| {
+        term.get("matchLabelKeys").is_some() || term.get("mismatchLabelKeys").is_some()
+    };
+    let spec = &pod["spec"];
+    let affinity = ["podAffinity", "podAntiAffinity"].into_iter().any(|kind| {
+        let of_kind = spec.get("affinity").and_then(|affinity| affinity.get(kind));
+        of_kind.is_some_and(|of_kind| {
+            let terms =
+                |field: &str| of_kind.get(field).and_then(Value::as_array).into_iter().flatten();
+            terms(REQUIRED).any(uses) || terms(PREFERRED).any(|t| uses(&t["podAffinityTerm"]))
+        })
+    });
+    let spread = spec.get("topologySpreadConstraints").and_then(Value::as_array);
+    if !affinity && !spread.is_some_and(|constraints| constraints.iter().any(uses)) {
+        return;
+    }
+    let labels = pod["metadata"].get("labels").cloned().unwrap_or_default();
+    let Some(spec) = pod.get_mut("spec") else { return };
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let Some(of_kind) = spec.get_mut("affinity").and_then(|a| a.get_mut(kind)) else {
+            continue;
+        };
+        for term in array(of_kind, PREFERRED) {
+            if let Some(term) = term.get_mut("podAffinityTerm") {
+                add_label_conditions(term, &labels);
+            }
+        }
+        for term in array(of_kind, REQUIRED) {
+            add_label_conditions(term, &labels);
+        }
+    }
+    for constraint in array(spec, "topologySpreadConstraints") {
+        add_label_conditions(constraint, &labels);
+    }
+}
+
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+fn array<'a>(value: &'a mut Value, field: &str) -> impl Iterator<Item = &'a mut Value> {
+    value.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+fn add_label_conditions(term: &mut Value, labels: &Value) {
+    let mut added = Vec::new();
+    for (field, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+        for key in term.get(field).and_then(Value::as_array).into_iter().flatten() {
+            let key = key.as_str().unwrap_or_default();
+            if let Some(value) = labels.get(key) {
+                added.push(json!({"key": key, "operator": operator, "values": [value]}));
+            }
+        }
+    }
+    if added.is_empty() {
+        return;
+    }
+    let selector = term.get_mut("labelSelector").and_then(Value::as_object_mut);
+    let Some(selector) = selector else { return };
+    let expressions = selector.entry("matchExpressions").or_insert_with(|| json!([]));
+    if let Some(expressions) = expressions.as_array_mut() {
+        expressions.extend(added);
+    }
+}

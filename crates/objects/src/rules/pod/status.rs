@@ -1,0 +1,308 @@
+//! The status of a pod as its node reports it: what a report may not say.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+use super::super::names::{self, label_key_problems};
+use super::{Scope, annotations, is_sidecar};
+use crate::cursor::{Causes, Cursor, Shown};
+
+const NOT_BACK: &str = "may not be transitioned to non-terminated state";
+const ONE_OF_EACH: &str = "may specify no more than one IP for each IP family";
+
+pub(super) fn validate_update(
+    pod: &Cursor<'_>,
+    old: &Cursor<'_>,
+    scope: Scope,
+    causes: &mut Causes,
+) {
+    let (meta, old_meta) = (pod.field("metadata"), old.field("metadata"));
+    let spec = pod.field("spec");
+    let (new_annotations, old_annotations) =
+        (meta.field("annotations"), old_meta.field("annotations"));
+    annotations::validate_update(&new_annotations, &old_annotations, &spec, scope, causes);
+    let (status, old_status) = (pod.field("status"), old.field("status"));
+    let conditions = status.field("conditions");
+    // Upstream reports these below the metadata.
+    let places = meta.field("conditions");
+    for (at, condition) in conditions.items().enumerate() {
+        let kind = condition.field("type").text();
+        if !matches!(kind, "PodScheduled" | "Ready" | "Initialized") {
+            let place = places.index(at);
+            let problems = label_key_problems(kind);
+            names::report_as(causes, &place.field("Type"), kind, &problems);
+        }
+    }
+    let node = status.field("nominatedNodeName");
+    if !node.text().is_empty() && node.text() != old_status.field("nominatedNodeName").text() {
+        names::report(causes, &node, &names::dns_subdomain(node.text()));
+    }
+    let class = status.field("qosClass");
+    if class.text() != old_status.field("qosClass").text() {
+        causes.invalid_as(&class, class.text(), "field is immutable");
+    }
+    let old_spec = old.field("spec");
+    let policy = old_spec.field("restartPolicy").text();
+    validate_transitions(&status, &old_status, "containerStatuses", policy, |_| false, causes);
+    let init = old_spec.field("initContainers");
+    let sidecar = |name: &str| {
+        let mut containers = init.items().filter(|c| c.field("name").text() == name);
+        containers.next().is_some_and(|container| is_sidecar(container.value()))
+    };
+    validate_transitions(&status, &old_status, "initContainerStatuses", policy, sidecar, causes);
+    let ephemeral = "ephemeralContainerStatuses";
+    validate_transitions(&status, &old_status, ephemeral, "Never", |_| false, causes);
+    validate_claims(&status, &spec, causes);
+    validate_pod_ips(&status.field("podIPs"), causes);
+    validate_host_ips(&status, causes);
+    let os = spec.field("os");
+    for list in ["containerStatuses", "initContainerStatuses", ephemeral] {
+        validate_users(&status.field(list), os.field("name").text(), causes);
+    }
+    validate_devices(&status.field("containerStatuses"), &spec.field("containers"), causes);
+    validate_devices(&status.field("initContainerStatuses"), &init, causes);
+    let statuses = status.field(ephemeral);
+    for container in statuses.items() {
+        let devices = container.field("allocatedResourcesStatus");
+        if !devices.is_empty() {
+            causes.forbidden(&devices, "must not be specified in container status");
+        }
+    }
+}
+
+/// A container that ended stays ended unless it may be started again.
+fn validate_transitions(
+    status: &Cursor<'_>,
+    old: &Cursor<'_>,
+    list: &str,
+    restart_policy: &str,
+    is_sidecar: impl Fn(&str) -> bool,
+    causes: &mut Causes,
+) {
+    if restart_policy == "Always" {
+        return;
+    }
+    let (new, old) = (status.field(list), old.field(list));
+    for (at, before) in old.items().enumerate() {
+        let ended = before.field("state");
+        let ended = ended.field("terminated");
+        let failed = ended.field("exitCode").int().unwrap_or(0) != 0;
+        let name = before.field("name").text();
+        if !ended.is_set() || (failed && restart_policy == "OnFailure") || is_sidecar(name) {
+            continue;
+        }
+        for now in new.items().filter(|now| now.field("name").text() == name) {
+            if !now.field("state").field("terminated").is_set() {
+                let place = new.index(at);
+                causes.forbidden(&place.field("state"), NOT_BACK);
+            }
+        }
+    }
+}
+
+fn validate_claims(status: &Cursor<'_>, spec: &Cursor<'_>, causes: &mut Causes) {
+    let (claims, statuses) = (spec.field("resourceClaims"), status.field("resourceClaimStatuses"));
+    let mut seen = BTreeSet::new();
+    for status in statuses.items() {
+        let name = status.field("name");
+        if !claims.items().any(|claim| claim.field("name").text() == name.text()) {
+            let detail = "must match the name of an entry in `spec.resourceClaims`";
+            causes.invalid(&name, detail);
+        }
+        if !seen.insert(name.text()) {
+            causes.duplicate(&name);
+        }
+        let claim = status.field("resourceClaimName");
+        if claim.is_set() {
+            let problems = names::dns_subdomain(claim.text());
+            names::report_as(causes, &name, claim.text(), &problems);
+        }
+    }
+}
+
+/// Whether the addresses are of both families.
+fn is_dual_stack(ips: &Cursor<'_>) -> bool {
+    let mut families = [false; 2];
+    for ip in ips.items() {
+        match names::parse_ip(ip.field("ip").text()) {
+            Some(IpAddr::V4(_)) => families[0] = true,
+            Some(IpAddr::V6(_)) => families[1] = true,
+            None => return false,
+        }
+    }
+    families == [true, true]
+}
+
+fn shown_ip(ip: &str) -> Shown {
+    Shown::literal(format!("{{\"IP\":{}}}", Value::from(ip)))
+}
+
+fn shown_ips(ips: &Cursor<'_>) -> Shown {
+    let ips = ips.items().map(|ip| format!("{{\"IP\":{}}}", Value::from(ip.field("ip").text())));
+    Shown::literal(format!("[{}]", ips.collect::<Vec<_>>().join(",")))
+}
+
+fn validate_pod_ips(ips: &Cursor<'_>, causes: &mut Causes) {
+    validate_ips(ips, causes);
+    if ips.len() < 2 {
+        return;
+    }
+    if !is_dual_stack(ips) || ips.len() > 2 {
+        causes.invalid_as(ips, shown_ips(ips), ONE_OF_EACH);
+    }
+    validate_unique(ips, causes);
+}
+
+fn validate_ips(ips: &Cursor<'_>, causes: &mut Causes) {
+    for ip in ips.items() {
+        if !names::is_ip(ip.field("ip").text()) {
+            causes.invalid_as(&ip, ip.field("ip").text(), names::NOT_AN_IP);
+        }
+    }
+}
+
+fn validate_unique(ips: &Cursor<'_>, causes: &mut Causes) {
+    let mut seen = BTreeSet::new();
+    for ip in ips.items() {
+        if !seen.insert(ip.field("ip").text()) {
+            causes.duplicate_as(&ip, shown_ip(ip.field("ip").text()));
+        }
+    }
+}
+
+fn validate_host_ips(status: &Cursor<'_>, causes: &mut Causes) {
+    let ips = status.field("hostIPs");
+    let first = ips.index(0);
+    let first = first.field("ip");
+    if ips.is_empty() {
+        return;
+    }
+    if status.field("hostIP").text() != first.text() {
+        causes.invalid_as(&first, first.text(), "must be equal to `hostIP`");
+    }
+    validate_ips(&ips, causes);
+    if ips.len() > 1 {
+        validate_unique(&ips, causes);
+        if !is_dual_stack(&ips) || ips.len() > 2 {
+            causes.invalid_as(&ips, shown_ips(&ips), ONE_OF_EACH);
+        }
+    }
+}
+
+fn validate_users(statuses: &Cursor<'_>, os: &str, causes: &mut Causes) {
+    for status in statuses.items() {
+        let user = status.field("user");
+        let linux = user.field("linux");
+        if !linux.is_set() {
+            continue;
+        }
+        let at = status.field("linux").at_value(linux.value());
+        if os == "windows" {
+            causes.forbidden(&at, "cannot be set for a windows pod");
+            continue;
+        }
+        let groups = at.field("supplementalGroups");
+        for id in [at.field("uid"), at.field("gid")].into_iter().chain(groups.items()) {
+            if id.int().is_some_and(|id| !(0..=i64::from(i32::MAX)).contains(&id)) {
+                causes.invalid(&id, "must be between 0 and 2147483647, inclusive");
+            }
+        }
+    }
+}
+
+/// Health of devices is reported for what the container asked for.
+fn validate_devices(statuses: &Cursor<'_>, containers: &Cursor<'_>, causes: &mut Causes) {
+    for status in statuses.items() {
+        let devices = status.field("allocatedResourcesStatus");
+        let container =
+            containers.items().find(|c| c.field("name").text() == status.field("name").text());
+        for device in devices.items() {
+            let name = device.field("name");
+            if let Some(container) = &container {
+                let resources = container.field("resources");
+                let (found, detail) = match name.text().strip_prefix("claim:") {
+                    Some(claim) => {
+                        let claims = resources.field("claims");
+                        let found = claims.items().any(|of| {
+                            let (name, request) =
+                                (of.field("name").text(), of.field("request").text());
+                            match claim.strip_prefix(name) {
+                                Some("") => request.is_empty(),
+                                Some(rest) => {
+                                    !request.is_empty() && rest.strip_prefix('/') == Some(request)
+                                }
+                                None => false,
+                            }
+                        });
+                        (
+                            found,
+                            "must match one of the container's resource claims in a format \
+                             'claim:<claimName>/<request>' or 'claim:<claimName>' if request is \
+                             empty",
+                        )
+                    }
+                    None => (
+                        resources.field("requests").key(name.text()).is_set(),
+                        "must match one of the container's resource requests",
+                    ),
+                };
+                if !found {
+                    causes.invalid(&name, detail);
+                }
+            }
+            let mut seen = BTreeSet::new();
+            let healths = device.field("resources");
+            for health in healths.items() {
+                let state = health.field("health");
+                if !matches!(state.text(), "Healthy" | "Unhealthy" | "Unknown") {
+                    let supported = ["Healthy", "Unhealthy", "Unknown"];
+                    causes.not_supported_as(&state, state.text(), &supported);
+                }
+                let id = health.field("resourceID");
+                if !seen.insert(id.text()) {
+                    causes.duplicate(&id);
+                }
+            }
+        }
+    }
+}
+
+/// Addresses that will not be read for ever.
+pub(super) fn warnings(pod: &Value) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let top = Cursor::top(pod, "");
+    let status = top.field("status");
+    for list in ["podIPs", "hostIPs"] {
+        let list = status.field(list);
+        for ip in list.items() {
+            warnings.extend(ip_warning(&ip.field("ip")));
+        }
+    }
+    warnings
+}
+
+pub(super) fn ip_warning(at: &Cursor<'_>) -> Option<String> {
+    let text = at.text();
+    let address = names::parse_ip(text)?;
+    let strict = text.parse::<IpAddr>().ok();
+    let mapped = match strict {
+        Some(IpAddr::V6(v6)) => v6.to_ipv4_mapped(),
+        _ => None,
+    };
+    if strict.is_none() || mapped.is_some() {
+        let better = mapped.map_or(address, IpAddr::V4);
+        return Some(format!(
+            "{}: non-standard IP address {text:?} will be considered invalid in a future \
+             Kubernetes release: use \"{better}\"",
+            at.path()
+        ));
+    }
+    (address.is_ipv6() && address.to_string() != text).then(|| {
+        format!(
+            "{}: IPv6 address {text:?} should be in RFC 5952 canonical format (\"{address}\")",
+            at.path()
+        )
+    })
+}

@@ -1,0 +1,326 @@
+//! Pod Security Standards: which of the levels `privileged`, `baseline` and `restricted` a
+//! namespace asks for, and what a pod does that its level forbids.
+//!
+//! [`Policy::of_labels`] reads a namespace's labels, [`evaluate`] finds [`Violation`]s, and
+//! [`review_pod`], [`review_template`] and [`review_namespace`] make the answers, warnings and
+//! audit annotations out of them. Who is exempt is the caller's business. The single checks are
+//! in [`checks`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::cursor::{Causes, Cursor, go_quoted};
+
+mod checks;
+
+/// The newest version any check has something of its own for.
+const NEWEST: u32 = 35;
+
+const PREFIX: &str = "pod-security.kubernetes.io/";
+
+/// How much pods may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    Privileged,
+    Baseline,
+    Restricted,
+}
+
+impl Level {
+    fn from_word(word: &str) -> Option<Level> {
+        Some(match word {
+            "privileged" => Level::Privileged,
+            "baseline" => Level::Baseline,
+            "restricted" => Level::Restricted,
+            _ => return None,
+        })
+    }
+}
+
+/// Of which Kubernetes version the rules are: `v1.25`, or the latest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Version {
+    Minor(u32),
+    Latest,
+}
+
+impl Version {
+    fn from_word(word: &str) -> Option<Version> {
+        if word == "latest" {
+            return Some(Version::Latest);
+        }
+        let digits = word.strip_prefix("v1.")?;
+        let plain = digits == "0" || !digits.starts_with('0');
+        let number = digits.bytes().all(|b| b.is_ascii_digit()) && plain;
+        number.then(|| digits.parse().ok().map(Version::Minor))?
+    }
+
+    fn minor(self) -> u32 {
+        match self {
+            Version::Minor(minor) => minor.min(NEWEST),
+            Version::Latest => NEWEST,
+        }
+    }
+}
+
+/// A level of a version, shown as `baseline:latest`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Standard {
+    pub level: Level,
+    pub version: Version,
+}
+
+impl Standard {
+    pub const PRIVILEGED: Standard =
+        Standard { level: Level::Privileged, version: Version::Latest };
+}
+
+impl fmt::Display for Standard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let level = match self.level {
+            Level::Privileged => "privileged",
+            Level::Baseline => "baseline",
+            Level::Restricted => "restricted",
+        };
+        match self.version {
+            Version::Latest => write!(f, "{level}:latest"),
+            Version::Minor(minor) => write!(f, "{level}:v1.{minor}"),
+        }
+    }
+}
+
+/// What a namespace asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Policy {
+    /// Pods that do not keep to it are refused.
+    pub enforce: Standard,
+    /// Noted in the audit log.
+    pub audit: Standard,
+    /// Told to the client.
+    pub warn: Standard,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        let standard = Standard::PRIVILEGED;
+        Policy { enforce: standard, audit: standard, warn: standard }
+    }
+}
+
+impl Policy {
+    /// Reads a namespace's labels. What cannot be read counts as restricted where it is enforced
+    /// and as nothing elsewhere, and is reported at its label. Without labels of their own,
+    /// warnings and audit are for what is enforced.
+    pub fn of_labels(labels: &Value, causes: &mut Causes) -> Policy {
+        let mut policy = Policy::default();
+        if labels.as_object().is_none_or(|labels| labels.is_empty()) {
+            return policy;
+        }
+        let metadata = Cursor::top(labels, "metadata.labels");
+        let mut read = |mode: &str, standard: &mut Standard, fallback: Level| {
+            let key = format!("{PREFIX}{mode}");
+            let level = metadata.key(&key);
+            let mut good = false;
+            if level.is_set() {
+                good = true;
+                standard.level = Level::from_word(level.text()).unwrap_or_else(|| {
+                    good = false;
+                    causes.invalid(&level, "must be one of privileged, baseline, restricted");
+                    fallback
+                });
+            }
+            let version_key = format!("{PREFIX}{mode}-version");
+            let version = metadata.key(&version_key);
+            if version.is_set() {
+                standard.version = Version::from_word(version.text()).unwrap_or_else(|| {
+                    causes.invalid(&version, "must be \"latest\" or \"v1.x\"");
+                    Version::Latest
+                });
+            }
+            (level.is_set(), version.is_set(), good)
+        };
+        let (_, _, enforced) = read("enforce", &mut policy.enforce, Level::Restricted);
+        let (audit_level, audit_version, _) = read("audit", &mut policy.audit, Level::Privileged);
+        let (warn_level, warn_version, _) = read("warn", &mut policy.warn, Level::Privileged);
+        if enforced {
+            if !warn_level && !warn_version && policy.enforce.level > policy.warn.level {
+                policy.warn = policy.enforce;
+            }
+            if !audit_level && !audit_version && policy.enforce.level > policy.audit.level {
+                policy.audit = policy.enforce;
+            }
+        }
+        policy
+    }
+
+    /// Whether there is nothing to look at, for pods.
+    #[must_use]
+    pub fn is_privileged(&self) -> bool {
+        [self.enforce, self.audit, self.warn].iter().all(|s| s.level == Level::Privileged)
+    }
+}
+
+/// One thing a level forbids.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// In a word or two: `hostProcess`.
+    pub reason: &'static str,
+    /// Where and what.
+    pub detail: String,
+}
+
+/// What a pod does that a standard forbids, in upstream's order.
+#[must_use]
+pub fn evaluate(standard: Standard, metadata: &Value, spec: &Value) -> Vec<Violation> {
+    match standard.level {
+        Level::Privileged => Vec::new(),
+        level => checks::run(level, standard.version.minor(), metadata, spec),
+    }
+}
+
+fn details(violations: &[Violation]) -> String {
+    let details = violations.iter().map(|Violation { reason, detail }| match detail.as_str() {
+        "" => (*reason).to_owned(),
+        detail => format!("{reason} ({detail})"),
+    });
+    details.collect::<Vec<_>>().join(", ")
+}
+
+/// What comes of looking at a pod or a template.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Review {
+    /// Why it is refused (403), without the name of what is refused.
+    pub refusal: Option<String>,
+    pub warnings: Vec<String>,
+    /// Annotations of the audit event, without the plug-in's prefix.
+    pub audit: BTreeMap<&'static str, String>,
+}
+
+/// Looks at a pod that is created, or updated in a way that [`is_significant`].
+#[must_use]
+pub fn review_pod(policy: &Policy, metadata: &Value, spec: &Value) -> Review {
+    if policy.is_privileged() {
+        return Review::default();
+    }
+    let mut review = Review::default();
+    review.audit.insert("enforce-policy", policy.enforce.to_string());
+    let violations = evaluate(policy.enforce, metadata, spec);
+    if !violations.is_empty() {
+        let standard = policy.enforce.to_string();
+        review.refusal =
+            Some(format!("violates PodSecurity {standard:?}: {}", details(&violations)));
+    }
+    look_further(policy, metadata, spec, &mut review);
+    review
+}
+
+/// Looks at the template of a workload: nothing is refused.
+#[must_use]
+pub fn review_template(policy: &Policy, metadata: &Value, spec: &Value) -> Review {
+    let mut review = Review::default();
+    look_further(policy, metadata, spec, &mut review);
+    review
+}
+
+fn look_further(policy: &Policy, metadata: &Value, spec: &Value, review: &mut Review) {
+    let text = |standard: Standard| {
+        let violations = evaluate(standard, metadata, spec);
+        (!violations.is_empty()).then(|| {
+            let shown = standard.to_string();
+            format!("would violate PodSecurity {shown:?}: {}", details(&violations))
+        })
+    };
+    if let Some(violations) = text(policy.audit) {
+        review.audit.insert("audit-violations", violations);
+    }
+    // A client that gets an error needs no warning on top.
+    if review.refusal.is_none() {
+        review.warnings.extend(text(policy.warn));
+    }
+}
+
+/// Whether an update of a pod changes anything the standards look at.
+#[must_use]
+pub fn is_significant(pod: &Value, old: &Value) -> bool {
+    const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
+    const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
+    let annotation = |pod: &Value, key: &str| {
+        pod["metadata"].get("annotations").and_then(|a| a.get(key)).cloned()
+    };
+    let changed = |key: &str| annotation(pod, key) != annotation(old, key);
+    let list = |pod: &'_ Value, field: &str| -> Vec<Value> {
+        pod["spec"].get(field).and_then(Value::as_array).cloned().unwrap_or_default()
+    };
+    let container_changed = |new: &Value, old: &Value| {
+        let name = new["name"].as_str().unwrap_or_default();
+        new.get("image") != old.get("image") || changed(&format!("{SECCOMP_CONTAINER}{name}"))
+    };
+    if changed(SECCOMP_POD) {
+        return true;
+    }
+    for field in ["containers", "initContainers"] {
+        let (new, old) = (list(pod, field), list(old, field));
+        if new.len() != old.len() || new.iter().zip(&old).any(|(n, o)| container_changed(n, o)) {
+            return true;
+        }
+    }
+    let old_ephemeral = list(old, "ephemeralContainers");
+    list(pod, "ephemeralContainers").iter().any(|new| {
+        let before = old_ephemeral.iter().find(|old| old["name"] == new["name"]);
+        before.is_none_or(|old| container_changed(new, old))
+    })
+}
+
+/// Warnings for a namespace whose enforced standard changes from `old` to `new`, about the pods
+/// that are in it. Nothing is refused: the pods are there.
+#[must_use]
+pub fn review_namespace<'a>(
+    name: &str,
+    old: &Policy,
+    new: &Policy,
+    pods: impl IntoIterator<Item = &'a Value>,
+) -> Vec<String> {
+    let relaxed =
+        new.enforce.version == old.enforce.version && new.enforce.level <= old.enforce.level;
+    if new.enforce == old.enforce || new.enforce.level == Level::Privileged || relaxed {
+        return Vec::new();
+    }
+    // Reasons → the first pod's name and how many there are.
+    let mut found: BTreeMap<String, (String, usize)> = BTreeMap::new();
+    for pod in pods {
+        let violations = evaluate(new.enforce, &pod["metadata"], &pod["spec"]);
+        if violations.is_empty() {
+            continue;
+        }
+        let reasons: Vec<&str> = violations.iter().map(|violation| violation.reason).collect();
+        let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
+        let entry = found.entry(reasons.join(", ")).or_insert_with(|| (pod.to_owned(), 0));
+        entry.1 += 1;
+        if pod < entry.0.as_str() {
+            entry.0 = pod.to_owned();
+        }
+    }
+    if found.is_empty() {
+        return Vec::new();
+    }
+    let mut lines: Vec<String> = found
+        .into_iter()
+        .map(|(reasons, (pod, count))| match count {
+            1 => format!("{pod}: {reasons}"),
+            2 => format!("{pod} (and 1 other pod): {reasons}"),
+            count => format!("{pod} (and {} other pods): {reasons}", count - 1),
+        })
+        .collect();
+    lines.sort();
+    let (name, standard) = (go_quoted(name), go_quoted(&new.enforce.to_string()));
+    let mut warnings = vec![format!(
+        "existing pods in namespace {name} violate the new PodSecurity enforce level {standard}"
+    )];
+    warnings.append(&mut lines);
+    warnings
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! [`Commit`] and [`Compaction`]: requests on their way to the writer thread and back. Decides nothing.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use crate::error::{CommitError, CompactError};
+use crate::queue::{Refused, Request, Work};
+use crate::reply::{self, Reply, block_on};
+use crate::revision::Revision;
+use crate::shared::Shared;
+use crate::transaction::{Outcome, Transaction};
+
+/// Resolves when the transaction is on the disk and everybody sees it, or when it is decided that it
+/// will not be.
+///
+/// The transaction is under way from the start if the queue has room, and otherwise from the first
+/// poll that finds some. Dropping this does not call it back.
+#[derive(Debug)]
+#[must_use = "the transaction may fail"]
+pub struct Commit(Errand<Result<Outcome, CommitError>>);
+
+/// Resolves when what compaction has made unreachable is off the disk, as far as that is worth the
+/// writing. Reads before the compaction point are refused earlier than that.
+#[derive(Debug)]
+#[must_use = "the compaction may fail"]
+pub struct Compaction(Errand<Result<(), CompactError>>);
+
+impl Commit {
+    pub(crate) fn new(shared: Arc<Shared>, transaction: Transaction) -> Self {
+        let (answer, reply) = reply::reply();
+        let mut errand = Errand { shared, ticket: None, reply, unsent: None };
+        match transaction.weigh() {
+            Ok(bytes) => {
+                errand.send(Request { bytes, work: Work::Commit(transaction, answer) }, None);
+            }
+            Err(error) => answer.give(Err(error)),
+        }
+        Self(errand)
+    }
+
+    /// Waits on this thread.
+    pub fn wait(self) -> Result<Outcome, CommitError> {
+        block_on(self)
+    }
+}
+
+impl Compaction {
+    pub(crate) fn new(shared: Arc<Shared>, at: Revision) -> Self {
+        let (answer, reply) = reply::reply();
+        let mut errand = Errand { shared, ticket: None, reply, unsent: None };
+        errand.send(Request { bytes: 0, work: Work::Compact(at, answer) }, None);
+        Self(errand)
+    }
+
+    /// Waits on this thread.
+    pub fn wait(self) -> Result<(), CompactError> {
+        block_on(self)
+    }
+}
+
+impl Future for Commit {
+    type Output = Result<Outcome, CommitError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(self.0.poll(context));
+        Poll::Ready(answer.unwrap_or(Err(CommitError::Closed)))
+    }
+}
+
+impl Future for Compaction {
+    type Output = Result<(), CompactError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(self.0.poll(context));
+        Poll::Ready(answer.unwrap_or(Err(CompactError::Closed)))
+    }
+}
+
+struct Errand<T> {
+    shared: Arc<Shared>,
+    ticket: Option<u64>,
+    reply: Reply<T>,
+    /// Waits for room in the queue.
+    unsent: Option<Request>,
+}
+
+impl<T> Errand<T> {
+    /// If the queue is closed the request is dropped, and its answer with it.
+    fn send(&mut self, request: Request, waker: Option<&Waker>) {
+        if let Err(Refused::Full(request)) =
+            self.shared.queue.push(request, &mut self.ticket, waker)
+        {
+            self.unsent = Some(request);
+        }
+    }
+
+    /// The answer; `None` if the store was closed.
+    fn poll(&mut self, context: &Context<'_>) -> Poll<Option<T>> {
+        if let Some(request) = self.unsent.take() {
+            self.send(request, Some(context.waker()));
+            if self.unsent.is_some() {
+                return Poll::Pending;
+            }
+        }
+        self.reply.poll(context)
+    }
+}
+
+impl<T> Drop for Errand<T> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.shared.queue.give_back(ticket);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Errand<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Errand").field("sent", &self.unsent.is_none()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,82 @@
+//! Events out of the log, for watchers whose place the feed has let go of. Entry: [`events`].
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::entry::{Change, Event};
+use crate::error::{StorageError, WatchError};
+use crate::format::{Record, RecordKind, records};
+use crate::revision::Revision;
+use crate::segment::Step;
+use crate::shared::Shared;
+use crate::sync::read;
+
+/// What is read from the log at a time: bounds how long a task is held up and what it holds.
+const ENOUGH: usize = 256 << 10;
+
+/// The next events with a prefix after `after`, and the revision they go up to. That is later than
+/// `after` and at most `until`, the last revision of a batch that was published.
+pub(crate) fn events(
+    shared: &Shared,
+    prefix: &str,
+    after: Revision,
+    until: Revision,
+) -> Result<(Vec<Arc<Event>>, Revision), WatchError> {
+    let (segment, last) = {
+        let index = read(&shared.index);
+        let compacted = WatchError::Compacted { oldest: index.oldest };
+        index.log_after(after).ok_or(compacted)?
+    };
+    let until = last.map_or(until, |last| last.min(until));
+    let mut events = Vec::new();
+    let mut reached = after;
+    let mut bytes = 0;
+    let mut lost = None;
+    let mut scan = segment.scan(segment.landmark(after))?;
+    while reached < until && bytes < ENOUGH {
+        let Step::Frame { offset, records: frame } = scan.step()? else {
+            // It was published, so it was there.
+            return Err(segment.damaged(scan.offset()).into());
+        };
+        bytes += frame.len();
+        for record in records(frame) {
+            let (_, record) = record.ok_or_else(|| segment.damaged(offset))?;
+            if record.is_change() && record.revision > after {
+                reached = record.revision;
+                if record.key.starts_with(prefix) {
+                    match event(shared, &record)? {
+                        Some(event) => events.push(Arc::new(event)),
+                        None => lost = Some(offset),
+                    }
+                }
+            }
+        }
+    }
+    // If compaction has passed by, versions that came before these events may be gone.
+    let oldest = read(&shared.index).oldest;
+    match lost {
+        _ if after < oldest => Err(WatchError::Compacted { oldest }),
+        Some(offset) => Err(segment.damaged(offset).into()),
+        None => Ok((events, reached)),
+    }
+}
+
+/// What a record says, with what was before it. `None` for the deletion of nothing.
+fn event(shared: &Shared, record: &Record<'_>) -> Result<Option<Event>, StorageError> {
+    let (key, before) = {
+        let index = read(&shared.index);
+        let key = index.key(record.key).cloned().unwrap_or_else(|| record.key.into());
+        (key, index.before(record.key, record.revision))
+    };
+    let previous = before.map(|place| place.read()).transpose()?;
+    let change = match (record.kind, previous) {
+        (RecordKind::Put, previous) => {
+            let value = Bytes::copy_from_slice(record.value);
+            Change::Put { value, created: record.created, previous }
+        }
+        (_, Some(previous)) => Change::Deleted { previous },
+        (_, None) => return Ok(None),
+    };
+    Ok(Some(Event { revision: record.revision, key, change }))
+}

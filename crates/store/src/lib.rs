@@ -1,0 +1,56 @@
+//! Revisioned keys with watch, on a log of our own. What the API server stands on; knows bytes, not
+//! Kubernetes.
+//!
+//! Main type: [`Store`]. Every committed [`Transaction`] has a [`Revision`]; a [`Snapshot`] shows all
+//! keys as of one, a [`Watch`] tells every change after one.
+//!
+//! ```text
+//!  commit ──► queue ──► writer thread ──► log on disk ──(one sync per batch)
+//!                           │ then
+//!                           ├──► index   key → where its versions lie      ──► get, snapshot
+//!                           ├──► feed    recent events, shared by watchers ──► watch
+//!                           └──► answers
+//! ```
+//!
+//! The log is the database: a value is written once, and the index says where. Nobody sees a revision
+//! before it is on the disk, and after `commit` has resolved everybody does. `docs/adr/0006-store.md` has
+//! the reasons, `format` the bytes.
+//!
+//! Not here: what a value means, who may read it, and when to compact.
+
+mod backup;
+mod base;
+mod commit;
+mod entry;
+mod error;
+mod feed;
+mod files;
+mod format;
+mod history;
+mod index;
+mod log;
+mod queue;
+mod recover;
+mod reply;
+mod revision;
+mod segment;
+mod shared;
+mod snapshot;
+mod store;
+mod sweep;
+mod sync;
+mod transaction;
+mod watch;
+mod writer;
+
+pub use commit::{Commit, Compaction};
+pub use entry::{Change, Entry, Event};
+pub use error::{
+    BackupError, CommitError, CompactError, OpenError, ReadError, RestoreError, StorageError,
+    WatchError,
+};
+pub use revision::Revision;
+pub use snapshot::{Range, Snapshot};
+pub use store::{Options, Store};
+pub use transaction::{Outcome, Transaction};
+pub use watch::Watch;

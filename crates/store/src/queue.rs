@@ -1,0 +1,123 @@
+//! [`Queue`]: what waits for the writer thread. Bounded: who finds it full waits for room.
+//!
+//! Does not look into requests beyond their weight.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::task::Waker;
+
+use crate::error::CommitError;
+use crate::reply::Answer;
+use crate::revision::Revision;
+use crate::sweep::Sweep;
+use crate::sync::lock;
+use crate::transaction::{Outcome, Transaction};
+
+/// Requests waiting at most: some batches' worth, so that the writer never runs dry.
+const MAX_WAITING: usize = 1024;
+/// Bytes waiting at most, apart from the last request that fitted in front of it.
+const MAX_WAITING_BYTES: usize = 8 << 20;
+/// What one batch takes at most: bounds how long the first of it waits for the last.
+const MAX_BATCH: usize = 512;
+const MAX_BATCH_BYTES: usize = 2 << 20;
+
+pub(crate) struct Request {
+    pub(crate) bytes: usize,
+    pub(crate) work: Work,
+}
+
+pub(crate) enum Work {
+    Commit(Transaction, Answer<Result<Outcome, CommitError>>),
+    Compact(Revision, Sweep),
+}
+
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    requests: VecDeque<Request>,
+    bytes: usize,
+    closed: bool,
+    /// Who waits for room, by ticket.
+    waiting: BTreeMap<u64, Waker>,
+    next_ticket: u64,
+}
+
+/// Why a request was not taken.
+pub(crate) enum Refused {
+    Full(Request),
+    Closed,
+}
+
+impl Queue {
+    /// Takes a request, or has `waker` woken when there may be room for it. The ticket keeps the
+    /// caller's place among those who wait, until it is given back.
+    pub(crate) fn push(
+        &self,
+        request: Request,
+        ticket: &mut Option<u64>,
+        waker: Option<&Waker>,
+    ) -> Result<(), Refused> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return Err(Refused::Closed);
+        }
+        if state.requests.len() >= MAX_WAITING || state.bytes >= MAX_WAITING_BYTES {
+            if let Some(waker) = waker {
+                let ticket = *ticket.get_or_insert(state.next_ticket);
+                state.next_ticket = state.next_ticket.max(ticket + 1);
+                state.waiting.insert(ticket, waker.clone());
+            }
+            return Err(Refused::Full(request));
+        }
+        state.bytes += request.bytes;
+        state.requests.push_back(request);
+        drop(state);
+        self.filled.notify_one();
+        Ok(())
+    }
+
+    pub(crate) fn give_back(&self, ticket: u64) {
+        lock(&self.state).waiting.remove(&ticket);
+    }
+
+    /// Waits for requests and takes a batch of them; `None` when closed and empty.
+    pub(crate) fn take(&self) -> Option<Vec<Request>> {
+        let mut state = lock(&self.state);
+        while state.requests.is_empty() {
+            if state.closed {
+                return None;
+            }
+            state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let mut bytes = 0;
+        let mut count = 0;
+        for request in state.requests.iter().take(MAX_BATCH) {
+            if count > 0 && bytes + request.bytes > MAX_BATCH_BYTES {
+                break;
+            }
+            bytes += request.bytes;
+            count += 1;
+        }
+        let batch = state.requests.drain(..count).collect();
+        state.bytes -= bytes;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_values().for_each(Waker::wake);
+        Some(batch)
+    }
+
+    /// Refuses what comes from now on. What is waiting is still taken.
+    pub(crate) fn close(&self) {
+        let mut state = lock(&self.state);
+        state.closed = true;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_values().for_each(Waker::wake);
+        self.filled.notify_all();
+    }
+}

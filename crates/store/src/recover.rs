@@ -1,0 +1,170 @@
+//! Opening: from the files of a directory to an [`Index`] and the end of the log. Entry: [`recover`].
+//!
+//! Every frame is read and every checksum compared. A batch that a crash cut short, at the very end of
+//! the log, was never acknowledged and is dropped; anything else that is not as it was written is an
+//! error, and nothing is repaired.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{OpenError, StorageError};
+use crate::files::{base_path, list, log_path};
+use crate::format::{BadHeader, HEADER, Header, RecordKind, SegmentKind, records};
+use crate::index::{Index, Version};
+use crate::log::Log;
+use crate::revision::Revision;
+use crate::segment::{Segment, Step, frame_beyond, read_header};
+
+pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<(Index, Log), OpenError> {
+    let listing = list(directory).map_err(StorageError::io("list", directory))?;
+    let mut index = Index::new();
+    if let Some(base) = listing.bases.last() {
+        let path = base_path(directory, (*base).into());
+        load_base(&mut index, &open_segment(&path, SegmentKind::Base)?)?;
+    }
+    let covered = index.revision;
+
+    let mut logs = Vec::new();
+    for number in &listing.logs {
+        let segment = open_segment(&log_path(directory, *number), SegmentKind::Log)?;
+        logs.push((*number, segment));
+    }
+    // The base stands in for everything before the last segment that starts with what it has.
+    let after = |at: usize| logs.get(at).map(|(_, segment)| segment.header().after);
+    let obsolete = (0..logs.len()).rev().find(|at| after(*at).is_some_and(|a| a <= covered));
+    let obsolete = obsolete.unwrap_or(0);
+    let mut end = HEADER as u64;
+    for (at, (number, segment)) in logs.iter().enumerate().skip(obsolete) {
+        let missing = match at == obsolete {
+            true => segment.header().after > covered,
+            false => logs[at - 1].0 + 1 != *number,
+        };
+        if missing {
+            return Err(OpenError::Missing(log_path(directory, number.saturating_sub(1))));
+        }
+        end = load_log(&mut index, segment, covered, after(at + 1))?;
+    }
+    index.prune(None, index.oldest, usize::MAX);
+    let log = match logs.last() {
+        Some((number, segment)) => {
+            Log::resume(directory, *number, segment_bytes, segment.clone(), end)?
+        }
+        None => Log::create(directory, 1, segment_bytes, index.revision, index.oldest)?,
+    };
+    index.enrol(log.segment());
+
+    let old_bases = listing.bases.iter().rev().skip(1);
+    let old_bases = old_bases.map(|base| base_path(directory, (*base).into()));
+    let old_logs = logs[..obsolete].iter().map(|(_, segment)| segment.path().to_owned());
+    for path in old_bases.chain(old_logs).chain(listing.unfinished) {
+        // In nobody's way if it stays.
+        let _ = fs::remove_file(path);
+    }
+    Ok((index, log))
+}
+
+pub(crate) fn open_segment(path: &Path, kind: SegmentKind) -> Result<Arc<Segment>, OpenError> {
+    let not_a_store = |what| OpenError::NotAStore { path: path.to_owned(), what };
+    match read_header(path).map_err(StorageError::io("read", path))? {
+        Ok(header) if header.kind == kind => Ok(Arc::new(Segment::new(path.to_owned(), header))),
+        Ok(_) => Err(not_a_store("a log where a base should be, or the other way round")),
+        Err(BadHeader::NotOurs) => {
+            Err(not_a_store("the file does not start like one of its files"))
+        }
+        Err(BadHeader::Version(found)) => Err(OpenError::Version { path: path.to_owned(), found }),
+        Err(BadHeader::Damaged) => {
+            Err(StorageError::Damaged { path: path.to_owned(), offset: 0 }.into())
+        }
+    }
+}
+
+/// Takes the entries of a base into an empty index.
+pub(crate) fn load_base(index: &mut Index, segment: &Arc<Segment>) -> Result<(), StorageError> {
+    let Header { after, oldest, .. } = *segment.header();
+    let id = index.enrol(segment);
+    let mut scan = segment.scan(HEADER as u64)?;
+    let mut count = 0;
+    let mut ended = false;
+    let mut last_key: Option<Arc<str>> = None;
+    while !ended {
+        let Step::Frame { offset, records: frame } = scan.step()? else {
+            return Err(segment.damaged(scan.offset()));
+        };
+        for record in records(frame) {
+            let damaged = || segment.damaged(offset);
+            let (place, record) = record.ok_or_else(damaged)?;
+            match record.kind {
+                RecordKind::Put if record.revision <= after && !ended => {
+                    if last_key.as_deref().is_some_and(|last| last >= record.key) {
+                        return Err(damaged());
+                    }
+                    let (offset, length) = (offset + place as u64, record.length() as u32);
+                    let version =
+                        Version { revision: record.revision, offset, segment: id, length };
+                    index.add(record.key, version);
+                    last_key = index.key(record.key).cloned();
+                    count += 1;
+                }
+                RecordKind::End if record.revision.get() == count => ended = true,
+                _ => return Err(damaged()),
+            }
+        }
+    }
+    index.revision = after;
+    index.oldest = oldest;
+    Ok(())
+}
+
+/// Takes the changes of a log segment into the index, apart from those that the base has. Returns
+/// where the segment ends. `until` is the revision that the next segment follows, if there is one.
+fn load_log(
+    index: &mut Index,
+    segment: &Arc<Segment>,
+    covered: Revision,
+    until: Option<Revision>,
+) -> Result<u64, StorageError> {
+    let id = index.enrol(segment);
+    let mut oldest = index.oldest.max(segment.header().oldest);
+    let mut reached = segment.header().after;
+    let mut scan = segment.scan(HEADER as u64)?;
+    while until.is_none_or(|until| reached < until) {
+        let start = scan.offset();
+        let Step::Frame { offset, records: frame } = scan.step()? else {
+            if until.is_some() || frame_beyond(segment, start)? {
+                return Err(segment.damaged(start));
+            }
+            break;
+        };
+        segment.remember(reached, start);
+        for record in records(frame) {
+            let damaged = || segment.damaged(offset);
+            let (place, record) = record.ok_or_else(damaged)?;
+            let revision = record.revision;
+            match record.kind {
+                RecordKind::Put | RecordKind::Delete => {
+                    if revision != reached && revision != reached.next() {
+                        return Err(damaged());
+                    }
+                    reached = revision;
+                    if revision > covered {
+                        let put = record.kind == RecordKind::Put;
+                        let length = if put { record.length() as u32 } else { 0 };
+                        let offset = offset + place as u64;
+                        let version = Version { revision, offset, segment: id, length };
+                        index.add(record.key, version);
+                    }
+                }
+                RecordKind::Compacted if revision <= reached => oldest = oldest.max(revision),
+                RecordKind::Compacted | RecordKind::End => return Err(damaged()),
+            }
+        }
+    }
+    if until.is_some_and(|until| until != reached) || oldest > reached {
+        return Err(segment.damaged(scan.offset()));
+    }
+    index.revision = index.revision.max(reached);
+    index.oldest = oldest;
+    // Where the walk stopped: the last frame's end, or the first thing that is no frame.
+    Ok(scan.offset())
+}

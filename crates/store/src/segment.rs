@@ -1,0 +1,238 @@
+//! [`Segment`]: one file of the store, for reading. [`Scan`] goes through its frames in order.
+//!
+//! Does not write (see `log` and `base`) and does not know what is current (see `index`).
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::{Buf, Bytes};
+
+use crate::entry::Entry;
+use crate::error::StorageError;
+use crate::format::{FRAME, HEADER, Header, RECORD, Record};
+use crate::revision::Revision;
+use crate::sync::lock;
+
+/// Open files kept for the next reader, per segment: as many as read at once on a small machine.
+const KEPT_HANDLES: usize = 4;
+
+/// How far apart the remembered frames of a log lie at least: a watcher that has to look into the log
+/// reads this much in vain.
+const LANDMARK_DISTANCE: u64 = 64 << 10;
+
+/// What a scan reads at a time.
+const SCAN_BUFFER: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(crate) struct Segment {
+    path: PathBuf,
+    header: Header,
+    /// Each has a cursor of its own: reading at a place without moving a cursor is a matter of the
+    /// operating system.
+    handles: Mutex<Vec<File>>,
+    /// Some frames of a log: the newest revision before, and where it starts.
+    landmarks: Mutex<Vec<(Revision, u64)>>,
+    doomed: AtomicBool,
+}
+
+impl Segment {
+    pub(crate) fn new(path: PathBuf, header: Header) -> Self {
+        let landmarks = Mutex::new(vec![(header.after, HEADER as u64)]);
+        let (handles, doomed) = (Mutex::default(), AtomicBool::new(false));
+        Self { path, header, handles, landmarks, doomed }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    pub(crate) fn file_length(&self) -> Result<u64, StorageError> {
+        let metadata = fs::metadata(&self.path).map_err(StorageError::io("read", &self.path))?;
+        Ok(metadata.len())
+    }
+
+    /// To be removed once nobody reads it any more.
+    pub(crate) fn doom(&self) {
+        self.doomed.store(true, Ordering::Relaxed);
+    }
+
+    /// A frame that starts at `offset`, with nothing newer than `before` in front of it.
+    pub(crate) fn remember(&self, before: Revision, offset: u64) {
+        let mut landmarks = lock(&self.landmarks);
+        if landmarks.last().is_none_or(|(_, last)| offset >= last + LANDMARK_DISTANCE) {
+            landmarks.push((before, offset));
+        }
+    }
+
+    /// Where to start reading for what comes after a revision.
+    pub(crate) fn landmark(&self, after: Revision) -> u64 {
+        let landmarks = lock(&self.landmarks);
+        let beyond = landmarks.partition_point(|(before, _)| *before <= after);
+        beyond.checked_sub(1).map_or(HEADER as u64, |at| landmarks[at].1)
+    }
+
+    /// The entry whose record lies at `offset`. The key is compared and shared.
+    pub(crate) fn entry(
+        &self,
+        key: &std::sync::Arc<str>,
+        modified: Revision,
+        offset: u64,
+        length: u32,
+    ) -> Result<Entry, StorageError> {
+        let mut bytes = vec![0; length as usize];
+        self.read(offset, &mut bytes).map_err(StorageError::io("read", &self.path))?;
+        let created = Record::decode(&bytes)
+            .filter(|record| record.key == &**key && record.revision == modified)
+            .filter(|record| record.length() == bytes.len())
+            .map(|record| record.created)
+            .ok_or_else(|| self.damaged(offset))?;
+        let mut value = Bytes::from(bytes);
+        value.advance(RECORD + key.len());
+        Ok(Entry { key: key.clone(), value, created, modified })
+    }
+
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let kept = lock(&self.handles).pop();
+        let mut file = match kept {
+            Some(file) => file,
+            None => File::open(&self.path)?,
+        };
+        file.seek(SeekFrom::Start(offset))?;
+        file.read_exact(buffer)?;
+        let mut handles = lock(&self.handles);
+        if handles.len() < KEPT_HANDLES {
+            handles.push(file);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn scan(&self, offset: u64) -> Result<Scan<'_>, StorageError> {
+        let open = || {
+            let mut file = File::open(&self.path)?;
+            let length = file.metadata()?.len();
+            file.seek(SeekFrom::Start(offset))?;
+            Ok((BufReader::with_capacity(SCAN_BUFFER, file), length))
+        };
+        let (file, length) = open().map_err(StorageError::io("read", &self.path))?;
+        Ok(Scan { segment: self, file, length, offset, frame: Vec::new() })
+    }
+
+    pub(crate) fn damaged(&self, offset: u64) -> StorageError {
+        StorageError::Damaged { path: self.path.clone(), offset }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if self.doomed.load(Ordering::Relaxed) {
+            // Windows keeps the name until the last handle is closed.
+            lock(&self.handles).clear();
+            // What cannot be removed now is removed when the store is opened next.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A walk over the frames of a segment.
+#[derive(Debug)]
+pub(crate) struct Scan<'a> {
+    segment: &'a Segment,
+    file: BufReader<File>,
+    length: u64,
+    offset: u64,
+    frame: Vec<u8>,
+}
+
+/// What a walk comes upon.
+#[derive(Debug)]
+pub(crate) enum Step<'a> {
+    /// The records of a frame, and the place of the first of them.
+    Frame { offset: u64, records: &'a [u8] },
+    /// Nothing more: the file ends here, or zeros begin.
+    End,
+    /// Something that is not a frame.
+    Torn,
+}
+
+impl Scan<'_> {
+    /// Where the next frame starts, or the first thing that is none.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(crate) fn step(&mut self) -> Result<Step<'_>, StorageError> {
+        let segment = self.segment;
+        self.advance().map_err(StorageError::io("read", &segment.path))
+    }
+
+    fn advance(&mut self) -> io::Result<Step<'_>> {
+        let left = self.length.saturating_sub(self.offset);
+        if left < FRAME as u64 {
+            return Ok(if left == 0 { Step::End } else { Step::Torn });
+        }
+        let mut head = [0; FRAME];
+        self.file.read_exact(&mut head)?;
+        if head == [0; FRAME] {
+            return Ok(Step::End);
+        }
+        let header = &self.segment.header;
+        let Some(length) = header.frame_length(&head) else { return Ok(Step::Torn) };
+        if length as u64 > left - FRAME as u64 {
+            return Ok(Step::Torn);
+        }
+        self.frame.resize(length, 0);
+        self.file.read_exact(&mut self.frame)?;
+        if !header.intact(self.offset, &head, &self.frame) {
+            return Ok(Step::Torn);
+        }
+        let offset = self.offset + FRAME as u64;
+        self.offset = offset + length as u64;
+        Ok(Step::Frame { offset, records: &self.frame })
+    }
+}
+
+/// The header of the file at `path`, or what is wrong with it.
+pub(crate) fn read_header(path: &Path) -> io::Result<Result<Header, crate::format::BadHeader>> {
+    let mut bytes = Vec::with_capacity(HEADER);
+    File::open(path)?.take(HEADER as u64).read_to_end(&mut bytes)?;
+    Ok(Header::decode(&bytes))
+}
+
+/// Marks that [`frame_beyond`] looks behind. More than one or two of these four random bytes in a
+/// file are no accident.
+const MAX_MARKS: usize = 16;
+
+/// Whether a frame of this segment stands anywhere after `offset`, where something else was found. A
+/// batch is written only after the one before it was synced, so then it was not a crash that tore
+/// what is at `offset`.
+pub(crate) fn frame_beyond(segment: &Segment, offset: u64) -> Result<bool, StorageError> {
+    let find = || -> io::Result<bool> {
+        let mut file = File::open(&segment.path)?;
+        file.seek(SeekFrom::Start(offset + 1))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let mark = segment.header.mark();
+        let marks = bytes.windows(mark.len()).enumerate().filter(|(_, window)| *window == mark);
+        for (number, (at, _)) in marks.enumerate() {
+            if number == MAX_MARKS {
+                return Ok(true);
+            }
+            if let Some((head, rest)) = bytes[at..].split_first_chunk::<FRAME>()
+                && let Some(length) = segment.header.frame_length(head)
+                && let Some(records) = rest.get(..length)
+                && segment.header.intact(offset + 1 + at as u64, head, records)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    find().map_err(StorageError::io("read", &segment.path))
+}

@@ -1,0 +1,155 @@
+//! [`Snapshot`]: all keys as of one revision, whatever is committed or compacted meanwhile.
+//!
+//! Reads the index a few keys at a time and values one by one: a list of any length holds neither the
+//! writer up nor much memory.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::entry::Entry;
+use crate::error::{ReadError, StorageError};
+use crate::index::Place;
+use crate::revision::Revision;
+use crate::shared::Shared;
+use crate::sync::{lock, read};
+
+/// Keys looked up at a time: a few microseconds under the lock.
+const LOOKED_UP: usize = 64;
+
+/// Keys as of one revision. Keeps what it shows from being dropped, so do not hold it for long.
+#[derive(Clone)]
+pub struct Snapshot {
+    pin: Arc<Pin>,
+}
+
+/// Keeps compaction from dropping what is visible at a revision.
+struct Pin {
+    shared: Arc<Shared>,
+    revision: Revision,
+}
+
+impl Snapshot {
+    pub(crate) fn newest(shared: Arc<Shared>) -> Self {
+        let mut pins = lock(&shared.pins);
+        let newest = read(&shared.index).revision;
+        *pins.entry(newest).or_default() += 1;
+        drop(pins);
+        Self { pin: Arc::new(Pin { shared, revision: newest }) }
+    }
+
+    pub(crate) fn at(shared: Arc<Shared>, revision: Revision) -> Result<Self, ReadError> {
+        // The sweeper reads the pins after `oldest` was moved, so either it sees this pin or we see
+        // that it may have been by.
+        let mut pins = lock(&shared.pins);
+        read(&shared.index).check(revision)?;
+        *pins.entry(revision).or_default() += 1;
+        drop(pins);
+        Ok(Self { pin: Arc::new(Pin { shared, revision }) })
+    }
+
+    /// For the sweeper, which alone knows that all of this revision is still there.
+    pub(crate) fn pinned(shared: Arc<Shared>, revision: Revision) -> Self {
+        *lock(&shared.pins).entry(revision).or_default() += 1;
+        Self { pin: Arc::new(Pin { shared, revision }) }
+    }
+
+    pub fn revision(&self) -> Revision {
+        self.pin.revision
+    }
+
+    pub fn get(&self, key: &str) -> Result<Option<Entry>, ReadError> {
+        let place = read(&self.pin.shared.index).at(key, self.pin.revision);
+        Ok(place.map(|place| place.read()).transpose()?)
+    }
+
+    /// The entries whose keys start with `prefix` and come behind `after`, in the order of keys.
+    pub fn range(&self, prefix: &str, after: Option<&str>) -> Range {
+        Range {
+            pin: self.pin.clone(),
+            prefix: prefix.to_owned(),
+            after: after.map(Arc::from),
+            places: Vec::new().into_iter(),
+            done: false,
+        }
+    }
+
+    /// How many [`Self::range`] would return. Reads no values.
+    pub fn count(&self, prefix: &str, after: Option<&str>) -> usize {
+        let mut after = after.map(Arc::from);
+        let mut count = 0;
+        loop {
+            let index = read(&self.pin.shared.index);
+            let some =
+                index.range(prefix, after.as_deref(), self.pin.revision).take(LOOKED_UP * 64);
+            let (number, last) =
+                some.fold((0, None), |(number, _), (key, _)| (number + 1, Some(key)));
+            let last = last.cloned();
+            count += number;
+            match last {
+                Some(key) => after = Some(key),
+                None => return count,
+            }
+        }
+    }
+}
+
+/// The entries of a range, read as they are asked for. Keeps its snapshot alive. Ends after an error.
+pub struct Range {
+    pin: Arc<Pin>,
+    prefix: String,
+    after: Option<Arc<str>>,
+    places: std::vec::IntoIter<Place>,
+    done: bool,
+}
+
+impl Iterator for Range {
+    type Item = Result<Entry, StorageError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        if self.places.len() == 0 {
+            let index = read(&self.pin.shared.index);
+            let places: Vec<_> = index
+                .range(&self.prefix, self.after.as_deref(), self.pin.revision)
+                .take(LOOKED_UP)
+                .filter_map(|(key, version)| index.place(key, version))
+                .collect();
+            drop(index);
+            self.after = places.last().map(|place| place.key().clone()).or(self.after.take());
+            self.places = places.into_iter();
+        }
+        let entry = self.places.next().map(|place| place.read());
+        self.done = !matches!(entry, Some(Ok(_)));
+        entry
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut pins = lock(&self.shared.pins);
+        if let Some(count) = pins.get_mut(&self.revision) {
+            *count -= 1;
+            if *count == 0 {
+                pins.remove(&self.revision);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("revision", &self.pin.revision).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Range")
+            .field("revision", &self.pin.revision)
+            .field("prefix", &self.prefix)
+            .field("after", &self.after)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,184 @@
+//! [`Store`]: the handle. Opens, hands out snapshots and watches, passes transactions on; the work is
+//! done in `writer`.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, RwLock, mpsc};
+use std::thread::{self, JoinHandle};
+
+use crate::backup;
+use crate::commit::{Commit, Compaction};
+use crate::entry::Entry;
+use crate::error::{BackupError, OpenError, ReadError, RestoreError};
+use crate::feed::Feed;
+use crate::files;
+use crate::queue::Queue;
+use crate::recover::recover;
+use crate::revision::Revision;
+use crate::shared::Shared;
+use crate::snapshot::Snapshot;
+use crate::sweep;
+use crate::sync::{lock, read};
+use crate::transaction::Transaction;
+use crate::watch::Watch;
+use crate::writer;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What recent events may hold in memory. A watcher that is further behind reads from the disk.
+    pub recent_bytes: usize,
+    /// A file of the log that is longer than this is followed by a new one. Space is given back in
+    /// whole files.
+    pub segment_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { recent_bytes: 4 << 20, segment_bytes: 16 << 20 }
+    }
+}
+
+/// Keys with values and their history. Clones are handles of the same store; it is closed with the
+/// last one.
+#[derive(Clone)]
+pub struct Store {
+    shared: Arc<Shared>,
+    threads: Arc<Threads>,
+}
+
+impl Store {
+    /// Opens the store in the directory `path`, and makes both if need be.
+    ///
+    /// Who may read the directory may read the values: making it private is up to the caller.
+    pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
+        if fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir()) {
+            let what = "a store is a directory";
+            return Err(OpenError::NotAStore { path: path.to_owned(), what });
+        }
+        files::create_directory(path)?;
+        let guard = files::lock_directory(path)?;
+        let (index, log) = recover(path, options.segment_bytes)?;
+        let shared = Arc::new(Shared {
+            queue: Queue::default(),
+            closing: AtomicBool::new(false),
+            pins: Mutex::default(),
+            feed: Mutex::new(Feed::new(index.revision, options.recent_bytes)),
+            index: RwLock::new(index),
+        });
+        let (sweeper, sweeps) = mpsc::channel();
+        let (running, guard) = (Mutex::default(), Mutex::new(Some(guard)));
+        let threads = Threads { shared: shared.clone(), running, guard };
+        threads.start("store-sweeper", {
+            let (shared, path) = (shared.clone(), path.to_owned());
+            move || sweep::run(&shared, &path, options.segment_bytes, &sweeps)
+        })?;
+        threads.start("store-writer", {
+            let shared = shared.clone();
+            move || writer::run(&shared, log, &sweeper)
+        })?;
+        Ok(Self { shared, threads: Arc::new(threads) })
+    }
+
+    /// The newest revision that was acknowledged.
+    pub fn revision(&self) -> Revision {
+        read(&self.shared.index).revision
+    }
+
+    /// The compaction point: reads and watches from before it are refused.
+    pub fn oldest(&self) -> Revision {
+        read(&self.shared.index).oldest
+    }
+
+    /// The newest value of a key.
+    pub fn get(&self, key: &str) -> Result<Option<Entry>, ReadError> {
+        let place = read(&self.shared.index).newest(key);
+        Ok(place.map(|place| place.read()).transpose()?)
+    }
+
+    /// All keys as of a revision, or as of now.
+    pub fn snapshot(&self, at: Option<Revision>) -> Result<Snapshot, ReadError> {
+        match at {
+            Some(revision) => Snapshot::at(self.shared.clone(), revision),
+            None => Ok(Snapshot::newest(self.shared.clone())),
+        }
+    }
+
+    /// Sends a transaction on its way. It counts when the [`Commit`] resolves, not before.
+    pub fn commit(&self, transaction: Transaction) -> Commit {
+        Commit::new(self.shared.clone(), transaction)
+    }
+
+    /// The events after a revision whose keys start with `prefix`.
+    pub fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, ReadError> {
+        Watch::new(self.shared.clone(), prefix, after)
+    }
+
+    /// Lets go of history: afterwards the oldest revision that can be read, and watched from, is `at`.
+    /// The newest value of every key stays, whatever its age.
+    pub fn compact(&self, at: Revision) -> Compaction {
+        Compaction::new(self.shared.clone(), at)
+    }
+
+    /// Writes what is there now to the file `to`, without history, and returns its revision. Goes on
+    /// beside everything else; replaces an older file when it is done.
+    pub fn backup(&self, to: &Path) -> Result<Revision, BackupError> {
+        backup::back_up(&self.shared, to)
+    }
+
+    /// Makes the directory `to` a store with what is in the backup `from`, after having read all of
+    /// it. Never touches a store that exists.
+    pub fn restore(from: &Path, to: &Path) -> Result<Revision, RestoreError> {
+        backup::restore(from, to)
+    }
+
+    /// Refuses new transactions, finishes those under way, ends all watches and lets go of the
+    /// directory, for all handles.
+    pub fn close(self) {
+        self.threads.join();
+    }
+}
+
+/// The store's threads, joined when the last handle goes.
+struct Threads {
+    shared: Arc<Shared>,
+    /// In the order in which they end.
+    running: Mutex<Vec<JoinHandle<()>>>,
+    /// Keeps other processes out.
+    guard: Mutex<Option<File>>,
+}
+
+impl Threads {
+    fn start(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+        let thread = thread::Builder::new().name(name.into()).spawn(run);
+        lock(&self.running).insert(0, thread.map_err(OpenError::Thread)?);
+        Ok(())
+    }
+
+    fn join(&self) {
+        self.shared.closing.store(true, Ordering::Relaxed);
+        self.shared.queue.close();
+        for thread in std::mem::take(&mut *lock(&self.running)) {
+            // Should it have panicked, the message is on stderr; who waited for it hears `Closed`.
+            let _ = thread.join();
+        }
+        let wakers = lock(&self.shared.feed).close();
+        for waker in wakers {
+            waker.wake();
+        }
+        lock(&self.guard).take();
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("revision", &self.revision()).finish_non_exhaustive()
+    }
+}

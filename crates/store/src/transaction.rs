@@ -1,0 +1,103 @@
+//! [`Transaction`]: what has to hold, and what to write if it does. [`Outcome`] says what came of it.
+//!
+//! Only describes; `writer` decides.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::entry::Entry;
+use crate::error::CommitError;
+use crate::format::MAX_KEY;
+use crate::revision::Revision;
+
+/// The most that can be committed at once: bounds what the writer holds in memory. Generous beside
+/// the 1.5 MiB that Kubernetes allows an object.
+pub(crate) const MAX_BYTES: usize = 8 << 20;
+
+/// Conditions and writes that take effect together or not at all.
+///
+/// Conditions are about the state before the transaction. Of several writes to one key the last one
+/// counts. Deleting an absent key does nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Transaction {
+    pub(crate) conditions: Vec<(Arc<str>, Condition)>,
+    /// `None` deletes.
+    pub(crate) writes: BTreeMap<Arc<str>, Option<Bytes>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Condition {
+    Absent,
+    Present,
+    ModifiedAt(Revision),
+}
+
+impl Condition {
+    pub(crate) fn holds(self, modified: Option<Revision>) -> bool {
+        match self {
+            Self::Absent => modified.is_none(),
+            Self::Present => modified.is_some(),
+            Self::ModifiedAt(revision) => modified == Some(revision),
+        }
+    }
+}
+
+/// What became of a transaction that could be decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is on the disk. `revision` is its own, or the newest one if it changed nothing.
+    Committed { revision: Revision },
+    /// Nothing was written: the first condition that did not hold is about `key`.
+    Conflict { key: Arc<str>, found: Option<Entry> },
+}
+
+impl Transaction {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn expect_absent(self, key: impl Into<Arc<str>>) -> Self {
+        self.expect(key.into(), Condition::Absent)
+    }
+
+    pub fn expect_present(self, key: impl Into<Arc<str>>) -> Self {
+        self.expect(key.into(), Condition::Present)
+    }
+
+    /// That the newest value of the key was written by that transaction.
+    pub fn expect_modified_at(self, key: impl Into<Arc<str>>, revision: Revision) -> Self {
+        self.expect(key.into(), Condition::ModifiedAt(revision))
+    }
+
+    pub fn put(mut self, key: impl Into<Arc<str>>, value: impl Into<Bytes>) -> Self {
+        self.writes.insert(key.into(), Some(value.into()));
+        self
+    }
+
+    pub fn delete(mut self, key: impl Into<Arc<str>>) -> Self {
+        self.writes.insert(key.into(), None);
+        self
+    }
+
+    fn expect(mut self, key: Arc<str>, condition: Condition) -> Self {
+        self.conditions.push((key, condition));
+        self
+    }
+
+    /// The bytes it brings along, if it can be committed at all.
+    pub(crate) fn weigh(&self) -> Result<usize, CommitError> {
+        let mut bytes = 0;
+        for (key, value) in &self.writes {
+            if key.is_empty() || key.len() > MAX_KEY {
+                return Err(CommitError::Key { length: key.len(), max: MAX_KEY });
+            }
+            bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
+        }
+        if bytes > MAX_BYTES {
+            return Err(CommitError::TooLarge { bytes, max: MAX_BYTES });
+        }
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,122 @@
+//! [`Watch`]: the changes of keys with a prefix, in order, each exactly once.
+//!
+//! ```text
+//!              behind the feed: read from the log
+//!            ┌──────────────────────────────────────┐
+//!   cursor ──┤ in the feed: take shared batches     ├──► events, cursor moves on
+//!            └──────────────────────────────────────┘
+//!              at the end: wait to be woken
+//! ```
+//!
+//! Holds a cursor and no events.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::entry::Event;
+use crate::error::{ReadError, WatchError};
+use crate::feed::{Fetched, WatcherId};
+use crate::history;
+use crate::reply::block_on;
+use crate::revision::Revision;
+use crate::shared::Shared;
+use crate::sync::{lock, read};
+
+/// Events returned at a time, apart from the rest of the last batch.
+const ENOUGH: usize = 1024;
+
+pub struct Watch {
+    shared: Arc<Shared>,
+    prefix: Arc<str>,
+    id: WatcherId,
+    /// Everything up to here has been returned.
+    cursor: Revision,
+}
+
+impl Watch {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        prefix: &str,
+        after: Revision,
+    ) -> Result<Self, ReadError> {
+        read(&shared.index).check(after)?;
+        let prefix: Arc<str> = prefix.into();
+        let id = lock(&shared.feed).enter(&prefix);
+        Ok(Self { shared, prefix, id, cursor: after })
+    }
+
+    /// The next events, at least one, whole transactions. May be dropped and called again: nothing is
+    /// lost. May read from the disk, a fraction of a megabyte at a time, if the watch is far behind.
+    pub async fn next(&mut self) -> Result<Vec<Arc<Event>>, WatchError> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// [`Self::next`] for those who poll.
+    pub fn poll_next(
+        &mut self,
+        context: &Context<'_>,
+    ) -> Poll<Result<Vec<Arc<Event>>, WatchError>> {
+        loop {
+            let waker = context.waker();
+            let fetched =
+                lock(&self.shared.feed).fetch(&self.prefix, self.id, self.cursor, ENOUGH, waker);
+            let events = match fetched {
+                Fetched::Batches(batches) => {
+                    let events = batches.iter().flat_map(|batch| &batch.events);
+                    let events = events
+                        .filter(|event| event.revision > self.cursor)
+                        .filter(|event| event.key.starts_with(&*self.prefix))
+                        .cloned()
+                        .collect::<Vec<_>>();
+                    self.cursor = batches.last().map_or(self.cursor, |batch| batch.last);
+                    events
+                }
+                Fetched::Nothing(up_to) => {
+                    self.cursor = up_to;
+                    return Poll::Pending;
+                }
+                Fetched::Behind(from) => {
+                    let (events, reached) =
+                        history::events(&self.shared, &self.prefix, self.cursor, from)?;
+                    self.cursor = reached;
+                    if events.is_empty() {
+                        // There may be a lot of log without anything for us: let others run.
+                        waker.wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    events
+                }
+                Fetched::Closed => return Poll::Ready(Err(WatchError::Closed)),
+            };
+            if !events.is_empty() {
+                return Poll::Ready(Ok(events));
+            }
+        }
+    }
+
+    /// [`Self::next`] on this thread.
+    pub fn wait(&mut self) -> Result<Vec<Arc<Event>>, WatchError> {
+        block_on(self.next())
+    }
+
+    /// Every event up to this revision that concerns the watch has been returned.
+    pub fn delivered(&self) -> Revision {
+        lock(&self.shared.feed).delivered(&self.prefix, self.cursor)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        lock(&self.shared.feed).leave(&self.prefix, self.id);
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch")
+            .field("prefix", &self.prefix)
+            .field("cursor", &self.cursor)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,128 @@
+//! What the API promises, one sentence at a time.
+
+use store::{Change, Entry, Options, Outcome, ReadError, Revision, Store, Transaction};
+
+fn open() -> (tempfile::TempDir, Store) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path(), Options::default()).unwrap();
+    (directory, store)
+}
+
+fn commit(store: &Store, transaction: Transaction) -> Revision {
+    match store.commit(transaction).wait().unwrap() {
+        Outcome::Committed { revision } => revision,
+        Outcome::Conflict { key, found } => panic!("conflict over {key}: {found:?}"),
+    }
+}
+
+fn put(store: &Store, key: &str, value: &'static str) -> Revision {
+    commit(store, Transaction::new().put(key, value))
+}
+
+fn entry(key: &str, value: &'static str, created: Revision, modified: Revision) -> Entry {
+    Entry { key: key.into(), value: value.into(), created, modified }
+}
+
+#[test]
+fn what_was_committed_is_read_now_then_and_after_reopening() {
+    let (directory, store) = open();
+    let first = put(&store, "/pods/a", "1");
+    let second = put(&store, "/pods/a", "2");
+    let third = commit(&store, Transaction::new().delete("/pods/a").put("/pods/b", "3"));
+    assert_eq!(store.revision(), third);
+    let check = |store: &Store| {
+        assert_eq!(store.get("/pods/a").unwrap(), None);
+        assert_eq!(store.get("/pods/b").unwrap(), Some(entry("/pods/b", "3", third, third)));
+        let then = store.snapshot(Some(second)).unwrap();
+        assert_eq!(then.get("/pods/a").unwrap(), Some(entry("/pods/a", "2", first, second)));
+        assert_eq!(then.get("/pods/b").unwrap(), None);
+        assert_eq!(store.revision(), third);
+    };
+    check(&store);
+    store.close();
+    check(&Store::open(directory.path(), Options::default()).unwrap());
+}
+
+#[test]
+fn a_failed_condition_writes_nothing_and_shows_what_is_there() {
+    let (_directory, store) = open();
+    let first = put(&store, "a", "1");
+    let conflict = |transaction: Transaction| {
+        let outcome = store.commit(transaction.put("a", "no").put("z", "no")).wait().unwrap();
+        let Outcome::Conflict { key, found } = outcome else { panic!("{outcome:?}") };
+        (key.to_string(), found)
+    };
+    let found = Some(entry("a", "1", first, first));
+    assert_eq!(conflict(Transaction::new().expect_absent("a")), ("a".into(), found.clone()));
+    assert_eq!(
+        conflict(Transaction::new().expect_present("a").expect_modified_at("a", 77.into())),
+        ("a".into(), found)
+    );
+    assert_eq!(conflict(Transaction::new().expect_present("b")), ("b".into(), None));
+    assert_eq!(store.revision(), first);
+    assert_eq!(store.get("z").unwrap(), None);
+}
+
+#[test]
+fn what_changes_nothing_has_no_revision_of_its_own() {
+    let (_directory, store) = open();
+    let first = put(&store, "a", "1");
+    assert_eq!(commit(&store, Transaction::new().expect_present("a")), first);
+    assert_eq!(commit(&store, Transaction::new().delete("b")), first);
+    assert_eq!(store.revision(), first);
+}
+
+#[test]
+fn a_watch_tells_whole_transactions_with_what_was_before() {
+    let (_directory, store) = open();
+    let first = put(&store, "/pods/a", "1");
+    let mut watch = store.watch("/pods/", first).unwrap();
+    assert_eq!(watch.delivered(), first);
+    put(&store, "/nodes/n", "x");
+    let third = commit(&store, Transaction::new().put("/pods/a", "2").put("/pods/b", "3"));
+    let fourth = commit(&store, Transaction::new().delete("/pods/a"));
+    let mut events = Vec::new();
+    while events.len() < 3 {
+        events.extend(watch.wait().unwrap());
+    }
+    assert_eq!(watch.delivered(), fourth);
+    let told: Vec<_> = events.iter().map(|event| (event.revision, &*event.key)).collect();
+    assert_eq!(told, [(third, "/pods/a"), (third, "/pods/b"), (fourth, "/pods/a")]);
+    assert_eq!(events[0].previous(), Some(&entry("/pods/a", "1", first, first)));
+    assert_eq!(events[1].previous(), None);
+    let previous = entry("/pods/a", "2", first, third);
+    assert_eq!(events[2].change, Change::Deleted { previous });
+    let last = put(&store, "/nodes/n", "y");
+    assert_eq!(watch.delivered(), last, "nothing of it concerns the watch");
+}
+
+#[test]
+fn a_range_is_in_order_and_goes_on_behind_a_key() {
+    let (_directory, store) = open();
+    for number in 0..300 {
+        commit(&store, Transaction::new().put(format!("/a/{number:03}"), vec![number as u8; 9]));
+    }
+    put(&store, "/b", "");
+    let snapshot = store.snapshot(None).unwrap();
+    let keys = |prefix, after| -> Vec<String> {
+        snapshot.range(prefix, after).map(|entry| entry.unwrap().key.to_string()).collect()
+    };
+    assert_eq!(keys("/a/", None).len(), 300);
+    assert!(keys("/a/", None).is_sorted());
+    assert_eq!(keys("/a/", Some("/a/297")), ["/a/298", "/a/299"]);
+    assert_eq!(keys("", Some("/a/299")), ["/b"]);
+    assert_eq!(snapshot.count("/a/", Some("/a/199")), 100);
+    assert_eq!(snapshot.count("", None), 301);
+}
+
+#[test]
+fn revisions_to_come_and_foreign_locks_are_refused() {
+    let (directory, store) = open();
+    let newest = store.revision();
+    let future = newest.get() + 1;
+    let refused = store.snapshot(Some(future.into()));
+    assert!(matches!(refused, Err(ReadError::Future { newest: n }) if n == newest));
+    assert!(store.watch("", future.into()).is_err());
+    let error = Store::open(directory.path(), Options::default()).unwrap_err();
+    assert!(error.to_string().contains("in use"), "{error}");
+}
