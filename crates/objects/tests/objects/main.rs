@@ -4,8 +4,10 @@
 
 mod answers;
 mod discovery;
+mod kinds;
 mod openapi;
 mod recorded;
 mod schema;
 mod tables;
 mod writes;
+mod views;
