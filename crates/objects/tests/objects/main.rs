@@ -5,6 +5,7 @@
 mod answers;
 mod discovery;
 mod openapi;
+mod pods;
 mod recorded;
 mod schema;
 mod tables;

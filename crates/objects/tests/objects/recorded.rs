@@ -17,6 +17,12 @@ use serde_json::Value;
 #[derive(Debug, Clone, Deserialize)]
 pub struct Scenario {
     pub id: String,
+    /// Which of the two recorded servers: `default` or `allow-privileged-false`.
+    #[serde(default)]
+    pub server: String,
+    /// The namespace the scenario lives in, with its labels.
+    #[serde(default)]
+    pub namespace: Value,
     #[serde(default)]
     pub any_order: Value,
     pub steps: Vec<Step>,
@@ -47,6 +53,9 @@ pub struct Response {
     pub status: u16,
     #[serde(default)]
     pub body: Value,
+    /// A selection of a big answer, in its place.
+    #[serde(default)]
+    pub body_extract: Value,
     #[serde(default)]
     pub warnings: Vec<String>,
     #[serde(default)]
