@@ -6,6 +6,7 @@ mod answers;
 mod discovery;
 mod kinds;
 mod openapi;
+mod pods;
 mod recorded;
 mod schema;
 mod tables;

@@ -17,6 +17,13 @@ use serde_json::Value;
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Scenario {
     pub(crate) id: String,
+pub struct Scenario {
+    pub id: String,
+    /// Which of the two recorded servers: `default` or `allow-privileged-false`.
+    #[serde(default)]
+    pub server: String,
+    /// The namespace the scenario lives in, with its labels.
+    pub namespace: Value,
     #[serde(default)]
     pub(crate) any_order: Value,
     pub(crate) steps: Vec<Step>,
@@ -47,6 +54,10 @@ pub(crate) struct Response {
     pub(crate) status: u16,
     #[serde(default)]
     pub(crate) body: Value,
+    pub body: Value,
+    /// A selection of a big answer, in its place.
+    #[serde(default)]
+    pub body_extract: Value,
     #[serde(default)]
     pub(crate) warnings: Vec<String>,
     #[serde(default)]

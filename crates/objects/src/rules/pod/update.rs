@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::amounts::{self, Side};
 use super::scheduling::{REQUIRED, validate_tolerations};
 use super::spec::validate_pod;
-use super::{Scope, annotations, containers, equality, is_sidecar};
+use super::{Scope, annotations, containers, equality};
 use crate::cursor::{Causes, Cursor, Shown};
 use crate::resources::{CPU, MEMORY};
 
@@ -308,29 +308,19 @@ pub(super) fn validate_resize(
     for list in ["initContainers", "containers"] {
         let (new, old) = (spec.field(list), old_spec.field(list));
         for (new, old) in new.items().zip(old.items()) {
-            if list == "containers" || is_sidecar(old.value()) {
-                validate_nothing_removed(&new.field("resources"), &old.field("resources"), causes);
-            }
+            validate_nothing_removed(&new.field("resources"), &old.field("resources"), causes);
         }
     }
     validate_nothing_removed(&spec.field("resources"), &old_spec.field("resources"), causes);
     let mut put_back = spec.value().clone();
     put_back_resources(&mut put_back, old_spec.value());
-    for (list, detail) in
-        [("containers", "only cpu and memory resources are mutable"), ("initContainers", "")]
-    {
+    for list in LISTS {
         let new_list = put_back.get(list).and_then(Value::as_array).into_iter().flatten();
         let old_list = old_spec.field(list);
         for (new, old) in new_list.zip(old_list.items()) {
-            if equality::same(new, old.value()) {
-                continue;
+            if !equality::same(new, old.value()) {
+                causes.forbidden(&spec, "only cpu and memory resources are mutable");
             }
-            let detail = match (list, is_sidecar(old.value())) {
-                ("containers", _) => detail,
-                (_, true) => "only cpu and memory resources for sidecar containers are mutable",
-                (_, false) => "resources for non-sidecar init containers are immutable",
-            };
-            causes.forbidden(&spec, detail);
         }
     }
     if causes.is_empty() && !equality::same(&put_back, old_spec.value()) {
@@ -374,17 +364,15 @@ fn validate_nothing_removed(resources: &Cursor<'_>, old: &Cursor<'_>, causes: &m
     }
 }
 
-/// Makes what a resize may change as it was: CPU, memory, classes and resize policies of
-/// containers and sidecars, and the pod's own resources.
+/// Makes what a resize may change as it was: CPU, memory and classes of
+/// containers, and the pod's own resources.
 fn put_back_resources(spec: &mut Value, old: &Value) {
     for list in LISTS {
         let old_list = old.get(list).and_then(Value::as_array).map(Vec::as_slice);
         let new_list = spec.get_mut(list).and_then(Value::as_array_mut);
         for (new, old) in new_list.into_iter().flatten().zip(old_list.unwrap_or_default()) {
-            if list == "containers" || is_sidecar(old) {
-                put_back_compute(new, old);
-                put_back_classes(new, old);
-            }
+            put_back_compute(new, old);
+            put_back_classes(new, old);
         }
     }
     if spec.get("resources").is_some() || old.get("resources").is_some() {
