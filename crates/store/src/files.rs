@@ -84,6 +84,9 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
 
 /// Makes a directory, durably, unless it is there.
 pub(crate) fn create_directory(path: &Path) -> Result<(), StorageError> {
+    if path.is_dir() {
+        return Ok(());
+    }
     let create = || {
         fs::create_dir_all(path)?;
         sync_directory(directory_of(path))
@@ -91,14 +94,27 @@ pub(crate) fn create_directory(path: &Path) -> Result<(), StorageError> {
     create().map_err(StorageError::io("create", path))
 }
 
-/// Keeps other processes out of a directory as long as the file is open.
-pub(crate) fn lock_directory(directory: &Path) -> Result<File, OpenError> {
-    let path = directory.join(LOCK);
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-    let file = file.map_err(StorageError::io("open", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked(directory.to_owned())),
-        Err(TryLockError::Error(error)) => Err(StorageError::io("lock", &path)(error).into()),
+/// Keeps other processes out of a directory.
+#[derive(Debug)]
+pub(crate) struct Lock(File);
+
+impl Lock {
+    pub(crate) fn take(directory: &Path) -> Result<Self, OpenError> {
+        let path = directory.join(LOCK);
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(StorageError::io("open", &path))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(TryLockError::WouldBlock) => Err(OpenError::Locked(directory.to_owned())),
+            Err(TryLockError::Error(error)) => Err(StorageError::io("lock", &path)(error).into()),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a process that is just being started has a copy of it. If
+        // it cannot be unlocked, it is unlocked when all copies are closed.
+        let _ = self.0.unlock();
     }
 }
