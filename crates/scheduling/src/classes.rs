@@ -129,8 +129,12 @@ impl ClassDemand {
     pub(crate) fn on(&self, node: &NodeClasses) -> Needs {
         let mut needs = Needs::new();
         for (class, containers) in &self.pod {
-            let count = if node.container.has(class.resource) { *containers } else { 1 };
-            needs.push((*class, count));
+            match (node.container.has(class.resource), containers) {
+                // Every container has a class of its own, and the default is nobody's.
+                (true, 0) => {}
+                (true, containers) => needs.push((*class, *containers)),
+                (false, _) => needs.push((*class, 1)),
+            }
         }
         for (class, count) in &self.containers {
             // Where the pod's default is the same class, its count has these containers in it.
@@ -165,17 +169,20 @@ fn worst_moment(
     starting.max(running + sidecars)
 }
 
-/// How many use each class of a node.
+/// How many use each class of a node that not any number may use.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct ClassUse(SmallVec<[(Class, u64); 2]>);
+pub(crate) struct ClassUse(SmallVec<[(Class, u64); 3]>);
 
 impl ClassUse {
     pub(crate) fn of(&self, class: Class) -> u64 {
         self.0.iter().find(|(c, _)| *c == class).map_or(0, |(_, used)| *used)
     }
 
-    pub(crate) fn add(&mut self, needs: &Needs) {
+    pub(crate) fn add(&mut self, needs: &Needs, offered: &NodeClasses) {
         for (class, count) in needs {
+            if offered.capacity(*class).unwrap_or(0) == 0 {
+                continue;
+            }
             match self.0.iter_mut().find(|(c, _)| c == class) {
                 Some((_, used)) => *used += u64::from(*count),
                 None => self.0.push((*class, u64::from(*count))),
