@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use http::StatusCode;
 use objects::catalog::{self, Resource};
 use objects::cursor::Causes;
@@ -38,7 +39,7 @@ impl QuotaLocks {
 /// What a write costs: quotas to be written with it.
 #[derive(Debug, Default)]
 pub(crate) struct Charge {
-    quotas: Vec<(String, Revision, Value)>,
+    quotas: Vec<(String, Revision, Bytes)>,
     _locked: Option<tokio::sync::OwnedMutexGuard<()>>,
 }
 
@@ -47,7 +48,7 @@ impl Charge {
         self.quotas.iter().fold(transaction, |transaction, (key, at, quota)| {
             transaction
                 .expect_modified_at(key.as_str(), *at)
-                .put(key.as_str(), stored::encode(quota))
+                .put(key.as_str(), quota.clone())
         })
     }
 }
@@ -79,10 +80,6 @@ pub(crate) fn mutate_create(
             };
             pod::resolve_runtime_class(object, |_| runtime.as_ref())
                 .map_err(|e| refused(e, object))?;
-        }
-        ("", "services") => {
-            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            crate::services::allocate(api, object, &name)?;
         }
         _ => {}
     }

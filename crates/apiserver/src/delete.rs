@@ -168,8 +168,7 @@ pub(crate) async fn one(
             read::encoded(&status, StatusCode::OK, wanted)
         }
         Deleted::Gone(object) | Deleted::Going(object) => {
-            let shown = read::view(place.resource, object);
-            read::object_reply(api, place.resource, &shown, StatusCode::OK, wanted, call)?
+            read::object_reply(api, place.resource, &object, StatusCode::OK, wanted, call)?
         }
     };
     Ok(reply.with_warnings(warnings))
@@ -196,7 +195,7 @@ pub(crate) async fn delete(
     place: &Place,
     options: &DeleteOptions,
 ) -> Result<Deleted, Refusal> {
-    let resource = crate::write::stored_resource(place.resource);
+    let resource = place.resource;
     loop {
         let entry = read::find(api, place)?;
         let object = read::load(resource, &entry)?;
@@ -234,7 +233,7 @@ async fn attempt(
         // A bound pod that ends at once is still seen ending: its agent learns of the grace.
         let transaction = Transaction::new()
             .expect_modified_at(key.as_str(), entry_at)
-            .put(key.as_str(), stored::encode(&marked));
+            .put(key.as_str(), stored::encode(resource, &marked));
         match commit(api, transaction).await? {
             Outcome::Committed { revision } => {
                 entry_at = revision;
@@ -478,8 +477,7 @@ pub(crate) async fn collection(
     }
     let items: Vec<Value> = items
         .into_iter()
-        .map(|(_, object)| {
-            let mut object = read::view(place.resource, object);
+        .map(|(_, mut object)| {
             if let Value::Object(fields) = &mut object {
                 fields.remove("kind");
                 fields.remove("apiVersion");

@@ -22,7 +22,6 @@ mod log_options;
 mod metrics;
 mod node_scope;
 mod parts;
-mod pending;
 mod random;
 mod read;
 mod refusal;

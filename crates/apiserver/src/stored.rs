@@ -7,6 +7,7 @@
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use objects::catalog::Resource;
+use objects::rules::event;
 use objects::schema::{DecodeError, Schema};
 use serde_json::{Map, Value};
 use store::{Entry, Revision};
@@ -37,9 +38,19 @@ pub fn key(resource: &Resource, namespace: &str, name: &str) -> String {
     format!("{}{name}", prefix(resource, if resource.namespaced { namespace } else { "" }))
 }
 
-/// The bytes of an object.
+/// Whether a resource shows the objects of another one: events of the newer group.
 #[must_use]
-pub fn encode(object: &Value) -> Bytes {
+pub fn is_view(resource: &Resource) -> bool {
+    resource.group == "events.k8s.io"
+}
+
+/// The bytes of an object of a resource.
+#[must_use]
+pub fn encode(resource: &Resource, object: &Value) -> Bytes {
+    if is_view(resource) { put(&event::to_core(object)) } else { put(object) }
+}
+
+fn put(object: &Value) -> Bytes {
     let mut bytes = BytesMut::with_capacity(2048);
     bytes.put_u32(0);
     let mut mark = 0;
@@ -156,7 +167,7 @@ pub fn decode(resource: &Resource, entry: &Entry) -> Result<Value, StoredError> 
     if let Some(Value::Object(metadata)) = fields.get_mut("metadata") {
         metadata.insert("resourceVersion".to_owned(), Value::from(entry.modified.to_string()));
     }
-    Ok(object)
+    Ok(if is_view(resource) { event::to_events(&object) } else { object })
 }
 
 /// Reads a request's object: JSON of the resource's kind into its canonical form.
@@ -181,7 +192,8 @@ mod tests {
             "kind": "ConfigMap", "apiVersion": "v1", "data": {"a": "b"},
             "metadata": {"name": "c", "resourceVersion": "7", "uid": "u"},
         });
-        let bytes = encode(&object);
+        let configmaps = catalog::find("", "v1", "configmaps").unwrap();
+        let bytes = encode(configmaps, &object);
         let mut answer = BytesMut::new();
         let pieces = Pieces::of(&bytes).unwrap();
         pieces.put(&mut answer, &head("v1", "ConfigMap"), Revision::from(9));

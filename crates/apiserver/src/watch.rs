@@ -252,7 +252,7 @@ impl Watcher {
         revision: Revision,
     ) -> Result<Bytes, Refusal> {
         let resource = self.place.resource;
-        if self.wanted.form == Form::Plain && !read::is_view(resource) {
+        if self.wanted.form == Form::Plain && !stored::is_view(resource) {
             let Some(pieces) = Pieces::of(&entry.value) else {
                 return Err(Refusal::internal(format!("the object {} is damaged", entry.key)));
             };
@@ -262,7 +262,7 @@ impl Watcher {
             line.put_slice(b"}\n");
             return Ok(line.freeze());
         }
-        let mut object = read::view(resource, read::load(resource, entry)?);
+        let mut object = read::load(resource, entry)?;
         object["metadata"]["resourceVersion"] = Value::from(revision.to_string());
         let shown = self.shown(resource, object);
         Ok(json_line(kind, &shown))

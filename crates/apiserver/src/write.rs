@@ -92,30 +92,15 @@ pub(crate) async fn create(
 ) -> Result<Reply, Refusal> {
     let options = WriteOptions::of(call, "CreateOptions")?;
     let received = incoming::read(call, &Expected::of(place.resource)?)?;
-    let object = from_view(place.resource, received.object);
+    let object = received.object;
     let version = place.resource.api_version();
     let by = FieldManager { name: &options.manager, subresource: "", api_version: &version };
     let (object, mut warnings) =
         create_object(api, call, place, object, &options, Origin::Update(by)).await?;
     let mut all = received.warnings;
     all.append(&mut warnings);
-    let shown = read::view(place.resource, object);
-    let reply = read::object_reply(api, place.resource, &shown, StatusCode::CREATED, wanted, call)?;
+    let reply = read::object_reply(api, place.resource, &object, StatusCode::CREATED, wanted, call)?;
     Ok(reply.with_warnings(all))
-}
-
-/// An object as it is stored, of one as the resource shows it.
-fn from_view(resource: &Resource, object: Value) -> Value {
-    if read::is_view(resource) { crate::pending::from_events_group(object) } else { object }
-}
-
-/// The resource whose rules a view's objects follow.
-pub(crate) fn stored_resource(resource: &'static Resource) -> &'static Resource {
-    if read::is_view(resource) {
-        objects::catalog::find("", "v1", resource.plural).unwrap_or(resource)
-    } else {
-        resource
-    }
 }
 
 /// Creates an object and gives what was stored.
@@ -127,7 +112,7 @@ pub(crate) async fn create_object(
     options: &WriteOptions,
     origin: Origin<'_>,
 ) -> Result<(Value, Vec<String>), Refusal> {
-    let resource = stored_resource(place.resource);
+    let resource = place.resource;
     check_namespace(place, &mut object)?;
     if !object["metadata"]["resourceVersion"].as_str().unwrap_or_default().is_empty() {
         let message = "resourceVersion should not be set on objects to be created";
@@ -164,6 +149,9 @@ pub(crate) async fn create_object(
         }
         if attempt == 1 {
             warnings.extend(rules::warnings(resource, &object, None));
+            if resource.plural == "services" {
+                crate::services::allocate(api, &mut object)?;
+            }
         }
         let charge = admission::validate_create(api, call, place, &object, &mut warnings).await?;
         if options.dry_run {
@@ -176,7 +164,7 @@ pub(crate) async fn create_object(
         let key = stored::key(resource, &place.namespace, &name);
         let mut transaction = Transaction::new()
             .expect_absent(key.as_str())
-            .put(key.as_str(), stored::encode(&object));
+            .put(key.as_str(), stored::encode(resource, &object));
         transaction = charge.add_to(transaction);
         match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
             Outcome::Committed { revision } => {
@@ -272,7 +260,7 @@ pub(crate) async fn update(
     }
     let options = WriteOptions::of(call, "UpdateOptions")?;
     let received = incoming::read(call, &Expected::of(place.resource)?)?;
-    let mut object = from_view(place.resource, received.object);
+    let mut object = received.object;
     check_name(place, &object)?;
     check_namespace(place, &mut object)?;
     let version = place.resource.api_version();
@@ -291,9 +279,8 @@ pub(crate) async fn update(
             create_object(api, call, place, object, &options, Origin::Update(by)).await?;
         let mut warnings = received.warnings;
         warnings.append(&mut more);
-        let shown = read::view(place.resource, object);
         let reply =
-            read::object_reply(api, place.resource, &shown, StatusCode::CREATED, wanted, call)?;
+            read::object_reply(api, place.resource, &object, StatusCode::CREATED, wanted, call)?;
         return Ok(reply.with_warnings(warnings));
     }
     let mut change = |_: &Value| Ok(object.clone());
@@ -315,9 +302,9 @@ fn finish(
     mut warnings: Vec<String>,
 ) -> Result<Reply, Refusal> {
     warnings.extend(written.warnings);
-    let shown = read::view(place.resource, written.object);
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
-    let reply = read::object_reply(api, place.resource, &shown, status, wanted, call)?;
+    let object = &written.object;
+    let reply = read::object_reply(api, place.resource, object, status, wanted, call)?;
     Ok(reply.with_warnings(warnings))
 }
 
@@ -367,7 +354,7 @@ pub(crate) async fn write_over(
     origin: Origin<'_>,
     change: &mut Change<'_>,
 ) -> Result<Written, Refusal> {
-    let resource = stored_resource(place.resource);
+    let resource = place.resource;
     let mut attempt = 0;
     loop {
         attempt += 1;
@@ -405,7 +392,7 @@ async fn one_update(
     old: &Value,
     mut new: Value,
 ) -> Result<Option<Written>, Refusal> {
-    let resource = stored_resource(place.resource);
+    let resource = place.resource;
     let setting = api.setting();
     let part = part_of(place);
     check_uid(place, old, &new)?;
@@ -434,6 +421,9 @@ async fn one_update(
         return Err(Refusal::invalid(place.resource, &place.name, &causes));
     }
     let mut warnings = rules::warnings(resource, &new, Some(old));
+    if resource.plural == "services" && part == Part::Main {
+        crate::services::allocate(api, &mut new)?;
+    }
     let charge = admission::validate_update(api, call, place, old, &new, &mut warnings).await?;
     new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
     let unchanged = apply::keep_times(old, &mut new);
@@ -446,7 +436,7 @@ async fn one_update(
     let transaction = Transaction::new().expect_modified_at(key.as_str(), entry.modified);
     let transaction = match ends {
         true => transaction.delete(key.as_str()),
-        false => transaction.put(key.as_str(), stored::encode(&object)),
+        false => transaction.put(key.as_str(), stored::encode(resource, &object)),
     };
     let transaction = charge.add_to(transaction);
     match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
@@ -515,10 +505,8 @@ pub(crate) async fn patch(
         api_version: &version,
     };
     let mut change = |old: &Value| {
-        let shown = read::view(place.resource, old.clone());
-        let (patched, strict) = patched(place.resource, kind, &shown, &call.body, validation)?;
+        let (patched, strict) = patched(place.resource, kind, old, &call.body, validation)?;
         warnings = strict;
-        let patched = from_view(place.resource, patched);
         check_patched_identity(place, old, &patched)?;
         Ok(patched)
     };
@@ -620,7 +608,7 @@ async fn apply_patch(
         causes.add("FieldValueRequired", "fieldManager", message);
         return Err(Refusal::invalid_kind("meta.k8s.io", "PatchOptions", "", &causes));
     }
-    let resource = stored_resource(place.resource);
+    let resource = place.resource;
     let schema = Schema::served();
     let id = type_id(resource)?;
     let force = call.query.flag("force");
