@@ -260,15 +260,7 @@ fn impersonated(mut call: Call) -> Result<Call, Refusal> {
     let Caller::Known(user) = &call.caller else { return Ok(call) };
     let name = name.to_owned();
     if !user.is_in(identity::ADMINISTRATORS) {
-        let attempt = Attempt::Resource {
-            verb: "impersonate",
-            group: "",
-            resource: "users",
-            subresource: "",
-            namespace: "",
-            name: &name,
-        };
-        return Err(denied(user, &attempt));
+        return Err(may_not_impersonate(&call, user));
     }
     let groups = call.headers.get_all("impersonate-group").iter();
     let mut groups: Vec<String> =
@@ -276,6 +268,20 @@ fn impersonated(mut call: Call) -> Result<Call, Refusal> {
     groups.push(identity::AUTHENTICATED.to_owned());
     call.caller = Caller::Known(User { name, groups, uid: String::new() });
     Ok(call)
+}
+
+/// The 403 for somebody who acts for another user, in upstream's words: what was asked for, with
+/// a verb that says so.
+fn may_not_impersonate(call: &Call, user: &User) -> Refusal {
+    match Target::parse(&call.path) {
+        Some(Target::Resource(place)) => {
+            let verb = request_verb(call, place.name.is_empty(), place.old_watch);
+            let verb = format!("impersonate-on:user-info:{verb}");
+            let part = place.subresource.map_or("", |subresource| subresource.name);
+            denied(user, &Attempt::on(&verb, place.resource, part, &place.namespace, &place.name))
+        }
+        _ => denied(user, &Attempt::Path { verb: "impersonate", path: &call.path }),
+    }
 }
 
 /// The 403 for an attempt.

@@ -37,6 +37,8 @@ pub(crate) struct DeleteOptions {
     pub(crate) uid: Option<String>,
     pub(crate) resource_version: Option<String>,
     pub(crate) dry_run: bool,
+    /// The pod is evicted, and says so while it ends.
+    pub(crate) evicting: bool,
 }
 
 /// What becomes of the objects that this one owns.
@@ -131,6 +133,7 @@ impl DeleteOptions {
             uid: text(&value["preconditions"]["uid"]),
             resource_version: text(&value["preconditions"]["resourceVersion"]),
             dry_run: !dry_run.is_empty(),
+            evicting: false,
         })
     }
 }
@@ -360,6 +363,20 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
     }
     count_generation(&mut marked);
     set_finalizers(&mut marked, finalizers);
+    if options.evicting {
+        let conditions = &mut marked["status"]["conditions"];
+        if conditions.is_null() {
+            *conditions = json!([]);
+        }
+        if let Some(conditions) = conditions.as_array_mut() {
+            conditions.retain(|condition| condition["type"] != "DisruptionTarget");
+            conditions.push(json!({
+                "type": "DisruptionTarget", "status": "True", "lastProbeTime": null,
+                "lastTransitionTime": now.to_seconds_text(),
+                "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
+            }));
+        }
+    }
     Marked::Changed(marked)
 }
 

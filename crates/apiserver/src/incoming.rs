@@ -173,7 +173,11 @@ impl<'a> Expected<'a> {
         let known = [kind, list_of].iter().any(|k| catalog::of_kind(version, k).is_some());
         let why = if known {
             let short = version.rsplit('/').next().unwrap_or(version);
-            format!("converting ({short}.{kind}) to (core.{}): unknown conversion", self.kind)
+            let group = match self.api_version.split_once('/') {
+                Some((group, _)) => group.split('.').next().unwrap_or(group),
+                None => "core",
+            };
+            format!("converting ({short}.{kind}) to ({group}.{}): unknown conversion", self.kind)
         } else {
             let scheme = "pkg/api/legacyscheme/scheme.go:30";
             format!("no kind {kind:?} is registered for version {version:?} in scheme {scheme:?}")
@@ -249,6 +253,11 @@ pub(crate) fn unsupported(media: &str) -> Refusal {
 fn from_yaml(body: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>), Refusal> {
     let text = std::str::from_utf8(body)
         .map_err(|error| expected.unrecognized(&format!("yaml: {error}"), body))?;
+    let tab = text.lines().position(|line| line.trim_start_matches(' ').starts_with('\t'));
+    if tab.is_some() {
+        let what = "yaml: found character that cannot start any token";
+        return Err(expected.unrecognized(what, body));
+    }
     let (documents, errors) = yaml::parse(text);
     let (repeated, broken): (Vec<_>, Vec<_>) =
         errors.iter().partition(|error| matches!(error.problem, Problem::DuplicateKey { .. }));
@@ -256,6 +265,8 @@ fn from_yaml(body: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>
         let what = format!("yaml: line {}: {}", error.mark.line, error.problem);
         return Err(expected.unrecognized(&what, body));
     }
+    let mut repeated = repeated;
+    repeated.sort_by_key(|error| error.mark);
     let repeated = repeated
         .into_iter()
         .map(|error| {

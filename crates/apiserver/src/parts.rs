@@ -169,6 +169,7 @@ async fn evict(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> 
     }
     let mut options = DeleteOptions::from_value(&eviction["deleteOptions"])?;
     options.dry_run |= call.query.text("dryRun") == "All";
+    options.evicting = true;
     let pods = Place { subresource: None, ..place.clone() };
     let entry = read::find(api, &pods)?;
     let pod = read::load(place.resource, &entry)?;

@@ -83,6 +83,18 @@ fn number(value: &Value) -> Option<u16> {
     value.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)
 }
 
+/// Gives a service the port its balancer asks nodes on, which validation wants to see.
+pub(crate) fn prepare(api: &Api, service: &mut Value) -> Result<(), Refusal> {
+    if service::needs_health_port(service)
+        && number(&service["spec"]["healthCheckNodePort"]).is_none()
+    {
+        let port = Taken::by_others(api, service)?.free_port();
+        let port = port.ok_or_else(|| Refusal::internal("no node port is free"))?;
+        service::set_health_port(service, port);
+    }
+    Ok(())
+}
+
 /// Gives a service the address and ports it needs, or says why it cannot have those it names.
 /// Runs after validation: what a service names is well-formed.
 pub(crate) fn allocate(api: &Api, service: &mut Value) -> Result<(), Refusal> {
@@ -128,10 +140,6 @@ pub(crate) fn allocate(api: &Api, service: &mut Value) -> Result<(), Refusal> {
     for index in service::unset_node_ports(service) {
         let port = taken.free_port().ok_or_else(|| none_left("node port"))?;
         service::set_node_port(service, index, port);
-    }
-    if service::needs_health_port(service) && number(&service["spec"]["healthCheckNodePort"]).is_none() {
-        let port = taken.free_port().ok_or_else(|| none_left("node port"))?;
-        service::set_health_port(service, port);
     }
     Ok(())
 }

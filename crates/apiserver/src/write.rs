@@ -137,10 +137,19 @@ pub(crate) async fn create_object(
     let metadata = metadata_of(&mut object)?;
     metadata.insert("creationTimestamp".to_owned(), json!(setting.now.to_seconds_text()));
     metadata.insert("uid".to_owned(), Value::from(random::uid()));
-    rules::prepare_create(resource, &mut object, &setting);
+    let generates = wants_name && !generate.is_empty();
+    // The rules may make other fields from the name, so each name starts from here.
+    let nameless = generates.then(|| object.clone());
     for attempt in 1.. {
-        if wants_name && !generate.is_empty() {
+        if let Some(nameless) = &nameless {
+            object = nameless.clone();
             object["metadata"]["name"] = Value::from(generated(&generate));
+        }
+        if generates || attempt == 1 {
+            rules::prepare_create(resource, &mut object, &setting);
+            if resource.plural == "services" {
+                crate::services::prepare(api, &mut object)?;
+            }
         }
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let causes = rules::validate_create(resource, &object, &setting);
@@ -149,9 +158,9 @@ pub(crate) async fn create_object(
         }
         if attempt == 1 {
             warnings.extend(rules::warnings(resource, &object, None));
-            if resource.plural == "services" {
-                crate::services::allocate(api, &mut object)?;
-            }
+        }
+        if resource.plural == "services" {
+            crate::services::allocate(api, &mut object)?;
         }
         let charge = admission::validate_create(api, call, place, &object, &mut warnings).await?;
         if options.dry_run {
@@ -172,7 +181,7 @@ pub(crate) async fn create_object(
                 return Ok((object, warnings));
             }
             Outcome::Conflict { key: lost, found } if *lost == *key => {
-                if wants_name && !generate.is_empty() && attempt < NAMES {
+                if generates && attempt < NAMES {
                     continue;
                 }
                 return Err(exists(place.resource, &name, found.as_ref()));
@@ -409,23 +418,28 @@ async fn one_update(
         );
         return Err(Refusal::invalid(place.resource, &place.name, &causes));
     }
+    // An update without a version is of whatever is stored.
+    new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
     rules::set_defaults(resource, &mut new);
     if let Origin::Update(by) = origin {
         let id = type_id(resource)?;
         apply::track_update(Schema::served(), id, Some(old), &mut new, &by, setting.now);
     }
-    admission::mutate_update(api, call, place, old, &mut new)?;
-    rules::prepare_update(resource, &mut new, old, part, &setting);
-    let causes = rules::validate_update(resource, &new, old, part, &setting);
-    if !causes.is_empty() {
-        return Err(Refusal::invalid(place.resource, &place.name, &causes));
+    let mut warnings = Vec::new();
+    // A binding was checked as one; what it does to the pod no update may.
+    if part_name(place) != "binding" {
+        admission::mutate_update(api, call, place, old, &mut new)?;
+        rules::prepare_update(resource, &mut new, old, part, &setting);
+        let causes = rules::validate_update(resource, &new, old, part, &setting);
+        if !causes.is_empty() {
+            return Err(Refusal::invalid(place.resource, &place.name, &causes));
+        }
+        warnings = rules::warnings(resource, &new, Some(old));
     }
-    let mut warnings = rules::warnings(resource, &new, Some(old));
     if resource.plural == "services" && part == Part::Main {
         crate::services::allocate(api, &mut new)?;
     }
     let charge = admission::validate_update(api, call, place, old, &new, &mut warnings).await?;
-    new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
     let unchanged = apply::keep_times(old, &mut new);
     let object = new;
     if options.dry_run || unchanged {

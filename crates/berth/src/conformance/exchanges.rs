@@ -95,6 +95,8 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
     let store = store::Store::open(&dir.path().join("store"), store::Options::default())?;
     let options = Options {
         allow_privileged: line["server"] != "allow-privileged-false",
+        // Where the recorded server listened.
+        advertised: "127.0.0.1:21003".to_owned(),
         ..Options::default()
     };
     let api = Api::new(store, options)
@@ -195,7 +197,7 @@ impl Player {
         let query = query.into_iter().map(|(k, v)| (k, self.bindings.fill(&v)));
         let body = match (request.get("body"), request["body_text"].as_str()) {
             (_, Some(text)) => self.bindings.fill(text),
-            (Some(body), None) => self.bindings.fill_value(body).to_string(),
+            (Some(body), None) => as_recorded(&self.bindings.fill_value(body)),
             (None, None) => String::new(),
         };
         let mut headers = HeaderMap::new();
@@ -247,6 +249,24 @@ impl Player {
         let kind = kind_of(&self.id);
         let quirk = reason.map(str::to_owned);
         self.outcomes.push(Outcome { kind, id, verdict, quirk, differences });
+    }
+}
+
+/// JSON with blanks behind commas and colons, which is how the recorder sent it and how answers
+/// quote it.
+fn as_recorded(value: &Value) -> String {
+    let list = |parts: Vec<String>, open: char, close: char| {
+        format!("{open}{}{close}", parts.join(", "))
+    };
+    match value {
+        Value::Array(items) => list(items.iter().map(as_recorded).collect(), '[', ']'),
+        Value::Object(fields) => {
+            let each = fields.iter().map(|(name, value)| {
+                format!("{}: {}", Value::from(name.as_str()), as_recorded(value))
+            });
+            list(each.collect(), '{', '}')
+        }
+        scalar => scalar.to_string(),
     }
 }
 

@@ -232,6 +232,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     fn visit_bool<E: de::Error>(self, value: bool) -> Result<Value, E> {
         match self.shape {
             Shape::Bool | Shape::Any => Ok(Value::Bool(value)),
+            Shape::Quantity => quantity(self.decoder, &value.to_string()),
             shape => Err(self.decoder.type_error(shape, "bool")),
         }
     }

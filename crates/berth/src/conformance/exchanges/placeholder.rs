@@ -109,6 +109,11 @@ impl Bindings {
         if !looks_right(name, value) {
             return false;
         }
+        if name == "<etag>" {
+            // Whichever came last is what a client sends back.
+            self.bound.insert(name.to_owned(), value.to_owned());
+            return true;
+        }
         if PLAIN.contains(&name) {
             return true;
         }
