@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use objects::catalog::{self, Resource};
-use objects::cursor::{Cause, Causes};
+use objects::cursor::{Cause, Causes, Cursor};
 use objects::feature_gates::FeatureGates;
 use objects::patch::{self, PatchKind};
 use objects::rules::pod::{self, admission};
@@ -169,14 +169,14 @@ impl World<'_> {
     /// What the rules make of a step; `None` where a server is needed.
     fn run(&mut self, step: &Step) -> Option<Outcome> {
         let (method, path) = (step.request.method.as_str(), step.request.path.as_str());
+        if method == "PATCH" && path.matches('/').count() == 4 {
+            return self.relabel(step);
+        }
         if step.request.query.get("dryRun").is_some() {
             return None;
         }
-        if matches!(method, "POST") && path.starts_with("/apis/") || path.ends_with("templates") {
+        if method == "POST" && pod_path(path).is_none() && !path.ends_with("/nodes") {
             return self.template(&step.request.body);
-        }
-        if method == "PATCH" && path.matches('/').count() == 4 {
-            return self.relabel(step);
         }
         let (name, subresource) = pod_path(path)?;
         match (method, name, subresource) {
@@ -204,18 +204,28 @@ impl World<'_> {
         }
     }
 
-    /// A workload: only what Pod Security says about its template.
+    /// A workload: only what is said about its template.
     fn template(&self, body: &Value) -> Option<Outcome> {
-        let template = [
-            &body["spec"]["template"],
-            &body["spec"]["jobTemplate"]["spec"]["template"],
-            &body["template"],
-        ]
-        .into_iter()
-        .find(|template| template.is_object())?;
+        const PLACES: [&str; 3] = ["spec.template", "spec.jobTemplate.spec.template", "template"];
+        let find = |path: &str| path.split('.').try_fold(body, |value, field| value.get(field));
+        let (place, template) = PLACES.iter().find_map(|path| Some((path, find(path)?)))?;
+        let schema = Schema::served();
+        let id = schema.find("io.k8s.api.core.v1.PodTemplateSpec")?;
+        let mut template = schema.decode_value(id, template.clone()).ok()?.value;
+        pod::set_template_defaults(&mut template);
+        pod::drop_template_fields(&mut template, &Value::Null);
+        let gates = FeatureGates::default();
+        let mut causes = Causes::default();
+        let at = Cursor::top(&template, place);
+        pod::validate_template(&at, &Value::Null, &self.setting(&gates), &mut causes);
+        if !causes.is_empty() {
+            return Some(Outcome::Invalid(causes));
+        }
         let review =
             pod_security::review_template(&self.policy(), &template["metadata"], &template["spec"]);
-        Some(Outcome::Accepted { object: Value::Null, warnings: review.warnings })
+        let mut warnings = pod::template_warnings(&at);
+        warnings.extend(review.warnings);
+        Some(Outcome::Accepted { object: Value::Null, warnings })
     }
 
     fn relabel(&mut self, step: &Step) -> Option<Outcome> {
