@@ -7,5 +7,5 @@ mod discovery;
 mod openapi;
 mod recorded;
 mod schema;
-mod writes;
 mod tables;
+mod writes;

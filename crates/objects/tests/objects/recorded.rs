@@ -40,6 +40,8 @@ pub struct Request {
     pub headers: Value,
     #[serde(default)]
     pub body: Value,
+    /// What was sent where that is not JSON, or not to be read as such.
+    pub body_text: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
