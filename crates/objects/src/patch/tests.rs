@@ -163,9 +163,26 @@ fn content_types_name_the_patch() {
     assert_eq!(PatchKind::of_content_type(with_charset), Some(PatchKind::Merge));
     assert_eq!(PatchKind::of_content_type("application/json"), None);
     assert_eq!(PatchKind::of_content_type("application/apply-patch+cbor"), None);
-    let text = br#"{"dataa":{"x":"y"},"metadata":{"labels":{"l":"s"}}}"#;
-    let shown = PatchKind::Strategic.shown(text, &Value::Null);
-    assert_eq!(shown, "map[dataa:map[x:y] metadata:map[labels:map[l:s]]]");
+}
+
+#[test]
+fn what_cannot_be_decoded_is_shown_as_upstream_has_it_at_hand() {
+    let (schema, id) = pod();
+    let live = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n", "labels": {"b": "<", "a": "1"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let text = br#"{"bogus":{"z":1,"y":2},"metadata":{"labels":{"l":"s"}}}"#;
+    let patched = merge(live.clone(), text).unwrap().value;
+    assert_eq!(
+        shown(PatchKind::Merge, schema, id, &live, text, &patched),
+        r#"{"apiVersion":"v1","bogus":{"y":2,"z":1},"kind":"Pod","metadata":{"labels":{"a":"1","b":"\u003c","l":"s"},"name":"p","namespace":"n"},"spec":{"containers":[{"name":"c","image":"i"}]}}"#
+    );
+    let said = "map[bogus:map[y:2 z:1] metadata:map[labels:map[l:s]]]";
+    assert_eq!(shown(PatchKind::Strategic, schema, id, &live, text, &Value::Null), said);
+    let text = br#"[{"op":"add","path":"/spec/containers/0/bogus","value":1}]"#;
+    let patched = json(live.clone(), text).unwrap().value;
+    assert_eq!(
+        shown(PatchKind::Json, schema, id, &live, text, &patched),
+        r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"n","labels":{"a":"1","b":"\u003c"}},"spec":{"containers":[{"bogus":1,"image":"i","name":"c"}]}}"#
+    );
 }
 
 #[test]

@@ -56,6 +56,13 @@ pub(crate) struct Response {
     pub(crate) body: Value,
     pub body: Value,
     /// A selection of a big answer, in its place.
+    /// What was sent where that is not JSON, or not to be read as such.
+    pub body_text: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Response {
+    pub status: u16,
     #[serde(default)]
     pub body_extract: Value,
     #[serde(default)]
