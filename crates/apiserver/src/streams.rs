@@ -51,6 +51,10 @@ pub(crate) fn log(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusa
         // Nothing has run, so there is nothing to tell.
         return Ok(Reply::bytes(StatusCode::NO_CONTENT, "", ""));
     }
+    // Upstream's words name the node as if it were a pod.
+    if crate::admission::named(api, "", "nodes", node)?.is_none() {
+        return Err(Refusal::not_found(place.resource, node));
+    }
     Err(no_agent(node))
 }
 

@@ -558,7 +558,8 @@ pub(crate) fn patched_type(
     let decoded = schema.decode_value(id, outcome.value.clone());
     let invalid = |detail: &str| {
         let mut causes = Causes::default();
-        let shown = objects::cursor::go_quoted(&kind.shown(body, &outcome.value));
+        let shown = patch::shown(kind, schema, id, old, body, &outcome.value);
+        let shown = objects::cursor::go_quoted(&shown);
         causes.add("FieldValueInvalid", "patch", format!("Invalid value: {shown}: {detail}"));
         Refusal::invalid_kind("", "", "", &causes)
     };
@@ -651,7 +652,8 @@ async fn apply_patch(
         if place.subresource.is_some() {
             return Err(Refusal::not_found(place.resource, &place.name));
         }
-        let merged = merge(None)?;
+        let mut merged = merge(None)?;
+        metadata_of(&mut merged)?.remove("resourceVersion");
         let (object, warnings) =
             create_object(api, call, place, merged, options, Origin::Applied).await?;
         let created = Written { object, warnings, created: true };

@@ -294,7 +294,7 @@ pub(crate) fn parse_ip(text: &str) -> Option<std::net::IpAddr> {
     parts.next().is_none().then(|| octets.into())
 }
 
-const NOT_AN_IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+pub(crate) const NOT_AN_IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 
 #[cfg(test)]
 mod tests {
