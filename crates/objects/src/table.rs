@@ -136,9 +136,15 @@ fn table(resource: &Resource, meta: Value, rows: Vec<Value>, form: Form) -> Valu
     table.insert("kind".to_owned(), "Table".into());
     table.insert("apiVersion".to_owned(), form.version.api_version().into());
     table.insert("metadata".to_owned(), meta);
-    table.insert("columnDefinitions".to_owned(), definitions.map_or(Value::Null, Value::Array));
+    table.insert("columnDefinitions".to_owned(), definitions);
     table.insert("rows".to_owned(), Value::Array(rows));
     Value::Object(table)
+}
+
+/// The `columnDefinitions` of a resource's table.
+#[must_use]
+pub fn column_definitions(resource: &Resource) -> Value {
+    columns(resource).iter().map(definition).collect()
 }
 
 fn definition(column: &Column) -> Value {
