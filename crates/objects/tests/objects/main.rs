@@ -3,6 +3,7 @@
 #![allow(clippy::panic, clippy::unwrap_used)]
 
 mod answers;
+mod bounds;
 mod discovery;
 mod kinds;
 mod openapi;
