@@ -42,6 +42,25 @@ pub struct FieldManager<'a> {
     pub api_version: &'a str,
 }
 
+impl FieldManager<'_> {
+    /// The name of a manager who gave none: what comes before the first `/` of the user agent,
+    /// as far as it can be printed and in at most 128 bytes.
+    #[must_use]
+    pub fn name_of_agent(user_agent: &str) -> String {
+        let mut name = String::new();
+        for character in user_agent.split('/').next().unwrap_or_default().chars() {
+            if character.is_control() {
+                continue;
+            }
+            if name.len() + character.len_utf8() > 128 {
+                break;
+            }
+            name.push(character);
+        }
+        name
+    }
+}
+
 /// A field somebody else owns that an apply would change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {

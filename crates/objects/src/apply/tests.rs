@@ -422,6 +422,13 @@ fn kubectl_goes_over_to_server_side_apply_without_conflicts() {
 }
 
 #[test]
+fn a_manager_without_a_name_is_called_after_its_program() {
+    assert_eq!(FieldManager::name_of_agent("kubectl/v1.37 (linux/amd64)"), "kubectl");
+    assert_eq!(FieldManager::name_of_agent("a\u{7}b"), "ab");
+    assert_eq!(FieldManager::name_of_agent(&"é".repeat(100)).len(), 128);
+}
+
+#[test]
 fn times_alone_are_no_change() {
     let live = tracked(maps(), None, &map(&json!({"a": "1"})), &by("u"), 1);
     let mut new = live.clone();

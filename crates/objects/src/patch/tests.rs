@@ -95,6 +95,10 @@ fn copies_of_copies_and_towers_end() {
     let patch = Value::Array(vec![wide; 60]);
     let error = json_patched(&json!({"a": ["0123456789"]}), &patch).unwrap_err();
     assert_eq!(error.status(), 422);
+    let long = json!({"a": vec![0; 100_000]});
+    let front = json!({"op": "add", "path": "/a/0", "value": 1});
+    let error = json_patched(&long, &Value::Array(vec![front; 10_000])).unwrap_err();
+    assert_eq!(error.status(), 422);
     let many = Value::Array(vec![json!({"op": "test", "path": "/a"}); MAX_OPERATIONS + 1]);
     let error = json_patched(&json!({}), &many).unwrap_err();
     assert_eq!(error, PatchError::TooManyOperations(10_001));

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use objects::apply::{self, ApplyError, FieldManager};
-use objects::catalog::{self, Resource};
+use objects::catalog::Resource;
 use objects::patch::{self, PatchError, PatchKind};
 use objects::schema::{Schema, TypeId};
 use serde_json::{Value, json};
