@@ -46,7 +46,7 @@ fn node(n: usize) -> Value {
         "metadata": {"name": format!("node-{n:04}"), "labels": {
             "kubernetes.io/hostname": format!("node-{n:04}"),
             "topology.kubernetes.io/zone": format!("zone-{}", n % 3),
-            "kubernetes.io/arch": if n % 10 == 0 { "arm64" } else { "amd64" },
+            "kubernetes.io/arch": if n.is_multiple_of(10) { "arm64" } else { "amd64" },
         }},
         "status": {
             "allocatable": {"cpu": "32", "memory": "128Gi", "pods": "110"},

@@ -3,6 +3,7 @@
 #![allow(clippy::needless_pass_by_value)] // `json!(…)` reads better than `&json!(…)`.
 
 mod classes;
+mod hostile;
 mod machines;
 mod queue;
 mod recorded;
