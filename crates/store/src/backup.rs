@@ -32,7 +32,7 @@ pub(crate) fn restore(from: &Path, directory: &Path) -> Result<Revision, Restore
     if !listing.bases.is_empty() || !listing.logs.is_empty() {
         return Err(RestoreError::Exists(directory.to_owned()));
     }
-    let unfinished = files::unfinished(&directory.join("restored"));
+    let unfinished = files::unfinished(&directory.join("restored.base"));
     let restored = copy(from, &unfinished).map_err(RestoreError::Storage).and_then(|file| {
         // The copy, not the original: this is what will be opened.
         let revision = verify(&unfinished).map_err(RestoreError::Backup)?;

@@ -159,9 +159,14 @@ impl Threads {
     fn join(&self) {
         self.shared.closing.store(true, Ordering::Relaxed);
         self.shared.queue.close();
-        for thread in std::mem::take(&mut *lock(&self.running)) {
-            // Should it have panicked, the message is on stderr; who waited for it hears `Closed`.
-            let _ = thread.join();
+        // Held meanwhile, so that nobody goes on before all is done.
+        let mut running = lock(&self.running);
+        for thread in running.drain(..) {
+            // The last handle may go with a task that the writer has just woken.
+            if thread.thread().id() != thread::current().id() {
+                // Should it have panicked, the message is on stderr, and who waited hears `Closed`.
+                let _ = thread.join();
+            }
         }
         let wakers = lock(&self.shared.feed).close();
         for waker in wakers {
