@@ -12,6 +12,7 @@ use objects::catalog::{self, Resource};
 use objects::cursor::Causes;
 use objects::rules::pod::admission::{self as pod, PodRefusal};
 use objects::rules::pod_security;
+use objects::{limits, quota};
 use serde_json::{Value, json};
 use store::{Revision, Transaction};
 
@@ -64,6 +65,8 @@ pub(crate) fn mutate_create(
     check_namespace(api, place, object)?;
     match (place.resource.group, place.resource.plural) {
         ("", "pods") => {
+            let ranges = limit_ranges(api, &place.namespace)?;
+            limits::set_defaults(object, &ranges.iter().collect::<Vec<_>>());
             let refused =
                 |error: PodRefusal, object: &Value| forbidden(place, object, &error.to_string());
             let class = match object["spec"]["priorityClassName"].as_str() {
@@ -122,7 +125,9 @@ pub(crate) async fn validate_create(
 ) -> Result<Charge, Refusal> {
     let _ = call;
     check_pod_security(api, place, object, None, warnings)?;
-    Ok(Charge::default())
+    check_limits(api, place, object, None)?;
+    check_default_priority(api, place, object)?;
+    charge(api, place, object, None).await
 }
 
 pub(crate) fn mutate_update(
@@ -150,7 +155,88 @@ pub(crate) async fn validate_update(
 ) -> Result<Charge, Refusal> {
     let _ = call;
     check_pod_security(api, place, new, Some(old), warnings)?;
-    Ok(Charge::default())
+    let part = crate::write::part_name(place);
+    if part == "resize" {
+        check_limits(api, place, new, Some(old))?;
+    }
+    if part.is_empty() {
+        check_default_priority(api, place, new)?;
+    }
+    if matches!(part, "" | "resize") { charge(api, place, new, Some(old)).await } else { Ok(Charge::default()) }
+}
+
+/// The limit ranges of a namespace.
+fn limit_ranges(api: &Api, namespace: &str) -> Result<Vec<Value>, Refusal> {
+    let ranges = all(api, core("limitranges")?, namespace)?;
+    Ok(ranges.into_iter().map(|(_, _, range)| range).collect())
+}
+
+fn check_limits(
+    api: &Api,
+    place: &Place,
+    object: &Value,
+    old: Option<&Value>,
+) -> Result<(), Refusal> {
+    if place.resource.plural != "pods" || !place.resource.group.is_empty() {
+        return Ok(());
+    }
+    let _ = old;
+    let ranges = limit_ranges(api, &place.namespace)?;
+    let refusals = limits::check_pod(object, &ranges.iter().collect::<Vec<_>>());
+    match limits::message(&refusals) {
+        Some(message) => Err(forbidden(place, object, &message)),
+        None => Ok(()),
+    }
+}
+
+/// What a write costs the quotas of its namespace. Held until the write is through, so that the
+/// next one sees what this one used.
+async fn charge(
+    api: &Api,
+    place: &Place,
+    object: &Value,
+    old: Option<&Value>,
+) -> Result<Charge, Refusal> {
+    if !place.resource.namespaced || place.resource.plural == "resourcequotas" {
+        return Ok(Charge::default());
+    }
+    let quotas = core("resourcequotas")?;
+    let prefix = stored::prefix(quotas, &place.namespace);
+    let snapshot = api.store().snapshot(None).map_err(|error| read::read_failed(&error))?;
+    if snapshot.range(&prefix, None).next().is_none() {
+        return Ok(Charge::default());
+    }
+    let locked = api.shared.quota.of(&place.namespace).lock_owned().await;
+    let found = all(api, quotas, &place.namespace)?;
+    let values: Vec<&Value> = found.iter().map(|(_, _, quota)| quota).collect();
+    let charged = quota::charge(&values, place.resource, object, old, api.now())
+        .map_err(|refusal| forbidden(place, object, &refusal.to_string()))?;
+    let mut written = Vec::new();
+    for quota in charged {
+        let name = &quota["metadata"]["name"];
+        let of = found.iter().find(|(_, _, before)| before["metadata"]["name"] == *name);
+        if let Some((key, at, _)) = of {
+            written.push((key.clone(), *at, stored::encode(quotas, &quota)));
+        }
+    }
+    Ok(Charge { quotas: written, _locked: Some(locked) })
+}
+
+/// There is one default priority at most.
+fn check_default_priority(api: &Api, place: &Place, object: &Value) -> Result<(), Refusal> {
+    if place.resource.plural != "priorityclasses" || object["globalDefault"] != true {
+        return Ok(());
+    }
+    match default_priority(api)? {
+        Some(other) if other["metadata"]["name"] != object["metadata"]["name"] => {
+            let name = other["metadata"]["name"].as_str().unwrap_or_default();
+            let why = format!(
+                "PriorityClass {name} is already marked as default. Only one default can exist"
+            );
+            Err(forbidden(place, object, &why))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The class of pods that name none, if there is one.

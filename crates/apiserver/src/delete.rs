@@ -231,7 +231,8 @@ async fn attempt(
     let key = stored::key(resource, &place.namespace, &place.name);
     let mut entry_at = entry.modified;
     let bound = !marked["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
-    let mut last = object;
+    // A pod is answered as it ended, also one that ended at once.
+    let mut last = if resource.plural == "pods" { marked.clone() } else { object };
     if !ends || (resource.plural == "pods" && bound) {
         // A bound pod that ends at once is still seen ending: its agent learns of the grace.
         let transaction = Transaction::new()
@@ -345,7 +346,6 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
             marked["metadata"]["deletionTimestamp"] =
                 Value::from(start.plus_seconds(grace).to_seconds_text());
             marked["metadata"]["deletionGracePeriodSeconds"] = Value::from(grace);
-            count_generation(&mut marked);
         }
         set_finalizers(&mut marked, finalizers);
         return Marked::Changed(marked);

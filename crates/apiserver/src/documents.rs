@@ -83,7 +83,11 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
             }
         }
         ["openapi", "v2"] => Ok(openapi_v2(call)),
-        ["openapi", "v3"] => Ok(Reply::bytes(StatusCode::OK, TEXT, OPENAPI.v3_index.body.clone())),
+        ["openapi", "v3"] => {
+            let mut reply = Reply::bytes(StatusCode::OK, TEXT, OPENAPI.v3_index.body.clone());
+            set(&mut reply, "last-modified", &STARTED);
+            Ok(reply)
+        }
         ["openapi", "v3", rest @ ..] => Ok(openapi_v3(call, &rest.join("/"))),
         ["api", ..] => Err(Refusal::no_such_resource()),
         _ => Ok(not_found()),

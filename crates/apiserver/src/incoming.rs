@@ -3,8 +3,8 @@
 
 use objects::catalog::{self, Resource};
 use objects::field::Step;
-use objects::schema::{DecodeError, Schema, TypeId};
-use objects::yaml::{self, Problem};
+use objects::schema::{Schema, TypeId};
+use objects::yaml::{self, Problem, YamlError};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -265,23 +265,21 @@ fn from_yaml(body: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>
         let what = format!("yaml: line {}: {}", error.mark.line, error.problem);
         return Err(expected.unrecognized(&what, body));
     }
-    let mut repeated = repeated;
-    repeated.sort_by_key(|error| error.mark);
-    let repeated = repeated
-        .into_iter()
-        .map(|error| {
-            let key = match error.path.steps().last() {
-                Some(Step::Field(key) | Step::Key(key)) => key.as_str(),
-                _ => "",
-            };
-            format!("line {}: key {key:?} already set in map", error.mark.line)
-        })
-        .collect();
+    let repeated = repeated_keys(&repeated);
     let document = documents.first().map_or(Value::Null, yaml::Node::to_json);
     Ok((document, repeated))
 }
 
-/// Turns a value that a patch made into the canonical form of its type.
-pub fn canonical(type_id: TypeId, value: Value) -> Result<objects::schema::Decoded, DecodeError> {
-    Schema::served().decode_value(type_id, value)
+/// `line 7: key "a" already set in map`, by line.
+pub(crate) fn repeated_keys(errors: &[&YamlError]) -> Vec<String> {
+    let mut errors = errors.to_vec();
+    errors.sort_by_key(|error| error.mark);
+    let text = |error: &&YamlError| {
+        let key = match error.path.steps().last() {
+            Some(Step::Field(key) | Step::Key(key)) => key.as_str(),
+            _ => "",
+        };
+        format!("line {}: key {key:?} already set in map", error.mark.line)
+    };
+    errors.iter().map(text).collect()
 }

@@ -1,12 +1,13 @@
 //! Subresources with handlers of their own: binding, eviction, scale, token, log and the streams.
 
 use http::StatusCode;
-use objects::apply::FieldManager;
+use objects::apply::{self, FieldManager};
 use objects::catalog::{self, Resource};
 use objects::patch::PatchKind;
 use objects::rules::{pod, scale};
 use objects::timestamp::Timestamp;
 
+use objects::schema::Schema;
 use objects::selector::LabelSelector;
 use serde_json::{Value, json};
 
@@ -321,17 +322,27 @@ async fn write_scale(
     let options = WriteOptions::of(call, "UpdateOptions")?;
     let whole = Place { subresource: None, ..place.clone() };
     let version = place.resource.api_version();
-    let by = FieldManager { name: &options.manager, subresource: "scale", api_version: &version };
+    let by = FieldManager {
+        name: &options.manager,
+        subresource: "scale",
+        api_version: "autoscaling/v1",
+    };
+    let (id, now) = (scale_expected()?.type_id, api.now());
     let mut rescale = |old: &Value| {
-        let asked = change(&scale::of(old))?;
+        let mut before = scale::of(old);
+        before["metadata"]["managedFields"] = apply::scale::to_scale(old);
+        let mut asked = change(&before)?;
         let causes = scale::validate(&asked);
         if !causes.is_empty() {
             return Err(Refusal::invalid_kind("autoscaling", "Scale", &place.name, &causes));
         }
-        Ok(scale::apply(old, &asked))
+        apply::track_update(Schema::served(), id, Some(&before), &mut asked, &by, now);
+        let mut new = scale::apply(old, &asked);
+        new["metadata"]["managedFields"] = apply::scale::to_workload(old, &asked, &version);
+        Ok(new)
     };
     let written =
-        write::write_over(api, call, &whole, &options, Origin::Update(by), &mut rescale).await?;
+        write::write_over(api, call, &whole, &options, Origin::Applied, &mut rescale).await?;
     Ok(read::encoded(&scale::of(&written.object), StatusCode::OK, wanted))
 }
 

@@ -112,7 +112,7 @@ pub(crate) fn encoded(value: &Value, status: StatusCode, wanted: Wanted) -> Repl
 /// The form of a table: `includeObject=` says how much of the object a row carries.
 pub(crate) fn table_form(call: &Call, wanted: Wanted) -> Result<table::Form, Refusal> {
     let include = table::IncludeObject::parse(call.query.text("includeObject"))
-        .map_err(|error| Refusal::not_acceptable(error.to_string()))?;
+        .map_err(|error| Refusal::bad_request(error.to_string()))?;
     Ok(table::Form { version: wanted.version, include, with_columns: true })
 }
 
@@ -202,6 +202,9 @@ pub(crate) fn list(
 fn window(api: &Api, call: &Call, place: &Place) -> Result<Window, Refusal> {
     let limit = call.query.int("limit")?.filter(|limit| *limit > 0);
     let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    // Who takes any version takes it whole, as from upstream's cache.
+    let any = call.query.text("resourceVersion") == "0";
+    let limit = limit.filter(|_| !any || !call.query.text("resourceVersionMatch").is_empty());
     let token = call.query.text("continue");
     let prefix = stored::prefix(place.resource, &place.namespace);
     let open = |at: Option<u64>| api.store().snapshot(at.map(Revision::from));

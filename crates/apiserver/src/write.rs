@@ -627,7 +627,8 @@ async fn apply_patch(
     let schema = Schema::served();
     let id = type_id(resource)?;
     let force = call.query.flag("force");
-    let applied = crate::applied::read(call, place)?;
+    let received = crate::applied::read(call, place)?;
+    let applied = received.object;
     let version = place.resource.api_version();
     let by = FieldManager {
         name: &options.manager,
@@ -653,15 +654,23 @@ async fn apply_patch(
             return Err(Refusal::not_found(place.resource, &place.name));
         }
         let mut merged = merge(None)?;
-        metadata_of(&mut merged)?.remove("resourceVersion");
+        let metadata = metadata_of(&mut merged)?;
+        if let Some(uid) = metadata.get("uid").and_then(Value::as_str).filter(|uid| !uid.is_empty()) {
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was \
+                 found"
+            );
+            return Err(Refusal::conflict(place.resource, &place.name, &why));
+        }
+        metadata.remove("resourceVersion");
         let (object, warnings) =
             create_object(api, call, place, merged, options, Origin::Applied).await?;
         let created = Written { object, warnings, created: true };
-        return finish(api, call, place, wanted, created, Vec::new());
+        return finish(api, call, place, wanted, created, received.warnings);
     }
     let mut change = |old: &Value| merge(Some(old));
     let written = write_over(api, call, place, options, Origin::Applied, &mut change).await?;
-    finish(api, call, place, wanted, written, Vec::new())
+    finish(api, call, place, wanted, written, received.warnings)
 }
 
 pub(crate) fn apply_failed(error: &ApplyError) -> Refusal {

@@ -56,6 +56,8 @@ struct Player {
     any_order: bool,
     unstable: Vec<String>,
     id: String,
+    /// What earlier steps wrote that we do not serve; what follows may lean on it.
+    missing: Option<String>,
     outcomes: Vec<Outcome>,
 }
 
@@ -109,6 +111,7 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
         any_order: line.get("any_order").is_some_and(|value| value != false),
         unstable: texts(&line["unstable"]),
         id: id.to_owned(),
+        missing: None,
         outcomes: Vec::new(),
     };
     if let Some(name) = line["namespace"]["name"].as_str() {
@@ -163,6 +166,9 @@ impl Player {
             deliberate::not_served(request, &step["response"])
         };
         if let Some(why) = unplayable {
+            if request["method"] != "GET" {
+                self.missing = Some(why.clone());
+            }
             self.outcomes.push(Outcome {
                 kind: kind_of(&self.id),
                 id,
@@ -239,15 +245,19 @@ impl Player {
         comparison.response(expected, answer, place);
         let differences = comparison.differences;
         let reason = (!differences.is_empty())
-            .then(|| deliberate::reason(&step["request"], expected, answer.status))
+            .then(|| deliberate::reason(&self.id, &step["request"], expected, answer.status))
             .flatten();
-        let verdict = match (&reason, differences.is_empty()) {
-            (_, true) => Verdict::Passed,
-            (Some(_), false) => Verdict::DeliberatelyDifferent,
-            (None, false) => Verdict::Failed,
+        let verdict = match (&reason, differences.is_empty(), &self.missing) {
+            (_, true, _) => Verdict::Passed,
+            (Some(_), false, _) => Verdict::DeliberatelyDifferent,
+            (None, false, Some(_)) => Verdict::NotServed,
+            (None, false, None) => Verdict::Failed,
         };
         let kind = kind_of(&self.id);
-        let quirk = reason.map(str::to_owned);
+        let quirk = match verdict {
+            Verdict::NotServed => self.missing.clone(),
+            _ => reason.map(str::to_owned),
+        };
         self.outcomes.push(Outcome { kind, id, verdict, quirk, differences });
     }
 }

@@ -17,8 +17,17 @@ enum Piece<'a> {
 }
 
 const NUMBERED: &[&str] = &["<uid-", "<rv-", "<suffix-", "<continue-", "<clusterip-", "<nodeport-"];
-const PLAIN: &[&str] =
-    &["<time>", "<microtime>", "<age>", "<server>", "<etag>", "<hash>", "<string>"];
+const PLAIN: &[&str] = &[
+    "<time>",
+    "<microtime>",
+    "<age>",
+    "<server>",
+    "<etag>",
+    "<hash>",
+    "<string>",
+    "<last-modified>",
+    "<expires>",
+];
 
 /// The placeholder at the start of a text.
 fn placeholder(text: &str) -> Option<&str> {
