@@ -24,8 +24,6 @@ pub(crate) struct Scenario {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Step {
-    #[serde(default)]
-    pub(crate) name: String,
     pub(crate) request: Request,
     pub(crate) response: Response,
 }
@@ -49,8 +47,6 @@ pub(crate) struct Response {
     pub(crate) body: Value,
     #[serde(default)]
     pub(crate) warnings: Vec<String>,
-    #[serde(default)]
-    pub(crate) events: Vec<Value>,
 }
 
 /// When the recording is taken to have been made.
