@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use super::*;
 
 fn range(limits: Value) -> Value {
-    json!({"metadata": {"name": "r"}, "spec": {"limits": limits}})
+    let spec = Value::Object(Map::from_iter([("limits".to_owned(), limits)]));
+    Value::Object(Map::from_iter([("spec".to_owned(), spec)]))
 }
 
 fn check(limits: Value, pod: &Value, expected: &[&str]) {

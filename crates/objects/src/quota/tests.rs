@@ -16,7 +16,8 @@ fn pods() -> &'static Resource {
 }
 
 fn quota(spec: Value) -> Value {
-    let mut quota = json!({"metadata": {"name": "q"}, "spec": spec});
+    let mut quota = json!({"metadata": {"name": "q"}});
+    quota["spec"] = spec;
     quota["status"] = recompute(&quota, [], now());
     quota
 }

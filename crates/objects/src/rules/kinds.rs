@@ -25,6 +25,8 @@ pub mod node;
 mod quota;
 pub mod scale;
 pub mod service;
+#[cfg(test)]
+mod tests;
 mod workload;
 
 pub(crate) use workload::TEMPLATE_GENERATION;
@@ -170,32 +172,43 @@ pub(super) fn validate_update(
     let (meta, old_meta) = (top.field("metadata"), old.field("metadata"));
     meta::validate(&meta, plain_rule(resource), &mut causes);
     let rule = meta_rule(resource);
-    if part == Part::Main {
-        // What the object is comes before what changed, except where upstream has it the other
-        // way around.
-        let changes_first =
-            matches!(resource.kind, "ConfigMap" | "Secret" | "Service" | "ResourceQuota");
-        if let Some(rule) = rule {
-            if changes_first {
-                meta::validate_update(&meta, &old_meta, rule, &mut causes);
-                validate_change(resource, &top, &old, setting, &mut causes);
-                meta::validate(&meta, rule, &mut causes);
-                validate(resource, &top, Some(&old), setting, &mut causes);
-                return causes;
-            }
-            meta::validate(&meta, rule, &mut causes);
-        }
-        validate(resource, &top, Some(&old), setting, &mut causes);
-        let rule = rule.unwrap_or(plain_rule(resource));
-        if resource.kind != "Event" || resource.group == "events.k8s.io" {
-            meta::validate_update(&meta, &old_meta, rule, &mut causes);
-        }
-        validate_change(resource, &top, &old, setting, &mut causes);
+    let own_rule = rule.unwrap_or(plain_rule(resource));
+    if part != Part::Main {
+        meta::validate_update(&meta, &old_meta, own_rule, &mut causes);
+        validate_part(resource, &top, &old, part, &mut causes);
         return causes;
     }
-    let rule = rule.unwrap_or(plain_rule(resource));
-    meta::validate_update(&meta, &old_meta, rule, &mut causes);
-    validate_part(resource, &top, &old, part, setting, &mut causes);
+    // Upstream asks three questions, in an order that differs between kinds.
+    let metadata = |causes: &mut Causes| {
+        meta::validate_update(&meta, &old_meta, own_rule, causes);
+    };
+    let object = |causes: &mut Causes| {
+        if let Some(rule) = rule {
+            meta::validate(&meta, rule, causes);
+        }
+        validate(resource, &top, Some(&old), setting, causes);
+    };
+    let change = |causes: &mut Causes| validate_change(resource, &top, &old, causes);
+    match resource.kind {
+        "ConfigMap" | "Secret" | "Service" | "ServiceAccount" => {
+            metadata(&mut causes);
+            change(&mut causes);
+            object(&mut causes);
+        }
+        "Deployment" | "Job" | "Lease" | "PriorityClass" | "ResourceQuota"
+        | "ControllerRevision" => {
+            metadata(&mut causes);
+            validate(resource, &top, Some(&old), setting, &mut causes);
+            change(&mut causes);
+        }
+        // The older form of events is never compared with what it was.
+        "Event" if resource.group.is_empty() => object(&mut causes),
+        _ => {
+            object(&mut causes);
+            metadata(&mut causes);
+            change(&mut causes);
+        }
+    }
     causes
 }
 
@@ -210,7 +223,7 @@ fn validate(
     let old_spec = old.map_or(&Value::Null, |old| old.value().get("spec").unwrap_or(&Value::Null));
     match (resource.group, resource.kind) {
         ("", "Namespace") => namespace::validate(top, causes),
-        ("", "Node") => node::validate(top, setting, causes),
+        ("", "Node") => node::validate(top, causes),
         ("", "ConfigMap") => config::validate_config_map(top, causes),
         ("", "Secret") => config::validate_secret(top, causes),
         ("", "Service") => service::validate(top, causes),
@@ -233,15 +246,9 @@ fn validate(
 }
 
 /// What must hold between an object and what it was.
-fn validate_change(
-    resource: &Resource,
-    top: &Cursor<'_>,
-    old: &Cursor<'_>,
-    setting: &Setting<'_>,
-    causes: &mut Causes,
-) {
+fn validate_change(resource: &Resource, top: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     match (resource.group, resource.kind) {
-        ("", "Node") => node::validate_change(top, old, setting, causes),
+        ("", "Node") => node::validate_change(top, old, causes),
         ("", "ConfigMap") => config::validate_frozen(top, old, &["data", "binaryData"], causes),
         ("", "Secret") => {
             checks::unchanged(&top.field("type"), &old.field("type"), causes);
@@ -267,12 +274,11 @@ fn validate_part(
     top: &Cursor<'_>,
     old: &Cursor<'_>,
     part: Part,
-    setting: &Setting<'_>,
     causes: &mut Causes,
 ) {
     match (resource.group, resource.kind) {
         ("", "Namespace") => namespace::validate_part(top, part, causes),
-        ("", "Node") => node::validate_change(top, old, setting, causes),
+        ("", "Node") => node::validate_change(top, old, causes),
         ("", "ResourceQuota") => quota::validate_status(top, causes),
         ("", "Service") => service::validate_status(top, causes),
         ("apps", "DaemonSet") => workload::validate_daemon_set_status(top, old, causes),

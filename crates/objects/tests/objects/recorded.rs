@@ -31,8 +31,6 @@ pub struct Scenario {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Step {
-    #[serde(default)]
-    pub(crate) name: String,
     pub(crate) request: Request,
     pub(crate) response: Response,
 }
@@ -67,8 +65,6 @@ pub struct Response {
     pub body_extract: Value,
     #[serde(default)]
     pub(crate) warnings: Vec<String>,
-    #[serde(default)]
-    pub(crate) events: Vec<Value>,
 }
 
 /// When the recording is taken to have been made.

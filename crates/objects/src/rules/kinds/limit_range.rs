@@ -82,7 +82,7 @@ pub(super) fn validate(range: &Cursor<'_>, causes: &mut Causes) {
             causes.duplicate_as(&kind, kind.text());
         }
         validate_names(&item, kind.text(), causes);
-        validate_bounds(&item, causes);
+        validate_bounds(&item, kind.text(), causes);
         validate_classes(&item, kind.text(), causes);
     }
 }
@@ -126,7 +126,7 @@ fn validate_names(item: &Cursor<'_>, kind: &str, causes: &mut Causes) {
 }
 
 /// The bounds and defaults of each resource agree with one another.
-fn validate_bounds(item: &Cursor<'_>, causes: &mut Causes) {
+fn validate_bounds(item: &Cursor<'_>, kind: &str, causes: &mut Causes) {
     let lists: BTreeMap<&str, Cursor<'_>> =
         LISTS.iter().map(|list| (*list, item.field(list))).collect();
     let names: BTreeSet<&str> = lists
@@ -138,7 +138,9 @@ fn validate_bounds(item: &Cursor<'_>, causes: &mut Causes) {
     for name in names {
         let amount = |list: &str| quantity(item.value()[list].get(name)?);
         let (min, max) = (amount("min"), amount("max"));
-        let (limit, request) = (amount("default"), amount("defaultRequest"));
+        // A pod has no defaults, which is reported already.
+        let default = |list: &str| if kind == "Pod" { None } else { amount(list) };
+        let (limit, request) = (default("default"), default("defaultRequest"));
         let ratio = amount("maxLimitRequestRatio");
         let mut above = |low: &Option<Quantity>,
                          high: &Option<Quantity>,

@@ -68,18 +68,26 @@ pub(super) fn validate(namespace: &Cursor<'_>, causes: &mut Causes) {
     let spec = namespace.field("spec");
     let finalizers = spec.field("finalizers");
     for finalizer in finalizers.items() {
-        let text = finalizer.text();
-        names::report(causes, &finalizer, &names::label_key_problems(text));
-        if !text.contains('/') && !STANDARD_FINALIZERS.contains(&text) {
-            let detail = "name is neither a standard finalizer name nor is it fully qualified";
-            causes.invalid(&finalizer, detail);
-        }
+        validate_finalizer(&finalizers, finalizer.text(), causes);
+    }
+}
+
+fn validate_finalizer(at: &Cursor<'_>, name: &str, causes: &mut Causes) {
+    names::report_as(causes, at, name, &names::label_key_problems(name));
+    if !name.contains('/') && !STANDARD_FINALIZERS.contains(&name) {
+        let detail = "name is neither a standard finalizer name nor is it fully qualified";
+        causes.invalid_as(at, name, detail);
     }
 }
 
 pub(super) fn validate_part(namespace: &Cursor<'_>, part: Part, causes: &mut Causes) {
     if part == Part::Finalize {
-        return validate(namespace, causes);
+        let spec = namespace.field("spec");
+        let finalizers = spec.field("finalizers");
+        for finalizer in finalizers.items() {
+            validate_finalizer(&finalizer, finalizer.text(), causes);
+        }
+        return;
     }
     let leaving = namespace.field("metadata").field("deletionTimestamp").is_set();
     let status = namespace.field("status");

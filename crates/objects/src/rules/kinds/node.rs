@@ -97,8 +97,9 @@ fn drop_disabled(node: &mut Value, old: &Value, setting: &Setting<'_>) {
     }
 }
 
-pub(super) fn validate(node: &Cursor<'_>, setting: &Setting<'_>, causes: &mut Causes) {
+pub(super) fn validate(node: &Cursor<'_>, causes: &mut Causes) {
     validate_taints(node, causes);
+    validate_amounts(node, causes);
     let spec = node.field("spec");
     let networks = spec.field("podCIDRs");
     for network in networks.items() {
@@ -113,7 +114,17 @@ pub(super) fn validate(node: &Cursor<'_>, setting: &Setting<'_>, causes: &mut Ca
     if count > 1 && families.len() == count && (!both || count > 2) {
         causes.invalid(&networks, "may specify no more than one CIDR for each IP family");
     }
-    validate_classes(node, setting, causes);
+    validate_classes(node, causes);
+}
+
+fn validate_amounts(node: &Cursor<'_>, causes: &mut Causes) {
+    let status = node.field("status");
+    for list in ["capacity", "allocatable"] {
+        let list = status.field(list);
+        for (name, _) in list.entries() {
+            resource_names::amount(&list.field(name), name, causes);
+        }
+    }
 }
 
 /// Taints are reported as if they stood in the metadata, where they once did.
@@ -157,19 +168,9 @@ fn shown_taint(taint: &Value) -> String {
 }
 
 /// What holds between a node and what it was; also all that is asked of a status.
-pub(super) fn validate_change(
-    node: &Cursor<'_>,
-    old: &Cursor<'_>,
-    setting: &Setting<'_>,
-    causes: &mut Causes,
-) {
+pub(super) fn validate_change(node: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
+    validate_amounts(node, causes);
     let status = node.field("status");
-    for list in ["capacity", "allocatable"] {
-        let list = status.field(list);
-        for (name, _) in list.entries() {
-            resource_names::amount(&list.field(name), name, causes);
-        }
-    }
     let addresses = status.field("addresses");
     let mut seen: Vec<&Value> = Vec::new();
     for address in addresses.items() {
@@ -195,7 +196,7 @@ pub(super) fn validate_change(
         let detail = format!("field cannot be {how} once set");
         causes.invalid_as(&provider, &Value::Null, &detail);
     }
-    validate_classes(node, setting, causes);
+    validate_classes(node, causes);
 }
 
 fn shown_address(address: &Value) -> Shown {
@@ -203,8 +204,7 @@ fn shown_address(address: &Value) -> Shown {
 }
 
 /// The QoS resources a node says it has: a name is used once, for pods or for containers.
-fn validate_classes(node: &Cursor<'_>, setting: &Setting<'_>, causes: &mut Causes) {
-    let _ = setting;
+fn validate_classes(node: &Cursor<'_>, causes: &mut Causes) {
     let status = node.field("status");
     let resources = status.field("qosResources");
     let lists = [resources.field(SPELLINGS[0].0), resources.field(SPELLINGS[1].0)];

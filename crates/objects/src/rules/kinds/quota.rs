@@ -113,14 +113,16 @@ fn validate_selector(spec: &Cursor<'_>, causes: &mut Causes) {
     let selector = spec.field("scopeSelector");
     let expressions = selector.field("matchExpressions");
     for expression in expressions.items() {
-        let (scope, operator) = (expression.field("scopeName"), expression.field("operator"));
-        let values = expression.field("values");
+        // Upstream names the list and not the item.
+        let at = expressions.at_value(expression.value());
+        let (scope, operator) = (at.field("scopeName"), at.field("operator"));
+        let values = at.field("values");
         if !SCOPES.contains(&scope.text()) {
             causes.invalid_as(&scope, scope.text(), "unsupported scope");
         }
         for _ in 0..has_unfit_resource(spec, scope.text()) {
             let shown = shown_selector(selector.value());
-            causes.invalid_as(&expression, shown, "unsupported scope applied to resource");
+            causes.invalid_as(&expressions, shown, "unsupported scope applied to resource");
         }
         let needs_exists = matches!(
             scope.text(),
@@ -131,7 +133,7 @@ fn validate_selector(spec: &Cursor<'_>, causes: &mut Causes) {
                 | "CrossNamespacePodAffinity"
         );
         if needs_exists && operator.text() != "Exists" {
-            let detail = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, \
+            let detail = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, \
                           ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, \
                           ResourceQuotaScopeNotBestEffort or \
                           ResourceQuotaScopeCrossNamespacePodAffinity";
@@ -155,7 +157,8 @@ fn validate_selector(spec: &Cursor<'_>, causes: &mut Causes) {
     let names: Vec<&str> =
         expressions.items().map(|e| e.value()["scopeName"].as_str().unwrap_or_default()).collect();
     for _ in 0..are_conflicting(names.into_iter()) {
-        causes.invalid(&expressions, "conflicting scopes");
+        // And shows the other list.
+        causes.invalid_as(&expressions, spec.field("scopes").value(), "conflicting scopes");
     }
 }
 

@@ -122,12 +122,8 @@ fn take_allocated(service: &mut Value, old: &Value) {
     let lacks = |spec: &Map<String, Value>, field: &str| {
         spec.get(field).is_none_or(|v| is_same(v, &Value::Null) || v == "" || v == 0)
     };
-    if keeps_address && lacks(spec, "clusterIP") && lacks(spec, "clusterIPs") {
-        for field in ["clusterIP", "clusterIPs"] {
-            if let Some(value) = old_spec.get(field) {
-                spec.insert(field.to_owned(), value.clone());
-            }
-        }
+    if keeps_address && lacks(spec, "clusterIP") && let Some(value) = old_spec.get("clusterIP") {
+        spec.insert("clusterIP".to_owned(), value.clone());
     }
     for field in ["ipFamilies", "ipFamilyPolicy"] {
         if keeps_address
@@ -146,50 +142,36 @@ fn take_allocated(service: &mut Value, old: &Value) {
     if !keeps_ports {
         return;
     }
-    let key = |port: &Value| (port["protocol"].clone(), port["port"].clone());
-    let old_ports: Vec<&Value> = old_spec["ports"].as_array().into_iter().flatten().collect();
-    let ports = spec.get_mut("ports").and_then(Value::as_array_mut);
-    let ports: &mut Vec<Value> = match ports {
-        Some(ports) => ports,
-        None => return,
-    };
-    let used: BTreeSet<i64> = ports.iter().filter_map(|port| port["nodePort"].as_i64()).collect();
+    // A port is known by its name: everything else about it may have changed.
+    let name = |port: &Value| port["name"].as_str().unwrap_or_default().to_owned();
+    let old_ports = old_spec["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut) else { return };
+    let mut used: BTreeSet<i64> =
+        ports.iter().filter_map(|port| port["nodePort"].as_i64()).collect();
     for port in ports.iter_mut().filter(|port| port["nodePort"].as_i64().unwrap_or(0) == 0) {
-        let before = old_ports.iter().find(|old| key(old) == key(port));
-        let number = before.and_then(|old| old["nodePort"].as_i64());
-        if let (Some(number), Some(port)) =
-            (number.filter(|number| !used.contains(number)), port.as_object_mut())
-        {
+        let before = old_ports.iter().rfind(|old| name(old) == name(port));
+        let number = before.and_then(|old| old["nodePort"].as_i64()).filter(|n| used.insert(*n));
+        if let (Some(number), Some(port)) = (number, port.as_object_mut()) {
             port.insert("nodePort".to_owned(), number.into());
         }
     }
 }
 
-/// Of the two ways to write an address, the one that was changed decides.
+/// A client that knows only one of the two ways to write an address is understood.
 fn sync_addresses(service: &mut Value, old: &Value) {
-    let single =
-        |service: &Value| service["spec"]["clusterIP"].as_str().unwrap_or_default().to_owned();
-    let list = |service: &Value| service["spec"]["clusterIPs"].clone();
-    let (single_changed, list_changed) =
-        (single(service) != single(old), !is_same(&list(service), &list(old)));
-    let (now, listed) = (single(service), list(service));
+    let (now, was) = (service["spec"]["clusterIP"].clone(), &old["spec"]["clusterIP"]);
+    let (list, old_list) = (service["spec"]["clusterIPs"].clone(), &old["spec"]["clusterIPs"]);
+    let same_list = is_same(&list, old_list);
+    let cleared = now.as_str().unwrap_or_default().is_empty();
     let Some(spec) = part_mut(service, "spec") else { return };
-    match (single_changed, list_changed) {
-        (true, false) if now.is_empty() => {
-            spec.remove("clusterIPs");
+    if now == *was {
+        if is_same(&list, &Value::Null) && !is_same(old_list, &Value::Null) {
+            spec.insert("clusterIPs".to_owned(), old_list.clone());
         }
-        (true, false) => {
-            spec.insert("clusterIPs".to_owned(), json!([now]));
-        }
-        (false, true) => match listed[0].as_str() {
-            Some(first) => {
-                spec.insert("clusterIP".to_owned(), first.into());
-            }
-            None => {
-                spec.remove("clusterIP");
-            }
-        },
-        _ => {}
+    } else if same_list && cleared {
+        spec.remove("clusterIPs");
+    } else if same_list {
+        spec.insert("clusterIPs".to_owned(), json!([now]));
     }
 }
 
