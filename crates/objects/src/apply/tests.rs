@@ -422,6 +422,43 @@ fn kubectl_goes_over_to_server_side_apply_without_conflicts() {
 }
 
 #[test]
+fn who_scales_takes_the_replicas_from_who_had_them() {
+    let scale_id = id_of("io.k8s.api.autoscaling.v1.Scale");
+    let apps = FieldManager { api_version: "apps/v1", ..by("kubectl") };
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 3, "paused": true}});
+    let id = id_of("io.k8s.api.apps.v1.Deployment");
+    let live = apply(Schema::served(), id, None, &deployment, &apps, false, at(1)).unwrap();
+    let scale = |replicas: i64, owners: Value| json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d", "managedFields": owners, "uid": "u"}, "spec": {"replicas": replicas}, "status": {}});
+    let hpa = FieldManager { name: "hpa", subresource: "scale", api_version: "autoscaling/v1" };
+    let scaled = |live: &Value, from: i64, to: i64| {
+        let old = scale(from, scale::to_scale(live));
+        let mut new = scale(to, scale::to_scale(live));
+        track_update(Schema::served(), scale_id, Some(&old), &mut new, &hpa, at(2));
+        let mut workload = live.clone();
+        workload["metadata"]["managedFields"] = scale::to_workload(live, &new, "apps/v1");
+        workload
+    };
+    let wanted = [
+        r#"kubectl Apply {"f:spec":{"f:paused":{}}}"#,
+        r#"hpa Update scale {"f:spec":{"f:replicas":{}}}"#,
+    ];
+    let once = scaled(&live, 3, 5);
+    assert_eq!(owners(&once), wanted);
+    assert_eq!(scaled(&once, 5, 6), once);
+    assert_eq!(scaled(&live, 3, 3), live);
+    // Applied to the subresource, the replicas are somebody's too.
+    let config = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"}, "spec": {"replicas": 9}});
+    let other = FieldManager { name: "other", ..hpa };
+    let old = scale(5, scale::to_scale(&once));
+    let error = apply(Schema::served(), scale_id, Some(&old), &config, &other, false, at(3));
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "Apply failed with 1 conflict: conflict with \"hpa\" with subresource \"scale\" using autoscaling/v1: .spec.replicas"
+    );
+}
+
+#[test]
 fn a_manager_without_a_name_is_called_after_its_program() {
     assert_eq!(FieldManager::name_of_agent("kubectl/v1.37 (linux/amd64)"), "kubectl");
     assert_eq!(FieldManager::name_of_agent("a\u{7}b"), "ab");

@@ -1,6 +1,6 @@
 //! JSON patch (RFC 6902), as the library upstream uses reads it: `replace` of an absent key of a
 //! map succeeds, a negative index counts from the end, what comes before a path's first `/` is
-//! not looked at, and the top of the document cannot be replaced.
+//! not looked at, and only `replace` and `test` can be about the document as a whole.
 
 use serde_json::{Map, Value};
 
@@ -111,6 +111,17 @@ impl Document {
         match text("op") {
             Some("add") => self.add(&self.pointer(path()?)?, value.unwrap_or_default()),
             Some("remove") => self.remove(&self.pointer(path()?)?).map(drop),
+            Some("replace") if path()?.is_empty() => match value {
+                Some(value @ (Value::Object(_) | Value::Array(_))) => {
+                    self.value = value;
+                    Ok(())
+                }
+                _ => Err("replace operation value must be object or array".to_owned()),
+            },
+            Some("test") if path()?.is_empty() => match value {
+                Some(value) if value == self.value => Ok(()),
+                _ => Err("testing value  failed".to_owned()),
+            },
             Some("replace") => self.replace(&self.pointer(path()?)?, value.unwrap_or_default()),
             Some("move") => {
                 let taken = self.remove(&self.pointer(from()?)?)?;

@@ -54,6 +54,15 @@ fn json_operations_do_what_the_library_does() {
 }
 
 #[test]
+fn the_whole_document_can_be_tested_and_replaced() {
+    let patch = json!([
+        {"op": "test", "path": "", "value": {"a": 1}}, {"op": "replace", "path": "", "value": {"b": 2}},
+        {"op": "add", "path": "/c", "value": 3},
+    ]);
+    assert_eq!(json_patched(&json!({"a": 1}), &patch), Ok(json!({"b": 2, "c": 3})));
+}
+
+#[test]
 fn json_operations_that_do_not_fit_are_unprocessable() {
     let start = json!({"a": {"x": 1}, "l": [1, 2, 3], "s": "t"});
     for operation in [
@@ -66,7 +75,10 @@ fn json_operations_that_do_not_fit_are_unprocessable() {
         json!({"op": "add", "value": 2}),
         json!({"op": "replace", "path": "/l/3", "value": 2}),
         json!({"op": "replace", "path": "/l/-", "value": 2}),
-        json!({"op": "replace", "path": "", "value": {}}),
+        json!({"op": "replace", "path": "", "value": "x"}),
+        json!({"op": "replace", "path": ""}),
+        json!({"op": "test", "path": "", "value": {}}),
+        json!({"op": "test", "path": ""}),
         json!({"op": "remove", "path": "/absent"}),
         json!({"op": "remove", "path": "/l/3"}),
         json!({"op": "move", "from": "/absent", "path": "/c"}),
