@@ -3,7 +3,7 @@
 //!
 //! Both follow upstream's order. A create, update or patch is tracked once the request's object is
 //! decoded and defaulted, before admission changes it and before the rules put back what the
-//! request may not write; [`reset`] knows what those rules put back. An applied object is merged
+//! request may not write; a table here says what those rules put back. An applied object is merged
 //! into the live one here, and what comes out is decoded, defaulted, admitted and validated by
 //! the caller. [`keep_times`] comes last of all, before the object is compared with the stored
 //! one. Nothing here reads a clock.
