@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use objects::catalog::{self, Resource};
 use objects::cursor::Causes;
-use objects::rules::pod::admission::{self as pod, PodRefusal};
+use objects::rules::pod::admission::{self as pods, PodRefusal};
 use objects::rules::pod_security;
 use objects::{limits, quota};
 use serde_json::{Value, json};
@@ -47,9 +47,7 @@ pub(crate) struct Charge {
 impl Charge {
     pub(crate) fn add_to(&self, transaction: Transaction) -> Transaction {
         self.quotas.iter().fold(transaction, |transaction, (key, at, quota)| {
-            transaction
-                .expect_modified_at(key.as_str(), *at)
-                .put(key.as_str(), quota.clone())
+            transaction.expect_modified_at(key.as_str(), *at).put(key.as_str(), quota.clone())
         })
     }
 }
@@ -63,30 +61,28 @@ pub(crate) fn mutate_create(
 ) -> Result<(), Refusal> {
     let _ = call;
     check_namespace(api, place, object)?;
-    match (place.resource.group, place.resource.plural) {
-        ("", "pods") => {
-            let ranges = limit_ranges(api, &place.namespace)?;
-            limits::set_defaults(object, &ranges.iter().collect::<Vec<_>>());
-            let refused =
-                |error: PodRefusal, object: &Value| forbidden(place, object, &error.to_string());
-            let class = match object["spec"]["priorityClassName"].as_str() {
-                Some(name) if !name.is_empty() => {
-                    named(api, "scheduling.k8s.io", "priorityclasses", name)?
-                }
-                _ => default_priority(api)?,
-            };
-            pod::resolve_priority(object, |_| class.as_ref()).map_err(|e| refused(e, object))?;
-            pod::default_tolerations(object);
-            let runtime = match object["spec"]["runtimeClassName"].as_str() {
-                Some(name) => named(api, "node.k8s.io", "runtimeclasses", name)?,
-                None => None,
-            };
-            pod::resolve_runtime_class(object, |_| runtime.as_ref())
-                .map_err(|e| refused(e, object))?;
-        }
-        _ => {}
+    if place.resource.plural == "pods" && place.resource.group.is_empty() {
+        fill_in(api, place, object)?;
     }
     Ok(())
+}
+
+/// Gives a new pod what other objects have for it: limits, priority, runtime class.
+fn fill_in(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Refusal> {
+    let ranges = limit_ranges(api, &place.namespace)?;
+    limits::set_defaults(pod, &ranges.iter().collect::<Vec<_>>());
+    let refused = |error: PodRefusal, pod: &Value| forbidden(place, pod, &error.to_string());
+    let class = match pod["spec"]["priorityClassName"].as_str() {
+        Some(name) if !name.is_empty() => named(api, "scheduling.k8s.io", "priorityclasses", name)?,
+        _ => default_priority(api)?,
+    };
+    pods::resolve_priority(pod, |_| class.as_ref()).map_err(|error| refused(error, pod))?;
+    pods::default_tolerations(pod);
+    let runtime = match pod["spec"]["runtimeClassName"].as_str() {
+        Some(name) => named(api, "node.k8s.io", "runtimeclasses", name)?,
+        None => None,
+    };
+    pods::resolve_runtime_class(pod, |_| runtime.as_ref()).map_err(|error| refused(error, pod))
 }
 
 /// The namespace of a new object must be there, and must stay.
@@ -139,8 +135,8 @@ pub(crate) fn mutate_update(
 ) -> Result<(), Refusal> {
     let _ = (api, call);
     if place.resource.plural == "pods" {
-        pod::keep_priority(new, old);
-        pod::default_tolerations(new);
+        pods::keep_priority(new, old);
+        pods::default_tolerations(new);
     }
     Ok(())
 }
@@ -162,7 +158,11 @@ pub(crate) async fn validate_update(
     if part.is_empty() {
         check_default_priority(api, place, new)?;
     }
-    if matches!(part, "" | "resize") { charge(api, place, new, Some(old)).await } else { Ok(Charge::default()) }
+    if matches!(part, "" | "resize") {
+        charge(api, place, new, Some(old)).await
+    } else {
+        Ok(Charge::default())
+    }
 }
 
 /// The limit ranges of a namespace.

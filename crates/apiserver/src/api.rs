@@ -209,21 +209,21 @@ impl Api {
         let verbs = place.subresource.map_or(place.resource.verbs, |s| s.verbs);
         let has = |verb: Verb| verbs.contains(&verb);
         let collection = place.name.is_empty();
-        match &call.method {
-            &Method::GET if verb == "watch" && has(Verb::Watch) => {
+        match call.method {
+            Method::GET if verb == "watch" && has(Verb::Watch) => {
                 watch::watch(self, call, place, wanted)
             }
-            &Method::GET if collection && has(Verb::List) => read::list(self, call, place, wanted),
-            &Method::GET if !collection && has(Verb::Get) => match part {
+            Method::GET if collection && has(Verb::List) => read::list(self, call, place, wanted),
+            Method::GET if !collection && has(Verb::Get) => match part {
                 "" | "status" | "resize" | "ephemeralcontainers" => {
                     read::get(self, call, place, wanted)
                 }
                 _ => parts::get(self, call, place, wanted),
             },
-            &Method::POST if !part.is_empty() && has(Verb::Create) => {
+            Method::POST if !part.is_empty() && has(Verb::Create) => {
                 parts::create(self, call, place, wanted).await
             }
-            &Method::POST if collection && has(Verb::Create) => {
+            Method::POST if collection && has(Verb::Create) => {
                 if place.resource.namespaced && place.namespace.is_empty() {
                     return Err(Refusal::method_not_allowed());
                 }
@@ -232,16 +232,16 @@ impl Api {
                     _ => write::create(self, call, place, wanted).await,
                 }
             }
-            &Method::PUT if !collection && has(Verb::Update) => {
+            Method::PUT if !collection && has(Verb::Update) => {
                 write::update(self, call, place, wanted).await
             }
-            &Method::PATCH if !collection && has(Verb::Patch) => {
+            Method::PATCH if !collection && has(Verb::Patch) => {
                 write::patch(self, call, place, wanted).await
             }
-            &Method::DELETE if !collection && part.is_empty() && has(Verb::Delete) => {
+            Method::DELETE if !collection && part.is_empty() && has(Verb::Delete) => {
                 delete::one(self, call, place, wanted).await
             }
-            &Method::DELETE if collection && has(Verb::DeleteCollection) => {
+            Method::DELETE if collection && has(Verb::DeleteCollection) => {
                 if place.resource.namespaced && place.namespace.is_empty() {
                     return Err(Refusal::method_not_allowed());
                 }

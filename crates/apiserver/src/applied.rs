@@ -49,7 +49,10 @@ pub(crate) fn read(call: &Call, place: &Place) -> Result<Incoming, Refusal> {
             place.name
         )));
     }
-    if applied["kind"].is_string() && applied["metadata"].is_object() && applied["metadata"]["name"].is_null() {
+    if applied["kind"].is_string()
+        && applied["metadata"].is_object()
+        && applied["metadata"]["name"].is_null()
+    {
         applied["metadata"]["name"] = Value::from(place.name.as_str());
     }
     Ok(Incoming { object: applied, warnings })

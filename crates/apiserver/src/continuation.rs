@@ -1,8 +1,8 @@
 //! Where a list goes on: the `continue` token. Upstream's form, so that what clients and people
 //! know of it stays true.
 
-use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
 use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
 use base64::{Engine as _, alphabet};
 use objects::schema::syntax;
 use serde::{Deserialize, Serialize};

@@ -347,7 +347,7 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
                 Value::from(start.plus_seconds(grace).to_seconds_text());
             marked["metadata"]["deletionGracePeriodSeconds"] = Value::from(grace);
         }
-        set_finalizers(&mut marked, finalizers);
+        set_finalizers(&mut marked, &finalizers);
         return Marked::Changed(marked);
     }
     if grace == 0 && !kept && !graceful {
@@ -362,7 +362,7 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
         marked["status"]["phase"] = Value::from("Terminating");
     }
     count_generation(&mut marked);
-    set_finalizers(&mut marked, finalizers);
+    set_finalizers(&mut marked, &finalizers);
     if options.evicting {
         let conditions = &mut marked["status"]["conditions"];
         if conditions.is_null() {
@@ -391,7 +391,7 @@ fn list_of(list: &Value) -> Vec<String> {
     items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-fn set_finalizers(object: &mut Value, finalizers: Vec<String>) {
+fn set_finalizers(object: &mut Value, finalizers: &[String]) {
     if let Value::Object(metadata) = &mut object["metadata"] {
         if finalizers.is_empty() {
             metadata.remove("finalizers");

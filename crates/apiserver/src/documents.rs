@@ -212,7 +212,8 @@ static STARTED: LazyLock<String> = LazyLock::new(|| {
 
 /// OpenAPI documents are a megabyte of text; clients that can are sent a tenth of it.
 fn compress(call: &Call, reply: &mut Reply) {
-    let accepts = call.header("accept-encoding").split(',').any(|coding| coding.trim().starts_with("gzip"));
+    let accepts =
+        call.header("accept-encoding").split(',').any(|coding| coding.trim().starts_with("gzip"));
     let Body::Whole(bytes) = &reply.body else { return };
     if !accepts {
         return;

@@ -12,11 +12,11 @@ use crate::refusal::Refusal;
 use crate::request::Call;
 
 /// The largest body that is read at all.
-pub const MAX_BODY: usize = 3 * 1024 * 1024;
+pub(crate) const MAX_BODY: usize = 3 * 1024 * 1024;
 
 /// What to do about fields that are unknown or given twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FieldValidation {
+pub(crate) enum FieldValidation {
     Strict,
     Warn,
     Ignore,
@@ -24,7 +24,7 @@ pub enum FieldValidation {
 
 impl FieldValidation {
     /// Reads `fieldValidation=`; without it clients are warned.
-    pub fn of(call: &Call) -> Result<FieldValidation, Refusal> {
+    pub(crate) fn of(call: &Call) -> Result<FieldValidation, Refusal> {
         match call.query.text("fieldValidation") {
             "" | "Warn" => Ok(FieldValidation::Warn),
             "Strict" => Ok(FieldValidation::Strict),
@@ -46,14 +46,14 @@ enum Notation {
 
 /// An object as received.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Incoming {
+pub(crate) struct Incoming {
     pub object: Value,
     pub warnings: Vec<String>,
 }
 
 /// Reads a body as an object of the resource's kind, or of `kind` where a subresource has another
 /// one than the resource.
-pub fn read(call: &Call, expected: &Expected<'_>) -> Result<Incoming, Refusal> {
+pub(crate) fn read(call: &Call, expected: &Expected<'_>) -> Result<Incoming, Refusal> {
     let validation = FieldValidation::of(call)?;
     let json;
     let mut strict = Vec::new();
@@ -100,7 +100,7 @@ pub fn read(call: &Call, expected: &Expected<'_>) -> Result<Incoming, Refusal> {
 
 /// The kind a body must be of.
 #[derive(Debug, Clone)]
-pub struct Expected<'a> {
+pub(crate) struct Expected<'a> {
     pub kind: &'a str,
     pub api_version: String,
     pub type_id: TypeId,
@@ -116,13 +116,13 @@ struct Header {
 
 impl<'a> Expected<'a> {
     /// Objects of the resource itself.
-    pub fn of(resource: &'a Resource) -> Result<Expected<'a>, Refusal> {
+    pub(crate) fn of(resource: &'a Resource) -> Result<Expected<'a>, Refusal> {
         let type_name = format!("{}.{}", resource.package, resource.kind);
         Expected::named(resource.kind, resource.api_version(), &type_name)
     }
 
     /// Objects of a type given by its full name.
-    pub fn named(
+    pub(crate) fn named(
         kind: &'a str,
         api_version: String,
         type_name: &str,

@@ -50,7 +50,7 @@ impl Metrics {
     /// The text of `/metrics`.
     pub(crate) fn render(&self, revision: u64) -> String {
         let mut text = String::new();
-        let mut head = |text: &mut String, name: &str, kind: &str, help: &str| {
+        let head = |text: &mut String, name: &str, kind: &str, help: &str| {
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         };
         head(&mut text, "apiserver_request_total", "counter", "Requests answered.");

@@ -106,9 +106,9 @@ pub(crate) fn allocate(api: &Api, service: &mut Value) -> Result<(), Refusal> {
     let none_left = |what: &str| Refusal::internal(format!("no {what} is free"));
     let address = match service::wanted_address(service) {
         WantedAddress::None => None,
-        WantedAddress::Any => Some(
-            taken.free_address(service_range).ok_or_else(|| none_left("service address"))?,
-        ),
+        WantedAddress::Any => {
+            Some(taken.free_address(service_range).ok_or_else(|| none_left("service address"))?)
+        }
         WantedAddress::This(address) => {
             let inside = range(service_range).zip(address.parse::<Ipv4Addr>().ok()).is_some_and(
                 |((start, size), address)| {

@@ -99,7 +99,8 @@ pub(crate) async fn create(
         create_object(api, call, place, object, &options, Origin::Update(by)).await?;
     let mut all = received.warnings;
     all.append(&mut warnings);
-    let reply = read::object_reply(api, place.resource, &object, StatusCode::CREATED, wanted, call)?;
+    let reply =
+        read::object_reply(api, place.resource, &object, StatusCode::CREATED, wanted, call)?;
     Ok(reply.with_warnings(all))
 }
 
@@ -655,7 +656,8 @@ async fn apply_patch(
         }
         let mut merged = merge(None)?;
         let metadata = metadata_of(&mut merged)?;
-        if let Some(uid) = metadata.get("uid").and_then(Value::as_str).filter(|uid| !uid.is_empty()) {
+        if let Some(uid) = metadata.get("uid").and_then(Value::as_str).filter(|uid| !uid.is_empty())
+        {
             let why = format!(
                 "uid mismatch: the provided object specified uid {uid}, and no existing object was \
                  found"

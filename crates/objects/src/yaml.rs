@@ -85,9 +85,8 @@ impl Scalar {
             "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "y" | "Y" | "on" | "On" | "ON" => {
                 Resolved::Bool(true)
             }
-            "false" | "False" | "FALSE" | "no" | "No" | "NO" | "n" | "N" | "off" | "Off" | "OFF" => {
-                Resolved::Bool(false)
-            }
+            "false" | "False" | "FALSE" | "no" | "No" | "NO" | "n" | "N" | "off" | "Off"
+            | "OFF" => Resolved::Bool(false),
             text if is_number(text) => Resolved::Number,
             _ => Resolved::Text,
         }

@@ -265,9 +265,8 @@ impl Player {
 /// JSON with blanks behind commas and colons, which is how the recorder sent it and how answers
 /// quote it.
 fn as_recorded(value: &Value) -> String {
-    let list = |parts: Vec<String>, open: char, close: char| {
-        format!("{open}{}{close}", parts.join(", "))
-    };
+    let list =
+        |parts: Vec<String>, open: char, close: char| format!("{open}{}{close}", parts.join(", "));
     match value {
         Value::Array(items) => list(items.iter().map(as_recorded).collect(), '[', ']'),
         Value::Object(fields) => {

@@ -11,5 +11,5 @@ mod pods;
 mod recorded;
 mod schema;
 mod tables;
-mod writes;
 mod views;
+mod writes;

@@ -17,13 +17,12 @@ use serde_json::Value;
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Scenario {
     pub(crate) id: String,
-pub struct Scenario {
-    pub id: String,
     /// Which of the two recorded servers: `default` or `allow-privileged-false`.
     #[serde(default)]
-    pub server: String,
+    pub(crate) server: String,
     /// The namespace the scenario lives in, with its labels.
-    pub namespace: Value,
+    #[serde(default)]
+    pub(crate) namespace: Value,
     #[serde(default)]
     pub(crate) any_order: Value,
     pub(crate) steps: Vec<Step>,
@@ -31,6 +30,8 @@ pub struct Scenario {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Step {
+    #[serde(default)]
+    pub(crate) name: String,
     pub(crate) request: Request,
     pub(crate) response: Response,
 }
@@ -52,19 +53,13 @@ pub(crate) struct Response {
     pub(crate) status: u16,
     #[serde(default)]
     pub(crate) body: Value,
-    pub body: Value,
     /// A selection of a big answer, in its place.
-    /// What was sent where that is not JSON, or not to be read as such.
-    pub body_text: Option<String>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-pub struct Response {
-    pub status: u16,
     #[serde(default)]
-    pub body_extract: Value,
+    pub(crate) body_extract: Value,
     #[serde(default)]
     pub(crate) warnings: Vec<String>,
+    #[serde(default)]
+    pub(crate) events: Vec<Value>,
 }
 
 /// When the recording is taken to have been made.
@@ -88,20 +83,7 @@ fn read() -> Vec<Scenario> {
     let text = text
         .replace("\"<time>\"", "\"2026-01-02T03:04:05Z\"")
         .replace("\"<microtime>\"", "\"2026-01-02T03:04:05.000000Z\"");
-    // Ids and ends of generated names are bare words, so that they pass for what they stand for.
-    let text = without_brackets(&without_brackets(&text, "<uid-"), "<suffix-");
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-/// Takes the brackets off the placeholders that start like this.
-fn without_brackets(text: &str, start: &str) -> String {
-    let mut parts = text.split(start);
-    let mut bare = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        bare.push_str(start.trim_start_matches('<'));
-        bare.push_str(&part.replacen('>', "", 1));
-    }
-    bare
 }
 
 /// What a path asks for.
@@ -138,7 +120,7 @@ pub(crate) fn target(path: &str) -> Option<Target<'_>> {
 
 /// The objects a scenario's answers tell of, by path.
 #[derive(Debug, Default)]
-pub(crate) struct Kept(pub(crate) BTreeMap<String, Value>);
+pub(crate) struct Kept(pub BTreeMap<String, Value>);
 
 impl Kept {
     /// Takes over what a step's answer says there is now.

@@ -27,10 +27,10 @@ impl Comparison<'_> {
             }
             return;
         }
-        if let Some(media) = expected["content_type"].as_str() {
-            if !self.bindings.matches(media, &answer.content_type) {
-                self.differ("content type", media, &answer.content_type);
-            }
+        if let Some(media) = expected["content_type"].as_str()
+            && !self.bindings.matches(media, &answer.content_type)
+        {
+            self.differ("content type", media, &answer.content_type);
         }
         self.warnings(expected, answer);
         for (name, value) in expected["headers"].as_object().into_iter().flatten() {
@@ -244,11 +244,11 @@ impl Comparison<'_> {
                         self.differ(&place, "no continue", &got["metadata"].to_string());
                     }
                 }
-                "kind" | "apiVersion" | "message" | "reason" | "code" | "status" => {
-                    if !(wanted.is_null() && got.get(key).is_none()) {
-                        let found = got.get(key).cloned().unwrap_or(Value::Null);
-                        self.value(wanted, &found, &place);
-                    }
+                "kind" | "apiVersion" | "message" | "reason" | "code" | "status"
+                    if !wanted.is_null() || got.get(key).is_some() =>
+                {
+                    let found = got.get(key).cloned().unwrap_or(Value::Null);
+                    self.value(wanted, &found, &place);
                 }
                 _ => {}
             }

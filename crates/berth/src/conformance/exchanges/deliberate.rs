@@ -8,7 +8,10 @@ use serde_json::Value;
 pub(super) fn not_served(request: &Value, response: &Value) -> Option<String> {
     let path = request["path"].as_str().unwrap_or_default();
     if path.contains("/proxy") || request["query"]["hash"] == "<hash from the index>" {
-        return Some(if path.contains("/proxy") { "proxy" } else { "what only the recorder knows" }.to_owned());
+        return Some(
+            if path.contains("/proxy") { "proxy" } else { "what only the recorder knows" }
+                .to_owned(),
+        );
     }
     // A refusal to serve it is an answer we can be held to.
     let status = response["status"].as_u64().unwrap_or_default();
@@ -32,7 +35,8 @@ pub(super) fn not_served(request: &Value, response: &Value) -> Option<String> {
         [plural, tail @ ..] => (*plural, tail),
         [] => {
             let known = |r: &&catalog::Resource| r.group == group && r.version == version;
-            return (!catalog::RESOURCES.iter().any(|r| known(&r))).then(|| format!("{group}/{version}"));
+            return (!catalog::RESOURCES.iter().any(|r| known(&r)))
+                .then(|| format!("{group}/{version}"));
         }
     };
     let Some(resource) = catalog::find(group, version, plural) else {
@@ -65,7 +69,9 @@ pub(super) fn reason(
     let role = request["user"].is_string() && !anonymous;
     match (wanted, got) {
         (200, 200) if health && !request["query"].is_null() => Some("our checks are our own"),
-        (200, 200) if expected["body_text"].as_str().is_some_and(|text| text.contains("kind: Table")) => {
+        (200, 200)
+            if expected["body_text"].as_str().is_some_and(|text| text.contains("kind: Table")) =>
+        {
             Some("descriptions are in our own words")
         }
         (200 | 404, 403) if role => Some("roles are built in"),
@@ -87,7 +93,8 @@ pub(super) fn only_served(document: &mut Value) {
             let of = document["groupVersion"].as_str().unwrap_or_default().to_owned();
             let (group, version) = of.split_once('/').unwrap_or(("", &of));
             if let Some(resources) = document["resources"].as_array_mut() {
-                resources.retain(|r| served(group, version, r["name"].as_str().unwrap_or_default()));
+                resources
+                    .retain(|r| served(group, version, r["name"].as_str().unwrap_or_default()));
             }
         }
         Some("APIGroupList") => {

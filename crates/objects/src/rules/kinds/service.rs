@@ -122,7 +122,10 @@ fn take_allocated(service: &mut Value, old: &Value) {
     let lacks = |spec: &Map<String, Value>, field: &str| {
         spec.get(field).is_none_or(|v| is_same(v, &Value::Null) || v == "" || v == 0)
     };
-    if keeps_address && lacks(spec, "clusterIP") && let Some(value) = old_spec.get("clusterIP") {
+    if keeps_address
+        && lacks(spec, "clusterIP")
+        && let Some(value) = old_spec.get("clusterIP")
+    {
         spec.insert("clusterIP".to_owned(), value.clone());
     }
     for field in ["ipFamilies", "ipFamilyPolicy"] {
