@@ -98,7 +98,7 @@ pub(super) fn prepare_create(resource: &Resource, object: &mut Value, setting: &
     if first && let Some(meta) = meta::metadata_mut(object) {
         meta.insert("generation".to_owned(), 1.into());
     }
-    workload::prepare_template(object);
+    workload::prepare_template(object, &Value::Null);
     match (resource.group, resource.kind) {
         ("", "Namespace") => namespace::prepare_create(object),
         ("", "Node") => node::prepare_create(object, setting),
@@ -125,7 +125,7 @@ pub(super) fn prepare_update(
         checks::keep(object, old, "status");
     }
     if part == Part::Main {
-        workload::prepare_template(object);
+        workload::prepare_template(object, old);
     }
     match (resource.group, resource.kind) {
         ("", "Namespace") => namespace::prepare_update(object, old, part),

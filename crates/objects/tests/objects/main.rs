@@ -7,6 +7,7 @@ mod bounds;
 mod discovery;
 mod kinds;
 mod openapi;
+mod pods;
 mod recorded;
 mod schema;
 mod tables;

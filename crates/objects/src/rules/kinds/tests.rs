@@ -446,7 +446,8 @@ fn services_are_checked_port_by_port() {
 
 fn job(spec: Value) -> Value {
     let container = json!({"name": "c", "image": "i", "terminationMessagePolicy": "File", "imagePullPolicy": "Always"});
-    let mut job = json!({"spec": spec});
+    let mut job = json!({});
+    job["spec"] = spec;
     job["spec"]["template"] =
         json!({"spec": {"containers": [container], "restartPolicy": "Never"}});
     job

@@ -386,11 +386,11 @@ pub(super) fn validate_revision_change(
     unchanged(&revision.field("data"), &old.field("data"), causes);
 }
 
-/// Takes off a template what is not kept.
-pub(super) fn prepare_template(object: &mut Value) {
+/// Takes off a template what is not kept; `old` is the stored object on update, else null.
+pub(super) fn prepare_template(object: &mut Value, old: &Value) {
     let template = object.get_mut("spec").and_then(|spec| spec.get_mut("template"));
     if let Some(template) = template {
-        pod::drop_template_fields(template);
+        pod::drop_template_fields(template, &old["spec"]["template"]);
     }
 }
 
