@@ -15,7 +15,7 @@ pub mod pod_security;
 mod resource_names;
 
 pub(crate) use kinds::TEMPLATE_GENERATION;
-pub use kinds::{event, node, scale, service};
+pub use kinds::{event, node, scale, service, token};
 
 use serde_json::Value;
 
@@ -61,7 +61,8 @@ pub fn set_defaults(resource: &Resource, object: &mut Value) {
 }
 
 /// Clears what a client may not set on a new object and sets what the server does: generation,
-/// status.
+/// status. The object's name and id must be known, as a job's labels are made from them, and what
+/// admission fills in must be there, as a pod's QoS class follows from it.
 pub fn prepare_create(resource: &Resource, object: &mut Value, setting: &Setting<'_>) {
     meta::prepare_create(object);
     match is_pods(resource) {

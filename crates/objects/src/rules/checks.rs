@@ -3,6 +3,8 @@
 //!
 //! What a check is for, and where, is the kinds' business.
 
+use std::net::IpAddr;
+
 use serde_json::{Map, Value};
 
 use super::meta::validate_label_selector;
@@ -143,21 +145,34 @@ pub(super) fn qualified_name(at: &Cursor<'_>, causes: &mut Causes) {
     names::report_as(causes, at, at.text(), &names::label_key_problems(at.text()));
 }
 
-/// A block of addresses such as `10.9.8.0/24`.
+/// A block of addresses such as `10.9.8.0/24`. Forms older versions read are told apart from what
+/// is none.
 pub(super) fn cidr(at: &Cursor<'_>, text: &str, causes: &mut Causes) {
-    if parse_cidr(text).is_none() {
+    let Some((address, length)) = parse_cidr(text) else {
         let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-        causes.invalid_as(at, text, detail);
+        return causes.invalid_as(at, text, detail);
+    };
+    let (written, digits) = text.split_once('/').unwrap_or((text, ""));
+    if written.parse::<IpAddr>().is_err() || (digits.starts_with('0') && digits != "0") {
+        causes.invalid_as(at, text, "must not have leading 0s in IP or prefix length");
+    }
+    let (bits, host_bits) = match address {
+        IpAddr::V4(ip) => (u128::from(ip.to_bits()), 32 - length),
+        IpAddr::V6(ip) => (ip.to_bits(), 128 - length),
+    };
+    let beyond = 1_u128.checked_shl(host_bits).map_or(u128::MAX, |end| end - 1);
+    if bits & beyond != 0 {
+        causes.invalid_as(at, text, "must not have bits set beyond the prefix length");
     }
 }
 
-pub(super) fn parse_cidr(text: &str) -> Option<std::net::IpAddr> {
+pub(super) fn parse_cidr(text: &str) -> Option<(IpAddr, u32)> {
     let (address, length) = text.split_once('/')?;
     let address = names::parse_ip(address)?;
     let longest = if address.is_ipv4() { 32 } else { 128 };
     let digits = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
     let length: u32 = length.parse().ok().filter(|_| digits)?;
-    (length <= longest).then_some(address)
+    (length <= longest).then_some((address, length))
 }
 
 /// Something `domain/name`, as the value of `managedBy`.

@@ -27,6 +27,7 @@ pub mod scale;
 pub mod service;
 #[cfg(test)]
 mod tests;
+pub mod token;
 mod workload;
 
 pub(crate) use workload::TEMPLATE_GENERATION;

@@ -69,7 +69,8 @@ fn replay(scenario: &Scenario, step: &Step, kept: &Kept) -> Option<Result<(), St
     let is_other = matches!(target.resource.kind, "Pod" | "Binding")
         || !matches!(step.response.status, 200 | 201 | 422)
         || matches!(target.subresource, Some("scale"));
-    if is_other {
+    let is_generated = step.request.body["metadata"].get("generateName").is_some();
+    if is_other || is_generated {
         return None;
     }
     let gates = FeatureGates::default();

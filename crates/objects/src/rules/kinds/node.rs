@@ -107,7 +107,7 @@ pub(super) fn validate(node: &Cursor<'_>, causes: &mut Causes) {
     }
     let families: Vec<bool> = networks
         .items()
-        .filter_map(|network| parse_cidr(network.value().as_str()?).map(|ip| ip.is_ipv4()))
+        .filter_map(|network| parse_cidr(network.value().as_str()?).map(|(ip, _)| ip.is_ipv4()))
         .collect();
     let count = networks.len();
     let both = families.contains(&true) && families.contains(&false);

@@ -510,13 +510,10 @@ fn validate_addresses(spec: &Cursor<'_>, causes: &mut Causes) {
             }
             continue;
         }
-        match names::parse_ip(address.text()) {
-            Some(ip) => kinds.push(ip.is_ipv4()),
-            None => {
-                wrong = true;
-                causes.invalid_as(&address, address.text(), names::NOT_AN_IP);
-            }
-        }
+        let problems = names::ip(address.text());
+        wrong |= !problems.is_empty();
+        names::report(causes, &address, &problems);
+        kinds.extend(names::parse_ip(address.text()).map(|ip| ip.is_ipv4()));
     }
     if list.len() > 2 {
         causes.invalid(&list, "may only hold up to 2 values");
@@ -544,9 +541,9 @@ fn validate_addresses(spec: &Cursor<'_>, causes: &mut Causes) {
 
 /// An address of the world outside: not one every machine has for itself.
 fn validate_external_address(at: &Cursor<'_>, causes: &mut Causes) {
-    let Some(ip) = names::parse_ip(at.text()) else {
-        return causes.invalid(at, names::NOT_AN_IP);
-    };
+    let problems = names::ip(at.text());
+    names::report(causes, at, &problems);
+    let Some(ip) = names::parse_ip(at.text()).filter(|_| problems.is_empty()) else { return };
     let (link_local, link_multicast) = match ip {
         IpAddr::V4(ip) => (ip.is_link_local(), ip.octets()[..3] == [224, 0, 0]),
         IpAddr::V6(ip) => {
@@ -753,8 +750,8 @@ pub(super) fn validate_status(service: &Cursor<'_>, causes: &mut Causes) {
     for point in ingress.items() {
         let (ip, host, mode) = (point.field("ip"), point.field("hostname"), point.field("ipMode"));
         let has_ip = !ip.text().is_empty();
-        if has_ip && names::parse_ip(ip.text()).is_none() {
-            causes.invalid(&ip, names::NOT_AN_IP);
+        if has_ip {
+            names::report(causes, &ip, &names::ip(ip.text()));
         }
         match (has_ip, mode.is_set()) {
             (true, false) => causes.required(&mode, "must be specified when `ip` is set"),
