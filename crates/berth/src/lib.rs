@@ -1,6 +1,7 @@
 //! The `berth` command: configuration and wiring. It decides nothing; `placement` does.
 
 pub mod cli;
+pub mod load;
 pub mod conformance;
 pub mod machine_source;
 pub mod server;
