@@ -26,6 +26,10 @@ const LANDMARK_DISTANCE: u64 = 64 << 10;
 /// What a scan reads at a time.
 const SCAN_BUFFER: usize = 64 << 10;
 
+/// Marks that [`Segment::frame_beyond`] looks behind. More than one or two of these four random bytes
+/// in a file are no accident.
+const MAX_MARKS: usize = 16;
+
 #[derive(Debug)]
 pub(crate) struct Segment {
     path: PathBuf,
@@ -124,6 +128,30 @@ impl Segment {
         Ok(Scan { segment: self, file, length, offset, frame: Vec::new() })
     }
 
+    /// Whether a frame stands anywhere after `offset`, where there is none. A batch is written only
+    /// after the one before it was synced, so then it was not a crash that left what is at `offset`.
+    pub(crate) fn frame_beyond(&self, offset: u64) -> Result<bool, StorageError> {
+        let failed = || StorageError::io("read", &self.path);
+        let mut file = File::open(&self.path).map_err(failed())?;
+        let mut at = offset + 1;
+        file.seek(SeekFrom::Start(at)).map_err(failed())?;
+        let mark = self.header.mark();
+        let mut window = [0; 4];
+        let mut marks = 0;
+        for byte in BufReader::with_capacity(SCAN_BUFFER, file).bytes() {
+            window.rotate_left(1);
+            window[3] = byte.map_err(failed())?;
+            at += 1;
+            if window == mark {
+                marks += 1;
+                if marks > MAX_MARKS || self.scan(at - mark.len() as u64)?.step()?.is_some() {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     pub(crate) fn damaged(&self, offset: u64) -> StorageError {
         StorageError::Damaged { path: self.path.clone(), offset }
     }
@@ -195,34 +223,4 @@ pub(crate) fn read_header(path: &Path) -> io::Result<Result<Header, BadHeader>> 
     let mut bytes = Vec::with_capacity(HEADER);
     File::open(path)?.take(HEADER as u64).read_to_end(&mut bytes)?;
     Ok(Header::decode(&bytes))
-}
-
-/// Marks that [`Segment::frame_beyond`] looks behind. More than one or two of these four random bytes
-/// in a file are no accident.
-const MAX_MARKS: usize = 16;
-
-impl Segment {
-    /// Whether a frame stands anywhere after `offset`, where there is none. A batch is written only
-    /// after the one before it was synced, so then it was not a crash that left what is at `offset`.
-    pub(crate) fn frame_beyond(&self, offset: u64) -> Result<bool, StorageError> {
-        let failed = || StorageError::io("read", &self.path);
-        let mut file = File::open(&self.path).map_err(failed())?;
-        let mut at = offset + 1;
-        file.seek(SeekFrom::Start(at)).map_err(failed())?;
-        let mark = self.header.mark();
-        let mut window = [0; 4];
-        let mut marks = 0;
-        for byte in BufReader::with_capacity(SCAN_BUFFER, file).bytes() {
-            window.rotate_left(1);
-            window[3] = byte.map_err(failed())?;
-            at += 1;
-            if window == mark {
-                marks += 1;
-                if marks > MAX_MARKS || self.scan(at - mark.len() as u64)?.step()?.is_some() {
-                    return Ok(true);
-                }
-            }
-        }
-        Ok(false)
-    }
 }

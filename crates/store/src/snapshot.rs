@@ -3,12 +3,13 @@
 //! Reads the index a few keys at a time and values one by one: a list of any length holds neither the
 //! writer up nor much memory.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::entry::Entry;
 use crate::error::{ReadError, StorageError};
-use crate::index::{Place, place};
+use crate::index::{Index, Place, place};
 use crate::revision::Revision;
 use crate::shared::Shared;
 use crate::sync::{lock, read};
@@ -33,27 +34,31 @@ struct Pin {
 
 impl Snapshot {
     pub(crate) fn newest(shared: Arc<Shared>) -> Self {
-        let mut pins = lock(&shared.pins);
-        let newest = read(&shared.index).revision;
-        *pins.entry(newest).or_default() += 1;
-        drop(pins);
-        Self { pin: Arc::new(Pin { shared, revision: newest }) }
+        let Ok(snapshot) = Self::pin(shared, |index| Ok::<_, Infallible>(index.revision));
+        snapshot
     }
 
     pub(crate) fn at(shared: Arc<Shared>, revision: Revision) -> Result<Self, ReadError> {
-        // The sweeper reads the pins after `oldest` was moved, so either it sees this pin or we see
-        // that it may have been by.
-        let mut pins = lock(&shared.pins);
-        read(&shared.index).check(revision)?;
-        *pins.entry(revision).or_default() += 1;
-        drop(pins);
-        Ok(Self { pin: Arc::new(Pin { shared, revision }) })
+        Self::pin(shared, |index| index.check(revision).map(|()| revision))
     }
 
     /// For the sweeper, which alone knows that all of this revision is still there.
-    pub(crate) fn pinned(shared: Arc<Shared>, revision: Revision) -> Self {
-        *lock(&shared.pins).entry(revision).or_default() += 1;
-        Self { pin: Arc::new(Pin { shared, revision }) }
+    pub(crate) fn unchecked(shared: Arc<Shared>, revision: Revision) -> Self {
+        let Ok(snapshot) = Self::pin(shared, |_| Ok::<_, Infallible>(revision));
+        snapshot
+    }
+
+    fn pin<E>(
+        shared: Arc<Shared>,
+        choose: impl FnOnce(&Index) -> Result<Revision, E>,
+    ) -> Result<Self, E> {
+        // The sweeper looks at the pins after the compaction point was moved, so either it sees this
+        // pin or we see the point.
+        let mut pins = lock(&shared.pins);
+        let revision = choose(&read(&shared.index))?;
+        *pins.entry(revision).or_default() += 1;
+        drop(pins);
+        Ok(Self { pin: Arc::new(Pin { shared, revision }) })
     }
 
     pub fn revision(&self) -> Revision {

@@ -72,7 +72,7 @@ fn sweep(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Compa
 
     let path = base_path(directory, floor);
     let oldest = read(&shared.index).oldest;
-    let entries = Snapshot::pinned(shared.clone(), floor).range("", None);
+    let entries = Snapshot::unchecked(shared.clone(), floor).range("", None);
     let entries = entries.map(|entry| going_on().and_then(|()| Ok(entry?)));
     let segment = Arc::new(base::write(&path, floor, oldest, entries)?);
     base::read(&segment, |entries| {
