@@ -206,13 +206,12 @@ pub fn review_pod(policy: &Policy, metadata: &Value, spec: &Value) -> Review {
     }
     let mut review = Review::default();
     review.audit.insert("enforce-policy", policy.enforce.to_string());
-    let violations = evaluate(policy.enforce, metadata, spec);
-    if !violations.is_empty() {
+    let found = found(policy.enforce, metadata, spec);
+    if let Some(found) = &found {
         let standard = policy.enforce.to_string();
-        review.refusal =
-            Some(format!("violates PodSecurity {standard:?}: {}", details(&violations)));
+        review.refusal = Some(format!("violates PodSecurity {standard:?}: {found}"));
     }
-    look_further(policy, metadata, spec, &mut review);
+    look_further(policy, Some((policy.enforce, found)), metadata, spec, &mut review);
     review
 }
 
@@ -220,24 +219,41 @@ pub fn review_pod(policy: &Policy, metadata: &Value, spec: &Value) -> Review {
 #[must_use]
 pub fn review_template(policy: &Policy, metadata: &Value, spec: &Value) -> Review {
     let mut review = Review::default();
-    look_further(policy, metadata, spec, &mut review);
+    look_further(policy, None, metadata, spec, &mut review);
     review
 }
 
-fn look_further(policy: &Policy, metadata: &Value, spec: &Value, review: &mut Review) {
-    let text = |standard: Standard| {
-        let violations = evaluate(standard, metadata, spec);
-        (!violations.is_empty()).then(|| {
-            let shown = standard.to_string();
-            format!("would violate PodSecurity {shown:?}: {}", details(&violations))
-        })
+/// What is found against a standard, as text.
+fn found(standard: Standard, metadata: &Value, spec: &Value) -> Option<String> {
+    let violations = evaluate(standard, metadata, spec);
+    (!violations.is_empty()).then(|| details(&violations))
+}
+
+/// Audit and warnings. `known` is what was found already; the standards are mostly the same.
+fn look_further(
+    policy: &Policy,
+    known: Option<(Standard, Option<String>)>,
+    metadata: &Value,
+    spec: &Value,
+    review: &mut Review,
+) {
+    let text = |standard: Standard, known: &Option<(Standard, Option<String>)>| {
+        let found = match known {
+            Some((of, found)) if *of == standard => found.clone(),
+            _ => found(standard, metadata, spec),
+        };
+        let shown = standard.to_string();
+        let would = found.as_ref().map(|f| format!("would violate PodSecurity {shown:?}: {f}"));
+        (would, Some((standard, found)))
     };
-    if let Some(violations) = text(policy.audit) {
-        review.audit.insert("audit-violations", violations);
+    let (audit, audited) = text(policy.audit, &known);
+    if let Some(audit) = audit {
+        review.audit.insert("audit-violations", audit);
     }
     // A client that gets an error needs no warning on top.
     if review.refusal.is_none() {
-        review.warnings.extend(text(policy.warn));
+        let known = if policy.warn == policy.audit { &audited } else { &known };
+        review.warnings.extend(text(policy.warn, known).0);
     }
 }
 
