@@ -206,12 +206,12 @@ pub fn review_pod(policy: &Policy, metadata: &Value, spec: &Value) -> Review {
     }
     let mut review = Review::default();
     review.audit.insert("enforce-policy", policy.enforce.to_string());
-    let found = found(policy.enforce, metadata, spec);
-    if let Some(found) = &found {
+    let enforced = Finding::of(policy.enforce, metadata, spec);
+    if let Some(text) = &enforced.text {
         let standard = policy.enforce.to_string();
-        review.refusal = Some(format!("violates PodSecurity {standard:?}: {found}"));
+        review.refusal = Some(format!("violates PodSecurity {standard:?}: {text}"));
     }
-    look_further(policy, Some((policy.enforce, found)), metadata, spec, &mut review);
+    look_further(policy, Some(&enforced), metadata, spec, &mut review);
     review
 }
 
@@ -223,38 +223,53 @@ pub fn review_template(policy: &Policy, metadata: &Value, spec: &Value) -> Revie
     review
 }
 
-/// What is found against a standard, as text.
-fn found(standard: Standard, metadata: &Value, spec: &Value) -> Option<String> {
-    let violations = evaluate(standard, metadata, spec);
-    (!violations.is_empty()).then(|| details(&violations))
+/// What is found against one standard, as text.
+struct Finding {
+    standard: Standard,
+    text: Option<String>,
 }
 
-/// Audit and warnings. `known` is what was found already; the standards are mostly the same.
+impl Finding {
+    fn of(standard: Standard, metadata: &Value, spec: &Value) -> Self {
+        let violations = evaluate(standard, metadata, spec);
+        let text = (!violations.is_empty()).then(|| details(&violations));
+        Self { standard, text }
+    }
+
+    fn would(&self) -> Option<String> {
+        let shown = self.standard.to_string();
+        self.text.as_ref().map(|text| format!("would violate PodSecurity {shown:?}: {text}"))
+    }
+}
+
+/// Audit and warnings. What was found already is not looked for again: the standards are mostly
+/// the same.
 fn look_further(
     policy: &Policy,
-    known: Option<(Standard, Option<String>)>,
+    enforced: Option<&Finding>,
     metadata: &Value,
     spec: &Value,
     review: &mut Review,
 ) {
-    let text = |standard: Standard, known: &Option<(Standard, Option<String>)>| {
-        let found = match known {
-            Some((of, found)) if *of == standard => found.clone(),
-            _ => found(standard, metadata, spec),
-        };
-        let shown = standard.to_string();
-        let would = found.as_ref().map(|f| format!("would violate PodSecurity {shown:?}: {f}"));
-        (would, Some((standard, found)))
+    let enforced = |standard: Standard| enforced.filter(|known| known.standard == standard);
+    let own;
+    let audited = match enforced(policy.audit) {
+        Some(known) => known,
+        None => {
+            own = Finding::of(policy.audit, metadata, spec);
+            &own
+        }
     };
-    let (audit, audited) = text(policy.audit, &known);
-    if let Some(audit) = audit {
-        review.audit.insert("audit-violations", audit);
-    }
+    review.audit.extend(audited.would().map(|text| ("audit-violations", text)));
     // A client that gets an error needs no warning on top.
-    if review.refusal.is_none() {
-        let known = if policy.warn == policy.audit { &audited } else { &known };
-        review.warnings.extend(text(policy.warn, known).0);
+    if review.refusal.is_some() {
+        return;
     }
+    review.warnings.extend(match enforced(policy.warn) {
+        Some(known) => known.would(),
+        None if audited.standard == policy.warn => audited.would(),
+        None => Finding::of(policy.warn, metadata, spec).would(),
+    });
 }
 
 /// Whether an update of a pod changes anything the standards look at.
