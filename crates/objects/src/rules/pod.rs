@@ -40,6 +40,7 @@ pub use amounts::qos_class;
 pub use binding::validate_binding;
 pub use defaults::set_template_defaults;
 pub use prepare::drop_template_fields;
+pub(super) use scheduling::validate_tolerations;
 pub use warnings::template_warnings;
 
 /// How pods are named and where they live.

@@ -71,7 +71,8 @@ impl Schema {
     fn fill(&self, id: TypeId, object: &mut Map<String, Value>) {
         for field in &self.get(id).fields {
             if field.presence == Presence::Always && !object.contains_key(&field.name) {
-                object.insert(field.name.clone(), self.zero_of(&field.shape));
+                let zero = if field.pointer { Value::Null } else { self.zero_of(&field.shape) };
+                object.insert(field.name.clone(), zero);
             }
         }
     }

@@ -256,8 +256,7 @@ impl World<'_> {
         let Some((name, _)) = pod_path(&step.request.path) else { return };
         let body = &step.response.body;
         let named = body["metadata"]["name"].as_str().map(str::to_owned);
-        let name =
-            if name.is_empty() { named.clone().unwrap_or_default() } else { name.to_owned() };
+        let name = if name.is_empty() { named.unwrap_or_default() } else { name.to_owned() };
         if step.response.status >= 400 {
             return;
         }

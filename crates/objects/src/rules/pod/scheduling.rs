@@ -186,7 +186,7 @@ fn validate_label_keys(term: &Cursor<'_>, selector: &Cursor<'_>, causes: &mut Ca
     }
 }
 
-pub(super) fn validate_tolerations(tolerations: &Cursor<'_>, causes: &mut Causes) {
+pub(in crate::rules) fn validate_tolerations(tolerations: &Cursor<'_>, causes: &mut Causes) {
     for toleration in tolerations.items() {
         let (key, operator) = (toleration.field("key"), toleration.field("operator"));
         let (value, effect) = (toleration.field("value"), toleration.field("effect"));
