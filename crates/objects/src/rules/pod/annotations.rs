@@ -121,7 +121,11 @@ pub(super) fn validate_update(
 
 /// On a new pod, annotations and fields must not contradict each other.
 pub(super) fn validate_agreement(annotations: &Cursor<'_>, spec: &Cursor<'_>, causes: &mut Causes) {
-    if annotations.is_empty() {
+    let concerns = |key: &str| {
+        key == SECCOMP_POD || [SECCOMP_CONTAINER, APP_ARMOR].iter().any(|p| key.starts_with(p))
+    };
+    let given = annotations.value().as_object();
+    if !given.is_some_and(|given| given.keys().any(|key| concerns(key))) {
         return;
     }
     let context = spec.field("securityContext");
