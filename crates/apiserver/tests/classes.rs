@@ -37,7 +37,10 @@ async fn unknown_official_names_and_repeated_resources_are_refused() {
     for (resources, field) in [
         (json!([{"name": "nonsense", "class": "a"}]), "qosResources[0].name"),
         (json!([{"name": "k8s.io/nonsense", "class": "a"}]), "qosResources[0].name"),
-        (json!([{"name": "rdt", "class": "a"}, {"name": "rdt", "class": "b"}]), "qosResources[1].name"),
+        (
+            json!([{"name": "rdt", "class": "a"}, {"name": "rdt", "class": "b"}]),
+            "qosResources[1].name",
+        ),
         (json!([{"name": "rdt", "class": ""}]), "qosResources[0].class"),
     ] {
         let mut pod = pod("p");
@@ -95,11 +98,46 @@ async fn with_the_gate_off_pods_that_ask_are_refused() {
 #[tokio::test]
 async fn a_node_tells_its_classes_in_either_spelling() {
     let cluster = Cluster::new().await;
-    let classes = json!([{"name": "rdt", "mutable": true, "classes": [{"name": "gold", "capacity": 4}]}]);
+    let classes =
+        json!([{"name": "rdt", "mutable": true, "classes": [{"name": "gold", "capacity": 4}]}]);
     let node = json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
         "status": {"qosResources": {"containerQoSResources": classes}},
     });
     let created = cluster.create("/api/v1/nodes", node).await;
     assert_eq!(created["status"]["qosResources"], json!({"containerQOSResources": classes}));
+}
+
+#[tokio::test]
+async fn a_class_changes_in_place_where_the_node_says_it_can_and_all_or_nothing() {
+    let cluster = Cluster::new().await;
+    let class = |name: &str, mutable: bool| json!({"name": name, "mutable": mutable, "classes": [{"name": "gold"}, {"name": "silver"}]});
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
+        "status": {"qosResources": {"containerQOSResources": [class("rdt", true), class("blockio", false)]}},
+    });
+    cluster.create("/api/v1/nodes", node).await;
+    let mut bound = pod("p");
+    bound["spec"]["nodeName"] = json!("n");
+    bound["spec"]["containers"][0]["resources"] = json!({"qosResources": [
+        {"name": "rdt", "class": "gold"}, {"name": "blockio", "class": "gold"},
+    ]});
+    cluster.create(PODS, bound).await;
+    let path = format!("{PODS}/p/resize");
+    let mut pod = cluster.get(&format!("{PODS}/p")).await;
+    let requests = pod["spec"]["containers"][0]["resources"]["qosResources"].clone();
+    // Both at once: the immutable one refuses the other, too.
+    for request in pod["spec"]["containers"][0]["resources"]["qosResources"].as_array_mut().unwrap()
+    {
+        request["class"] = json!("silver");
+    }
+    let (code, answer) = cluster.send(Method::PUT, &path, pod.clone()).await;
+    assert_eq!(code, 422, "{answer}");
+    let stored = cluster.get(&format!("{PODS}/p")).await;
+    assert_eq!(stored["spec"]["containers"][0]["resources"]["qosResources"], requests);
+    pod["spec"]["containers"][0]["resources"]["qosResources"][1]["class"] = json!("gold");
+    let (code, answer) = cluster.send(Method::PUT, &path, pod).await;
+    assert_eq!(code, 200, "{answer}");
+    let changed = &answer["spec"]["containers"][0]["resources"]["qosResources"];
+    assert_eq!((&changed[0]["class"], &changed[1]["class"]), (&json!("silver"), &json!("gold")));
 }

@@ -54,8 +54,7 @@ async fn a_quota_lets_in_exactly_as_many_as_it_says() {
         "spec": {"hard": {"pods": ALLOWED.to_string()}},
     });
     cluster.create(path, quota).await;
-    let status =
-        json!({"status": {"hard": {"pods": ALLOWED.to_string()}, "used": {"pods": "0"}}});
+    let status = json!({"status": {"hard": {"pods": ALLOWED.to_string()}, "used": {"pods": "0"}}});
     let (code, answer) = cluster.send(Method::PATCH, &format!("{path}/q/status"), status).await;
     assert_eq!(code, 200, "{answer}");
     let mut writers = Vec::new();

@@ -161,7 +161,8 @@ async fn deep_and_malformed_bodies_and_odd_paths_are_clear_errors() {
     }
     let mut object = pod("p");
     object["metadata"]["annotations"] = deep;
-    let (code, answer) = cluster.send(Method::POST, "/api/v1/namespaces/default/pods", object).await;
+    let (code, answer) =
+        cluster.send(Method::POST, "/api/v1/namespaces/default/pods", object).await;
     assert_eq!(code, 400, "{answer}");
 }
 

@@ -1,8 +1,8 @@
 //! The `berth` command: configuration and wiring. It decides nothing; `placement` does.
 
 pub mod cli;
-pub mod load;
 pub mod conformance;
+pub mod load;
 pub mod machine_source;
 pub mod server;
 pub mod terminal;

@@ -126,7 +126,8 @@ async fn gets(target: &Target, load: &Load, space: &str) -> Result<()> {
             let mut index = number * 7919;
             while Instant::now() < until {
                 index = (index + 104_729) % pods;
-                let path = format!("/api/v1/namespaces/{space}-{}/pods/p{index}", index % NAMESPACES);
+                let path =
+                    format!("/api/v1/namespaces/{space}-{}/pods/p{index}", index % NAMESPACES);
                 client.send("GET", &path, String::new()).await?.expect(StatusCode::OK)?;
                 count.fetch_add(1, Ordering::Relaxed);
             }
