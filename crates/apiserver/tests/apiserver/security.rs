@@ -20,7 +20,7 @@ use crate::{Cluster, pod, send_as};
 
 /// A server on a socket.
 struct Served {
-    cluster: Cluster,
+    _cluster: Cluster,
     authority: Pair,
     address: SocketAddr,
     _stop: watch::Sender<bool>,
@@ -42,7 +42,7 @@ impl Served {
         let address = listener.address().unwrap();
         let (stop, stopping) = watch::channel(false);
         tokio::spawn(listener.serve(cluster.api.clone(), stopping));
-        Served { cluster, authority, address, _stop: stop }
+        Served { _cluster: cluster, authority, address, _stop: stop }
     }
 
     /// Sends bytes over TLS and gives everything that comes back.
