@@ -11,9 +11,9 @@
 //! | durable commits, 128 callers | 39,000 /s | 17,000 to 38,000 /s |
 //! | CPU for a commit, callers included, 32 callers | 19 us | 32 us |
 //! | slowest commit while compacting | – | 17 ms |
-//! | gets, one thread | 238,000 /s | 186,000 /s |
-//! | list of all | 123 ms | 146 ms |
-//! | events to 200 watchers | 1,560,000 /s | 740,000 /s |
+//! | gets, one thread | 228,000 /s | 186,000 /s |
+//! | list of all | 151 ms | 191 ms |
+//! | events to 200 watchers | 1,480,000 /s | 740,000 /s |
 //! | CPU for one of these | 0.3 us | 0.36 us |
 //! | open | 110 ms | 240 ms |
 //! | resident, 3 MB of it the empty process and 4 MB recent events | 18 MB | 19 MB |

@@ -16,6 +16,23 @@
 //! before it is on the disk, and after `commit` has resolved everybody does. `docs/adr/0006-store.md` has
 //! the reasons, `format` the bytes.
 //!
+//! ```
+//! use store::{Options, Outcome, Store, Transaction};
+//!
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path();
+//! let store = Store::open(path, Options::default())?;
+//! let made = Transaction::new().expect_absent("/pods/a").put("/pods/a", "pending");
+//! let Outcome::Committed { revision } = store.commit(made).wait()? else { panic!("is there") };
+//!
+//! let mut watch = store.watch("/pods/", revision)?;
+//! let changed = Transaction::new().expect_modified_at("/pods/a", revision).put("/pods/a", "running");
+//! store.commit(changed).wait()?;
+//! assert_eq!(watch.wait()?[0].previous().unwrap().value, "pending");
+//! assert_eq!(store.get("/pods/a")?.unwrap().value, "running");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Not here: what a value means, who may read it, and when to compact.
 
 mod backup;
