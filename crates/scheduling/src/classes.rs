@@ -165,17 +165,20 @@ fn worst_moment(
     starting.max(running + sidecars)
 }
 
-/// How many use each class of a node.
+/// How many use each class of a node that not any number may use.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct ClassUse(SmallVec<[(Class, u64); 2]>);
+pub(crate) struct ClassUse(SmallVec<[(Class, u64); 3]>);
 
 impl ClassUse {
     pub(crate) fn of(&self, class: Class) -> u64 {
         self.0.iter().find(|(c, _)| *c == class).map_or(0, |(_, used)| *used)
     }
 
-    pub(crate) fn add(&mut self, needs: &Needs) {
+    pub(crate) fn add(&mut self, needs: &Needs, offered: &NodeClasses) {
         for (class, count) in needs {
+            if offered.capacity(*class).unwrap_or(0) == 0 {
+                continue;
+            }
             match self.0.iter_mut().find(|(c, _)| c == class) {
                 Some((_, used)) => *used += u64::from(*count),
                 None => self.0.push((*class, u64::from(*count))),

@@ -12,6 +12,7 @@ use objects::selector::LabelSelector;
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::classes::NodeClasses;
 use crate::labels::Selector;
 use crate::node::{NodeState, NodeView, Occupancy};
 use crate::object::{NodeObject, OtherObject, PodObject};
@@ -85,14 +86,19 @@ pub(crate) struct Known {
 pub struct Cluster {
     pub(crate) symbols: Symbols,
     pub(crate) known: Known,
-    nodes: Vec<Option<NodeState>>,
+    /// Boxed, so that going through all of them does not touch each.
+    nodes: Vec<Option<Box<NodeState>>>,
     slots: HashMap<Symbol, u32>,
     free_slots: Vec<u32>,
     /// Slots in the order in which nodes came.
     pub(crate) order: Vec<u32>,
     /// By slot: when anything about the node last changed.
     pub(crate) changed: Vec<u64>,
+    /// By slot: whether pods wait for the node.
+    pub(crate) awaited: Vec<bool>,
     clock: u64,
+    /// What nodes offer of QoS classes, each different offer once.
+    offers: Vec<Arc<NodeClasses>>,
     /// Changes with the nodes' objects, not with their pods.
     pub(crate) nodes_epoch: u64,
     pods: Vec<Option<PodEntry>>,
@@ -132,6 +138,8 @@ impl Cluster {
             free_slots: Vec::new(),
             order: Vec::new(),
             changed: Vec::new(),
+            awaited: Vec::new(),
+            offers: Vec::new(),
             clock: 0,
             nodes_epoch: 0,
             pods: Vec::new(),
@@ -203,7 +211,7 @@ impl Cluster {
     }
 
     pub(crate) fn node(&self, slot: u32) -> Option<&NodeState> {
-        self.nodes.get(slot as usize)?.as_ref()
+        self.nodes.get(slot as usize)?.as_deref()
     }
 
     pub(crate) fn slot_count(&self) -> usize {
@@ -258,7 +266,12 @@ impl Cluster {
         if node.metadata.name.is_empty() {
             return Err(ObjectError::Nameless { kind: "Node" });
         }
-        let view = NodeView::new(node, &mut self.symbols);
+        let mut view = NodeView::new(node, &mut self.symbols);
+        // Nodes are alike in what they offer; one copy stays at hand while all are looked at.
+        match self.offers.iter().find(|offer| **offer == view.classes) {
+            Some(offer) => view.classes = offer.clone(),
+            None => self.offers.push(view.classes.clone()),
+        }
         let Some(slot) = self.slot_of(view.name) else {
             self.add_node(view);
             return Ok(());
@@ -285,13 +298,13 @@ impl Cluster {
     fn add_node(&mut self, view: NodeView) {
         let name = view.name;
         self.count_images(&view, true);
-        let state = NodeState {
+        let state = Box::new(NodeState {
             view,
             occupancy: Occupancy::default(),
             pods: Vec::new(),
             nominated: Vec::new(),
             machine: None,
-        };
+        });
         let slot = match self.free_slots.pop() {
             Some(slot) => {
                 self.nodes[slot as usize] = Some(state);
@@ -300,6 +313,7 @@ impl Cluster {
             None => {
                 self.nodes.push(Some(state));
                 self.changed.push(0);
+                self.awaited.push(false);
                 u32::try_from(self.nodes.len() - 1).unwrap_or(u32::MAX)
             }
         };
@@ -317,6 +331,7 @@ impl Cluster {
             .filter(|(_, pod)| pod.as_ref().is_some_and(|p| p.nominated == Some(name)))
             .map(|(id, _)| id)
             .collect();
+        self.awaited[slot as usize] = !waiting.is_empty();
         if let Some(Some(state)) = self.nodes.get_mut(slot as usize) {
             state.nominated = waiting;
         }
@@ -544,6 +559,7 @@ impl Cluster {
             if come {
                 state.nominated.push(id);
             }
+            self.awaited[slot as usize] = !state.nominated.is_empty();
         }
         self.touch(slot);
     }

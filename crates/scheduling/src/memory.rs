@@ -85,14 +85,12 @@ impl ShapeMemory {
         let number =
             if said.as_of == changed { said.rejection } else { self.ask(trial, slot, changed) };
         let node = cluster.node(slot)?;
-        if !node.nominated.is_empty() && !trial.nominated(node).is_empty() {
+        let awaited = cluster.awaited.get(slot as usize).is_some_and(|a| *a);
+        if awaited && !trial.nominated(node).is_empty() {
             return trial.judge(slot, node).map(Cow::Owned);
         }
         if number > 0 {
             return self.rejections.get(usize::from(number) - 1).map(Cow::Borrowed);
-        }
-        if trial.is_local() {
-            return None;
         }
         trial.wide(&Place::new(slot, node)).map(Cow::Owned)
     }

@@ -29,7 +29,7 @@ pub(crate) struct NodeView {
     /// By name: size.
     pub(crate) images: Box<[(Symbol, i64)]>,
     pub(crate) features: Box<[Arc<str>]>,
-    pub(crate) classes: NodeClasses,
+    pub(crate) classes: Arc<NodeClasses>,
 }
 
 impl NodeView {
@@ -48,7 +48,7 @@ impl NodeView {
             most_pods: node.status.allocatable.get("pods").map_or(0, objects::Quantity::value),
             images: images.map(|(name, size)| (symbols.intern(name), size)).collect(),
             features: node.status.declared_features.iter().map(|f| f.as_str().into()).collect(),
-            classes: NodeClasses::new(&node.status.qos_resources, symbols),
+            classes: Arc::new(NodeClasses::new(&node.status.qos_resources, symbols)),
         }
     }
 }
@@ -74,7 +74,7 @@ impl Occupancy {
         self.pods += 1;
         self.ports.extend_from_slice(&shape.ports);
         if !shape.classes.is_empty() {
-            self.classes.add(&shape.classes.on(&node.classes));
+            self.classes.add(&shape.classes.on(&node.classes), &node.classes);
         }
     }
 

@@ -258,7 +258,8 @@ impl Scheduler {
             fitting if !profile.scores() => report.chosen(fitting[0], &fitting[..1], 1, false),
             fitting => {
                 let local: Vec<_> = fitting.iter().map(|slot| view.scores(*slot)).collect();
-                let sheet = Sheet::new(shape, cluster, profile, tables, fitting, &local);
+                let mut sheet = Sheet::new(explain);
+                sheet.fill(shape, cluster, profile, tables, fitting, &local);
                 let highest = sheet.totals.iter().max().copied().unwrap_or(0);
                 let of_highest = fitting.iter().zip(&sheet.totals).filter(|(_, t)| **t == highest);
                 let best: Vec<u32> = of_highest.map(|(slot, _)| *slot).collect();
@@ -284,14 +285,11 @@ fn blank(pod: &str, outcome: Outcome) -> Explanation {
 
 /// One of equally good nodes. There is at least one.
 fn pick(cluster: &Cluster, best: &[u32], tie: Tie) -> u32 {
-    let first = best.iter().copied().min_by_key(|slot| cluster.node_name(*slot)).unwrap_or(0);
-    match tie {
-        Tie::FirstByName => first,
-        Tie::Seed(seed) => {
-            let at = scattered(seed) % (best.len() as u64).max(1);
-            best.get(at as usize).copied().unwrap_or(first)
-        }
-    }
+    let chosen = match tie {
+        Tie::FirstByName => best.iter().min_by_key(|slot| cluster.node_name(**slot)),
+        Tie::Seed(seed) => best.get((scattered(seed) % (best.len() as u64).max(1)) as usize),
+    };
+    chosen.copied().unwrap_or(0)
 }
 
 /// Numbers that follow each other are sent far apart (the finaliser of splitmix64).

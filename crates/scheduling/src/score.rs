@@ -219,70 +219,88 @@ pub(crate) struct Column {
 /// The scores of the nodes that fit, in their order.
 #[derive(Debug)]
 pub(crate) struct Sheet {
+    /// Whether columns are kept and not only totals.
+    keep: bool,
     pub(crate) columns: Vec<Column>,
     pub(crate) totals: Vec<i64>,
 }
 
 impl Sheet {
-    /// Scores the nodes that fit. `local` has the scores of each.
-    pub(crate) fn new(
+    pub(crate) fn new(keep: bool) -> Sheet {
+        Sheet { keep, columns: Vec::new(), totals: Vec::new() }
+    }
+
+    /// Adds a plugin's scores, for each node raw and from 0 to 100.
+    fn add(
+        &mut self,
+        plugin: Plugin,
+        weight: i64,
+        scores: impl Iterator<Item = (i64, i64)> + Clone,
+    ) {
+        for (total, (_, normalised)) in self.totals.iter_mut().zip(scores.clone()) {
+            *total += weight * normalised;
+        }
+        if self.keep {
+            let (raw, normalised) = scores.unzip();
+            self.columns.push(Column { plugin, weight, raw, normalised });
+        }
+    }
+
+    /// Scores the nodes that fit. `local` has what each of them and its own pods say.
+    pub(crate) fn fill(
+        &mut self,
         shape: &PodShape,
         cluster: &Cluster,
         profile: &Profile,
         tables: &mut Tables,
         fitting: &[u32],
         local: &[LocalScores],
-    ) -> Sheet {
-        let mut columns = Vec::new();
-        let mut totals = vec![0_i64; fitting.len()];
-        let mut add = |plugin, weight, raw: Vec<i64>, normalised: Vec<i64>| {
-            for (total, score) in totals.iter_mut().zip(&normalised) {
-                *total += weight * score;
-            }
-            columns.push(Column { plugin, weight, raw, normalised });
-        };
-        let raw = |of: fn(&LocalScores) -> i32| -> Vec<i64> {
-            local.iter().map(|scores| i64::from(of(scores))).collect()
-        };
+    ) {
+        self.totals = vec![0; fitting.len()];
         if let Some(weight) = profile.weight(Plugin::TaintToleration) {
-            let raw = raw(|s| s.taints);
-            let most = raw.iter().max().copied().unwrap_or(0);
-            let one = |raw: &i64| if most == 0 { HIGHEST } else { HIGHEST - raw * HIGHEST / most };
-            let normalised = raw.iter().map(one).collect();
-            add(Plugin::TaintToleration, weight, raw, normalised);
+            let raw = local.iter().map(|s| i64::from(s.taints));
+            let most = raw.clone().max().unwrap_or(0);
+            let one = |raw| (raw, if most == 0 { HIGHEST } else { HIGHEST - raw * HIGHEST / most });
+            self.add(Plugin::TaintToleration, weight, raw.map(one));
         }
         let prefers = !(shape.node_preferred.is_empty() && profile.added_preferred.is_empty());
         if let (true, Some(weight)) = (prefers, profile.weight(Plugin::NodeAffinity)) {
-            let raw = raw(|s| s.affinity);
-            let most = raw.iter().max().copied().unwrap_or(0);
-            let one = |raw: &i64| if most == 0 { *raw } else { raw * HIGHEST / most };
-            let normalised = raw.iter().map(one).collect();
-            add(Plugin::NodeAffinity, weight, raw, normalised);
+            let raw = local.iter().map(|s| i64::from(s.affinity));
+            let most = raw.clone().max().unwrap_or(0);
+            let one = |raw| (raw, if most == 0 { raw } else { raw * HIGHEST / most });
+            self.add(Plugin::NodeAffinity, weight, raw.map(one));
         }
         if let Some(weight) = profile.weight(Plugin::PodTopologySpread)
             && let Some(raw) = spread::soft_scores(shape, cluster, profile, tables, fitting)
         {
             let normalised = spread::normalise(&raw);
-            let raw = raw.iter().map(|r| r.unwrap_or(0)).collect();
-            add(Plugin::PodTopologySpread, weight, raw, normalised);
+            let raw = raw.iter().map(|raw| raw.unwrap_or(0));
+            self.add(Plugin::PodTopologySpread, weight, raw.zip(normalised.iter().copied()));
         }
         if let Some(weight) = profile.weight(Plugin::InterPodAffinity)
             && let Some(raw) = neighbours::scores(shape, cluster, profile, tables, fitting)
         {
             let normalised = neighbours::normalise(&raw);
-            add(Plugin::InterPodAffinity, weight, raw, normalised);
+            let scores = raw.iter().copied().zip(normalised.iter().copied());
+            self.add(Plugin::InterPodAffinity, weight, scores);
         }
-        let mut plain = |plugin, wanted: bool, of: fn(&LocalScores) -> i32| {
-            if let (true, Some(weight)) = (wanted, profile.weight(plugin)) {
-                let raw = raw(of);
-                add(plugin, weight, raw.clone(), raw);
-            }
+        let plain = |of: fn(&LocalScores) -> i32| {
+            local.iter().map(move |s| (i64::from(of(s)), i64::from(of(s))))
         };
-        plain(Plugin::NodeResourcesFit, true, |s| s.fit);
-        let balance = disturbs_balance(shape, profile);
-        plain(Plugin::NodeResourcesBalancedAllocation, balance, |s| s.balanced);
-        plain(Plugin::ImageLocality, true, |s| s.images);
-        plain(Plugin::QosResources, !shape.classes.is_empty(), |s| s.classes);
-        Sheet { columns, totals }
+        if let Some(weight) = profile.weight(Plugin::NodeResourcesFit) {
+            self.add(Plugin::NodeResourcesFit, weight, plain(|s| s.fit));
+        }
+        let balance = profile.weight(Plugin::NodeResourcesBalancedAllocation);
+        if let (true, Some(weight)) = (disturbs_balance(shape, profile), balance) {
+            let plugin = Plugin::NodeResourcesBalancedAllocation;
+            self.add(plugin, weight, plain(|s| s.balanced));
+        }
+        if let Some(weight) = profile.weight(Plugin::ImageLocality) {
+            self.add(Plugin::ImageLocality, weight, plain(|s| s.images));
+        }
+        let classes = profile.weight(Plugin::QosResources);
+        if let (false, Some(weight)) = (shape.classes.is_empty(), classes) {
+            self.add(Plugin::QosResources, weight, plain(|s| s.classes));
+        }
     }
 }

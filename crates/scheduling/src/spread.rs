@@ -56,6 +56,13 @@ fn counts_node(
             && taints::untolerated(&node.taints, &shape.tolerations, profile.compare_taints))
 }
 
+/// Whether a constraint counts the pods of every node that has its label: most do, and no node needs to
+/// be looked at then.
+fn counts_every_node(constraint: &Spread, shape: &PodShape) -> bool {
+    let anywhere = shape.node_selector.is_empty() && shape.node_required.is_none();
+    (anywhere || !constraint.honor_affinity) && !constraint.honor_taints
+}
+
 /// Whether pods that are there count for a constraint. With a selector of everything upstream counts
 /// none of them.
 fn selects(constraint: &Spread, other: &PodShape, cluster: &Cluster) -> bool {
@@ -101,10 +108,12 @@ impl Spreading {
         let hard = constraints.iter().zip(&domains).map(|(constraint, own)| {
             let mut eligible = vec![false; cluster.slot_count()];
             let mut present = vec![false; own.count];
+            let every = counts_every_node(constraint, shape);
             for slot in &cluster.order {
                 let Some(node) = cluster.node(*slot) else { continue };
                 let labelled = domains.iter().all(|d| d.of(*slot).is_some());
-                if labelled && counts_node(constraint, shape, &node.view, cluster, profile) {
+                let counts = || counts_node(constraint, shape, &node.view, cluster, profile);
+                if labelled && (every || counts()) {
                     eligible[*slot as usize] = true;
                     if let Some(domain) = own.of(*slot) {
                         present[domain] = true;
@@ -213,12 +222,12 @@ pub(crate) fn soft_scores(
     let mut raw: Vec<f64> = vec![0.0; fitting.len()];
     for (constraint, own) in constraints.iter().zip(&domains) {
         let by_node = constraint.key == cluster.known.hostname;
-        let eligible = |slot: u32| {
-            labelled(slot)
-                && cluster.node(slot).is_some_and(|node| {
-                    counts_node(constraint, shape, &node.view, cluster, profile)
-                })
+        let every = counts_every_node(constraint, shape);
+        let counts = |slot: u32| {
+            let node = cluster.node(slot);
+            node.is_some_and(|n| counts_node(constraint, shape, &n.view, cluster, profile))
         };
+        let eligible = |slot: u32| labelled(slot) && (every || counts(slot));
         // Domains among the nodes that fit; having no value is one more.
         let mut wanted = vec![false; own.count];
         let mut size = 0_usize;

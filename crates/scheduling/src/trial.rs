@@ -21,7 +21,6 @@ use crate::verdict::{Code, Plugin, Reason, Rejection};
 use crate::volumes::{self, VolumeState};
 
 /// A pod on its way, with what holds for all nodes.
-#[derive(Debug)]
 pub(crate) struct Trial<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) profile: &'a Profile,
@@ -32,16 +31,18 @@ pub(crate) struct Trial<'a> {
     neighbours: Option<Neighbours>,
     volumes: Option<VolumeState>,
     demand: Option<Demand>,
+    /// Filters beyond the local ones that have anything to ask.
+    wide: SmallVec<[Filter; 4]>,
 }
 
-/// A node, or what it would be.
+/// A node, or what it would be. Making one reads nothing of the node.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     slot: u32,
     node: &'a NodeState,
     occupancy: &'a Occupancy,
-    pods: &'a [PodId],
-    machine: Option<&'a Machine>,
+    pods: &'a Vec<PodId>,
+    machine: &'a Option<Machine>,
     delta: Option<&'a Delta>,
 }
 
@@ -52,7 +53,7 @@ impl<'a> Place<'a> {
             node,
             occupancy: &node.occupancy,
             pods: &node.pods,
-            machine: node.machine.as_ref(),
+            machine: &node.machine,
             delta: None,
         }
     }
@@ -130,7 +131,7 @@ impl<'a> WhatIf<'a> {
             node: self.node,
             occupancy: &self.occupancy,
             pods: &self.pods,
-            machine: self.machine.as_ref(),
+            machine: &self.machine,
             delta: Some(&self.delta),
         }
     }
@@ -180,6 +181,7 @@ impl<'a> Trial<'a> {
             neighbours: None,
             volumes: None,
             demand: shape.machine.as_ref().map(|demand| demand.of(entry.machine_uid())),
+            wide: SmallVec::new(),
         };
         if profile.filters_by(Plugin::NodeAffinity)
             && trial.pinned().is_some_and(|names| names.is_empty())
@@ -200,6 +202,8 @@ impl<'a> Trial<'a> {
         if profile.filters_by(Plugin::InterPodAffinity) {
             trial.neighbours = Neighbours::new(shape, cluster, tables);
         }
+        let wide = WIDE.iter().filter(|(plugin, _)| trial.asks(*plugin));
+        trial.wide = wide.map(|(_, filter)| *filter).collect();
         Ok(trial)
     }
 
@@ -217,29 +221,31 @@ impl<'a> Trial<'a> {
         Some(names)
     }
 
-    /// Whether anything is asked beyond the node and its own pods.
-    pub(crate) fn is_local(&self) -> bool {
-        self.spreading.is_none()
-            && self.neighbours.is_none()
-            && self.volumes.is_none()
-            && self.demand.is_none()
-            && self.shape.volumes.disks.is_empty()
-            && self.shape.features.is_empty()
-    }
-
-    fn run(&self, filters: &[(Plugin, Filter)], place: &Place<'_>) -> Option<Rejection> {
-        let wanted = filters.iter().filter(|(plugin, _)| self.profile.filters_by(*plugin));
-        wanted.into_iter().find_map(|(_, filter)| filter(self, place))
+    /// Whether a plugin beyond the local ones has anything to ask.
+    fn asks(&self, plugin: Plugin) -> bool {
+        self.profile.filters_by(plugin)
+            && match plugin {
+                Plugin::VolumeRestrictions => {
+                    self.volumes.is_some() || !self.shape.volumes.disks.is_empty()
+                }
+                Plugin::VolumeBinding | Plugin::VolumeZone => self.volumes.is_some(),
+                Plugin::PodTopologySpread => self.spreading.is_some(),
+                Plugin::InterPodAffinity => self.neighbours.is_some(),
+                Plugin::NodeDeclaredFeatures => !self.shape.features.is_empty(),
+                Plugin::MachinePlacement => self.demand.is_some(),
+                _ => true,
+            }
     }
 
     /// What the node and its own pods say.
     pub(crate) fn local(&self, place: &Place<'_>) -> Option<Rejection> {
-        self.run(LOCAL, place)
+        let wanted = LOCAL.iter().filter(|(plugin, _)| self.profile.filters_by(*plugin));
+        wanted.into_iter().find_map(|(_, filter)| filter(self, place))
     }
 
     /// What everything else says.
     pub(crate) fn wide(&self, place: &Place<'_>) -> Option<Rejection> {
-        self.run(WIDE, place)
+        self.wide.iter().find_map(|filter| filter(self, place))
     }
 
     fn filter(&self, place: &Place<'_>) -> Option<Rejection> {
@@ -453,7 +459,7 @@ fn declared_features(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> 
 }
 
 fn machine_placement(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
-    let (refusal, could) = place.machine?.try_place(trial.demand.as_ref()?).err()?;
+    let (refusal, could) = place.machine.as_ref()?.try_place(trial.demand.as_ref()?).err()?;
     let code = if could { Code::Unschedulable } else { NEVER };
     let reason = Reason::Refused(refusal.to_string().into());
     Some(Rejection::new(Plugin::MachinePlacement, code, reason))
