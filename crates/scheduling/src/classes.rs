@@ -129,8 +129,12 @@ impl ClassDemand {
     pub(crate) fn on(&self, node: &NodeClasses) -> Needs {
         let mut needs = Needs::new();
         for (class, containers) in &self.pod {
-            let count = if node.container.has(class.resource) { *containers } else { 1 };
-            needs.push((*class, count));
+            match (node.container.has(class.resource), containers) {
+                // Every container has a class of its own, and the default is nobody's.
+                (true, 0) => {}
+                (true, containers) => needs.push((*class, *containers)),
+                (false, _) => needs.push((*class, 1)),
+            }
         }
         for (class, count) in &self.containers {
             // Where the pod's default is the same class, its count has these containers in it.

@@ -17,6 +17,7 @@ mod object;
 mod placing;
 mod preempt;
 mod profile;
+pub mod queue;
 pub mod scenario;
 mod scheduler;
 mod score;
@@ -36,6 +37,7 @@ pub use cluster::{Cluster, ObjectError};
 pub use object::{NodeObject, OtherObject, PodObject};
 pub use placing::MachineView;
 pub use profile::{ProfileError, Search, Settings};
+pub use queue::Queue;
 pub use scheduler::{
     Attempt, AttemptError, Candidate, Choice, Explanation, Failure, GATED_MESSAGE, NodeScores,
     Nomination, Outcome, Preemption, Scheduler, Tie,

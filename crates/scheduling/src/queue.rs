@@ -1,0 +1,357 @@
+//! Which pod is next: the scheduling queue as a state machine.
+//!
+//! Main type: [`Queue`]. Time is an argument, in milliseconds of any clock that does not go back.
+//!
+//! ```text
+//!            add                     pop
+//!   ─────────────────▶ active ────────────────▶ in an attempt ──▶ done
+//!      │                 ▲  ▲                        │
+//!      │ gates           │  └──── backing off ◀──┐   │ failed
+//!      ▼                 │        1 s, 2 s … 10 s│   ▼
+//!    gated ── ungate ────┘                       └ unschedulable
+//!                         an event that could help, or five minutes
+//! ```
+//!
+//! An event that comes while a pod is in an attempt is not lost: if it could have helped, the pod goes
+//! on to back off instead of being laid aside. The queue knows keys, priorities and who said no, and
+//! nothing else of pods.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::time::Milliseconds;
+use crate::verdict::Plugin;
+
+/// How long pods wait. Upstream's figures by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    pub first_backoff: Milliseconds,
+    pub longest_backoff: Milliseconds,
+    /// After this time a pod is tried again although nothing has happened.
+    pub unschedulable: Milliseconds,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience { first_backoff: 1_000, longest_backoff: 10_000, unschedulable: 300_000 }
+    }
+}
+
+/// Something that happened in the cluster, as coarse as is worth telling apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Event {
+    NodeAdded,
+    /// Allocatable resources or QoS classes of a node changed.
+    NodeResources,
+    NodeLabels,
+    NodeTaints,
+    /// Anything else of a node that a plugin may look at, such as its features or images.
+    NodeOther,
+    NodeRemoved,
+    /// A pod was given a node, or started to count on one.
+    PodAdded,
+    /// A pod that has a node asks for less, or has other labels.
+    PodChanged,
+    /// A pod that had a node is gone.
+    PodRemoved,
+    /// A volume, claim or storage class came or changed.
+    Volumes,
+    /// A namespace's labels, a service or a controller changed: who belongs together.
+    Grouping,
+    /// What is known of a node's machine changed.
+    Machine,
+}
+
+/// Whether an event could change the mind of a plugin that said no.
+#[must_use]
+pub fn could_help(plugin: Plugin, event: Event) -> bool {
+    use Event::{
+        Grouping, Machine, NodeAdded, NodeLabels, NodeOther, NodeRemoved, NodeResources,
+        NodeTaints, PodAdded, PodChanged, PodRemoved, Volumes,
+    };
+    match plugin {
+        Plugin::NodeName | Plugin::NodeAffinity => matches!(event, NodeAdded | NodeLabels),
+        Plugin::NodeUnschedulable | Plugin::TaintToleration => {
+            matches!(event, NodeAdded | NodeTaints)
+        }
+        Plugin::NodePorts => matches!(event, NodeAdded | PodRemoved),
+        Plugin::NodeResourcesFit | Plugin::QosResources => {
+            matches!(event, NodeAdded | NodeResources | PodRemoved | PodChanged)
+        }
+        Plugin::VolumeRestrictions => matches!(event, NodeAdded | PodRemoved | Volumes),
+        Plugin::NodeVolumeLimits => matches!(event, NodeAdded | NodeOther | PodRemoved | Volumes),
+        Plugin::VolumeBinding => {
+            matches!(event, NodeAdded | NodeLabels | NodeTaints | Volumes)
+        }
+        Plugin::VolumeZone => matches!(event, NodeAdded | NodeLabels | Volumes),
+        // A node less is a domain less to be even with.
+        Plugin::PodTopologySpread => matches!(
+            event,
+            NodeAdded
+                | NodeRemoved
+                | NodeLabels
+                | NodeTaints
+                | PodAdded
+                | PodChanged
+                | PodRemoved
+                | Grouping
+        ),
+        Plugin::InterPodAffinity => {
+            matches!(event, NodeAdded | NodeLabels | PodAdded | PodChanged | PodRemoved | Grouping)
+        }
+        Plugin::NodeDeclaredFeatures => matches!(event, NodeAdded | NodeOther),
+        Plugin::MachinePlacement => {
+            matches!(event, NodeAdded | NodeResources | PodRemoved | PodChanged | Machine)
+        }
+        // Nothing is known about when these change their mind.
+        Plugin::SchedulingGates
+        | Plugin::DynamicResources
+        | Plugin::DefaultPreemption
+        | Plugin::NodeResourcesBalancedAllocation
+        | Plugin::ImageLocality => true,
+    }
+}
+
+/// The order in which pods are tried: the most important first, then who came first.
+type Turn = (std::cmp::Reverse<i32>, u64);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    Active,
+    BackingOff {
+        until: Milliseconds,
+    },
+    Unschedulable {
+        since: Milliseconds,
+    },
+    Gated,
+    /// In an attempt; whether something happened meanwhile is known by the number of events then.
+    InFlight {
+        events: u64,
+    },
+}
+
+#[derive(Debug, Clone)]
+struct Waiting {
+    turn: Turn,
+    attempts: u32,
+    /// Who said no at the last attempt; nobody if there was none, or no node at all.
+    rejected_by: Vec<Plugin>,
+    failed_at: Milliseconds,
+    state: State,
+}
+
+/// Pods that wait for a node.
+#[derive(Debug, Default)]
+pub struct Queue {
+    patience: Patience,
+    pods: HashMap<Arc<str>, Waiting>,
+    active: BTreeMap<Turn, Arc<str>>,
+    backing_off: BTreeSet<(Milliseconds, Arc<str>)>,
+    unschedulable: BTreeSet<(Milliseconds, Arc<str>)>,
+    arrivals: u64,
+    events: u64,
+    /// The last events, as far back as the oldest attempt under way.
+    recent: Vec<(u64, Event)>,
+}
+
+/// How many pods are in which state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueLengths {
+    pub active: usize,
+    pub backing_off: usize,
+    pub unschedulable: usize,
+    pub gated: usize,
+    pub in_flight: usize,
+}
+
+impl Queue {
+    #[must_use]
+    pub fn new(patience: Patience) -> Queue {
+        Queue { patience, ..Queue::default() }
+    }
+
+    /// A pod has come, or its priority or gates have changed. One that waits keeps its place in time.
+    pub fn add(&mut self, pod: &str, priority: i32, gated: bool) {
+        let order = match self.pods.get(pod) {
+            Some(waiting) => waiting.turn.1,
+            None => {
+                self.arrivals += 1;
+                self.arrivals
+            }
+        };
+        let turn = (std::cmp::Reverse(priority), order);
+        let state = match self.pods.get(pod).map(|w| &w.state) {
+            _ if gated => State::Gated,
+            None | Some(State::Gated) => State::Active,
+            Some(state) => state.clone(),
+        };
+        let (attempts, rejected_by, failed_at) = match self.leave(pod) {
+            Some(old) => (old.attempts, old.rejected_by, old.failed_at),
+            None => (0, Vec::new(), 0),
+        };
+        self.enter(pod.into(), Waiting { turn, attempts, rejected_by, failed_at, state });
+    }
+
+    /// A pod is gone, or has a node.
+    pub fn remove(&mut self, pod: &str) {
+        self.leave(pod);
+        self.forget_events();
+    }
+
+    /// The next pod to be tried.
+    pub fn pop(&mut self, now: Milliseconds) -> Option<Arc<str>> {
+        self.advance(now);
+        let (_, pod) = self.active.pop_first()?;
+        if let Some(waiting) = self.pods.get_mut(&pod) {
+            waiting.attempts += 1;
+            waiting.state = State::InFlight { events: self.events };
+        }
+        Some(pod)
+    }
+
+    /// An attempt failed. Without anyone who said no (there was no node, or an error) the pod just backs
+    /// off.
+    pub fn failed(&mut self, pod: &str, rejected_by: &[Plugin], now: Milliseconds) {
+        let Some(mut waiting) = self.leave(pod) else { return };
+        let since = match waiting.state {
+            State::InFlight { events } => events,
+            _ => self.events,
+        };
+        waiting.rejected_by = rejected_by.to_vec();
+        waiting.failed_at = now;
+        let missed = self.recent.iter().filter(|(number, _)| *number > since);
+        let helped =
+            missed.into_iter().any(|(_, event)| rejected_by.iter().any(|p| could_help(*p, *event)));
+        waiting.state = if helped || rejected_by.is_empty() {
+            self.after_failure(&waiting)
+        } else {
+            State::Unschedulable { since: now }
+        };
+        self.enter(pod.into(), waiting);
+        self.forget_events();
+    }
+
+    /// Something happened: pods that it could help are tried again, after their time of backing off.
+    pub fn happened(&mut self, event: Event, now: Milliseconds) {
+        self.events += 1;
+        if self.pods.values().any(|w| matches!(w.state, State::InFlight { .. })) {
+            self.recent.push((self.events, event));
+        }
+        let helped = |queue: &Queue, pod: &Arc<str>| {
+            let rejected_by = queue.pods.get(pod).map(|w| w.rejected_by.as_slice());
+            rejected_by.is_some_and(|by| by.iter().any(|plugin| could_help(*plugin, event)))
+        };
+        let pods: Vec<Arc<str>> = self.unschedulable.iter().map(|(_, pod)| pod.clone()).collect();
+        for pod in pods {
+            if helped(self, &pod) {
+                self.retry(&pod);
+            }
+        }
+        self.advance(now);
+    }
+
+    /// When something will become due without anything happening.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Milliseconds> {
+        let flush =
+            self.unschedulable.first().map(|(since, _)| since + self.patience.unschedulable);
+        let backoff = self.backing_off.first().map(|(until, _)| *until);
+        backoff.into_iter().chain(flush).min()
+    }
+
+    #[must_use]
+    pub fn lengths(&self) -> QueueLengths {
+        let mut lengths = QueueLengths::default();
+        for waiting in self.pods.values() {
+            match waiting.state {
+                State::Active => lengths.active += 1,
+                State::BackingOff { .. } => lengths.backing_off += 1,
+                State::Unschedulable { .. } => lengths.unschedulable += 1,
+                State::Gated => lengths.gated += 1,
+                State::InFlight { .. } => lengths.in_flight += 1,
+            }
+        }
+        lengths
+    }
+
+    /// Lets time pass: pods that have backed off long enough become active, and pods that have been laid
+    /// aside for too long are tried again.
+    fn advance(&mut self, now: Milliseconds) {
+        while let Some((since, pod)) = self.unschedulable.first().cloned() {
+            if since + self.patience.unschedulable > now {
+                break;
+            }
+            self.retry(&pod);
+        }
+        while let Some((until, pod)) = self.backing_off.first().cloned() {
+            if until > now {
+                break;
+            }
+            self.change(&pod, |_, _| State::Active);
+        }
+    }
+
+    fn retry(&mut self, pod: &str) {
+        self.change(pod, |queue, waiting| queue.after_failure(waiting));
+    }
+
+    fn after_failure(&self, waiting: &Waiting) -> State {
+        let doublings = waiting.attempts.saturating_sub(1).min(30);
+        let wait = self.patience.first_backoff.saturating_mul(1 << doublings);
+        let wait = wait.min(self.patience.longest_backoff);
+        State::BackingOff { until: waiting.failed_at.saturating_add(wait) }
+    }
+
+    fn change(&mut self, pod: &str, to: impl Fn(&Queue, &Waiting) -> State) {
+        if let Some(mut waiting) = self.leave(pod) {
+            waiting.state = to(self, &waiting);
+            self.enter(pod.into(), waiting);
+        }
+    }
+
+    fn enter(&mut self, pod: Arc<str>, waiting: Waiting) {
+        match waiting.state {
+            State::Active => {
+                self.active.insert(waiting.turn, pod.clone());
+            }
+            State::BackingOff { until } => {
+                self.backing_off.insert((until, pod.clone()));
+            }
+            State::Unschedulable { since } => {
+                self.unschedulable.insert((since, pod.clone()));
+            }
+            State::Gated | State::InFlight { .. } => {}
+        }
+        self.pods.insert(pod, waiting);
+    }
+
+    fn leave(&mut self, pod: &str) -> Option<Waiting> {
+        let (key, waiting) = self.pods.remove_entry(pod)?;
+        match waiting.state {
+            State::Active => {
+                self.active.remove(&waiting.turn);
+            }
+            State::BackingOff { until } => {
+                self.backing_off.remove(&(until, key));
+            }
+            State::Unschedulable { since } => {
+                self.unschedulable.remove(&(since, key));
+            }
+            State::Gated | State::InFlight { .. } => {}
+        }
+        Some(waiting)
+    }
+
+    /// Events that no attempt under way has missed are of no account any more.
+    fn forget_events(&mut self) {
+        let oldest = self.pods.values().filter_map(|w| match w.state {
+            State::InFlight { events } => Some(events),
+            _ => None,
+        });
+        match oldest.min() {
+            None => self.recent.clear(),
+            Some(oldest) => self.recent.retain(|(number, _)| *number > oldest),
+        }
+    }
+}
