@@ -2,5 +2,6 @@
 
 pub mod cli;
 pub mod conformance;
+pub mod in_process;
 pub mod machine_source;
 pub mod terminal;

@@ -4,6 +4,8 @@
 
 use std::path::Path;
 
+#[path = "cases/controllers.rs"]
+mod controllers;
 #[path = "cases/plan.rs"]
 mod plan;
 #[path = "cases/state.rs"]

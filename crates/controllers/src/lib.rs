@@ -1,0 +1,30 @@
+//! Loops that speak only the API: scheduler, workloads, garbage collection, node lifecycle and the
+//! rest of what turns stored objects into a working cluster.
+//!
+//! Main function: [`run`]. Each loop observes through informers, plans with a pure function over what
+//! it saw, and acts through [`Client`]; none knows of another, and none knows where the API is.
+
+mod client;
+mod clock;
+mod counters;
+mod informer;
+mod key;
+pub mod kind;
+mod observe;
+mod options;
+mod record;
+mod run;
+mod scheduler;
+mod work;
+mod world;
+
+pub use client::{
+    Body, BoxFuture, Client, DeleteOptions, Error, PatchKind, Propagation, Refused, Request,
+    Response, Scope, Transport, TransportError,
+};
+pub use counters::{Counters, PendingPods, Reading};
+pub use informer::{Cache, Change, Index, Project, Reflector, Until, Update};
+pub use key::Key;
+pub use kind::Kind;
+pub use options::{Loop, Options, Selection, UnknownLoop};
+pub use run::{Handle, StartError, run};
