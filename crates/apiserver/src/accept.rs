@@ -7,7 +7,7 @@ use crate::reply::{JSON, YAML};
 
 /// The form objects are sent in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub(crate) enum Form {
     /// As they are.
     Plain,
     Table,
@@ -17,7 +17,7 @@ pub enum Form {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     pub form: Form,
     pub content_type: &'static str,
     /// Of the group tables and partial objects belong to.
@@ -25,11 +25,11 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    pub const PLAIN: Wanted =
+    pub(crate) const PLAIN: Wanted =
         Wanted { form: Form::Plain, content_type: JSON, version: TableVersion::V1 };
 
     /// The first alternative of the header that we can serve.
-    pub fn of(accept: &str) -> Result<Wanted, Refusal> {
+    pub(crate) fn of(accept: &str) -> Result<Wanted, Refusal> {
         if accept.trim().is_empty() {
             return Ok(Wanted::PLAIN);
         }
@@ -42,7 +42,7 @@ impl Wanted {
     }
 
     #[must_use]
-    pub fn is_yaml(&self) -> bool {
+    pub(crate) fn is_yaml(&self) -> bool {
         self.content_type == YAML
     }
 }

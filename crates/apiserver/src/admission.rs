@@ -6,11 +6,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use http::StatusCode;
 use objects::catalog::{self, Resource};
 use objects::cursor::Causes;
-use objects::rules::pod::admission::{self as pod, PodRefusal};
+use objects::rules::pod::admission::{self as pods, PodRefusal};
 use objects::rules::pod_security;
+use objects::{limits, quota};
 use serde_json::{Value, json};
 use store::{Revision, Transaction};
 
@@ -38,16 +40,14 @@ impl QuotaLocks {
 /// What a write costs: quotas to be written with it.
 #[derive(Debug, Default)]
 pub(crate) struct Charge {
-    quotas: Vec<(String, Revision, Value)>,
+    quotas: Vec<(String, Revision, Bytes)>,
     _locked: Option<tokio::sync::OwnedMutexGuard<()>>,
 }
 
 impl Charge {
     pub(crate) fn add_to(&self, transaction: Transaction) -> Transaction {
         self.quotas.iter().fold(transaction, |transaction, (key, at, quota)| {
-            transaction
-                .expect_modified_at(key.as_str(), *at)
-                .put(key.as_str(), stored::encode(quota))
+            transaction.expect_modified_at(key.as_str(), *at).put(key.as_str(), quota.clone())
         })
     }
 }
@@ -61,32 +61,28 @@ pub(crate) fn mutate_create(
 ) -> Result<(), Refusal> {
     let _ = call;
     check_namespace(api, place, object)?;
-    match (place.resource.group, place.resource.plural) {
-        ("", "pods") => {
-            let refused =
-                |error: PodRefusal, object: &Value| forbidden(place, object, &error.to_string());
-            let class = match object["spec"]["priorityClassName"].as_str() {
-                Some(name) if !name.is_empty() => {
-                    named(api, "scheduling.k8s.io", "priorityclasses", name)?
-                }
-                _ => default_priority(api)?,
-            };
-            pod::resolve_priority(object, |_| class.as_ref()).map_err(|e| refused(e, object))?;
-            pod::default_tolerations(object);
-            let runtime = match object["spec"]["runtimeClassName"].as_str() {
-                Some(name) => named(api, "node.k8s.io", "runtimeclasses", name)?,
-                None => None,
-            };
-            pod::resolve_runtime_class(object, |_| runtime.as_ref())
-                .map_err(|e| refused(e, object))?;
-        }
-        ("", "services") => {
-            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            crate::services::allocate(api, object, &name)?;
-        }
-        _ => {}
+    if place.resource.plural == "pods" && place.resource.group.is_empty() {
+        fill_in(api, place, object)?;
     }
     Ok(())
+}
+
+/// Gives a new pod what other objects have for it: limits, priority, runtime class.
+fn fill_in(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Refusal> {
+    let ranges = limit_ranges(api, &place.namespace)?;
+    limits::set_defaults(pod, &ranges.iter().collect::<Vec<_>>());
+    let refused = |error: PodRefusal, pod: &Value| forbidden(place, pod, &error.to_string());
+    let class = match pod["spec"]["priorityClassName"].as_str() {
+        Some(name) if !name.is_empty() => named(api, "scheduling.k8s.io", "priorityclasses", name)?,
+        _ => default_priority(api)?,
+    };
+    pods::resolve_priority(pod, |_| class.as_ref()).map_err(|error| refused(error, pod))?;
+    pods::default_tolerations(pod);
+    let runtime = match pod["spec"]["runtimeClassName"].as_str() {
+        Some(name) => named(api, "node.k8s.io", "runtimeclasses", name)?,
+        None => None,
+    };
+    pods::resolve_runtime_class(pod, |_| runtime.as_ref()).map_err(|error| refused(error, pod))
 }
 
 /// The namespace of a new object must be there, and must stay.
@@ -125,7 +121,9 @@ pub(crate) async fn validate_create(
 ) -> Result<Charge, Refusal> {
     let _ = call;
     check_pod_security(api, place, object, None, warnings)?;
-    Ok(Charge::default())
+    check_limits(api, place, object, None)?;
+    check_default_priority(api, place, object)?;
+    charge(api, place, object, None).await
 }
 
 pub(crate) fn mutate_update(
@@ -137,8 +135,8 @@ pub(crate) fn mutate_update(
 ) -> Result<(), Refusal> {
     let _ = (api, call);
     if place.resource.plural == "pods" {
-        pod::keep_priority(new, old);
-        pod::default_tolerations(new);
+        pods::keep_priority(new, old);
+        pods::default_tolerations(new);
     }
     Ok(())
 }
@@ -153,7 +151,92 @@ pub(crate) async fn validate_update(
 ) -> Result<Charge, Refusal> {
     let _ = call;
     check_pod_security(api, place, new, Some(old), warnings)?;
-    Ok(Charge::default())
+    let part = crate::write::part_name(place);
+    if part == "resize" {
+        check_limits(api, place, new, Some(old))?;
+    }
+    if part.is_empty() {
+        check_default_priority(api, place, new)?;
+    }
+    if matches!(part, "" | "resize") {
+        charge(api, place, new, Some(old)).await
+    } else {
+        Ok(Charge::default())
+    }
+}
+
+/// The limit ranges of a namespace.
+fn limit_ranges(api: &Api, namespace: &str) -> Result<Vec<Value>, Refusal> {
+    let ranges = all(api, core("limitranges")?, namespace)?;
+    Ok(ranges.into_iter().map(|(_, _, range)| range).collect())
+}
+
+fn check_limits(
+    api: &Api,
+    place: &Place,
+    object: &Value,
+    old: Option<&Value>,
+) -> Result<(), Refusal> {
+    if place.resource.plural != "pods" || !place.resource.group.is_empty() {
+        return Ok(());
+    }
+    let _ = old;
+    let ranges = limit_ranges(api, &place.namespace)?;
+    let refusals = limits::check_pod(object, &ranges.iter().collect::<Vec<_>>());
+    match limits::message(&refusals) {
+        Some(message) => Err(forbidden(place, object, &message)),
+        None => Ok(()),
+    }
+}
+
+/// What a write costs the quotas of its namespace. Held until the write is through, so that the
+/// next one sees what this one used.
+async fn charge(
+    api: &Api,
+    place: &Place,
+    object: &Value,
+    old: Option<&Value>,
+) -> Result<Charge, Refusal> {
+    if !place.resource.namespaced || place.resource.plural == "resourcequotas" {
+        return Ok(Charge::default());
+    }
+    let quotas = core("resourcequotas")?;
+    let prefix = stored::prefix(quotas, &place.namespace);
+    let snapshot = api.store().snapshot(None).map_err(|error| read::read_failed(&error))?;
+    if snapshot.range(&prefix, None).next().is_none() {
+        return Ok(Charge::default());
+    }
+    let locked = api.shared.quota.of(&place.namespace).lock_owned().await;
+    let found = all(api, quotas, &place.namespace)?;
+    let values: Vec<&Value> = found.iter().map(|(_, _, quota)| quota).collect();
+    let charged = quota::charge(&values, place.resource, object, old, api.now())
+        .map_err(|refusal| forbidden(place, object, &refusal.to_string()))?;
+    let mut written = Vec::new();
+    for quota in charged {
+        let name = &quota["metadata"]["name"];
+        let of = found.iter().find(|(_, _, before)| before["metadata"]["name"] == *name);
+        if let Some((key, at, _)) = of {
+            written.push((key.clone(), *at, stored::encode(quotas, &quota)));
+        }
+    }
+    Ok(Charge { quotas: written, _locked: Some(locked) })
+}
+
+/// There is one default priority at most.
+fn check_default_priority(api: &Api, place: &Place, object: &Value) -> Result<(), Refusal> {
+    if place.resource.plural != "priorityclasses" || object["globalDefault"] != true {
+        return Ok(());
+    }
+    match default_priority(api)? {
+        Some(other) if other["metadata"]["name"] != object["metadata"]["name"] => {
+            let name = other["metadata"]["name"].as_str().unwrap_or_default();
+            let why = format!(
+                "PriorityClass {name} is already marked as default. Only one default can exist"
+            );
+            Err(forbidden(place, object, &why))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The class of pods that name none, if there is one.

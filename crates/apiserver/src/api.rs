@@ -4,8 +4,10 @@
 //! verb's handler, the reply in the form the client accepts. Connections, TLS and credentials are
 //! the listener's; in one process other loops call [`Api::handle`] without any.
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::Ordering;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use http::{Method, StatusCode};
 use objects::FeatureGates;
@@ -15,8 +17,10 @@ use objects::timestamp::Timestamp;
 use store::Store;
 
 use crate::accept::Wanted;
+use crate::audit::AuditLog;
 use crate::credentials::{self, Signer, StaticToken};
 use crate::identity::{self, Attempt, NodeMay, User};
+use crate::metrics::Metrics;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::request::{Call, Caller};
@@ -37,6 +41,8 @@ pub struct Options {
     pub tokens: Vec<StaticToken>,
     /// What service accounts' tokens are signed with.
     pub token_secret: Vec<u8>,
+    /// Where to write who asked for what.
+    pub audit_log: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -48,6 +54,7 @@ impl Default for Options {
             advertised: "127.0.0.1:6443".to_owned(),
             tokens: Vec::new(),
             token_secret: crate::random::secret().to_vec(),
+            audit_log: None,
         }
     }
 }
@@ -64,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) quota: crate::admission::QuotaLocks,
     pub(crate) signer: Signer,
+    pub(crate) metrics: Metrics,
+    audit: Option<AuditLog>,
 }
 
 impl Api {
@@ -71,7 +80,15 @@ impl Api {
     pub async fn new(store: Store, options: Options) -> Result<Api, Refusal> {
         let quota = crate::admission::QuotaLocks::default();
         let signer = Signer::new(&options.token_secret);
-        let api = Api { shared: Arc::new(Shared { store, options, quota, signer }) };
+        let audit = match &options.audit_log {
+            None => None,
+            Some(path) => Some(AuditLog::open(path).map_err(|error| {
+                Refusal::internal(format!("the audit log {}: {error}", path.display()))
+            })?),
+        };
+        let metrics = Metrics::default();
+        let shared = Shared { store, options, quota, signer, metrics, audit };
+        let api = Api { shared: Arc::new(shared) };
         crate::bootstrap::ensure(&api).await?;
         Ok(api)
     }
@@ -105,19 +122,41 @@ impl Api {
 
     /// Answers one call.
     pub async fn handle(&self, call: Call) -> Reply {
-        match self.answer(&call).await {
-            Ok(reply) => reply,
-            Err(refusal) => Reply::from(refusal),
-        }
+        let started = Instant::now();
+        let received = self.now();
+        let metrics = &self.shared.metrics;
+        metrics.in_flight.fetch_add(1, Ordering::Relaxed);
+        let (reply, verb, resource) = match impersonated(call) {
+            Ok(call) => {
+                let target = Target::parse(&call.path);
+                let (verb, resource) = match &target {
+                    Some(Target::Resource(place)) => {
+                        let verb = request_verb(&call, place.name.is_empty(), place.old_watch);
+                        (verb, place.resource.plural)
+                    }
+                    _ => (request_verb(&call, false, false), ""),
+                };
+                let answer = self.answer(&call, target).await;
+                let reply = answer.unwrap_or_else(Reply::from);
+                if let Some(audit) = &self.shared.audit {
+                    audit.note(&call, verb, reply.status.as_u16(), received, self.now());
+                }
+                (reply, verb, resource)
+            }
+            Err(refusal) => (Reply::from(refusal), "impersonate", "users"),
+        };
+        metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
+        metrics.observe(verb, resource, reply.status.as_u16(), started.elapsed());
+        reply
     }
 
-    async fn answer(&self, call: &Call) -> Result<Reply, Refusal> {
+    async fn answer(&self, call: &Call, target: Option<Target>) -> Result<Reply, Refusal> {
         match call.caller {
             Caller::Known(_) => {}
             Caller::Nobody if identity::is_public(&call.path) => {}
             Caller::Nobody | Caller::Pretender => return Err(Refusal::unauthorized()),
         }
-        let Some(target) = Target::parse(&call.path) else {
+        let Some(target) = target else {
             return Err(Refusal::bad_request("the path is not valid"));
         };
         match target {
@@ -170,21 +209,21 @@ impl Api {
         let verbs = place.subresource.map_or(place.resource.verbs, |s| s.verbs);
         let has = |verb: Verb| verbs.contains(&verb);
         let collection = place.name.is_empty();
-        match &call.method {
-            &Method::GET if verb == "watch" && has(Verb::Watch) => {
+        match call.method {
+            Method::GET if verb == "watch" && has(Verb::Watch) => {
                 watch::watch(self, call, place, wanted)
             }
-            &Method::GET if collection && has(Verb::List) => read::list(self, call, place, wanted),
-            &Method::GET if !collection && has(Verb::Get) => match part {
+            Method::GET if collection && has(Verb::List) => read::list(self, call, place, wanted),
+            Method::GET if !collection && has(Verb::Get) => match part {
                 "" | "status" | "resize" | "ephemeralcontainers" => {
                     read::get(self, call, place, wanted)
                 }
                 _ => parts::get(self, call, place, wanted),
             },
-            &Method::POST if !part.is_empty() && has(Verb::Create) => {
+            Method::POST if !part.is_empty() && has(Verb::Create) => {
                 parts::create(self, call, place, wanted).await
             }
-            &Method::POST if collection && has(Verb::Create) => {
+            Method::POST if collection && has(Verb::Create) => {
                 if place.resource.namespaced && place.namespace.is_empty() {
                     return Err(Refusal::method_not_allowed());
                 }
@@ -193,16 +232,16 @@ impl Api {
                     _ => write::create(self, call, place, wanted).await,
                 }
             }
-            &Method::PUT if !collection && has(Verb::Update) => {
+            Method::PUT if !collection && has(Verb::Update) => {
                 write::update(self, call, place, wanted).await
             }
-            &Method::PATCH if !collection && has(Verb::Patch) => {
+            Method::PATCH if !collection && has(Verb::Patch) => {
                 write::patch(self, call, place, wanted).await
             }
-            &Method::DELETE if !collection && part.is_empty() && has(Verb::Delete) => {
+            Method::DELETE if !collection && part.is_empty() && has(Verb::Delete) => {
                 delete::one(self, call, place, wanted).await
             }
-            &Method::DELETE if collection && has(Verb::DeleteCollection) => {
+            Method::DELETE if collection && has(Verb::DeleteCollection) => {
                 if place.resource.namespaced && place.namespace.is_empty() {
                     return Err(Refusal::method_not_allowed());
                 }
@@ -210,6 +249,38 @@ impl Api {
             }
             _ => Err(Refusal::method_not_allowed()),
         }
+    }
+}
+
+/// The call as the user it is made for, if an administrator makes it for somebody else.
+fn impersonated(mut call: Call) -> Result<Call, Refusal> {
+    let Some(name) = call.headers.get("impersonate-user").and_then(|v| v.to_str().ok()) else {
+        return Ok(call);
+    };
+    let Caller::Known(user) = &call.caller else { return Ok(call) };
+    let name = name.to_owned();
+    if !user.is_in(identity::ADMINISTRATORS) {
+        return Err(may_not_impersonate(&call, user));
+    }
+    let groups = call.headers.get_all("impersonate-group").iter();
+    let mut groups: Vec<String> =
+        groups.filter_map(|group| group.to_str().ok()).map(str::to_owned).collect();
+    groups.push(identity::AUTHENTICATED.to_owned());
+    call.caller = Caller::Known(User { name, groups, uid: String::new() });
+    Ok(call)
+}
+
+/// The 403 for somebody who acts for another user, in upstream's words: what was asked for, with
+/// a verb that says so.
+fn may_not_impersonate(call: &Call, user: &User) -> Refusal {
+    match Target::parse(&call.path) {
+        Some(Target::Resource(place)) => {
+            let verb = request_verb(call, place.name.is_empty(), place.old_watch);
+            let verb = format!("impersonate-on:user-info:{verb}");
+            let part = place.subresource.map_or("", |subresource| subresource.name);
+            denied(user, &Attempt::on(&verb, place.resource, part, &place.namespace, &place.name))
+        }
+        _ => denied(user, &Attempt::Path { verb: "impersonate", path: &call.path }),
     }
 }
 

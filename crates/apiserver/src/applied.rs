@@ -1,58 +1,46 @@
 //! The body of a server-side apply: a partial object, in YAML or JSON.
 
-use objects::schema::Schema;
-use objects::yaml;
-use serde_json::Value;
+use objects::yaml::{self, Problem};
+use serde_json::{Value, json};
 
+use crate::incoming::{self, FieldValidation, Incoming};
 use crate::refusal::Refusal;
 use crate::request::Call;
 use crate::route::Place;
-use crate::write::type_id;
 
-/// Reads the configuration a client applies. Fields the schema does not know are refused whatever
-/// the client asked for: they would be lost, and the client would come to own nothing.
-pub(crate) fn read(call: &Call, place: &Place) -> Result<Value, Refusal> {
-    let text = std::str::from_utf8(&call.body)
-        .map_err(|error| Refusal::bad_request(format!("error decoding YAML: {error}")))?;
+/// Reads the configuration a client applies. Whether it fits the schema is for
+/// [`objects::apply`] to say: fields that would be lost are refused there.
+pub(crate) fn read(call: &Call, place: &Place) -> Result<Incoming, Refusal> {
+    let bad = |what: String| Refusal::bad_request(format!("error decoding patch: {what}"));
+    let text = std::str::from_utf8(&call.body).map_err(|error| bad(error.to_string()))?;
     let (documents, errors) = yaml::parse(text);
-    if let Some(error) = errors.first() {
-        return Err(Refusal::bad_request(format!("error decoding YAML: {error}")));
+    let (repeated, broken): (Vec<_>, Vec<_>) =
+        errors.iter().partition(|error| matches!(error.problem, Problem::DuplicateKey { .. }));
+    if let Some(error) = broken.first() {
+        let (line, problem) = (error.mark.line, &error.problem);
+        return Err(bad(format!("error converting YAML to JSON: yaml: line {line}: {problem}")));
     }
-    let applied = documents.first().map_or(Value::Null, yaml::Node::to_json);
-    if !applied.is_object() {
-        return Err(Refusal::bad_request("error decoding YAML: an object is expected"));
-    }
-    let schema = Schema::served();
-    let id = type_id(place.resource)?;
-    let decoded = schema.decode_value(id, applied.clone()).map_err(|error| {
-        Refusal::bad_request(format!(
-            "failed to create typed patch object ({}/{}; {}, Kind={}): {error}",
-            place.namespace,
-            place.name,
-            gv(place),
-            place.resource.kind
-        ))
-    })?;
-    if let Some(problem) = decoded.strict.first() {
-        let field = problem.split('"').nth(1).unwrap_or_default();
-        return Err(Refusal::bad_request(format!(
-            "failed to create typed patch object ({}/{}; {}, Kind={}): .{field}: field not \
-             declared in schema",
-            place.namespace,
-            place.name,
-            gv(place),
-            place.resource.kind
-        )));
-    }
-    for (field, wanted) in
-        [("kind", place.resource.kind.to_owned()), ("apiVersion", place.resource.api_version())]
-    {
-        let given = applied[field].as_str().unwrap_or_default();
-        if given != wanted {
-            return Err(Refusal::bad_request(format!(
-                "the {field} of the applied object ({given:?}) does not match the request ({wanted:?})"
-            )));
+    let warnings = match FieldValidation::of(call)? {
+        FieldValidation::Ignore => Vec::new(),
+        FieldValidation::Warn => incoming::repeated_keys(&repeated),
+        FieldValidation::Strict if repeated.is_empty() => Vec::new(),
+        FieldValidation::Strict => {
+            let keys = incoming::repeated_keys(&repeated).join("\n  ");
+            return Err(bad(format!("yaml: unmarshal errors:\n  {keys}")));
         }
+    };
+    let mut applied = documents.first().map_or_else(|| json!({}), yaml::Node::to_json);
+    if !applied.is_object() {
+        let found = match applied {
+            Value::Array(_) => "array",
+            Value::String(_) => "string",
+            Value::Number(_) => "number",
+            _ => "bool",
+        };
+        return Err(bad(format!(
+            "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go \
+             value of type map[string]interface {{}}"
+        )));
     }
     let name = applied["metadata"]["name"].as_str().unwrap_or_default();
     if !name.is_empty() && name != place.name {
@@ -61,11 +49,11 @@ pub(crate) fn read(call: &Call, place: &Place) -> Result<Value, Refusal> {
             place.name
         )));
     }
-    let mut applied = applied;
-    applied["metadata"]["name"] = Value::from(place.name.as_str());
-    Ok(applied)
-}
-
-fn gv(place: &Place) -> String {
-    format!("{}/{}", place.resource.group, place.resource.version)
+    if applied["kind"].is_string()
+        && applied["metadata"].is_object()
+        && applied["metadata"]["name"].is_null()
+    {
+        applied["metadata"]["name"] = Value::from(place.name.as_str());
+    }
+    Ok(Incoming { object: applied, warnings })
 }

@@ -45,6 +45,9 @@ pub(crate) async fn ensure(api: &Api) -> Result<(), Refusal> {
             make(api, priorities, "", object).await?;
         }
     }
+    let advertised = &api.shared.options.advertised;
+    let port = advertised.rsplit(':').next().and_then(|port| port.parse::<u16>().ok());
+    let port = port.unwrap_or(6443);
     let service = json!({
         "metadata": {
             "name": "kubernetes", "namespace": "default",
@@ -53,7 +56,7 @@ pub(crate) async fn ensure(api: &Api) -> Result<(), Refusal> {
         "spec": {
             "type": "ClusterIP",
             "clusterIP": crate::services::first_address(&api.shared.options.service_range),
-            "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": 6443}],
+            "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}],
             "sessionAffinity": "None",
         },
     });

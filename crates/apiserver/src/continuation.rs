@@ -1,8 +1,10 @@
 //! Where a list goes on: the `continue` token. Upstream's form, so that what clients and people
 //! know of it stays true.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD};
+use base64::{Engine as _, alphabet};
+use objects::schema::syntax;
 use serde::{Deserialize, Serialize};
 
 use crate::refusal::Refusal;
@@ -25,6 +27,14 @@ struct Token {
     start: String,
 }
 
+/// As Go reads it: bits left over at the end do not matter.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::URL_SAFE,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::RequireNone),
+);
+
 const VERSION: &str = "meta.k8s.io/v1";
 
 impl Continuation {
@@ -40,9 +50,10 @@ impl Continuation {
                 "invalid continue token: continue key is not valid: {what}"
             ))
         };
-        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| bad(error.to_string()))?;
-        let token: Token =
-            serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
+        let bytes = LENIENT.decode(text).map_err(|error| bad(error.to_string()))?;
+        let token: Token = serde_json::from_slice(&bytes).map_err(|error| {
+            bad(syntax::in_go_words(&bytes).unwrap_or_else(|| error.to_string()))
+        })?;
         if token.v != VERSION {
             let what = format!("server does not recognize this encoded version {}", token.v);
             return Err(bad(what));

@@ -37,6 +37,8 @@ pub(crate) struct DeleteOptions {
     pub(crate) uid: Option<String>,
     pub(crate) resource_version: Option<String>,
     pub(crate) dry_run: bool,
+    /// The pod is evicted, and says so while it ends.
+    pub(crate) evicting: bool,
 }
 
 /// What becomes of the objects that this one owns.
@@ -131,6 +133,7 @@ impl DeleteOptions {
             uid: text(&value["preconditions"]["uid"]),
             resource_version: text(&value["preconditions"]["resourceVersion"]),
             dry_run: !dry_run.is_empty(),
+            evicting: false,
         })
     }
 }
@@ -168,8 +171,7 @@ pub(crate) async fn one(
             read::encoded(&status, StatusCode::OK, wanted)
         }
         Deleted::Gone(object) | Deleted::Going(object) => {
-            let shown = read::view(place.resource, object);
-            read::object_reply(api, place.resource, &shown, StatusCode::OK, wanted, call)?
+            read::object_reply(api, place.resource, &object, StatusCode::OK, wanted, call)?
         }
     };
     Ok(reply.with_warnings(warnings))
@@ -196,7 +198,7 @@ pub(crate) async fn delete(
     place: &Place,
     options: &DeleteOptions,
 ) -> Result<Deleted, Refusal> {
-    let resource = crate::write::stored_resource(place.resource);
+    let resource = place.resource;
     loop {
         let entry = read::find(api, place)?;
         let object = read::load(resource, &entry)?;
@@ -229,12 +231,13 @@ async fn attempt(
     let key = stored::key(resource, &place.namespace, &place.name);
     let mut entry_at = entry.modified;
     let bound = !marked["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
-    let mut last = object;
+    // A pod is answered as it ended, also one that ended at once.
+    let mut last = if resource.plural == "pods" { marked.clone() } else { object };
     if !ends || (resource.plural == "pods" && bound) {
         // A bound pod that ends at once is still seen ending: its agent learns of the grace.
         let transaction = Transaction::new()
             .expect_modified_at(key.as_str(), entry_at)
-            .put(key.as_str(), stored::encode(&marked));
+            .put(key.as_str(), stored::encode(resource, &marked));
         match commit(api, transaction).await? {
             Outcome::Committed { revision } => {
                 entry_at = revision;
@@ -343,9 +346,8 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
             marked["metadata"]["deletionTimestamp"] =
                 Value::from(start.plus_seconds(grace).to_seconds_text());
             marked["metadata"]["deletionGracePeriodSeconds"] = Value::from(grace);
-            count_generation(&mut marked);
         }
-        set_finalizers(&mut marked, finalizers);
+        set_finalizers(&mut marked, &finalizers);
         return Marked::Changed(marked);
     }
     if grace == 0 && !kept && !graceful {
@@ -360,7 +362,21 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
         marked["status"]["phase"] = Value::from("Terminating");
     }
     count_generation(&mut marked);
-    set_finalizers(&mut marked, finalizers);
+    set_finalizers(&mut marked, &finalizers);
+    if options.evicting {
+        let conditions = &mut marked["status"]["conditions"];
+        if conditions.is_null() {
+            *conditions = json!([]);
+        }
+        if let Some(conditions) = conditions.as_array_mut() {
+            conditions.retain(|condition| condition["type"] != "DisruptionTarget");
+            conditions.push(json!({
+                "type": "DisruptionTarget", "status": "True", "lastProbeTime": null,
+                "lastTransitionTime": now.to_seconds_text(),
+                "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
+            }));
+        }
+    }
     Marked::Changed(marked)
 }
 
@@ -375,7 +391,7 @@ fn list_of(list: &Value) -> Vec<String> {
     items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-fn set_finalizers(object: &mut Value, finalizers: Vec<String>) {
+fn set_finalizers(object: &mut Value, finalizers: &[String]) {
     if let Value::Object(metadata) = &mut object["metadata"] {
         if finalizers.is_empty() {
             metadata.remove("finalizers");
@@ -478,8 +494,7 @@ pub(crate) async fn collection(
     }
     let items: Vec<Value> = items
         .into_iter()
-        .map(|(_, object)| {
-            let mut object = read::view(place.resource, object);
+        .map(|(_, mut object)| {
             if let Value::Object(fields) = &mut object {
                 fields.remove("kind");
                 fields.remove("apiVersion");

@@ -1,7 +1,12 @@
 //! Documents: discovery, OpenAPI, version and health.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::sync::LazyLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 use http::header::{HeaderValue, LOCATION};
 use http::{Method, StatusCode};
@@ -9,11 +14,12 @@ use objects::catalog::RESOURCES;
 use objects::discovery;
 use objects::openapi::{Document, OpenApi, V2_PROTOBUF, V2_PROTOBUF_ANSWER};
 use objects::schema::Schema;
+use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::Api;
 use crate::refusal::Refusal;
-use crate::reply::{JSON, Reply, TEXT};
+use crate::reply::{Body, JSON, Reply, TEXT};
 use crate::request::Call;
 
 /// The version of the API we keep to.
@@ -34,6 +40,11 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
     let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     if let [check @ ("healthz" | "livez" | "readyz"), rest @ ..] = segments.as_slice() {
         return health(api, call, check, rest);
+    }
+    if path == "/metrics" {
+        let text = api.shared.metrics.render(api.store().revision().get());
+        let media = "text/plain; version=0.0.4; charset=utf-8";
+        return Ok(Reply::bytes(StatusCode::OK, media, text));
     }
     if call.path.starts_with("//") {
         return Ok(not_found());
@@ -72,7 +83,11 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
             }
         }
         ["openapi", "v2"] => Ok(openapi_v2(call)),
-        ["openapi", "v3"] => Ok(Reply::bytes(StatusCode::OK, TEXT, OPENAPI.v3_index.body.clone())),
+        ["openapi", "v3"] => {
+            let mut reply = Reply::bytes(StatusCode::OK, TEXT, OPENAPI.v3_index.body.clone());
+            set(&mut reply, "last-modified", &STARTED);
+            Ok(reply)
+        }
         ["openapi", "v3", rest @ ..] => Ok(openapi_v3(call, &rest.join("/"))),
         ["api", ..] => Err(Refusal::no_such_resource()),
         _ => Ok(not_found()),
@@ -149,6 +164,7 @@ fn openapi_v3(call: &Call, key: &str) -> Reply {
         hash if hash == document.hash => {
             let mut reply = cached(call, document, JSON);
             set(&mut reply, "cache-control", "public, immutable");
+            set(&mut reply, "expires", &never());
             reply
         }
         _ => {
@@ -165,6 +181,13 @@ fn openapi_v3(call: &Call, key: &str) -> Reply {
     reply
 }
 
+/// As far ahead as caches look: a year.
+fn never() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
+    Timestamp::new(seconds, 0).plus_seconds(365 * 24 * 3600).to_http_text()
+}
+
 /// A document, or word that the client's copy is still good.
 fn cached(call: &Call, document: &Document, media: &'static str) -> Reply {
     let etag = format!("\"{}\"", document.hash);
@@ -173,7 +196,35 @@ fn cached(call: &Call, document: &Document, media: &'static str) -> Reply {
         false => Reply::bytes(StatusCode::OK, media, document.body.clone()),
     };
     set(&mut reply, "etag", &etag);
+    if reply.status == StatusCode::OK {
+        set(&mut reply, "last-modified", &STARTED);
+        compress(call, &mut reply);
+    }
     reply
+}
+
+/// When the documents came to be: they change with the program.
+static STARTED: LazyLock<String> = LazyLock::new(|| {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
+    Timestamp::new(seconds, 0).to_http_text()
+});
+
+/// OpenAPI documents are a megabyte of text; clients that can are sent a tenth of it.
+fn compress(call: &Call, reply: &mut Reply) {
+    let accepts =
+        call.header("accept-encoding").split(',').any(|coding| coding.trim().starts_with("gzip"));
+    let Body::Whole(bytes) = &reply.body else { return };
+    if !accepts {
+        return;
+    }
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    let compressed = encoder.write_all(bytes).and_then(|()| encoder.finish());
+    // Writing to memory does not fail; if it did, the plain text is as good.
+    if let Ok(compressed) = compressed {
+        reply.body = Body::Whole(compressed.into());
+        set(reply, "content-encoding", "gzip");
+    }
 }
 
 /// The paths there are, for people who look at `/`.

@@ -17,7 +17,7 @@ pub struct User {
 pub const ADMINISTRATORS: &str = "system:masters";
 pub const VIEWERS: &str = "berth:viewers";
 pub const NODES: &str = "system:nodes";
-pub const AUTHENTICATED: &str = "system:authenticated";
+pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 const NODE_PREFIX: &str = "system:node:";
 
 impl User {
@@ -47,7 +47,7 @@ impl User {
 
 /// What somebody wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attempt<'a> {
+pub(crate) enum Attempt<'a> {
     Resource {
         verb: &'a str,
         group: &'a str,
@@ -64,7 +64,7 @@ pub enum Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     #[must_use]
-    pub fn on(
+    pub(crate) fn on(
         verb: &'a str,
         resource: &'a Resource,
         subresource: &'a str,
@@ -77,7 +77,7 @@ impl<'a> Attempt<'a> {
 
     /// The words of a 403 for this user.
     #[must_use]
-    pub fn denied(&self, user: &User) -> String {
+    pub(crate) fn denied(&self, user: &User) -> String {
         match self {
             Attempt::Path { verb, path } => {
                 format!("User {:?} cannot {verb} path {path:?}", user.name)
@@ -101,7 +101,7 @@ impl<'a> Attempt<'a> {
 /// Whether the role of a user covers an attempt. What a node may do depends on the objects too:
 /// see [`NodeMay`].
 #[must_use]
-pub fn allows(user: &User, attempt: &Attempt<'_>) -> bool {
+pub(crate) fn allows(user: &User, attempt: &Attempt<'_>) -> bool {
     if user.is_in(ADMINISTRATORS) {
         return true;
     }
@@ -133,7 +133,7 @@ fn is_open_document(path: &str) -> bool {
 
 /// Documents that need no credentials: health and version.
 #[must_use]
-pub fn is_public(path: &str) -> bool {
+pub(crate) fn is_public(path: &str) -> bool {
     matches!(path, "/healthz" | "/livez" | "/readyz" | "/version")
 }
 
@@ -147,7 +147,7 @@ fn is_self_review(group: &str, resource: &str) -> bool {
 
 /// How far a node's agent may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeMay {
+pub(crate) enum NodeMay {
     Never,
     Always,
     /// If the pod, or the object, is bound to the node or used by a pod that is.
@@ -157,7 +157,7 @@ pub enum NodeMay {
 /// What an agent may do: read services and classes, write its own node, lease and the status of
 /// its own pods, and read only what those pods use.
 #[must_use]
-pub fn node_may(user: &User, attempt: &Attempt<'_>) -> NodeMay {
+pub(crate) fn node_may(user: &User, attempt: &Attempt<'_>) -> NodeMay {
     let Some(node) = user.node() else { return NodeMay::Never };
     let Attempt::Resource { verb, group, resource, subresource, namespace, name } = *attempt else {
         return NodeMay::Never;

@@ -3,8 +3,8 @@
 
 use objects::catalog::{self, Resource};
 use objects::field::Step;
-use objects::schema::{DecodeError, Schema, TypeId};
-use objects::yaml::{self, Problem};
+use objects::schema::{Schema, TypeId};
+use objects::yaml::{self, Problem, YamlError};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -12,11 +12,11 @@ use crate::refusal::Refusal;
 use crate::request::Call;
 
 /// The largest body that is read at all.
-pub const MAX_BODY: usize = 3 * 1024 * 1024;
+pub(crate) const MAX_BODY: usize = 3 * 1024 * 1024;
 
 /// What to do about fields that are unknown or given twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FieldValidation {
+pub(crate) enum FieldValidation {
     Strict,
     Warn,
     Ignore,
@@ -24,7 +24,7 @@ pub enum FieldValidation {
 
 impl FieldValidation {
     /// Reads `fieldValidation=`; without it clients are warned.
-    pub fn of(call: &Call) -> Result<FieldValidation, Refusal> {
+    pub(crate) fn of(call: &Call) -> Result<FieldValidation, Refusal> {
         match call.query.text("fieldValidation") {
             "" | "Warn" => Ok(FieldValidation::Warn),
             "Strict" => Ok(FieldValidation::Strict),
@@ -46,14 +46,14 @@ enum Notation {
 
 /// An object as received.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Incoming {
+pub(crate) struct Incoming {
     pub object: Value,
     pub warnings: Vec<String>,
 }
 
 /// Reads a body as an object of the resource's kind, or of `kind` where a subresource has another
 /// one than the resource.
-pub fn read(call: &Call, expected: &Expected<'_>) -> Result<Incoming, Refusal> {
+pub(crate) fn read(call: &Call, expected: &Expected<'_>) -> Result<Incoming, Refusal> {
     let validation = FieldValidation::of(call)?;
     let json;
     let mut strict = Vec::new();
@@ -100,7 +100,7 @@ pub fn read(call: &Call, expected: &Expected<'_>) -> Result<Incoming, Refusal> {
 
 /// The kind a body must be of.
 #[derive(Debug, Clone)]
-pub struct Expected<'a> {
+pub(crate) struct Expected<'a> {
     pub kind: &'a str,
     pub api_version: String,
     pub type_id: TypeId,
@@ -116,13 +116,13 @@ struct Header {
 
 impl<'a> Expected<'a> {
     /// Objects of the resource itself.
-    pub fn of(resource: &'a Resource) -> Result<Expected<'a>, Refusal> {
+    pub(crate) fn of(resource: &'a Resource) -> Result<Expected<'a>, Refusal> {
         let type_name = format!("{}.{}", resource.package, resource.kind);
         Expected::named(resource.kind, resource.api_version(), &type_name)
     }
 
     /// Objects of a type given by its full name.
-    pub fn named(
+    pub(crate) fn named(
         kind: &'a str,
         api_version: String,
         type_name: &str,
@@ -173,7 +173,11 @@ impl<'a> Expected<'a> {
         let known = [kind, list_of].iter().any(|k| catalog::of_kind(version, k).is_some());
         let why = if known {
             let short = version.rsplit('/').next().unwrap_or(version);
-            format!("converting ({short}.{kind}) to (core.{}): unknown conversion", self.kind)
+            let group = match self.api_version.split_once('/') {
+                Some((group, _)) => group.split('.').next().unwrap_or(group),
+                None => "core",
+            };
+            format!("converting ({short}.{kind}) to ({group}.{}): unknown conversion", self.kind)
         } else {
             let scheme = "pkg/api/legacyscheme/scheme.go:30";
             format!("no kind {kind:?} is registered for version {version:?} in scheme {scheme:?}")
@@ -249,6 +253,11 @@ pub(crate) fn unsupported(media: &str) -> Refusal {
 fn from_yaml(body: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>), Refusal> {
     let text = std::str::from_utf8(body)
         .map_err(|error| expected.unrecognized(&format!("yaml: {error}"), body))?;
+    let tab = text.lines().position(|line| line.trim_start_matches(' ').starts_with('\t'));
+    if tab.is_some() {
+        let what = "yaml: found character that cannot start any token";
+        return Err(expected.unrecognized(what, body));
+    }
     let (documents, errors) = yaml::parse(text);
     let (repeated, broken): (Vec<_>, Vec<_>) =
         errors.iter().partition(|error| matches!(error.problem, Problem::DuplicateKey { .. }));
@@ -256,21 +265,21 @@ fn from_yaml(body: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>
         let what = format!("yaml: line {}: {}", error.mark.line, error.problem);
         return Err(expected.unrecognized(&what, body));
     }
-    let repeated = repeated
-        .into_iter()
-        .map(|error| {
-            let key = match error.path.steps().last() {
-                Some(Step::Field(key) | Step::Key(key)) => key.as_str(),
-                _ => "",
-            };
-            format!("line {}: key {key:?} already set in map", error.mark.line)
-        })
-        .collect();
+    let repeated = repeated_keys(&repeated);
     let document = documents.first().map_or(Value::Null, yaml::Node::to_json);
     Ok((document, repeated))
 }
 
-/// Turns a value that a patch made into the canonical form of its type.
-pub fn canonical(type_id: TypeId, value: Value) -> Result<objects::schema::Decoded, DecodeError> {
-    Schema::served().decode_value(type_id, value)
+/// `line 7: key "a" already set in map`, by line.
+pub(crate) fn repeated_keys(errors: &[&YamlError]) -> Vec<String> {
+    let mut errors = errors.to_vec();
+    errors.sort_by_key(|error| error.mark);
+    let text = |error: &&YamlError| {
+        let key = match error.path.steps().last() {
+            Some(Step::Field(key) | Step::Key(key)) => key.as_str(),
+            _ => "",
+        };
+        format!("line {}: key {key:?} already set in map", error.mark.line)
+    };
+    errors.iter().map(text).collect()
 }

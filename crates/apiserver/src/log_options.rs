@@ -5,7 +5,7 @@ use objects::cursor::Causes;
 use crate::refusal::Refusal;
 use crate::request::Call;
 
-pub(crate) fn check(call: &Call) -> Result<(), Refusal> {
+pub(crate) fn check(call: &Call, pod: &str) -> Result<(), Refusal> {
     let query = &call.query;
     let mut causes = Causes::default();
     let mut at_least = |field: &str, least: i64, detail: &str| -> Result<Option<i64>, Refusal> {
@@ -20,26 +20,15 @@ pub(crate) fn check(call: &Call) -> Result<(), Refusal> {
     let seconds = at_least("sinceSeconds", 1, "must be greater than 0")?;
     if seconds.is_some() && !query.text("sinceTime").is_empty() {
         let message = "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified";
-        causes.add("FieldValueForbidden", "", message.to_owned());
+        causes.add("FieldValueForbidden", "[]", message.to_owned());
     }
-    match query.text("stream") {
-        "" | "All" => {}
-        "Stdout" | "Stderr" => {
-            if query.get("tailLines").is_some() {
-                let message =
-                    "Forbidden: `tailLines` and specific `stream` are mutually exclusive for now";
-                causes.add("FieldValueForbidden", "", message.to_owned());
-            }
-        }
-        other => {
-            let message = format!(
-                "Unsupported value: {other:?}: supported values: \"All\", \"Stderr\", \"Stdout\""
-            );
-            causes.add("FieldValueNotSupported", "stream", message);
-        }
+    // Telling the streams apart is behind a gate that is off.
+    if query.get("stream").is_some_and(|stream| !stream.is_empty()) {
+        let message = "Forbidden: may not be specified".to_owned();
+        causes.add("FieldValueForbidden", "stream", message);
     }
     if causes.is_empty() {
         return Ok(());
     }
-    Err(Refusal::invalid_kind("", "PodLogOptions", "", &causes))
+    Err(Refusal::invalid_kind("", "PodLogOptions", pod, &causes))
 }

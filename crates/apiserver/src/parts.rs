@@ -3,11 +3,11 @@
 use http::StatusCode;
 use objects::apply::{self, FieldManager};
 use objects::catalog::{self, Resource};
-use objects::cursor::Causes;
 use objects::patch::PatchKind;
-use objects::rules::pod;
+use objects::rules::{pod, scale};
 use objects::timestamp::Timestamp;
 
+use objects::schema::Schema;
 use objects::selector::LabelSelector;
 use serde_json::{Value, json};
 
@@ -37,8 +37,8 @@ pub(crate) fn get(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Resu
     match write::part_name(place) {
         "scale" => {
             let entry = read::find(api, place)?;
-            let scale = crate::pending::scale_of(&read::load(place.resource, &entry)?);
-            Ok(read::encoded(&scale, StatusCode::OK, wanted))
+            let found = scale::of(&read::load(place.resource, &entry)?);
+            Ok(read::encoded(&found, StatusCode::OK, wanted))
         }
         "log" => crate::streams::log(api, call, place),
         "exec" | "attach" | "portforward" => crate::streams::connect(api, call, place),
@@ -170,6 +170,7 @@ async fn evict(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> 
     }
     let mut options = DeleteOptions::from_value(&eviction["deleteOptions"])?;
     options.dry_run |= call.query.text("dryRun") == "All";
+    options.evicting = true;
     let pods = Place { subresource: None, ..place.clone() };
     let entry = read::find(api, &pods)?;
     let pod = read::load(place.resource, &entry)?;
@@ -260,7 +261,7 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
     let key = entry.key.to_string();
     let transaction = store::Transaction::new()
         .expect_modified_at(key.as_str(), entry.modified)
-        .put(key.as_str(), stored::encode(&spent));
+        .put(key.as_str(), stored::encode(budgets, &spent));
     match api.store().commit(transaction).await {
         Ok(store::Outcome::Committed { .. }) => Ok(()),
         // Another eviction spent it: the client tries again.
@@ -321,24 +322,28 @@ async fn write_scale(
     let options = WriteOptions::of(call, "UpdateOptions")?;
     let whole = Place { subresource: None, ..place.clone() };
     let version = place.resource.api_version();
-    let by = FieldManager { name: &options.manager, subresource: "scale", api_version: &version };
+    let by = FieldManager {
+        name: &options.manager,
+        subresource: "scale",
+        api_version: "autoscaling/v1",
+    };
+    let (id, now) = (scale_expected()?.type_id, api.now());
     let mut rescale = |old: &Value| {
-        let scale = change(&crate::pending::scale_of(old))?;
-        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-        if replicas < 0 {
-            let mut causes = Causes::default();
-            let message = format!("Invalid value: {replicas}: must be greater than or equal to 0");
-            causes.add("FieldValueInvalid", "spec.replicas", message);
+        let mut before = scale::of(old);
+        before["metadata"]["managedFields"] = apply::scale::to_scale(old);
+        let mut asked = change(&before)?;
+        let causes = scale::validate(&asked);
+        if !causes.is_empty() {
             return Err(Refusal::invalid_kind("autoscaling", "Scale", &place.name, &causes));
         }
-        let mut new = old.clone();
-        new["spec"]["replicas"] = Value::from(replicas);
-        new["metadata"]["resourceVersion"] = scale["metadata"]["resourceVersion"].clone();
+        apply::track_update(Schema::served(), id, Some(&before), &mut asked, &by, now);
+        let mut new = scale::apply(old, &asked);
+        new["metadata"]["managedFields"] = apply::scale::to_workload(old, &asked, &version);
         Ok(new)
     };
     let written =
-        write::write_over(api, call, &whole, &options, Origin::Update(by), &mut rescale).await?;
-    Ok(read::encoded(&crate::pending::scale_of(&written.object), StatusCode::OK, wanted))
+        write::write_over(api, call, &whole, &options, Origin::Applied, &mut rescale).await?;
+    Ok(read::encoded(&scale::of(&written.object), StatusCode::OK, wanted))
 }
 
 /// A resource of the core group that is known to be served.

@@ -34,7 +34,7 @@ pub(crate) fn below(bound: u64) -> u64 {
 
 /// A secret to sign with.
 #[must_use]
-pub(crate) fn secret() -> [u8; 32] {
+pub fn secret() -> [u8; 32] {
     random()
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn find(api: &Api, place: &Place) -> Result<Entry, Refusal> {
     found.ok_or_else(|| Refusal::not_found(place.resource, &place.name))
 }
 
-/// An object as a value.
+/// An object as a value, in the form the resource shows it.
 pub(crate) fn load(resource: &Resource, entry: &Entry) -> Result<Value, Refusal> {
     stored::decode(resource, entry).map_err(|error| Refusal::internal(error.to_string()))
 }
@@ -55,10 +55,10 @@ pub(crate) fn get(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Resu
         return Err(Refusal::future_revision(asked, newest));
     }
     let entry = find(api, place)?;
-    if wanted == Wanted::PLAIN && !is_view(place.resource) {
+    if wanted == Wanted::PLAIN && !stored::is_view(place.resource) {
         return Ok(Reply::bytes(StatusCode::OK, JSON, plain(place.resource, &entry)?));
     }
-    let object = view(place.resource, load(place.resource, &entry)?);
+    let object = load(place.resource, &entry)?;
     object_reply(api, place.resource, &object, StatusCode::OK, wanted, call)
 }
 
@@ -72,16 +72,6 @@ pub(crate) fn plain(resource: &Resource, entry: &Entry) -> Result<Bytes, Refusal
     pieces.put(&mut bytes, &head, entry.modified);
     bytes.put_u8(b'\n');
     Ok(bytes.freeze())
-}
-
-/// Whether objects are stored as those of another resource: events of the newer group.
-pub(crate) fn is_view(resource: &Resource) -> bool {
-    resource.group == "events.k8s.io"
-}
-
-/// An object as the resource shows it.
-pub(crate) fn view(resource: &Resource, object: Value) -> Value {
-    if is_view(resource) { crate::pending::to_events_group(object) } else { object }
 }
 
 /// An object in the form the client wants.
@@ -122,7 +112,7 @@ pub(crate) fn encoded(value: &Value, status: StatusCode, wanted: Wanted) -> Repl
 /// The form of a table: `includeObject=` says how much of the object a row carries.
 pub(crate) fn table_form(call: &Call, wanted: Wanted) -> Result<table::Form, Refusal> {
     let include = table::IncludeObject::parse(call.query.text("includeObject"))
-        .map_err(|error| Refusal::not_acceptable(error.to_string()))?;
+        .map_err(|error| Refusal::bad_request(error.to_string()))?;
     Ok(table::Form { version: wanted.version, include, with_columns: true })
 }
 
@@ -212,6 +202,9 @@ pub(crate) fn list(
 fn window(api: &Api, call: &Call, place: &Place) -> Result<Window, Refusal> {
     let limit = call.query.int("limit")?.filter(|limit| *limit > 0);
     let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    // Who takes any version takes it whole, as from upstream's cache.
+    let any = call.query.text("resourceVersion") == "0";
+    let limit = limit.filter(|_| !any || !call.query.text("resourceVersionMatch").is_empty());
     let token = call.query.text("continue");
     let prefix = stored::prefix(place.resource, &place.namespace);
     let open = |at: Option<u64>| api.store().snapshot(at.map(Revision::from));
@@ -327,14 +320,14 @@ impl ListWriter {
             self.buffer.put_u8(b',');
         }
         self.count += 1;
-        if self.wanted.form == Form::Plain && !is_view(resource) {
+        if self.wanted.form == Form::Plain && !stored::is_view(resource) {
             let Some(pieces) = Pieces::of(&entry.value) else {
                 return Err(Refusal::internal(format!("the object {} is damaged", entry.key)));
             };
             pieces.put(&mut self.buffer, "", entry.modified);
             return Ok(());
         }
-        let mut object = view(resource, load(resource, entry)?);
+        let mut object = load(resource, entry)?;
         let item = match self.wanted.form {
             Form::Table => table::row(resource, &object, self.table, self.api.now()),
             Form::PartialMetadata | Form::PartialMetadataList => {

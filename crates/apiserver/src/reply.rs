@@ -105,7 +105,9 @@ impl Reply {
         if !self.content_type.is_empty() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
         }
-        headers.insert("cache-control", HeaderValue::from_static("no-cache, private"));
+        headers
+            .entry("cache-control")
+            .or_insert_with(|| HeaderValue::from_static("no-cache, private"));
         let mut said: Vec<&str> = Vec::new();
         for warning in &self.warnings {
             if said.contains(&warning.as_str()) {

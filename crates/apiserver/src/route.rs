@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 
 /// The thing a path points at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub(crate) enum Target {
     Resource(Place),
     /// A path below `/api/…` or `/apis/…` of a group and version we serve that names no resource.
     UnknownResource {
@@ -24,7 +24,7 @@ pub enum Target {
 
 /// A resource, one of its objects, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub(crate) struct Place {
     pub resource: &'static Resource,
     /// Empty for all namespaces and for what has none.
     pub namespace: String,
@@ -38,7 +38,7 @@ pub struct Place {
 impl Target {
     /// Reads a path, without its query. `None` if it is not a path at all.
     #[must_use]
-    pub fn parse(path: &str) -> Option<Target> {
+    pub(crate) fn parse(path: &str) -> Option<Target> {
         let segments: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
         let (group, version, rest) = match segments.as_slice() {
             ["api", version, rest @ ..] => ("", *version, rest),
@@ -90,8 +90,9 @@ fn resource_target(group: &str, version: &str, rest: &[&str], old_watch: bool) -
         return unknown(plural, namespace, name);
     };
     // An object of a namespaced resource has a namespace in its path, any other has none.
-    let fits = resource.namespaced == !namespace.is_empty();
-    if !fits && !(resource.namespaced && tail.is_empty() && namespace.is_empty()) {
+    let fits = resource.namespaced != namespace.is_empty();
+    let everywhere = resource.namespaced && tail.is_empty() && namespace.is_empty();
+    if !fits && !everywhere {
         return unknown(plural, namespace, name);
     }
     let subresource = match tail {

@@ -67,10 +67,6 @@ impl Selection {
         resource: &Resource,
         entry: &Entry,
     ) -> Result<bool, Refusal> {
-        self.matches_stored(resource, entry)
-    }
-
-    fn matches_stored(&self, resource: &Resource, entry: &Entry) -> Result<bool, Refusal> {
         if self.is_everything() {
             return Ok(true);
         }
@@ -88,14 +84,6 @@ impl Selection {
         }
         let object = read::load(resource, entry)?;
         Ok(self.fields_match(resource, &object))
-    }
-
-    /// Whether an object is meant.
-    pub(crate) fn matches(&self, resource: &Resource, object: &Value) -> bool {
-        let labels = &object["metadata"]["labels"];
-        (self.labels.is_empty()
-            || self.labels.matches(|key| labels.get(key).and_then(Value::as_str)))
-            && self.fields_match(resource, object)
     }
 
     fn fields_match(&self, resource: &Resource, object: &Value) -> bool {

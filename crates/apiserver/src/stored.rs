@@ -7,6 +7,7 @@
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use objects::catalog::Resource;
+use objects::rules::event;
 use objects::schema::{DecodeError, Schema};
 use serde_json::{Map, Value};
 use store::{Entry, Revision};
@@ -17,14 +18,14 @@ const ROOT: &str = "/registry/";
 
 /// A value of the store that is not an object.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum StoredError {
+pub(crate) enum StoredError {
     #[error("the stored object {key} is damaged: {what}")]
     Damaged { key: String, what: String },
 }
 
 /// Where a resource's objects are: `/registry/pods/`, or those of a namespace.
 #[must_use]
-pub fn prefix(resource: &Resource, namespace: &str) -> String {
+pub(crate) fn prefix(resource: &Resource, namespace: &str) -> String {
     // Both groups of events are views of the same objects.
     match namespace {
         "" => format!("{ROOT}{}/", resource.plural),
@@ -33,13 +34,23 @@ pub fn prefix(resource: &Resource, namespace: &str) -> String {
 }
 
 #[must_use]
-pub fn key(resource: &Resource, namespace: &str, name: &str) -> String {
+pub(crate) fn key(resource: &Resource, namespace: &str, name: &str) -> String {
     format!("{}{name}", prefix(resource, if resource.namespaced { namespace } else { "" }))
 }
 
-/// The bytes of an object.
+/// Whether a resource shows the objects of another one: events of the newer group.
 #[must_use]
-pub fn encode(object: &Value) -> Bytes {
+pub(crate) fn is_view(resource: &Resource) -> bool {
+    resource.group == "events.k8s.io"
+}
+
+/// The bytes of an object of a resource.
+#[must_use]
+pub(crate) fn encode(resource: &Resource, object: &Value) -> Bytes {
+    if is_view(resource) { put(&event::to_core(object)) } else { put(object) }
+}
+
+fn put(object: &Value) -> Bytes {
     let mut bytes = BytesMut::with_capacity(2048);
     bytes.put_u32(0);
     let mut mark = 0;
@@ -99,7 +110,7 @@ fn put_json<T: serde::Serialize + ?Sized>(bytes: &mut BytesMut, value: &T) {
 
 /// The stored pieces of an object, to be joined into an answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Pieces<'a> {
+pub(crate) struct Pieces<'a> {
     before: &'a [u8],
     after: &'a [u8],
 }
@@ -107,7 +118,7 @@ pub struct Pieces<'a> {
 impl<'a> Pieces<'a> {
     /// Splits the bytes of a value; `None` if they are none.
     #[must_use]
-    pub fn of(value: &'a [u8]) -> Option<Pieces<'a>> {
+    pub(crate) fn of(value: &'a [u8]) -> Option<Pieces<'a>> {
         let mark = u32::from_be_bytes(value.get(..4)?.try_into().ok()?);
         let mark = usize::try_from(mark).ok()?;
         if mark < 5 || mark > value.len() {
@@ -119,7 +130,7 @@ impl<'a> Pieces<'a> {
 
     /// Writes the object as an item of a list, or with kind and version if `head` is
     /// `"kind":"Pod","apiVersion":"v1",`.
-    pub fn put(self, into: &mut BytesMut, head: &str, revision: Revision) {
+    pub(crate) fn put(self, into: &mut BytesMut, head: &str, revision: Revision) {
         into.put_u8(b'{');
         into.put_slice(head.as_bytes());
         into.put_slice(self.before);
@@ -132,19 +143,19 @@ impl<'a> Pieces<'a> {
 
     /// How long [`Pieces::put`] makes it, about.
     #[must_use]
-    pub fn len_hint(self) -> usize {
+    pub(crate) fn len_hint(self) -> usize {
         self.before.len() + self.after.len() + 128
     }
 }
 
 /// `"kind":"Pod","apiVersion":"v1",`.
 #[must_use]
-pub fn head(api_version: &str, kind: &str) -> String {
+pub(crate) fn head(api_version: &str, kind: &str) -> String {
     format!("\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",")
 }
 
 /// The object of an entry, with kind, version and revision.
-pub fn decode(resource: &Resource, entry: &Entry) -> Result<Value, StoredError> {
+pub(crate) fn decode(resource: &Resource, entry: &Entry) -> Result<Value, StoredError> {
     let damaged = |what: String| StoredError::Damaged { key: entry.key.to_string(), what };
     let json = entry.value.get(4..).ok_or_else(|| damaged("it is too short".to_owned()))?;
     let mut object: Value = serde_json::from_slice(json).map_err(|e| damaged(e.to_string()))?;
@@ -156,11 +167,11 @@ pub fn decode(resource: &Resource, entry: &Entry) -> Result<Value, StoredError> 
     if let Some(Value::Object(metadata)) = fields.get_mut("metadata") {
         metadata.insert("resourceVersion".to_owned(), Value::from(entry.modified.to_string()));
     }
-    Ok(object)
+    Ok(if is_view(resource) { event::to_events(&object) } else { object })
 }
 
 /// Reads a request's object: JSON of the resource's kind into its canonical form.
-pub fn canonical(resource: &Resource, value: Value) -> Result<Value, DecodeError> {
+pub(crate) fn canonical(resource: &Resource, value: Value) -> Result<Value, DecodeError> {
     let schema = Schema::served();
     match resource.type_id(schema) {
         Some(id) => schema.decode_value(id, value).map(|decoded| decoded.value),
@@ -181,7 +192,8 @@ mod tests {
             "kind": "ConfigMap", "apiVersion": "v1", "data": {"a": "b"},
             "metadata": {"name": "c", "resourceVersion": "7", "uid": "u"},
         });
-        let bytes = encode(&object);
+        let configmaps = catalog::find("", "v1", "configmaps").unwrap();
+        let bytes = encode(configmaps, &object);
         let mut answer = BytesMut::new();
         let pieces = Pieces::of(&bytes).unwrap();
         pieces.put(&mut answer, &head("v1", "ConfigMap"), Revision::from(9));

@@ -25,16 +25,14 @@ fn container(call: &Call, pod: &Value, place: &Place) -> Result<String, Refusal>
     };
     match (named, containers.as_slice()) {
         ("", [only]) => Ok(only.clone()),
-        ("", several) => {
-            let mut message = format!(
+        ("", _) => {
+            let all: Vec<&str> =
+                init.iter().chain(&containers).chain(&ephemeral).map(String::as_str).collect();
+            Err(Refusal::bad_request(format!(
                 "a container name must be specified for pod {}, choose one of: [{}]",
                 place.name,
-                several.join(" ")
-            );
-            if !init.is_empty() {
-                message.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
-            }
-            Err(Refusal::bad_request(message))
+                all.join(" ")
+            )))
         }
         (name, _) if known(name) => Ok(name.to_owned()),
         (name, _) => Err(Refusal::bad_request(format!(
@@ -45,13 +43,17 @@ fn container(call: &Call, pod: &Value, place: &Place) -> Result<String, Refusal>
 }
 
 pub(crate) fn log(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> {
-    crate::log_options::check(call)?;
+    crate::log_options::check(call, &place.name)?;
     let pod = read::load(place.resource, &read::find(api, place)?)?;
     container(call, &pod, place)?;
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     if node.is_empty() {
         // Nothing has run, so there is nothing to tell.
         return Ok(Reply::bytes(StatusCode::NO_CONTENT, "", ""));
+    }
+    // Upstream's words name the node as if it were a pod.
+    if crate::admission::named(api, "", "nodes", node)?.is_none() {
+        return Err(Refusal::not_found(place.resource, node));
     }
     Err(no_agent(node))
 }
@@ -61,9 +63,6 @@ pub(crate) fn connect(api: &Api, call: &Call, place: &Place) -> Result<Reply, Re
     let pod = read::load(place.resource, &read::find(api, place)?)?;
     if part != "portforward" {
         container(call, &pod, place)?;
-        if part == "exec" && call.query.all("command").next().is_none() {
-            return Err(Refusal::bad_request("you must specify at least 1 command for exec"));
-        }
     }
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     if node.is_empty() {

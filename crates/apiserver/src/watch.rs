@@ -3,6 +3,7 @@
 //! One task per watch pulls from the store and writes lines; a slow client slows only its own
 //! task. A change that moves an object into or out of the selection is told as its coming or going.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -104,8 +105,11 @@ struct Gone;
 
 impl Watcher {
     async fn run(mut self, start: Start, until: Instant) {
+        let watches = &self.api.clone().shared.metrics.watches;
+        watches.fetch_add(1, Ordering::Relaxed);
         // Whatever ends it, the client sees its stream end.
         let _ = self.events(start, until).await;
+        watches.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn prefix(&self) -> String {
@@ -248,7 +252,7 @@ impl Watcher {
         revision: Revision,
     ) -> Result<Bytes, Refusal> {
         let resource = self.place.resource;
-        if self.wanted.form == Form::Plain && !read::is_view(resource) {
+        if self.wanted.form == Form::Plain && !stored::is_view(resource) {
             let Some(pieces) = Pieces::of(&entry.value) else {
                 return Err(Refusal::internal(format!("the object {} is damaged", entry.key)));
             };
@@ -258,7 +262,7 @@ impl Watcher {
             line.put_slice(b"}\n");
             return Ok(line.freeze());
         }
-        let mut object = read::view(resource, read::load(resource, entry)?);
+        let mut object = read::load(resource, entry)?;
         object["metadata"]["resourceVersion"] = Value::from(revision.to_string());
         let shown = self.shown(resource, object);
         Ok(json_line(kind, &shown))

@@ -92,30 +92,16 @@ pub(crate) async fn create(
 ) -> Result<Reply, Refusal> {
     let options = WriteOptions::of(call, "CreateOptions")?;
     let received = incoming::read(call, &Expected::of(place.resource)?)?;
-    let object = from_view(place.resource, received.object);
+    let object = received.object;
     let version = place.resource.api_version();
     let by = FieldManager { name: &options.manager, subresource: "", api_version: &version };
     let (object, mut warnings) =
         create_object(api, call, place, object, &options, Origin::Update(by)).await?;
     let mut all = received.warnings;
     all.append(&mut warnings);
-    let shown = read::view(place.resource, object);
-    let reply = read::object_reply(api, place.resource, &shown, StatusCode::CREATED, wanted, call)?;
+    let reply =
+        read::object_reply(api, place.resource, &object, StatusCode::CREATED, wanted, call)?;
     Ok(reply.with_warnings(all))
-}
-
-/// An object as it is stored, of one as the resource shows it.
-fn from_view(resource: &Resource, object: Value) -> Value {
-    if read::is_view(resource) { crate::pending::from_events_group(object) } else { object }
-}
-
-/// The resource whose rules a view's objects follow.
-pub(crate) fn stored_resource(resource: &'static Resource) -> &'static Resource {
-    if read::is_view(resource) {
-        objects::catalog::find("", "v1", resource.plural).unwrap_or(resource)
-    } else {
-        resource
-    }
 }
 
 /// Creates an object and gives what was stored.
@@ -127,7 +113,7 @@ pub(crate) async fn create_object(
     options: &WriteOptions,
     origin: Origin<'_>,
 ) -> Result<(Value, Vec<String>), Refusal> {
-    let resource = stored_resource(place.resource);
+    let resource = place.resource;
     check_namespace(place, &mut object)?;
     if !object["metadata"]["resourceVersion"].as_str().unwrap_or_default().is_empty() {
         let message = "resourceVersion should not be set on objects to be created";
@@ -152,10 +138,19 @@ pub(crate) async fn create_object(
     let metadata = metadata_of(&mut object)?;
     metadata.insert("creationTimestamp".to_owned(), json!(setting.now.to_seconds_text()));
     metadata.insert("uid".to_owned(), Value::from(random::uid()));
-    rules::prepare_create(resource, &mut object, &setting);
+    let generates = wants_name && !generate.is_empty();
+    // The rules may make other fields from the name, so each name starts from here.
+    let nameless = generates.then(|| object.clone());
     for attempt in 1.. {
-        if wants_name && !generate.is_empty() {
+        if let Some(nameless) = &nameless {
+            object = nameless.clone();
             object["metadata"]["name"] = Value::from(generated(&generate));
+        }
+        if generates || attempt == 1 {
+            rules::prepare_create(resource, &mut object, &setting);
+            if resource.plural == "services" {
+                crate::services::prepare(api, &mut object)?;
+            }
         }
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let causes = rules::validate_create(resource, &object, &setting);
@@ -164,6 +159,9 @@ pub(crate) async fn create_object(
         }
         if attempt == 1 {
             warnings.extend(rules::warnings(resource, &object, None));
+        }
+        if resource.plural == "services" {
+            crate::services::allocate(api, &mut object)?;
         }
         let charge = admission::validate_create(api, call, place, &object, &mut warnings).await?;
         if options.dry_run {
@@ -176,7 +174,7 @@ pub(crate) async fn create_object(
         let key = stored::key(resource, &place.namespace, &name);
         let mut transaction = Transaction::new()
             .expect_absent(key.as_str())
-            .put(key.as_str(), stored::encode(&object));
+            .put(key.as_str(), stored::encode(resource, &object));
         transaction = charge.add_to(transaction);
         match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
             Outcome::Committed { revision } => {
@@ -184,7 +182,7 @@ pub(crate) async fn create_object(
                 return Ok((object, warnings));
             }
             Outcome::Conflict { key: lost, found } if *lost == *key => {
-                if wants_name && !generate.is_empty() && attempt < NAMES {
+                if generates && attempt < NAMES {
                     continue;
                 }
                 return Err(exists(place.resource, &name, found.as_ref()));
@@ -272,7 +270,7 @@ pub(crate) async fn update(
     }
     let options = WriteOptions::of(call, "UpdateOptions")?;
     let received = incoming::read(call, &Expected::of(place.resource)?)?;
-    let mut object = from_view(place.resource, received.object);
+    let mut object = received.object;
     check_name(place, &object)?;
     check_namespace(place, &mut object)?;
     let version = place.resource.api_version();
@@ -291,9 +289,8 @@ pub(crate) async fn update(
             create_object(api, call, place, object, &options, Origin::Update(by)).await?;
         let mut warnings = received.warnings;
         warnings.append(&mut more);
-        let shown = read::view(place.resource, object);
         let reply =
-            read::object_reply(api, place.resource, &shown, StatusCode::CREATED, wanted, call)?;
+            read::object_reply(api, place.resource, &object, StatusCode::CREATED, wanted, call)?;
         return Ok(reply.with_warnings(warnings));
     }
     let mut change = |_: &Value| Ok(object.clone());
@@ -315,9 +312,9 @@ fn finish(
     mut warnings: Vec<String>,
 ) -> Result<Reply, Refusal> {
     warnings.extend(written.warnings);
-    let shown = read::view(place.resource, written.object);
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
-    let reply = read::object_reply(api, place.resource, &shown, status, wanted, call)?;
+    let object = &written.object;
+    let reply = read::object_reply(api, place.resource, object, status, wanted, call)?;
     Ok(reply.with_warnings(warnings))
 }
 
@@ -367,7 +364,7 @@ pub(crate) async fn write_over(
     origin: Origin<'_>,
     change: &mut Change<'_>,
 ) -> Result<Written, Refusal> {
-    let resource = stored_resource(place.resource);
+    let resource = place.resource;
     let mut attempt = 0;
     loop {
         attempt += 1;
@@ -405,7 +402,7 @@ async fn one_update(
     old: &Value,
     mut new: Value,
 ) -> Result<Option<Written>, Refusal> {
-    let resource = stored_resource(place.resource);
+    let resource = place.resource;
     let setting = api.setting();
     let part = part_of(place);
     check_uid(place, old, &new)?;
@@ -422,20 +419,28 @@ async fn one_update(
         );
         return Err(Refusal::invalid(place.resource, &place.name, &causes));
     }
+    // An update without a version is of whatever is stored.
+    new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
     rules::set_defaults(resource, &mut new);
     if let Origin::Update(by) = origin {
         let id = type_id(resource)?;
         apply::track_update(Schema::served(), id, Some(old), &mut new, &by, setting.now);
     }
-    admission::mutate_update(api, call, place, old, &mut new)?;
-    rules::prepare_update(resource, &mut new, old, part, &setting);
-    let causes = rules::validate_update(resource, &new, old, part, &setting);
-    if !causes.is_empty() {
-        return Err(Refusal::invalid(place.resource, &place.name, &causes));
+    let mut warnings = Vec::new();
+    // A binding was checked as one; what it does to the pod no update may.
+    if part_name(place) != "binding" {
+        admission::mutate_update(api, call, place, old, &mut new)?;
+        rules::prepare_update(resource, &mut new, old, part, &setting);
+        let causes = rules::validate_update(resource, &new, old, part, &setting);
+        if !causes.is_empty() {
+            return Err(Refusal::invalid(place.resource, &place.name, &causes));
+        }
+        warnings = rules::warnings(resource, &new, Some(old));
     }
-    let mut warnings = rules::warnings(resource, &new, Some(old));
+    if resource.plural == "services" && part == Part::Main {
+        crate::services::allocate(api, &mut new)?;
+    }
     let charge = admission::validate_update(api, call, place, old, &new, &mut warnings).await?;
-    new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
     let unchanged = apply::keep_times(old, &mut new);
     let object = new;
     if options.dry_run || unchanged {
@@ -446,7 +451,7 @@ async fn one_update(
     let transaction = Transaction::new().expect_modified_at(key.as_str(), entry.modified);
     let transaction = match ends {
         true => transaction.delete(key.as_str()),
-        false => transaction.put(key.as_str(), stored::encode(&object)),
+        false => transaction.put(key.as_str(), stored::encode(resource, &object)),
     };
     let transaction = charge.add_to(transaction);
     match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
@@ -515,10 +520,8 @@ pub(crate) async fn patch(
         api_version: &version,
     };
     let mut change = |old: &Value| {
-        let shown = read::view(place.resource, old.clone());
-        let (patched, strict) = patched(place.resource, kind, &shown, &call.body, validation)?;
+        let (patched, strict) = patched(place.resource, kind, old, &call.body, validation)?;
         warnings = strict;
-        let patched = from_view(place.resource, patched);
         check_patched_identity(place, old, &patched)?;
         Ok(patched)
     };
@@ -556,7 +559,8 @@ pub(crate) fn patched_type(
     let decoded = schema.decode_value(id, outcome.value.clone());
     let invalid = |detail: &str| {
         let mut causes = Causes::default();
-        let shown = objects::cursor::go_quoted(&kind.shown(body, &outcome.value));
+        let shown = patch::shown(kind, schema, id, old, body, &outcome.value);
+        let shown = objects::cursor::go_quoted(&shown);
         causes.add("FieldValueInvalid", "patch", format!("Invalid value: {shown}: {detail}"));
         Refusal::invalid_kind("", "", "", &causes)
     };
@@ -620,11 +624,12 @@ async fn apply_patch(
         causes.add("FieldValueRequired", "fieldManager", message);
         return Err(Refusal::invalid_kind("meta.k8s.io", "PatchOptions", "", &causes));
     }
-    let resource = stored_resource(place.resource);
+    let resource = place.resource;
     let schema = Schema::served();
     let id = type_id(resource)?;
     let force = call.query.flag("force");
-    let applied = crate::applied::read(call, place)?;
+    let received = crate::applied::read(call, place)?;
+    let applied = received.object;
     let version = place.resource.api_version();
     let by = FieldManager {
         name: &options.manager,
@@ -649,15 +654,25 @@ async fn apply_patch(
         if place.subresource.is_some() {
             return Err(Refusal::not_found(place.resource, &place.name));
         }
-        let merged = merge(None)?;
+        let mut merged = merge(None)?;
+        let metadata = metadata_of(&mut merged)?;
+        if let Some(uid) = metadata.get("uid").and_then(Value::as_str).filter(|uid| !uid.is_empty())
+        {
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was \
+                 found"
+            );
+            return Err(Refusal::conflict(place.resource, &place.name, &why));
+        }
+        metadata.remove("resourceVersion");
         let (object, warnings) =
             create_object(api, call, place, merged, options, Origin::Applied).await?;
         let created = Written { object, warnings, created: true };
-        return finish(api, call, place, wanted, created, Vec::new());
+        return finish(api, call, place, wanted, created, received.warnings);
     }
     let mut change = |old: &Value| merge(Some(old));
     let written = write_over(api, call, place, options, Origin::Applied, &mut change).await?;
-    finish(api, call, place, wanted, written, Vec::new())
+    finish(api, call, place, wanted, written, received.warnings)
 }
 
 pub(crate) fn apply_failed(error: &ApplyError) -> Refusal {

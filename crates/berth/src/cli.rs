@@ -12,6 +12,7 @@ use thiserror::Error;
 mod config;
 mod input;
 mod plan;
+mod server;
 mod state;
 mod topology;
 
@@ -45,6 +46,8 @@ enum Command {
     Config(config::ConfigArgs),
     /// Show, check or migrate the state files of a kubelet
     State(state::StateArgs),
+    /// Run the control plane: an API server kubectl is at home with
+    Server(server::ServerArgs),
     /// Compare decisions with those recorded from the upstream kubelet
     Conformance(ConformanceArgs),
     /// Print completions for a shell
@@ -114,6 +117,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                 .print(&String::from_utf8_lossy(&script))?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Server(args) => server::run(args),
         Command::State(args) => state::run(args),
         Command::Conformance(args) => {
             let report = crate::conformance::run_dir(&args.dir)?;

@@ -4,4 +4,5 @@ pub mod cli;
 pub mod conformance;
 pub mod in_process;
 pub mod machine_source;
+pub mod server;
 pub mod terminal;

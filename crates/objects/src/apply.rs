@@ -3,7 +3,7 @@
 //!
 //! Both follow upstream's order. A create, update or patch is tracked once the request's object is
 //! decoded and defaulted, before admission changes it and before the rules put back what the
-//! request may not write; [`reset`] knows what those rules put back. An applied object is merged
+//! request may not write; a table here says what those rules put back. An applied object is merged
 //! into the live one here, and what comes out is decoded, defaulted, admitted and validated by
 //! the caller. [`keep_times`] comes last of all, before the object is compared with the stored
 //! one. Nothing here reads a clock.
@@ -40,6 +40,25 @@ pub struct FieldManager<'a> {
     pub subresource: &'a str,
     /// `v1` or `apps/v1`.
     pub api_version: &'a str,
+}
+
+impl FieldManager<'_> {
+    /// The name of a manager who gave none: what comes before the first `/` of the user agent,
+    /// as far as it can be printed and in at most 128 bytes.
+    #[must_use]
+    pub fn name_of_agent(user_agent: &str) -> String {
+        let mut name = String::new();
+        for character in user_agent.split('/').next().unwrap_or_default().chars() {
+            if character.is_control() {
+                continue;
+            }
+            if name.len() + character.len_utf8() > 128 {
+                break;
+            }
+            name.push(character);
+        }
+        name
+    }
 }
 
 /// A field somebody else owns that an apply would change.

@@ -13,11 +13,13 @@ use thiserror::Error;
 mod json;
 mod merge;
 mod order;
+mod shown;
 mod strategic;
 mod text;
 
 pub use json::{MAX_COPIED_BYTES, MAX_OPERATIONS, json};
 pub use merge::merge;
+pub use shown::shown;
 pub use strategic::strategic;
 
 /// How deep a patched object may be nested: as deep as one that is read.
@@ -43,15 +45,6 @@ impl PatchKind {
             "application/strategic-merge-patch+json" => Some(PatchKind::Strategic),
             "application/apply-patch+yaml" => Some(PatchKind::Apply),
             _ => None,
-        }
-    }
-
-    /// What an answer shows as the invalid value when the patched object cannot be decoded.
-    #[must_use]
-    pub fn shown(self, text: &[u8], patched: &Value) -> String {
-        match (self, text::read(text)) {
-            (PatchKind::Strategic, Ok(read)) => go_text(&read.value),
-            _ => patched.to_string(),
         }
     }
 }
@@ -153,14 +146,6 @@ fn json_name(value: &Value) -> &'static str {
         Value::String(_) => "string",
         Value::Array(_) => "array",
         Value::Object(_) => "object",
-    }
-}
-
-fn depth(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(object) => 1 + object.values().map(depth).max().unwrap_or(0),
-        _ => 0,
     }
 }
 

@@ -6,10 +6,16 @@
 //! is a function of its arguments; other objects (quotas, limit ranges, priority classes) are
 //! admission's business.
 
+mod checks;
+mod kinds;
 pub mod meta;
 pub mod names;
 pub mod pod;
 pub mod pod_security;
+mod resource_names;
+
+pub(crate) use kinds::TEMPLATE_GENERATION;
+pub use kinds::{event, node, scale, service, token};
 
 use serde_json::Value;
 
@@ -48,17 +54,20 @@ fn is_pods(resource: &Resource) -> bool {
 
 /// Sets what a client left out and the API promises.
 pub fn set_defaults(resource: &Resource, object: &mut Value) {
-    if is_pods(resource) {
-        pod::set_defaults(object);
+    match is_pods(resource) {
+        true => pod::set_defaults(object),
+        false => kinds::set_defaults(resource, object),
     }
 }
 
 /// Clears what a client may not set on a new object and sets what the server does: generation,
-/// status.
+/// status. The object's name and id must be known, as a job's labels are made from them, and what
+/// admission fills in must be there, as a pod's QoS class follows from it.
 pub fn prepare_create(resource: &Resource, object: &mut Value, setting: &Setting<'_>) {
     meta::prepare_create(object);
-    if is_pods(resource) {
-        pod::prepare_create(object, setting);
+    match is_pods(resource) {
+        true => pod::prepare_create(object, setting),
+        false => kinds::prepare_create(resource, object, setting),
     }
 }
 
@@ -71,10 +80,10 @@ pub fn prepare_update(
     part: Part,
     setting: &Setting<'_>,
 ) {
-    let _ = setting;
     meta::prepare_update(object, old);
-    if is_pods(resource) {
-        pod::prepare_update(object, old, part);
+    match is_pods(resource) {
+        true => pod::prepare_update(object, old, part),
+        false => kinds::prepare_update(resource, object, old, part, setting),
     }
 }
 
@@ -82,7 +91,7 @@ pub fn prepare_update(
 pub fn validate_create(resource: &Resource, object: &Value, setting: &Setting<'_>) -> Causes {
     let causes = match is_pods(resource) {
         true => pod::validate_create(object, setting),
-        false => Causes::default(),
+        false => kinds::validate_create(resource, object, setting),
     };
     causes.distinct()
 }
@@ -97,7 +106,7 @@ pub fn validate_update(
 ) -> Causes {
     let causes = match is_pods(resource) {
         true => pod::validate_update(object, old, part, setting),
-        false => Causes::default(),
+        false => kinds::validate_update(resource, object, old, part, setting),
     };
     causes.distinct()
 }
@@ -107,6 +116,6 @@ pub fn validate_update(
 pub fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
     match is_pods(resource) {
         true => pod::warnings(object, old),
-        false => Vec::new(),
+        false => kinds::warnings(resource, object, old),
     }
 }

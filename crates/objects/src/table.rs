@@ -8,6 +8,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::catalog::Resource;
+use crate::rules::TEMPLATE_GENERATION;
 use crate::timestamp::Timestamp;
 
 mod age;
@@ -131,13 +132,13 @@ pub fn of_object(resource: &Resource, object: &Value, form: Form, now: Timestamp
 
 fn table(resource: &Resource, meta: Value, rows: Vec<Value>, form: Form) -> Value {
     let definitions = if form.with_columns { column_definitions(resource) } else { Value::Null };
-    json!({
-        "kind": "Table",
-        "apiVersion": form.version.api_version(),
-        "metadata": meta,
-        "columnDefinitions": definitions,
-        "rows": rows,
-    })
+    let mut table = Map::new();
+    table.insert("kind".to_owned(), "Table".into());
+    table.insert("apiVersion".to_owned(), form.version.api_version().into());
+    table.insert("metadata".to_owned(), meta);
+    table.insert("columnDefinitions".to_owned(), definitions);
+    table.insert("rows".to_owned(), Value::Array(rows));
+    Value::Object(table)
 }
 
 /// The `columnDefinitions` of a resource's table.
@@ -176,12 +177,23 @@ pub fn row(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> V
 /// What `as=PartialObjectMetadata` gives: the metadata alone.
 #[must_use]
 pub fn partial_metadata(object: &Value, version: TableVersion) -> Value {
-    let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    let mut metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    drop_internal(&mut metadata);
     json!({
         "kind": "PartialObjectMetadata",
         "apiVersion": version.api_version(),
         "metadata": metadata,
     })
+}
+
+/// The number of a daemon set's template is an annotation in the whole object only.
+fn drop_internal(metadata: &mut Value) {
+    let Some(meta) = metadata.as_object_mut() else { return };
+    let annotations = meta.get_mut("annotations").and_then(Value::as_object_mut);
+    let Some(annotations) = annotations else { return };
+    if annotations.remove(TEMPLATE_GENERATION).is_some() && annotations.is_empty() {
+        meta.remove("annotations");
+    }
 }
 
 /// A pod that is done is marked, so that a client can leave it out.

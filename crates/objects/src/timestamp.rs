@@ -96,6 +96,26 @@ impl Timestamp {
     }
 }
 
+impl Timestamp {
+    /// `Mon, 02 Jan 2006 15:04:05 GMT`: what HTTP headers hold.
+    #[must_use]
+    pub fn to_http_text(self) -> String {
+        const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+        const MONTHS: [&str; 12] =
+            ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+        let days = self.seconds.div_euclid(86_400);
+        let (year, month, day) = civil_from_days(days);
+        let at = |names: &[&'static str], index: i64| {
+            usize::try_from(index).ok().and_then(|index| names.get(index)).copied()
+        };
+        let weekday = at(&DAYS, days.rem_euclid(7)).unwrap_or_default();
+        let month = at(&MONTHS, month - 1).unwrap_or_default();
+        let of_day = self.seconds.rem_euclid(86_400);
+        let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+        format!("{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.to_seconds_text())
@@ -184,6 +204,7 @@ mod tests {
         let time = Timestamp::new(951_868_799, 1_234_567);
         assert_eq!(time.to_seconds_text(), "2000-02-29T23:59:59Z");
         assert_eq!(time.to_micros_text(), "2000-02-29T23:59:59.001234Z");
+        assert_eq!(time.to_http_text(), "Tue, 29 Feb 2000 23:59:59 GMT");
     }
 
     #[test]

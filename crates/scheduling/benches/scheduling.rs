@@ -1,7 +1,18 @@
 //! Scheduling at the size of a large cluster: 5,000 nodes, 50,000 pods, QoS classes with capacity on
 //! every node.
 //!
-//! FIGURES
+//! Time on one processor of a two-processor virtual machine that was busy with other work (load above
+//! five), workloads taking turns so that every pod finds some 200 nodes changed since its like was placed,
+//! the first look at each of 200 new shapes included:
+//!
+//! | pods | placed per second | an attempt, shape known | new shape |
+//! |---|---|---|---|
+//! | requests and classes | 4,100 to 4,500 | 0.13 ms | 1.7 to 1.9 ms |
+//! | also spread over zones (hard) and nodes (soft) | 2,300 to 2,400 | 0.37 ms | |
+//! | also never two of a kind on one node | 2,000 to 2,100 | 0.47 ms | |
+//!
+//! All 5,000 nodes are looked at for every pod. Aim: 2,000 pods per second. Memory: 217 bytes a pod
+//! beyond what 200 shapes and 5,000 nodes take.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -46,7 +57,7 @@ fn node(n: usize) -> Value {
         "metadata": {"name": format!("node-{n:04}"), "labels": {
             "kubernetes.io/hostname": format!("node-{n:04}"),
             "topology.kubernetes.io/zone": format!("zone-{}", n % 3),
-            "kubernetes.io/arch": if n % 10 == 0 { "arm64" } else { "amd64" },
+            "kubernetes.io/arch": if n.is_multiple_of(10) { "arm64" } else { "amd64" },
         }},
         "status": {
             "allocatable": {"cpu": "32", "memory": "128Gi", "pods": "110"},
@@ -123,6 +134,14 @@ fn cluster() -> (Scheduler, usize) {
     (scheduler, (HELD.load(Ordering::Relaxed) - before) / PODS)
 }
 
+/// Time this thread has had a processor; where the system does not tell, time that has passed. A busy
+/// machine makes the one longer and not the other.
+fn on_cpu(since: Instant) -> Duration {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanoseconds = told.and_then(|t| t.split(' ').next()?.parse().ok());
+    nanoseconds.map_or_else(|| since.elapsed(), Duration::from_nanos)
+}
+
 /// Places so many new pods, workload by workload in turn, and tells how long that took.
 fn place(scheduler: &mut Scheduler, count: usize, first: usize, kind: Kind) -> Duration {
     let pods: Vec<Value> =
@@ -131,17 +150,21 @@ fn place(scheduler: &mut Scheduler, count: usize, first: usize, kind: Kind) -> D
         scheduler.cluster_mut().apply_pod(pod).unwrap();
     }
     let start = Instant::now();
+    let before = on_cpu(start);
     for n in 0..count {
         let name = format!("default/new-{}", first + n);
         let attempt = scheduler.attempt(&name, Tie::Seed(n as u64)).unwrap();
         assert!(matches!(attempt.outcome, Outcome::Scheduled(_)), "{attempt:?}");
         scheduler.adopt(&attempt);
     }
-    start.elapsed()
+    on_cpu(start) - before
 }
 
+const KINDS: [(Kind, &str); 3] =
+    [(Kind::Plain, "plain"), (Kind::Spread, "spread"), (Kind::Apart, "apart")];
+
 fn throughput(_: &mut Criterion) {
-    for (kind, name) in [(Kind::Plain, "plain"), (Kind::Spread, "spread"), (Kind::Apart, "apart")] {
+    for (kind, name) in KINDS {
         let (mut scheduler, per_pod) = cluster();
         let count = 4_000;
         let took = place(&mut scheduler, count, 0, kind);
@@ -149,12 +172,22 @@ fn throughput(_: &mut Criterion) {
             "{name}: {:.0} pods/s with {NODES} nodes and {PODS} pods; {per_pod} bytes a pod",
             count as f64 / took.as_secs_f64()
         );
+        let start = Instant::now();
+        let mut one = pod("one", 3, kind);
+        // An amount that no other pod asks for makes it a shape of its own.
+        one["spec"]["containers"][0]["resources"]["requests"]["memory"] = "77Mi".into();
+        scheduler.cluster_mut().apply_pod(&one).unwrap();
+        let before = on_cpu(start);
+        for n in 0..500 {
+            black_box(scheduler.attempt("default/one", Tie::Seed(n)).unwrap());
+        }
+        println!("{name}: an attempt: {:?}", (on_cpu(start) - before) / 500);
     }
 }
 
 fn latency(c: &mut Criterion) {
     let (mut scheduler, _) = cluster();
-    for (kind, name) in [(Kind::Plain, "plain"), (Kind::Spread, "spread"), (Kind::Apart, "apart")] {
+    for (kind, name) in KINDS {
         scheduler.cluster_mut().apply_pod(&pod(name, 3, kind)).unwrap();
         let key = format!("default/{name}");
         c.bench_function(&format!("attempt/{name}/known shape"), |b| {

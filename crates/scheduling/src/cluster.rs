@@ -104,6 +104,8 @@ pub struct Cluster {
     pods: Vec<Option<PodEntry>>,
     free_pods: Vec<PodId>,
     ids: HashMap<Arc<str>, PodId>,
+    /// Pods that wait for a node of this name, known or not.
+    nominees: HashMap<Symbol, Vec<PodId>>,
     /// Pods on nodes that are not known.
     homeless: HashMap<Symbol, Vec<PodId>>,
     pub(crate) shapes: Shapes,
@@ -145,6 +147,7 @@ impl Cluster {
             pods: Vec::new(),
             free_pods: Vec::new(),
             ids: HashMap::new(),
+            nominees: HashMap::new(),
             homeless: HashMap::new(),
             shapes: Shapes::default(),
             workloads: Workloads::default(),
@@ -325,12 +328,7 @@ impl Cluster {
             self.settle(id);
         }
         // Pods may have been waiting for a node of this name.
-        let waiting: Vec<PodId> = (0..)
-            .map(PodId)
-            .zip(&self.pods)
-            .filter(|(_, pod)| pod.as_ref().is_some_and(|p| p.nominated == Some(name)))
-            .map(|(id, _)| id)
-            .collect();
+        let waiting = self.nominees.get(&name).cloned().unwrap_or_default();
         self.awaited[slot as usize] = !waiting.is_empty();
         if let Some(Some(state)) = self.nodes.get_mut(slot as usize) {
             state.nominated = waiting;
@@ -553,13 +551,19 @@ impl Cluster {
     }
 
     fn list_nomination(&mut self, id: PodId, node: Symbol, come: bool) {
+        let nominees = self.nominees.entry(node).or_default();
+        nominees.retain(|other| *other != id);
+        if come {
+            nominees.push(id);
+        }
+        let nominees = nominees.clone();
+        if nominees.is_empty() {
+            self.nominees.remove(&node);
+        }
         let Some(slot) = self.slot_of(node) else { return };
+        self.awaited[slot as usize] = !nominees.is_empty();
         if let Some(Some(state)) = self.nodes.get_mut(slot as usize) {
-            state.nominated.retain(|other| *other != id);
-            if come {
-                state.nominated.push(id);
-            }
-            self.awaited[slot as usize] = !state.nominated.is_empty();
+            state.nominated = nominees;
         }
         self.touch(slot);
     }

@@ -164,8 +164,8 @@ impl NodeTerm {
 
     /// An empty or malformed term matches no node.
     pub(crate) fn matches(&self, name: Symbol, labels: &Labels, symbols: &Symbols) -> bool {
-        !self.malformed
-            && !(self.labels.is_empty() && self.names.is_empty())
+        let empty = self.labels.is_empty() && self.names.is_empty();
+        !(self.malformed || empty)
             && self.labels.iter().all(|n| n.holds(labels, symbols))
             && self.names.iter().all(|(is, other)| (name == *other) == *is)
     }

@@ -1,10 +1,10 @@
 //! Which node: filter, score, preempt over a cluster that is kept up to date.
 //!
 //! Pure: values in, values out; no clock, no files, no logging, no threads. [`Scheduler`] holds a
-//! [`Cluster`] and answers, for one pod at a time, where it goes or why nowhere and whom it would have
-//! to push out. Decisions are upstream's, with two additions of ours:
-//! QoS classes have a capacity that is counted, and a node whose agent would refuse a pod for want of
-//! CPUs or memory on one NUMA node is not offered it.
+//! [`Cluster`] and answers, for one pod at a time, where it goes, or why nowhere and whom it would have to
+//! push out; [`Queue`] says which pod is next. Decisions are upstream's, with two additions of ours: QoS
+//! classes have a capacity that is counted, and a node whose agent would refuse a pod for want of CPUs or
+//! memory on one NUMA node is not offered it. Why it is built so is in `docs/adr/0008-scheduler.md`.
 
 mod amounts;
 mod classes;
@@ -34,7 +34,7 @@ mod volumes;
 mod workloads;
 
 pub use cluster::{Cluster, ObjectError};
-pub use object::{NodeObject, OtherObject, PodObject};
+pub use object::{NodeObject, PodObject};
 pub use placing::MachineView;
 pub use profile::{ProfileError, Search, Settings};
 pub use queue::Queue;

@@ -43,6 +43,8 @@ pub(crate) struct ShapeMemory {
     nodes_epoch: u64,
     used: u64,
     nodes: Vec<Said>,
+    /// What machines said, and as of when; empty if none was ever asked.
+    machines: Vec<(u64, Number)>,
     rejections: Vec<Rejection>,
 }
 
@@ -64,6 +66,7 @@ impl Memory {
             nodes_epoch: cluster.nodes_epoch,
             used: 0,
             nodes: Vec::new(),
+            machines: Vec::new(),
             rejections: Vec::new(),
         };
         let memory = self.shapes.entry(id).or_insert_with(fresh);
@@ -92,22 +95,37 @@ impl ShapeMemory {
         if number > 0 {
             return self.rejections.get(usize::from(number) - 1).map(Cow::Borrowed);
         }
-        trial.wide(&Place::new(slot, node)).map(Cow::Owned)
+        let place = Place::new(slot, node);
+        if let Some(rejection) = trial.wide(&place) {
+            return Some(Cow::Owned(rejection));
+        }
+        if !trial.asks_machine() {
+            return None;
+        }
+        self.machines.resize(self.nodes.len(), (0, 0));
+        let (as_of, mut number) = self.machines.get(slot as usize).copied().unwrap_or((0, 0));
+        if as_of != changed {
+            number = self.number(trial.machine(&place));
+            if let Some(said) = self.machines.get_mut(slot as usize) {
+                *said = (changed, number);
+            }
+        }
+        self.rejections.get(usize::from(number).checked_sub(1)?).map(Cow::Borrowed)
+    }
+
+    fn number(&mut self, rejection: Option<Rejection>) -> Number {
+        let Some(rejection) = rejection else { return 0 };
+        let at = self.rejections.iter().position(|r| *r == rejection);
+        let at = at.unwrap_or_else(|| {
+            self.rejections.push(rejection);
+            self.rejections.len() - 1
+        });
+        Number::try_from(at + 1).unwrap_or(Number::MAX)
     }
 
     fn ask(&mut self, trial: &Trial<'_>, slot: u32, changed: u64) -> Number {
         let Some(node) = trial.cluster.node(slot) else { return 0 };
-        let rejection = match trial.local(&Place::new(slot, node)) {
-            None => 0,
-            Some(rejection) => {
-                let at = self.rejections.iter().position(|r| *r == rejection);
-                let at = at.unwrap_or_else(|| {
-                    self.rejections.push(rejection);
-                    self.rejections.len() - 1
-                });
-                Number::try_from(at + 1).unwrap_or(Number::MAX)
-            }
-        };
+        let rejection = self.number(trial.local(&Place::new(slot, node)));
         let scores = scores(trial, slot, trial.cluster);
         if let Some(said) = self.nodes.get_mut(slot as usize) {
             *said = Said { as_of: changed, rejection, scores };

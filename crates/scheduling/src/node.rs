@@ -34,6 +34,7 @@ pub(crate) struct NodeView {
 
 impl NodeView {
     pub(crate) fn new(node: &NodeObject, symbols: &mut Symbols) -> NodeView {
+        let mut names = std::collections::HashSet::new();
         let images = node
             .status
             .images
@@ -46,7 +47,10 @@ impl NodeView {
             unschedulable: node.spec.unschedulable,
             allocatable: shape::read(&node.status.allocatable, symbols),
             most_pods: node.status.allocatable.get("pods").map_or(0, objects::Quantity::value),
-            images: images.map(|(name, size)| (symbols.intern(name), size)).collect(),
+            images: images
+                .filter(|(name, _)| names.insert(*name))
+                .map(|(name, size)| (symbols.intern(name), size.max(0)))
+                .collect(),
             features: node.status.declared_features.iter().map(|f| f.as_str().into()).collect(),
             classes: Arc::new(NodeClasses::new(&node.status.qos_resources, symbols)),
         }

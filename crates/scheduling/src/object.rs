@@ -364,7 +364,7 @@ object! {
 object! {
     /// A namespace, service, controller, budget, volume, claim or storage class. Which of them is said
     /// by whoever hands it over.
-    pub struct OtherObject {
+    pub(crate) struct OtherObject {
         metadata: Meta,
         spec: OtherSpec,
         status: OtherStatus,

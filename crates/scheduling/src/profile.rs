@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::amounts::Resource;
 use crate::labels::{Labels, NodeTerm, NodeTerms};
 use crate::object;
-use crate::shape::Spread;
+use crate::shape::{self, Spread};
 use crate::symbols::{Symbol, Symbols};
 use crate::verdict::Plugin;
 
@@ -131,7 +131,7 @@ impl Profile {
             candidates_least: 100,
         };
         if settings.class_score_weight > 0 && settings.qos_resources {
-            profile.weights.push((Plugin::QosResources, settings.class_score_weight));
+            profile.weights.push((Plugin::QosResources, bounded(settings.class_score_weight)));
         }
         profile.choose_plugins(&raw.plugins);
         for config in &raw.plugin_config {
@@ -187,7 +187,7 @@ impl Profile {
         let Some(plugin) = Plugin::from_name(&enabled.name) else { return };
         // Only plugins that score can; a weight of zero is the default one.
         let Some((_, default)) = WEIGHTS.iter().find(|(p, _)| *p == plugin) else { return };
-        let weight = if enabled.weight == 0 { *default } else { enabled.weight };
+        let weight = if enabled.weight == 0 { *default } else { bounded(enabled.weight) };
         match self.weights.iter_mut().find(|(p, _)| *p == plugin) {
             Some((_, old)) => *old = weight,
             None => self.weights.push((plugin, weight)),
@@ -209,7 +209,7 @@ impl Profile {
                 let Some(strategy) = args.scoring_strategy else { return Ok(()) };
                 if !strategy.resources.is_empty() {
                     let weighted = |r: &RawResource| {
-                        let weight = if r.weight == 0 { 1 } else { r.weight };
+                        let weight = if r.weight == 0 { 1 } else { bounded(r.weight) };
                         Some((Resource::new(&r.name, symbols)?, weight))
                     };
                     self.fit_resources = strategy.resources.iter().filter_map(weighted).collect();
@@ -220,8 +220,9 @@ impl Profile {
                     "RequestedToCapacityRatio" => {
                         let points = strategy.requested_to_capacity_ratio.shape.iter();
                         // Scores are given out of 10 and counted out of 100.
-                        let points: Vec<_> =
-                            points.map(|p| (p.utilization, p.score * 10)).collect();
+                        let points: Vec<_> = points
+                            .map(|p| (p.utilization.clamp(0, 100), p.score.clamp(0, 10) * 10))
+                            .collect();
                         let rising = points.windows(2).all(|pair| pair[0].0 < pair[1].0);
                         if points.is_empty() || !rising {
                             return Err(ProfileError::Points { plugin });
@@ -240,7 +241,7 @@ impl Profile {
             }
             Plugin::InterPodAffinity => {
                 let args = AffinityArgs::deserialize(args).map_err(unreadable)?;
-                self.hard_affinity_weight = args.hard_pod_affinity_weight.unwrap_or(1);
+                self.hard_affinity_weight = args.hard_pod_affinity_weight.map_or(1, shape::weight);
                 self.ignore_preferred_of_existing = args.ignore_preferred_terms_of_existing_pods;
             }
             Plugin::NodeAffinity => {
@@ -249,8 +250,9 @@ impl Profile {
                 let terms = |selector: &NodeSelector| NodeTerms::new(selector, symbols);
                 self.added_required = added.required.as_ref().map(terms);
                 let preferred = added.preferred.iter();
-                self.added_preferred =
-                    preferred.map(|t| (t.weight, NodeTerm::new(&t.preference, symbols))).collect();
+                self.added_preferred = preferred
+                    .map(|t| (shape::weight(t.weight), NodeTerm::new(&t.preference, symbols)))
+                    .collect();
             }
             Plugin::PodTopologySpread => {
                 let args = SpreadArgs::deserialize(args).map_err(unreadable)?;
@@ -306,6 +308,11 @@ impl Profile {
         };
         (nodes * share / 100).max(LEAST).min(nodes)
     }
+}
+
+/// A weight that sums stay finite with.
+fn bounded(weight: i64) -> i64 {
+    weight.clamp(0, i64::from(i32::MAX))
 }
 
 fn maybe<'de, D, T>(from: D) -> Result<T, D::Error>

@@ -254,8 +254,8 @@ impl Queue {
     /// When something will become due without anything happening.
     #[must_use]
     pub fn next_due(&self) -> Option<Milliseconds> {
-        let flush =
-            self.unschedulable.first().map(|(since, _)| since + self.patience.unschedulable);
+        let flush = self.unschedulable.first();
+        let flush = flush.map(|(since, _)| since.saturating_add(self.patience.unschedulable));
         let backoff = self.backing_off.first().map(|(until, _)| *until);
         backoff.into_iter().chain(flush).min()
     }
@@ -279,7 +279,7 @@ impl Queue {
     /// aside for too long are tried again.
     fn advance(&mut self, now: Milliseconds) {
         while let Some((since, pod)) = self.unschedulable.first().cloned() {
-            if since + self.patience.unschedulable > now {
+            if since.saturating_add(self.patience.unschedulable) > now {
                 break;
             }
             self.retry(&pod);

@@ -96,7 +96,7 @@ fn fit(shape: &PodShape, node: &NodeView, occupancy: &Occupancy, profile: &Profi
         let asked = used.saturating_add(own);
         let score = match &profile.strategy {
             Strategy::LeastAllocated if asked > there => 0,
-            Strategy::LeastAllocated => share(there - asked, there),
+            Strategy::LeastAllocated => share(there.saturating_sub(asked), there),
             Strategy::MostAllocated => share(asked.min(there), there),
             Strategy::Ratio(points) => {
                 let utilisation = if asked > there { HIGHEST } else { share(asked, there) };
@@ -151,7 +151,8 @@ fn balanced(shape: &PodShape, node: &NodeView, occupancy: &Occupancy, profile: &
             if there == 0 || (own == 0 && matches!(resource, Resource::Scalar(_))) {
                 continue;
             }
-            let asked = occupancy.requested.get(*resource) + if with_pod { own } else { 0 };
+            let own = if with_pod { own } else { 0 };
+            let asked = occupancy.requested.get(*resource).saturating_add(own);
             fractions.push((asked as f64 / there as f64).min(1.0));
         }
         let deviation = match fractions.as_slice() {
@@ -183,7 +184,7 @@ fn images(shape: &PodShape, node: &NodeView, cluster: &Cluster) -> i64 {
         let spread = cluster.images.get(image).filter(|_| here)?;
         Some((spread.size as f64 * (spread.nodes as f64 / all)) as i64)
     };
-    let sum: i64 = shape.images.iter().filter_map(scaled).sum();
+    let sum = shape.images.iter().filter_map(scaled).fold(0, i64::saturating_add);
     let most = LARGE_IMAGE * shape.images.len() as i64;
     HIGHEST * (sum.clamp(SMALL_IMAGE, most) - SMALL_IMAGE) / (most - SMALL_IMAGE)
 }

@@ -131,7 +131,9 @@ impl PodShape {
         let preferred =
             |terms: &[object::PreferredPodTerm],
              term: &mut dyn FnMut(&object::PodTerm) -> PodTerm| {
-                terms.iter().map(|t| (t.weight, term(&t.pod_affinity_term))).collect::<Box<[_]>>()
+                let weighted =
+                    |t: &object::PreferredPodTerm| (weight(t.weight), term(&t.pod_affinity_term));
+                terms.iter().map(weighted).collect::<Box<[_]>>()
             };
         let own_affinity = required(&affinity.pod_affinity.required, &mut term);
         let anti_affinity = required(&affinity.pod_anti_affinity.required, &mut term);
@@ -158,7 +160,7 @@ impl PodShape {
                 .node_affinity
                 .preferred
                 .iter()
-                .map(|t| (t.weight, NodeTerm::new(&t.preference, symbols)))
+                .map(|t| (weight(t.weight), NodeTerm::new(&t.preference, symbols)))
                 .collect(),
             affinity: own_affinity,
             anti_affinity,
@@ -183,6 +185,12 @@ impl PodShape {
             && self.preferred_affinity.is_empty()
             && self.preferred_anti_affinity.is_empty())
     }
+}
+
+/// The weight of a preference: validation lets none pass outside these bounds, and sums of such weights
+/// stay far from the end of the numbers.
+pub(crate) fn weight(given: i64) -> i64 {
+    given.clamp(-100, 100)
 }
 
 fn pairs(labels: &object::StringMap, symbols: &mut Symbols) -> Box<[(Symbol, Symbol)]> {
@@ -236,7 +244,7 @@ impl Spread {
         let same = own_values(&constraint.match_label_keys, labels, symbols);
         Spread {
             key: symbols.intern(&constraint.topology_key),
-            max_skew: constraint.max_skew,
+            max_skew: constraint.max_skew.clamp(0, i64::from(i32::MAX)),
             hard: constraint.when_unsatisfiable != "ScheduleAnyway",
             selector: Selector::new(constraint.label_selector.as_ref(), symbols).and_labels(&same),
             min_domains: constraint.min_domains.unwrap_or(1),

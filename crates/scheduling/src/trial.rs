@@ -150,7 +150,8 @@ const LOCAL: &[(Plugin, Filter)] = &[
     (Plugin::QosResources, classes),
 ];
 
-/// Filters that ask other nodes, volumes or the machine, in order. They come after the local ones.
+/// Filters that ask other nodes or volumes, in order. They come after the local ones; the machine, which
+/// costs most, is asked last of all.
 const WIDE: &[(Plugin, Filter)] = &[
     (Plugin::VolumeRestrictions, volume_restrictions),
     (Plugin::VolumeBinding, volume_binding),
@@ -158,7 +159,6 @@ const WIDE: &[(Plugin, Filter)] = &[
     (Plugin::PodTopologySpread, topology_spread),
     (Plugin::InterPodAffinity, pod_affinity),
     (Plugin::NodeDeclaredFeatures, declared_features),
-    (Plugin::MachinePlacement, machine_placement),
 ];
 
 impl<'a> Trial<'a> {
@@ -232,7 +232,6 @@ impl<'a> Trial<'a> {
                 Plugin::PodTopologySpread => self.spreading.is_some(),
                 Plugin::InterPodAffinity => self.neighbours.is_some(),
                 Plugin::NodeDeclaredFeatures => !self.shape.features.is_empty(),
-                Plugin::MachinePlacement => self.demand.is_some(),
                 _ => true,
             }
     }
@@ -248,8 +247,22 @@ impl<'a> Trial<'a> {
         self.wide.iter().find_map(|filter| filter(self, place))
     }
 
+    /// Whether the machine has anything to say about this pod.
+    pub(crate) fn asks_machine(&self) -> bool {
+        self.demand.is_some() && self.profile.filters_by(Plugin::MachinePlacement)
+    }
+
+    /// What the machine says: whether its agent would refuse the pod.
+    pub(crate) fn machine(&self, place: &Place<'_>) -> Option<Rejection> {
+        let demand = self.demand.as_ref().filter(|_| self.asks_machine())?;
+        let (refusal, could) = place.machine.as_ref()?.try_place(demand).err()?;
+        let code = if could { Code::Unschedulable } else { NEVER };
+        let reason = Reason::Refused(format!("{}: {refusal}", refusal.reason()).into());
+        Some(Rejection::new(Plugin::MachinePlacement, code, reason))
+    }
+
     fn filter(&self, place: &Place<'_>) -> Option<Rejection> {
-        self.local(place).or_else(|| self.wide(place))
+        self.local(place).or_else(|| self.wide(place)).or_else(|| self.machine(place))
     }
 
     /// Pods that wait for this node and are at least as important.
@@ -298,7 +311,8 @@ impl<'a> Trial<'a> {
         let place = Place::new(slot, node);
         let wanted =
             LOCAL.iter().chain(WIDE).filter(|(plugin, _)| self.profile.filters_by(*plugin));
-        wanted.into_iter().filter_map(|(_, filter)| filter(self, &place)).collect()
+        let said = wanted.into_iter().filter_map(|(_, filter)| filter(self, &place));
+        said.chain(self.machine(&place)).collect()
     }
 }
 
@@ -456,11 +470,4 @@ fn declared_features(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> 
     let missing: Box<[&'static str]> = missing.copied().collect();
     (!missing.is_empty())
         .then(|| Rejection::new(Plugin::NodeDeclaredFeatures, NEVER, Reason::Features(missing)))
-}
-
-fn machine_placement(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
-    let (refusal, could) = place.machine.as_ref()?.try_place(trial.demand.as_ref()?).err()?;
-    let code = if could { Code::Unschedulable } else { NEVER };
-    let reason = Reason::Refused(refusal.to_string().into());
-    Some(Rejection::new(Plugin::MachinePlacement, code, reason))
 }

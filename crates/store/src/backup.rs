@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::base;
 use crate::error::{BackupError, OpenError, RestoreError, StorageError};
-use crate::files;
+use crate::files::{self, Lock};
 use crate::format::SegmentKind;
 use crate::index::Index;
 use crate::recover::{load_base, open_segment};
@@ -27,16 +27,19 @@ pub(crate) fn back_up(shared: &Arc<Shared>, to: &Path) -> Result<Revision, Backu
 /// Makes a backup the base of a new store, in a directory that has none.
 pub(crate) fn restore(from: &Path, directory: &Path) -> Result<Revision, RestoreError> {
     files::create_directory(directory)?;
-    let _guard = files::lock_directory(directory).map_err(RestoreError::Place)?;
+    let _guard = Lock::take(directory).map_err(RestoreError::Place)?;
     let listing = files::list(directory).map_err(StorageError::io("list", directory))?;
     if !listing.bases.is_empty() || !listing.logs.is_empty() {
         return Err(RestoreError::Exists(directory.to_owned()));
     }
-    let unfinished = files::unfinished(&directory.join("restored"));
-    let restored = copy(from, &unfinished).and_then(|()| {
+    let unfinished = files::unfinished(&directory.join("restored.base"));
+    let restored = copy(from, &unfinished).map_err(RestoreError::Storage).and_then(|file| {
         // The copy, not the original: this is what will be opened.
         let revision = verify(&unfinished).map_err(RestoreError::Backup)?;
         let path = files::base_path(directory, revision);
+        file.sync_all().map_err(StorageError::io("write", &unfinished))?;
+        // Windows does not rename what is open.
+        drop(file);
         files::rename(&unfinished, &path).map_err(StorageError::io("create", &path))?;
         Ok(revision)
     });
@@ -47,14 +50,11 @@ pub(crate) fn restore(from: &Path, directory: &Path) -> Result<Revision, Restore
     restored
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), RestoreError> {
+fn copy(from: &Path, to: &Path) -> Result<File, StorageError> {
     let mut source = File::open(from).map_err(StorageError::io("read", from))?;
-    let mut copy = || {
-        let mut file = File::create(to)?;
-        io::copy(&mut source, &mut file)?;
-        file.sync_all()
-    };
-    Ok(copy().map_err(StorageError::io("write", to))?)
+    let mut file = File::create(to).map_err(StorageError::io("create", to))?;
+    io::copy(&mut source, &mut file).map_err(StorageError::io("write", to))?;
+    Ok(file)
 }
 
 /// Reads a base from end to end.

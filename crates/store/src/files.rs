@@ -38,11 +38,17 @@ pub(crate) fn list(directory: &Path) -> io::Result<Listing> {
     let mut listing = Listing::default();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        let number = || path.file_stem()?.to_str()?.parse::<u64>().ok();
-        match path.extension().and_then(|extension| extension.to_str()) {
-            Some("log") => listing.logs.extend(number()),
-            Some("base") => listing.bases.extend(number()),
-            Some("tmp") => listing.unfinished.push(path),
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let (stem, kind) = name.split_once('.').unwrap_or_default();
+        let number = stem.parse::<u64>().ok();
+        match (kind, number) {
+            ("log", Some(number)) if log_path(directory, number) == path => {
+                listing.logs.push(number);
+            }
+            ("base", Some(number)) if base_path(directory, number.into()) == path => {
+                listing.bases.push(number);
+            }
+            ("log.tmp" | "base.tmp", _) => listing.unfinished.push(path),
             _ => {}
         }
     }
@@ -82,23 +88,39 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a directory, durably, unless it is there.
+/// Makes a directory, and those above it, unless they are there. Durably.
 pub(crate) fn create_directory(path: &Path) -> Result<(), StorageError> {
+    let missing =
+        path.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists());
+    let missing: Vec<_> = missing.collect();
     let create = || {
         fs::create_dir_all(path)?;
-        sync_directory(directory_of(path))
+        missing.iter().try_for_each(|made| sync_directory(directory_of(made)))
     };
     create().map_err(StorageError::io("create", path))
 }
 
-/// Keeps other processes out of a directory as long as the file is open.
-pub(crate) fn lock_directory(directory: &Path) -> Result<File, OpenError> {
-    let path = directory.join(LOCK);
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-    let file = file.map_err(StorageError::io("open", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked(directory.to_owned())),
-        Err(TryLockError::Error(error)) => Err(StorageError::io("lock", &path)(error).into()),
+/// Keeps other processes out of a directory.
+#[derive(Debug)]
+pub(crate) struct Lock(File);
+
+impl Lock {
+    pub(crate) fn take(directory: &Path) -> Result<Self, OpenError> {
+        let path = directory.join(LOCK);
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(StorageError::io("open", &path))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(TryLockError::WouldBlock) => Err(OpenError::Locked(directory.to_owned())),
+            Err(TryLockError::Error(error)) => Err(StorageError::io("lock", &path)(error).into()),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a process that is just being started has a copy of it. If
+        // it cannot be unlocked, it is unlocked when all copies are closed.
+        let _ = self.0.unlock();
     }
 }

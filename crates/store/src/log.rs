@@ -100,6 +100,8 @@ impl Log {
         active.segment.header().seal(frame, active.end);
         active.write(frame).map_err(|error| {
             active.broken = true;
+            // Best effort: if it is still there when the store is opened next, it counts.
+            let _ = active.file.set_len(active.end);
             StorageError::io("write", active.segment.path())(error)
         })?;
         active.segment.remember(newest, active.end);
@@ -149,4 +151,62 @@ impl Active {
 /// Different for every segment. Chance is enough: it guards against accidents.
 pub(crate) fn salt() -> u64 {
     RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{Record, RecordKind};
+    use crate::recover::recover;
+
+    const LARGE: u64 = 1 << 20;
+
+    fn frame(key: &str, revision: Revision) -> Vec<u8> {
+        let mut frame = Vec::new();
+        Header::start(&mut frame);
+        let (kind, created) = (RecordKind::Put, revision);
+        Record { kind, revision, created, key, value: b"value" }.encode(&mut frame);
+        frame
+    }
+
+    /// A log with revision 2 in it, and with revision 3 written but not acknowledged: the disk has
+    /// failed, and will not take anything more in this file.
+    fn with_a_failed_write(directory: &Path) -> Log {
+        let first = Revision::FIRST;
+        let mut log = Log::create(directory, 1, LARGE, first, first).unwrap();
+        log.append(&mut frame("good", 2.into()), first, first).unwrap();
+        let path = log.segment().path().to_owned();
+        let mut failed = frame("failed", 3.into());
+        log.segment().header().seal(&mut failed, log.active.end);
+        let mut file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.seek(SeekFrom::Start(log.active.end)).unwrap();
+        file.write_all(&failed).unwrap();
+        log.active.file = File::open(&path).unwrap();
+        let refused = log.append(&mut frame("failed", 3.into()), 2.into(), first);
+        assert!(matches!(refused, Err(StorageError::Io { step: "write", .. })));
+        log
+    }
+
+    #[test]
+    fn after_a_failed_write_a_new_segment_is_begun_and_the_failed_one_is_not_looked_at() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = with_a_failed_write(directory.path());
+        log.append(&mut frame("next", 3.into()), 2.into(), Revision::FIRST).unwrap();
+        assert_eq!(log.number, 2);
+        drop(log);
+        let (index, log) = recover(directory.path(), LARGE).unwrap();
+        assert_eq!((index.revision, log.number), (3.into(), 2));
+        assert!(index.newest("failed").is_none());
+        assert_eq!(index.newest("good").unwrap().read().unwrap().value, "value");
+        assert_eq!(index.newest("next").unwrap().read().unwrap().value, "value");
+    }
+
+    #[test]
+    fn a_failed_write_that_is_whole_counts_if_nothing_came_after_it() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(with_a_failed_write(directory.path()));
+        let (index, _) = recover(directory.path(), LARGE).unwrap();
+        assert_eq!(index.revision, 3.into());
+        assert!(index.newest("failed").is_some());
+    }
 }

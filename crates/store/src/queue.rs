@@ -113,11 +113,87 @@ impl Queue {
 
     /// Refuses what comes from now on. What is waiting is still taken.
     pub(crate) fn close(&self) {
+        self.shut(|_| ());
+    }
+
+    /// Refuses what comes from now on and lets go of what is waiting.
+    pub(crate) fn abandon(&self) {
+        self.shut(|state| state.requests.clear());
+    }
+
+    fn shut(&self, and: impl FnOnce(&mut State)) {
         let mut state = lock(&self.state);
         state.closed = true;
+        and(&mut state);
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         waiting.into_values().for_each(Waker::wake);
         self.filled.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::reply::reply;
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn request(bytes: usize) -> Request {
+        Request { bytes, work: Work::Commit(Transaction::new(), reply().0) }
+    }
+
+    #[test]
+    fn who_finds_the_queue_full_is_woken_when_there_is_room() {
+        let queue = Queue::default();
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(count.clone());
+        let (mut first, mut second) = (None, None);
+        while queue.push(request(1), &mut None, None).is_ok() {}
+        assert!(matches!(queue.push(request(1), &mut first, Some(&waker)), Err(Refused::Full(_))));
+        assert!(
+            matches!(queue.push(request(1), &mut first, Some(&waker)), Err(Refused::Full(_))),
+            "polled once more"
+        );
+        assert!(matches!(queue.push(request(1), &mut second, Some(&waker)), Err(Refused::Full(_))));
+        queue.give_back(second.unwrap());
+        assert_eq!(queue.take().unwrap().len(), MAX_BATCH);
+        assert_eq!(count.0.load(Ordering::SeqCst), 1, "who gave up is not woken");
+        assert!(queue.push(request(1), &mut first, Some(&waker)).is_ok());
+    }
+
+    #[test]
+    fn batches_are_bounded_by_their_bytes_but_never_empty() {
+        let queue = Queue::default();
+        for bytes in [MAX_BATCH_BYTES + 1, MAX_BATCH_BYTES / 2, MAX_BATCH_BYTES / 2, 1] {
+            assert!(queue.push(request(bytes), &mut None, None).is_ok());
+        }
+        let sizes = [(); 3].map(|()| queue.take().unwrap().len());
+        assert_eq!(sizes, [1, 2, 1]);
+    }
+
+    #[test]
+    fn a_closed_queue_is_emptied_and_an_abandoned_one_is_empty() {
+        let queue = Queue::default();
+        assert!(queue.push(request(1), &mut None, None).is_ok());
+        queue.close();
+        assert!(matches!(queue.push(request(1), &mut None, None), Err(Refused::Closed)));
+        assert_eq!(queue.take().unwrap().len(), 1);
+        assert!(queue.take().is_none());
+
+        let queue = Queue::default();
+        assert!(queue.push(request(1), &mut None, None).is_ok());
+        queue.abandon();
+        assert!(queue.take().is_none());
     }
 }

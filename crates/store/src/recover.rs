@@ -34,7 +34,6 @@ pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<(Index, Lo
     let after = |at: usize| logs.get(at).map(|(_, segment)| segment.header().after);
     let obsolete = (0..logs.len()).rev().find(|at| after(*at).is_some_and(|a| a <= covered));
     let obsolete = obsolete.unwrap_or(0);
-    let mut end = HEADER as u64;
     for (at, (number, segment)) in logs.iter().enumerate().skip(obsolete) {
         let missing = match at == obsolete {
             true => segment.header().after > covered,
@@ -43,6 +42,9 @@ pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<(Index, Lo
         if missing {
             return Err(OpenError::Missing(log_path(directory, number.saturating_sub(1))));
         }
+    }
+    let mut end = HEADER as u64;
+    for (at, (_, segment)) in logs.iter().enumerate().skip(obsolete) {
         end = load_log(&mut index, segment, covered, after(at + 1))?;
     }
     index.prune(None, index.oldest, usize::MAX);

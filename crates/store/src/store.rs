@@ -2,7 +2,7 @@
 //! done in `writer`.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock, mpsc};
@@ -13,7 +13,7 @@ use crate::commit::{Commit, Compaction};
 use crate::entry::Entry;
 use crate::error::{BackupError, OpenError, ReadError, RestoreError};
 use crate::feed::Feed;
-use crate::files;
+use crate::files::{self, Lock};
 use crate::queue::Queue;
 use crate::recover::recover;
 use crate::revision::Revision;
@@ -58,7 +58,7 @@ impl Store {
             return Err(OpenError::NotAStore { path: path.to_owned(), what });
         }
         files::create_directory(path)?;
-        let guard = files::lock_directory(path)?;
+        let guard = Lock::take(path)?;
         let (index, log) = recover(path, options.segment_bytes)?;
         let shared = Arc::new(Shared {
             queue: Queue::default(),
@@ -146,7 +146,7 @@ struct Threads {
     /// In the order in which they end.
     running: Mutex<Vec<JoinHandle<()>>>,
     /// Keeps other processes out.
-    guard: Mutex<Option<File>>,
+    guard: Mutex<Option<Lock>>,
 }
 
 impl Threads {
@@ -159,9 +159,14 @@ impl Threads {
     fn join(&self) {
         self.shared.closing.store(true, Ordering::Relaxed);
         self.shared.queue.close();
-        for thread in std::mem::take(&mut *lock(&self.running)) {
-            // Should it have panicked, the message is on stderr; who waited for it hears `Closed`.
-            let _ = thread.join();
+        // Held meanwhile, so that nobody goes on before all is done.
+        let mut running = lock(&self.running);
+        for thread in running.drain(..) {
+            // The last handle may go with a task that the writer has just woken.
+            if thread.thread().id() != thread::current().id() {
+                // Should it have panicked, the message is on stderr, and who waited hears `Closed`.
+                let _ = thread.join();
+            }
         }
         let wakers = lock(&self.shared.feed).close();
         for waker in wakers {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::entry::Entry;
 use crate::error::CommitError;
-use crate::format::MAX_KEY;
+use crate::format::{MAX_KEY, RECORD};
 use crate::revision::Revision;
 
 /// The most that can be committed at once: bounds what the writer holds in memory. Generous beside
@@ -86,14 +86,14 @@ impl Transaction {
         self
     }
 
-    /// The bytes it brings along, if it can be committed at all.
+    /// The bytes it makes the log longer by, if it can be committed at all.
     pub(crate) fn weigh(&self) -> Result<usize, CommitError> {
         let mut bytes = 0;
         for (key, value) in &self.writes {
             if key.is_empty() || key.len() > MAX_KEY {
                 return Err(CommitError::Key { length: key.len(), max: MAX_KEY });
             }
-            bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
+            bytes += RECORD + key.len() + value.as_ref().map_or(0, Bytes::len);
         }
         if bytes > MAX_BYTES {
             return Err(CommitError::TooLarge { bytes, max: MAX_BYTES });

@@ -29,8 +29,21 @@ use crate::sweep::Sweep;
 use crate::sync::{lock, read, write};
 use crate::transaction::{Outcome, Transaction};
 
+/// What the memory of a frame may stay at between batches; a rare large one is given back.
+const KEPT_FRAME: usize = 4 << 20;
+
+/// However the thread ends, nobody waits for it any longer.
+struct Abandon<'a>(&'a Shared);
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        self.0.queue.abandon();
+    }
+}
+
 /// Works until the queue is closed and empty.
 pub(crate) fn run(shared: &Shared, mut log: Log, sweeper: &Sender<Sweep>) {
+    let _abandon = Abandon(shared);
     let mut frame = Vec::new();
     while let Some(requests) = shared.queue.take() {
         let (newest, oldest) = {
@@ -67,6 +80,7 @@ pub(crate) fn run(shared: &Shared, mut log: Log, sweeper: &Sender<Sweep>) {
                 }
             }
         }
+        frame.shrink_to(KEPT_FRAME);
         for (answer, outcome) in answers {
             answer.give(outcome);
         }

@@ -1,31 +1,12 @@
 //! What the API promises, one sentence at a time.
 
-use store::{Change, Entry, Options, Outcome, ReadError, Revision, Store, Transaction};
+use store::{Change, CommitError, Options, Outcome, ReadError, Store, Transaction, WatchError};
 
-fn open() -> (tempfile::TempDir, Store) {
-    let directory = tempfile::tempdir().unwrap();
-    let store = Store::open(directory.path(), Options::default()).unwrap();
-    (directory, store)
-}
-
-fn commit(store: &Store, transaction: Transaction) -> Revision {
-    match store.commit(transaction).wait().unwrap() {
-        Outcome::Committed { revision } => revision,
-        Outcome::Conflict { key, found } => panic!("conflict over {key}: {found:?}"),
-    }
-}
-
-fn put(store: &Store, key: &str, value: &'static str) -> Revision {
-    commit(store, Transaction::new().put(key, value))
-}
-
-fn entry(key: &str, value: &'static str, created: Revision, modified: Revision) -> Entry {
-    Entry { key: key.into(), value: value.into(), created, modified }
-}
+use crate::support::{commit, drain, entry, fresh, open, put};
 
 #[test]
 fn what_was_committed_is_read_now_then_and_after_reopening() {
-    let (directory, store) = open();
+    let (directory, store) = fresh(Options::default());
     let first = put(&store, "/pods/a", "1");
     let second = put(&store, "/pods/a", "2");
     let third = commit(&store, Transaction::new().delete("/pods/a").put("/pods/b", "3"));
@@ -40,12 +21,12 @@ fn what_was_committed_is_read_now_then_and_after_reopening() {
     };
     check(&store);
     store.close();
-    check(&Store::open(directory.path(), Options::default()).unwrap());
+    check(&open(directory.path(), Options::default()));
 }
 
 #[test]
 fn a_failed_condition_writes_nothing_and_shows_what_is_there() {
-    let (_directory, store) = open();
+    let (_directory, store) = fresh(Options::default());
     let first = put(&store, "a", "1");
     let conflict = |transaction: Transaction| {
         let outcome = store.commit(transaction.put("a", "no").put("z", "no")).wait().unwrap();
@@ -65,7 +46,7 @@ fn a_failed_condition_writes_nothing_and_shows_what_is_there() {
 
 #[test]
 fn what_changes_nothing_has_no_revision_of_its_own() {
-    let (_directory, store) = open();
+    let (_directory, store) = fresh(Options::default());
     let first = put(&store, "a", "1");
     assert_eq!(commit(&store, Transaction::new().expect_present("a")), first);
     assert_eq!(commit(&store, Transaction::new().delete("b")), first);
@@ -74,7 +55,7 @@ fn what_changes_nothing_has_no_revision_of_its_own() {
 
 #[test]
 fn a_watch_tells_whole_transactions_with_what_was_before() {
-    let (_directory, store) = open();
+    let (_directory, store) = fresh(Options::default());
     let first = put(&store, "/pods/a", "1");
     let mut watch = store.watch("/pods/", first).unwrap();
     assert_eq!(watch.delivered(), first);
@@ -98,7 +79,7 @@ fn a_watch_tells_whole_transactions_with_what_was_before() {
 
 #[test]
 fn a_range_is_in_order_and_goes_on_behind_a_key() {
-    let (_directory, store) = open();
+    let (_directory, store) = fresh(Options::default());
     for number in 0..300 {
         commit(&store, Transaction::new().put(format!("/a/{number:03}"), vec![number as u8; 9]));
     }
@@ -117,7 +98,7 @@ fn a_range_is_in_order_and_goes_on_behind_a_key() {
 
 #[test]
 fn revisions_to_come_and_foreign_locks_are_refused() {
-    let (directory, store) = open();
+    let (directory, store) = fresh(Options::default());
     let newest = store.revision();
     let future = newest.get() + 1;
     let refused = store.snapshot(Some(future.into()));
@@ -125,4 +106,63 @@ fn revisions_to_come_and_foreign_locks_are_refused() {
     assert!(store.watch("", future.into()).is_err());
     let error = Store::open(directory.path(), Options::default()).unwrap_err();
     assert!(error.to_string().contains("in use"), "{error}");
+}
+
+#[test]
+fn a_closed_store_refuses_transactions_ends_watches_and_lets_go_of_the_directory() {
+    let (directory, store) = fresh(Options::default());
+    let mut watch = store.watch("", store.revision()).unwrap();
+    put(&store, "a", "1");
+    let other = store.clone();
+    store.close();
+    assert!(matches!(other.commit(Transaction::new()).wait(), Err(CommitError::Closed)));
+    assert_eq!(watch.wait().unwrap().len(), 1, "what was published is told first");
+    assert!(matches!(watch.wait(), Err(WatchError::Closed)));
+    assert!(other.get("a").unwrap().is_some());
+    open(directory.path(), Options::default());
+}
+
+#[test]
+fn the_last_handle_closes_the_store() {
+    let (directory, store) = fresh(Options::default());
+    let other = store.clone();
+    drop(store);
+    put(&other, "a", "1");
+    drop(other);
+    open(directory.path(), Options::default());
+}
+
+#[test]
+fn keys_and_transactions_that_do_not_fit_are_refused() {
+    let (_directory, store) = fresh(Options::default());
+    let refused = |transaction| store.commit(transaction).wait().unwrap_err();
+    let long = "k".repeat(70_000);
+    assert!(matches!(refused(Transaction::new().put("", "")), CommitError::Key { length: 0, .. }));
+    assert!(matches!(refused(Transaction::new().delete(long)), CommitError::Key { .. }));
+    let large = Transaction::new().put("a", vec![0; 9 << 20]);
+    assert!(matches!(refused(large), CommitError::TooLarge { .. }));
+    commit(&store, Transaction::new().put("a", vec![1; (8 << 20) - 100]));
+}
+
+#[test]
+fn the_last_of_several_writes_to_a_key_counts() {
+    let (_directory, store) = fresh(Options::default());
+    let mut watch = store.watch("", store.revision()).unwrap();
+    commit(&store, Transaction::new().delete("a").put("a", "1").put("a", "2"));
+    let events = drain(&mut watch).unwrap();
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].entry().unwrap().value, "2");
+}
+
+#[test]
+fn more_commits_than_the_queue_holds_all_come_through() {
+    let (_directory, store) = fresh(Options::default());
+    let commits: Vec<_> = (0..5_000)
+        .map(|number| store.commit(Transaction::new().put(format!("{number}"), "x")))
+        .collect();
+    for commit in commits {
+        commit.wait().unwrap();
+    }
+    assert_eq!(store.snapshot(None).unwrap().count("", None), 5_000);
+    assert_eq!(store.revision(), 5_001.into());
 }

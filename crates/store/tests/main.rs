@@ -1,5 +1,16 @@
-//! The crate from outside.
+//! The crate from outside: against a model, under load, under the axe.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "clippy.toml allows them in tests, not helpers"
+)]
 
 mod basics;
+mod compaction;
+mod concurrency;
+mod damage;
+mod kill;
+mod model;
+mod support;
+mod watchers;

@@ -56,6 +56,8 @@ struct Player {
     any_order: bool,
     unstable: Vec<String>,
     id: String,
+    /// What earlier steps wrote that we do not serve; what follows may lean on it.
+    missing: Option<String>,
     outcomes: Vec<Outcome>,
 }
 
@@ -95,6 +97,8 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
     let store = store::Store::open(&dir.path().join("store"), store::Options::default())?;
     let options = Options {
         allow_privileged: line["server"] != "allow-privileged-false",
+        // Where the recorded server listened.
+        advertised: "127.0.0.1:21003".to_owned(),
         ..Options::default()
     };
     let api = Api::new(store, options)
@@ -107,6 +111,7 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
         any_order: line.get("any_order").is_some_and(|value| value != false),
         unstable: texts(&line["unstable"]),
         id: id.to_owned(),
+        missing: None,
         outcomes: Vec::new(),
     };
     if let Some(name) = line["namespace"]["name"].as_str() {
@@ -161,6 +166,9 @@ impl Player {
             deliberate::not_served(request, &step["response"])
         };
         if let Some(why) = unplayable {
+            if request["method"] != "GET" {
+                self.missing = Some(why.clone());
+            }
             self.outcomes.push(Outcome {
                 kind: kind_of(&self.id),
                 id,
@@ -195,7 +203,7 @@ impl Player {
         let query = query.into_iter().map(|(k, v)| (k, self.bindings.fill(&v)));
         let body = match (request.get("body"), request["body_text"].as_str()) {
             (_, Some(text)) => self.bindings.fill(text),
-            (Some(body), None) => self.bindings.fill_value(body).to_string(),
+            (Some(body), None) => as_recorded(&self.bindings.fill_value(body)),
             (None, None) => String::new(),
         };
         let mut headers = HeaderMap::new();
@@ -237,16 +245,37 @@ impl Player {
         comparison.response(expected, answer, place);
         let differences = comparison.differences;
         let reason = (!differences.is_empty())
-            .then(|| deliberate::reason(&step["request"], expected, answer.status))
+            .then(|| deliberate::reason(&self.id, &step["request"], expected, answer.status))
             .flatten();
-        let verdict = match (&reason, differences.is_empty()) {
-            (_, true) => Verdict::Passed,
-            (Some(_), false) => Verdict::DeliberatelyDifferent,
-            (None, false) => Verdict::Failed,
+        let verdict = match (&reason, differences.is_empty(), &self.missing) {
+            (_, true, _) => Verdict::Passed,
+            (Some(_), false, _) => Verdict::DeliberatelyDifferent,
+            (None, false, Some(_)) => Verdict::NotServed,
+            (None, false, None) => Verdict::Failed,
         };
         let kind = kind_of(&self.id);
-        let quirk = reason.map(str::to_owned);
+        let quirk = match verdict {
+            Verdict::NotServed => self.missing.clone(),
+            _ => reason.map(str::to_owned),
+        };
         self.outcomes.push(Outcome { kind, id, verdict, quirk, differences });
+    }
+}
+
+/// JSON with blanks behind commas and colons, which is how the recorder sent it and how answers
+/// quote it.
+fn as_recorded(value: &Value) -> String {
+    let list =
+        |parts: Vec<String>, open: char, close: char| format!("{open}{}{close}", parts.join(", "));
+    match value {
+        Value::Array(items) => list(items.iter().map(as_recorded).collect(), '[', ']'),
+        Value::Object(fields) => {
+            let each = fields.iter().map(|(name, value)| {
+                format!("{}: {}", Value::from(name.as_str()), as_recorded(value))
+            });
+            list(each.collect(), '{', '}')
+        }
+        scalar => scalar.to_string(),
     }
 }
 

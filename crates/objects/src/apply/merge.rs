@@ -29,17 +29,11 @@ impl<'s> Walker<'s> {
         }
         let of = if is_bare(applied) { live } else { applied };
         let grain = self.grain(spot, of);
-        let empty = Map::new();
         match (grain, live, applied) {
             (Grain::Leaf, ..) => Some(applied.clone()),
             (_, live, Value::Null) => Some(live.clone()),
             (_, Value::Null, applied) => Some(applied.clone()),
-            (Grain::Struct(_) | Grain::Map(_), live, applied) => {
-                let (Some(_), Some(_)) = (live.as_object(), applied.as_object()) else {
-                    return Some(applied.clone());
-                };
-                let live = live.as_object().unwrap_or(&empty);
-                let applied = applied.as_object().unwrap_or(&empty);
+            (Grain::Struct(_) | Grain::Map(_), Value::Object(live), Value::Object(applied)) => {
                 let merged = zip(live, applied).filter_map(|(name, live, applied)| {
                     let inner = match grain {
                         Grain::Struct(of) => Spot::of(of.field(name)?),

@@ -1,16 +1,20 @@
 //! JSON patch (RFC 6902), as the library upstream uses reads it: `replace` of an absent key of a
 //! map succeeds, a negative index counts from the end, what comes before a path's first `/` is
-//! not looked at, and the top of the document cannot be replaced.
+//! not looked at, and only `replace` and `test` can be about the document as a whole.
 
 use serde_json::{Map, Value};
 
-use super::{MAX_DEPTH, PatchError, Patched, depth, json_name, text};
+use super::{MAX_DEPTH, PatchError, Patched, json_name, text};
 
 /// What upstream allows.
 pub const MAX_OPERATIONS: usize = 10_000;
 
 /// How much `copy` may add in one patch: copies of copies double with every operation.
 pub const MAX_COPIED_BYTES: usize = 3 << 20;
+
+/// How many values and list items operations may touch in one patch. Without a bound, ten thousand
+/// inserts at the front of a long list, or moves of a large object, take minutes.
+const MAX_TOUCHED: usize = 20_000_000;
 
 /// Does the operations of a patch in order, all or none.
 pub fn json(object: Value, patch: &[u8]) -> Result<Patched, PatchError> {
@@ -26,7 +30,7 @@ pub fn json(object: Value, patch: &[u8]) -> Result<Patched, PatchError> {
     if operations.len() > MAX_OPERATIONS {
         return Err(PatchError::TooManyOperations(operations.len()));
     }
-    let mut document = Document { value: object, copied: 0 };
+    let mut document = Document { value: object, copied: 0, touched: 0 };
     for operation in operations {
         let operation = match operation {
             Value::Object(operation) => operation,
@@ -58,7 +62,10 @@ fn check_types(operations: &[Value], strict: &mut Vec<String>) -> Result<(), Pat
                     let wanted = format!("Go struct field jsonPatchOp.{name} of type string");
                     return Err(wrong_type(other, &wanted));
                 }
-                _ => strict.push(format!("json patch unknown field \"[{index}].{name}\"")),
+                _ if strict.len() < text::MAX_NOTES => {
+                    strict.push(format!("json patch unknown field \"[{index}].{name}\""));
+                }
+                _ => {}
             }
         }
     }
@@ -67,7 +74,10 @@ fn check_types(operations: &[Value], strict: &mut Vec<String>) -> Result<(), Pat
 
 struct Document {
     value: Value,
+    /// Bytes.
     copied: usize,
+    /// Against [`MAX_TOUCHED`].
+    touched: usize,
 }
 
 /// A path: the tokens to what holds the place, and the token of the place.
@@ -101,6 +111,17 @@ impl Document {
         match text("op") {
             Some("add") => self.add(&self.pointer(path()?)?, value.unwrap_or_default()),
             Some("remove") => self.remove(&self.pointer(path()?)?).map(drop),
+            Some("replace") if path()?.is_empty() => match value {
+                Some(value @ (Value::Object(_) | Value::Array(_))) => {
+                    self.value = value;
+                    Ok(())
+                }
+                _ => Err("replace operation value must be object or array".to_owned()),
+            },
+            Some("test") if path()?.is_empty() => match value {
+                Some(value) if value == self.value => Ok(()),
+                _ => Err("testing value  failed".to_owned()),
+            },
             Some("replace") => self.replace(&self.pointer(path()?)?, value.unwrap_or_default()),
             Some("move") => {
                 let taken = self.remove(&self.pointer(from()?)?)?;
@@ -158,8 +179,27 @@ impl Document {
         }
     }
 
+    /// Counts what an operation touches.
+    fn touch(&mut self, values: usize) -> Result<(), String> {
+        self.touched = self.touched.saturating_add(values);
+        if self.touched > MAX_TOUCHED {
+            return Err("the operations touch too many values".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Keeps what operations build from nesting deeper than anything that can be read.
+    fn admit(&mut self, pointer: &Pointer<'_>, value: &Value) -> Result<(), String> {
+        let Measure { depth, values } = Measure::of(value);
+        self.touch(values)?;
+        if pointer.holders.len() + 1 + depth > MAX_DEPTH {
+            return Err("exceeded max depth".to_owned());
+        }
+        Ok(())
+    }
+
     fn add(&mut self, pointer: &Pointer<'_>, value: Value) -> Result<(), String> {
-        shallow(pointer, &value)?;
+        self.admit(pointer, &value)?;
         match self.holder(pointer)? {
             Value::Object(object) => {
                 object.insert(pointer.last.clone(), value);
@@ -168,6 +208,8 @@ impl Document {
             Value::Array(items) => {
                 let index = index(items.len() + 1, &pointer.last)?;
                 items.insert(index, value);
+                let moved = items.len() - index;
+                self.touch(moved)?;
             }
             _ => {}
         }
@@ -175,7 +217,7 @@ impl Document {
     }
 
     fn replace(&mut self, pointer: &Pointer<'_>, value: Value) -> Result<(), String> {
-        shallow(pointer, &value)?;
+        self.admit(pointer, &value)?;
         match self.holder(pointer)? {
             Value::Object(object) => {
                 object.insert(pointer.last.clone(), value);
@@ -194,7 +236,10 @@ impl Document {
             Value::Object(object) => object.remove(&pointer.last),
             Value::Array(items) => {
                 let index = index(items.len(), &pointer.last)?;
-                Some(items.remove(index))
+                let gone = items.remove(index);
+                let moved = items.len() - index;
+                self.touch(moved)?;
+                Some(gone)
             }
             _ => None,
         };
@@ -215,12 +260,28 @@ fn missing(path: &str) -> String {
     format!("doc is missing path: {path:?}")
 }
 
-/// Keeps what operations build from nesting deeper than anything that can be read.
-fn shallow(pointer: &Pointer<'_>, value: &Value) -> Result<(), String> {
-    if pointer.holders.len() + 1 + depth(value) > MAX_DEPTH {
-        return Err("exceeded max depth".to_owned());
+/// How deep a value is nested, and how many values it is.
+struct Measure {
+    depth: usize,
+    values: usize,
+}
+
+impl Measure {
+    fn of(value: &Value) -> Measure {
+        let mut measure = Measure { depth: 0, values: 1 };
+        let mut inner = |value: &Value| {
+            let Measure { depth, values } = Measure::of(value);
+            measure.depth = measure.depth.max(depth);
+            measure.values += values;
+        };
+        match value {
+            Value::Array(items) => items.iter().for_each(&mut inner),
+            Value::Object(object) => object.values().for_each(&mut inner),
+            _ => return measure,
+        }
+        measure.depth += 1;
+        measure
     }
-    Ok(())
 }
 
 /// The place a token means in a list of a length.

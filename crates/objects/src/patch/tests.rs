@@ -54,6 +54,15 @@ fn json_operations_do_what_the_library_does() {
 }
 
 #[test]
+fn the_whole_document_can_be_tested_and_replaced() {
+    let patch = json!([
+        {"op": "test", "path": "", "value": {"a": 1}}, {"op": "replace", "path": "", "value": {"b": 2}},
+        {"op": "add", "path": "/c", "value": 3},
+    ]);
+    assert_eq!(json_patched(&json!({"a": 1}), &patch), Ok(json!({"b": 2, "c": 3})));
+}
+
+#[test]
 fn json_operations_that_do_not_fit_are_unprocessable() {
     let start = json!({"a": {"x": 1}, "l": [1, 2, 3], "s": "t"});
     for operation in [
@@ -66,7 +75,10 @@ fn json_operations_that_do_not_fit_are_unprocessable() {
         json!({"op": "add", "value": 2}),
         json!({"op": "replace", "path": "/l/3", "value": 2}),
         json!({"op": "replace", "path": "/l/-", "value": 2}),
-        json!({"op": "replace", "path": "", "value": {}}),
+        json!({"op": "replace", "path": "", "value": "x"}),
+        json!({"op": "replace", "path": ""}),
+        json!({"op": "test", "path": "", "value": {}}),
+        json!({"op": "test", "path": ""}),
         json!({"op": "remove", "path": "/absent"}),
         json!({"op": "remove", "path": "/l/3"}),
         json!({"op": "move", "from": "/absent", "path": "/c"}),
@@ -94,6 +106,10 @@ fn copies_of_copies_and_towers_end() {
     let wide = json!({"op": "copy", "from": "/a", "path": "/a/-"});
     let patch = Value::Array(vec![wide; 60]);
     let error = json_patched(&json!({"a": ["0123456789"]}), &patch).unwrap_err();
+    assert_eq!(error.status(), 422);
+    let long = json!({"a": vec![0; 100_000]});
+    let front = json!({"op": "add", "path": "/a/0", "value": 1});
+    let error = json_patched(&long, &Value::Array(vec![front; 10_000])).unwrap_err();
     assert_eq!(error.status(), 422);
     let many = Value::Array(vec![json!({"op": "test", "path": "/a"}); MAX_OPERATIONS + 1]);
     let error = json_patched(&json!({}), &many).unwrap_err();
@@ -163,9 +179,26 @@ fn content_types_name_the_patch() {
     assert_eq!(PatchKind::of_content_type(with_charset), Some(PatchKind::Merge));
     assert_eq!(PatchKind::of_content_type("application/json"), None);
     assert_eq!(PatchKind::of_content_type("application/apply-patch+cbor"), None);
-    let text = br#"{"dataa":{"x":"y"},"metadata":{"labels":{"l":"s"}}}"#;
-    let shown = PatchKind::Strategic.shown(text, &Value::Null);
-    assert_eq!(shown, "map[dataa:map[x:y] metadata:map[labels:map[l:s]]]");
+}
+
+#[test]
+fn what_cannot_be_decoded_is_shown_as_upstream_has_it_at_hand() {
+    let (schema, id) = pod();
+    let live = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n", "labels": {"b": "<", "a": "1"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let text = br#"{"bogus":{"z":1,"y":2},"metadata":{"labels":{"l":"s"}}}"#;
+    let patched = merge(live.clone(), text).unwrap().value;
+    assert_eq!(
+        shown(PatchKind::Merge, schema, id, &live, text, &patched),
+        r#"{"apiVersion":"v1","bogus":{"y":2,"z":1},"kind":"Pod","metadata":{"labels":{"a":"1","b":"\u003c","l":"s"},"name":"p","namespace":"n"},"spec":{"containers":[{"name":"c","image":"i"}]}}"#
+    );
+    let said = "map[bogus:map[y:2 z:1] metadata:map[labels:map[l:s]]]";
+    assert_eq!(shown(PatchKind::Strategic, schema, id, &live, text, &Value::Null), said);
+    let text = br#"[{"op":"add","path":"/spec/containers/0/bogus","value":1}]"#;
+    let patched = json(live.clone(), text).unwrap().value;
+    assert_eq!(
+        shown(PatchKind::Json, schema, id, &live, text, &patched),
+        r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"n","labels":{"a":"1","b":"\u003c"}},"spec":{"containers":[{"bogus":1,"image":"i","name":"c"}]}}"#
+    );
 }
 
 #[test]

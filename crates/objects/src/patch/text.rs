@@ -8,7 +8,7 @@ use serde_json::{Map, Number, Value};
 use super::PatchError;
 
 /// More than these are not listed; nobody reads them.
-const MAX_NOTES: usize = 100;
+pub(super) const MAX_NOTES: usize = 100;
 
 pub(super) struct Read {
     pub(super) value: Value,

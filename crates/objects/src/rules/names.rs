@@ -259,12 +259,21 @@ pub fn port_name(name: &str) -> Problems {
     problems
 }
 
-/// Whether a text is an address as upstream reads one: leading zeros are let through.
+/// What is wrong with an address. Forms older versions read are told apart from what is none.
 #[must_use]
-pub fn is_ip(text: &str) -> bool {
-    parse_ip(text).is_some()
+pub fn ip(text: &str) -> Problems {
+    let Some(address) = parse_ip(text) else { return vec![NOT_AN_IP.into()] };
+    let mut problems = Problems::new();
+    if text.parse::<std::net::IpAddr>().is_err() {
+        problems.push("must not have leading 0s".into());
+    }
+    if matches!(address, std::net::IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()) {
+        problems.push("must not be an IPv4-mapped IPv6 address".into());
+    }
+    problems
 }
 
+/// Reads an address as older versions did: with leading zeros.
 pub(crate) fn parse_ip(text: &str) -> Option<std::net::IpAddr> {
     if let Ok(address) = text.parse() {
         return Some(address);
@@ -303,9 +312,13 @@ mod tests {
     }
 
     #[test]
-    fn addresses_with_leading_zeros_count() {
-        assert!(is_ip("010.000.0.1") && is_ip("::1") && is_ip("::ffff:1.2.3.4"));
-        assert!(!is_ip("1.2.3") && !is_ip("1.2.3.256") && !is_ip("") && !is_ip("1.2.3.4.5"));
+    fn addresses_in_older_forms_are_refused_for_their_form() {
+        assert!(ip("10.0.0.1").is_empty() && ip("::1").is_empty());
+        assert_eq!(ip("010.000.0.1"), ["must not have leading 0s"]);
+        assert_eq!(ip("::ffff:1.2.3.4"), ["must not be an IPv4-mapped IPv6 address"]);
+        for none in ["1.2.3", "1.2.3.256", "", "1.2.3.4.5", "x"] {
+            assert_eq!(ip(none), [NOT_AN_IP]);
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod binding;
 pub mod class_resources;
 mod containers;
 mod defaults;
+mod disabled;
 mod env;
 mod equality;
 mod handlers;
@@ -39,6 +40,7 @@ pub use amounts::qos_class;
 pub use binding::validate_binding;
 pub use defaults::set_template_defaults;
 pub use prepare::drop_template_fields;
+pub(super) use scheduling::validate_tolerations;
 pub use warnings::template_warnings;
 
 /// How pods are named and where they live.
@@ -61,6 +63,7 @@ struct Scope {
     token_path_anywhere: bool,
     host_sysctls: bool,
     invalid_deletion_cost: bool,
+    older_ips: bool,
 }
 
 impl Scope {
@@ -80,6 +83,7 @@ impl Scope {
             invalid_spread_selectors: update && scheduling::has_invalid_spread_selectors(old_spec),
             token_path_anywhere: update && volumes::has_odd_token_paths(old_spec),
             host_sysctls: update && security::has_host_sysctls(old_spec),
+            older_ips: update && spec::has_older_ips(old_spec),
             invalid_deletion_cost: !old_meta.is_null()
                 && annotations::has_invalid_deletion_cost(old_meta),
         }

@@ -71,7 +71,8 @@ impl Schema {
     fn fill(&self, id: TypeId, object: &mut Map<String, Value>) {
         for field in &self.get(id).fields {
             if field.presence == Presence::Always && !object.contains_key(&field.name) {
-                object.insert(field.name.clone(), self.zero_of(&field.shape));
+                let zero = if field.pointer { Value::Null } else { self.zero_of(&field.shape) };
+                object.insert(field.name.clone(), zero);
             }
         }
     }
@@ -231,6 +232,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     fn visit_bool<E: de::Error>(self, value: bool) -> Result<Value, E> {
         match self.shape {
             Shape::Bool | Shape::Any => Ok(Value::Bool(value)),
+            Shape::Quantity => quantity(self.decoder, &value.to_string()),
             shape => Err(self.decoder.type_error(shape, "bool")),
         }
     }

@@ -223,6 +223,7 @@ fn quoted(byte: u8) -> String {
         b'\t' => r"'\t'".to_owned(),
         b'\r' => r"'\r'".to_owned(),
         0..=0x1f | 0x7f => format!(r"'\x{byte:02x}'"),
+        0x80..=0x9f => format!(r"'\u{byte:04x}'"),
         byte => format!("'{}'", char::from(byte)),
     }
 }

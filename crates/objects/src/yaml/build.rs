@@ -226,17 +226,19 @@ impl Builder {
 
     /// Complains about keys given twice and keeps the first of each.
     fn unique(&mut self, entries: Vec<Entry>) -> Vec<Entry> {
-        let mut first: HashMap<String, Mark> = HashMap::with_capacity(entries.len());
-        let mut kept = Vec::with_capacity(entries.len());
+        let mut at: HashMap<String, (usize, Mark)> = HashMap::with_capacity(entries.len());
+        let mut kept: Vec<Entry> = Vec::with_capacity(entries.len());
         for entry in entries {
-            match first.get(&entry.key) {
-                Some(first) => {
-                    let problem = Problem::DuplicateKey { first: *first };
+            match at.get(&entry.key).copied() {
+                Some((index, first)) => {
                     let path = self.path().child(&entry.key);
+                    let problem = Problem::DuplicateKey { first };
                     self.note(YamlError { mark: entry.mark, path, problem });
+                    // Whoever goes on regardless goes on with the last.
+                    kept[index] = entry;
                 }
                 None => {
-                    first.insert(entry.key.clone(), entry.mark);
+                    at.insert(entry.key.clone(), (kept.len(), entry.mark));
                     kept.push(entry);
                 }
             }

@@ -3,9 +3,13 @@
 #![allow(clippy::panic, clippy::unwrap_used)]
 
 mod answers;
+mod bounds;
 mod discovery;
+mod kinds;
 mod openapi;
+mod pods;
 mod recorded;
 mod schema;
 mod tables;
+mod views;
 mod writes;

@@ -8,15 +8,12 @@
 use std::collections::BTreeMap;
 
 use objects::apply::{self, ApplyError, FieldManager};
-use objects::catalog::{self, Resource};
+use objects::catalog::Resource;
 use objects::patch::{self, PatchError, PatchKind};
 use objects::schema::{Schema, TypeId};
-use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
-use crate::recorded::{Scenario, scenarios};
-
-const NOW: &str = "2026-01-01T00:00:00Z";
+use crate::recorded::{Request, Scenario, recorded_at, scenarios, target};
 
 /// What a defaulting server adds to what a patch made.
 const DEFAULTED: &[&str] = &[
@@ -42,7 +39,8 @@ struct Counts {
     owners: usize,
 }
 
-struct Request<'a> {
+/// A request to write, and what it is to.
+struct Write<'a> {
     method: &'a str,
     path: &'a str,
     resource: &'static Resource,
@@ -53,49 +51,28 @@ struct Request<'a> {
     body: Vec<u8>,
 }
 
-impl<'a> Request<'a> {
-    fn read(step: &'a Value) -> Option<Request<'a>> {
-        let request = &step["request"];
-        let path = request["path"].as_str()?;
-        let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
-        let (group, version, rest) = match parts.as_slice() {
-            ["api", version, rest @ ..] => ("", *version, rest),
-            ["apis", group, version, rest @ ..] => (*group, *version, rest),
-            _ => return None,
-        };
-        let rest = match rest {
-            ["namespaces", _, rest @ ..]
-                if !rest.is_empty() && !matches!(rest[0], "status" | "finalize") =>
-            {
-                rest
-            }
-            rest => rest,
-        };
-        let (plural, subresource) = match rest {
-            [plural] | [plural, _] => (*plural, ""),
-            [plural, _, subresource] => (*plural, *subresource),
-            _ => return None,
-        };
-        let header = |name: &str| request["headers"].get(name);
+impl<'a> Write<'a> {
+    fn of(request: &'a Request) -> Option<Write<'a>> {
+        let target = target(&request.path)?;
+        let header = |name: &str| request.headers.get(name);
         let content_type = match header("Content-Type") {
             None => "application/json",
             Some(given) => given.as_str().unwrap_or_default(),
         };
         let agent = header("User-Agent").and_then(Value::as_str).unwrap_or("golden/1.0");
-        let query = &request["query"];
-        let body = match (&request["body"], &request["body_text"]) {
-            (Value::Null, Value::String(text)) => text.clone().into_bytes(),
-            (Value::Null, _) => Vec::new(),
-            (body, _) => with_times(body).to_string().into_bytes(),
+        let body = match (&request.body_text, &request.body) {
+            (Some(text), _) => text.clone().into_bytes(),
+            (None, Value::Null) => Vec::new(),
+            (None, body) => body.to_string().into_bytes(),
         };
-        Some(Request {
-            method: request["method"].as_str()?,
-            path,
-            resource: catalog::find(group, version, plural)?,
-            subresource,
+        Some(Write {
+            method: &request.method,
+            path: &request.path,
+            resource: target.resource,
+            subresource: target.subresource.unwrap_or_default(),
             content_type,
-            manager: query["fieldManager"].as_str().or(agent.split('/').next())?,
-            force: query["force"] == "true",
+            manager: request.query["fieldManager"].as_str().or(agent.split('/').next())?,
+            force: request.query["force"] == "true",
             body,
         })
     }
@@ -111,11 +88,12 @@ impl<'a> Request<'a> {
     }
 }
 
-fn with_times(value: &Value) -> Value {
+/// With placeholders that need no escape.
+fn bared(value: &Value) -> Value {
     match value {
-        Value::String(text) if text == "<time>" => NOW.into(),
-        Value::Array(items) => items.iter().map(with_times).collect(),
-        Value::Object(map) => map.iter().map(|(k, v)| (k.clone(), with_times(v))).collect(),
+        Value::String(text) => text.replace(['<', '>'], "").into(),
+        Value::Array(items) => items.iter().map(bared).collect(),
+        Value::Object(map) => map.iter().map(|(k, v)| (k.clone(), bared(v))).collect(),
         other => other.clone(),
     }
 }
@@ -165,6 +143,8 @@ struct Replay<'a> {
     scenario: &'a Scenario,
     managed: bool,
     stored: BTreeMap<String, Value>,
+    /// The managers of the last write, in a scenario that was recorded without.
+    made: Value,
     counts: Counts,
     failures: Vec<String>,
 }
@@ -172,10 +152,9 @@ struct Replay<'a> {
 impl Replay<'_> {
     fn run(&mut self) {
         for (at, step) in self.scenario.steps.iter().enumerate() {
-            let Some(request) = Request::read(step) else { continue };
-            let response = &step["response"];
-            let body = with_times(&response["body"]);
-            let status = response["status"].as_u64().unwrap();
+            let Some(request) = Write::of(&step.request) else { continue };
+            let mut body = step.response.body.clone();
+            let status = step.response.status;
             let mut found = Vec::new();
             match (request.method, PatchKind::of_content_type(request.content_type)) {
                 ("PATCH", Some(PatchKind::Apply)) => {
@@ -191,32 +170,34 @@ impl Replay<'_> {
                 _ => {}
             }
             self.scale(&request, status, &body, &mut found);
-            let what =
-                |found| format!("{} step {at} ({}): {found}", self.scenario.id, step["name"]);
+            let what = |found| format!("{} step {at} ({}): {found}", self.scenario.id, step.name);
             self.failures.extend(found.into_iter().map(what));
-            let dry = step["request"]["query"].get("dryRun").is_some();
+            let dry = step.request.query.get("dryRun").is_some();
             let is_object =
                 body["kind"] == request.resource.kind && body["metadata"]["uid"].is_string();
-            if (200..300).contains(&status) && is_object && !dry {
+            if (200..300).contains(&status) && is_object && !dry && request.method != "GET" {
                 let name = body["metadata"]["name"].as_str().unwrap();
                 let key = match request.method {
                     "POST" => format!("{}/{name}", request.path),
                     _ => request.key().to_owned(),
                 };
+                if !self.managed {
+                    body["metadata"]["managedFields"] = std::mem::take(&mut self.made);
+                }
                 self.stored.insert(key, body);
             }
         }
     }
 
-    fn by<'r>(request: &Request<'r>, api_version: &'r str) -> FieldManager<'r> {
+    fn by<'r>(request: &Write<'r>, api_version: &'r str) -> FieldManager<'r> {
         FieldManager { name: request.manager, subresource: request.subresource, api_version }
     }
 
     fn patch(
         &mut self,
         kind: PatchKind,
-        request: &Request<'_>,
-        status: u64,
+        request: &Write<'_>,
+        status: u16,
         body: &Value,
         found: &mut Vec<String>,
     ) {
@@ -228,9 +209,8 @@ impl Replay<'_> {
             _ => patch::strategic(schema, id, live.clone(), &request.body),
         };
         let message = body["message"].as_str().unwrap_or_default();
-        let refusal = |error: &PatchError| {
-            (u64::from(error.status()), error.to_string(), error.reason().to_owned())
-        };
+        let refusal =
+            |error: &PatchError| (error.status(), error.to_string(), error.reason().to_owned());
         let patched = match result {
             Ok(patched) => patched,
             Err(error) => {
@@ -243,7 +223,19 @@ impl Replay<'_> {
                 return;
             }
         };
-        let decoded = schema.decode_value(id, patched.value);
+        let decoded = schema.decode_value(id, patched.value.clone());
+        if let Some((_, text)) = message.split_once("is invalid: patch: Invalid value: ") {
+            // Placeholders are no HTML.
+            let bare = |text: &str| text.replace(['<', '>'], "");
+            let live = bared(live);
+            let patched = bared(&patched.value);
+            let shown = patch::shown(kind, schema, id, &live, &request.body, &patched);
+            let shown = objects::cursor::go_quoted(&shown);
+            let text = bare(&text.replace("<time>", &recorded_at().to_seconds_text()));
+            if !text.starts_with(&shown) {
+                found.push(format!("shown as\n  {shown}\nrecorded\n  {text}"));
+            }
+        }
         if !(200..300).contains(&status) {
             return;
         }
@@ -255,39 +247,41 @@ impl Replay<'_> {
             compare("", &plain(decoded.clone()), &plain(body.clone()), found);
             self.counts.patched += 1;
         }
-        if self.managed {
-            let (api_version, live) = (request.resource.api_version(), live.clone());
-            let by = Self::by(request, &api_version);
-            let now = Timestamp::parse(NOW).unwrap();
-            apply::track_update(schema, id, Some(&live), &mut decoded, &by, now);
-            self.owners(&managers(&decoded), body, found);
-        }
+        let api_version = request.resource.api_version();
+        let by = Self::by(request, &api_version);
+        apply::track_update(schema, id, Some(live), &mut decoded, &by, recorded_at());
+        self.owners(managers(&decoded), body, found);
     }
 
-    fn track(&mut self, request: &Request<'_>, status: u64, body: &Value, found: &mut Vec<String>) {
-        if !self.managed || !(200..300).contains(&status) {
+    fn track(&mut self, request: &Write<'_>, status: u16, body: &Value, found: &mut Vec<String>) {
+        if !(200..300).contains(&status) || body["kind"] != request.resource.kind {
             return;
         }
         let api_version = request.resource.api_version();
         let by = Self::by(request, &api_version);
         let live = self.stored.get(request.path);
         let schema = Schema::served();
-        let sent = serde_json::from_slice(&request.body).unwrap();
-        let mut new = schema.decode_value(request.type_id(), sent).unwrap().value;
-        let now = Timestamp::parse(NOW).unwrap();
-        apply::track_update(schema, request.type_id(), live, &mut new, &by, now);
-        self.owners(&managers(&new), body, found);
+        let Ok(sent) = serde_json::from_slice(&request.body) else { return };
+        let Ok(mut new) = schema.decode_value(request.type_id(), sent) else { return };
+        let now = recorded_at();
+        apply::track_update(schema, request.type_id(), live, &mut new.value, &by, now);
+        self.owners(managers(&new.value), body, found);
     }
 
-    fn owners(&mut self, made: &Value, body: &Value, found: &mut Vec<String>) {
+    /// Holds the managers against the recorded ones, or keeps them where none were recorded.
+    fn owners(&mut self, made: Value, body: &Value, found: &mut Vec<String>) {
+        if !self.managed {
+            self.made = made;
+            return;
+        }
         let recorded = managers(body);
-        if *made != recorded {
+        if made != recorded {
             found.push(format!("managers are\n  {made}\nrecorded\n  {recorded}"));
         }
         self.counts.owners += 1;
     }
 
-    fn apply(&mut self, request: &Request<'_>, status: u64, body: &Value, found: &mut Vec<String>) {
+    fn apply(&mut self, request: &Write<'_>, status: u16, body: &Value, found: &mut Vec<String>) {
         // Reading YAML, and that it is a map, is the server's.
         let Ok(applied) = serde_json::from_slice::<Value>(&request.body) else { return };
         if applied.is_array() {
@@ -298,7 +292,7 @@ impl Replay<'_> {
         let live = self.stored.get(request.key());
         let schema = Schema::served();
         let id = request.type_id();
-        let now = Timestamp::parse(NOW).unwrap();
+        let now = recorded_at();
         let made = apply::apply(schema, id, live, &applied, &by, request.force, now);
         let message = body["message"].as_str().unwrap_or_default();
         match made {
@@ -320,9 +314,7 @@ impl Replay<'_> {
                     compare("", &plain(decoded.value), &plain(body.clone()), found);
                     apply::keep_times(live, &mut made);
                 }
-                if self.managed {
-                    self.owners(&owners, body, found);
-                }
+                self.owners(owners, body, found);
             }
             Err(error) => {
                 self.counts.refused += 1;
@@ -351,7 +343,7 @@ impl Replay<'_> {
 
     /// A write to the scale subresource shows in the workload, which no answer shows: it is
     /// stored here as it must be.
-    fn scale(&mut self, request: &Request<'_>, status: u64, body: &Value, found: &mut Vec<String>) {
+    fn scale(&mut self, request: &Write<'_>, status: u16, body: &Value, found: &mut Vec<String>) {
         if request.subresource != "scale" || request.method != "PATCH" || status != 200 {
             return;
         }
@@ -370,7 +362,7 @@ impl Replay<'_> {
             found.push(format!("scaled to {}, recorded {}", scale["spec"], body["spec"]));
         }
         let by = Self::by(request, "autoscaling/v1");
-        let now = Timestamp::parse(NOW).unwrap();
+        let now = recorded_at();
         apply::track_update(schema, id, Some(&before), &mut scale, &by, now);
         let api_version = request.resource.api_version();
         let owners = apply::scale::to_workload(&live, &scale, &api_version);
@@ -385,26 +377,23 @@ impl Replay<'_> {
 fn recorded_writes_come_out_as_recorded() {
     let mut totals = Counts::default();
     let mut failures = Vec::new();
-    for scenario in scenarios() {
-        let area = [
-            "patch-",
-            "apply/",
-            "managedfields/",
-            "fieldvalidation/patch",
-            "node/",
-            "scale/",
-            "job/",
-            "replicaset/",
-            "deployment/",
-            "table/",
-            "delete/",
-        ];
-        if !area.iter().any(|area| scenario.id.starts_with(area)) {
-            continue;
-        }
+    for scenario in &scenarios(&[
+        "patch-",
+        "apply/",
+        "managedfields/",
+        "fieldvalidation/patch",
+        "node/",
+        "scale/",
+        "job/",
+        "replicaset/",
+        "deployment/",
+        "table/",
+        "delete/",
+    ]) {
         let managed = ["apply/", "managedfields/"].iter().any(|area| scenario.id.starts_with(area));
         let (stored, counts) = (BTreeMap::new(), Counts::default());
-        let mut replay = Replay { scenario, managed, stored, counts, failures: Vec::new() };
+        let made = Value::Null;
+        let mut replay = Replay { scenario, managed, stored, made, counts, failures: Vec::new() };
         replay.run();
         totals.patched += replay.counts.patched;
         totals.refused += replay.counts.refused;

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 /// Objects as they are: pods on nodes have a node name.
 #[derive(Debug, Default, Clone)]
-pub struct World {
-    pub nodes: Vec<Value>,
-    pub pods: Vec<Value>,
+pub(crate) struct World {
+    pub(crate) nodes: Vec<Value>,
+    pub(crate) pods: Vec<Value>,
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -266,7 +266,7 @@ impl World {
     }
 
     /// The nodes that fit with their totals, and what is said of the others.
-    pub fn decide(&self, pod: &Value) -> (BTreeMap<String, i64>, BTreeMap<String, Verdict>) {
+    pub(crate) fn decide(&self, pod: &Value) -> (BTreeMap<String, i64>, BTreeMap<String, Verdict>) {
         let mut fitting = Vec::new();
         let mut rejected = BTreeMap::new();
         for node in &self.nodes {

@@ -10,7 +10,7 @@ use crate::reference::World;
 const APPS: [&str; 3] = ["a", "b", "c"];
 const CLASSES: [&str; 3] = ["gold", "silver", "lead"];
 
-fn node() -> impl Strategy<Value = Value> {
+pub(crate) fn node() -> impl Strategy<Value = Value> {
     let taints = prop_oneof![
         4 => Just(json!([])),
         1 => Just(json!([{"key": "k", "value": "v", "effect": "NoSchedule"}])),
@@ -114,7 +114,7 @@ fn container() -> impl Strategy<Value = Value> {
         })
 }
 
-fn pod() -> impl Strategy<Value = Value> {
+pub(crate) fn pod() -> impl Strategy<Value = Value> {
     (
         prop::collection::vec(container(), 1..3),
         (0..APPS.len(), prop::bool::weighted(0.8), 0..4i32),

@@ -17,8 +17,17 @@ enum Piece<'a> {
 }
 
 const NUMBERED: &[&str] = &["<uid-", "<rv-", "<suffix-", "<continue-", "<clusterip-", "<nodeport-"];
-const PLAIN: &[&str] =
-    &["<time>", "<microtime>", "<age>", "<server>", "<etag>", "<hash>", "<string>"];
+const PLAIN: &[&str] = &[
+    "<time>",
+    "<microtime>",
+    "<age>",
+    "<server>",
+    "<etag>",
+    "<hash>",
+    "<string>",
+    "<last-modified>",
+    "<expires>",
+];
 
 /// The placeholder at the start of a text.
 fn placeholder(text: &str) -> Option<&str> {
@@ -108,6 +117,11 @@ impl Bindings {
     fn bind(&mut self, name: &str, value: &str) -> bool {
         if !looks_right(name, value) {
             return false;
+        }
+        if name == "<etag>" {
+            // Whichever came last is what a client sends back.
+            self.bound.insert(name.to_owned(), value.to_owned());
+            return true;
         }
         if PLAIN.contains(&name) {
             return true;

@@ -22,8 +22,6 @@ pub(super) struct Surroundings<'a> {
     pub(super) grace_seconds: Option<i64>,
     pub(super) host_users: bool,
     pub(super) os: Option<&'a str>,
-    /// Whether the pod as a whole says how much CPU or memory it needs.
-    pub(super) pod_level_compute: bool,
     pub(super) scope: Scope,
 }
 
@@ -35,7 +33,6 @@ pub(super) fn validate(
 ) {
     let claims = spec.field("resourceClaims");
     let os = spec.field("os");
-    let pod_level = spec.field("resources");
     let around = Surroundings {
         volumes,
         claims: claims
@@ -47,7 +44,6 @@ pub(super) fn validate(
         grace_seconds: spec.field("terminationGracePeriodSeconds").int(),
         host_users: spec.field("hostUsers").bool() != Some(false),
         os: os.is_set().then(|| os.field("name").text()),
-        pod_level_compute: resources::has_compute(pod_level.value()),
         scope,
     };
     let containers = spec.field("containers");

@@ -33,6 +33,9 @@ fn items<'a>(object: &'a mut Object, field: &str) -> impl Iterator<Item = &'a mu
 }
 
 pub(super) fn set_pod_defaults(pod: &mut Value) {
+    if let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) {
+        agree_on_addresses(status);
+    }
     let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return };
     set_spec_defaults(spec);
     for list in ["containers", "initContainers"] {
@@ -56,6 +59,20 @@ pub(super) fn set_pod_defaults(pod: &mut Value) {
                 }
             }
         }
+    }
+}
+
+/// `podIP` is the first of `podIPs`; where both are given and differ, the older field counts.
+fn agree_on_addresses(status: &mut Object) {
+    let first = status.get("podIPs").and_then(|ips| ips.get(0)).and_then(|ip| ip.get("ip"));
+    match (status.get("podIP").cloned(), first.cloned()) {
+        (Some(ip), first) if first.as_ref() != Some(&ip) => {
+            status.insert("podIPs".to_owned(), json!([{"ip": ip}]));
+        }
+        (None, Some(first)) => {
+            status.insert("podIP".to_owned(), first);
+        }
+        _ => {}
     }
 }
 

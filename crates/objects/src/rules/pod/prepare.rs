@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::{Part, Setting, meta};
-use super::{amounts, annotations, equality};
+use super::{amounts, annotations, disabled, equality};
 
 /// The grace period that negative ones mean.
 const LEAST_GRACE_SECONDS: i64 = 1;
@@ -13,7 +13,7 @@ pub(super) fn create(pod: &mut Value, setting: &Setting<'_>) {
     if let Some(meta) = meta::metadata_mut(pod) {
         meta.insert("generation".to_owned(), 1.into());
     }
-    drop_fields(pod.get_mut("spec"));
+    drop_fields(pod.get_mut("spec"), &Value::Null);
     let class = amounts::qos_class(&pod["spec"]);
     let mut status = json!({"phase": "Pending", "qosClass": class});
     let gated = pod["spec"].get("schedulingGates").and_then(Value::as_array);
@@ -55,20 +55,21 @@ pub(super) fn update(pod: &mut Value, old: &Value, part: Part) {
         }
         Part::Resize => prepare_resize(pod, old),
     }
-    drop_fields(pod.get_mut("spec"));
+    drop_fields(pod.get_mut("spec"), &old["spec"]);
     if !equality::same(&pod["spec"], &old["spec"]) {
         meta::bump_generation(pod);
     }
 }
 
-/// What a template may not set.
-pub fn drop_template_fields(template: &mut Value) {
-    drop_fields(template.get_mut("spec"));
+/// Takes out of a template what is not on; `old` is the stored one on update, else null.
+pub fn drop_template_fields(template: &mut Value, old: &Value) {
+    drop_fields(template.get_mut("spec"), &old["spec"]);
 }
 
-/// Negative grace periods end here.
-fn drop_fields(spec: Option<&mut Value>) {
+/// Takes out what is not on. Negative grace periods end here, too.
+fn drop_fields(spec: Option<&mut Value>, old: &Value) {
     let Some(spec) = spec.and_then(Value::as_object_mut) else { return };
+    disabled::drop_from(spec, old);
     if let Some(grace) = spec.get_mut("terminationGracePeriodSeconds")
         && grace.as_i64().is_some_and(|seconds| seconds < 0)
     {

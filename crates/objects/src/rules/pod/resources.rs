@@ -18,7 +18,7 @@ use crate::resources::{
 const NEGATIVE: &str = "must be greater than or equal to 0";
 
 /// Resource names without a domain that mean something somewhere, if only in a quota.
-const STANDARD: [&str; 21] = [
+const STANDARD: [&str; 20] = [
     CPU,
     MEMORY,
     EPHEMERAL_STORAGE,
@@ -39,7 +39,6 @@ const STANDARD: [&str; 21] = [
     "requests.storage",
     "services.nodeports",
     "services.loadbalancers",
-    "hugepages-",
 ];
 
 /// Whose resources they are.
@@ -47,14 +46,6 @@ const STANDARD: [&str; 21] = [
 enum Of {
     Container,
     Pod,
-}
-
-/// Whether requests or limits speak of CPU or memory.
-pub(super) fn has_compute(resources: &Value) -> bool {
-    [Side::Requests, Side::Limits].into_iter().any(|side| {
-        amounts::list(resources, side)
-            .is_some_and(|list| list.contains_key(CPU) || list.contains_key(MEMORY))
-    })
 }
 
 pub(super) fn validate_of_container(
@@ -65,7 +56,7 @@ pub(super) fn validate_of_container(
     if resources.is_empty() {
         return;
     }
-    validate_amounts(resources, Of::Container, around.scope, around.pod_level_compute, causes);
+    validate_amounts(resources, Of::Container, around.scope, causes);
     validate_claims(&resources.field("claims"), &around.claims, causes);
     let enabled = around.scope.class_resources;
     class_resources::validate(&resources.field("qosResources"), enabled, causes);
@@ -93,13 +84,13 @@ pub(super) fn validate_pod_level(spec: &Cursor<'_>, scope: Scope, causes: &mut C
         return;
     }
     if spec.field("os").field("name").text() == "windows" {
-        causes.forbidden(&resources, "may not be set for a windows pod");
+        return causes.forbidden(&resources, "may not be set for a windows pod");
     }
     let claims = resources.field("claims");
     if claims.is_set() {
         causes.forbidden(&claims, "claims may not be set for Resources at pod-level");
     }
-    validate_amounts(&resources, Of::Pod, scope, false, causes);
+    validate_amounts(&resources, Of::Pod, scope, causes);
     let known = spec.field("resourceClaims");
     let known = known.items().map(|claim| claim.field("name").text());
     validate_claims(&claims, &known.filter(|name| !name.is_empty()).collect(), causes);
@@ -125,28 +116,34 @@ fn validate_consistency(spec: &Cursor<'_>, resources: &Cursor<'_>, causes: &mut 
         }
     }
     let limits = resources.field("limits");
+    for (name, total) in amounts::of_containers(spec.value(), Side::Limits) {
+        let at = limits.key(name);
+        if is_huge_pages(name) && at.is_set() && total > quantity(at.value()) {
+            let detail =
+                format!("must be greater than or equal to aggregate container limits of {total}");
+            causes.invalid(&at, &detail);
+        }
+    }
     let containers = spec.field("containers");
-    for container in containers.items() {
+    // Upstream reports these below the pod's resources.
+    let places = resources.field("containers");
+    for (index, container) in containers.items().enumerate() {
         let own = container.field("resources");
         let own = own.field("limits");
         for (name, limit) in own.entries() {
             let most = limits.key(name);
             if most.is_set() && quantity(limit.value()) > quantity(most.value()) {
+                let place = places.index(index);
+                let place = place.key(name);
                 let detail = format!("must be less than or equal to pod limits of {}", most.text());
-                causes.invalid(&limit, &detail);
+                causes.invalid_as(&place.field("limits"), limit.text(), &detail);
             }
         }
     }
 }
 
-fn validate_amounts(
-    resources: &Cursor<'_>,
-    of: Of,
-    scope: Scope,
-    pod_level_compute: bool,
-    causes: &mut Causes,
-) {
-    let (mut pages, mut compute) = (false, pod_level_compute);
+fn validate_amounts(resources: &Cursor<'_>, of: Of, scope: Scope, causes: &mut Causes) {
+    let (mut pages, mut compute) = (false, false);
     let mut note = |name: &str| {
         pages |= is_huge_pages(name);
         compute |= name == CPU || name == MEMORY;
@@ -255,7 +252,8 @@ fn validate_name(at: &Cursor<'_>, name: &str, of: Of, causes: &mut Causes) {
     let problems = label_key_problems(name);
     names::report_as(causes, at, name, &problems);
     let plain = !name.contains('/');
-    let known = STANDARD.contains(&name) || is_huge_pages(name);
+    let known =
+        STANDARD.contains(&name) || is_huge_pages(name) || name.starts_with("requests.hugepages-");
     if problems.is_empty() && plain && !known {
         causes.invalid_as(at, name, "must be a standard resource type or fully qualified");
     }

@@ -186,7 +186,7 @@ fn validate_label_keys(term: &Cursor<'_>, selector: &Cursor<'_>, causes: &mut Ca
     }
 }
 
-pub(super) fn validate_tolerations(tolerations: &Cursor<'_>, causes: &mut Causes) {
+pub(in crate::rules) fn validate_tolerations(tolerations: &Cursor<'_>, causes: &mut Causes) {
     for toleration in tolerations.items() {
         let (key, operator) = (toleration.field("key"), toleration.field("operator"));
         let (value, effect) = (toleration.field("value"), toleration.field("effect"));
@@ -214,23 +214,13 @@ pub(super) fn validate_tolerations(tolerations: &Cursor<'_>, causes: &mut Causes
                     causes.invalid_as(&operator, value.text(), detail);
                 }
             }
-            "Lt" | "Gt" => validate_number(&operator, &value, causes),
-            text => causes.not_supported_as(&operator, text, &["Equal", "Exists", "Lt", "Gt"]),
+            // `Lt` and `Gt` are behind a gate that is off.
+            text => causes.not_supported_as(&operator, text, &["Equal", "Exists"]),
         }
         let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
         if !effect.text().is_empty() && !effects.contains(&effect.text()) {
             causes.not_supported(&effect, &effects);
         }
-    }
-}
-
-fn validate_number(operator: &Cursor<'_>, value: &Cursor<'_>, causes: &mut Causes) {
-    let text = value.text();
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    let plain = digits == "0" || !digits.starts_with('0');
-    if !plain || text.starts_with('+') || text.parse::<i64>().is_err() {
-        let detail = "value must be a valid integer when `operator` is 'Lt' or 'Gt'";
-        causes.invalid_as(operator, text, detail);
     }
 }
 
@@ -275,30 +265,9 @@ pub(super) fn validate_spread(constraints: &Cursor<'_>, scope: Scope, causes: &m
                 causes.not_supported(&policy, &["Honor", "Ignore"]);
             }
         }
-        validate_spread_keys(&constraint, causes);
+        validate_label_keys(&constraint, &constraint.field("labelSelector"), causes);
         if !scope.invalid_spread_selectors {
             validate_label_selector(&constraint.field("labelSelector"), false, causes);
-        }
-    }
-}
-
-/// As with affinity: a key that is also in the selector is there twice.
-fn validate_spread_keys(constraint: &Cursor<'_>, causes: &mut Causes) {
-    let (keys, selector) = (constraint.field("matchLabelKeys"), constraint.field("labelSelector"));
-    if keys.is_empty() {
-        return;
-    }
-    if !selector.is_set() {
-        causes.forbidden(&keys, "must not be specified when labelSelector is not set");
-    }
-    let labels = selector.field("matchLabels");
-    let expressions = selector.field("matchExpressions");
-    for key in keys.items() {
-        label_name(&key, causes);
-        let given = labels.entries().filter(|(label, _)| *label == key.text()).count()
-            + expressions.items().filter(|e| e.field("key").text() == key.text()).count();
-        if given > 1 {
-            causes.invalid(&key, "exists in both matchLabelKeys and labelSelector");
         }
     }
 }

@@ -421,11 +421,9 @@ pub(super) fn validate_host_users(spec: &Cursor<'_>, causes: &mut Causes) {
     if spec.field("hostUsers").bool() != Some(false) {
         return;
     }
-    for (field, shown) in
-        [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")]
-    {
+    for field in ["hostNetwork", "hostPID", "hostIPC"] {
         if spec.field(field).is_true() {
-            causes.forbidden(&spec.field(shown), "when `hostUsers` is false");
+            causes.forbidden(&spec.field(field), "when `hostUsers` is false");
         }
     }
 }

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use super::super::{meta, names};
 use super::{
     META, Scope, annotations, class_resources, containers, for_each_container, resources,
@@ -62,7 +64,7 @@ pub(super) fn validate_only_on_create(pod: &Cursor<'_>, causes: &mut Causes) {
 /// A template: its labels and annotations, and the spec.
 pub(super) fn validate_template(template: &Cursor<'_>, scope: Scope, causes: &mut Causes) {
     let meta = template.field("metadata");
-    let none = serde_json::Value::Null;
+    let none = Value::Null;
     meta::validate_labels(&template.field("labels").at_value(meta.field("labels").value()), causes);
     let at = template.field("annotations").at_value(meta.field("annotations").value());
     meta::validate_annotations(&at, causes);
@@ -93,7 +95,7 @@ fn validate(spec: &Cursor<'_>, meta: &Cursor<'_>, scope: Scope, causes: &mut Cau
     meta::validate_labels(&spec.field("nodeSelector"), causes);
     security::validate_pod_context(spec, scope, causes);
     scheduling::validate_affinity(&spec.field("affinity"), scope, causes);
-    validate_dns(spec, causes);
+    validate_dns(spec, scope, causes);
     validate_gates(spec, causes);
     scheduling::validate_spread(&spec.field("topologySpreadConstraints"), scope, causes);
     security::validate_host_process(spec, scope, causes);
@@ -112,7 +114,7 @@ fn validate(spec: &Cursor<'_>, meta: &Cursor<'_>, scope: Scope, causes: &mut Cau
     }
     validate_hostname_override(spec, causes);
     scheduling::validate_tolerations(&spec.field("tolerations"), causes);
-    validate_host_aliases(&spec.field("hostAliases"), causes);
+    validate_host_aliases(&spec.field("hostAliases"), scope, causes);
     dns_name(spec, "priorityClassName", causes);
     let class = spec.field("runtimeClassName");
     if class.is_set() {
@@ -165,7 +167,7 @@ fn validate_host_ports(spec: &Cursor<'_>, scope: Scope, causes: &mut Causes) {
     }
 }
 
-fn validate_dns(spec: &Cursor<'_>, causes: &mut Causes) {
+fn validate_dns(spec: &Cursor<'_>, scope: Scope, causes: &mut Causes) {
     let config = spec.field("dnsConfig");
     let servers = config.field("nameservers");
     if spec.field("dnsPolicy").text() == "None" {
@@ -182,9 +184,9 @@ fn validate_dns(spec: &Cursor<'_>, causes: &mut Causes) {
         let detail = format!("must not have more than {MOST_NAME_SERVERS} nameservers");
         causes.invalid(&servers, &detail);
     }
-    for server in servers.items() {
-        if !names::is_ip(server.text()) {
-            causes.invalid(&server, names::NOT_AN_IP);
+    if !scope.older_ips {
+        for server in servers.items() {
+            names::report(causes, &server, &names::ip(server.text()));
         }
     }
     let searches = config.field("searches");
@@ -213,6 +215,16 @@ fn validate_dns(spec: &Cursor<'_>, causes: &mut Causes) {
             causes.required(&option, "must not be empty");
         }
     }
+}
+
+/// Whether a spec has addresses in forms that are no longer let in.
+pub(super) fn has_older_ips(spec: &Value) -> bool {
+    let servers = spec.get("dnsConfig").and_then(|dns| dns.get("nameservers"));
+    let servers = servers.and_then(Value::as_array).into_iter().flatten();
+    let aliases = spec.get("hostAliases").and_then(Value::as_array).into_iter().flatten();
+    servers
+        .chain(aliases.filter_map(|alias| alias.get("ip")))
+        .any(|ip| !names::ip(ip.as_str().unwrap_or_default()).is_empty())
 }
 
 fn validate_gates(spec: &Cursor<'_>, causes: &mut Causes) {
@@ -251,11 +263,11 @@ fn validate_hostname_override(spec: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-fn validate_host_aliases(aliases: &Cursor<'_>, causes: &mut Causes) {
+fn validate_host_aliases(aliases: &Cursor<'_>, scope: Scope, causes: &mut Causes) {
     for alias in aliases.items() {
         let ip = alias.field("ip");
-        if !names::is_ip(ip.text()) {
-            causes.invalid(&ip, names::NOT_AN_IP);
+        if !scope.older_ips {
+            names::report_as(causes, &ip, ip.text(), &names::ip(ip.text()));
         }
         let hosts = alias.field("hostnames");
         for host in hosts.items() {

@@ -55,8 +55,8 @@ pub(super) fn validate_update(
     let ephemeral = "ephemeralContainerStatuses";
     validate_transitions(&status, &old_status, ephemeral, "Never", |_| false, causes);
     validate_claims(&status, &spec, causes);
-    validate_pod_ips(&status.field("podIPs"), causes);
-    validate_host_ips(&status, causes);
+    validate_pod_ips(&status.field("podIPs"), &old_status.field("podIPs"), causes);
+    validate_host_ips(&status, &old_status.field("hostIPs"), causes);
     let os = spec.field("os");
     for list in ["containerStatuses", "initContainerStatuses", ephemeral] {
         validate_users(&status.field(list), os.field("name").text(), causes);
@@ -144,8 +144,8 @@ fn shown_ips(ips: &Cursor<'_>) -> Shown {
     Shown::literal(format!("[{}]", ips.collect::<Vec<_>>().join(",")))
 }
 
-fn validate_pod_ips(ips: &Cursor<'_>, causes: &mut Causes) {
-    validate_ips(ips, causes);
+fn validate_pod_ips(ips: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
+    validate_ips(ips, old, causes);
     if ips.len() < 2 {
         return;
     }
@@ -155,10 +155,12 @@ fn validate_pod_ips(ips: &Cursor<'_>, causes: &mut Causes) {
     validate_unique(ips, causes);
 }
 
-fn validate_ips(ips: &Cursor<'_>, causes: &mut Causes) {
+/// Addresses that are stored already may stay, whatever their form.
+fn validate_ips(ips: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     for ip in ips.items() {
-        if !names::is_ip(ip.field("ip").text()) {
-            causes.invalid_as(&ip, ip.field("ip").text(), names::NOT_AN_IP);
+        let at = ip.field("ip");
+        if !old.items().any(|old| old.field("ip").text() == at.text()) {
+            names::report_as(causes, &at, at.text(), &names::ip(at.text()));
         }
     }
 }
@@ -172,7 +174,7 @@ fn validate_unique(ips: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-fn validate_host_ips(status: &Cursor<'_>, causes: &mut Causes) {
+fn validate_host_ips(status: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     let ips = status.field("hostIPs");
     let first = ips.index(0);
     let first = first.field("ip");
@@ -182,7 +184,7 @@ fn validate_host_ips(status: &Cursor<'_>, causes: &mut Causes) {
     if status.field("hostIP").text() != first.text() {
         causes.invalid_as(&first, first.text(), "must be equal to `hostIP`");
     }
-    validate_ips(&ips, causes);
+    validate_ips(&ips, old, causes);
     if ips.len() > 1 {
         validate_unique(&ips, causes);
         if !is_dual_stack(&ips) || ips.len() > 2 {

@@ -17,6 +17,8 @@ const MAY_CHANGE: &str = "pod updates may not change fields other than \
     `spec.tolerations` (only additions to existing tolerations),\
     `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
+const ONLY_COMPUTE: &str = "only cpu and memory resources are mutable";
+
 const LISTS: [&str; 2] = ["containers", "initContainers"];
 
 pub(super) fn validate(pod: &Cursor<'_>, old: &Cursor<'_>, scope: Scope, causes: &mut Causes) {
@@ -302,39 +304,80 @@ pub(super) fn validate_resize(
     if !is_resize_supported(&status) {
         causes.forbidden(&spec, "Pod running on node without support for resize");
     }
+    let mut put_back = spec.value().clone();
+    put_back_resources(&mut put_back, old_spec.value());
+    validate_pod_level_resize(&spec, &old_spec, &put_back, causes);
+    if !status.field("nodeAllocatableResourceClaimStatuses").is_empty() {
+        let detail = "pods with node allocatable resource claims cannot be resized";
+        causes.forbidden(&spec, detail);
+    }
     if !validate_same_containers(&spec, &old_spec, causes) {
         return;
     }
     for list in ["initContainers", "containers"] {
         let (new, old) = (spec.field(list), old_spec.field(list));
         for (new, old) in new.items().zip(old.items()) {
-            if list == "containers" || is_sidecar(old.value()) {
-                validate_nothing_removed(&new.field("resources"), &old.field("resources"), causes);
-            }
+            validate_nothing_removed(&new.field("resources"), &old.field("resources"), causes);
         }
     }
-    validate_nothing_removed(&spec.field("resources"), &old_spec.field("resources"), causes);
-    let mut put_back = spec.value().clone();
-    put_back_resources(&mut put_back, old_spec.value());
-    for (list, detail) in
-        [("containers", "only cpu and memory resources are mutable"), ("initContainers", "")]
-    {
-        let new_list = put_back.get(list).and_then(Value::as_array).into_iter().flatten();
-        let old_list = old_spec.field(list);
-        for (new, old) in new_list.zip(old_list.items()) {
-            if equality::same(new, old.value()) {
-                continue;
-            }
-            let detail = match (list, is_sidecar(old.value())) {
-                ("containers", _) => detail,
-                (_, true) => "only cpu and memory resources for sidecar containers are mutable",
-                (_, false) => "resources for non-sidecar init containers are immutable",
-            };
-            causes.forbidden(&spec, detail);
+    let compared = put_back.get("containers").and_then(Value::as_array).into_iter().flatten();
+    for (new, old) in compared.zip(old_spec.field("containers").items()) {
+        if !equality::same(new, old.value()) {
+            causes.forbidden(&spec, ONLY_COMPUTE);
         }
     }
+    validate_init_resize(&spec, &old_spec, &put_back, causes);
     if causes.is_empty() && !equality::same(&put_back, old_spec.value()) {
-        causes.forbidden(&spec, "only cpu and memory resources are mutable");
+        causes.forbidden(&spec, ONLY_COMPUTE);
+    }
+}
+
+fn validate_init_resize(
+    spec: &Cursor<'_>,
+    old: &Cursor<'_>,
+    put_back: &Value,
+    causes: &mut Causes,
+) {
+    let (new, old) = (spec.field("initContainers"), old.field("initContainers"));
+    let compared = put_back.get("initContainers").and_then(Value::as_array).into_iter().flatten();
+    for ((container, old), put_back) in new.items().zip(old.items()).zip(compared) {
+        if !equality::same(put_back, old.value()) {
+            let detail = "only cpu and memory resources for init or sidecar containers are mutable";
+            causes.forbidden(&container, detail);
+        }
+        let policies = container.field("resizePolicy");
+        let restarts =
+            policies.items().any(|p| p.field("restartPolicy").text() == "RestartContainer");
+        let changed = !equality::same(container.value(), old.value());
+        if changed && restarts && !is_sidecar(container.value()) {
+            let detail = "non-sidecar init containers with a resize policy of RestartContainer \
+                          cannot be resized";
+            causes.forbidden(&container, detail);
+        }
+    }
+}
+
+fn validate_pod_level_resize(
+    spec: &Cursor<'_>,
+    old: &Cursor<'_>,
+    put_back: &Value,
+    causes: &mut Causes,
+) {
+    let (resources, old_resources) = (spec.field("resources"), old.field("resources"));
+    if !old_resources.is_set() {
+        return;
+    }
+    if !resources.is_set() {
+        return causes.forbidden(&resources, "pod-level resources cannot be removed");
+    }
+    for side in ["requests", "limits"] {
+        let (new, old) = (resources.field(side), old_resources.field(side));
+        if old.entries().any(|(name, _)| !new.key(name).is_set()) {
+            causes.forbidden(&new, &format!("pod-level resource {side} cannot be removed"));
+        }
+    }
+    if !equality::same(&put_back["resources"], old_resources.value()) {
+        causes.forbidden(spec, "only cpu and memory resources are mutable at pod-level");
     }
 }
 
@@ -374,17 +417,15 @@ fn validate_nothing_removed(resources: &Cursor<'_>, old: &Cursor<'_>, causes: &m
     }
 }
 
-/// Makes what a resize may change as it was: CPU, memory, classes and resize policies of
-/// containers and sidecars, and the pod's own resources.
+/// Makes what a resize may change as it was: CPU, memory and classes of
+/// containers, and the pod's own resources.
 fn put_back_resources(spec: &mut Value, old: &Value) {
     for list in LISTS {
         let old_list = old.get(list).and_then(Value::as_array).map(Vec::as_slice);
         let new_list = spec.get_mut(list).and_then(Value::as_array_mut);
         for (new, old) in new_list.into_iter().flatten().zip(old_list.unwrap_or_default()) {
-            if list == "containers" || is_sidecar(old) {
-                put_back_compute(new, old);
-                put_back_classes(new, old);
-            }
+            put_back_compute(new, old);
+            put_back_classes(new, old);
         }
     }
     if spec.get("resources").is_some() || old.get("resources").is_some() {

@@ -423,12 +423,15 @@ fn validate_certificate(certificate: &Cursor<'_>, causes: &mut Causes) {
 
 fn validate_csi(csi: &Cursor<'_>, causes: &mut Causes) {
     let driver = csi.field("driver");
-    required(csi, "driver", causes);
-    if driver.text().len() > 63 {
-        causes.too_long(&driver, 63);
+    if driver.text().is_empty() {
+        causes.required(&driver, "");
+    } else {
+        if driver.text().len() > 63 {
+            causes.too_long(&driver, 63);
+        }
+        let problems = names::dns_subdomain(&driver.text().to_lowercase());
+        names::report_as(causes, &driver, driver.text(), &problems);
     }
-    let problems = names::dns_subdomain(&driver.text().to_lowercase());
-    names::report_as(causes, &driver, driver.text(), &problems);
     let secret = csi.field("nodePublishSecretRef");
     if secret.is_set() {
         let name = secret.field("name");

@@ -1,0 +1,81 @@
+//! `berth server`: the control plane alone.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use objects::FeatureGates;
+
+use super::BadInput;
+use crate::server::{self, Settings};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    berth server --data-dir /var/lib/berth\n  \
+    berth server --data-dir ./here --https-listen-port 7443 --feature-gates QOSResources=false\n  \
+    kubectl --kubeconfig ./here/kubeconfig get namespaces\n\n\
+    Everything it needs is made at the first start: keys and certificates in DIR/pki, the store in\n\
+    DIR/store, and DIR/kubeconfig for an administrator and DIR/viewer.kubeconfig for somebody who\n\
+    may look but not touch.")]
+pub(super) struct ServerArgs {
+    /// Where everything is kept
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/berth")]
+    data_dir: PathBuf,
+    /// YAML file with the settings below, named as here; flags win over it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Features to switch on or off: A=true,B=false
+    #[arg(long, value_name = "GATES")]
+    feature_gates: Option<String>,
+    /// The address to listen on
+    #[arg(long, value_name = "ADDRESS")]
+    bind_address: Option<IpAddr>,
+    /// The port to listen on; 0 for one that is free
+    #[arg(long, value_name = "PORT")]
+    https_listen_port: Option<u16>,
+    /// More names and addresses clients reach this server by, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    tls_san: Vec<String>,
+    /// Whether privileged and host-process containers are allowed
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    allow_privileged: Option<bool>,
+    /// The addresses of services
+    #[arg(long, value_name = "CIDR")]
+    service_cluster_ip_range: Option<String>,
+    /// Write who asked for what to this file, a JSON object a line
+    #[arg(long, value_name = "FILE")]
+    audit_log_path: Option<PathBuf>,
+}
+
+pub(super) fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
+    let mut settings = Settings::new(args.data_dir);
+    if let Some(file) = &args.config {
+        settings.read(file).map_err(BadInput)?;
+    }
+    if let Some(gates) = &args.feature_gates {
+        settings.gates = parse_gates(gates)?;
+    }
+    if let Some(address) = args.bind_address {
+        settings.address.set_ip(address);
+    }
+    if let Some(port) = args.https_listen_port {
+        settings.address.set_port(port);
+    }
+    settings.names.extend(args.tls_san);
+    if let Some(allow) = args.allow_privileged {
+        settings.allow_privileged = allow;
+    }
+    if let Some(range) = args.service_cluster_ip_range {
+        settings.service_range = range;
+    }
+    settings.audit_log = args.audit_log_path.or(settings.audit_log);
+    server::run(&settings)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parse_gates(text: &str) -> Result<FeatureGates, BadInput> {
+    FeatureGates::parse(text).map_err(|errors| {
+        BadInput(errors.iter().map(|error| format!("--feature-gates: {error}")).collect())
+    })
+}

@@ -1,0 +1,155 @@
+//! The text of a patched object that could not be decoded, as an answer shows it.
+//!
+//! Upstream shows what its libraries have at hand: for a strategic patch the patch as a Go map,
+//! for the others the patched JSON. In that, what the patch went through has its keys sorted and
+//! the rest is as the server wrote it, in the order of the fields' declaration.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+use super::{PatchKind, go_text, text};
+use crate::schema::{Schema, Shape, TypeId};
+
+/// The invalid value of the answer, given the object before and after a patch.
+#[must_use]
+pub fn shown(
+    kind: PatchKind,
+    schema: &Schema,
+    id: TypeId,
+    live: &Value,
+    patch: &[u8],
+    patched: &Value,
+) -> String {
+    let patch = text::read(patch).map(|read| read.value).unwrap_or_default();
+    let touched = match kind {
+        PatchKind::Strategic | PatchKind::Apply => return go_text(&patch),
+        PatchKind::Merge => Touched::by_merge(Some(live), &patch),
+        PatchKind::Json => Touched::by_operations(&patch),
+    };
+    let mut writer = Writer { schema, text: String::new() };
+    writer.write(&Shape::Struct(id), Some(live), patched, Some(&touched));
+    writer.text
+}
+
+/// The maps and lists a patch went through, by key.
+#[derive(Default)]
+struct Touched(BTreeMap<String, Touched>);
+
+impl Touched {
+    fn by_merge(live: Option<&Value>, patch: &Value) -> Touched {
+        let mut touched = Touched::default();
+        if let (Some(Value::Object(live)), Value::Object(patch)) = (live, patch) {
+            for (key, value) in patch {
+                if value.is_object() && live.get(key).is_some_and(Value::is_object) {
+                    touched.0.insert(key.clone(), Touched::by_merge(live.get(key), value));
+                }
+            }
+        }
+        touched
+    }
+
+    fn by_operations(patch: &Value) -> Touched {
+        let mut touched = Touched::default();
+        for operation in patch.as_array().into_iter().flatten() {
+            for name in ["path", "from"] {
+                let path = operation.get(name).and_then(Value::as_str).unwrap_or_default();
+                let mut tokens: Vec<&str> = path.split('/').skip(1).collect();
+                tokens.pop();
+                let mut at = &mut touched;
+                for token in tokens {
+                    let token = token.replace("~1", "/").replace("~0", "~");
+                    at = at.0.entry(token).or_default();
+                }
+            }
+        }
+        touched
+    }
+}
+
+struct Writer<'s> {
+    schema: &'s Schema,
+    text: String,
+}
+
+impl Writer<'_> {
+    fn write(
+        &mut self,
+        shape: &Shape,
+        live: Option<&Value>,
+        value: &Value,
+        touched: Option<&Touched>,
+    ) {
+        match value {
+            Value::Object(map) => self.write_map(shape, live, map, touched),
+            Value::Array(items) => {
+                let inner = match shape {
+                    Shape::List(inner) => inner,
+                    _ => &Shape::Any,
+                };
+                self.text.push('[');
+                for (at, item) in items.iter().enumerate() {
+                    if at > 0 {
+                        self.text.push(',');
+                    }
+                    let below = touched.and_then(|touched| touched.0.get(&at.to_string()));
+                    self.write(inner, live.and_then(|live| live.get(at)), item, below);
+                }
+                self.text.push(']');
+            }
+            Value::String(string) => self.write_string(string),
+            other => {
+                let _ = write!(self.text, "{other}");
+            }
+        }
+    }
+
+    fn write_map(
+        &mut self,
+        shape: &Shape,
+        live: Option<&Value>,
+        map: &Map<String, Value>,
+        touched: Option<&Touched>,
+    ) {
+        let of = match shape {
+            Shape::Struct(id) => Some(self.schema.get(*id)),
+            _ => None,
+        };
+        let mut keys: Vec<&String> = map.keys().collect();
+        // What is new came from the patch, not from a structure.
+        if let (Some(of), None, true) = (of, touched, live.is_some_and(Value::is_object)) {
+            let position = |key: &String| of.field(key).map_or(usize::MAX, |field| field.position);
+            keys.sort_by_key(|key| position(key));
+        }
+        self.text.push('{');
+        for (at, key) in keys.into_iter().enumerate() {
+            if at > 0 {
+                self.text.push(',');
+            }
+            self.write_string(key);
+            self.text.push(':');
+            let inner = match shape {
+                Shape::Map(inner) => inner,
+                _ => of.and_then(|of| of.field(key)).map_or(&Shape::Any, |field| &field.shape),
+            };
+            let below = touched.and_then(|touched| touched.0.get(key));
+            let value = map.get(key).unwrap_or(&Value::Null);
+            self.write(inner, live.and_then(|live| live.get(key)), value, below);
+        }
+        self.text.push('}');
+    }
+
+    /// A JSON string as Go writes it, fit for HTML.
+    fn write_string(&mut self, string: &str) {
+        let text = Value::from(string).to_string();
+        for character in text.chars() {
+            match character {
+                '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                    let _ = write!(self.text, "\\u{:04x}", u32::from(character));
+                }
+                other => self.text.push(other),
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! What quotas let a namespace use: [`charge`] decides on one request and gives the quotas with
+//! their new usage, [`recompute`] counts from scratch.
+//!
+//! What is enforced is what a quota's status says (`hard`, `used`), as upstream has it: one whose
+//! status is not calculated limits nothing. The classes of QoS resources are the exception: they
+//! are a permission, and hold from the moment the quota is there. If any quota that covers a pod
+//! speaks of classes, a resource that none of them lists cannot be used, and each that lists the
+//! resource must list the class.
+//!
+//! Which requests count (no subresource but a pod's resize), and storing the result so that two
+//! requests at once do not both pass, is the server's business.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::{Map, Value, json};
+
+use crate::catalog::Resource;
+use crate::quantity::Quantity;
+use crate::resources::{self, ResourceList};
+use crate::timestamp::Timestamp;
+use crate::totals::amounts;
+
+mod classes;
+mod scope;
+#[cfg(test)]
+mod tests;
+mod usage;
+
+pub use usage::usage;
+
+/// Why a quota does not let a request pass. Shown after `… is forbidden: `.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QuotaRefusal {
+    /// Containers that do not say how much of a bounded resource they need, by resource.
+    Unspecified {
+        quota: String,
+        missing: BTreeMap<String, Vec<String>>,
+    },
+    /// The quota's usage is not known yet.
+    UnknownStatus {
+        quota: String,
+        resources: Vec<String>,
+    },
+    /// The object asks for less than nothing.
+    Negative {
+        resources: Vec<String>,
+    },
+    Exceeded {
+        quota: String,
+        requested: ResourceList,
+        used: ResourceList,
+        limited: ResourceList,
+    },
+    /// A class the namespace was not given.
+    ClassNotAllowed {
+        quota: String,
+        level: Level,
+        resource: String,
+        class: String,
+    },
+    ClassExceeded {
+        quota: String,
+        level: Level,
+        resource: String,
+        class: String,
+        requested: i64,
+        used: i64,
+        limited: i64,
+    },
+}
+
+/// Whether pods or containers are in a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    Pod,
+    Container,
+}
+
+impl Level {
+    fn field(self) -> &'static str {
+        match self {
+            Level::Pod => "pod",
+            Level::Container => "container",
+        }
+    }
+}
+
+fn pairs(list: &ResourceList) -> String {
+    let pairs: Vec<String> = list.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
+    pairs.join(",")
+}
+
+impl fmt::Display for QuotaRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            QuotaRefusal::Unspecified { quota, missing } => {
+                let lists: Vec<String> = missing
+                    .iter()
+                    .map(|(resource, names)| format!("{resource} for: {}", names.join(",")))
+                    .collect();
+                write!(f, "failed quota: {quota}: must specify {}", lists.join("; "))
+            }
+            QuotaRefusal::UnknownStatus { quota, resources } => {
+                write!(f, "status unknown for quota: {quota}, resources: {}", resources.join(","))
+            }
+            QuotaRefusal::Negative { resources } => {
+                write!(f, "quota usage is negative for resource(s): {}", resources.join(","))
+            }
+            QuotaRefusal::Exceeded { quota, requested, used, limited } => write!(
+                f,
+                "exceeded quota: {quota}, requested: {}, used: {}, limited: {}",
+                pairs(requested),
+                pairs(used),
+                pairs(limited)
+            ),
+            QuotaRefusal::ClassNotAllowed { quota, level, resource, class } => write!(
+                f,
+                "failed quota: {quota}: class {class} of {} resource {resource} is not allowed",
+                level.field()
+            ),
+            QuotaRefusal::ClassExceeded {
+                quota,
+                level,
+                resource,
+                class,
+                requested,
+                used,
+                limited,
+            } => {
+                let name = format!("{}.{resource}/{class}", level.field());
+                write!(
+                    f,
+                    "exceeded quota: {quota}, requested: {name}={requested}, used: {name}={used}, limited: {name}={limited}"
+                )
+            }
+        }
+    }
+}
+
+/// Charges a request to the quotas of its namespace: `old` is what an update replaces. Gives the
+/// quotas that change, with their new status.
+pub fn charge(
+    quotas: &[&Value],
+    resource: &Resource,
+    object: &Value,
+    old: Option<&Value>,
+    now: Timestamp,
+) -> Result<Vec<Value>, QuotaRefusal> {
+    if !usage::is_counted(resource, old.is_some()) {
+        return Ok(Vec::new());
+    }
+    let in_scope = |quota: &&&Value| scope::covers(quota, resource, object);
+    let covering: Vec<&Value> = quotas.iter().filter(in_scope).copied().collect();
+    let mut bounding = Vec::new();
+    for quota in &covering {
+        let hard = amounts(&quota["status"]["hard"]);
+        let bounded: Vec<String> =
+            hard.keys().filter(|name| usage::is_of(resource, name)).cloned().collect();
+        if bounded.is_empty() {
+            continue;
+        }
+        let missing = usage::unspecified(resource, object, &bounded);
+        if !missing.is_empty() {
+            return Err(QuotaRefusal::Unspecified { quota: name_of(quota), missing });
+        }
+        if bounded.iter().any(|name| quota["status"]["used"].get(name).is_none()) {
+            let quota = name_of(quota);
+            return Err(QuotaRefusal::UnknownStatus { quota, resources: bounded });
+        }
+        bounding.push(*quota);
+    }
+    let asked = usage(resource, object, now);
+    let negative: Vec<String> =
+        asked.iter().filter(|(_, a)| a.is_negative()).map(|(name, _)| name.clone()).collect();
+    if !negative.is_empty() {
+        return Err(QuotaRefusal::Negative { resources: negative });
+    }
+    let delta = match old {
+        Some(old) => subtract(asked, &usage(resource, old, now)),
+        None => asked,
+    };
+    let delta: ResourceList = delta.into_iter().filter(|(_, amount)| !amount.is_zero()).collect();
+    let mut charged: BTreeMap<String, Value> = BTreeMap::new();
+    for quota in bounding {
+        if let Some(used) = charge_one(quota, &delta)? {
+            let mut changed = quota.clone();
+            changed["status"]["used"] = used;
+            charged.insert(name_of(quota), changed);
+        }
+    }
+    if resource.group.is_empty() && resource.kind == "Pod" {
+        classes::charge(&covering, object, old, now, &mut charged)?;
+    }
+    Ok(charged.into_values().collect())
+}
+
+fn name_of(quota: &Value) -> String {
+    quota["metadata"]["name"].as_str().unwrap_or_default().to_owned()
+}
+
+/// What is more than before; nothing where there is less.
+fn subtract(mut new: ResourceList, old: &ResourceList) -> ResourceList {
+    for (name, amount) in &mut new {
+        if let Some(before) = old.get(name) {
+            let more = amount.checked_sub(before).filter(|more| !more.is_negative());
+            *amount = more.unwrap_or_else(Quantity::zero);
+        }
+    }
+    new
+}
+
+/// The new `used` of one quota, nothing if it does not change.
+fn charge_one(quota: &Value, delta: &ResourceList) -> Result<Option<Value>, QuotaRefusal> {
+    let hard = amounts(&quota["status"]["hard"]);
+    let mut requested = delta.clone();
+    requested.retain(|name, _| hard.contains_key(name));
+    if requested.is_empty() {
+        return Ok(None);
+    }
+    let used = amounts(&quota["status"]["used"]);
+    let mut after = used.clone();
+    resources::add(&mut after, &requested);
+    let is_exceeded = |name: &String| after.get(name) > hard.get(name);
+    let exceeded: Vec<&String> = requested.keys().filter(|name| is_exceeded(name)).collect();
+    if exceeded.is_empty() {
+        return Ok(Some(rendered(&after)));
+    }
+    let mask = |list: &ResourceList| -> ResourceList {
+        let within = |(name, _): &(&String, &Quantity)| exceeded.contains(name);
+        list.iter().filter(within).map(|(name, amount)| (name.clone(), amount.clone())).collect()
+    };
+    Err(QuotaRefusal::Exceeded {
+        quota: name_of(quota),
+        requested: mask(&requested),
+        used: mask(&used),
+        limited: mask(&hard),
+    })
+}
+
+fn rendered(list: &ResourceList) -> Value {
+    let entries = list.iter().map(|(name, amount)| (name.clone(), amount.to_string().into()));
+    Value::Object(entries.collect())
+}
+
+/// The status of a quota, counted from all objects of its namespace, each with its resource.
+#[must_use]
+pub fn recompute<'a>(
+    quota: &Value,
+    objects: impl IntoIterator<Item = (&'a Resource, &'a Value)>,
+    now: Timestamp,
+) -> Value {
+    let hard = amounts(&quota["spec"]["hard"]);
+    let mut used: ResourceList = hard.keys().map(|name| (name.clone(), Quantity::zero())).collect();
+    let mut counted = classes::Counted::new(&quota["spec"]["qosResources"]);
+    for (resource, object) in objects {
+        if !scope::covers(quota, resource, object) {
+            continue;
+        }
+        let mut more = usage(resource, object, now);
+        more.retain(|name, _| hard.contains_key(name) && usage::is_of(resource, name));
+        resources::add(&mut used, &more);
+        if resource.group.is_empty() && resource.kind == "Pod" {
+            counted.add(object, now);
+        }
+    }
+    let mut status = Map::new();
+    if !hard.is_empty() {
+        status.insert("hard".to_owned(), quota["spec"]["hard"].clone());
+        status.insert("used".to_owned(), rendered(&used));
+    }
+    if let Some(given) = quota["spec"].get("qosResources").filter(|given| !given.is_null()) {
+        status.insert("qosResources".to_owned(), given.clone());
+        status.insert("qosResourcesUsage".to_owned(), counted.rendered());
+    }
+    json!(status)
+}

@@ -1,0 +1,794 @@
+//! Services as objects: types, ports and addresses that go together. Nothing here routes.
+//!
+//! Addresses and node ports come from pools the server keeps. Between [`super::prepare_create`]
+//! and validation it asks [`wanted_address`], [`unset_node_ports`] and [`needs_health_port`] what
+//! to allocate and puts the results in with [`set_address`], [`set_node_port`] and
+//! [`set_health_port`]; where it cannot, [`refuse_address`] and [`refuse_node_port`] say so.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use serde_json::{Map, Value, json};
+
+use super::super::checks::{
+    cidr, default, default_text, is_same, part_mut, port_number, qualified_name,
+};
+use super::super::meta::validate_labels;
+use super::super::names;
+use crate::cursor::{Causes, Cursor, Shown};
+
+/// Seconds a client stays with its pod: three hours.
+const AFFINITY_SECONDS: i64 = 10_800;
+const AFFINITY_LIMIT: i64 = 86_400;
+const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+const ONLY_BALANCED: &str = "may only be used when `type` is 'LoadBalancer'";
+const KEPT: &str = "may not change once set";
+
+pub(super) fn set_defaults(service: &mut Value) {
+    let Some(spec) = part_mut(service, "spec") else { return };
+    default_text(spec, "sessionAffinity", "None");
+    match spec.get("sessionAffinity").and_then(Value::as_str) {
+        Some("None") => {
+            spec.remove("sessionAffinityConfig");
+        }
+        Some("ClientIP") if spec.get("sessionAffinityConfig").is_none_or(has_no_timeout) => {
+            let config = json!({"clientIP": {"timeoutSeconds": AFFINITY_SECONDS}});
+            spec.insert("sessionAffinityConfig".to_owned(), config);
+        }
+        _ => {}
+    }
+    default_text(spec, "type", "ClusterIP");
+    let ports = spec.get_mut("ports").and_then(Value::as_array_mut);
+    for port in ports.into_iter().flatten().filter_map(Value::as_object_mut) {
+        default_text(port, "protocol", "TCP");
+        let unset = match port.get("targetPort") {
+            Some(Value::String(text)) => text.is_empty(),
+            Some(number) => number.as_i64().unwrap_or(0) == 0,
+            None => true,
+        };
+        if unset {
+            let number = port.get("port").cloned().unwrap_or_else(|| 0.into());
+            port.insert("targetPort".to_owned(), number);
+        }
+    }
+    let kind = spec.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if is_reachable_from_outside(spec) {
+        default_text(spec, "externalTrafficPolicy", "Cluster");
+    }
+    if matches!(kind.as_str(), "ClusterIP" | "NodePort" | "LoadBalancer") {
+        default(spec, "internalTrafficPolicy", "Cluster");
+    }
+    if kind == "LoadBalancer" {
+        default(spec, "allocateLoadBalancerNodePorts", true);
+    }
+    set_ingress_modes(service);
+}
+
+fn has_no_timeout(config: &Value) -> bool {
+    config["clientIP"]["timeoutSeconds"].is_null()
+}
+
+fn is_reachable_from_outside(spec: &Map<String, Value>) -> bool {
+    let external = || spec.get("externalIPs").and_then(Value::as_array);
+    match spec.get("type").and_then(Value::as_str) {
+        Some("LoadBalancer" | "NodePort") => true,
+        Some("ClusterIP") => external().is_some_and(|addresses| !addresses.is_empty()),
+        _ => false,
+    }
+}
+
+fn set_ingress_modes(service: &mut Value) {
+    if service["spec"]["type"] != "LoadBalancer" {
+        return;
+    }
+    let ingress = service.pointer_mut("/status/loadBalancer/ingress").and_then(Value::as_array_mut);
+    for point in ingress.into_iter().flatten().filter_map(Value::as_object_mut) {
+        if point.get("ip").and_then(Value::as_str).is_some_and(|ip| !ip.is_empty()) {
+            default(point, "ipMode", "VIP");
+        }
+    }
+}
+
+/// `clusterIP` is the first of `clusterIPs`; who writes one gets the other.
+pub(super) fn prepare_create(service: &mut Value) {
+    let single = service["spec"]["clusterIP"].as_str().unwrap_or_default().to_owned();
+    let has_list = service["spec"]["clusterIPs"].as_array().is_some_and(|list| !list.is_empty());
+    if let Some(spec) = part_mut(service, "spec")
+        && !single.is_empty()
+        && !has_list
+    {
+        spec.insert("clusterIPs".to_owned(), json!([single]));
+    }
+}
+
+pub(super) fn prepare_update(service: &mut Value, old: &Value) {
+    take_allocated(service, old);
+    sync_addresses(service, old);
+    drop_for_type(service, old);
+}
+
+/// A client that leaves out what was allocated for it keeps it.
+fn take_allocated(service: &mut Value, old: &Value) {
+    let is = |service: &Value, kinds: &[&str]| {
+        kinds.contains(&service["spec"]["type"].as_str().unwrap_or_default())
+    };
+    let has_address = &["ClusterIP", "NodePort", "LoadBalancer"];
+    let has_ports = &["NodePort", "LoadBalancer"];
+    let (old_spec, keeps_address) =
+        (&old["spec"], is(service, has_address) && is(old, has_address));
+    let keeps_ports = is(service, has_ports) && is(old, has_ports);
+    let keeps_health = needs_health_port(service) && needs_health_port(old);
+    let Some(spec) = part_mut(service, "spec") else { return };
+    let lacks = |spec: &Map<String, Value>, field: &str| {
+        spec.get(field).is_none_or(|v| is_same(v, &Value::Null) || v == "" || v == 0)
+    };
+    if keeps_address
+        && lacks(spec, "clusterIP")
+        && let Some(value) = old_spec.get("clusterIP")
+    {
+        spec.insert("clusterIP".to_owned(), value.clone());
+    }
+    for field in ["ipFamilies", "ipFamilyPolicy"] {
+        if keeps_address
+            && lacks(spec, field)
+            && let Some(value) = old_spec.get(field)
+        {
+            spec.insert(field.to_owned(), value.clone());
+        }
+    }
+    if keeps_health
+        && lacks(spec, "healthCheckNodePort")
+        && let Some(value) = old_spec.get("healthCheckNodePort")
+    {
+        spec.insert("healthCheckNodePort".to_owned(), value.clone());
+    }
+    if !keeps_ports {
+        return;
+    }
+    // A port is known by its name: everything else about it may have changed.
+    let name = |port: &Value| port["name"].as_str().unwrap_or_default().to_owned();
+    let old_ports = old_spec["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut) else { return };
+    let mut used: BTreeSet<i64> =
+        ports.iter().filter_map(|port| port["nodePort"].as_i64()).collect();
+    for port in ports.iter_mut().filter(|port| port["nodePort"].as_i64().unwrap_or(0) == 0) {
+        let before = old_ports.iter().rfind(|old| name(old) == name(port));
+        let number = before.and_then(|old| old["nodePort"].as_i64()).filter(|n| used.insert(*n));
+        if let (Some(number), Some(port)) = (number, port.as_object_mut()) {
+            port.insert("nodePort".to_owned(), number.into());
+        }
+    }
+}
+
+/// A client that knows only one of the two ways to write an address is understood.
+fn sync_addresses(service: &mut Value, old: &Value) {
+    let (now, was) = (service["spec"]["clusterIP"].clone(), &old["spec"]["clusterIP"]);
+    let (list, old_list) = (service["spec"]["clusterIPs"].clone(), &old["spec"]["clusterIPs"]);
+    let same_list = is_same(&list, old_list);
+    let cleared = now.as_str().unwrap_or_default().is_empty();
+    let Some(spec) = part_mut(service, "spec") else { return };
+    if now == *was {
+        if is_same(&list, &Value::Null) && !is_same(old_list, &Value::Null) {
+            spec.insert("clusterIPs".to_owned(), old_list.clone());
+        }
+    } else if same_list && cleared {
+        spec.remove("clusterIPs");
+    } else if same_list {
+        spec.insert("clusterIPs".to_owned(), json!([now]));
+    }
+}
+
+/// Clears what the old type needed and the new one does not, if the client did not touch it.
+fn drop_for_type(service: &mut Value, old: &Value) {
+    let kind = service["spec"]["type"].as_str().unwrap_or_default().to_owned();
+    let was = old["spec"]["type"].as_str().unwrap_or_default();
+    let same = |service: &Value, field: &str| is_same(&service["spec"][field], &old["spec"][field]);
+    let uses_ports = |kind: &str| matches!(kind, "NodePort" | "LoadBalancer");
+    let mut gone: Vec<&str> = Vec::new();
+    if was != "ExternalName" && kind == "ExternalName" {
+        if same(service, "clusterIP") && same(service, "clusterIPs") {
+            gone.extend(["clusterIP", "clusterIPs"]);
+        }
+        gone.extend(["ipFamilies", "ipFamilyPolicy"].into_iter().filter(|f| same(service, f)));
+    }
+    if needs_health_port(old) && !needs_health_port(service) && same(service, "healthCheckNodePort")
+    {
+        gone.push("healthCheckNodePort");
+    }
+    if was == "LoadBalancer" && kind != "LoadBalancer" {
+        let fields = ["allocateLoadBalancerNodePorts", "loadBalancerClass"];
+        gone.extend(fields.into_iter().filter(|field| same(service, field)));
+    }
+    let outside =
+        |service: &Value| service["spec"].as_object().is_some_and(is_reachable_from_outside);
+    if outside(old) && !outside(service) && same(service, "externalTrafficPolicy") {
+        gone.push("externalTrafficPolicy");
+    }
+    let numbers = |service: &Value| -> BTreeSet<i64> {
+        let ports = service["spec"]["ports"].as_array().into_iter().flatten();
+        ports.filter_map(|port| port["nodePort"].as_i64()).filter(|port| *port != 0).collect()
+    };
+    let drop_ports =
+        uses_ports(was) && !uses_ports(&kind) && numbers(service).is_subset(&numbers(old));
+    let Some(spec) = part_mut(service, "spec") else { return };
+    for field in gone {
+        spec.remove(field);
+    }
+    let ports = spec.get_mut("ports").and_then(Value::as_array_mut);
+    for port in ports.into_iter().flatten().filter_map(Value::as_object_mut).filter(|_| drop_ports)
+    {
+        port.remove("nodePort");
+    }
+    if kind != "LoadBalancer"
+        && let Some(status) = part_mut(service, "status")
+    {
+        status.insert("loadBalancer".to_owned(), json!({}));
+    }
+}
+
+/// Which address a service asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WantedAddress {
+    /// It has none: headless, or another name for something outside.
+    None,
+    Any,
+    This(String),
+}
+
+#[must_use]
+pub fn wanted_address(service: &Value) -> WantedAddress {
+    let spec = &service["spec"];
+    match (
+        spec["type"].as_str().unwrap_or_default(),
+        spec["clusterIP"].as_str().unwrap_or_default(),
+    ) {
+        ("ExternalName", _) | (_, "None") => WantedAddress::None,
+        (_, "") => WantedAddress::Any,
+        (_, address) => WantedAddress::This(address.to_owned()),
+    }
+}
+
+/// Puts in the allocated address, and the families that go with it in a cluster that has one
+/// family. To be called for headless services too, without an address.
+pub fn set_address(service: &mut Value, address: Option<&str>) {
+    if service["spec"]["type"] == "ExternalName" {
+        return;
+    }
+    let headless = service["spec"]["clusterIP"] == "None";
+    let has_selector = service["spec"]["selector"].as_object().is_some_and(|map| !map.is_empty());
+    let family = if address.is_some_and(|a| a.contains(':')) { "IPv6" } else { "IPv4" };
+    let Some(spec) = part_mut(service, "spec") else { return };
+    if let Some(address) = address {
+        spec.insert("clusterIP".to_owned(), address.into());
+        spec.insert("clusterIPs".to_owned(), json!([address]));
+    }
+    let other = if family == "IPv4" { "IPv6" } else { "IPv4" };
+    // Endpoints of a headless service without a selector are made by hand, in any family.
+    let (families, policy) = if headless && !has_selector && !spec.contains_key("ipFamilyPolicy") {
+        (json!([family, other]), "RequireDualStack")
+    } else {
+        (json!([family]), "SingleStack")
+    };
+    default(spec, "ipFamilies", families);
+    default(spec, "ipFamilyPolicy", policy);
+}
+
+/// The ports, by index, that need a port on every node and have none.
+#[must_use]
+pub fn unset_node_ports(service: &Value) -> Vec<usize> {
+    let spec = &service["spec"];
+    let wants = match spec["type"].as_str() {
+        Some("NodePort") => true,
+        Some("LoadBalancer") => spec["allocateLoadBalancerNodePorts"] != false,
+        _ => false,
+    };
+    let ports = spec["ports"].as_array().into_iter().flatten().enumerate();
+    let unset = ports.filter(|(_, port)| wants && port["nodePort"].as_i64().unwrap_or(0) == 0);
+    unset.map(|(index, _)| index).collect()
+}
+
+pub fn set_node_port(service: &mut Value, index: usize, number: u16) {
+    let port = service.pointer_mut(&format!("/spec/ports/{index}"));
+    if let Some(port) = port.and_then(Value::as_object_mut) {
+        port.insert("nodePort".to_owned(), number.into());
+    }
+}
+
+/// Whether nodes must answer a balancer's question whether they have a pod of the service.
+#[must_use]
+pub fn needs_health_port(service: &Value) -> bool {
+    let spec = &service["spec"];
+    spec["type"] == "LoadBalancer" && spec["externalTrafficPolicy"] == "Local"
+}
+
+pub fn set_health_port(service: &mut Value, number: u16) {
+    if let Some(spec) = part_mut(service, "spec") {
+        default(spec, "healthCheckNodePort", number);
+    }
+}
+
+/// Why an address cannot be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressRefusal {
+    Taken,
+    OutOfRange,
+}
+
+#[must_use]
+pub fn refuse_address(service: &Value, refusal: AddressRefusal) -> Causes {
+    let mut causes = Causes::default();
+    let top = Cursor::top(service, "");
+    let spec = top.field("spec");
+    let address = spec.field("clusterIP").text();
+    let why = match refusal {
+        AddressRefusal::Taken => "provided IP is already allocated",
+        AddressRefusal::OutOfRange => "the provided network does not match the current range",
+    };
+    let shown = Shown::literal(json!([address]).to_string());
+    let detail = format!("failed to allocate IP {address}: {why}");
+    causes.invalid_as(&spec.field("clusterIPs"), shown, &detail);
+    causes
+}
+
+/// Why a node port cannot be given: taken, or outside the range that is named.
+#[must_use]
+pub fn refuse_node_port(service: &Value, index: usize, range: Option<(u16, u16)>) -> Causes {
+    let mut causes = Causes::default();
+    let top = Cursor::top(service, "");
+    let spec = top.field("spec");
+    let ports = spec.field("ports");
+    let port = ports.index(index);
+    let detail = match range {
+        None => "provided port is already allocated".to_owned(),
+        Some((first, last)) => format!(
+            "provided port is not in the valid range. The range of valid ports is {first}-{last}"
+        ),
+    };
+    causes.invalid(&port.field("nodePort"), &detail);
+    causes
+}
+
+fn is_headless(spec: &Cursor<'_>) -> bool {
+    let addresses = spec.field("clusterIPs");
+    addresses.len() == 1 && addresses.index(0).text() == "None"
+}
+
+pub(super) fn validate(service: &Cursor<'_>, causes: &mut Causes) {
+    let spec = service.field("spec");
+    let (kind, ports) = (spec.field("type"), spec.field("ports"));
+    let headless = is_headless(&spec);
+    if ports.is_empty() && !headless && kind.text() != "ExternalName" {
+        causes.required(&ports, "");
+    }
+    match kind.text() {
+        "LoadBalancer" | "NodePort" if headless => {
+            let addresses = spec.field("clusterIPs");
+            let detail = format!("may not be set to 'None' for {} services", kind.text());
+            causes.invalid(&addresses.index(0), &detail);
+        }
+        "ExternalName" => validate_external_name(&spec, causes),
+        _ => {}
+    }
+    let mut port_names = BTreeSet::new();
+    for port in ports.items() {
+        validate_port(&port, ports.len() > 1, &mut port_names, causes);
+    }
+    validate_labels(&spec.field("selector"), causes);
+    validate_affinity(&spec, causes);
+    if kind.text() != "ExternalName" {
+        validate_addresses(&spec, causes);
+    }
+    let externals = spec.field("externalIPs");
+    for address in externals.items() {
+        validate_external_address(&address, causes);
+    }
+    match kind.text() {
+        "" => causes.required(&kind, ""),
+        "ClusterIP" | "ExternalName" | "LoadBalancer" | "NodePort" => {}
+        _ => {
+            causes.not_supported(&kind, &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"])
+        }
+    }
+    validate_ports_together(&spec, causes);
+    validate_balancing(service, causes);
+    validate_class(&spec, None, causes);
+    validate_policies(&spec, causes);
+}
+
+fn validate_external_name(spec: &Cursor<'_>, causes: &mut Causes) {
+    const DETAIL: &str = "may not be set for ExternalName services";
+    for field in ["clusterIPs", "ipFamilies"] {
+        if !spec.field(field).is_empty() {
+            causes.forbidden(&spec.field(field), DETAIL);
+        }
+    }
+    if spec.field("ipFamilyPolicy").is_set() {
+        causes.forbidden(&spec.field("ipFamilyPolicy"), DETAIL);
+    }
+    let name = spec.field("externalName");
+    match name.text().strip_suffix('.').unwrap_or(name.text()) {
+        "" => causes.required(&name, ""),
+        text => names::report_as(causes, &name, text, &names::dns_subdomain(text)),
+    }
+}
+
+fn validate_port(
+    port: &Cursor<'_>,
+    needs_name: bool,
+    seen: &mut BTreeSet<String>,
+    causes: &mut Causes,
+) {
+    let name = port.field("name");
+    match name.text() {
+        "" if needs_name => causes.required(&name, ""),
+        "" => {}
+        text => {
+            names::report(causes, &name, &names::dns_label(text));
+            if !seen.insert(text.to_owned()) {
+                causes.duplicate(&name);
+            }
+        }
+    }
+    port_number(&port.field("port"), causes);
+    let protocol = port.field("protocol");
+    match protocol.text() {
+        "" => causes.required(&protocol, ""),
+        "TCP" | "UDP" | "SCTP" => {}
+        _ => causes.not_supported(&protocol, &["SCTP", "TCP", "UDP"]),
+    }
+    let target = port.field("targetPort");
+    match target.value() {
+        Value::String(text) => names::report(causes, &target, &names::port_name(text)),
+        _ => port_number(&target, causes),
+    }
+    if port.field("appProtocol").is_set() {
+        qualified_name(&port.field("appProtocol"), causes);
+    }
+}
+
+fn validate_affinity(spec: &Cursor<'_>, causes: &mut Causes) {
+    let (affinity, config) = (spec.field("sessionAffinity"), spec.field("sessionAffinityConfig"));
+    match affinity.text() {
+        "" => causes.required(&affinity, ""),
+        "ClientIP" => {
+            const DETAIL: &str = "when session affinity type is ClientIP";
+            let client = config.field("clientIP");
+            let timeout = client.field("timeoutSeconds");
+            if !config.is_set() {
+                causes.required(&config, DETAIL);
+            } else if !client.is_set() {
+                causes.required(&client, DETAIL);
+            } else if !timeout.is_set() {
+                causes.required(&timeout, DETAIL);
+            } else if timeout.int().is_none_or(|s| s <= 0 || s > AFFINITY_LIMIT) {
+                let detail = format!("must be greater than 0 and less than {AFFINITY_LIMIT}");
+                causes.invalid(&timeout, &detail);
+            }
+        }
+        "None" if config.is_set() => {
+            causes.forbidden(&config, "must not be set when session affinity is None");
+        }
+        "None" => {}
+        _ => causes.not_supported(&affinity, &["ClientIP", "None"]),
+    }
+}
+
+fn validate_addresses(spec: &Cursor<'_>, causes: &mut Causes) {
+    let (single, list) = (spec.field("clusterIP"), spec.field("clusterIPs"));
+    let families = spec.field("ipFamilies");
+    let first = list.index(0).value().as_str().unwrap_or_default();
+    match (single.text(), list.is_empty()) {
+        ("", true) => {}
+        ("", false) => causes.invalid(&list, "must be empty when `clusterIP` is not specified"),
+        (_, true) => causes.required(&list, ""),
+        (text, false) if text != first => {
+            causes.invalid(&list, "first value must match `clusterIP`");
+        }
+        _ => {}
+    }
+    let mut seen = BTreeSet::new();
+    for family in families.items() {
+        if !matches!(family.text(), "IPv4" | "IPv6") {
+            causes.not_supported(&family, &["IPv4", "IPv6"]);
+        }
+        if !seen.insert(family.text().to_owned()) {
+            causes.duplicate(&family);
+        }
+    }
+    let policy = spec.field("ipFamilyPolicy");
+    let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
+    if policy.is_set() && !policies.contains(&policy.text()) {
+        causes.not_supported(&policy, &policies);
+    }
+    let mut kinds: Vec<bool> = Vec::new();
+    let mut wrong = false;
+    for (index, address) in list.items().enumerate() {
+        if index == 0 && address.text() == "None" {
+            if list.len() > 1 {
+                wrong = true;
+                causes.invalid(&list, "'None' must be the first and only value");
+            }
+            continue;
+        }
+        let problems = names::ip(address.text());
+        wrong |= !problems.is_empty();
+        names::report(causes, &address, &problems);
+        kinds.extend(names::parse_ip(address.text()).map(|ip| ip.is_ipv4()));
+    }
+    if list.len() > 2 {
+        causes.invalid(&list, "may only hold up to 2 values");
+    }
+    if wrong {
+        return;
+    }
+    if list.len() > 1 && !(kinds.contains(&true) && kinds.contains(&false)) {
+        causes.invalid(&list, "may specify no more than one IP for each IP family");
+    }
+    if is_headless(spec) {
+        return;
+    }
+    for (index, (address, family)) in list.items().zip(families.items()).enumerate() {
+        let is_v4 = names::parse_ip(address.text()).is_some_and(|ip| ip.is_ipv4());
+        if (family.text() == "IPv4") != is_v4 && matches!(family.text(), "IPv4" | "IPv6") {
+            let detail = format!(
+                "expected an {} value as indicated by `ipFamilies[{index}]`",
+                family.text()
+            );
+            causes.invalid(&address, &detail);
+        }
+    }
+}
+
+/// An address of the world outside: not one every machine has for itself.
+fn validate_external_address(at: &Cursor<'_>, causes: &mut Causes) {
+    let problems = names::ip(at.text());
+    names::report(causes, at, &problems);
+    let Some(ip) = names::parse_ip(at.text()).filter(|_| problems.is_empty()) else { return };
+    let (link_local, link_multicast) = match ip {
+        IpAddr::V4(ip) => (ip.is_link_local(), ip.octets()[..3] == [224, 0, 0]),
+        IpAddr::V6(ip) => {
+            (ip.segments()[0] & 0xffc0 == 0xfe80, ip.segments()[0] & 0xff0f == 0xff02)
+        }
+    };
+    if ip.is_unspecified() {
+        causes.invalid(at, &format!("may not be unspecified ({})", at.text()));
+    }
+    if ip.is_loopback() {
+        causes.invalid(at, "may not be in the loopback range (127.0.0.0/8, ::1/128)");
+    }
+    if link_local {
+        causes.invalid(at, "may not be in the link-local range (169.254.0.0/16, fe80::/10)");
+    }
+    if link_multicast {
+        let detail = "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)";
+        causes.invalid(at, detail);
+    }
+}
+
+fn validate_ports_together(spec: &Cursor<'_>, causes: &mut Causes) {
+    let ports = spec.field("ports");
+    let node_port = |port: &Cursor<'_>| port.value()["nodePort"].as_i64().unwrap_or(0);
+    if spec.field("type").text() == "ClusterIP" {
+        for port in ports.items().filter(|port| node_port(port) != 0) {
+            let detail = "may not be used when `type` is 'ClusterIP'";
+            causes.forbidden(&port.field("nodePort"), detail);
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for port in ports.items().filter(|port| node_port(port) != 0) {
+        let protocol = port.value()["protocol"].as_str().unwrap_or_default();
+        if !seen.insert((protocol, node_port(&port))) {
+            causes.duplicate(&port.field("nodePort"));
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for port in ports.items() {
+        let protocol = port.value()["protocol"].as_str().unwrap_or_default();
+        let number = port.value()["port"].as_i64().unwrap_or(0);
+        if !seen.insert((protocol, number)) {
+            let shown = format!(
+                r#"{{"Name":"","Protocol":{},"AppProtocol":null,"Port":{number},"TargetPort":0,"NodePort":0}}"#,
+                json!(protocol)
+            );
+            causes.duplicate_as(&port, Shown::literal(shown));
+        }
+    }
+}
+
+fn validate_balancing(service: &Cursor<'_>, causes: &mut Causes) {
+    let spec = service.field("spec");
+    let balanced = spec.field("type").text() == "LoadBalancer";
+    let ranges = spec.field("loadBalancerSourceRanges").called("LoadBalancerSourceRanges");
+    let meta = service.field("metadata");
+    let annotations = meta.field("annotations");
+    let annotation = annotations.key(SOURCE_RANGES);
+    if !ranges.is_empty() {
+        if !balanced {
+            causes.forbidden(&ranges, ONLY_BALANCED);
+        }
+        for range in ranges.items() {
+            cidr(&range, range.text().trim(), causes);
+        }
+    } else if annotation.is_set() {
+        if !balanced {
+            causes.forbidden(&annotation, ONLY_BALANCED);
+        }
+        let given = annotation.text().trim();
+        for range in given.split(',').filter(|_| !given.is_empty()) {
+            cidr(&annotation, range.trim(), causes);
+        }
+    }
+    let allocate = spec.field("allocateLoadBalancerNodePorts");
+    if allocate.is_set() && !balanced {
+        causes.forbidden(&allocate, ONLY_BALANCED);
+    }
+    if !allocate.is_set() && balanced {
+        causes.required(&Cursor::top(&Value::Null, "allocateLoadBalancerNodePorts"), "");
+    }
+}
+
+fn validate_class(spec: &Cursor<'_>, old: Option<&Cursor<'_>>, causes: &mut Causes) {
+    let class = spec.field("loadBalancerClass");
+    let balanced = |spec: &Cursor<'_>| spec.value()["type"] == "LoadBalancer";
+    if let Some(old) = old
+        && balanced(spec)
+        && balanced(old)
+        && !is_same(class.value(), old.field("loadBalancerClass").value())
+    {
+        causes.invalid(&class, KEPT);
+    }
+    match (balanced(spec), class.is_set()) {
+        (true, true) => qualified_name(&class, causes),
+        (false, true) => causes.forbidden(&class, ONLY_BALANCED),
+        _ => {}
+    }
+}
+
+fn validate_policies(spec: &Cursor<'_>, causes: &mut Causes) {
+    let external = spec.field("externalTrafficPolicy");
+    let outside = spec.value().as_object().is_some_and(is_reachable_from_outside);
+    match (outside, external.text()) {
+        (false, "") | (true, "Cluster" | "Local") => {}
+        (false, _) => {
+            causes.invalid(&external, "may only be set for externally-accessible services");
+        }
+        (true, "") => causes.required(&external, ""),
+        (true, _) => causes.not_supported(&external, &["Cluster", "Local"]),
+    }
+    let health = spec.field("healthCheckNodePort");
+    let needed = spec.field("type").text() == "LoadBalancer" && external.text() == "Local";
+    match (needed, health.int().unwrap_or(0)) {
+        (false, 0) => {}
+        (false, _) => {
+            let detail = "may only be set when `type` is 'LoadBalancer' and \
+                          `externalTrafficPolicy` is 'Local'";
+            causes.invalid(&health, detail);
+        }
+        (true, 0) => causes.required(&health, ""),
+        (true, _) => port_number(&health, causes),
+    }
+    let internal = spec.field("internalTrafficPolicy");
+    let served = matches!(spec.field("type").text(), "ClusterIP" | "NodePort" | "LoadBalancer");
+    if !internal.is_set() && served {
+        causes.required(&internal, "");
+    } else if internal.is_set() && !matches!(internal.text(), "Cluster" | "Local") {
+        causes.not_supported(&internal, &["Cluster", "Local"]);
+    }
+    let distribution = spec.field("trafficDistribution");
+    let distributions = ["PreferClose", "PreferSameNode", "PreferSameZone"];
+    if distribution.is_set() && !distributions.contains(&distribution.text()) {
+        causes.not_supported(&distribution, &distributions);
+    }
+}
+
+pub(super) fn validate_change(service: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
+    let (spec, old_spec) = (service.field("spec"), old.field("spec"));
+    let external = |spec: &Cursor<'_>| spec.value()["type"] == "ExternalName";
+    if !external(&spec) && !external(&old_spec) {
+        validate_address_change(&spec, &old_spec, causes);
+        validate_family_change(&spec, &old_spec, causes);
+    }
+    validate_class(&spec, Some(&old_spec), causes);
+    let (health, before) =
+        (spec.field("healthCheckNodePort"), old_spec.field("healthCheckNodePort"));
+    if needs_health_port(service.value())
+        && needs_health_port(old.value())
+        && health.int().unwrap_or(0) != before.int().unwrap_or(0)
+    {
+        causes.forbidden(&health, super::super::checks::IMMUTABLE);
+    }
+}
+
+fn validate_address_change(spec: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
+    if is_headless(spec) && is_headless(old) {
+        return;
+    }
+    let (list, before) = (spec.field("clusterIPs"), old.field("clusterIPs"));
+    let text = |list: &Cursor<'_>, index: usize| list.value()[index].as_str().map(str::to_owned);
+    let shown = || Shown::literal(list.value().to_string());
+    if list.len() == before.len() {
+        for index in 0..list.len() {
+            if text(&list, index) != text(&before, index) {
+                causes.invalid_as(&list.index(index), shown(), KEPT);
+            }
+        }
+        return;
+    }
+    if list.len() < before.len() && list.is_empty() {
+        causes.invalid_as(&list.index(0), shown(), "primary clusterIP can not be unset");
+    }
+    if !list.is_empty() && !before.is_empty() && text(&list, 0) != text(&before, 0) {
+        causes.invalid_as(&list.index(0), shown(), KEPT);
+    }
+    let policy = spec.field("ipFamilyPolicy");
+    if list.len() == 1 && before.len() == 2 && policy.text() != "SingleStack" {
+        let detail = "must be set to 'SingleStack' when releasing the secondary clusterIP";
+        causes.invalid(&policy, detail);
+    }
+}
+
+fn validate_family_change(spec: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
+    let (list, before) = (spec.field("ipFamilies"), old.field("ipFamilies"));
+    let text = |list: &Cursor<'_>| list.value()[0].as_str().map(str::to_owned);
+    let free = is_headless(spec) && spec.field("selector").is_empty();
+    let shown = || Shown::literal(list.value().to_string());
+    if list.is_empty() && !before.is_empty() {
+        causes.invalid_as(&list.index(0), shown(), "primary ipFamily can not be unset");
+    } else if !free && !list.is_empty() && !before.is_empty() && text(&list) != text(&before) {
+        causes.invalid_as(&list.index(0), shown(), KEPT);
+    }
+}
+
+pub(super) fn validate_status(service: &Cursor<'_>, causes: &mut Causes) {
+    let (spec, status) = (service.field("spec"), service.field("status"));
+    let balancer = status.field("loadBalancer");
+    let ingress = balancer.field("ingress");
+    if spec.field("type").text() != "LoadBalancer" && !ingress.is_empty() {
+        let detail = "may only be used when `spec.type` is \"LoadBalancer\"";
+        return causes.forbidden(&ingress, detail);
+    }
+    for point in ingress.items() {
+        let (ip, host, mode) = (point.field("ip"), point.field("hostname"), point.field("ipMode"));
+        let has_ip = !ip.text().is_empty();
+        if has_ip {
+            names::report(causes, &ip, &names::ip(ip.text()));
+        }
+        match (has_ip, mode.is_set()) {
+            (true, false) => causes.required(&mode, "must be specified when `ip` is set"),
+            (false, true) => {
+                causes.forbidden(&mode, "may not be specified when `ip` is not set");
+            }
+            (true, true) if !matches!(mode.text(), "VIP" | "Proxy") => {
+                causes.not_supported(&mode, &["Proxy", "VIP"]);
+            }
+            _ => {}
+        }
+        if !host.text().is_empty() {
+            names::report(causes, &host, &names::dns_subdomain(host.text()));
+            if names::parse_ip(host.text()).is_some() {
+                causes.invalid(&host, "must be a DNS name, not an IP address");
+            }
+        }
+    }
+}
+
+pub(super) fn warnings(service: &Value) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let spec = &service["spec"];
+    let externals = spec["externalIPs"].as_array().is_some_and(|list| !list.is_empty());
+    if spec["clusterIP"] == "None" {
+        if spec["loadBalancerIP"].as_str().is_some_and(|ip| !ip.is_empty()) {
+            warnings.push("spec.loadBalancerIP is ignored for headless services".to_owned());
+        }
+        if externals {
+            warnings.push("spec.externalIPs is ignored for headless services".to_owned());
+        }
+        if spec["sessionAffinity"] != "None" {
+            warnings.push("spec.SessionAffinity is ignored for headless services".to_owned());
+        }
+    }
+    if spec["type"] == "ExternalName" && externals {
+        warnings.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
+    }
+    warnings
+}

@@ -1,0 +1,107 @@
+//! Which names of resources may stand where, and which amounts they may have: quotas, limit
+//! ranges, nodes, overhead.
+
+use super::checks::{NOT_NEGATIVE, quantity};
+use super::names::{self, label_key_problems};
+use crate::cursor::{Causes, Cursor};
+use crate::resources::{is_extended, is_huge_pages, is_native};
+
+/// What is counted in whole objects.
+const COUNTED: [&str; 9] = [
+    "pods",
+    "services",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+    "services.nodeports",
+    "services.loadbalancers",
+];
+
+const COMPUTE: [&str; 10] = [
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "requests.storage",
+];
+
+const CONTAINER: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+
+fn is_quota_huge_pages(name: &str) -> bool {
+    is_huge_pages(name) || name.starts_with("requests.hugepages-")
+}
+
+/// Whether a quota can be about the name without saying which API it is of.
+pub(super) fn is_standard_quota(name: &str) -> bool {
+    COUNTED.contains(&name) || COMPUTE.contains(&name) || is_quota_huge_pages(name)
+}
+
+fn is_standard(name: &str) -> bool {
+    is_standard_quota(name) || name == "storage"
+}
+
+/// Whether quotas of a scope can bound the resource.
+pub(super) fn fits_scope(scope: &str, name: &str) -> bool {
+    const POD_COMPUTE: [&str; 6] =
+        ["cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
+    match scope {
+        "BestEffort" => name == "pods",
+        "Terminating"
+        | "NotTerminating"
+        | "NotBestEffort"
+        | "PriorityClass"
+        | "CrossNamespacePodAffinity" => {
+            name == "pods" || POD_COMPUTE.contains(&name) || is_quota_huge_pages(name)
+        }
+        "VolumeAttributesClass" => matches!(name, "persistentvolumeclaims" | "requests.storage"),
+        _ => true,
+    }
+}
+
+/// The name of any resource; `at` is where it stands as a key.
+pub(super) fn any(at: &Cursor<'_>, name: &str, causes: &mut Causes) {
+    let problems = label_key_problems(name);
+    names::report_as(causes, at, name, &problems);
+    if problems.is_empty() && !name.contains('/') && !is_standard(name) {
+        causes.invalid_as(at, name, "must be a standard resource type or fully qualified");
+    }
+}
+
+/// The name of something containers can ask for.
+pub(super) fn of_containers(at: &Cursor<'_>, name: &str, causes: &mut Causes) {
+    any(at, name, causes);
+    if !name.contains('/') {
+        if !CONTAINER.contains(&name) && !is_huge_pages(name) {
+            causes.invalid_as(at, name, "must be a standard resource for containers");
+        }
+    } else if !is_native(name) && !is_extended(name) {
+        causes.invalid_as(at, name, "doesn't follow extended resource name standard");
+    }
+}
+
+/// The name of something a quota can bound.
+pub(super) fn of_quotas(at: &Cursor<'_>, name: &str, causes: &mut Causes) {
+    any(at, name, causes);
+    if !name.contains('/') && !is_standard_quota(name) {
+        causes.invalid_as(at, name, "must be a standard resource for quota");
+    }
+}
+
+/// The amount of a resource: not below zero, and whole where the resource comes in pieces.
+pub(super) fn amount(at: &Cursor<'_>, name: &str, causes: &mut Causes) {
+    let Some(amount) = quantity(at.value()) else { return };
+    if amount.is_negative() {
+        causes.invalid(at, NOT_NEGATIVE);
+    }
+    let in_pieces = COUNTED.contains(&name) || is_extended(name);
+    if in_pieces && amount.milli_value() % 1000 != 0 {
+        causes.invalid(at, "must be an integer");
+    }
+}

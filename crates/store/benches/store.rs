@@ -1,0 +1,221 @@
+//! What the store costs. `cargo bench -p store`; numbers go to stdout.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a bench that fails has nothing to say")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use store::{Options, Outcome, Revision, Store, Transaction};
+use tokio::runtime::Runtime;
+
+const KEYS: u64 = 50_000;
+const VALUE: usize = 2048;
+
+fn main() {
+    let runtime = Runtime::new().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    println!("sync of 64 KiB, written in place   {:>10.0} us", sync_time(directory.path()));
+
+    let before = memory();
+    let store = Store::open(&path, Options::default()).unwrap();
+    println!("resident, empty store              {:>10.1} MB", mb(before));
+    let loading = Instant::now();
+    runtime.block_on(load(&store));
+    println!("load {KEYS} values by 256 callers {:>10.0} /s", KEYS as f64 / secs(loading));
+    println!("resident, {KEYS} values          {:>10.1} MB", mb(memory()));
+
+    for callers in [1, 32, 128, 512] {
+        let (rate, cpu) = commits(&runtime, &store, callers);
+        println!("commits, {callers:>3} callers {:>24.0} /s {cpu:>8.1} us CPU each", rate);
+    }
+    println!("resident, after updates            {:>10.1} MB", mb(memory()));
+
+    let time = Instant::now();
+    for number in 0..200_000 {
+        store.get(&key(number * 7919 % KEYS)).unwrap().unwrap();
+    }
+    println!("gets, one thread                   {:>10.0} /s", 200_000.0 / secs(time));
+
+    list(&store, "after updates");
+    let time = Instant::now();
+    store.compact(store.revision()).wait().unwrap();
+    println!("compact                            {:>10.0} ms", 1e3 * secs(time));
+    list(&store, "compacted");
+    println!("resident, compacted                {:>10.1} MB", mb(memory()));
+
+    watch(&runtime, &store);
+
+    store.close();
+    let time = Instant::now();
+    let store = Store::open(&path, Options::default()).unwrap();
+    println!("open, {KEYS} keys                {:>10.0} ms", 1e3 * secs(time));
+    let time = Instant::now();
+    store.backup(&directory.path().join("backup")).unwrap();
+    println!("backup                             {:>10.0} ms", 1e3 * secs(time));
+}
+
+fn key(number: u64) -> String {
+    let scrambled = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    format!("/registry/pods/namespace-{:03}/some-workload-{scrambled:08x}", number % 50)
+}
+
+fn value(seed: u64) -> Bytes {
+    (0..VALUE as u64).map(|at| (at.wrapping_mul(seed | 1) >> 3) as u8).collect()
+}
+
+async fn load(store: &Store) {
+    let next = Arc::new(AtomicU64::new(0));
+    let tasks: Vec<_> = (0..256)
+        .map(|_| {
+            let (store, next) = (store.clone(), next.clone());
+            tokio::spawn(async move {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= KEYS {
+                        return;
+                    }
+                    let transaction = Transaction::new().put(key(number), value(number));
+                    committed(store.commit(transaction).await.unwrap());
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+/// Updates of random keys, each by compare-and-set on its own, for a while: rate and CPU.
+fn commits(runtime: &Runtime, store: &Store, callers: u64) -> (f64, f64) {
+    const DURATION: Duration = Duration::from_secs(3);
+    let done = Arc::new(AtomicU64::new(0));
+    let (start, cpu) = (Instant::now(), cpu());
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..callers)
+            .map(|caller| {
+                let (store, done) = (store.clone(), done.clone());
+                tokio::spawn(async move {
+                    let value = value(caller);
+                    let mut number = caller;
+                    while start.elapsed() < DURATION {
+                        number = (number + callers * 7919) % KEYS;
+                        let transaction = Transaction::new()
+                            .expect_present(key(number))
+                            .put(key(number), value.clone());
+                        committed(store.commit(transaction).await.unwrap());
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+    let done = done.load(Ordering::Relaxed) as f64;
+    (done / secs(start), (self::cpu() - cpu) * 1e6 / done)
+}
+
+fn list(store: &Store, state: &str) {
+    let time = Instant::now();
+    let snapshot = store.snapshot(None).unwrap();
+    let bytes: usize =
+        snapshot.range("/registry/pods/", None).map(|entry| entry.unwrap().value.len()).sum();
+    assert_eq!(bytes as u64, KEYS * VALUE as u64);
+    println!("list {KEYS} values, {state:<15}{:>9.0} ms", 1e3 * secs(time));
+}
+
+/// 200 watchers of one prefix, and one writer with 16 keys under way.
+fn watch(runtime: &Runtime, store: &Store) {
+    const WATCHERS: usize = 200;
+    const EVENTS: usize = 5_000;
+    let (start, cpu) = (Instant::now(), cpu());
+    runtime.block_on(async {
+        let watchers: Vec<_> = (0..WATCHERS)
+            .map(|_| {
+                let mut watch = store.watch("/registry/pods/", store.revision()).unwrap();
+                tokio::spawn(async move {
+                    let mut seen = 0;
+                    while seen < EVENTS {
+                        seen += watch.next().await.unwrap().len();
+                    }
+                })
+            })
+            .collect();
+        let writers: Vec<_> = (0..16)
+            .map(|writer| {
+                let store = store.clone();
+                tokio::spawn(async move {
+                    for number in (writer..EVENTS as u64).step_by(16) {
+                        let transaction = Transaction::new().put(key(number), value(number));
+                        committed(store.commit(transaction).await.unwrap());
+                    }
+                })
+            })
+            .collect();
+        for task in writers.into_iter().chain(watchers) {
+            task.await.unwrap();
+        }
+    });
+    let delivered = (WATCHERS * EVENTS) as f64;
+    println!("watch, {EVENTS} events to {WATCHERS}         {:>10.0} /s", delivered / secs(start));
+    println!(
+        "watch, CPU for each delivery       {:>10.2} us",
+        (self::cpu() - cpu) * 1e6 / delivered
+    );
+}
+
+fn committed(outcome: Outcome) -> Revision {
+    match outcome {
+        Outcome::Committed { revision } => revision,
+        Outcome::Conflict { key, .. } => panic!("conflict over {key}"),
+    }
+}
+
+fn secs(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64()
+}
+
+fn mb(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+/// What this process has in memory. 0 where there is no `/proc`.
+fn memory() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+}
+
+/// Seconds of processor time that this process has used. 0 where there is no `/proc`.
+fn cpu() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks =
+        |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+/// The median time to make 64 KiB durable whose room in the file exists, in microseconds.
+fn sync_time(directory: &std::path::Path) -> f64 {
+    use std::io::{Seek, SeekFrom, Write};
+    let mut file = std::fs::File::create(directory.join("sync")).unwrap();
+    let chunk = vec![7; 64 << 10];
+    for _ in 0..100 {
+        file.write_all(&chunk).unwrap();
+    }
+    file.sync_all().unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut times: Vec<_> = (0..100)
+        .map(|_| {
+            let time = Instant::now();
+            file.write_all(&chunk).unwrap();
+            file.sync_data().unwrap();
+            secs(time) * 1e6
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[50]
+}

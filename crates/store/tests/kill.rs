@@ -1,0 +1,202 @@
+//! A process that writes under load is killed again and again, at random instants, and each time the
+//! store is opened and audited: what was acknowledged is there, what is there is whole, and no revision
+//! was used twice.
+//!
+//! The writing process is this test binary itself, which runs only [`the_process_that_is_killed`] then.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::io::{BufRead, BufReader, Write, stdout};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use store::{Options, Revision, Store, Transaction};
+
+use crate::support::{committed, drain, open};
+
+/// Where the process that is killed finds its store.
+const DIRECTORY: &str = "STORE_KILL_DIRECTORY";
+const WRITERS: u64 = 6;
+/// Some kilobytes, so that segments, bases and the feed all turn over while a process lives.
+const OPTIONS: Options = Options { recent_bytes: 10_000, segment_bytes: 100_000 };
+
+/// Wine takes a second to start a process.
+fn rounds() -> u64 {
+    if env::consts::FAMILY == "windows" { 12 } else { 300 }
+}
+
+#[test]
+fn the_process_that_is_killed() {
+    let Some(directory) = env::var_os(DIRECTORY) else { return };
+    let store = open(Path::new(&directory), OPTIONS);
+    println!("\nopen {}", store.revision());
+    thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let store = &store;
+            scope.spawn(move || write_forever(store, writer));
+        }
+        // Compaction all the time, so that the axe falls into it as well.
+        loop {
+            let point = store.revision().get().saturating_sub(50).max(1);
+            store.compact(point.into()).wait().unwrap();
+        }
+    });
+}
+
+/// Each transaction puts the next number under two keys, so that half of one would show, and moves a
+/// third key along, which is made and deleted in turn.
+fn write_forever(store: &Store, writer: u64) {
+    let [left, right, third] = keys(writer);
+    loop {
+        let found = store.get(&left).unwrap();
+        let number = found.as_ref().map_or(0, |entry| parse(&entry.value)) + 1;
+        let transaction = match found {
+            Some(found) => Transaction::new().expect_modified_at(&*left, found.modified),
+            None => Transaction::new().expect_absent(&*left),
+        };
+        let transaction = transaction.put(&*left, value(number)).put(&*right, value(number));
+        let transaction = match number % 2 {
+            0 => transaction.put(&*third, value(number)),
+            _ => transaction.delete(&*third),
+        };
+        let revision = committed(store.commit(transaction).wait().unwrap());
+        // One call, so that a line is not cut in two by another thread's.
+        stdout().write_all(format!("ack {writer} {number} {revision}\n").as_bytes()).unwrap();
+    }
+}
+
+fn keys(writer: u64) -> [String; 3] {
+    ["left", "right", "third"].map(|name| format!("/{writer}/{name}"))
+}
+
+/// A number and, after it, up to some kilobytes that follow from it.
+fn value(number: u64) -> Vec<u8> {
+    let mut value = number.to_le_bytes().to_vec();
+    value.resize(8 + (number * 37 % 3000) as usize, number as u8);
+    value
+}
+
+fn parse(bytes: &[u8]) -> u64 {
+    let number = u64::from_le_bytes(*bytes.first_chunk().unwrap());
+    assert!(bytes == value(number), "a torn value of {} bytes: {number}", bytes.len());
+    number
+}
+
+/// What the process has said.
+enum Said {
+    Open(Revision),
+    Acknowledged { writer: u64, number: u64, revision: Revision },
+}
+
+fn start(directory: &Path) -> (Child, Receiver<Said>) {
+    let mut child = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "kill::the_process_that_is_killed", "--nocapture"])
+        .env(DIRECTORY, directory)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let (sender, said) = channel();
+    thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let number = |at: usize| words[at].parse::<u64>().unwrap();
+            let said = match words[0] {
+                "open" => Said::Open(number(1).into()),
+                "ack" if words.len() == 4 && line.is_ascii() => Said::Acknowledged {
+                    writer: number(1),
+                    number: number(2),
+                    revision: number(3).into(),
+                },
+                _ => continue,
+            };
+            if sender.send(said).is_err() {
+                return;
+            }
+        }
+    });
+    (child, said)
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_however_often_the_process_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut acknowledged: BTreeMap<u64, (u64, Revision)> = BTreeMap::new();
+    let mut newest = Revision::FIRST;
+    let mut dice = Dice(0x5EED);
+    let mut total = 0;
+    for round in 0..rounds() {
+        let (mut child, said) = start(directory.path());
+        // A random instant: after so many acknowledgements, and then some.
+        let acks = dice.roll(40);
+        let mut seen = 0;
+        let mut note = |said: Said| match said {
+            Said::Open(revision) => assert_eq!(revision, newest, "as it was audited"),
+            Said::Acknowledged { writer, number, revision } => {
+                assert!(revision > newest, "round {round}: {revision} was used before");
+                let last = acknowledged.insert(writer, (number, revision));
+                assert!(last.is_none_or(|(last, _)| number > last));
+                seen += 1;
+            }
+        };
+        for said in said.iter().take(acks as usize) {
+            note(said);
+        }
+        let and_then_some = Duration::from_micros(dice.roll(3_000));
+        if let Ok(said) = said.recv_timeout(and_then_some) {
+            note(said);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        said.iter().for_each(note);
+        total += seen;
+        newest = audit(directory.path(), &mut acknowledged, newest);
+    }
+    assert!(total > rounds(), "only {total} acknowledgements");
+}
+
+/// Checks all there is and returns the newest revision. What is found counts as acknowledged from now
+/// on.
+fn audit(
+    directory: &Path,
+    acknowledged: &mut BTreeMap<u64, (u64, Revision)>,
+    before: Revision,
+) -> Revision {
+    let store = open(directory, OPTIONS);
+    let newest = store.revision();
+    assert!(newest >= before);
+    for writer in 0..WRITERS {
+        let [left, right, third] = keys(writer).map(|key| store.get(&key).unwrap());
+        let number = left.as_ref().map_or(0, |entry| parse(&entry.value));
+        assert_eq!(right.as_ref().map_or(0, |entry| parse(&entry.value)), number, "half of it");
+        assert_eq!(third.is_some(), number > 0 && number % 2 == 0, "half of it");
+        let (acked, revision) = acknowledged.get(&writer).copied().unwrap_or((0, before));
+        let modified = left.map_or(before, |entry| entry.modified);
+        // At most one transaction of each writer was under way.
+        assert!(number == acked || number == acked + 1, "{number} found, {acked} acknowledged");
+        assert!(number != acked || number == 0 || modified == revision, "at another revision");
+        acknowledged.insert(writer, (number, modified));
+    }
+    // History is whole: every revision since the compaction point has its three or two events.
+    let events = drain(&mut store.watch("", store.oldest()).unwrap()).unwrap();
+    let mut revisions: Vec<_> = events.iter().map(|event| event.revision.get()).collect();
+    revisions.dedup();
+    assert!(revisions.into_iter().eq(store.oldest().get() + 1..=newest.get()));
+    store.close();
+    newest
+}
+
+/// Chance that can be repeated.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
