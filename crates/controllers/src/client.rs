@@ -22,7 +22,7 @@ use crate::kind::Kind;
 
 mod watch;
 
-pub use watch::{Notice, Watch};
+pub use watch::{Lines, Notice, Watch};
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 

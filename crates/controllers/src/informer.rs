@@ -347,7 +347,7 @@ impl<T> Cache<T> {
     }
 
     /// Until everything up to a revision is in, or something that makes waiting pointless.
-    pub async fn caught_up(&self, until: &Until<'_>) -> Result<(), Error> {
+    pub async fn caught_up(&self, until: &Until<'_, T>) -> Result<(), Error> {
         const LONGEST: Duration = Duration::from_secs(10);
         let mut ticks = self.ticks.subscribe();
         let reached = |cache: &Cache<T>| {
@@ -355,6 +355,7 @@ impl<T> Cache<T> {
             match until {
                 Until::Revision(revision) => kept.revision >= *revision,
                 Until::Gone(key) => !kept.objects.contains_key(*key),
+                Until::Going(key, going) => kept.objects.get(*key).is_none_or(|o| going(o)),
             }
         };
         let wait = async {
@@ -372,10 +373,20 @@ impl<T> Cache<T> {
 }
 
 /// What a cache is waited for.
-#[derive(Debug, Clone, Copy)]
-pub enum Until<'a> {
+pub enum Until<'a, T> {
     Revision(u64),
     Gone(&'a Key),
+    /// Gone, or as the function says.
+    Going(&'a Key, &'a (dyn Fn(&T) -> bool + Sync)),
+}
+
+impl<T> std::fmt::Debug for Until<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Until::Revision(revision) => write!(f, "revision {revision}"),
+            Until::Gone(key) | Until::Going(key, _) => write!(f, "{key} gone"),
+        }
+    }
 }
 
 impl<T> Kept<T> {

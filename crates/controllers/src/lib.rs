@@ -7,20 +7,33 @@
 mod client;
 mod clock;
 mod counters;
+mod daemon_set;
+mod deployment;
+mod disruption;
+mod garbage;
 mod informer;
+mod job;
 mod key;
 pub mod kind;
+mod namespace;
+mod node_lifecycle;
 mod observe;
 mod options;
+mod quota;
 mod record;
+mod replica_set;
 mod run;
 mod scheduler;
+mod share;
+mod sweep;
+mod taint_eviction;
 mod work;
+mod workload;
 mod world;
 
 pub use client::{
-    Body, BoxFuture, Client, DeleteOptions, Error, PatchKind, Propagation, Refused, Request,
-    Response, Scope, Transport, TransportError,
+    Body, BoxFuture, Client, DeleteOptions, Error, Lines, Notice, PatchKind, Propagation, Refused,
+    Request, Response, Scope, Transport, TransportError, Watch,
 };
 pub use counters::{Counters, PendingPods, Reading};
 pub use informer::{Cache, Change, Index, Project, Reflector, Until, Update};

@@ -139,6 +139,8 @@ pub(crate) struct Pod {
     pub(crate) disruption_target: bool,
     pub(crate) ready_condition: bool,
     pub(crate) scheduling_gates: bool,
+    /// When it ended, as far as its containers or its readiness tell.
+    pub(crate) finished: Option<Seconds>,
 }
 
 impl Pod {
@@ -162,10 +164,6 @@ impl Pod {
 
     pub(crate) fn key(&self) -> crate::key::Key {
         crate::key::Key::new(&self.namespace, &self.name)
-    }
-
-    pub(crate) fn is_owned_by(&self, uid: &str) -> bool {
-        self.owner.as_ref().is_some_and(|owner| owner.uid == uid)
     }
 }
 
@@ -231,6 +229,19 @@ struct PodStatus {
 #[serde(default, rename_all = "camelCase")]
 struct ContainerStatus {
     restart_count: i64,
+    state: ContainerState,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ContainerState {
+    terminated: Terminated,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Terminated {
+    finished_at: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -253,6 +264,13 @@ pub(crate) fn pod(raw: &RawValue) -> Result<Pod, serde_json::Error> {
     let number = |name: &str| metadata.annotations.get(name).and_then(|text| text.parse().ok());
     let deletion_cost = number("controller.kubernetes.io/pod-deletion-cost").unwrap_or(0);
     let completion_index = number("batch.kubernetes.io/job-completion-index");
+    let ended = status.container_statuses.iter();
+    let ended = ended.filter_map(|c| c.state.terminated.finished_at.as_deref().and_then(seconds));
+    let unready = || condition("Ready")?.last_transition_time.as_deref().and_then(seconds);
+    let finished = match status.phase.as_str() {
+        "Succeeded" | "Failed" => ended.max().or_else(unready),
+        _ => None,
+    };
     let mut pinned = None;
     for term in spec.affinity.node_affinity.required.node_selector_terms {
         for mut field in term.match_fields {
@@ -290,6 +308,7 @@ pub(crate) fn pod(raw: &RawValue) -> Result<Pod, serde_json::Error> {
         tolerations,
         disruption_target: condition("DisruptionTarget").is_some_and(|c| c.status == "True"),
         scheduling_gates: !spec.scheduling_gates.is_empty(),
+        finished,
     })
 }
 
@@ -427,7 +446,7 @@ mod tests {
         let pod = pod(&to_raw_value(&object).unwrap()).unwrap();
         assert_eq!((pod.created, pod.ready, pod.restarts, pod.revision), (60, Some(120), 3, 7));
         assert_eq!((pod.deletion_cost, pod.tolerations.len()), (-5, 1));
-        assert!(pod.is_active() && pod.is_owned_by("r") && !pod.is_owned_by("s"));
+        assert!(pod.is_active() && pod.owner.as_ref().is_some_and(|owner| owner.uid == "r"));
         assert!(pod.is_available(0, 0) && pod.is_available(10, 130) && !pod.is_available(10, 129));
     }
 

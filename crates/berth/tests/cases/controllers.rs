@@ -169,7 +169,7 @@ fn merge(into: &mut Value, from: &Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
             for (key, value) in from {
-                merge(into.entry(key.as_str()).or_default(), value);
+                merge(into.entry(key.as_str()).or_insert(Value::Null), value);
             }
         }
         (into, from) => *into = from.clone(),
