@@ -227,9 +227,12 @@ impl<T> Clone for Update<T> {
 /// Words an object can be found by.
 pub type Index<T> = fn(&T) -> Vec<String>;
 
+/// Keys by word.
+type Words = HashMap<Box<str>, BTreeSet<Key>>;
+
 struct Kept<T> {
     objects: HashMap<Key, Arc<T>>,
-    indices: Vec<(Index<T>, HashMap<Box<str>, BTreeSet<Key>>)>,
+    indices: Vec<(Index<T>, Words)>,
     revision: u64,
     subscribers: Vec<mpsc::UnboundedSender<Update<T>>>,
 }

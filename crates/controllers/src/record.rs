@@ -130,7 +130,7 @@ impl Memory {
     fn plan(
         &mut self,
         component: &'static str,
-        what: Occurrence,
+        what: &Occurrence,
         now: Timestamp,
         at: Millis,
     ) -> Writing {
@@ -193,7 +193,7 @@ pub(crate) async fn deliver(
     let mut batch = Vec::new();
     while occurrences.recv_many(&mut batch, 64).await > 0 {
         for (component, occurrence) in batch.drain(..) {
-            let writing = memory.plan(component, occurrence, clock.now(), clock.millis());
+            let writing = memory.plan(component, &occurrence, clock.now(), clock.millis());
             while under_way.len() >= AT_A_TIME {
                 under_way.join_next().await;
             }
@@ -226,15 +226,15 @@ mod tests {
         let what = || Occurrence::normal(&subject, "SuccessfulCreate", "Created pod: x".to_owned());
         let mut memory = Memory::default();
         let now = Timestamp::new(1_700_000_000, 5);
-        let Writing::Create(kind, namespace, event) = memory.plan("c", what(), now, 0) else {
+        let Writing::Create(kind, namespace, event) = memory.plan("c", &what(), now, 0) else {
             panic!("an event that is new is created")
         };
         assert_eq!((kind, namespace.as_str()), (EVENTS, "a"));
         assert_eq!(event["involvedObject"]["uid"], "u");
         let name = event["metadata"]["name"].as_str().unwrap().to_owned();
-        let again = memory.plan("c", what(), now.plus_seconds(1), 1_000);
+        let again = memory.plan("c", &what(), now.plus_seconds(1), 1_000);
         let patch = json!({"count": 2, "lastTimestamp": "2023-11-14T22:13:21Z"});
         assert_eq!(again, Writing::Raise { namespace, name, patch: Box::new(patch) });
-        assert!(matches!(memory.plan("c", what(), now, 700_000), Writing::Create(..)));
+        assert!(matches!(memory.plan("c", &what(), now, 700_000), Writing::Create(..)));
     }
 }

@@ -676,6 +676,10 @@ fn how_many_pods_are_scheduled_in_a_second() {
                 "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"}},
             });
             client.create(NODES, "", &node).await.unwrap();
+            // A new node is not ready; the loop that would see to that does not run here.
+            let ready = json!({"spec": {"taints": null}});
+            let name = format!("n{number}");
+            client.patch(NODES, "", &name, PatchKind::Merge, &ready).await.unwrap();
         }
         let mut making = tokio::task::JoinSet::new();
         for worker in 0..32 {

@@ -229,7 +229,7 @@ mod tests {
     fn a_failed_pod_goes_before_another_comes() {
         let failed = Arc::new(Pod { phase: Phase::Failed, ..(*pod("x", "a", "h", false)).clone() });
         let set = json!({"spec": {}});
-        let first = plan(&set, &wants(&[("a", Want::Run)]), &[failed.clone()], "h", 10);
+        let first = plan(&set, &wants(&[("a", Want::Run)]), std::slice::from_ref(&failed), "h", 10);
         assert_eq!((names(&first.delete), first.create.len()), (vec!["x"], 0));
         let leaving = Arc::new(Pod { deleting: Some(5), ..(*failed).clone() });
         assert_eq!(plan(&set, &wants(&[("a", Want::Run)]), &[leaving], "h", 10), Plan::default());

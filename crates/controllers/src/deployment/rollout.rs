@@ -141,11 +141,8 @@ pub(super) fn scale(
                 plan.actions.push(scaled(set, bounds.wanted, bounds));
             }
         }
-        [only] => {
-            if replicas(only) != bounds.wanted {
-                plan.actions.push(scaled(only, bounds.wanted, bounds));
-            }
-        }
+        [only] if replicas(only) == bounds.wanted => {}
+        [only] => plan.actions.push(scaled(only, bounds.wanted, bounds)),
         _ if new.is_some_and(|new| is_saturated(deployment, new)) => {
             plan.actions.extend(
                 old.iter().filter(|set| replicas(set) > 0).map(|set| scaled(set, 0, bounds)),

@@ -6,7 +6,7 @@ fn at() -> Timestamp {
     Timestamp::new(0, 0)
 }
 
-fn deployment(replicas: i64, image: &str, surge: Value, unavailable: Value) -> Value {
+fn deployment(replicas: i64, image: &str, surge: &Value, unavailable: &Value) -> Value {
     json!({
         "metadata": {"name": "d", "namespace": "a", "uid": "du", "generation": 1},
         "spec": {
@@ -51,7 +51,7 @@ fn scales(plan: &Plan) -> Vec<(String, i64, i64)> {
 
 #[test]
 fn a_new_deployment_makes_its_first_set() {
-    let plan = plan(&deployment(3, "v1", json!("25%"), json!("25%")), &[], &|_| false, at());
+    let plan = plan(&deployment(3, "v1", &json!("25%"), &json!("25%")), &[], &|_| false, at());
     let Some(Action::Create(set)) = plan.actions.first() else { panic!("{plan:?}") };
     assert_eq!(set["spec"]["replicas"], 3);
     let hash = set["metadata"]["labels"][HASH].as_str().unwrap();
@@ -69,7 +69,7 @@ fn a_rollout_keeps_within_its_bounds() {
                  old: (i64, i64),
                  new: (i64, i64),
                  expected: &[(&str, i64, i64)]| {
-        let deployment = deployment(10, "v2", json!(surge), json!(unavailable));
+        let deployment = deployment(10, "v2", &json!(surge), &json!(unavailable));
         let sets = [set("old", "v1", 1, old.0, old.1), set("new", "v2", 2, new.0, new.1)];
         let plan = plan(&deployment, &sets, &|_| true, at());
         let expected: Vec<_> =
@@ -99,7 +99,7 @@ fn a_rollout_keeps_within_its_bounds() {
 
 #[test]
 fn a_resize_in_the_middle_of_a_rollout_is_shared_out() {
-    let mut deployment = deployment(20, "v2", json!(0), json!(5));
+    let mut deployment = deployment(20, "v2", &json!(0), &json!(5));
     let mut sets = [set("old", "v1", 1, 6, 6), set("new", "v2", 2, 4, 4)];
     for set in &mut sets {
         let value = Arc::make_mut(set);
@@ -114,7 +114,7 @@ fn a_resize_in_the_middle_of_a_rollout_is_shared_out() {
 
 #[test]
 fn going_back_makes_an_old_set_the_newest() {
-    let deployment = deployment(3, "v1", json!(1), json!(0));
+    let deployment = deployment(3, "v1", &json!(1), &json!(0));
     let sets = [set("one", "v1", 1, 0, 0), set("two", "v2", 2, 3, 3)];
     let plan = plan(&deployment, &sets, &|_| true, at());
     assert_eq!(plan.new.as_deref(), Some("one"));
@@ -125,7 +125,7 @@ fn going_back_makes_an_old_set_the_newest() {
 
 #[test]
 fn recreate_waits_until_the_old_pods_are_gone() {
-    let mut deployment = deployment(3, "v2", json!(0), json!(0));
+    let mut deployment = deployment(3, "v2", &json!(0), &json!(0));
     deployment["spec"]["strategy"] = json!({"type": "Recreate"});
     let running = [set("old", "v1", 1, 3, 3)];
     let first = plan(&deployment, &running, &|_| true, at());
@@ -140,7 +140,7 @@ fn recreate_waits_until_the_old_pods_are_gone() {
 
 #[test]
 fn a_paused_deployment_is_scaled_but_not_rolled() {
-    let mut deployment = deployment(5, "v2", json!(1), json!(0));
+    let mut deployment = deployment(5, "v2", &json!(1), &json!(0));
     deployment["spec"]["paused"] = true.into();
     let sets = [set("old", "v1", 1, 3, 3)];
     assert_eq!(scales(&plan(&deployment, &sets, &|_| true, at())), [("old".to_owned(), 3, 5)]);
@@ -148,7 +148,7 @@ fn a_paused_deployment_is_scaled_but_not_rolled() {
 
 #[test]
 fn history_beyond_its_limit_is_deleted_when_the_rollout_is_over() {
-    let mut deployment = deployment(2, "v4", json!(1), json!(0));
+    let mut deployment = deployment(2, "v4", &json!(1), &json!(0));
     deployment["status"] = json!({
         "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2, "observedGeneration": 1,
     });
