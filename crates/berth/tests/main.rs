@@ -1,6 +1,6 @@
 //! Integration tests of the binary's library.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::panic, clippy::unwrap_used)]
 
 use std::path::Path;
 

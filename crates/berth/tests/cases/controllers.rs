@@ -230,10 +230,7 @@ async fn tend(client: &Client, pod: &Value) {
         let _ = client.delete(PODS, &namespace, &name, &options).await;
         return;
     }
-    let wanted = match pod["metadata"]["labels"]["ends"].as_str() {
-        Some(phase) => phase,
-        None => "Running",
-    };
+    let wanted = pod["metadata"]["labels"]["ends"].as_str().unwrap_or("Running");
     if pod["status"]["phase"] == wanted {
         return;
     }
