@@ -11,6 +11,7 @@ use http::StatusCode;
 use objects::catalog::{self, Resource};
 use objects::cursor::Causes;
 use objects::rules::pod::admission::{self as pods, PodRefusal};
+use objects::rules::pod::class_resources;
 use objects::rules::pod_security;
 use objects::{limits, quota};
 use serde_json::{Value, json};
@@ -311,6 +312,23 @@ fn check_namespace_labels(
         warnings.extend(pod_security::review_namespace(name, &old_policy, &policy, &pods));
     }
     Ok(())
+}
+
+/// What is wrong with the classes a pod's containers are to change to. A pod that is bound asks
+/// its node which resources may change while a container runs; one that is not may change all.
+pub(crate) fn class_changes(api: &Api, old: &Value, new: &Value) -> Result<Causes, Refusal> {
+    let Some(node) = old["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) else {
+        return Ok(Causes::default());
+    };
+    let node = named(api, "", "nodes", node)?.unwrap_or_default();
+    let listed = &node["status"]["qosResources"]["containerQOSResources"];
+    let listed = listed.as_array().map(Vec::as_slice).unwrap_or_default();
+    Ok(class_resources::validate_changes(new, old, |name| {
+        let of = |resource: &&Value| {
+            class_resources::full_name(resource["name"].as_str().unwrap_or_default()) == name
+        };
+        listed.iter().find(of).map(|resource| resource["mutable"] == true)
+    }))
 }
 
 /// Some namespaces are not deleted, whoever asks.

@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use http::{Method, StatusCode};
-use objects::FeatureGates;
 use objects::catalog::Verb;
 use objects::rules::Setting;
 use objects::timestamp::Timestamp;
+use objects::{FeatureGates, Gate};
 use store::Store;
 
 use crate::accept::Wanted;
@@ -48,7 +48,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            gates: FeatureGates::default(),
+            gates: default_gates(),
             allow_privileged: true,
             service_range: "10.0.0.0/24".to_owned(),
             advertised: "127.0.0.1:6443".to_owned(),
@@ -57,6 +57,17 @@ impl Default for Options {
             audit_log: None,
         }
     }
+}
+
+/// The gates of a server that is told nothing: upstream's, and QoS-class resources on.
+#[must_use]
+pub fn default_gates() -> FeatureGates {
+    let mut gates = FeatureGates::default();
+    for gate in [Gate::QosResources, Gate::WindowsHostProcessContainers] {
+        // Only gates that are locked cannot be set, and these are not.
+        let _ = gates.set(gate, true);
+    }
+    gates
 }
 
 /// The API over a store. Cheap to clone.

@@ -43,7 +43,7 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
     }
     if path == "/metrics" {
         let text = api.shared.metrics.render(api.store().revision().get());
-        let media = "text/plain; version=0.0.4; charset=utf-8";
+        let media = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
         return Ok(Reply::bytes(StatusCode::OK, media, text));
     }
     if call.path.starts_with("//") {

@@ -38,7 +38,7 @@ mod watch;
 mod write;
 mod yaml;
 
-pub use api::{Api, Options};
+pub use api::{Api, Options, default_gates};
 pub use credentials::StaticToken;
 pub use documents::git_version;
 pub use identity::{ADMINISTRATORS, NODES, User, VIEWERS};

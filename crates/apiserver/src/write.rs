@@ -431,11 +431,17 @@ async fn one_update(
     if part_name(place) != "binding" {
         admission::mutate_update(api, call, place, old, &mut new)?;
         rules::prepare_update(resource, &mut new, old, part, &setting);
-        let causes = rules::validate_update(resource, &new, old, part, &setting);
+        let mut causes = rules::validate_update(resource, &new, old, part, &setting);
+        if resource.plural == "pods" && matches!(part, Part::Main | Part::Resize) {
+            causes.0.extend(admission::class_changes(api, old, &new)?.0);
+        }
         if !causes.is_empty() {
             return Err(Refusal::invalid(place.resource, &place.name, &causes));
         }
         warnings = rules::warnings(resource, &new, Some(old));
+        if resource.plural == "pods" && part == Part::Status {
+            warnings.extend(rules::pod::status_warnings(&new));
+        }
     }
     if resource.plural == "services" && part == Part::Main {
         crate::services::allocate(api, &mut new)?;

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use thiserror::Error;
 
+mod bench;
 mod config;
 mod input;
 mod plan;
@@ -48,6 +49,8 @@ enum Command {
     State(state::StateArgs),
     /// Run the control plane: an API server kubectl is at home with
     Server(server::ServerArgs),
+    /// Measure a control plane under load
+    Bench(bench::BenchArgs),
     /// Compare decisions with those recorded from the upstream kubelet
     Conformance(ConformanceArgs),
     /// Print completions for a shell
@@ -117,6 +120,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                 .print(&String::from_utf8_lossy(&script))?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Bench(args) => bench::run(&args),
         Command::Server(args) => server::run(args),
         Command::State(args) => state::run(args),
         Command::Conformance(args) => {

@@ -40,7 +40,7 @@ impl Settings {
     pub fn new(data_dir: PathBuf) -> Settings {
         Settings {
             data_dir,
-            gates: FeatureGates::default(),
+            gates: apiserver::default_gates(),
             address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6443),
             names: Vec::new(),
             allow_privileged: true,

@@ -13,6 +13,18 @@ mod state;
 #[path = "cases/topology.rs"]
 mod topology;
 
+/// Every recorded exchange with kube-apiserver about what we serve is answered the same.
+#[test]
+fn recorded_exchanges_are_answered_as_upstream_does() {
+    let report = berth::conformance::run_dir(&testdata("golden-api")).unwrap();
+    assert_eq!(report.failed(), 0, "{}", report.render(Some("")));
+    assert!(report.passed() > 1900, "{}", report.render(None));
+}
+
+fn testdata(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
+}
+
 #[test]
 fn every_recorded_decision_of_the_kubelet_is_ours_too() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden");

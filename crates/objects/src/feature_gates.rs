@@ -204,7 +204,12 @@ pub struct FeatureGates {
 impl FeatureGates {
     /// Reads the notation of `--feature-gates`: `A=true,B=false`. All mistakes are reported.
     pub fn parse(text: &str) -> Result<FeatureGates, Vec<GateError>> {
-        let mut gates = FeatureGates::default();
+        FeatureGates::default().with(text)
+    }
+
+    /// These gates with those of a text in the same notation changed.
+    pub fn with(self, text: &str) -> Result<FeatureGates, Vec<GateError>> {
+        let mut gates = self;
         let mut errors = Vec::new();
         for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
             let result = match item.split_once('=') {

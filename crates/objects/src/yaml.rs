@@ -82,11 +82,12 @@ impl Scalar {
         }
         match self.text.as_str() {
             "" | "~" | "null" | "Null" | "NULL" => Resolved::Null,
-            "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "y" | "Y" | "on" | "On" | "ON" => {
+            "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => {
                 Resolved::Bool(true)
             }
-            "false" | "False" | "FALSE" | "no" | "No" | "NO" | "n" | "N" | "off" | "Off"
-            | "OFF" => Resolved::Bool(false),
+            "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => {
+                Resolved::Bool(false)
+            }
             text if is_number(text) => Resolved::Number,
             _ => Resolved::Text,
         }

@@ -1,4 +1,4 @@
-//! Bases: the newest value of each key as of one revision, in one file. Entry: [`write`].
+//! Bases: the newest value of each key as of one revision, in one file. Entries: [`write`], [`read`].
 //!
 //! A base stands in for all of the log up to its revision. It is also what a backup is.
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::entry::Entry;
 use crate::error::StorageError;
 use crate::files;
-use crate::format::{FRAME, Header, Record, RecordKind, SegmentKind};
+use crate::format::{FRAME, HEADER, Header, Record, RecordKind, SegmentKind, records};
 use crate::log::salt;
 use crate::revision::Revision;
 use crate::segment::Segment;
@@ -59,6 +59,42 @@ fn write_unfinished<E: From<StorageError>>(
     base.add(&Record::control(RecordKind::End, Revision::from(count))).map_err(failed())?;
     base.finish().map_err(failed())?;
     Ok(())
+}
+
+/// Goes through a whole base, frame by frame: records with their places. Is an error, at the latest in
+/// the end, unless all of it is as [`write`] left it.
+pub(crate) fn read(
+    segment: &Segment,
+    mut each: impl FnMut(&[(u64, Record<'_>)]),
+) -> Result<(), StorageError> {
+    let mut scan = segment.scan(HEADER as u64)?;
+    let mut last_key = String::new();
+    let mut count = 0;
+    loop {
+        let start = scan.offset();
+        let damaged = || segment.damaged(start);
+        let frame = scan.step()?.ok_or_else(damaged)?;
+        let mut entries = Vec::new();
+        let mut ended = false;
+        for record in records(frame.records) {
+            let (place, record) = record.ok_or_else(damaged)?;
+            let in_order = count == 0 || *last_key < *record.key;
+            match record.kind {
+                _ if ended => return Err(damaged()),
+                RecordKind::Put if in_order && record.revision <= segment.header().after => {
+                    last_key.replace_range(.., record.key);
+                    count += 1;
+                    entries.push((frame.offset + place as u64, record));
+                }
+                RecordKind::End if record.revision == Revision::from(count) => ended = true,
+                _ => return Err(damaged()),
+            }
+        }
+        each(&entries);
+        if ended {
+            return Ok(());
+        }
+    }
 }
 
 struct Base<'a> {

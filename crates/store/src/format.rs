@@ -19,12 +19,16 @@
 //! Decoding takes any bytes: what is not right is `None`, never a panic.
 
 use crate::revision::Revision;
+use crate::transaction::MAX_BYTES;
 
 pub(crate) const MAGIC: [u8; 8] = *b"BerthLog";
 pub(crate) const VERSION: u32 = 1;
 pub(crate) const HEADER: usize = 44;
 pub(crate) const FRAME: usize = 12;
 pub(crate) const RECORD: usize = 27;
+/// No frame is longer: a batch is one large transaction or several small ones, and a base's frame ends
+/// with the record that fills it. Bounds what reading a file takes in memory, whatever is in it.
+pub(crate) const MAX_FRAME: usize = 2 * MAX_BYTES;
 /// What the two bytes for a key's length can say.
 pub(crate) const MAX_KEY: usize = u16::MAX as usize;
 
@@ -121,7 +125,7 @@ impl Header {
             return None;
         }
         let length = u32::from_le_bytes(take(&mut rest)?) as usize;
-        (length >= RECORD).then_some(length)
+        (RECORD..=MAX_FRAME).contains(&length).then_some(length)
     }
 
     /// Whether a frame's records are as they were written.

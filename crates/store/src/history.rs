@@ -8,7 +8,6 @@ use crate::entry::{Change, Event};
 use crate::error::{StorageError, WatchError};
 use crate::format::{Record, RecordKind, records};
 use crate::revision::Revision;
-use crate::segment::Step;
 use crate::shared::Shared;
 use crate::sync::read;
 
@@ -35,19 +34,18 @@ pub(crate) fn events(
     let mut lost = None;
     let mut scan = segment.scan(segment.landmark(after))?;
     while reached < until && bytes < ENOUGH {
-        let Step::Frame { offset, records: frame } = scan.step()? else {
-            // It was published, so it was there.
-            return Err(segment.damaged(scan.offset()).into());
-        };
-        bytes += frame.len();
-        for record in records(frame) {
-            let (_, record) = record.ok_or_else(|| segment.damaged(offset))?;
+        // It was published, so it was there.
+        let start = scan.offset();
+        let frame = scan.step()?.ok_or_else(|| segment.damaged(start))?;
+        bytes += frame.records.len();
+        for record in records(frame.records) {
+            let (_, record) = record.ok_or_else(|| segment.damaged(start))?;
             if record.is_change() && record.revision > after {
                 reached = record.revision;
                 if record.key.starts_with(prefix) {
                     match event(shared, &record)? {
                         Some(event) => events.push(Arc::new(event)),
-                        None => lost = Some(offset),
+                        None => lost = Some(start),
                     }
                 }
             }

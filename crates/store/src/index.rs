@@ -11,19 +11,15 @@ use smallvec::SmallVec;
 
 use crate::entry::Entry;
 use crate::error::{ReadError, StorageError};
-use crate::format::SegmentKind;
 use crate::revision::Revision;
 use crate::segment::Segment;
 
-/// Names a segment as long as the store is open; later log segments have greater ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SegmentId(u32);
-
-#[derive(Clone, Copy, Debug)]
+/// One value of a key, or its absence.
+#[derive(Clone, Debug)]
 pub(crate) struct Version {
     pub(crate) revision: Revision,
+    pub(crate) segment: Arc<Segment>,
     pub(crate) offset: u64,
-    pub(crate) segment: SegmentId,
     /// Of the record; 0 if the key was deleted.
     pub(crate) length: u32,
 }
@@ -40,8 +36,9 @@ type Versions = SmallVec<[Version; 1]>;
 #[derive(Debug)]
 pub(crate) struct Index {
     keys: BTreeMap<Arc<str>, Versions>,
-    segments: BTreeMap<SegmentId, Arc<Segment>>,
-    next_segment: SegmentId,
+    base: Option<Arc<Segment>>,
+    /// In order; everything after the base is in them.
+    logs: Vec<Arc<Segment>>,
     pub(crate) revision: Revision,
     pub(crate) oldest: Revision,
 }
@@ -51,7 +48,6 @@ pub(crate) struct Index {
 pub(crate) struct Place {
     key: Arc<str>,
     version: Version,
-    segment: Arc<Segment>,
 }
 
 impl Place {
@@ -64,8 +60,8 @@ impl Place {
     }
 
     pub(crate) fn read(&self) -> Result<Entry, StorageError> {
-        let Version { revision, offset, length, .. } = self.version;
-        self.segment.entry(&self.key, revision, offset, length)
+        let Version { revision, segment, offset, length } = &self.version;
+        segment.entry(&self.key, *revision, *offset, *length)
     }
 }
 
@@ -73,8 +69,8 @@ impl Index {
     pub(crate) fn new() -> Self {
         Self {
             keys: BTreeMap::new(),
-            segments: BTreeMap::new(),
-            next_segment: SegmentId(0),
+            base: None,
+            logs: Vec::new(),
             revision: Revision::FIRST,
             oldest: Revision::FIRST,
         }
@@ -91,16 +87,15 @@ impl Index {
         Ok(())
     }
 
-    /// The id of a segment, which gets one if it is new.
-    pub(crate) fn enrol(&mut self, segment: &Arc<Segment>) -> SegmentId {
-        let known = self.segments.iter().rev().find(|(_, known)| Arc::ptr_eq(known, segment));
-        if let Some((id, _)) = known {
-            return *id;
+    pub(crate) fn set_base(&mut self, base: &Arc<Segment>) {
+        self.base = Some(base.clone());
+    }
+
+    /// Adds the segment at the end of the log, if it is a new one.
+    pub(crate) fn add_log(&mut self, segment: &Arc<Segment>) {
+        if !self.logs.last().is_some_and(|last| Arc::ptr_eq(last, segment)) {
+            self.logs.push(segment.clone());
         }
-        let id = self.next_segment;
-        self.next_segment = SegmentId(id.0 + 1);
-        self.segments.insert(id, segment.clone());
-        id
     }
 
     /// Adds what a transaction did to a key. Revisions of a key come in order.
@@ -118,20 +113,20 @@ impl Index {
 
     pub(crate) fn newest(&self, key: &str) -> Option<Place> {
         let (key, versions) = self.keys.get_key_value(key)?;
-        self.place(key, versions.last()?)
+        place(key, versions.last()?)
     }
 
     /// The key as of a revision.
     pub(crate) fn at(&self, key: &str, revision: Revision) -> Option<Place> {
         let (key, versions) = self.keys.get_key_value(key)?;
-        self.place(key, current(versions, revision)?)
+        place(key, current(versions, revision)?)
     }
 
     /// The key as of just before a revision.
     pub(crate) fn before(&self, key: &str, revision: Revision) -> Option<Place> {
         let (key, versions) = self.keys.get_key_value(key)?;
         let until = versions.partition_point(|version| version.revision < revision);
-        self.place(key, versions.get(until.checked_sub(1)?)?)
+        place(key, versions.get(until.checked_sub(1)?)?)
     }
 
     /// The keys with a prefix and behind `after` that are there as of a revision, in order.
@@ -150,14 +145,6 @@ impl Index {
             .take_while(move |(key, _)| key.starts_with(prefix))
             .filter_map(move |(key, versions)| Some((key, current(versions, revision)?)))
             .filter(|(_, version)| !version.deleted())
-    }
-
-    pub(crate) fn place(&self, key: &Arc<str>, version: &Version) -> Option<Place> {
-        if version.deleted() {
-            return None;
-        }
-        let segment = self.segments.get(&version.segment)?.clone();
-        Some(Place { key: key.clone(), version: *version, segment })
     }
 
     /// Forgets, for some keys behind `after`, what is not visible at `floor` or later.
@@ -186,51 +173,45 @@ impl Index {
         pruned
     }
 
-    /// The segments with nothing after `revision` in them.
-    pub(crate) fn up_to(&self, revision: Revision) -> Vec<(SegmentId, Arc<Segment>)> {
-        let logs = |segment: &&Arc<Segment>| segment.header().kind == SegmentKind::Log;
-        let afters = self.segments.values().filter(logs).map(|segment| segment.header().after);
-        let last = afters.rev().find(|after| *after <= revision);
-        let obsolete = self.segments.iter().filter(|(_, segment)| match segment.header().kind {
-            SegmentKind::Log => last.is_some_and(|last| segment.header().after < last),
-            SegmentKind::Base => true,
-        });
-        obsolete.map(|(id, segment)| (*id, segment.clone())).collect()
+    /// The segments that a base as of `revision` would stand in for.
+    pub(crate) fn up_to(&self, revision: Revision) -> Vec<Arc<Segment>> {
+        let logs = &self.logs[..self.log_with(revision).unwrap_or(0)];
+        self.base.iter().chain(logs).cloned().collect()
     }
 
-    /// Notes that a version has a second place.
+    /// Notes that a version lies in another place as well.
     pub(crate) fn relocate(
         &mut self,
         key: &str,
         revision: Revision,
-        segment: SegmentId,
+        to: &Arc<Segment>,
         offset: u64,
     ) {
         let versions = self.keys.get_mut(key).into_iter().flatten();
         for version in versions.filter(|version| version.revision == revision) {
-            version.segment = segment;
+            version.segment = to.clone();
             version.offset = offset;
         }
     }
 
-    pub(crate) fn dismiss(&mut self, segment: SegmentId) {
-        self.segments.remove(&segment);
+    /// Lets `base` stand in for all segments that it can.
+    pub(crate) fn rebase(&mut self, base: &Arc<Segment>) {
+        let obsolete = self.log_with(base.header().after).unwrap_or(0);
+        self.logs.drain(..obsolete);
+        self.base = Some(base.clone());
     }
 
     /// The log segment in which the revision after `after` is, and the last revision in it if there
     /// is a later segment.
     pub(crate) fn log_after(&self, after: Revision) -> Option<(Arc<Segment>, Option<Revision>)> {
-        let mut end = None;
-        for segment in self.segments.values().rev() {
-            let header = segment.header();
-            if header.kind == SegmentKind::Log {
-                if header.after <= after {
-                    return Some((segment.clone(), end));
-                }
-                end = Some(header.after);
-            }
-        }
-        None
+        let at = self.log_with(after)?;
+        let end = self.logs.get(at + 1).map(|next| next.header().after);
+        Some((self.logs[at].clone(), end))
+    }
+
+    /// The last log segment that starts at or before a revision.
+    fn log_with(&self, after: Revision) -> Option<usize> {
+        self.logs.iter().rposition(|segment| segment.header().after <= after)
     }
 }
 
@@ -246,4 +227,9 @@ pub(crate) struct Pruned {
 fn current(versions: &[Version], revision: Revision) -> Option<&Version> {
     let beyond = versions.partition_point(|version| version.revision <= revision);
     versions.get(beyond.checked_sub(1)?)
+}
+
+/// Where to read a version, if there is something to read.
+pub(crate) fn place(key: &Arc<str>, version: &Version) -> Option<Place> {
+    (!version.deleted()).then(|| Place { key: key.clone(), version: version.clone() })
 }

@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -93,12 +93,15 @@ impl Log {
         oldest: Revision,
     ) -> Result<Appended, StorageError> {
         if self.active.broken || self.active.end >= self.segment_bytes {
-            self.active = Active::create(&self.directory, self.number + 1, newest, oldest)?;
+            let next = Active::create(&self.directory, self.number + 1, newest, oldest)?;
+            let full = std::mem::replace(&mut self.active, next);
             self.number += 1;
+            // The room ahead will not be needed. Nor will it be missed if this fails.
+            let _ = full.file.set_len(full.end);
         }
         let active = &mut self.active;
         active.segment.header().seal(frame, active.end);
-        active.write(frame).map_err(|error| {
+        active.write(frame, self.segment_bytes).map_err(|error| {
             active.broken = true;
             // Best effort: if it is still there when the store is opened next, it counts.
             let _ = active.file.set_len(active.end);
@@ -136,13 +139,15 @@ impl Active {
         Ok(Self { segment, file, end: HEADER as u64, length: HEADER as u64, broken: false })
     }
 
-    fn write(&mut self, frame: &[u8]) -> io::Result<()> {
+    /// Writes a frame at the end, and room for the next ones if the segment is to have any.
+    fn write(&mut self, frame: &[u8], segment_bytes: u64) -> io::Result<()> {
         self.file.seek(SeekFrom::Start(self.end))?;
         self.file.write_all(frame)?;
         let end = self.end + frame.len() as u64;
         if end > self.length {
-            io::copy(&mut io::Read::take(io::repeat(0), AHEAD), &mut self.file)?;
-            self.length = end + AHEAD;
+            let ahead = segment_bytes.saturating_sub(end).min(AHEAD);
+            io::copy(&mut io::repeat(0).take(ahead), &mut self.file)?;
+            self.length = end + ahead;
         }
         self.file.sync_data()
     }

@@ -8,13 +8,14 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::base;
 use crate::error::{OpenError, StorageError};
 use crate::files::{base_path, list, log_path};
-use crate::format::{BadHeader, HEADER, Header, RecordKind, SegmentKind, records};
+use crate::format::{BadHeader, HEADER, RecordKind, SegmentKind, records};
 use crate::index::{Index, Version};
 use crate::log::Log;
 use crate::revision::Revision;
-use crate::segment::{Segment, Step, frame_beyond, read_header};
+use crate::segment::{Segment, read_header};
 
 pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<(Index, Log), OpenError> {
     let listing = list(directory).map_err(StorageError::io("list", directory))?;
@@ -54,7 +55,7 @@ pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<(Index, Lo
         }
         None => Log::create(directory, 1, segment_bytes, index.revision, index.oldest)?,
     };
-    index.enrol(log.segment());
+    index.add_log(log.segment());
 
     let old_bases = listing.bases.iter().rev().skip(1);
     let old_bases = old_bases.map(|base| base_path(directory, (*base).into()));
@@ -83,38 +84,16 @@ pub(crate) fn open_segment(path: &Path, kind: SegmentKind) -> Result<Arc<Segment
 
 /// Takes the entries of a base into an empty index.
 pub(crate) fn load_base(index: &mut Index, segment: &Arc<Segment>) -> Result<(), StorageError> {
-    let Header { after, oldest, .. } = *segment.header();
-    let id = index.enrol(segment);
-    let mut scan = segment.scan(HEADER as u64)?;
-    let mut count = 0;
-    let mut ended = false;
-    let mut last_key: Option<Arc<str>> = None;
-    while !ended {
-        let Step::Frame { offset, records: frame } = scan.step()? else {
-            return Err(segment.damaged(scan.offset()));
-        };
-        for record in records(frame) {
-            let damaged = || segment.damaged(offset);
-            let (place, record) = record.ok_or_else(damaged)?;
-            match record.kind {
-                RecordKind::Put if record.revision <= after && !ended => {
-                    if last_key.as_deref().is_some_and(|last| last >= record.key) {
-                        return Err(damaged());
-                    }
-                    let (offset, length) = (offset + place as u64, record.length() as u32);
-                    let version =
-                        Version { revision: record.revision, offset, segment: id, length };
-                    index.add(record.key, version);
-                    last_key = index.key(record.key).cloned();
-                    count += 1;
-                }
-                RecordKind::End if record.revision.get() == count => ended = true,
-                _ => return Err(damaged()),
-            }
+    base::read(segment, |entries| {
+        for (offset, record) in entries {
+            let (revision, offset, length) = (record.revision, *offset, record.length() as u32);
+            let segment = segment.clone();
+            index.add(record.key, Version { revision, segment, offset, length });
         }
-    }
-    index.revision = after;
-    index.oldest = oldest;
+    })?;
+    index.set_base(segment);
+    index.revision = segment.header().after;
+    index.oldest = segment.header().oldest;
     Ok(())
 }
 
@@ -126,21 +105,21 @@ fn load_log(
     covered: Revision,
     until: Option<Revision>,
 ) -> Result<u64, StorageError> {
-    let id = index.enrol(segment);
+    index.add_log(segment);
     let mut oldest = index.oldest.max(segment.header().oldest);
     let mut reached = segment.header().after;
     let mut scan = segment.scan(HEADER as u64)?;
     while until.is_none_or(|until| reached < until) {
         let start = scan.offset();
-        let Step::Frame { offset, records: frame } = scan.step()? else {
-            if until.is_some() || frame_beyond(segment, start)? {
+        let Some(frame) = scan.step()? else {
+            if until.is_some() || segment.frame_beyond(start)? {
                 return Err(segment.damaged(start));
             }
             break;
         };
         segment.remember(reached, start);
-        for record in records(frame) {
-            let damaged = || segment.damaged(offset);
+        for record in records(frame.records) {
+            let damaged = || segment.damaged(start);
             let (place, record) = record.ok_or_else(damaged)?;
             let revision = record.revision;
             match record.kind {
@@ -152,9 +131,8 @@ fn load_log(
                     if revision > covered {
                         let put = record.kind == RecordKind::Put;
                         let length = if put { record.length() as u32 } else { 0 };
-                        let offset = offset + place as u64;
-                        let version = Version { revision, offset, segment: id, length };
-                        index.add(record.key, version);
+                        let (segment, offset) = (segment.clone(), frame.offset + place as u64);
+                        index.add(record.key, Version { revision, segment, offset, length });
                     }
                 }
                 RecordKind::Compacted if revision <= reached => oldest = oldest.max(revision),
@@ -162,7 +140,8 @@ fn load_log(
             }
         }
     }
-    if until.is_some_and(|until| until != reached) || oldest > reached {
+    // A base may be older than the compaction point; the last segment is not.
+    if until.map_or(oldest > reached, |until| until != reached) {
         return Err(segment.damaged(scan.offset()));
     }
     index.revision = index.revision.max(reached);

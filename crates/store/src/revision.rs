@@ -15,8 +15,9 @@ impl Revision {
         self.0
     }
 
+    /// Saturates, which only a file made for it can bring about.
     pub(crate) const fn next(self) -> Self {
-        Self(self.0 + 1)
+        Self(self.0.saturating_add(1))
     }
 }
 

@@ -5,14 +5,14 @@
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::{Buf, Bytes};
 
 use crate::entry::Entry;
 use crate::error::StorageError;
-use crate::format::{FRAME, HEADER, Header, RECORD, Record};
+use crate::format::{BadHeader, FRAME, HEADER, Header, RECORD, Record};
 use crate::revision::Revision;
 use crate::sync::lock;
 
@@ -25,6 +25,10 @@ const LANDMARK_DISTANCE: u64 = 64 << 10;
 
 /// What a scan reads at a time.
 const SCAN_BUFFER: usize = 64 << 10;
+
+/// Marks that [`Segment::frame_beyond`] looks behind. More than one or two of these four random bytes
+/// in a file are no accident.
+const MAX_MARKS: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Segment {
@@ -81,7 +85,7 @@ impl Segment {
     /// The entry whose record lies at `offset`. The key is compared and shared.
     pub(crate) fn entry(
         &self,
-        key: &std::sync::Arc<str>,
+        key: &Arc<str>,
         modified: Revision,
         offset: u64,
         length: u32,
@@ -124,6 +128,30 @@ impl Segment {
         Ok(Scan { segment: self, file, length, offset, frame: Vec::new() })
     }
 
+    /// Whether a frame stands anywhere after `offset`, where there is none. A batch is written only
+    /// after the one before it was synced, so then it was not a crash that left what is at `offset`.
+    pub(crate) fn frame_beyond(&self, offset: u64) -> Result<bool, StorageError> {
+        let failed = || StorageError::io("read", &self.path);
+        let mut file = File::open(&self.path).map_err(failed())?;
+        let mut at = offset + 1;
+        file.seek(SeekFrom::Start(at)).map_err(failed())?;
+        let mark = self.header.mark();
+        let mut window = [0; 4];
+        let mut marks = 0;
+        for byte in BufReader::with_capacity(SCAN_BUFFER, file).bytes() {
+            window.rotate_left(1);
+            window[3] = byte.map_err(failed())?;
+            at += 1;
+            if window == mark {
+                marks += 1;
+                if marks > MAX_MARKS || self.scan(at - mark.len() as u64)?.step()?.is_some() {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     pub(crate) fn damaged(&self, offset: u64) -> StorageError {
         StorageError::Damaged { path: self.path.clone(), offset }
     }
@@ -150,15 +178,11 @@ pub(crate) struct Scan<'a> {
     frame: Vec<u8>,
 }
 
-/// What a walk comes upon.
+/// The records of a frame, and where the first of them is.
 #[derive(Debug)]
-pub(crate) enum Step<'a> {
-    /// The records of a frame, and the place of the first of them.
-    Frame { offset: u64, records: &'a [u8] },
-    /// Nothing more: the file ends here, or zeros begin.
-    End,
-    /// Something that is not a frame.
-    Torn,
+pub(crate) struct Frame<'a> {
+    pub(crate) offset: u64,
+    pub(crate) records: &'a [u8],
 }
 
 impl Scan<'_> {
@@ -167,72 +191,36 @@ impl Scan<'_> {
         self.offset
     }
 
-    pub(crate) fn step(&mut self) -> Result<Step<'_>, StorageError> {
+    /// The next frame; `None` if there is none here, but zeros, or the file's end, or anything else.
+    pub(crate) fn step(&mut self) -> Result<Option<Frame<'_>>, StorageError> {
         let segment = self.segment;
         self.advance().map_err(StorageError::io("read", &segment.path))
     }
 
-    fn advance(&mut self) -> io::Result<Step<'_>> {
+    fn advance(&mut self) -> io::Result<Option<Frame<'_>>> {
+        let header = &self.segment.header;
         let left = self.length.saturating_sub(self.offset);
-        if left < FRAME as u64 {
-            return Ok(if left == 0 { Step::End } else { Step::Torn });
-        }
+        let Some(left) = left.checked_sub(FRAME as u64) else { return Ok(None) };
         let mut head = [0; FRAME];
         self.file.read_exact(&mut head)?;
-        if head == [0; FRAME] {
-            return Ok(Step::End);
-        }
-        let header = &self.segment.header;
-        let Some(length) = header.frame_length(&head) else { return Ok(Step::Torn) };
-        if length as u64 > left - FRAME as u64 {
-            return Ok(Step::Torn);
-        }
+        let Some(length) = header.frame_length(&head).filter(|length| *length as u64 <= left)
+        else {
+            return Ok(None);
+        };
         self.frame.resize(length, 0);
         self.file.read_exact(&mut self.frame)?;
         if !header.intact(self.offset, &head, &self.frame) {
-            return Ok(Step::Torn);
+            return Ok(None);
         }
         let offset = self.offset + FRAME as u64;
         self.offset = offset + length as u64;
-        Ok(Step::Frame { offset, records: &self.frame })
+        Ok(Some(Frame { offset, records: &self.frame }))
     }
 }
 
 /// The header of the file at `path`, or what is wrong with it.
-pub(crate) fn read_header(path: &Path) -> io::Result<Result<Header, crate::format::BadHeader>> {
+pub(crate) fn read_header(path: &Path) -> io::Result<Result<Header, BadHeader>> {
     let mut bytes = Vec::with_capacity(HEADER);
     File::open(path)?.take(HEADER as u64).read_to_end(&mut bytes)?;
     Ok(Header::decode(&bytes))
-}
-
-/// Marks that [`frame_beyond`] looks behind. More than one or two of these four random bytes in a
-/// file are no accident.
-const MAX_MARKS: usize = 16;
-
-/// Whether a frame of this segment stands anywhere after `offset`, where something else was found. A
-/// batch is written only after the one before it was synced, so then it was not a crash that tore
-/// what is at `offset`.
-pub(crate) fn frame_beyond(segment: &Segment, offset: u64) -> Result<bool, StorageError> {
-    let find = || -> io::Result<bool> {
-        let mut file = File::open(&segment.path)?;
-        file.seek(SeekFrom::Start(offset + 1))?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        let mark = segment.header.mark();
-        let marks = bytes.windows(mark.len()).enumerate().filter(|(_, window)| *window == mark);
-        for (number, (at, _)) in marks.enumerate() {
-            if number == MAX_MARKS {
-                return Ok(true);
-            }
-            if let Some((head, rest)) = bytes[at..].split_first_chunk::<FRAME>()
-                && let Some(length) = segment.header.frame_length(head)
-                && let Some(records) = rest.get(..length)
-                && segment.header.intact(offset + 1 + at as u64, head, records)
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    };
-    find().map_err(StorageError::io("read", &segment.path))
 }

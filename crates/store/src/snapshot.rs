@@ -3,18 +3,22 @@
 //! Reads the index a few keys at a time and values one by one: a list of any length holds neither the
 //! writer up nor much memory.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::entry::Entry;
 use crate::error::{ReadError, StorageError};
-use crate::index::Place;
+use crate::index::{Index, Place, place};
 use crate::revision::Revision;
 use crate::shared::Shared;
 use crate::sync::{lock, read};
 
 /// Keys looked up at a time: a few microseconds under the lock.
 const LOOKED_UP: usize = 64;
+
+/// Keys counted at a time, with no value to look up: tens of microseconds.
+const COUNTED: usize = 1024;
 
 /// Keys as of one revision. Keeps what it shows from being dropped, so do not hold it for long.
 #[derive(Clone)]
@@ -30,27 +34,31 @@ struct Pin {
 
 impl Snapshot {
     pub(crate) fn newest(shared: Arc<Shared>) -> Self {
-        let mut pins = lock(&shared.pins);
-        let newest = read(&shared.index).revision;
-        *pins.entry(newest).or_default() += 1;
-        drop(pins);
-        Self { pin: Arc::new(Pin { shared, revision: newest }) }
+        let Ok(snapshot) = Self::pin(shared, |index| Ok::<_, Infallible>(index.revision));
+        snapshot
     }
 
     pub(crate) fn at(shared: Arc<Shared>, revision: Revision) -> Result<Self, ReadError> {
-        // The sweeper reads the pins after `oldest` was moved, so either it sees this pin or we see
-        // that it may have been by.
-        let mut pins = lock(&shared.pins);
-        read(&shared.index).check(revision)?;
-        *pins.entry(revision).or_default() += 1;
-        drop(pins);
-        Ok(Self { pin: Arc::new(Pin { shared, revision }) })
+        Self::pin(shared, |index| index.check(revision).map(|()| revision))
     }
 
     /// For the sweeper, which alone knows that all of this revision is still there.
-    pub(crate) fn pinned(shared: Arc<Shared>, revision: Revision) -> Self {
-        *lock(&shared.pins).entry(revision).or_default() += 1;
-        Self { pin: Arc::new(Pin { shared, revision }) }
+    pub(crate) fn unchecked(shared: Arc<Shared>, revision: Revision) -> Self {
+        let Ok(snapshot) = Self::pin(shared, |_| Ok::<_, Infallible>(revision));
+        snapshot
+    }
+
+    fn pin<E>(
+        shared: Arc<Shared>,
+        choose: impl FnOnce(&Index) -> Result<Revision, E>,
+    ) -> Result<Self, E> {
+        // The sweeper looks at the pins after the compaction point was moved, so either it sees this
+        // pin or we see the point.
+        let mut pins = lock(&shared.pins);
+        let revision = choose(&read(&shared.index))?;
+        *pins.entry(revision).or_default() += 1;
+        drop(pins);
+        Ok(Self { pin: Arc::new(Pin { shared, revision }) })
     }
 
     pub fn revision(&self) -> Revision {
@@ -79,8 +87,7 @@ impl Snapshot {
         let mut count = 0;
         loop {
             let index = read(&self.pin.shared.index);
-            let some =
-                index.range(prefix, after.as_deref(), self.pin.revision).take(LOOKED_UP * 64);
+            let some = index.range(prefix, after.as_deref(), self.pin.revision).take(COUNTED);
             let (number, last) =
                 some.fold((0, None), |(number, _), (key, _)| (number + 1, Some(key)));
             let last = last.cloned();
@@ -114,7 +121,7 @@ impl Iterator for Range {
             let places: Vec<_> = index
                 .range(&self.prefix, self.after.as_deref(), self.pin.revision)
                 .take(LOOKED_UP)
-                .filter_map(|(key, version)| index.place(key, version))
+                .filter_map(|(key, version)| place(key, version))
                 .collect();
             drop(index);
             self.after = places.last().map(|place| place.key().clone()).or(self.after.take());

@@ -58,7 +58,7 @@ impl Store {
             return Err(OpenError::NotAStore { path: path.to_owned(), what });
         }
         files::create_directory(path)?;
-        let guard = Lock::take(path)?;
+        let guard = Arc::new(Lock::take(path)?);
         let (index, log) = recover(path, options.segment_bytes)?;
         let shared = Arc::new(Shared {
             queue: Queue::default(),
@@ -70,14 +70,11 @@ impl Store {
         let (sweeper, sweeps) = mpsc::channel();
         let (running, guard) = (Mutex::default(), Mutex::new(Some(guard)));
         let threads = Threads { shared: shared.clone(), running, guard };
-        threads.start("store-sweeper", {
-            let (shared, path) = (shared.clone(), path.to_owned());
-            move || sweep::run(&shared, &path, options.segment_bytes, &sweeps)
+        let path = path.to_owned();
+        threads.start("store-sweeper", move |shared| {
+            sweep::run(shared, &path, options.segment_bytes, &sweeps);
         })?;
-        threads.start("store-writer", {
-            let shared = shared.clone();
-            move || writer::run(&shared, log, &sweeper)
-        })?;
+        threads.start("store-writer", move |shared| writer::run(shared, log, &sweeper))?;
         Ok(Self { shared, threads: Arc::new(threads) })
     }
 
@@ -133,7 +130,7 @@ impl Store {
         backup::restore(from, to)
     }
 
-    /// Refuses new transactions, finishes those under way, ends all watches and lets go of the
+    /// Refuses new transactions, waits for those under way, ends all watches and lets go of the
     /// directory, for all handles.
     pub fn close(self) {
         self.threads.join();
@@ -143,15 +140,23 @@ impl Store {
 /// The store's threads, joined when the last handle goes.
 struct Threads {
     shared: Arc<Shared>,
-    /// In the order in which they end.
+    /// The writer first: the sweeper ends after it.
     running: Mutex<Vec<JoinHandle<()>>>,
-    /// Keeps other processes out.
-    guard: Mutex<Option<Lock>>,
+    /// Keeps other processes out, as long as a thread or a handle has it.
+    guard: Mutex<Option<Arc<Lock>>>,
 }
 
 impl Threads {
-    fn start(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
-        let thread = thread::Builder::new().name(name.into()).spawn(run);
+    fn start(
+        &self,
+        name: &str,
+        run: impl FnOnce(&Arc<Shared>) + Send + 'static,
+    ) -> Result<(), OpenError> {
+        let (shared, guard) = (self.shared.clone(), lock(&self.guard).clone());
+        let thread = thread::Builder::new().name(name.into()).spawn(move || {
+            let _guard = guard;
+            run(&shared);
+        });
         lock(&self.running).insert(0, thread.map_err(OpenError::Thread)?);
         Ok(())
     }
@@ -161,9 +166,11 @@ impl Threads {
         self.shared.queue.close();
         // Held meanwhile, so that nobody goes on before all is done.
         let mut running = lock(&self.running);
-        for thread in running.drain(..) {
-            // The last handle may go with a task that the writer has just woken.
-            if thread.thread().id() != thread::current().id() {
+        // The last handle may have gone with a task that one of them has just woken. Then they end by
+        // themselves.
+        let own = thread::current().id();
+        if !running.iter().any(|thread| thread.thread().id() == own) {
+            for thread in running.drain(..) {
                 // Should it have panicked, the message is on stderr, and who waited hears `Closed`.
                 let _ = thread.join();
             }

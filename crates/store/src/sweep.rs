@@ -17,10 +17,8 @@ use std::sync::mpsc::Receiver;
 use crate::base;
 use crate::error::CompactError;
 use crate::files::base_path;
-use crate::format::{HEADER, RecordKind, records};
 use crate::reply::Answer;
 use crate::revision::Revision;
-use crate::segment::Step;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::sync::{lock, read, write};
@@ -65,7 +63,7 @@ fn sweep(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Compa
     // Half of what is written has to be gain, and enough of it.
     let obsolete = read(&shared.index).up_to(floor);
     let mut bytes = 0;
-    for (_, segment) in &obsolete {
+    for segment in &obsolete {
         bytes += segment.file_length()?;
     }
     if bytes < needed + needed.max(least) {
@@ -74,23 +72,17 @@ fn sweep(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Compa
 
     let path = base_path(directory, floor);
     let oldest = read(&shared.index).oldest;
-    let entries = Snapshot::pinned(shared.clone(), floor).range("", None);
+    let entries = Snapshot::unchecked(shared.clone(), floor).range("", None);
     let entries = entries.map(|entry| going_on().and_then(|()| Ok(entry?)));
     let segment = Arc::new(base::write(&path, floor, oldest, entries)?);
-    let id = write(&shared.index).enrol(&segment);
-    let mut scan = segment.scan(HEADER as u64)?;
-    while let Step::Frame { offset, records: frame } = scan.step()? {
+    base::read(&segment, |entries| {
         let mut index = write(&shared.index);
-        for record in records(frame) {
-            let (place, record) = record.ok_or_else(|| segment.damaged(offset))?;
-            if record.kind == RecordKind::Put {
-                index.relocate(record.key, record.revision, id, offset + place as u64);
-            }
+        for (offset, record) in entries {
+            index.relocate(record.key, record.revision, &segment, *offset);
         }
-    }
-    let mut index = write(&shared.index);
-    for (id, segment) in obsolete {
-        index.dismiss(id);
+    })?;
+    write(&shared.index).rebase(&segment);
+    for segment in obsolete {
         segment.doom();
     }
     Ok(())

@@ -100,11 +100,12 @@ fn publish(
 ) {
     {
         let mut index = write(&shared.index);
-        let segment = index.enrol(&appended.segment);
+        let segment = &appended.segment;
+        index.add_log(segment);
         for Written { event, place, length } in &written {
             let (revision, length) = (event.revision, *length);
-            let offset = appended.offset + place;
-            index.add(event.key.clone(), Version { revision, offset, segment, length });
+            let (segment, offset) = (segment.clone(), appended.offset + place);
+            index.add(event.key.clone(), Version { revision, segment, offset, length });
         }
         index.revision = last;
         index.oldest = oldest;

@@ -1,6 +1,11 @@
 //! What the API promises, one sentence at a time.
 
-use store::{Change, CommitError, Options, Outcome, ReadError, Store, Transaction, WatchError};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
+
+use store::{
+    Change, CommitError, OpenError, Options, Outcome, ReadError, Store, Transaction, WatchError,
+};
 
 use crate::support::{commit, drain, entry, fresh, open, put};
 
@@ -165,4 +170,30 @@ fn more_commits_than_the_queue_holds_all_come_through() {
     }
     assert_eq!(store.snapshot(None).unwrap().count("", None), 5_000);
     assert_eq!(store.revision(), 5_001.into());
+}
+
+#[test]
+fn the_last_handle_may_go_on_the_stores_own_thread() {
+    /// What a task holds: a handle, dropped when the task is woken.
+    struct Task(Mutex<Option<Store>>);
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.0.lock().unwrap().take();
+        }
+    }
+    let (directory, store) = fresh(Options::default());
+    let mut watch = store.watch("", store.revision()).unwrap();
+    let task = Waker::from(Arc::new(Task(Mutex::new(Some(store.clone())))));
+    assert!(watch.poll_next(&Context::from_waker(&task)).is_pending());
+    let commit = store.commit(Transaction::new().put("a", "1"));
+    drop(store);
+    commit.wait().unwrap();
+    // The threads end by themselves, soon.
+    loop {
+        match Store::open(directory.path(), Options::default()) {
+            Ok(store) => break assert!(store.get("a").unwrap().is_some()),
+            Err(OpenError::Locked(_)) => std::thread::yield_now(),
+            Err(error) => panic!("{error:?}"),
+        }
+    }
 }

@@ -87,8 +87,8 @@ fn a_snapshot_is_not_disturbed_by_compaction() {
     let snapshot = store.snapshot(None).unwrap();
     let mut range = snapshot.range("", None);
     let first = range.next().unwrap().unwrap();
-    for number in 0..100 {
-        put(&store, &format!("/{number:03}"), &"new".repeat(100));
+    for number in 0..300 {
+        put(&store, &format!("/{:03}", number % 100), &"new".repeat(100));
     }
     store.compact(store.revision()).wait().unwrap();
     let rest: Vec<_> = range.map(|entry| entry.unwrap()).collect();
@@ -101,6 +101,28 @@ fn a_snapshot_is_not_disturbed_by_compaction() {
     store.compact(store.revision()).wait().unwrap();
     let length = |files: Vec<(String, u64)>| files.iter().map(|(_, length)| *length).sum::<u64>();
     assert!(length(files(directory.path())) < length(before), "what it held is given back later");
+}
+
+#[test]
+fn a_base_may_be_older_than_the_compaction_point() {
+    let (directory, store) = fresh(SMALL);
+    let fill = |store: &Store| {
+        for _ in 0..60 {
+            put(store, "busy", &"x".repeat(300));
+        }
+    };
+    fill(&store);
+    let snapshot = store.snapshot(None).unwrap();
+    fill(&store);
+    let newest = store.revision();
+    store.compact(newest).wait().unwrap();
+    let base = format!("{:020}.base", snapshot.revision().get());
+    assert!(files(directory.path()).iter().any(|(name, _)| *name == base), "{base}");
+    let value = snapshot.get("busy").unwrap();
+    store.close();
+    let store = open(directory.path(), SMALL);
+    assert_eq!((store.revision(), store.oldest()), (newest, newest));
+    assert_eq!(snapshot.get("busy").unwrap(), value, "still there, for who still has it");
 }
 
 #[test]

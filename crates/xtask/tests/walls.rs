@@ -167,7 +167,7 @@ const IMPURE_PACKAGES: &[&str] = &[
     "windows-sys",
 ];
 
-/// What pure source must not name. `std::time::Duration` is a value and may be.
+/// What pure source must not name. `std::time::Duration` is a value and may be, and so are addresses.
 const IMPURE_PATHS: &[&str] = &[
     "std::*",
     "std::env",
@@ -175,7 +175,12 @@ const IMPURE_PATHS: &[&str] = &[
     "std::io::stderr",
     "std::io::stdin",
     "std::io::stdout",
-    "std::net",
+    "std::net::*",
+    "std::net::Shutdown",
+    "std::net::TcpListener",
+    "std::net::TcpStream",
+    "std::net::ToSocketAddrs",
+    "std::net::UdpSocket",
     "std::os",
     "std::process",
     "std::thread::sleep",

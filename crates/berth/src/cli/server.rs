@@ -54,7 +54,7 @@ pub(super) fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
         settings.read(file).map_err(BadInput)?;
     }
     if let Some(gates) = &args.feature_gates {
-        settings.gates = parse_gates(gates)?;
+        settings.gates = with_gates(settings.gates.clone(), gates)?;
     }
     if let Some(address) = args.bind_address {
         settings.address.set_ip(address);
@@ -74,8 +74,8 @@ pub(super) fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn parse_gates(text: &str) -> Result<FeatureGates, BadInput> {
-    FeatureGates::parse(text).map_err(|errors| {
+fn with_gates(gates: FeatureGates, text: &str) -> Result<FeatureGates, BadInput> {
+    gates.with(text).map_err(|errors| {
         BadInput(errors.iter().map(|error| format!("--feature-gates: {error}")).collect())
     })
 }

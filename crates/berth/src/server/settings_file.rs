@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-use objects::FeatureGates;
 use objects::yaml::{self, Node, Value};
 
 use super::Settings;
@@ -79,7 +78,7 @@ fn set(settings: &mut Settings, name: &str, value: &Node) -> Result<(), String> 
                 }
                 _ => text,
             };
-            settings.gates = FeatureGates::parse(&text).map_err(|errors| {
+            settings.gates = settings.gates.clone().with(&text).map_err(|errors| {
                 errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
             })?;
         }

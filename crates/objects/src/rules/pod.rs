@@ -191,3 +191,6 @@ fn containers_of(spec: &Value) -> impl Iterator<Item = &Value> {
 fn is_sidecar(container: &Value) -> bool {
     container.get("restartPolicy").and_then(Value::as_str) == Some("Always")
 }
+
+#[cfg(test)]
+mod tests;

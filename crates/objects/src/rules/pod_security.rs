@@ -206,13 +206,12 @@ pub fn review_pod(policy: &Policy, metadata: &Value, spec: &Value) -> Review {
     }
     let mut review = Review::default();
     review.audit.insert("enforce-policy", policy.enforce.to_string());
-    let violations = evaluate(policy.enforce, metadata, spec);
-    if !violations.is_empty() {
+    let enforced = Finding::of(policy.enforce, metadata, spec);
+    if let Some(text) = &enforced.text {
         let standard = policy.enforce.to_string();
-        review.refusal =
-            Some(format!("violates PodSecurity {standard:?}: {}", details(&violations)));
+        review.refusal = Some(format!("violates PodSecurity {standard:?}: {text}"));
     }
-    look_further(policy, metadata, spec, &mut review);
+    look_further(policy, Some(&enforced), metadata, spec, &mut review);
     review
 }
 
@@ -220,25 +219,57 @@ pub fn review_pod(policy: &Policy, metadata: &Value, spec: &Value) -> Review {
 #[must_use]
 pub fn review_template(policy: &Policy, metadata: &Value, spec: &Value) -> Review {
     let mut review = Review::default();
-    look_further(policy, metadata, spec, &mut review);
+    look_further(policy, None, metadata, spec, &mut review);
     review
 }
 
-fn look_further(policy: &Policy, metadata: &Value, spec: &Value, review: &mut Review) {
-    let text = |standard: Standard| {
+/// What is found against one standard, as text.
+struct Finding {
+    standard: Standard,
+    text: Option<String>,
+}
+
+impl Finding {
+    fn of(standard: Standard, metadata: &Value, spec: &Value) -> Self {
         let violations = evaluate(standard, metadata, spec);
-        (!violations.is_empty()).then(|| {
-            let shown = standard.to_string();
-            format!("would violate PodSecurity {shown:?}: {}", details(&violations))
-        })
+        let text = (!violations.is_empty()).then(|| details(&violations));
+        Self { standard, text }
+    }
+
+    fn would(&self) -> Option<String> {
+        let shown = self.standard.to_string();
+        self.text.as_ref().map(|text| format!("would violate PodSecurity {shown:?}: {text}"))
+    }
+}
+
+/// Audit and warnings. What was found already is not looked for again: the standards are mostly
+/// the same.
+fn look_further(
+    policy: &Policy,
+    enforced: Option<&Finding>,
+    metadata: &Value,
+    spec: &Value,
+    review: &mut Review,
+) {
+    let enforced = |standard: Standard| enforced.filter(|known| known.standard == standard);
+    let own;
+    let audited = match enforced(policy.audit) {
+        Some(known) => known,
+        None => {
+            own = Finding::of(policy.audit, metadata, spec);
+            &own
+        }
     };
-    if let Some(violations) = text(policy.audit) {
-        review.audit.insert("audit-violations", violations);
-    }
+    review.audit.extend(audited.would().map(|text| ("audit-violations", text)));
     // A client that gets an error needs no warning on top.
-    if review.refusal.is_none() {
-        review.warnings.extend(text(policy.warn));
+    if review.refusal.is_some() {
+        return;
     }
+    review.warnings.extend(match enforced(policy.warn) {
+        Some(known) => known.would(),
+        None if audited.standard == policy.warn => audited.would(),
+        None => Finding::of(policy.warn, metadata, spec).would(),
+    });
 }
 
 /// Whether an update of a pod changes anything the standards look at.

@@ -46,6 +46,8 @@ pub(crate) struct Request {
     pub(crate) headers: Value,
     #[serde(default)]
     pub(crate) body: Value,
+    /// What was sent where that is not JSON, or not to be read as such.
+    pub(crate) body_text: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -100,10 +100,9 @@ pub fn qos_class(spec: &Value) -> &'static str {
     let mut count = |resources: &'_ Value, limits_may_lack: bool| -> (usize, usize) {
         let mut counted = [0, 0];
         for (at, side) in [Side::Requests, Side::Limits].into_iter().enumerate() {
+            let Some(list) = list(resources, side) else { continue };
             for name in [CPU, MEMORY] {
-                let Some(value) = list(resources, side).and_then(|list| list.get(name)) else {
-                    continue;
-                };
+                let Some(value) = list.get(name) else { continue };
                 let amount = quantity(value);
                 if amount.sign() > 0 {
                     counted[at] += 1;

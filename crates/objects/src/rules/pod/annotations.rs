@@ -121,7 +121,11 @@ pub(super) fn validate_update(
 
 /// On a new pod, annotations and fields must not contradict each other.
 pub(super) fn validate_agreement(annotations: &Cursor<'_>, spec: &Cursor<'_>, causes: &mut Causes) {
-    if annotations.is_empty() {
+    let concerns = |key: &str| {
+        key == SECCOMP_POD || [SECCOMP_CONTAINER, APP_ARMOR].iter().any(|p| key.starts_with(p))
+    };
+    let given = annotations.value().as_object();
+    if !given.is_some_and(|given| given.keys().any(|key| concerns(key))) {
         return;
     }
     let context = spec.field("securityContext");
@@ -196,7 +200,7 @@ pub(super) fn copy_app_armor(pod: &mut Value) {
     }
     let of_pod = pod["spec"]["securityContext"].get("appArmorProfile").cloned();
     for list in ["initContainers", "containers", "ephemeralContainers"] {
-        let containers = pod["spec"].get_mut(list).and_then(Value::as_array_mut);
+        let containers = pod.get_mut("spec").and_then(|spec| spec.get_mut(list)?.as_array_mut());
         for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
             let name = container.get("name").and_then(Value::as_str).unwrap_or_default();
             let Some((_, profile)) = profiles.iter().find(|(of, _)| of == name) else { continue };

@@ -49,7 +49,7 @@ pub(super) fn update(pod: &mut Value, old: &Value, part: Part) {
             put(pod, "spec", &old["spec"]);
             put(pod, "status", &old["status"]);
             meta::keep_old(pod, old);
-            if let Some(spec) = pod["spec"].as_object_mut() {
+            if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) {
                 set_or_remove(spec, "ephemeralContainers", added);
             }
         }
@@ -109,26 +109,24 @@ fn prepare_resize(pod: &mut Value, old: &Value) {
         return;
     }
     let mut spec = old["spec"].clone();
+    let Some(fields) = spec.as_object_mut() else { return };
     for list in lists {
         if len(pod, list) == 0 {
             continue;
         }
         if names(pod, list) != names(old, list) {
-            spec[list] = pod["spec"][list].clone();
+            fields.insert(list.to_owned(), pod["spec"][list].clone());
             continue;
         }
-        for at in 0..len(old, list) {
-            let new = &pod["spec"][list][at];
+        let containers = fields.get_mut(list).and_then(Value::as_array_mut);
+        for (at, container) in containers.into_iter().flatten().enumerate() {
+            let Some(container) = container.as_object_mut() else { continue };
             for field in ["resources", "resizePolicy"] {
-                if let Some(container) = spec[list][at].as_object_mut() {
-                    set_or_remove(container, field, new.get(field).cloned());
-                }
+                set_or_remove(container, field, pod["spec"][list][at].get(field).cloned());
             }
         }
     }
-    if let Some(spec) = spec.as_object_mut() {
-        set_or_remove(spec, "resources", pod["spec"].get("resources").cloned());
-    }
+    set_or_remove(fields, "resources", pod["spec"].get("resources").cloned());
     put(pod, "spec", &spec);
     put(pod, "status", &old["status"]);
     meta::keep_old(pod, old);

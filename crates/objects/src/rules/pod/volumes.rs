@@ -99,7 +99,14 @@ pub(super) fn validate<'a>(
 
 fn validate_source(volume: &Cursor<'_>, pod: &str, scope: Scope, causes: &mut Causes) {
     let mut given = false;
+    // As a rule there are a name and one source.
+    let fields = volume.value().as_object();
+    let is_given =
+        |field: &str| fields.is_some_and(|fields| fields.keys().any(|given| given == field));
     for (field, forbidden_as, called) in SOURCES {
+        if !is_given(field) {
+            continue;
+        }
         let source = volume.field(field);
         if !source.is_set() {
             continue;

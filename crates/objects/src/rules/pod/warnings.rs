@@ -1,7 +1,7 @@
 //! What is accepted and probably not meant: deprecated labels and volumes, duplicates, fractions
 //! of bytes, selectors that select nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
@@ -132,6 +132,15 @@ fn collect(holder: &Cursor<'_>, is_template: bool, warnings: &mut Vec<String>) {
         warn(warnings, &grace, what);
     }
     about_neighbours(&spec, warnings);
+    let dns = spec.field("dnsConfig");
+    let servers = dns.field("nameservers");
+    for server in servers.items() {
+        warnings.extend(status::ip_warning(&server));
+    }
+    let aliases = spec.field("hostAliases");
+    for alias in aliases.items() {
+        warnings.extend(status::ip_warning(&alias.field("ip")));
+    }
 }
 
 fn about_nodes(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
@@ -176,7 +185,7 @@ fn about_term(term: &Cursor<'_>, check_values: bool, warnings: &mut Vec<String>)
             let values = expression.field("values");
             for value in values.items() {
                 for problem in label_value_problems(value.text()) {
-                    warn(warnings, &value, &problem);
+                    warn(warnings, &value, &format!("{} is invalid, {problem}", value.text()));
                 }
             }
         }
@@ -184,6 +193,10 @@ fn about_term(term: &Cursor<'_>, check_values: bool, warnings: &mut Vec<String>)
 }
 
 fn about_volume(volume: &Cursor<'_>, warnings: &mut Vec<String>) {
+    let deprecated = |field: &str| DEPRECATED_VOLUMES.iter().any(|(of, _, _)| *of == field);
+    if !volume.entries().any(|(field, _)| field == "ephemeral" || deprecated(field)) {
+        return;
+    }
     for (field, called, what) in DEPRECATED_VOLUMES {
         let source = volume.field(field);
         if source.is_set() {
@@ -319,15 +332,6 @@ fn about_names(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
             warn(warnings, &name, "invalid empty name \"\"");
         }
     }
-    let aliases = spec.field("hostAliases");
-    for alias in aliases.items() {
-        warnings.extend(status::ip_warning(&alias.field("ip")));
-    }
-    let dns = spec.field("dnsConfig");
-    let servers = dns.field("nameservers");
-    for server in servers.items() {
-        warnings.extend(status::ip_warning(&server));
-    }
 }
 
 fn about_fraction(at: &Cursor<'_>, warnings: &mut Vec<String>) {
@@ -367,6 +371,9 @@ fn about_container(
         }
     }
     let variables = container.field("env");
+    if variables.len() < 2 {
+        return;
+    }
     let mut seen = BTreeSet::new();
     for variable in variables.items() {
         let name = variable.field("name").text();
@@ -386,51 +393,95 @@ fn about_container(
     }
 }
 
-fn about_ports(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
-    /// Where a port is given and how it is bound on the node.
-    struct Given {
-        place: String,
-        host_ip: String,
-        host_port: i64,
-    }
-    let mut taken: BTreeMap<(i64, String), Vec<Given>> = BTreeMap::new();
-    for_each_container(spec, |container| {
+/// A port as far as ports can get in each other's way.
+struct Given<'a> {
+    list: &'static str,
+    container: usize,
+    index: usize,
+    number: i64,
+    protocol: &'a str,
+    name: &'a str,
+    host_ip: &'a str,
+    host_port: i64,
+}
+
+impl Given<'_> {
+    fn place(&self, spec: &Cursor<'_>) -> String {
+        let list = spec.field(self.list);
+        let container = list.index(self.container);
         let ports = container.field("ports");
-        for port in ports.items() {
-            let number = port.field("containerPort").int().unwrap_or(0);
-            let protocol = port.field("protocol").text();
-            let given = Given {
-                place: port.path(),
-                host_ip: port.field("hostIP").text().to_owned(),
-                host_port: port.field("hostPort").int().unwrap_or(0),
-            };
-            if !given.host_ip.is_empty() && given.host_port == 0 {
-                warnings.push(format!(
-                    "{}: hostIP set without hostPort: {{Name:{} HostPort:0 ContainerPort:{number} \
-                     Protocol:{protocol} HostIP:{}}}",
-                    given.place,
-                    port.field("name").text(),
-                    given.host_ip
-                ));
+        ports.index(self.index).path()
+    }
+}
+
+fn ports_of<'a>(spec: &Cursor<'a>) -> Vec<Given<'a>> {
+    let mut all = Vec::new();
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        let containers = spec.field(list);
+        for (at, container) in containers.items().enumerate() {
+            let ports = container.field("ports");
+            for (index, port) in ports.items().enumerate() {
+                all.push(Given {
+                    list,
+                    container: at,
+                    index,
+                    number: port.field("containerPort").int().unwrap_or(0),
+                    protocol: port.field("protocol").text(),
+                    name: port.field("name").text(),
+                    host_ip: port.field("hostIP").text(),
+                    host_port: port.field("hostPort").int().unwrap_or(0),
+                });
             }
-            let others = taken.entry((number, protocol.to_owned())).or_default();
-            for other in others.iter() {
-                let same_port = given.host_port == other.host_port;
-                let what = if same_port && given.host_ip == other.host_ip {
-                    "duplicate"
-                } else if given.host_port == 0 || other.host_port == 0 {
-                    "overlapping"
-                } else if same_port && given.host_ip.is_empty() != other.host_ip.is_empty() {
-                    "dangerously ambiguous"
-                } else {
-                    continue;
-                };
-                warnings
-                    .push(format!("{}: {what} port definition with {}", given.place, other.place));
-            }
-            others.push(given);
         }
-    });
+    }
+    all
+}
+
+fn about_ports(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
+    let ports = ports_of(spec);
+    for (at, given) in ports.iter().enumerate() {
+        if !given.host_ip.is_empty() && given.host_port == 0 {
+            warnings.push(format!(
+                "{}: hostIP set without hostPort: {{Name:{} HostPort:0 ContainerPort:{} \
+                 Protocol:{} HostIP:{}}}",
+                given.place(spec),
+                given.name,
+                given.number,
+                given.protocol,
+                given.host_ip
+            ));
+        }
+        let same =
+            |other: &&Given<'_>| given.number == other.number && given.protocol == other.protocol;
+        for other in ports[..at].iter().filter(same) {
+            let same_port = given.host_port == other.host_port;
+            let what = if same_port && given.host_ip == other.host_ip {
+                "duplicate"
+            } else if given.host_port == 0 || other.host_port == 0 {
+                "overlapping"
+            } else if same_port && given.host_ip.is_empty() != other.host_ip.is_empty() {
+                "dangerously ambiguous"
+            } else {
+                continue;
+            };
+            let (here, there) = (given.place(spec), other.place(spec));
+            warnings.push(format!("{here}: {what} port definition with {there}"));
+        }
+    }
+    // Of ports with one name only the first is found by it.
+    for (at, given) in ports.iter().enumerate() {
+        let first = ports[..at].iter().find(|other| other.name == given.name);
+        if let Some(first) = first
+            && !given.name.is_empty()
+        {
+            let (here, there) = (given.place(spec), first.place(spec));
+            let name = go_quoted(given.name);
+            warnings.push(format!(
+                "{here}: duplicate port name {name} with {there}, services and probes that \
+                 select ports by name will use {there}"
+            ));
+        }
+    }
 }
 
 fn about_neighbours(spec: &Cursor<'_>, warnings: &mut Vec<String>) {

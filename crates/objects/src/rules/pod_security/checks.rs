@@ -343,8 +343,8 @@ fn probe_hosts(subject: &Subject<'_>) -> Option<Violation> {
     };
     let containers: BTreeSet<&str> =
         subject.containers_that(|container| !hosts(container).is_empty()).into_iter().collect();
-    let all: BTreeSet<String> = subject.containers().flat_map(hosts).collect();
     (!containers.is_empty()).then(|| {
+        let all: BTreeSet<String> = subject.containers().flat_map(hosts).collect();
         let containers: Vec<&str> = containers.into_iter().collect();
         Violation {
             reason: "probe or lifecycle host",

@@ -1,0 +1,223 @@
+//! What must not get in: over TLS, as strangers and as agents would try.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver::certificates::{self, Pair};
+use apiserver::{Api, Limits, Listener, NODES, StaticToken, User, VIEWERS};
+use http::Method;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::TlsConnector;
+
+use crate::{Cluster, pod, send_as};
+
+/// A server on a socket.
+struct Served {
+    _cluster: Cluster,
+    authority: Pair,
+    address: SocketAddr,
+    _stop: watch::Sender<bool>,
+}
+
+impl Served {
+    async fn new() -> Served {
+        let tokens = vec![StaticToken {
+            token: "good".to_owned(),
+            user: User::member("admin", "system:masters"),
+        }];
+        let options = apiserver::Options { tokens, ..apiserver::Options::default() };
+        let cluster = Cluster::with(options).await;
+        let authority = certificates::authority("test").unwrap();
+        let server = certificates::server(&authority, &["127.0.0.1".to_owned()]).unwrap();
+        let limits = Limits { patience: Duration::from_millis(300), ..Limits::default() };
+        let any = "127.0.0.1:0".parse().unwrap();
+        let listener = Listener::bind(any, &server, &authority.certificate, limits).await.unwrap();
+        let address = listener.address().unwrap();
+        let (stop, stopping) = watch::channel(false);
+        tokio::spawn(listener.serve(cluster.api.clone(), stopping));
+        Served { _cluster: cluster, authority, address, _stop: stop }
+    }
+
+    /// Sends bytes over TLS and gives everything that comes back.
+    async fn raw(&self, client: Option<&Pair>, bytes: &[u8]) -> std::io::Result<String> {
+        let mut roots = RootCertStore::empty();
+        let root = CertificateDer::from_pem_slice(self.authority.certificate.as_bytes()).unwrap();
+        roots.add(root).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let config = match client {
+            None => builder.with_no_client_auth(),
+            Some(pair) => {
+                let chain = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap();
+                let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
+                builder.with_client_auth_cert(vec![chain], key).unwrap()
+            }
+        };
+        let stream = TcpStream::connect(self.address).await?;
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+        stream.write_all(bytes).await?;
+        let mut answer = Vec::new();
+        let read = stream.read_to_end(&mut answer).await;
+        if answer.is_empty() {
+            read?;
+        }
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    async fn get(&self, path: &str, header: &str) -> String {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{header}\r\n");
+        self.raw(None, request.as_bytes()).await.unwrap()
+    }
+}
+
+fn status(answer: &str) -> u16 {
+    answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
+}
+
+#[tokio::test]
+async fn strangers_see_health_and_version_and_nothing_else() {
+    let served = Served::new().await;
+    for path in ["/healthz", "/livez", "/readyz", "/version"] {
+        assert_eq!(status(&served.get(path, "").await), 200, "{path}");
+    }
+    for path in ["/api", "/apis", "/api/v1/pods", "/metrics", "/openapi/v2", "/", "/nope"] {
+        assert_eq!(status(&served.get(path, "").await), 401, "{path}");
+    }
+    let good = served.get("/api/v1/pods", "authorization: Bearer good\r\n").await;
+    assert_eq!(status(&good), 200);
+    for bad in ["Bearer bad", "Bearer a.b.c", "Basic eDp5"] {
+        let answer = served.get("/api/v1/pods", &format!("authorization: {bad}\r\n")).await;
+        assert_eq!(status(&answer), 401, "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn only_certificates_of_our_own_authority_are_somebody() {
+    let served = Served::new().await;
+    let request = b"GET /api/v1/pods HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let ours = certificates::client(&served.authority, "root", "system:masters").unwrap();
+    assert_eq!(status(&served.raw(Some(&ours), request).await.unwrap()), 200);
+    let other = certificates::authority("other").unwrap();
+    let theirs = certificates::client(&other, "root", "system:masters").unwrap();
+    assert!(served.raw(Some(&theirs), request).await.is_err());
+}
+
+#[tokio::test]
+async fn what_is_too_big_too_slow_or_no_http_is_turned_away() {
+    let served = Served::new().await;
+    let huge = 4 * 1024 * 1024;
+    let mut request = format!(
+        "POST /api/v1/namespaces/default/pods HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer good\r\ncontent-length: {huge}\r\n\r\n"
+    )
+    .into_bytes();
+    request.resize(request.len() + huge, b' ');
+    // The server may close before all of it is sent.
+    if let Ok(answer) = served.raw(None, &request).await {
+        assert_eq!(status(&answer), 413, "{answer}");
+    }
+    // Headers that never end.
+    let answer = served.raw(None, b"GET / HTTP/1.1\r\nhost: x\r\n").await;
+    assert!(answer.is_err() || matches!(status(&answer.unwrap()), 0 | 408));
+    let answer = served.raw(None, b"\x00\x01\x02 nonsense\r\n\r\n").await;
+    assert!(answer.is_err() || matches!(status(&answer.unwrap()), 0 | 400));
+    // Plain HTTP where TLS is spoken.
+    let mut stream = TcpStream::connect(served.address).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP"));
+    assert_eq!(status(&served.get("/healthz", "").await), 200);
+}
+
+#[tokio::test]
+async fn deep_and_malformed_bodies_and_odd_paths_are_clear_errors() {
+    let cluster = Cluster::new().await;
+    let admin = || User::member("admin", "system:masters");
+    for path in [
+        "/api/v1/namespaces/default/pods/..%2f..%2fsecrets",
+        "/api/v1/namespaces/%00/pods",
+        "/api/v1/namespaces/../../nodes",
+        "/api/v1/namespaces/default/pods/%ff",
+        "/api/v1/namespaces/default/pods/a%2fb",
+    ] {
+        let (code, _) = send_as(&cluster.api, admin(), Method::GET, path, Value::Null).await;
+        assert!(matches!(code, 200 | 400 | 404), "{path}: {code}");
+    }
+    let mut deep = json!({});
+    for _ in 0..100 {
+        deep = json!({"a": deep});
+    }
+    let mut object = pod("p");
+    object["metadata"]["annotations"] = deep;
+    let (code, answer) =
+        cluster.send(Method::POST, "/api/v1/namespaces/default/pods", object).await;
+    assert_eq!(code, 400, "{answer}");
+}
+
+async fn as_user(api: &Api, user: &User, method: Method, path: &str, body: Value) -> u16 {
+    send_as(api, user.clone(), method, path, body).await.0
+}
+
+#[tokio::test]
+async fn viewers_look_and_do_not_touch() {
+    let cluster = Cluster::new().await;
+    cluster.create("/api/v1/namespaces/default/pods", pod("p")).await;
+    let viewer = User::member("v", VIEWERS);
+    let api = &cluster.api;
+    let pods = "/api/v1/namespaces/default/pods";
+    assert_eq!(as_user(api, &viewer, Method::GET, pods, Value::Null).await, 200);
+    assert_eq!(as_user(api, &viewer, Method::POST, pods, pod("q")).await, 403);
+    assert_eq!(as_user(api, &viewer, Method::DELETE, &format!("{pods}/p"), Value::Null).await, 403);
+    let secrets = "/api/v1/namespaces/default/secrets";
+    assert_eq!(as_user(api, &viewer, Method::GET, secrets, Value::Null).await, 403);
+}
+
+#[tokio::test]
+async fn an_agent_reaches_its_own_node_its_pods_and_what_they_use() {
+    let cluster = Cluster::new().await;
+    let api = &cluster.api;
+    for name in ["n1", "n2"] {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+        cluster.create("/api/v1/nodes", node).await;
+    }
+    for (name, node) in [("mine", "n1"), ("theirs", "n2")] {
+        let mut pod = pod(name);
+        pod["spec"]["nodeName"] = json!(node);
+        pod["spec"]["volumes"] = json!([{"name": "v", "secret": {"secretName": name}}]);
+        cluster.create("/api/v1/namespaces/default/pods", pod).await;
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}});
+        cluster.create("/api/v1/namespaces/default/secrets", secret).await;
+    }
+    let agent = User::member("system:node:n1", NODES);
+    let base = "/api/v1/namespaces/default";
+    let running = json!({"status": {"phase": "Running"}});
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    for (method, path, body, code) in [
+        (Method::PATCH, "/api/v1/nodes/n1".to_owned(), label.clone(), 200),
+        (Method::PATCH, "/api/v1/nodes/n2".to_owned(), label, 403),
+        (Method::PATCH, format!("{base}/pods/mine/status"), running.clone(), 200),
+        (Method::PATCH, format!("{base}/pods/theirs/status"), running, 403),
+        (Method::GET, format!("{base}/secrets/mine"), Value::Null, 200),
+        (Method::GET, format!("{base}/secrets/theirs"), Value::Null, 403),
+        (Method::GET, format!("{base}/secrets"), Value::Null, 403),
+        (Method::GET, "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1".to_owned(), Value::Null, 200),
+        (Method::GET, "/api/v1/pods".to_owned(), Value::Null, 403),
+        (Method::POST, format!("{base}/pods"), pod("own"), 403),
+        (Method::DELETE, "/api/v1/nodes/n1".to_owned(), Value::Null, 403),
+    ] {
+        let found = as_user(api, &agent, method.clone(), &path, body).await;
+        assert_eq!(found, code, "{method} {path}");
+    }
+}

@@ -1,0 +1,43 @@
+//! `berth bench`: a control plane under load, measured from outside.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::load::{self, Load};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    berth bench                                        a server of its own, in a temporary place\n  \
+    berth bench --pods 50000 --clients 32\n  \
+    berth bench --kubeconfig DIR/kubeconfig            one that runs already\n\n\
+    Everything goes over TLS. The pods are made in namespaces of their own, which stay.")]
+pub(super) struct BenchArgs {
+    /// Use the server of this kubeconfig instead of starting one
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// How many pods to make
+    #[arg(long, value_name = "N", default_value_t = 14_500)]
+    pods: usize,
+    /// How many clients at a time
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    clients: usize,
+    /// How many watches to keep open in the last part
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    watchers: usize,
+    /// How long to read single pods, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    seconds: u64,
+}
+
+pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+    load::run(&Load {
+        kubeconfig: args.kubeconfig.clone(),
+        pods: args.pods,
+        clients: args.clients.max(1),
+        watchers: args.watchers,
+        seconds: args.seconds,
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,369 @@
+//! A load generator for the API: creates, gets, lists and watches over TLS, and what they take.
+//!
+//! Each client is one connection that sends its next request when the last was answered. It runs
+//! beside the server on the same machine, so its own work is in the figures.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub struct Load {
+    pub kubeconfig: Option<PathBuf>,
+    pub pods: usize,
+    pub clients: usize,
+    pub watchers: usize,
+    pub seconds: u64,
+}
+
+/// Measures and prints as it goes.
+pub fn run(load: &Load) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (target, own) = match &load.kubeconfig {
+            Some(file) => (Target::read(file)?, None),
+            None => {
+                let started = Instant::now();
+                let server = OwnServer::start()?;
+                let target = server.ready().await?;
+                println!("ready after {:.0} ms", started.elapsed().as_secs_f64() * 1e3);
+                (target, Some(server))
+            }
+        };
+        let memory = |what: &str| {
+            if let Some(megabytes) = own.as_ref().and_then(OwnServer::resident_megabytes) {
+                println!("{what}: {megabytes:.0} MB resident");
+            }
+        };
+        memory("idle");
+        let space = format!("bench-{}", std::process::id());
+        make_namespaces(&target, &space).await?;
+        creates(&target, load, &space).await?;
+        gets(&target, load, &space).await?;
+        list(&target).await?;
+        watches(&target, load, &space).await?;
+        memory("at the end");
+        Ok(())
+    })
+}
+
+/// How many namespaces the pods are spread over.
+const NAMESPACES: usize = 10;
+
+async fn make_namespaces(target: &Target, space: &str) -> Result<()> {
+    let mut client = target.connect().await?;
+    for index in 0..NAMESPACES {
+        let body = format!(
+            r#"{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{space}-{index}"}}}}"#
+        );
+        client.send("POST", "/api/v1/namespaces", body).await?.expect(StatusCode::CREATED)?;
+    }
+    Ok(())
+}
+
+fn pod(name: &str) -> String {
+    format!(
+        r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}","labels":{{"app":"bench"}}}},"spec":{{"containers":[{{"name":"c","image":"registry.example/app:1.0","resources":{{"requests":{{"cpu":"100m","memory":"64Mi"}},"limits":{{"memory":"128Mi"}}}},"ports":[{{"containerPort":8080}}]}}]}}}}"#
+    )
+}
+
+async fn creates(target: &Target, load: &Load, space: &str) -> Result<()> {
+    let next = Arc::new(AtomicUsize::new(0));
+    let started = Instant::now();
+    let mut clients = Vec::new();
+    for _ in 0..load.clients {
+        let (mut client, next, pods, space) =
+            (target.connect().await?, Arc::clone(&next), load.pods, space.to_owned());
+        clients.push(tokio::spawn(async move {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= pods {
+                    return anyhow::Ok(());
+                }
+                let path = format!("/api/v1/namespaces/{space}-{}/pods", index % NAMESPACES);
+                let reply = client.send("POST", &path, pod(&format!("p{index}"))).await?;
+                reply.expect(StatusCode::CREATED)?;
+            }
+        }));
+    }
+    finish(clients).await?;
+    let seconds = started.elapsed().as_secs_f64();
+    println!(
+        "created {} pods with {} clients in {seconds:.1} s: {:.0} per second",
+        load.pods,
+        load.clients,
+        load.pods as f64 / seconds
+    );
+    Ok(())
+}
+
+async fn gets(target: &Target, load: &Load, space: &str) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(load.seconds);
+    let count = Arc::new(AtomicUsize::new(0));
+    let mut clients = Vec::new();
+    for number in 0..load.clients {
+        let (mut client, count, pods, space) =
+            (target.connect().await?, Arc::clone(&count), load.pods.max(1), space.to_owned());
+        clients.push(tokio::spawn(async move {
+            let mut index = number * 7919;
+            while Instant::now() < until {
+                index = (index + 104_729) % pods;
+                let path =
+                    format!("/api/v1/namespaces/{space}-{}/pods/p{index}", index % NAMESPACES);
+                client.send("GET", &path, String::new()).await?.expect(StatusCode::OK)?;
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            anyhow::Ok(())
+        }));
+    }
+    let started = Instant::now();
+    finish(clients).await?;
+    let rate = count.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
+    println!("read single pods with {} clients: {rate:.0} per second", load.clients);
+    Ok(())
+}
+
+async fn list(target: &Target) -> Result<()> {
+    let mut client = target.connect().await?;
+    for _ in 0..2 {
+        let started = Instant::now();
+        let reply = client.send("GET", "/api/v1/pods", String::new()).await?;
+        let (seconds, bytes) = (started.elapsed().as_secs_f64(), reply.body.len());
+        reply.expect(StatusCode::OK)?;
+        println!("listed all pods: {seconds:.3} s, {:.1} MB", bytes as f64 / 1e6);
+    }
+    Ok(())
+}
+
+/// How many pods are made while the watches are open.
+const WATCHED: usize = 100;
+
+async fn watches(target: &Target, load: &Load, space: &str) -> Result<()> {
+    if load.watchers == 0 {
+        return Ok(());
+    }
+    let seen = Arc::new(AtomicUsize::new(0));
+    let mut watchers = Vec::new();
+    let path = format!("/api/v1/namespaces/{space}-0/pods?watch=1&resourceVersion=");
+    let mut client = target.connect().await?;
+    let listed = client.send("GET", "/api/v1/pods?limit=1", String::new()).await?;
+    let listed: serde_json::Value = serde_json::from_slice(&listed.body)?;
+    let version = listed["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+    for _ in 0..load.watchers {
+        let mut client = target.connect().await?;
+        let (path, seen) = (format!("{path}{version}&timeoutSeconds=60"), Arc::clone(&seen));
+        watchers.push(tokio::spawn(async move {
+            let mut stream = client.open(&path).await?;
+            let mut events = 0;
+            while events < WATCHED {
+                let Some(frame) = stream.frame().await else { bail!("a watch ended early") };
+                if let Some(data) = frame?.data_ref() {
+                    events += data.iter().filter(|byte| **byte == b'\n').count();
+                }
+            }
+            seen.fetch_add(events, Ordering::Relaxed);
+            anyhow::Ok(())
+        }));
+    }
+    let started = Instant::now();
+    for index in 0..WATCHED {
+        let path = format!("/api/v1/namespaces/{space}-0/pods");
+        let reply = client.send("POST", &path, pod(&format!("w{index}"))).await?;
+        reply.expect(StatusCode::CREATED)?;
+    }
+    finish(watchers).await?;
+    println!(
+        "{} watchers saw all {WATCHED} new pods: {} events in {:.2} s",
+        load.watchers,
+        seen.load(Ordering::Relaxed),
+        started.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+async fn finish(tasks: Vec<tokio::task::JoinHandle<Result<()>>>) -> Result<()> {
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
+/// Where the server is, and who we are to it.
+struct Target {
+    address: String,
+    tls: TlsConnector,
+}
+
+impl Target {
+    /// Reads a kubeconfig with a certificate of a client in it, as `berth server` writes them.
+    fn read(kubeconfig: &Path) -> Result<Target> {
+        let text = fs::read_to_string(kubeconfig)
+            .with_context(|| format!("cannot read {}", kubeconfig.display()))?;
+        let (documents, errors) = objects::yaml::parse(&text);
+        if let Some(error) = errors.first() {
+            bail!("{}: {error}", kubeconfig.display());
+        }
+        let config = documents.first().map(objects::yaml::Node::to_json).unwrap_or_default();
+        let cluster = &config["clusters"][0]["cluster"];
+        let user = &config["users"][0]["user"];
+        let data = |value: &serde_json::Value, field: &str| {
+            let text = value[field].as_str();
+            let text = text.with_context(|| format!("{}: no {field}", kubeconfig.display()))?;
+            STANDARD.decode(text).with_context(|| format!("{field} is not base64"))
+        };
+        let mut roots = RootCertStore::empty();
+        for certificate in
+            CertificateDer::pem_slice_iter(&data(cluster, "certificate-authority-data")?)
+        {
+            roots.add(certificate?)?;
+        }
+        let chain = data(user, "client-certificate-data")?;
+        let chain = CertificateDer::pem_slice_iter(&chain).collect::<Result<Vec<_>, _>>()?;
+        let key = PrivateKeyDer::from_pem_slice(&data(user, "client-key-data")?)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)?;
+        let server = cluster["server"].as_str().unwrap_or_default();
+        let address = server.trim_start_matches("https://").trim_end_matches('/').to_owned();
+        Ok(Target { address, tls: TlsConnector::from(Arc::new(config)) })
+    }
+
+    async fn connect(&self) -> Result<Client> {
+        let stream = TcpStream::connect(&self.address)
+            .await
+            .with_context(|| format!("cannot connect to {}", self.address))?;
+        stream.set_nodelay(true)?;
+        let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
+        let name = ServerName::try_from(host.to_owned())?;
+        let stream = self.tls.connect(name, stream).await?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(async move {
+            // Requests learn of it when the connection breaks.
+            let _ = connection.await;
+        });
+        Ok(Client { sender })
+    }
+}
+
+struct Client {
+    sender: SendRequest<Full<Bytes>>,
+}
+
+struct Answer {
+    status: StatusCode,
+    body: Bytes,
+}
+
+impl Answer {
+    fn expect(&self, status: StatusCode) -> Result<()> {
+        if self.status != status {
+            bail!("{}: {}", self.status, String::from_utf8_lossy(&self.body));
+        }
+        Ok(())
+    }
+}
+
+impl Client {
+    async fn send(&mut self, method: &str, path: &str, body: String) -> Result<Answer> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "localhost")
+            .header("user-agent", "berth-bench/1")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body)))?;
+        self.sender.ready().await?;
+        let response = self.sender.send_request(request).await?;
+        let status = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        Ok(Answer { status, body })
+    }
+
+    /// The body of an answer that does not end.
+    async fn open(&mut self, path: &str) -> Result<hyper::body::Incoming> {
+        let request = Request::builder()
+            .uri(path)
+            .header("host", "localhost")
+            .header("user-agent", "berth-bench/1")
+            .body(Full::new(Bytes::new()))?;
+        self.sender.ready().await?;
+        let response = self.sender.send_request(request).await?;
+        if response.status() != StatusCode::OK {
+            bail!("a watch was answered with {}", response.status());
+        }
+        Ok(response.into_body())
+    }
+}
+
+/// A server that lives as long as the measurement.
+struct OwnServer {
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+impl OwnServer {
+    fn start() -> Result<OwnServer> {
+        let dir = tempfile::tempdir()?;
+        let child = Command::new(std::env::current_exe()?)
+            .args(["server", "--https-listen-port", "0", "--data-dir"])
+            .arg(dir.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .context("cannot start a server")?;
+        Ok(OwnServer { child, dir })
+    }
+
+    /// Waits until it answers.
+    async fn ready(&self) -> Result<Target> {
+        let kubeconfig = self.dir.path().join("kubeconfig");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
+            if kubeconfig.exists()
+                && let Ok(target) = Target::read(&kubeconfig)
+                && let Ok(mut client) = target.connect().await
+                && let Ok(answer) = client.send("GET", "/readyz", String::new()).await
+                && answer.status == StatusCode::OK
+            {
+                return Ok(target);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        bail!("the server did not become ready")
+    }
+
+    /// What the process holds in memory, where the system says so in a file.
+    fn resident_megabytes(&self) -> Option<f64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+        let kilobytes: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
+        Some(kilobytes / 1024.0)
+    }
+}
+
+impl Drop for OwnServer {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
