@@ -1,9 +1,11 @@
 //! Integration tests of the binary's library.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::panic, clippy::unwrap_used)]
 
 use std::path::Path;
 
+#[path = "cases/controllers.rs"]
+mod controllers;
 #[path = "cases/plan.rs"]
 mod plan;
 #[path = "cases/state.rs"]
