@@ -75,6 +75,7 @@ impl Counters {
         failed.map(|(name, numbers)| (*name, numbers.last_error.clone())).collect()
     }
 
+    /// All numbers, those of one name together.
     #[must_use]
     pub fn readings(&self) -> Vec<Reading> {
         let mut all = Vec::new();
@@ -97,8 +98,11 @@ impl Counters {
         ] {
             add("scheduler_pending_pods", ("queue", queue), length as u64);
         }
-        for (name, numbers) in self.loops().iter() {
+        let loops = self.loops();
+        for (name, numbers) in loops.iter() {
             add("workqueue_depth", ("name", name), numbers.depth as u64);
+        }
+        for (name, numbers) in loops.iter() {
             add("workqueue_retries_total", ("name", name), numbers.retries);
         }
         all
