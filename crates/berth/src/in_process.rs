@@ -6,7 +6,7 @@
 use std::fmt;
 
 use apiserver::{Api, Body as ReplyBody, Call, Caller, Query, User};
-use controllers::{Body, BoxFuture, Request, Response, Transport, TransportError};
+use client::{Body, BoxFuture, Request, Response, Transport, TransportError};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 
 /// An API server as a transport.

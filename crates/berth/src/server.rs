@@ -165,7 +165,7 @@ impl Server {
 /// The loops that turn what is wanted into what is, on the API in this process.
 fn start_loops(api: &Api, settings: &Settings) -> Result<controllers::Handle> {
     let transport = InProcess::new(api.clone(), "system:kube-controller-manager");
-    let client = controllers::Client::new(Arc::new(transport), "kube-controller-manager");
+    let client = client::Client::new(Arc::new(transport), "kube-controller-manager");
     let mut options = settings.controllers.clone();
     options.scheduling.qos_resources = settings.gates.enabled(Gate::QosResources);
     let loops = controllers::run(&client, options)?;

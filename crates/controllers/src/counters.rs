@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::client::Error;
-use crate::key::Key;
+use client::{Error, Key};
 
 /// One number under the name and label that upstream gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,12 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::kind::{CONTROLLER_REVISIONS, DAEMON_SETS};
+use client::{BoxFuture, Error, Key, PatchKind, Until, Update, gone_is_fine};
 use serde_json::{Value, json};
 
-use crate::client::{BoxFuture, Error, PatchKind, gone_is_fine};
-use crate::informer::{Until, Update};
-use crate::key::Key;
-use crate::kind::{CONTROLLER_REVISIONS, DAEMON_SETS};
 use crate::observe::{Node, Pod};
 use crate::record::{Occurrence, Subject};
 use crate::work::Reconcile;
@@ -165,7 +163,7 @@ impl DaemonSets {
         for old in idle.into_iter().take(excess) {
             let (namespace, name) =
                 (text(&old["metadata"]["namespace"]), text(&old["metadata"]["name"]));
-            let uid = crate::client::DeleteOptions::of_uid(text(&old["metadata"]["uid"]));
+            let uid = client::DeleteOptions::of_uid(text(&old["metadata"]["uid"]));
             let done = world.client.delete(CONTROLLER_REVISIONS, namespace, name, &uid).await;
             gone_is_fine(done)?;
         }

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::kind::{DEPLOYMENTS, REPLICA_SETS};
+use client::{
+    BoxFuture, DeleteOptions, Error, Key, PatchKind, Propagation, Until, Update, gone_is_fine,
+};
 use serde_json::{Value, json};
 
-use crate::client::{BoxFuture, DeleteOptions, Error, PatchKind, Propagation, gone_is_fine};
-use crate::informer::{Until, Update};
-use crate::key::Key;
-use crate::kind::{DEPLOYMENTS, REPLICA_SETS};
 use crate::observe::Pod;
 use crate::record::{Occurrence, Subject};
 use crate::work::Reconcile;

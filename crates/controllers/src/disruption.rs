@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::kind::BUDGETS;
+use client::{BoxFuture, Error, Key, Update};
 use objects::selector::LabelSelector;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{BoxFuture, Error};
-use crate::informer::Update;
-use crate::key::Key;
-use crate::kind::BUDGETS;
 use crate::observe::{Pod, seconds};
 use crate::share::share;
 use crate::work::Reconcile;

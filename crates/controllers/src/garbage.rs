@@ -7,14 +7,15 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use client::kind::Kind;
+use client::{
+    BoxFuture, Change, DeleteOptions, Error, Key, PatchKind, Propagation, Reflector, Scope,
+    gone_is_fine,
+};
 use objects::catalog::{self, Verb};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::client::{BoxFuture, DeleteOptions, Error, PatchKind, Propagation, Scope, gone_is_fine};
-use crate::informer::{Change, Reflector};
-use crate::key::Key;
-use crate::kind::Kind;
 use crate::work::Reconcile;
 use crate::world::{World, text};
 

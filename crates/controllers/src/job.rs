@@ -6,12 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::kind::{JOBS, PODS};
+use client::{BoxFuture, DeleteOptions, Error, Key, PatchKind, Propagation, Until, gone_is_fine};
 use serde_json::{Value, json};
 
-use crate::client::{BoxFuture, DeleteOptions, Error, PatchKind, Propagation, gone_is_fine};
-use crate::informer::Until;
-use crate::key::Key;
-use crate::kind::{JOBS, PODS};
 use crate::observe::{Pod, seconds};
 use crate::record::{Occurrence, Subject};
 use crate::work::Reconcile;

@@ -7,13 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::kind::{Kind, NAMESPACES, SERVICE_ACCOUNTS};
+use client::{BoxFuture, Error, Key, Scope};
 use objects::catalog::{self, Verb};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{BoxFuture, Error, Scope};
-use crate::key::Key;
-use crate::kind::{Kind, NAMESPACES, SERVICE_ACCOUNTS};
 use crate::work::Reconcile;
 use crate::workload::{is_deleting, set_condition, write_status};
 use crate::world::{World, text};
@@ -213,7 +212,7 @@ impl Reconcile for ServiceAccounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::PODS;
+    use client::kind::PODS;
 
     #[test]
     fn pods_go_first_and_nothing_is_deleted_twice() {

@@ -6,15 +6,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use client::kind::{LEASES, NODES, PODS};
+use client::{Cache, Error, Key, PatchKind, Reflector, Scope, gone_is_fine};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::client::{Error, PatchKind, Scope, gone_is_fine};
 use crate::clock::Millis;
-use crate::informer::{Cache, Reflector};
-use crate::key::Key;
-use crate::kind::{LEASES, NODES, PODS};
 use crate::observe::{self, Lease, Node, Taint};
 use crate::record::{Occurrence, Subject};
 use crate::world::{BY_NODE, World};

@@ -162,8 +162,8 @@ impl Pod {
         self.ready.is_some_and(|since| min_ready == 0 || since + min_ready <= now)
     }
 
-    pub(crate) fn key(&self) -> crate::key::Key {
-        crate::key::Key::new(&self.namespace, &self.name)
+    pub(crate) fn key(&self) -> client::Key {
+        client::Key::new(&self.namespace, &self.name)
     }
 }
 

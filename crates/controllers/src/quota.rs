@@ -7,14 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::kind::{Kind, QUOTAS};
+use client::{BoxFuture, Error, Key, Scope, Update};
 use objects::catalog::{self, Resource, Verb};
 use objects::quota::recompute;
 use serde_json::Value;
 
-use crate::client::{BoxFuture, Error, Scope};
-use crate::informer::Update;
-use crate::key::Key;
-use crate::kind::{Kind, QUOTAS};
 use crate::observe::Pod;
 use crate::work::Reconcile;
 use crate::workload::is_deleting;

@@ -6,15 +6,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use client::kind::{EVENTS, Kind, NEW_EVENTS};
+use client::{Client, PatchKind};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::client::{Client, PatchKind};
 use crate::clock::{Clock, Millis};
 use crate::counters::{Counters, count};
-use crate::kind::{EVENTS, Kind, NEW_EVENTS};
 
 /// How many events may wait to be written.
 const WAITING: usize = 20_000;
@@ -217,7 +217,7 @@ pub(crate) async fn deliver(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::PODS;
+    use client::kind::PODS;
 
     #[test]
     fn the_same_thing_said_again_raises_the_count() {

@@ -6,12 +6,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::kind::REPLICA_SETS;
+use client::{BoxFuture, Error, Key};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{BoxFuture, Error};
-use crate::key::Key;
-use crate::kind::REPLICA_SETS;
 use crate::observe::{Phase, Pod, Seconds};
 use crate::record::Subject;
 use crate::work::Reconcile;

@@ -2,22 +2,19 @@
 
 use std::sync::Arc;
 
+use client::{Cache, Client, Key, Update, kind};
 use scheduling::ProfileError;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::client::Client;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::daemon_set::{self, DaemonSets};
 use crate::deployment::{self, Deployments};
 use crate::disruption::{self, Budgets};
 use crate::garbage::Garbage;
-use crate::informer::{Cache, Update};
 use crate::job::{FinishedJobs, Jobs};
-use crate::key::Key;
-use crate::kind;
 use crate::namespace::{Namespaces, ServiceAccounts};
 use crate::node_lifecycle;
 use crate::options::{Loop, Options};

@@ -6,17 +6,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::kind::{BUDGETS, NAMESPACES, NODES, PODS, REPLICA_SETS, SERVICES};
+use client::{Client, DeleteOptions, Error, PatchKind, Reflector, Scope, gone_is_fine};
 use scheduling::Settings;
 use scheduling::queue::Patience;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::client::{Client, DeleteOptions, Error, PatchKind, Scope, gone_is_fine};
 use crate::clock::Clock;
 use crate::counters::{Counters, count};
-use crate::informer::Reflector;
-use crate::kind::{BUDGETS, NAMESPACES, NODES, PODS, REPLICA_SETS, SERVICES};
 use crate::observe;
 use crate::record::{Occurrence, Recorder, Subject};
 use crate::work::sleep_until;
@@ -145,7 +144,7 @@ fn follow<T: Send + 'static>(
     eyes: &mut JoinSet<()>,
     mut reflector: Reflector<T>,
     sender: mpsc::Sender<Observed>,
-    wrap: impl Fn(crate::informer::Change<T>) -> Observed + Send + 'static,
+    wrap: impl Fn(client::Change<T>) -> Observed + Send + 'static,
 ) {
     eyes.spawn(async move {
         let mut failures = 0;
@@ -161,7 +160,7 @@ fn follow<T: Send + 'static>(
                 }
                 Err(_) => {
                     failures += 1;
-                    let wait = crate::work::backoff("scheduler", failures, 100, 10_000);
+                    let wait = client::backoff("scheduler", failures, 100, 10_000);
                     tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
                 }
             }

@@ -5,14 +5,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::kind::{EVENTS, NODES, PODS};
+use client::{Cache, DeleteOptions, Error, Key, PatchKind, Reflector, Scope, gone_is_fine};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::client::{DeleteOptions, Error, PatchKind, Scope, gone_is_fine};
 use crate::clock::Millis;
-use crate::informer::{Cache, Reflector};
-use crate::key::Key;
-use crate::kind::{EVENTS, NODES, PODS};
 use crate::observe::{self, EventAge, Pod, Seconds};
 use crate::world::World;
 

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::kind::PODS;
+use client::{BoxFuture, DeleteOptions, Error, Key, PatchKind, Update, gone_is_fine};
 use serde_json::json;
 
-use crate::client::{BoxFuture, DeleteOptions, Error, PatchKind, gone_is_fine};
-use crate::informer::Update;
-use crate::key::Key;
-use crate::kind::PODS;
 use crate::observe::{Node, Pod, Seconds, Taint, seconds};
 use crate::record::{Occurrence, Subject};
 use crate::work::Reconcile;

@@ -13,29 +13,15 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::future::Future;
-use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::{BoxFuture, Cache, Error, Key, Update, backoff};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::client::{BoxFuture, Error};
 use crate::clock::{Clock, Millis};
 use crate::counters::Counters;
-use crate::informer::{Cache, Update};
-use crate::key::Key;
-
-/// How long to wait after a number of failures: doubling from `first` to `longest`, and up to a fifth
-/// more, which differs by key so that what failed together does not come back together.
-pub(crate) fn backoff(key: &str, failures: u32, first: Millis, longest: Millis) -> Millis {
-    let doublings = failures.saturating_sub(1).min(30);
-    let wait = first.saturating_mul(1 << doublings).min(longest);
-    let mut hasher = std::hash::DefaultHasher::new();
-    (key, failures).hash(&mut hasher);
-    let fifth = u64::try_from(wait / 5).unwrap_or(0).max(1);
-    wait.saturating_add(i64::try_from(hasher.finish() % fifth).unwrap_or(0))
-}
 
 /// Upstream's figures for work queues.
 const FIRST_BACKOFF: Millis = 5;
@@ -267,15 +253,5 @@ mod tests {
         assert_eq!(queue.next_due(), Some(50));
         assert_eq!(queue.pop(60), Some(key("a")));
         assert_eq!(queue.next_due(), None);
-    }
-
-    #[test]
-    fn backoff_doubles_to_its_end() {
-        for (failures, low, high) in
-            [(1, 100, 120), (2, 200, 240), (8, 10_000, 12_000), (99, 10_000, 12_000)]
-        {
-            let wait = backoff("x", failures, 100, 10_000);
-            assert!((low..=high).contains(&wait), "{failures}: {wait}");
-        }
     }
 }

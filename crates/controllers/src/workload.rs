@@ -3,15 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use client::kind::{Kind, PODS};
+use client::{DeleteOptions, Error, Key, PatchKind, Until, gone_is_fine};
 use objects::selector::LabelSelector;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::client::{DeleteOptions, Error, PatchKind, gone_is_fine};
-use crate::informer::Until;
-use crate::key::Key;
-use crate::kind::{Kind, PODS};
 use crate::observe::Pod;
 use crate::record::{Occurrence, Recorder, Subject};
 use crate::world::{World, text};
@@ -239,7 +237,7 @@ pub(crate) async fn delete_pods(
 pub(crate) async fn write_status(
     world: &World,
     kind: Kind,
-    cache: &crate::informer::Cache<Value>,
+    cache: &client::Cache<Value>,
     object: &Value,
     status: Value,
 ) -> Result<(), Error> {
@@ -313,9 +311,9 @@ pub(crate) fn template_hash(template: &Value, collisions: i64) -> String {
 /// Keys of the controllers a change of a pod concerns, of one kind, and of the selectors that fit a pod
 /// without one.
 pub(crate) fn owners_of(
-    update: &crate::informer::Update<Pod>,
+    update: &client::Update<Pod>,
     kind: Kind,
-    owners: &crate::informer::Cache<Value>,
+    owners: &client::Cache<Value>,
 ) -> Vec<Key> {
     let mut keys = BTreeSet::new();
     let api_version = kind.api_version();

@@ -3,13 +3,12 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use client::kind::{self, Kind};
+use client::{Cache, Client, Project, Reflector, Scope};
 use serde_json::Value;
 
-use crate::client::{Client, Scope};
 use crate::clock::Clock;
 use crate::counters::Counters;
-use crate::informer::{Cache, Project, Reflector};
-use crate::kind::{self, Kind};
 use crate::observe::{self, Node, Pod};
 use crate::options::Options;
 use crate::record::Recorder;

@@ -80,10 +80,16 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         &["objects", "store"],
     ),
     (
+        "client",
+        Portable,
+        "The Kubernetes API from a client's side: requests over any transport, and informers.",
+        &["objects"],
+    ),
+    (
         "controllers",
         Portable,
         "Loops that speak only the API: scheduler, daemon sets, quota, garbage collection.",
-        &["objects", "scheduling"],
+        &["objects", "scheduling", "client"],
     ),
     (
         "runtime",
@@ -95,7 +101,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         "agent",
         Portable,
         "The node agent: pod workers, ledger, volumes, probes, status.",
-        &["objects", "placement", "host", "cri"],
+        &["objects", "placement", "host", "cri", "client"],
     ),
     (
         "berth",
@@ -110,6 +116,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
             "cri",
             "host",
             "apiserver",
+            "client",
             "controllers",
             "runtime",
             "agent",

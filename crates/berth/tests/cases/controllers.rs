@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth::in_process::InProcess;
-use controllers::kind::{
+use client::kind::{
     BUDGETS, DAEMON_SETS, DEPLOYMENTS, EVENTS, JOBS, NAMESPACES, NODES, PODS, QUOTAS, REPLICA_SETS,
     SERVICE_ACCOUNTS,
 };
-use controllers::{
-    Client, DeleteOptions, Handle, Kind, Options, PatchKind, Propagation, Reflector, Scope,
-};
+use client::{Client, DeleteOptions, Kind, PatchKind, Propagation, Reflector, Scope};
+use controllers::{Handle, Options};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -203,10 +202,10 @@ async fn kubelet(client: Client) {
         let Ok(changes) = pods.step().await else { return };
         for change in changes {
             let seen = match change {
-                controllers::Change::Replaced { all, .. } => {
+                client::Change::Replaced { all, .. } => {
                     all.into_iter().map(|(_, _, pod)| pod).collect()
                 }
-                controllers::Change::Applied { object, .. } => vec![object],
+                client::Change::Applied { object, .. } => vec![object],
                 _ => Vec::new(),
             };
             for pod in seen {

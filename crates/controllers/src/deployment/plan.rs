@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use client::kind::DEPLOYMENTS;
 use objects::timestamp::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::rollout::{self, Bounds};
-use crate::kind::DEPLOYMENTS;
 use crate::observe::{Seconds, seconds};
 use crate::workload::{int, is_deleting, owner_reference, replicas, template_hash};
 use crate::world::text;

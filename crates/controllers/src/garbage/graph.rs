@@ -2,11 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use client::Key;
+use client::kind::Kind;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-
-use crate::key::Key;
-use crate::kind::Kind;
 
 pub(super) const ORPHAN: &str = "orphan";
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
@@ -220,7 +219,7 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind::{PODS, REPLICA_SETS};
+    use client::kind::{PODS, REPLICA_SETS};
 
     fn item(uid: &str, owners: &[(&str, bool)]) -> Item {
         let owners = owners.iter().map(|(uid, block)| OwnerRef {

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use client::{Change, Key};
 use scheduling::queue::{Event, Patience, Queue};
 use scheduling::{
     AttemptError, Milliseconds, Nomination, Outcome, ProfileError, Scheduler, Settings, Tie,
@@ -14,8 +15,6 @@ use serde_json::Value;
 
 use super::observed::{NodeFacets, PodFacts, SeenNode, SeenPod};
 use crate::counters::PendingPods;
-use crate::informer::Change;
-use crate::key::Key;
 
 /// What came from the API.
 #[derive(Debug)]

@@ -514,7 +514,7 @@ fn read(path: String, accept: &'static str) -> Request {
 }
 
 /// Whether an object is gone already is as good as deleted.
-pub(crate) fn gone_is_fine(done: Result<(), Error>) -> Result<(), Error> {
+pub fn gone_is_fine(done: Result<(), Error>) -> Result<(), Error> {
     match done {
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
         other => other,

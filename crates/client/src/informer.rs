@@ -21,10 +21,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 
+use crate::backoff::backoff;
 use crate::client::{Client, Error, Notice, Scope, Watch};
 use crate::key::Key;
 use crate::kind::Kind;
-use crate::work::backoff;
 
 /// How long a watch is asked to last. Upstream's informers draw between five and ten minutes.
 const WATCH_SECONDS: u64 = 420;
@@ -188,7 +188,7 @@ impl<T> Reflector<T> {
     }
 
     /// Hands every change to `take` until that says no; waits after errors, longer each time.
-    pub(crate) async fn run(mut self, mut take: impl FnMut(Change<T>) -> bool) {
+    pub async fn run(mut self, mut take: impl FnMut(Change<T>) -> bool) {
         let mut failures = 0;
         loop {
             match self.step().await {

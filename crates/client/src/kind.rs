@@ -58,7 +58,8 @@ impl Kind {
     }
 
     /// The path of an object, or of all of them; names are such as the API lets through.
-    pub(crate) fn path(&self, namespace: &str, name: &str, part: &str) -> String {
+    #[must_use]
+    pub fn path(&self, namespace: &str, name: &str, part: &str) -> String {
         let mut path = match self.group {
             "" => format!("/api/{}", self.version),
             group => format!("/apis/{group}/{}", self.version),

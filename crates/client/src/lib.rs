@@ -1,0 +1,19 @@
+//! The Kubernetes API from a client's side, for every loop of ours that speaks it.
+//!
+//! Main types: [`Client`], which knows paths, options, pages and errors over a [`Transport`];
+//! [`Reflector`] and [`Cache`], which keep up with a kind. Nothing is decided here.
+
+mod backoff;
+mod client;
+mod informer;
+mod key;
+pub mod kind;
+
+pub use backoff::backoff;
+pub use client::{
+    Body, BoxFuture, Client, DeleteOptions, Error, Lines, Notice, PatchKind, Propagation, Refused,
+    Request, Response, Scope, Transport, TransportError, Watch, gone_is_fine,
+};
+pub use informer::{Cache, Change, Index, Project, Reflector, Until, Update};
+pub use key::Key;
+pub use kind::Kind;
