@@ -1,0 +1,6 @@
+//! The node agent: makes the pods bound to this machine run where the brain puts them.
+//!
+//! [`spec`] is a pod as the agent reads it. What is decided is decided by pure functions over it and
+//! over what the runtime was seen to do; everything that touches the world is at the rim.
+
+pub mod spec;
