@@ -1,0 +1,55 @@
+//! Whether a container that has ended is started again.
+
+use crate::observed::{ContainerSeen, ContainerState};
+use crate::spec::{Container, Pod, RestartPolicy};
+
+/// What follows from a container's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It stays as it is.
+    Stays,
+    Restarts,
+    /// All containers of the pod start again, init containers first.
+    RestartsAll,
+}
+
+/// A container's own policy, or its pod's.
+pub(crate) fn policy(pod: &Pod, container: &Container) -> RestartPolicy {
+    container.restart_policy.unwrap_or(pod.spec.restart_policy)
+}
+
+/// What follows from an exit. The first rule that fits decides; else the policy does.
+#[must_use]
+pub fn after_exit(pod: &Pod, container: &Container, exit_code: i32) -> Verdict {
+    for rule in &container.restart_policy_rules {
+        let Some(codes) = &rule.exit_codes else { continue };
+        let listed = codes.values.contains(&exit_code);
+        let fits = if codes.operator == "NotIn" { !listed } else { listed };
+        if fits {
+            return match rule.action.as_str() {
+                "RestartAllContainers" => Verdict::RestartsAll,
+                _ => Verdict::Restarts,
+            };
+        }
+    }
+    match policy(pod, container) {
+        RestartPolicy::Always => Verdict::Restarts,
+        RestartPolicy::OnFailure if exit_code != 0 => Verdict::Restarts,
+        RestartPolicy::OnFailure | RestartPolicy::Never => Verdict::Stays,
+    }
+}
+
+/// Whether an app container that does not run is to be started.
+pub(crate) fn wanted(pod: &Pod, container: &Container, found: Option<&ContainerSeen>) -> bool {
+    match found {
+        None => true,
+        Some(found) => match found.state {
+            ContainerState::Running => false,
+            // Made by an attempt that was cut short, or lost: a new one is made.
+            ContainerState::Created | ContainerState::Unknown => true,
+            ContainerState::Exited => {
+                after_exit(pod, container, found.exit_code) != Verdict::Stays
+            }
+        },
+    }
+}
