@@ -22,6 +22,10 @@ use crate::v1;
 /// By how much timers of two processes may differ on when the same time is over.
 const TICK: Duration = Duration::from_millis(2);
 
+/// A deadline that nobody lives to see. Clocks and gRPC's header have no room for the longest ones that
+/// can be asked for.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// Between two questions to a runtime that answers, but is not ready yet.
 const UNREADY_PAUSE: Duration = Duration::from_millis(50);
 
@@ -60,7 +64,8 @@ impl Client {
     /// Connects when the first call is made.
     pub fn with_settings(endpoint: Endpoint, settings: &Settings) -> Self {
         let connection = Arc::new(Connection::new(endpoint, settings.message_limit));
-        Self { connection, request_timeout: settings.request_timeout, deadline: None }
+        let request_timeout = settings.request_timeout.min(LONGEST);
+        Self { connection, request_timeout, deadline: None }
     }
 
     /// Where the runtime is.
@@ -71,19 +76,19 @@ impl Client {
     /// The same runtime, with this deadline for every call.
     #[must_use]
     pub fn within(&self, deadline: Duration) -> Self {
-        Self { deadline: Some(deadline), ..self.clone() }
+        Self { deadline: Some(deadline.min(LONGEST)), ..self.clone() }
     }
 
     /// Makes the call that the request is for.
     pub async fn call<R: Rpc>(&self, request: R) -> Result<R::Response, Error> {
-        let deadline = self.deadline.or_else(|| request.deadline(self.request_timeout));
+        let deadline = self.deadline(&|timeout| request.deadline(timeout));
         let codec = ProstCodec::<R, R::Response>::default();
         self.unary(R::METHOD, R::PATH, request, codec, deadline).await
     }
 
     /// Makes the call that the request is for. What comes of it is known with the first response.
     pub fn stream<R: StreamingRpc>(&self, request: R) -> Responses<R::Response> {
-        let deadline = self.deadline.or_else(|| request.deadline(self.request_timeout));
+        let deadline = self.deadline(&|timeout| request.deadline(timeout));
         let connection = Arc::clone(&self.connection);
         let opening = Box::pin(async move {
             let mut grpc = connection.grpc();
@@ -96,7 +101,7 @@ impl Client {
         Responses {
             endpoint: self.endpoint().clone(),
             method: R::METHOD,
-            ends: deadline.and_then(|length| Some((length, Instant::now().checked_add(length)?))),
+            ends: deadline.map(|length| (length, Instant::now() + length)),
             state: State::Opening(opening),
         }
     }
@@ -107,7 +112,7 @@ impl Client {
     /// A runtime that has just started may answer for a while that it is not ready, each in its own
     /// words; only that it does not know the protocol at all is final.
     pub async fn connected(&self, patience: Duration) -> Result<v1::VersionResponse, Error> {
-        let end = Instant::now() + patience;
+        let end = Instant::now() + patience.min(LONGEST);
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let error = match self.within(left).call(v1::VersionRequest::default()).await {
@@ -149,26 +154,33 @@ impl Client {
         let answer = match deadline {
             None => call.await,
             Some(length) => match tokio::time::timeout(length, call).await {
+                Ok(Err(status)) if called_off(&status, started + length) => {
+                    return Err(Error::deadline(self.endpoint(), method, length));
+                }
                 Ok(answer) => answer,
                 Err(_) => return Err(Error::deadline(self.endpoint(), method, length)),
             },
         };
-        match (answer, deadline) {
-            (Ok(response), _) => Ok(response.into_inner()),
-            // The runtime knows the deadline too, may be first to notice that it is over, and then
-            // calls off what it does.
-            (Err(status), Some(length))
-                if status.code() == Code::Cancelled && started.elapsed() + TICK >= length =>
-            {
-                Err(Error::deadline(self.endpoint(), method, length))
-            }
-            (Err(status), _) => Err(Error::from_status(self.endpoint(), method, &status)),
+        match answer {
+            Ok(response) => Ok(response.into_inner()),
+            Err(status) => Err(Error::from_status(self.endpoint(), method, &status)),
         }
+    }
+
+    /// Ours if there is one, or else the request's own.
+    fn deadline(&self, own: &dyn Fn(Duration) -> Option<Duration>) -> Option<Duration> {
+        self.deadline.or_else(|| own(self.request_timeout)).map(|deadline| deadline.min(LONGEST))
     }
 
     pub(crate) fn request_timeout(&self) -> Duration {
         self.deadline.unwrap_or(self.request_timeout)
     }
+}
+
+/// The runtime knows the deadline too, may be first to notice that it is over, and then calls off what
+/// it does.
+fn called_off(status: &Status, end: Instant) -> bool {
+    status.code() == Code::Cancelled && Instant::now() + TICK >= end
 }
 
 /// Waits for the connection. The library reports none as an error of the call that follows.
@@ -214,21 +226,23 @@ impl<T> Responses<T> {
     /// dropped half-way loses nothing.
     pub async fn next(&mut self) -> Result<Option<T>, Error> {
         let answer = match self.ends {
-            None => step(&mut self.state).await,
-            Some((length, end)) => {
-                match tokio::time::timeout_at(end, step(&mut self.state)).await {
-                    Ok(answer) => answer,
-                    Err(_) => {
-                        self.state = State::Ended;
-                        return Err(Error::deadline(&self.endpoint, self.method, length));
-                    }
-                }
-            }
+            None => Ok(step(&mut self.state).await),
+            Some((_, end)) => tokio::time::timeout_at(end, step(&mut self.state)).await,
         };
-        if !matches!(answer, Ok(Some(_))) {
+        if !matches!(answer, Ok(Ok(Some(_)))) {
             self.state = State::Ended;
         }
-        answer.map_err(|status| Error::from_status(&self.endpoint, self.method, &status))
+        match (answer, self.ends) {
+            (Ok(Ok(response)), _) => Ok(response),
+            (Ok(Err(status)), Some((length, end))) if called_off(&status, end) => {
+                Err(Error::deadline(&self.endpoint, self.method, length))
+            }
+            (Ok(Err(status)), _) => Err(Error::from_status(&self.endpoint, self.method, &status)),
+            (Err(_), ends) => {
+                let length = ends.map_or(Duration::ZERO, |(length, _)| length);
+                Err(Error::deadline(&self.endpoint, self.method, length))
+            }
+        }
     }
 
     /// All responses up to the last.

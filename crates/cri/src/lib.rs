@@ -45,7 +45,7 @@ pub use error::{Error, Origin};
 pub use rpc::{Rpc, StreamingRpc};
 pub use server::{Draining, ServeError, serve};
 pub use tonic::Code;
-pub use transport::{BindError, Listener};
+pub use transport::{BindError, Listener, ServerStream};
 
 /// `runtime.v1` of the CRI: messages, and the traits that a runtime implements.
 pub mod v1 {

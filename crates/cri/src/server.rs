@@ -19,7 +19,7 @@ use tonic::server::NamedService as _;
 use tonic::transport::server::Connected;
 use tower_service::Service;
 
-use crate::transport::Listener;
+use crate::transport::{Listener, ServerStream};
 use crate::v1::image_service_server::{ImageService, ImageServiceServer};
 use crate::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
 
@@ -130,10 +130,8 @@ struct Incoming {
     respite: Option<Pin<Box<Sleep>>>,
 }
 
-type Accepted = <Listener as Stream>::Item;
-
 impl Stream for Incoming {
-    type Item = io::Result<Cuttable<<Accepted as Accept>::Stream>>;
+    type Item = io::Result<Cuttable<ServerStream>>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some(respite) = &mut self.respite {
@@ -147,15 +145,6 @@ impl Stream for Incoming {
         let cut = self.cut.clone();
         Poll::Ready(accepted.map(|accepted| accepted.map(|stream| Cuttable::new(stream, cut))))
     }
-}
-
-/// Names the stream in the result of accepting one, whatever it is on this system.
-trait Accept {
-    type Stream;
-}
-
-impl<S> Accept for io::Result<S> {
-    type Stream = S;
 }
 
 /// A connection that ends when it is told to.

@@ -11,8 +11,8 @@ use crate::endpoint::Endpoint;
 #[cfg_attr(windows, path = "transport/windows.rs")]
 mod os;
 
-pub use os::Listener;
 pub(crate) use os::{ClientStream, connect};
+pub use os::{Listener, ServerStream};
 
 /// Why an endpoint cannot be listened on.
 #[derive(Debug, thiserror::Error)]

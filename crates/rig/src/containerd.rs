@@ -208,10 +208,12 @@ fn effective_user(status: &str) -> &str {
     ids.split_ascii_whitespace().nth(1).unwrap_or_default()
 }
 
+/// The lock is had before it can be seen: one that is seen and not had is a dead rig's.
 fn lock(directory: &Path) -> Result<fs::File, RigError> {
-    let lock =
-        fs::File::create(directory.join(leftovers::LOCK)).map_err(failed("make the lock"))?;
+    let draft = directory.join("lock.draft");
+    let lock = fs::File::create(&draft).map_err(failed("make the lock"))?;
     lock.lock().map_err(failed("lock the directory"))?;
+    fs::rename(&draft, directory.join(leftovers::LOCK)).map_err(failed("show the lock"))?;
     Ok(lock)
 }
 

@@ -21,6 +21,9 @@ const MODE: u32 = 0o600;
 
 pub(crate) type ClientStream = UnixStream;
 
+/// The server's end of a connection.
+pub type ServerStream = UnixStream;
+
 pub(crate) async fn connect(endpoint: &Endpoint) -> io::Result<ClientStream> {
     let path = endpoint.unix_path().ok_or_else(|| other_system(HERE))?;
     UnixStream::connect(path).await
@@ -127,9 +130,94 @@ impl Drop for File {
 
 /// The connections, as they come.
 impl Stream for Listener {
-    type Item = io::Result<UnixStream>;
+    type Item = io::Result<ServerStream>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.socket.poll_accept(context).map(|accepted| Some(accepted.map(|(stream, _)| stream)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, PathBuf, Endpoint) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cri.sock");
+        let endpoint = Endpoint::parse(&format!("unix://{}", path.display())).unwrap();
+        (directory, path, endpoint)
+    }
+
+    fn names(directory: &tempfile::TempDir) -> Vec<String> {
+        let entries = fs::read_dir(directory.path()).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_its_owners_alone_and_goes_with_its_listener() {
+        let (directory, path, endpoint) = place();
+        let listener = Listener::bind(&endpoint).await.unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(names(&directory), ["cri.sock"]);
+        connect(&endpoint).await.unwrap();
+        drop(listener);
+        assert!(names(&directory).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_nobody_answers_at_is_replaced() {
+        let (directory, path, endpoint) = place();
+        // The standard library's listener leaves its file, as a process that was killed does.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let _listener = Listener::bind(&endpoint).await.unwrap();
+        connect(&endpoint).await.unwrap();
+        assert_eq!(names(&directory), ["cri.sock"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_a_socket_is_left_alone() {
+        let (_directory, path, endpoint) = place();
+        fs::write(&path, "precious").unwrap();
+        let error = Listener::bind(&endpoint).await.unwrap_err();
+        assert!(matches!(error, BindError::NotASocket(_)), "{error:?}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        // Nor is what a link points to, be it a socket.
+        let (_other, target, _) = place();
+        let _socket = std::os::unix::net::UnixListener::bind(&target).unwrap();
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        let error = Listener::bind(&endpoint).await.unwrap_err();
+        assert!(matches!(error, BindError::NotASocket(_)), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn a_listener_leaves_its_successors_socket_alone() {
+        let (_directory, path, endpoint) = place();
+        let first = Listener::bind(&endpoint).await.unwrap();
+        fs::remove_file(&path).unwrap();
+        let _second = Listener::bind(&endpoint).await.unwrap();
+        drop(first);
+        connect(&endpoint).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_missing_is_named() {
+        let endpoint = Endpoint::parse("unix:///nonexistent-directory/cri.sock").unwrap();
+        let error = Listener::bind(&endpoint).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot listen on unix:///nonexistent-directory/cri.sock: cannot make the socket"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_path_as_long_as_can_be_is_listened_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let room = 107 - directory.path().as_os_str().len() - 1;
+        let path = directory.path().join("s".repeat(room));
+        let endpoint = Endpoint::parse(&format!("unix://{}", path.display())).unwrap();
+        let _listener = Listener::bind(&endpoint).await.unwrap();
+        connect(&endpoint).await.unwrap();
     }
 }

@@ -107,7 +107,10 @@ fn fields_have_the_numbers_of_the_protocol() {
         ("ContainerQOSResource", &["name", "class"]),
         ("WindowsCpuGroupAffinity", &["cpu_mask", "cpu_group"]),
         ("WindowsSandboxSecurityContext", &["run_as_username", "credential_spec", "host_process"]),
-        ("WindowsContainerSecurityContext", &["run_as_username", "credential_spec", "host_process"]),
+        (
+            "WindowsContainerSecurityContext",
+            &["run_as_username", "credential_spec", "host_process"],
+        ),
     ] {
         for (number, field) in (1..).zip(fields) {
             check(of, field, number);

@@ -21,7 +21,8 @@ use crate::for_every_request;
 
 /// The lines of `cri.jsonl`.
 fn lines() -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden-node/cri.jsonl.gz");
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden-node/cri.jsonl.gz");
     let mut text = String::new();
     GzDecoder::new(std::fs::File::open(path).unwrap()).read_to_string(&mut text).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -107,7 +108,9 @@ fn no_field_that_the_kubelet_sends_is_lost() {
         }
     }
     // That something was looked at: all calls of a pod's life, and hundreds of messages.
-    for name in ["RunPodSandbox", "CreateContainer", "UpdateContainerResources", "ExecSync", "PullImage"] {
+    for name in
+        ["RunPodSandbox", "CreateContainer", "UpdateContainerResources", "ExecSync", "PullImage"]
+    {
         assert!(seen.contains(name), "{name} is not in the recording");
     }
     assert!(messages > 500, "{messages} messages");

@@ -70,20 +70,15 @@ fn classes_of_a_pod_have_the_proposals_numbers() {
         &bytes,
     );
     bytes.splice(..1, [0xc2, 0x06]); // 104
-    check(
-        &v1::UpdatePodSandboxResourcesRequest { qos_resources, ..Default::default() },
-        &bytes,
-    );
+    check(&v1::UpdatePodSandboxResourcesRequest { qos_resources, ..Default::default() }, &bytes);
 }
 
 #[test]
 fn a_runtime_advertises_classes_in_its_status() {
     let classes = vec![v1::QosResourceClassInfo { name: "g".to_owned(), capacity: 2 }];
     let resource = v1::QosResourceInfo { name: "rdt".to_owned(), mutable: true, classes };
-    let resources = v1::ResourcesInfo {
-        container_qos_resources: vec![resource],
-        ..Default::default()
-    };
+    let resources =
+        v1::ResourcesInfo { container_qos_resources: vec![resource], ..Default::default() };
     check(
         &v1::RuntimeStatus { resources: Some(resources), ..Default::default() },
         b"\x12\x10\x12\x0e\x0a\x03rdt\x10\x01\x1a\x05\x0a\x01g\x10\x02",
