@@ -18,8 +18,8 @@ use crate::v1;
 /// beginning.
 const KUBE_API_VERSION: &str = "0.1.0";
 
-/// No sandbox has this id: runtimes look up ids and beginnings of ids, which are hexadecimal.
-const NO_SANDBOX: &str = "no-sandbox-has-this-id";
+/// Nothing has this id: runtimes look up ids and beginnings of ids, which are hexadecimal.
+const NO_ID: &str = "nothing-has-this-id";
 
 /// What a runtime is and can do.
 #[derive(Clone, Debug)]
@@ -43,13 +43,15 @@ pub struct Capabilities {
     pub classes: ClassSupport,
     /// Who makes the cgroups; `None` where the runtime does not tell.
     pub cgroup_driver: Option<v1::CgroupDriver>,
-    /// Whether it knows `GetContainerEvents`. It may still be switched off.
-    pub container_events: bool,
+    /// Whether it knows `GetContainerEvents`. Without it there are no events; with it the call may
+    /// still be refused (containerd 1.6 does, and CRI-O where it is switched off), which is found out
+    /// by making it: trying would take an event from whoever listens next.
+    pub may_send_events: bool,
     /// Whether it knows `UpdatePodSandboxResources`.
     pub sandbox_updates: bool,
     /// Whether it answers `ListPodSandboxMetrics`.
     pub sandbox_metrics: bool,
-    /// Whether it knows `StreamContainers`, and with it the other lists in parts.
+    /// Whether it answers `StreamContainers`, and so the other lists in parts.
     pub list_streaming: bool,
 }
 
@@ -82,15 +84,15 @@ impl Client {
             Err(error) => return Err(error),
         };
         let nothing = v1::UpdatePodSandboxResourcesRequest {
-            pod_sandbox_id: NO_SANDBOX.to_owned(),
+            pod_sandbox_id: NO_ID.to_owned(),
             ..Default::default()
         };
         let sandbox_updates = known(self.call(nothing).await)?;
         let sandbox_metrics = known(self.call(v1::ListPodSandboxMetricsRequest {}).await)?;
-        // These two could not be called without a list being made, or an event being taken from
-        // whoever else listens.
-        let container_events = self.knows::<v1::GetEventsRequest>().await?;
-        let list_streaming = self.knows::<v1::StreamContainersRequest>().await?;
+        let filter = v1::ContainerFilter { id: NO_ID.to_owned(), ..Default::default() };
+        let nothing = v1::StreamContainersRequest { filter: Some(filter) };
+        let list_streaming = known(self.stream(nothing).all().await)?;
+        let may_send_events = self.knows::<v1::GetEventsRequest>().await?;
 
         let features = status.features.unwrap_or_default();
         let runtime = status.status.unwrap_or_default();
@@ -105,7 +107,7 @@ impl Client {
             user_namespaces_host_network: features.user_namespaces_host_network,
             classes: ClassSupport::of(&runtime),
             cgroup_driver,
-            container_events,
+            may_send_events,
             sandbox_updates,
             sandbox_metrics,
             list_streaming,

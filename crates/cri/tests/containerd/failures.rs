@@ -96,7 +96,7 @@ async fn errors_keep_containerds_code_and_words() {
     let config = container("c", &["/nonexistent"]);
     let container_id = runtime.create(&id, &sandbox, config).await.unwrap();
     let error = client.call(v1::StartContainerRequest { container_id }).await.unwrap_err();
-    assert_eq!((error.origin, error.code), (Origin::Runtime, Code::NotFound), "{error}");
+    assert_eq!((error.origin, error.code), (Origin::Runtime, Code::Unknown), "{error}");
     assert!(error.message.contains("exec: \"/nonexistent\""), "{error}");
 
     // A CPU that is not there too.

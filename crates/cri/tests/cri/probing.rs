@@ -71,7 +71,7 @@ async fn a_runtime_tells_what_it_can_do() {
         ClassSupport::Fields { pod: [].into(), container: ["k8s.io/rdt".to_owned()].into() }
     );
     assert_eq!(found.cgroup_driver, Some(v1::CgroupDriver::Cgroupfs));
-    assert!(found.container_events && found.sandbox_updates && found.list_streaming);
+    assert!(found.may_send_events && found.sandbox_updates && found.list_streaming);
     assert!(!found.sandbox_metrics);
     // Finding out took no event from anybody.
     assert_eq!(runtime.0.event_streams.load(Ordering::Relaxed), 0);
