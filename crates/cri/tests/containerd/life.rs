@@ -112,9 +112,12 @@ async fn a_container_lives_from_its_creation_to_its_removal() {
     client.call(v1::RemoveContainerRequest { container_id: id.clone() }).await.unwrap();
     let request = v1::ContainerStatusRequest { container_id: id.clone(), verbose: false };
     assert!(client.call(request).await.unwrap_err().is_not_found());
+    // Each twice: what is done is done.
     for _ in 0..2 {
         let request = v1::StopPodSandboxRequest { pod_sandbox_id: sandbox_id.clone() };
         client.call(request).await.unwrap();
+    }
+    for _ in 0..2 {
         let request = v1::RemovePodSandboxRequest { pod_sandbox_id: sandbox_id.clone() };
         client.call(request).await.unwrap();
     }
