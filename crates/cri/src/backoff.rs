@@ -1,0 +1,71 @@
+//! When to try again to connect: [`Backoff`], a value that is told the time.
+//!
+//! A runtime's socket is on this machine, so an attempt is cheap and a runtime that restarts is back
+//! within a second: the pauses are short. They exist so that a node whose runtime is gone does not
+//! spend itself on asking for it.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// First pause; doubled with each failure.
+const FIRST: Duration = Duration::from_millis(20);
+
+/// Longest pause: a runtime that is back is noticed within this time.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// The state between two attempts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Backoff(Option<Pause>);
+
+#[derive(Clone, Debug)]
+struct Pause {
+    length: Duration,
+    until: Instant,
+    /// Why the last attempt failed.
+    reason: String,
+}
+
+impl Backoff {
+    /// Why not to try now, if so: the reason of the last failure.
+    pub(crate) fn holds(&self, now: Instant) -> Option<&str> {
+        self.0.as_ref().filter(|pause| now < pause.until).map(|pause| pause.reason.as_str())
+    }
+
+    /// When an attempt is next worth its while, unless at once.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        self.0.as_ref().map(|pause| pause.until)
+    }
+
+    /// After a failure.
+    pub(crate) fn failed(&self, now: Instant, reason: String) -> Self {
+        let length = match &self.0 {
+            None => FIRST,
+            Some(pause) => (pause.length * 2).min(LONGEST),
+        };
+        Self(Some(Pause { length, until: now + length, reason }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_second_and_are_forgotten_after_a_success() {
+        let mut now = Instant::now();
+        let mut backoff = Backoff::default();
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            assert_eq!(backoff.holds(now), None);
+            backoff = backoff.failed(now, "gone".to_owned());
+            assert_eq!(backoff.holds(now), Some("gone"));
+            let until = backoff.until().unwrap();
+            assert_eq!(backoff.holds(until - Duration::from_nanos(1)), Some("gone"));
+            pauses.push((until - now).as_millis());
+            now = until;
+        }
+        assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000, 1000]);
+        assert_eq!(Backoff::default().until(), None);
+    }
+}

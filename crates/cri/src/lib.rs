@@ -1,0 +1,74 @@
+//! The Container Runtime Interface: how a node agent and a container runtime speak.
+//!
+//! - [`v1`]: the messages and services, from our own `proto/runtime.proto`, with QoS-class resources
+//!   (KEP-3008) as an extension.
+//! - [`Endpoint`]: where a runtime listens, a unix socket or a named pipe of Windows.
+//! - [`Client`]: one connection that comes back by itself, with the deadlines of the kubelet.
+//! - [`Capabilities`]: what the runtime at the other end is, and which calls it knows.
+//! - [`ClassSupport`]: QoS-class resources in the form that the runtime at the other end understands.
+//! - [`Listener`] and [`serve`]: the other side of it, for runtimes of our own.
+//!
+//! It decides nothing and repeats no call: whether to ask again is known to whoever asked. The streams
+//! of exec, attach and port-forward are not CRI's; it only names the URL where they are to be had.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use cri::{Client, Endpoint, v1};
+//!
+//! let endpoint = Endpoint::parse("unix:///run/containerd/containerd.sock")?;
+//! let client = Client::new(endpoint);
+//! let capabilities = client.probe().await?;
+//! println!("{} {}", capabilities.runtime_name, capabilities.runtime_version);
+//! for container in client.call(v1::ListContainersRequest::default()).await?.containers {
+//!     println!("{}", container.id);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod backoff;
+mod capabilities;
+mod classes;
+mod client;
+mod connection;
+mod endpoint;
+mod error;
+mod rpc;
+mod server;
+mod transport;
+
+pub use capabilities::{Capabilities, Condition, Handler};
+pub use classes::{ClassSupport, Level, Unsupported};
+pub use client::{Client, Responses, Settings};
+pub use endpoint::{Endpoint, EndpointError};
+pub use error::{Error, Origin};
+pub use rpc::{Rpc, StreamingRpc};
+pub use server::{Draining, ServeError, serve};
+pub use tonic::Code;
+pub use transport::{BindError, Listener, ServerStream};
+
+/// `runtime.v1` of the CRI: messages, and the traits that a runtime implements.
+pub mod v1 {
+    #![allow(
+        clippy::all,
+        missing_debug_implementations,
+        unreachable_pub,
+        reason = "generated from proto/runtime.proto"
+    )]
+    include!(concat!(env!("OUT_DIR"), "/runtime.v1.rs"));
+}
+
+/// Says whether there are secrets, and not which.
+impl std::fmt::Debug for v1::AuthConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let secret = |text: &str| if text.is_empty() { "" } else { "(secret)" };
+        f.debug_struct("AuthConfig")
+            .field("username", &self.username)
+            .field("password", &secret(&self.password))
+            .field("auth", &secret(&self.auth))
+            .field("server_address", &self.server_address)
+            .field("identity_token", &secret(&self.identity_token))
+            .field("registry_token", &secret(&self.registry_token))
+            .finish()
+    }
+}

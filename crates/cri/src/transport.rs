@@ -1,0 +1,33 @@
+//! Streams to and from an [`Endpoint`]: [`connect`] and [`Listener`], over a unix socket or a named
+//! pipe, in twin modules with the same names in them.
+//!
+//! Bytes only; what is said over them is gRPC's.
+
+use std::io;
+
+use crate::endpoint::Endpoint;
+
+#[cfg_attr(unix, path = "transport/unix.rs")]
+#[cfg_attr(windows, path = "transport/windows.rs")]
+mod os;
+
+pub(crate) use os::{ClientStream, connect};
+pub use os::{Listener, ServerStream};
+
+/// Why an endpoint cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    #[error("{0} cannot be listened on here: this system has {1}")]
+    OtherSystem(Endpoint, &'static str),
+    #[error("{0} is in use: a process answers there")]
+    InUse(Endpoint),
+    #[error("{0} is in the way: it exists and is not a socket; remove it or name another path")]
+    NotASocket(Endpoint),
+    #[error("cannot listen on {endpoint}: cannot {what}")]
+    Io { endpoint: Endpoint, what: &'static str, source: io::Error },
+}
+
+/// The error of an endpoint that only other systems have.
+fn other_system(has: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, format!("this system has {has}"))
+}

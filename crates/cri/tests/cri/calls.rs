@@ -1,0 +1,217 @@
+//! Calls between a client and a server over this system's endpoints: answers, errors, deadlines,
+//! sizes, streams, and connections that end.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cri::{Client, Code, Draining, Origin, Settings, v1};
+use tokio::time::timeout;
+
+use crate::support::{NO_CONTAINER, PATIENCE, Place, Served, State, TestRuntime, containers, pair};
+
+#[tokio::test]
+async fn answers_come_back() {
+    let (_place, served, client, _) = pair(State::default()).await;
+    let version = client.call(v1::VersionRequest { version: "0.1.0".to_owned() }).await.unwrap();
+    assert_eq!((version.version.as_str(), version.runtime_name.as_str()), ("0.1.0", "test"));
+    // The other service, over the same connection.
+    client.call(v1::ImageFsInfoRequest {}).await.unwrap();
+    drop(client);
+    assert_eq!(served.stop().await.unwrap().unwrap(), Draining::Complete);
+}
+
+#[tokio::test]
+async fn errors_carry_the_runtimes_words_and_who_was_asked_what() {
+    let (place, _served, client, _) = pair(State::default()).await;
+    let error = client.call(v1::ContainerStatusRequest::default()).await.unwrap_err();
+    assert_eq!((error.origin, error.code), (Origin::Runtime, Code::NotFound));
+    assert_eq!((error.message.as_str(), error.method), (NO_CONTAINER, "ContainerStatus"));
+    assert_eq!(error.endpoint, place.endpoint);
+    assert!(error.is_not_found());
+    let error = client.call(v1::StartContainerRequest::default()).await.unwrap_err();
+    assert!(error.is_unimplemented(), "{error:?}");
+    let error = client.call(v1::ListImagesRequest::default()).await.unwrap_err();
+    assert!(error.is_unimplemented(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_call_without_an_answer_ends_and_the_runtime_hears_of_it() {
+    let (_place, _served, client, runtime) = pair(State::default()).await;
+    let short = client.within(Duration::from_millis(50));
+    let error = short.call(v1::ExecSyncRequest::default()).await.unwrap_err();
+    assert_eq!((error.origin, error.code), (Origin::Deadline, Code::DeadlineExceeded));
+    assert!(error.is_deadline());
+    assert!(error.message.ends_with("context deadline exceeded"), "{error}");
+    timeout(PATIENCE, runtime.0.abandoned.notified()).await.unwrap();
+    // The connection is none the worse for it.
+    client.call(v1::VersionRequest::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn deadlines_may_be_as_long_as_can_be_said() {
+    let (_place, _served, client, _) = pair(State::default()).await;
+    client.connected(Duration::MAX).await.unwrap();
+    client.within(Duration::MAX).call(v1::VersionRequest::default()).await.unwrap();
+    client
+        .within(Duration::MAX)
+        .stream(v1::StreamContainersRequest::default())
+        .all()
+        .await
+        .unwrap();
+    let request = v1::StopContainerRequest { timeout: i64::MAX, ..Default::default() };
+    assert!(client.call(request).await.unwrap_err().is_unimplemented());
+}
+
+#[tokio::test]
+async fn long_lists_fit_and_too_long_ones_are_an_error() {
+    // More than the gRPC library's usual 4 MiB.
+    let state = State { containers: containers(6000, 1000), ..State::default() };
+    let (place, _served, client, runtime) = pair(state).await;
+    let list = client.call(v1::ListContainersRequest::default()).await.unwrap();
+    assert_eq!(list.containers, runtime.0.containers);
+
+    let settings = Settings { message_limit: 1 << 20, ..Settings::default() };
+    let small = Client::with_settings(place.endpoint.clone(), &settings);
+    let error = small.call(v1::ListContainersRequest::default()).await.unwrap_err();
+    assert_eq!(error.code, Code::OutOfRange, "{error:?}");
+    assert!(error.message.contains("1048576"), "{error}");
+    // In parts it is no longer too long.
+    let parts = small.stream(v1::StreamContainersRequest::default()).all().await.unwrap();
+    let streamed: Vec<_> = parts.into_iter().flat_map(|part| part.containers).collect();
+    assert_eq!(streamed, runtime.0.containers);
+}
+
+#[tokio::test]
+async fn many_calls_share_one_connection() {
+    let (_place, _served, client, _) = pair(State::default()).await;
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..200 {
+        let client = client.clone();
+        calls.spawn(async move {
+            let version = number.to_string();
+            let answer = client.call(v1::VersionRequest { version: version.clone() }).await;
+            assert_eq!(answer.unwrap().version, version);
+        });
+    }
+    while let Some(call) = calls.join_next().await {
+        call.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn events_come_as_they_happen_and_an_unknown_stream_is_an_error() {
+    let (_place, served, client, runtime) = pair(State::default()).await;
+    let mut events = client.stream(v1::GetEventsRequest {});
+    let event = events.next().await.unwrap().unwrap();
+    assert_eq!(event.container_id, "c");
+    assert_eq!(runtime.0.event_streams.load(Ordering::Relaxed), 1);
+    // Waiting for the next one can be given up and taken up again.
+    assert!(timeout(Duration::from_millis(20), events.next()).await.is_err());
+
+    let mut images = client.stream(v1::StreamImagesRequest::default());
+    assert!(images.next().await.unwrap_err().is_unimplemented());
+    assert!(images.next().await.unwrap().is_none());
+
+    drop(events);
+    drop(client);
+    assert_eq!(served.stop().await.unwrap().unwrap(), Draining::Complete);
+}
+
+#[tokio::test]
+async fn a_stream_with_a_deadline_ends_at_it() {
+    let (_place, _served, client, _) = pair(State::default()).await;
+    let mut events = client.within(Duration::from_millis(100)).stream(v1::GetEventsRequest {});
+    // The one event may or may not be in time; there is no second.
+    let error = loop {
+        match events.next().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("the stream ended by itself"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error.origin, error.method), (Origin::Deadline, "GetContainerEvents"));
+    assert!(events.next().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn without_a_runtime_calls_fail_at_once_and_say_why() {
+    let place = Place::new();
+    let client = Client::new(place.endpoint.clone());
+    // The second one does not even try, and knows the reason all the same.
+    for _ in 0..2 {
+        let error = client.call(v1::VersionRequest::default()).await.unwrap_err();
+        assert_eq!((error.origin, error.code), (Origin::Connection, Code::Unavailable));
+        assert!(error.is_unavailable());
+        let expected = format!("cannot connect to {}: ", place.endpoint);
+        assert!(error.message.contains(&expected), "{error}");
+    }
+    let error = client.connected(Duration::from_millis(30)).await.unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_client_may_be_there_before_its_runtime() {
+    let place = Place::new();
+    let client = Client::new(place.endpoint.clone());
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.connected(PATIENCE).await }
+    });
+    assert!(client.call(v1::VersionRequest::default()).await.unwrap_err().is_unavailable());
+    let _served = Served::start(&place, TestRuntime::default(), PATIENCE).await;
+    assert_eq!(waiting.await.unwrap().unwrap().runtime_name, "test");
+}
+
+#[tokio::test]
+async fn a_client_outlives_its_runtime() {
+    let (place, served, client, runtime) = pair(State::default()).await;
+    client.call(v1::VersionRequest::default()).await.unwrap();
+    let mut served = served;
+    for _ in 0..3 {
+        assert_eq!(served.stop().await.unwrap().unwrap(), Draining::Complete);
+        let error = client.call(v1::VersionRequest::default()).await.unwrap_err();
+        assert_eq!((error.origin, error.code), (Origin::Connection, Code::Unavailable));
+        served = Served::start(&place, runtime.clone(), PATIENCE).await;
+        client.connected(PATIENCE).await.unwrap();
+        client.call(v1::StatusRequest::default()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn told_to_stop_a_server_lets_calls_end() {
+    let (place, served, client, runtime) = pair(State::default()).await;
+    let call = tokio::spawn({
+        let client = client.clone();
+        async move { client.call(v1::ExecSyncRequest::default()).await }
+    });
+    timeout(PATIENCE, runtime.0.entered.notified()).await.unwrap();
+    let end = served.stop();
+    // No new ones are taken: wait for the endpoint to be gone.
+    let other = Client::new(place.endpoint.clone());
+    let gone =
+        async { while other.within(PATIENCE).call(v1::VersionRequest::default()).await.is_ok() {} };
+    timeout(PATIENCE, gone).await.unwrap();
+    assert!(!end.is_finished());
+    runtime.0.release.notify_one();
+    assert_eq!(call.await.unwrap().unwrap().exit_code, 7);
+    assert_eq!(end.await.unwrap().unwrap(), Draining::Complete);
+}
+
+#[tokio::test]
+async fn calls_that_do_not_end_are_cut_off() {
+    let place = Place::new();
+    let runtime = TestRuntime::default();
+    let served = Served::start(&place, runtime.clone(), Duration::ZERO).await;
+    let client = Client::new(place.endpoint.clone());
+    let call = tokio::spawn({
+        let client = client.clone();
+        async move { client.call(v1::ExecSyncRequest::default()).await }
+    });
+    timeout(PATIENCE, runtime.0.entered.notified()).await.unwrap();
+    assert_eq!(served.stop().await.unwrap().unwrap(), Draining::CutOff);
+    let error = timeout(PATIENCE, call).await.unwrap().unwrap().unwrap_err();
+    assert_eq!((error.origin, error.code), (Origin::Connection, Code::Unavailable), "{error}");
+    // And the client finds the next runtime.
+    let _served = Served::start(&place, runtime, PATIENCE).await;
+    client.connected(PATIENCE).await.unwrap();
+}
