@@ -5,6 +5,7 @@
 mod allocations;
 mod distribution;
 mod exhaustive;
+mod machine_file;
 mod machines;
 mod merging;
 mod spreading;
