@@ -20,6 +20,7 @@ pub mod node;
 pub mod numa;
 pub mod plan;
 pub mod rationale;
+pub mod report;
 pub mod reservation;
 pub mod state_file;
 pub mod takeover;
