@@ -6,17 +6,17 @@
 use objects::kubelet_config::MemoryReservation;
 use objects::pod::OsName;
 use objects::{FieldPath, KubeletConfig, Quantity, resources};
-use placement::alignment::{AlignmentError, MAX_NODES_OPTION};
-use placement::cpu::StaticCpusError;
-use placement::cpu::options::{self, OptionsError};
-use placement::memory::StaticMemoryError;
-use placement::memory::reserve::ReserveError;
-use placement::node::{CpuPolicyError, MemoryPolicyError};
-use placement::{Bytes, CpuSet, NumaId, Topology};
 
 use super::{Finding, total_memory};
+use crate::alignment::{AlignmentError, MAX_NODES_OPTION};
+use crate::cpu::StaticCpusError;
+use crate::cpu::options::{self, OptionsError};
 use crate::machine::Machine;
+use crate::memory::StaticMemoryError;
+use crate::memory::reserve::ReserveError;
+use crate::node::{CpuPolicyError, MemoryPolicyError};
 use crate::reservation;
+use crate::{Bytes, CpuSet, NumaId, Topology};
 
 fn finding(field: &str, message: &impl ToString, remedy: impl Into<String>) -> Finding {
     Finding {
@@ -191,7 +191,7 @@ fn right_shares(machine: &Machine, config: &KubeletConfig, kept: &Quantity) -> S
 }
 
 /// `[{numaNode: 0, limits: {memory: 1Gi}}, …]`
-pub(crate) fn render_shares(shares: &[(NumaId, u64)]) -> String {
+fn render_shares(shares: &[(NumaId, u64)]) -> String {
     let entries: Vec<String> = shares
         .iter()
         .map(|(id, bytes)| format!("{{numaNode: {id}, limits: {{memory: {}}}}}", Bytes(*bytes)))
@@ -259,7 +259,7 @@ pub(super) fn on_alignment(error: &AlignmentError, topology: &Topology) -> Findi
         }
         AlignmentError::NoDistances => {
             let remedy = "the machine tells no distances; leave the option out".to_owned();
-            option(OPTIONS, placement::alignment::PREFER_CLOSEST, error, remedy)
+            option(OPTIONS, crate::alignment::PREFER_CLOSEST, error, remedy)
         }
     }
 }

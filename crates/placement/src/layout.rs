@@ -1,7 +1,8 @@
 //! JSON laid out for people: what fits into a line is one line.
 //!
 //! Main entries: [`lay_out`], which only adds white space to compact JSON, [`lay_out_as_yaml`] and,
-//! with a line per field however deep, [`lay_out_in_blocks`]. They check nothing; what they are given was written by a serialiser.
+//! with a line per field however deep, [`lay_out_in_blocks`]. They check nothing; what they are given
+//! was written by a serialiser.
 
 /// Lines are not longer than this unless a single value is.
 const WIDTH: usize = 100;

@@ -4,8 +4,8 @@
 //! Main entries: [`whole_cores`] and [`split_memory`]. The generator uses them, and so do the
 //! errors of the checker, so that what an error recommends is what the generator would write.
 
-use placement::topology::NumaNode;
-use placement::{CpuSet, NumaId, Topology};
+use crate::topology::NumaNode;
+use crate::{CpuSet, NumaId, Topology};
 
 const MEBIBYTE: u64 = 1 << 20;
 
@@ -98,15 +98,19 @@ fn share_out(nodes: &[(NumaId, u64)], total: u64, shares: &mut Vec<(NumaId, u64)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::shape;
+    use crate::machine::file;
 
-    fn topology(words: &str) -> Topology {
-        shape::parse(words).unwrap().topology
+    fn topology(fields: &str) -> Topology {
+        let head = "apiVersion: berth.dev/v1alpha1\nkind: Machine\n";
+        file::parse(&format!("{head}{fields}")).unwrap().topology
     }
 
     #[test]
     fn reserved_cpus_are_whole_cores_of_the_first_node() {
-        let topology = topology("2s 1n 2c 2t");
+        let topology = topology(
+            "cores: [\"0,4\", \"1,5\", \"2,6\", \"3,7\"]\n\
+             nodes: [{id: 0, cpus: \"0-1,4-5\"}, {id: 1, cpus: \"2-3,6-7\"}]",
+        );
         let check = |count: usize, cpus: &str| {
             assert_eq!(whole_cores(&topology, count).to_string(), cpus, "{count}");
         };
@@ -119,7 +123,10 @@ mod tests {
 
     #[test]
     fn shares_add_up_and_fit() {
-        let topology = topology("2s 1n 2c mem=1Gi memory-nodes=1");
+        let topology = topology(
+            "nodes: [{id: 0, cpus: 0-1, memory: 1Gi}, {id: 1, cpus: 2-3, memory: 1Gi}, \
+             {id: 2, memory: 1Gi}]",
+        );
         let check = |total: u64, shares: &[(u32, u64)]| {
             let expected: Vec<_> = shares.iter().map(|(id, share)| (NumaId(*id), *share)).collect();
             assert_eq!(split_memory(&topology, total), Some(expected), "{total}");

@@ -3,7 +3,7 @@
 //! Main type: [`Configured`]; [`Configured::new`] checks a configuration against a machine and
 //! collects everything that is wrong, each as a [`Finding`] that begins with the kubelet's own
 //! words and goes on with what would be right. Reading the file is `objects`' business; placing
-//! pods is `placement`'s.
+//! pods is [`crate::plan`]'s.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,19 +13,19 @@ use objects::kubelet_config::{
 };
 use objects::pod::OsName;
 use objects::{FieldPath, Gate, KubeletConfig, Quantity, resources};
-use placement::alignment::{Alignment, NodeLimit};
-use placement::gates::Gates;
-use placement::memory::reserve::Entry;
-use placement::node::{CpuPolicy, MemoryPolicy, Node};
-use placement::windows::AffinityMode;
-use placement::{CpuSet, Topology};
 
+use crate::alignment::{Alignment, NodeLimit};
+use crate::gates::Gates;
 use crate::machine::Machine;
+use crate::memory::reserve::Entry;
+use crate::node::{CpuPolicy, MemoryPolicy, Node};
+use crate::windows::AffinityMode;
+use crate::{CpuSet, Topology};
 
 mod advice;
-mod view;
+mod amounts;
 
-pub use view::{NodeView, View};
+pub use amounts::Amounts;
 
 /// Something worth saying about a field of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,16 +45,6 @@ impl fmt::Display for Finding {
             None => Ok(()),
         }
     }
-}
-
-/// Amounts of what pods ask for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Amounts {
-    pub milli_cpus: u64,
-    pub memory: u64,
-    pub pods: u64,
-    /// Huge pages in bytes and extended resources in units, by resource name.
-    pub others: BTreeMap<String, u64>,
 }
 
 /// A checked configuration of one machine.
@@ -118,7 +108,8 @@ pub fn gates(config: &KubeletConfig) -> Gates {
 }
 
 /// What a machine has altogether.
-pub(crate) fn total_memory(topology: &Topology) -> u64 {
+#[must_use]
+pub fn total_memory(topology: &Topology) -> u64 {
     topology.nodes().iter().fold(0, |sum: u64, node| sum.saturating_add(node.memory.0))
 }
 

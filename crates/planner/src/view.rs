@@ -7,13 +7,11 @@ use std::fmt::Write as _;
 
 use objects::pod::OsName;
 use objects::{KubeletConfig, Quantity, resources};
+use placement::configured::{Configured, total_memory};
+use placement::layout::{lay_out, lay_out_in_blocks};
 use placement::node::{CpuPolicy, MemoryPolicy};
-use placement::{Bytes, CpuSet, NumaId};
+use placement::{Bytes, CpuSet, Machine, NumaId};
 use serde::Serialize;
-
-use super::{Configured, total_memory};
-use crate::machine::Machine;
-use crate::machine::layout::{lay_out, lay_out_in_blocks};
 
 /// A configuration in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -2,10 +2,10 @@
 //!
 //! Main entry: [`parse`]. Only whole amounts of bytes: this is hardware, not a request.
 
-use placement::Bytes;
+use crate::Bytes;
 
 /// What an amount may look like, for errors.
-pub(super) const EXPECTED: &str = "bytes or a number with a unit, like 68719476736 or 64Gi";
+pub const EXPECTED: &str = "bytes or a number with a unit, like 68719476736 or 64Gi";
 
 const UNITS: [(&str, u64); 12] = [
     ("Ki", 1 << 10),
@@ -23,7 +23,8 @@ const UNITS: [(&str, u64); 12] = [
 ];
 
 /// Reads an amount; `None` if it is none or needs more than 64 bits.
-pub(super) fn parse(text: &str) -> Option<Bytes> {
+#[must_use]
+pub fn parse(text: &str) -> Option<Bytes> {
     let (digits, factor) = UNITS
         .iter()
         .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))

@@ -16,16 +16,17 @@
 //!
 //! `threads: 2` is short for cores of adjacent CPUs: 0-1, 2-3, ….
 
-use objects::pod::OsName;
 use std::collections::BTreeMap;
 
 use objects::YamlError;
-use placement::topology::{Cpu, HugePages, NodeMemory, Parts, TopologyError};
-use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId};
+use objects::pod::OsName;
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
-use super::{Machine, layout};
+use super::Machine;
+use crate::layout;
+use crate::topology::{Cpu, HugePages, NodeMemory, Parts, TopologyError};
+use crate::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId};
 
 mod read;
 
@@ -131,17 +132,23 @@ fn one_per_line(errors: &[YamlError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
+/// The file of a machine, as JSON without white space.
+#[must_use]
+pub fn render_compact(machine: &Machine) -> String {
+    // The document has only string keys and finite numbers, so this cannot fail.
+    serde_json::to_string(&document(machine)).unwrap_or_default()
+}
+
 /// The file of a machine, as pretty JSON.
 #[must_use]
 pub fn render_json(machine: &Machine) -> String {
-    // The document has only string keys and finite numbers, so this cannot fail.
-    layout::lay_out(&serde_json::to_string(&document(machine)).unwrap_or_default())
+    layout::lay_out(&render_compact(machine))
 }
 
 /// The file of a machine, as YAML.
 #[must_use]
 pub fn render_yaml(machine: &Machine) -> String {
-    layout::lay_out_as_yaml(&serde_json::to_string(&document(machine)).unwrap_or_default())
+    layout::lay_out_as_yaml(&render_compact(machine))
 }
 
 /// The file of a machine as a value, for other notations.

@@ -7,11 +7,11 @@ use objects::YamlError;
 use objects::pod::OsName;
 use objects::yaml::read::{At, Findings, Object};
 use objects::yaml::{Value, parse};
-use placement::topology::Cpu;
-use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId};
 
 use super::{Document, Listed, Metadata, Node, Pages};
 use crate::machine::{NAME, is_name, quantity};
+use crate::topology::Cpu;
+use crate::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId};
 
 /// The longest CPU list that is read: every other one of 8,192 CPUs takes 40 kB.
 const MAX_LIST: usize = 1 << 16;
