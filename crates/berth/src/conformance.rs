@@ -26,6 +26,7 @@ mod memory_static;
 mod quantity;
 mod scheduling;
 mod topology_merge;
+mod transcripts;
 mod windows_affinity;
 
 /// Runs one line of a vector file and says how our answer differs from the recorded one.
@@ -244,6 +245,10 @@ pub fn run_dir(dir: &Path) -> Result<Report> {
     for (stem, path) in files {
         if stem == "exchanges" {
             report.outcomes.extend(exchanges::run(read_lines(&path)?)?);
+            continue;
+        }
+        if stem == "kubectl" {
+            report.outcomes.extend(transcripts::run(read_lines(&path)?)?);
             continue;
         }
         let Some((_, check)) = KINDS.iter().find(|(kind, _)| *kind == stem) else {
