@@ -72,6 +72,8 @@ impl<'a> Attempt<'a> {
         name: &'a str,
     ) -> Attempt<'a> {
         let (group, resource) = (resource.group, resource.plural);
+        // A namespace counts as being in itself, so that roles within it can cover it.
+        let namespace = if (group, resource) == ("", "namespaces") { name } else { namespace };
         Attempt::Resource { verb, group, resource, subresource, namespace, name }
     }
 
