@@ -1,6 +1,7 @@
 //! What a command printed, against what was recorded: placeholders and padding.
 //!
-//! Main entry: [`differing`], line by line. A placeholder stands for anything of its form.
+//! Main entries: [`differing`] for a whole output, [`same_line`] for a line. A placeholder (`<age>`,
+//! `<uid>`) stands for anything of its form.
 
 /// The first lines that differ, if any: recorded and printed. `padded` says whether the width of
 /// columns counts.
@@ -19,15 +20,16 @@ pub(super) fn differing(recorded: &str, printed: &str, padded: bool) -> Option<(
                 return Some((show(expected), show(got)));
             }
         };
-        let same = if padded {
-            matches(expected, got)
-        } else {
-            matches(&without_padding(expected), &without_padding(got))
-        };
-        if !same {
+        if !(if padded { matches(expected, got) } else { same_line(expected, got) }) {
             return Some((expected.to_owned(), got.to_owned()));
         }
     }
+}
+
+/// Whether a line is what was recorded, but for the width of its columns.
+#[must_use]
+pub fn same_line(expected: &str, got: &str) -> bool {
+    matches(&without_padding(expected), &without_padding(got))
 }
 
 /// Runs of blanks as one, and none at the end.
@@ -112,7 +114,11 @@ mod tests {
             ("one\ntwo", "one", false),
             ("one", "one\ntwo", false),
         ] {
-            assert_eq!(differing(recorded, printed, true).is_none(), same, "{recorded} / {printed}");
+            assert_eq!(
+                differing(recorded, printed, true).is_none(),
+                same,
+                "{recorded} / {printed}"
+            );
         }
     }
 

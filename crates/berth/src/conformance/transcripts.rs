@@ -2,9 +2,10 @@
 //!
 //! Every transcript gets a server of its own, without controllers, as the recorded one had none;
 //! each command counts as one vector: exit status, output and errors. Which binary runs it is
-//! [`kubectl`]'s business, placeholders are [`text`]'s, and [`deliberate`] holds where we differ on
+//! [`kubectl`]'s business, placeholders are [`printed`]'s, and [`deliberate`] holds where we differ on
 //! purpose. Where the machine has no kubectl, nothing is claimed.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -23,12 +24,12 @@ use tokio::process::Command;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use super::{Difference, Outcome, Verdict};
+use super::{Difference, Outcome, Verdict, printed};
 
 mod deliberate;
 mod kubectl;
-mod text;
 
+use deliberate::Known;
 use kubectl::{Kubectl, Minor};
 
 /// Transcripts played at a time; a kubectl is mostly busy starting.
@@ -51,35 +52,85 @@ pub(super) fn run(lines: Vec<Value>) -> Result<Vec<Outcome>> {
                 transcript(&line, &installed).await
             }));
         }
-        let mut outcomes = Vec::new();
+        let mut played = Vec::new();
         for transcript in playing {
-            outcomes.extend(transcript.await.context("a transcript panicked")?);
+            played.extend(transcript.await.context("a transcript panicked")?);
         }
-        Ok(outcomes)
+        Ok(settle(played))
     })
 }
 
-async fn transcript(line: &Value, installed: &[Kubectl]) -> Vec<Outcome> {
+/// A command that was run.
+#[derive(Debug)]
+struct Played {
+    /// Which of which transcript; the same with every client.
+    command: (String, usize),
+    /// The versions that were recorded and found, where they differ.
+    stand_in: Option<(Minor, Minor)>,
+    outcome: Outcome,
+}
+
+/// What another client than the recorded one prints may differ by its own doing. So a difference
+/// counts against the server only if the recorded client shows one too, in its own transcript of the
+/// same commands; and it never counts for it.
+fn settle(mut played: Vec<Played>) -> Vec<Outcome> {
+    let clean: BTreeSet<(String, usize)> = played
+        .iter()
+        .filter(|p| p.stand_in.is_none() && p.outcome.verdict == Verdict::Passed)
+        .map(|p| p.command.clone())
+        .collect();
+    for Played { command, stand_in, outcome } in &mut played {
+        if let Some((recorded, found)) = stand_in
+            && outcome.verdict == Verdict::Failed
+            && clean.contains(command)
+        {
+            outcome.verdict = Verdict::NotServed;
+            outcome.quirk = Some(format!("recorded with kubectl {recorded}, found {found}"));
+        }
+    }
+    played.into_iter().map(|p| p.outcome).collect()
+}
+
+async fn transcript(line: &Value, installed: &[Kubectl]) -> Vec<Played> {
     let client = line["client"].as_str().unwrap_or_default();
     let name = line["id"].as_str().unwrap_or_default();
-    let id = format!("{} {client}", name.strip_prefix("kubectl/").unwrap_or(name));
+    let name = name.strip_prefix("kubectl/").unwrap_or(name);
     let commands = line["commands"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let Some(recorded) = Minor::parse(client) else {
-        return vec![unplayable(id, &format!("client: {client:?} is no version such as 1.32"))];
+    let (stand_in, outcomes) = match Minor::parse(client) {
+        None => {
+            let why = format!("client: {client:?} is no version such as 1.32");
+            (None, vec![unplayable(name.to_owned(), &why)])
+        }
+        Some(recorded) => {
+            let id = format!("{name} {client}");
+            match kubectl::nearest(installed, recorded) {
+                None => (None, commands.iter().map(|command| absent(&id, command)).collect()),
+                Some(kubectl) => {
+                    let outcomes = match play(line, &id, commands, kubectl).await {
+                        Ok(outcomes) => outcomes,
+                        Err(error) => vec![unplayable(id, &format!("{error:#}"))],
+                    };
+                    let found = kubectl.version;
+                    ((found != recorded).then_some((recorded, found)), outcomes)
+                }
+            }
+        }
     };
-    let Some(kubectl) = kubectl::nearest(installed, recorded) else {
-        let absent = |command| Outcome {
-            kind: KIND.to_owned(),
-            id: command_id(&id, command),
-            verdict: Verdict::NotServed,
-            quirk: Some("no kubectl on this machine".to_owned()),
-            differences: Vec::new(),
-        };
-        return commands.iter().map(absent).collect();
-    };
-    match play(line, &id, commands, kubectl, recorded).await {
-        Ok(outcomes) => outcomes,
-        Err(error) => vec![unplayable(id, &format!("{error:#}"))],
+    let played = outcomes.into_iter().enumerate().map(|(index, outcome)| Played {
+        command: (name.to_owned(), index),
+        stand_in,
+        outcome,
+    });
+    played.collect()
+}
+
+fn absent(transcript: &str, command: &Value) -> Outcome {
+    Outcome {
+        kind: KIND.to_owned(),
+        id: command_id(transcript, command),
+        verdict: Verdict::NotServed,
+        quirk: Some("no kubectl on this machine".to_owned()),
+        differences: Vec::new(),
     }
 }
 
@@ -112,7 +163,6 @@ async fn play(
     id: &str,
     commands: &[Value],
     kubectl: &Kubectl,
-    recorded: Minor,
 ) -> Result<Vec<Outcome>> {
     let namespace = line["namespace"].as_str().context("namespace: absent")?;
     let server = Server::start(namespace).await?;
@@ -128,26 +178,23 @@ async fn play(
         };
         let answer = answer.with_context(|| command_id(id, command))?;
         let differences = compare(command, &arguments, &answer);
-        let known = (!differences.is_empty()).then(|| deliberate::judge(command, &arguments));
-        if let Some(Some(deliberate::Known::NotServed(what))) = known {
+        let recorded = command["stdout"].as_str().unwrap_or_default();
+        let known = match differences.is_empty() {
+            true => None,
+            false => deliberate::judge(&arguments, recorded, &answer.stdout),
+        };
+        if let Some(Known::NotServed(what)) = known {
             missing = Some(what);
         }
-        let (verdict, quirk) = match (known.flatten(), missing) {
+        let (verdict, quirk) = match (known, missing) {
             _ if differences.is_empty() => (Verdict::Passed, None),
-            (Some(deliberate::Known::Different(why)), _) => {
-                (Verdict::DeliberatelyDifferent, Some(why.to_owned()))
+            (Some(Known::Different(why)), _) => (Verdict::DeliberatelyDifferent, Some(why)),
+            (Some(Known::NotServed(what)), _) | (None, Some(what)) => {
+                (Verdict::NotServed, Some(what))
             }
-            (Some(deliberate::Known::NotServed(what)), _) => {
-                (Verdict::NotServed, Some(what.to_owned()))
-            }
-            // The words are the client's own, and this is not the recorded client.
-            (None, _) if kubectl.version != recorded => (
-                Verdict::NotServed,
-                Some(format!("recorded with kubectl {recorded}, found {}", kubectl.version)),
-            ),
-            (None, Some(what)) => (Verdict::NotServed, Some(what.to_owned())),
             (None, None) => (Verdict::Failed, None),
         };
+        let quirk = quirk.map(str::to_owned);
         let (kind, id) = (KIND.to_owned(), command_id(id, command));
         outcomes.push(Outcome { kind, id, verdict, quirk, differences });
     }
@@ -168,17 +215,27 @@ fn compare(command: &Value, arguments: &[&str], answer: &Answer) -> Vec<Differen
     if let Some(exit) = command["exit"].as_i64() {
         differences.extend(Difference::between("exit", &Some(exit), &answer.exit.map(i64::from)));
     }
-    for (what, printed) in [("stdout", &answer.stdout), ("stderr", &answer.stderr)] {
+    for (what, got) in [("stdout", &answer.stdout), ("stderr", &answer.stderr)] {
         let recorded = command[what].as_str().unwrap_or_default();
         // A shorter list may have narrower columns.
         let served = deliberate::only_served(arguments, recorded);
         let padded = served.is_none();
         let recorded = served.as_deref().unwrap_or(recorded);
-        if let Some((expected, got)) = text::differing(recorded, printed, padded) {
+        let (recorded, got) = match deliberate::is_unordered(arguments) {
+            true => (sorted(recorded), sorted(got)),
+            false => (recorded.to_owned(), got.clone()),
+        };
+        if let Some((expected, got)) = printed::differing(&recorded, &got, padded) {
             differences.push(Difference { what: what.to_owned(), expected, got });
         }
     }
     differences
+}
+
+fn sorted(text: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines.join("\n")
 }
 
 /// An API server on a port, and the home of a client that has never seen it.
@@ -199,7 +256,8 @@ impl Server {
         let listener =
             Listener::bind(any, &pair, &authority.certificate, Limits::default()).await?;
         let address = listener.address()?;
-        let admin = User { uid: "1".to_owned(), ..User::member("admin", apiserver::ADMINISTRATORS) };
+        let admin =
+            User { uid: "1".to_owned(), ..User::member("admin", apiserver::ADMINISTRATORS) };
         let nobody = User {
             name: "nobody".to_owned(),
             groups: vec!["system:authenticated".to_owned()],
@@ -312,8 +370,7 @@ impl Server {
         self.call(Method::PATCH, &path, kind, &label).await?;
 
         let mut stdout = String::new();
-        let mut lines =
-            BufReader::new(child.stdout.take().context("no standard output")?).lines();
+        let mut lines = BufReader::new(child.stdout.take().context("no standard output")?).lines();
         let left = deadline.saturating_duration_since(Instant::now());
         let reading = async {
             for _ in 0..wanted {
