@@ -20,7 +20,7 @@ use crate::accept::Wanted;
 use crate::audit::AuditLog;
 use crate::credentials::{self, Signer, StaticToken};
 use crate::identity::{self, Attempt, NodeMay, User};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, MoreMetrics};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::request::{Call, Caller};
@@ -116,6 +116,11 @@ impl Api {
     pub(crate) fn setting(&self) -> Setting<'_> {
         let Options { gates, allow_privileged, .. } = &self.shared.options;
         Setting { gates, allow_privileged: *allow_privileged, now: self.now() }
+    }
+
+    /// Puts the lines of the process's other parts on `/metrics` too; heard once.
+    pub fn also_measure(&self, more: MoreMetrics) {
+        let _ = self.shared.metrics.more.set(more);
     }
 
     /// Whose a bearer token is.

@@ -43,6 +43,7 @@ pub use credentials::StaticToken;
 pub use documents::git_version;
 pub use identity::{ADMINISTRATORS, NODES, User, VIEWERS};
 pub use listener::{Limits, ListenError, Listener};
+pub use metrics::MoreMetrics;
 pub use random::secret as new_secret;
 pub use refusal::Refusal;
 pub use reply::{Body, Reply};

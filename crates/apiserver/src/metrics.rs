@@ -1,20 +1,30 @@
 //! Counters of the API server, in Prometheus' text form.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Upper bounds of the buckets of request durations, in seconds; upstream's, thinned out.
 const BUCKETS: [f64; 10] = [0.001, 0.005, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
 
-#[derive(Debug, Default)]
+/// Gives more lines for `/metrics`: those of the process's other parts.
+pub type MoreMetrics = Box<dyn Fn() -> String + Send + Sync>;
+
+#[derive(Default)]
 pub(crate) struct Metrics {
     requests: Mutex<BTreeMap<(&'static str, &'static str, u16), u64>>,
     durations: Mutex<BTreeMap<&'static str, Histogram>>,
     pub(crate) in_flight: AtomicI64,
     pub(crate) watches: AtomicI64,
+    pub(crate) more: OnceLock<MoreMetrics>,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default, Clone)]
@@ -92,6 +102,9 @@ impl Metrics {
         ] {
             head(&mut text, name, "gauge", help);
             let _ = writeln!(text, "{name} {value}");
+        }
+        if let Some(more) = self.more.get() {
+            text.push_str(&more());
         }
         text
     }

@@ -10,7 +10,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use objects::catalog::Resource;
 use objects::table;
 use serde_json::{Value, json};
-use store::{Entry, Event, ReadError, Revision, WatchError};
+use store::{Entry, Event, ReadError, Revision, Snapshot, WatchError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
@@ -41,8 +41,7 @@ pub(crate) fn watch(
     wanted: Wanted,
 ) -> Result<Reply, Refusal> {
     crate::list_options::check(call)?;
-    let place = place_watched(call, place);
-    let selection = Selection::of(call, &place)?;
+    let selection = Selection::of(call, place)?;
     let table = read::table_form(call, wanted)?;
     let seconds = call.query.int("timeoutSeconds")?.filter(|seconds| *seconds > 0);
     let seconds = match seconds.and_then(|seconds| u64::try_from(seconds).ok()) {
@@ -59,11 +58,15 @@ pub(crate) fn watch(
         call.query.get("sendInitialEvents").is_some_and(|v| !v.is_empty()) && !initial_events;
     let bookmarks = call.query.flag("allowWatchBookmarks");
     let (sender, lines) = mpsc::channel(16);
+    let place = place.clone();
     let watcher = Watcher { api: api.clone(), place, selection, wanted, table, sender };
     let from_now = (asked.is_none() && !no_initial) || initial_events;
+    // Taken before the answer begins: what a client writes once it has our headers is an event
+    // of its own and not part of what was there.
+    let replay = from_now.then(|| api.store().snapshot(None)).transpose();
     let start = Start {
         after: asked.map_or(newest, Revision::from),
-        replay: from_now,
+        replay: replay.map_err(|error| read::read_failed(&error))?,
         // A client that asks for everything from the start learns where that ended.
         mark_end: bookmarks
             && from_now
@@ -75,16 +78,10 @@ pub(crate) fn watch(
     Ok(Reply::stream(JSON, lines))
 }
 
-/// A watch of one object by path is one of the collection with its name selected.
-fn place_watched(call: &Call, place: &Place) -> Place {
-    let _ = call;
-    place.clone()
-}
-
 struct Start {
     after: Revision,
     /// Begin with what is there.
-    replay: bool,
+    replay: Option<Snapshot>,
     /// End that with a bookmark that says so.
     mark_end: bool,
     bookmarks: bool,
@@ -125,8 +122,8 @@ impl Watcher {
 
     async fn events(&mut self, start: Start, until: Instant) -> Result<(), Gone> {
         let mut after = start.after;
-        if start.replay {
-            after = self.replay().await?;
+        if let Some(snapshot) = start.replay {
+            after = self.replay(&snapshot).await?;
             if start.mark_end {
                 self.bookmark(after, true).await?;
             }
@@ -181,15 +178,8 @@ impl Watcher {
     }
 
     /// Tells everything there is as added; gives the revision that was.
-    async fn replay(&mut self) -> Result<Revision, Gone> {
+    async fn replay(&mut self, snapshot: &Snapshot) -> Result<Revision, Gone> {
         const CHUNK: usize = 64 * 1024;
-        let snapshot = match self.api.store().snapshot(None) {
-            Ok(snapshot) => snapshot,
-            Err(error) => {
-                self.fail(&read::read_failed(&error)).await?;
-                return Err(Gone);
-            }
-        };
         let prefix = self.prefix();
         let mut lines = BytesMut::new();
         for entry in snapshot.range(&prefix, None) {

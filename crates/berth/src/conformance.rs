@@ -150,6 +150,16 @@ impl Report {
         self.count(Verdict::NotServed)
     }
 
+    /// What failed, and only that.
+    #[must_use]
+    pub fn failures(&self) -> String {
+        let mut text = String::from("\n");
+        for outcome in self.outcomes.iter().filter(|o| o.verdict == Verdict::Failed) {
+            outcome.render(&mut text);
+        }
+        text
+    }
+
     /// A table per kind, the differences if `show` is given (those of lines whose kind or id
     /// contains the word), and the closing line.
     #[must_use]

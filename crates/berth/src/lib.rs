@@ -2,6 +2,7 @@
 
 pub mod cli;
 pub mod conformance;
+pub mod in_process;
 pub mod load;
 pub mod machine_source;
 pub mod server;

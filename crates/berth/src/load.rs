@@ -24,6 +24,8 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+mod scheduling;
+
 /// What to do.
 #[derive(Debug, Clone)]
 pub struct Load {
@@ -42,7 +44,8 @@ pub fn run(load: &Load) -> Result<()> {
             Some(file) => (Target::read(file)?, None),
             None => {
                 let started = Instant::now();
-                let server = OwnServer::start()?;
+                let dir = tempfile::tempdir()?;
+                let server = OwnServer::start(dir, "")?;
                 let target = server.ready().await?;
                 println!("ready after {:.0} ms", started.elapsed().as_secs_f64() * 1e3);
                 (target, Some(server))
@@ -56,11 +59,32 @@ pub fn run(load: &Load) -> Result<()> {
         memory("idle");
         let space = format!("bench-{}", std::process::id());
         make_namespaces(&target, &space).await?;
-        creates(&target, load, &space).await?;
+        creates(&target, load, &space, pod).await?;
         gets(&target, load, &space).await?;
         list(&target).await?;
         watches(&target, load, &space).await?;
         memory("at the end");
+        Ok(())
+    })
+}
+
+/// Measures how fast a server's scheduler binds pods that wait for it, and prints as it goes.
+pub fn run_scheduling(load: &Load, nodes: usize) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let server = OwnServer::start(tempfile::tempdir()?, "")?;
+        let target = server.ready().await?;
+        let space = format!("bench-{}", std::process::id());
+        make_namespaces(&target, &space).await?;
+        scheduling::make_nodes(&target, nodes, load.clients).await?;
+        creates(&target, load, &space, scheduling::pod).await?;
+        let dir = server.end()?;
+        let server = OwnServer::start(dir, "scheduler")?;
+        let target = server.ready().await?;
+        scheduling::until_bound(&target, load.pods).await?;
+        if let Some(megabytes) = server.resident_megabytes() {
+            println!("API and scheduler at the end: {megabytes:.0} MB resident");
+        }
         Ok(())
     })
 }
@@ -85,7 +109,7 @@ fn pod(name: &str) -> String {
     )
 }
 
-async fn creates(target: &Target, load: &Load, space: &str) -> Result<()> {
+async fn creates(target: &Target, load: &Load, space: &str, pod: fn(&str) -> String) -> Result<()> {
     let next = Arc::new(AtomicUsize::new(0));
     let started = Instant::now();
     let mut clients = Vec::new();
@@ -318,24 +342,35 @@ impl Client {
 /// A server that lives as long as the measurement.
 struct OwnServer {
     child: Child,
-    dir: tempfile::TempDir,
+    /// `None` once given back.
+    dir: Option<tempfile::TempDir>,
 }
 
 impl OwnServer {
-    fn start() -> Result<OwnServer> {
-        let dir = tempfile::tempdir()?;
+    fn start(dir: tempfile::TempDir, controllers: &str) -> Result<OwnServer> {
         let child = Command::new(std::env::current_exe()?)
-            .args(["server", "--https-listen-port", "0", "--data-dir"])
+            .args(["server", "--https-listen-port", "0", "--controllers", controllers])
+            .arg("--data-dir")
             .arg(dir.path())
             .stdout(Stdio::null())
             .spawn()
             .context("cannot start a server")?;
-        Ok(OwnServer { child, dir })
+        Ok(OwnServer { child, dir: Some(dir) })
+    }
+
+    /// Ends the process and gives back where it kept everything.
+    fn end(mut self) -> Result<tempfile::TempDir> {
+        let dir = self.dir.take().context("a server ends once")?;
+        drop(self);
+        // What it wrote when it was ready is no sign that the next one is.
+        fs::remove_file(dir.path().join("kubeconfig"))?;
+        Ok(dir)
     }
 
     /// Waits until it answers.
     async fn ready(&self) -> Result<Target> {
-        let kubeconfig = self.dir.path().join("kubeconfig");
+        let dir = self.dir.as_ref().context("the server has ended")?;
+        let kubeconfig = dir.path().join("kubeconfig");
         let deadline = Instant::now() + Duration::from_secs(20);
         while Instant::now() < deadline {
             if kubeconfig.exists()

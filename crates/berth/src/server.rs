@@ -2,10 +2,12 @@
 //!
 //! [`run`] reads as a story. Main type: [`Settings`]. Nothing is decided here.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -13,9 +15,11 @@ use apiserver::certificates::{self, Pair};
 use apiserver::{ADMINISTRATORS, Api, Limits, Listener, VIEWERS};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use objects::FeatureGates;
+use objects::{FeatureGates, Gate};
 use store::Store;
 use tokio::sync::watch;
+
+use crate::in_process::InProcess;
 
 mod settings_file;
 
@@ -33,6 +37,8 @@ pub struct Settings {
     pub allow_privileged: bool,
     pub service_range: String,
     pub audit_log: Option<PathBuf>,
+    /// Which loops run beside the API, and how.
+    pub controllers: controllers::Options,
 }
 
 impl Settings {
@@ -46,6 +52,7 @@ impl Settings {
             allow_privileged: true,
             service_range: "10.0.0.0/24".to_owned(),
             audit_log: None,
+            controllers: controllers::Options::default(),
         }
     }
 
@@ -81,6 +88,7 @@ pub struct Server {
     api: Api,
     listener: Listener,
     address: SocketAddr,
+    loops: controllers::Handle,
 }
 
 impl Server {
@@ -114,7 +122,8 @@ impl Server {
             .await
             .map_err(|refusal| anyhow::anyhow!("the API cannot start: {}", refusal.message))?;
         keys.write_kubeconfigs(dir, address)?;
-        Ok(Server { store, api, listener, address })
+        let loops = start_loops(&api, settings)?;
+        Ok(Server { store, api, listener, address, loops })
     }
 
     #[must_use]
@@ -145,11 +154,42 @@ impl Server {
         self.listener.serve(self.api, stop.clone()).await;
         // The listener ends only when told to.
         let _ = stop.wait_for(|stopping| *stopping).await;
+        self.loops.stop().await;
         compacting.abort();
         let store = self.store;
         // Joining the store's threads may take as long as its last write.
         let _ = tokio::task::spawn_blocking(move || store.close()).await;
     }
+}
+
+/// The loops that turn what is wanted into what is, on the API in this process.
+fn start_loops(api: &Api, settings: &Settings) -> Result<controllers::Handle> {
+    let transport = InProcess::new(api.clone(), "system:kube-controller-manager");
+    let client = controllers::Client::new(Arc::new(transport), "kube-controller-manager");
+    let mut options = settings.controllers.clone();
+    options.scheduling.qos_resources = settings.gates.enabled(Gate::QosResources);
+    let loops = controllers::run(&client, options)?;
+    let counters = Arc::clone(loops.counters());
+    api.also_measure(Box::new(move || render_readings(&counters.readings())));
+    Ok(loops)
+}
+
+/// The loops' counters in Prometheus' text form.
+fn render_readings(readings: &[controllers::Reading]) -> String {
+    let mut text = String::new();
+    let mut last = "";
+    for controllers::Reading { name, label, value } in readings {
+        if *name != last {
+            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+            let _ = writeln!(text, "# TYPE {name} {kind}");
+            last = name;
+        }
+        let _ = match label {
+            ("", _) => writeln!(text, "{name} {value}"),
+            (key, word) => writeln!(text, "{name}{{{key}=\"{word}\"}} {value}"),
+        };
+    }
+    text
 }
 
 /// Forgets what was, once nobody can be expected to ask for it.

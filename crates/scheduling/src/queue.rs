@@ -149,6 +149,10 @@ pub struct Queue {
     active: BTreeMap<Turn, Arc<str>>,
     backing_off: BTreeSet<(Milliseconds, Arc<str>)>,
     unschedulable: BTreeSet<(Milliseconds, Arc<str>)>,
+    /// In an attempt, by the number of events then: what happens is looked up without going through
+    /// all pods.
+    in_flight: BTreeSet<(u64, Arc<str>)>,
+    gated: usize,
     arrivals: u64,
     events: u64,
     /// The last events, as far back as the oldest attempt under way.
@@ -206,6 +210,7 @@ impl Queue {
         if let Some(waiting) = self.pods.get_mut(&pod) {
             waiting.attempts += 1;
             waiting.state = State::InFlight { events: self.events };
+            self.in_flight.insert((self.events, pod.clone()));
         }
         Some(pod)
     }
@@ -235,7 +240,7 @@ impl Queue {
     /// Something happened: pods that it could help are tried again, after their time of backing off.
     pub fn happened(&mut self, event: Event, now: Milliseconds) {
         self.events += 1;
-        if self.pods.values().any(|w| matches!(w.state, State::InFlight { .. })) {
+        if !self.in_flight.is_empty() {
             self.recent.push((self.events, event));
         }
         let helped = |queue: &Queue, pod: &Arc<str>| {
@@ -262,17 +267,13 @@ impl Queue {
 
     #[must_use]
     pub fn lengths(&self) -> QueueLengths {
-        let mut lengths = QueueLengths::default();
-        for waiting in self.pods.values() {
-            match waiting.state {
-                State::Active => lengths.active += 1,
-                State::BackingOff { .. } => lengths.backing_off += 1,
-                State::Unschedulable { .. } => lengths.unschedulable += 1,
-                State::Gated => lengths.gated += 1,
-                State::InFlight { .. } => lengths.in_flight += 1,
-            }
+        QueueLengths {
+            active: self.active.len(),
+            backing_off: self.backing_off.len(),
+            unschedulable: self.unschedulable.len(),
+            gated: self.gated,
+            in_flight: self.in_flight.len(),
         }
-        lengths
     }
 
     /// Lets time pass: pods that have backed off long enough become active, and pods that have been laid
@@ -321,7 +322,10 @@ impl Queue {
             State::Unschedulable { since } => {
                 self.unschedulable.insert((since, pod.clone()));
             }
-            State::Gated | State::InFlight { .. } => {}
+            State::Gated => self.gated += 1,
+            State::InFlight { events } => {
+                self.in_flight.insert((events, pod.clone()));
+            }
         }
         self.pods.insert(pod, waiting);
     }
@@ -338,20 +342,22 @@ impl Queue {
             State::Unschedulable { since } => {
                 self.unschedulable.remove(&(since, key));
             }
-            State::Gated | State::InFlight { .. } => {}
+            State::Gated => self.gated -= 1,
+            State::InFlight { events } => {
+                self.in_flight.remove(&(events, key));
+            }
         }
         Some(waiting)
     }
 
     /// Events that no attempt under way has missed are of no account any more.
     fn forget_events(&mut self) {
-        let oldest = self.pods.values().filter_map(|w| match w.state {
-            State::InFlight { events } => Some(events),
-            _ => None,
-        });
-        match oldest.min() {
+        match self.in_flight.first() {
             None => self.recent.clear(),
-            Some(oldest) => self.recent.retain(|(number, _)| *number > oldest),
+            Some((oldest, _)) => {
+                let seen = self.recent.partition_point(|(number, _)| number <= oldest);
+                self.recent.drain(..seen);
+            }
         }
     }
 }

@@ -11,12 +11,18 @@ use crate::load::{self, Load};
 #[command(after_help = "Examples:\n  \
     berth bench                                        a server of its own, in a temporary place\n  \
     berth bench --pods 50000 --clients 32\n  \
-    berth bench --kubeconfig DIR/kubeconfig            one that runs already\n\n\
-    Everything goes over TLS. The pods are made in namespaces of their own, which stay.")]
+    berth bench --kubeconfig DIR/kubeconfig            one that runs already\n  \
+    berth bench --nodes 5000 --pods 50000              the scheduler, on a server of its own\n\n\
+    Everything goes over TLS. The pods are made in namespaces of their own, which stay. A server of\n\
+    its own runs no controllers while the API is measured; with --nodes the pods are made first and\n\
+    then scheduled by a server that runs the scheduler alone.")]
 pub(super) struct BenchArgs {
     /// Use the server of this kubeconfig instead of starting one
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// Measure the scheduler, with this many nodes that have QoS classes of limited capacity
+    #[arg(long, value_name = "N", conflicts_with_all = ["kubeconfig", "watchers", "seconds"])]
+    nodes: Option<usize>,
     /// How many pods to make
     #[arg(long, value_name = "N", default_value_t = 14_500)]
     pods: usize,
@@ -32,12 +38,16 @@ pub(super) struct BenchArgs {
 }
 
 pub(super) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
-    load::run(&Load {
+    let load = Load {
         kubeconfig: args.kubeconfig.clone(),
         pods: args.pods,
         clients: args.clients.max(1),
         watchers: args.watchers,
         seconds: args.seconds,
-    })?;
+    };
+    match args.nodes {
+        Some(nodes) => load::run_scheduling(&load, nodes)?,
+        None => load::run(&load)?,
+    }
     Ok(ExitCode::SUCCESS)
 }

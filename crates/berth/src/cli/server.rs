@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use controllers::Selection;
 use objects::FeatureGates;
 
 use super::BadInput;
@@ -43,6 +44,9 @@ pub(super) struct ServerArgs {
     /// The addresses of services
     #[arg(long, value_name = "CIDR")]
     service_cluster_ip_range: Option<String>,
+    /// Which loops run, separated by commas: `*` for all, a name for one, -name for all but that
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', allow_hyphen_values = true)]
+    controllers: Option<Vec<String>>,
     /// Write who asked for what to this file, a JSON object a line
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
@@ -68,6 +72,11 @@ pub(super) fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     }
     if let Some(range) = args.service_cluster_ip_range {
         settings.service_range = range;
+    }
+    if let Some(names) = &args.controllers {
+        let names = names.iter().map(String::as_str).filter(|name| !name.is_empty());
+        settings.controllers.loops = Selection::parse(names)
+            .map_err(|error| BadInput(vec![format!("--controllers: {error}")]))?;
     }
     settings.audit_log = args.audit_log_path.or(settings.audit_log);
     server::run(&settings)?;

@@ -7,12 +7,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use apiserver::{Api, Body, Call, Caller, Options, Query, Reply, User};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::{Difference, Outcome, Verdict};
 
@@ -148,7 +150,7 @@ impl Player {
             "method": "POST", "path": "/api/v1/namespaces", "body": object,
         });
         let reply = self.api.handle(self.call(&request)?).await;
-        let answer = collect(reply).await;
+        let answer = collect(reply, None).await;
         // A scenario may live in a namespace every cluster has.
         if answer.status != 201 && answer.status != 409 {
             bail!("namespace {name}: {}", String::from_utf8_lossy(&answer.body));
@@ -178,13 +180,21 @@ impl Player {
             });
             return Ok(());
         }
-        let call = self.call(request)?;
+        let mut call = self.call(request)?;
+        let during = step["during"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if !during.is_empty() {
+            // What happens meanwhile may take longer here than where it was recorded, so this
+            // watch is ended by its reader and not by the clock.
+            let kept = call.query.pairs().filter(|(name, _)| *name != "timeoutSeconds");
+            let kept: Vec<_> = kept.map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+            call.query = Query::of(kept);
+        }
         let reply = self.api.handle(call).await;
-        let during = step["during"].as_array().cloned().unwrap_or_default();
         for (index, inner) in during.iter().enumerate() {
             Box::pin(self.step(inner, &format!("{place}.during[{index}]"))).await?;
         }
-        let answer = collect(reply).await;
+        let events = step["response"]["events"].as_array().filter(|_| !during.is_empty());
+        let answer = collect(reply, events.map(Vec::as_slice)).await;
         self.judge(step, &answer, place, id);
         Ok(())
     }
@@ -293,8 +303,14 @@ fn caller(name: Option<&str>) -> Caller {
     }
 }
 
-/// The whole of a reply; a stream until it ends.
-async fn collect(reply: Reply) -> Answer {
+/// How long a watch is listened to for an event too many.
+const SURPLUS: Duration = Duration::from_millis(300);
+
+/// How long a watch is listened to for an event that is missing.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The whole of a reply; a stream until it ends, or until `events` of a watch have come.
+async fn collect(reply: Reply, events: Option<&[Value]>) -> Answer {
     let response = reply.into_response();
     let (parts, body) = response.into_parts();
     let header = |name: &str| {
@@ -307,7 +323,16 @@ async fn collect(reply: Reply) -> Answer {
     match body {
         Body::Whole(whole) => bytes.extend_from_slice(&whole),
         Body::Stream(mut chunks) => {
-            while let Some(chunk) = chunks.recv().await {
+            let wanted = events.map(|events| events.iter().filter(|e| compare::counts(e)).count());
+            loop {
+                let next = match wanted {
+                    None => chunks.recv().await,
+                    Some(wanted) => {
+                        let wait = if events_in(&bytes) < wanted { PATIENCE } else { SURPLUS };
+                        timeout(wait, chunks.recv()).await.unwrap_or_default()
+                    }
+                };
+                let Some(chunk) = next else { break };
                 bytes.extend_from_slice(&chunk);
             }
         }
@@ -319,6 +344,13 @@ async fn collect(reply: Reply) -> Answer {
         headers: parts.headers,
         body: bytes,
     }
+}
+
+/// How many events of a watch that count are in these lines.
+fn events_in(lines: &[u8]) -> usize {
+    let lines = lines.split(|byte| *byte == b'\n');
+    let events = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+    events.filter(compare::counts).count()
 }
 
 /// Names in a reduced answer, in order.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use controllers::Selection;
 use objects::yaml::{self, Node, Value};
 
 use super::Settings;
@@ -11,6 +12,7 @@ const FIELDS: &[&str] = &[
     "allow-privileged",
     "audit-log-path",
     "bind-address",
+    "controllers",
     "feature-gates",
     "https-listen-port",
     "service-cluster-ip-range",
@@ -56,17 +58,14 @@ fn set(settings: &mut Settings, name: &str, value: &Node) -> Result<(), String> 
         "allow-privileged" => {
             settings.allow_privileged = text.parse().map_err(|_| expected("true or false"))?;
         }
+        "controllers" => {
+            let words = words(value, &text);
+            settings.controllers.loops = Selection::parse(words.iter().map(String::as_str))
+                .map_err(|error| error.to_string())?;
+        }
         "service-cluster-ip-range" => settings.service_range = text,
         "audit-log-path" => settings.audit_log = Some(text.into()),
-        "tls-san" => match &value.value {
-            Value::List(items) => {
-                settings.names.extend(items.iter().filter_map(|item| match &item.value {
-                    Value::Scalar(scalar) => Some(scalar.text.clone()),
-                    Value::List(_) | Value::Map(_) => None,
-                }))
-            }
-            _ => settings.names.extend(text.split(',').map(str::to_owned)),
-        },
+        "tls-san" => settings.names.extend(words(value, &text)),
         "feature-gates" => {
             let text = match &value.value {
                 Value::Map(entries) => {
@@ -87,9 +86,25 @@ fn set(settings: &mut Settings, name: &str, value: &Node) -> Result<(), String> 
     Ok(())
 }
 
+/// A list, or its words separated by commas.
+fn words(value: &Node, text: &str) -> Vec<String> {
+    match &value.value {
+        Value::List(items) => {
+            let scalars = items.iter().filter_map(|item| match &item.value {
+                Value::Scalar(scalar) => Some(scalar.text.clone()),
+                Value::List(_) | Value::Map(_) => None,
+            });
+            scalars.collect()
+        }
+        _ => text.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use controllers::Loop;
 
     fn read_text(text: &str) -> Result<Settings, Vec<String>> {
         let dir = tempfile::tempdir().unwrap();
@@ -103,14 +118,18 @@ mod tests {
     fn settings_are_read_and_mistakes_named() {
         let settings = read_text(
             "https-listen-port: 7443\nbind-address: 0.0.0.0\nallow-privileged: false\n\
-             feature-gates: {QOSResources: false}\ntls-san: [a.example, 10.1.1.1]\n",
+             feature-gates: {QOSResources: false}\ntls-san: [a.example, 10.1.1.1]\n\
+             controllers: '*,-scheduler'\n",
         )
         .unwrap();
         assert_eq!(settings.address.to_string(), "0.0.0.0:7443");
         assert!(!settings.allow_privileged && !settings.gates.enabled(objects::Gate::QosResources));
         assert_eq!(settings.names, ["a.example", "10.1.1.1"]);
-        let problems = read_text("https-listen-port: lots\nport: 1\n").unwrap_err();
+        assert!(!settings.controllers.loops.has(Loop::Scheduler));
+        assert!(settings.controllers.loops.has(Loop::Job));
+        let problems = read_text("https-listen-port: lots\nport: 1\ncontrollers: x\n").unwrap_err();
         assert!(problems[0].contains("line 1") && problems[0].contains("a port from 0 to 65535"));
         assert!(problems[1].contains("port: unknown setting; there are allow-privileged"));
+        assert!(problems[2].contains("\"x\" is not in the list of known controllers"));
     }
 }

@@ -188,12 +188,8 @@ impl Comparison<'_> {
                 Err(error) => self.differ(place, "a JSON line", &format!("{error}: {line}")),
             }
         }
-        // A bookmark that does not end the initial events may come or not.
-        let counts = |event: &&Value| {
-            event["type"] != "BOOKMARK" || !event["object"]["metadata"]["annotations"].is_null()
-        };
-        let wanted: Vec<&Value> = expected.iter().filter(counts).collect();
-        let found: Vec<&Value> = got.iter().filter(counts).collect();
+        let wanted: Vec<&Value> = expected.iter().filter(|event| counts(event)).collect();
+        let found: Vec<&Value> = got.iter().filter(|event| counts(event)).collect();
         if wanted.len() != found.len() {
             let names = |events: &[&Value]| {
                 let each = events.iter().map(|event| {
@@ -297,4 +293,9 @@ fn same_but_for_go(expected: &str, got: &str) -> bool {
         (Some(e), Some(g)) => expected[..e] == got[..g],
         _ => false,
     })
+}
+
+/// Whether an event has to come: a bookmark that does not end the initial events may or may not.
+pub(super) fn counts(event: &Value) -> bool {
+    event["type"] != "BOOKMARK" || !event["object"]["metadata"]["annotations"].is_null()
 }

@@ -1,0 +1,118 @@
+//! The scheduler under load: nodes and pods that ask for QoS classes with capacity, and the time until
+//! every pod has its node.
+//!
+//! The pods are made while nothing schedules them, so that what is measured is the scheduler, the
+//! bindings it writes and what it has to read first, and not the making.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use http::StatusCode;
+use serde_json::json;
+
+use super::{Client, Target, finish};
+
+/// Pods a node can take of each class, of the resource that limits them.
+const CAPACITY: u32 = 20;
+
+/// How long nothing may be bound before the measurement is given up.
+const STALL: Duration = Duration::from_secs(30);
+
+/// Makes nodes that are ready and offer two classes.
+pub(super) async fn make_nodes(target: &Target, nodes: usize, clients: usize) -> Result<()> {
+    let mut makers = Vec::new();
+    for first in 0..clients {
+        let mut client = target.connect().await?;
+        makers.push(tokio::spawn(async move {
+            for number in (first..nodes).step_by(clients) {
+                make_node(&mut client, number).await?;
+            }
+            anyhow::Ok(())
+        }));
+    }
+    finish(makers).await?;
+    println!("made {nodes} nodes");
+    Ok(())
+}
+
+async fn make_node(client: &mut Client, number: usize) -> Result<()> {
+    let name = format!("n{number}");
+    let class = |name: &str| json!({"name": name, "capacity": CAPACITY});
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "topology.kubernetes.io/zone": format!("z{}", number % 3),
+            },
+        },
+        "status": {
+            "allocatable": {"cpu": "64", "memory": "256Gi", "pods": "110"},
+            "capacity": {"cpu": "64", "memory": "256Gi", "pods": "110"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "qosResources": {"containerQOSResources": [
+                {"name": "rdt", "classes": [class("gold"), class("silver")]},
+            ]},
+        },
+    });
+    let reply = client.send("POST", "/api/v1/nodes", node.to_string()).await?;
+    reply.expect(StatusCode::CREATED)?;
+    // A new node is tainted until a loop sees it ready; no loop runs here.
+    let mut made: serde_json::Value = serde_json::from_slice(&reply.body)?;
+    made["spec"]["taints"] = json!([]);
+    let path = format!("/api/v1/nodes/{name}");
+    client.send("PUT", &path, made.to_string()).await?.expect(StatusCode::OK)
+}
+
+/// A pod that asks for a class.
+pub(super) fn pod(name: &str) -> String {
+    // Every fifth pod goes without, so that both ways are walked.
+    let class = match name.as_bytes().last().map(|digit| digit % 5) {
+        Some(0) => json!([]),
+        Some(1 | 2) => json!([{"name": "rdt", "class": "gold"}]),
+        _ => json!([{"name": "rdt", "class": "silver"}]),
+    };
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "bench"}},
+        "spec": {"containers": [{
+            "name": "c", "image": "registry.example/app:1.0",
+            "resources": {
+                "requests": {"cpu": "100m", "memory": "64Mi"},
+                "limits": {"memory": "128Mi"},
+                "qosResources": class,
+            },
+        }]},
+    })
+    .to_string()
+}
+
+/// Waits until so many pods are bound.
+pub(super) async fn until_bound(target: &Target, pods: usize) -> Result<()> {
+    let mut client = target.connect().await?;
+    let started = Instant::now();
+    let (mut bound, mut last) = (0, Instant::now());
+    let mut told = Instant::now();
+    while bound < pods {
+        let reply = client.send("GET", "/metrics", String::new()).await?;
+        reply.expect(StatusCode::OK)?;
+        let text = String::from_utf8_lossy(&reply.body);
+        let name = "scheduler_schedule_attempts_total{result=\"scheduled\"} ";
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let now: usize = line.context("the server does not say what it scheduled")?.parse()?;
+        if now > bound {
+            (bound, last) = (now, Instant::now());
+        }
+        if last.elapsed() > STALL {
+            bail!("{bound} of {pods} pods were bound, then none for {} s", STALL.as_secs());
+        }
+        if told.elapsed() > Duration::from_secs(5) {
+            told = Instant::now();
+            eprintln!("{bound} of {pods} pods bound");
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    println!("bound {pods} pods in {seconds:.1} s: {:.0} per second", pods as f64 / seconds);
+    Ok(())
+}

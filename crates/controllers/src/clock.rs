@@ -1,0 +1,34 @@
+//! What time it is. The only file here that asks; everything else is told.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use objects::timestamp::Timestamp;
+use tokio::time::Instant;
+
+/// Milliseconds since the loops started: goes forward only.
+pub(crate) type Millis = i64;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    started: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Clock {
+        Clock { started: Instant::now() }
+    }
+
+    pub(crate) fn millis(&self) -> Millis {
+        i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX)
+    }
+
+    pub(crate) fn at(&self, millis: Millis) -> Instant {
+        self.started + Duration::from_millis(u64::try_from(millis).unwrap_or(0))
+    }
+
+    /// The time of day.
+    pub(crate) fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
+    }
+}

@@ -1,0 +1,110 @@
+//! What the loops count: [`Counters`], read as plain numbers for whoever exposes metrics.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::client::Error;
+use crate::key::Key;
+
+/// One number under the name and label that upstream gives it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading {
+    pub name: &'static str,
+    /// Name and value of the label; both empty if there is none.
+    pub label: (&'static str, String),
+    pub value: u64,
+}
+
+/// The scheduler's queues, by upstream's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PendingPods {
+    pub active: usize,
+    pub backoff: usize,
+    pub unschedulable: usize,
+    pub gated: usize,
+}
+
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub(crate) scheduled: AtomicU64,
+    pub(crate) unschedulable: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) preemptions: AtomicU64,
+    pub(crate) events_dropped: AtomicU64,
+    pending: Mutex<PendingPods>,
+    loops: Mutex<BTreeMap<&'static str, LoopNumbers>>,
+}
+
+#[derive(Debug, Default)]
+struct LoopNumbers {
+    depth: usize,
+    retries: u64,
+    last_error: String,
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Counters {
+    fn loops(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, LoopNumbers>> {
+        self.loops.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_depth(&self, name: &'static str, depth: usize) {
+        self.loops().entry(name).or_default().depth = depth;
+    }
+
+    pub(crate) fn failed(&self, name: &'static str, key: &Key, error: &Error) {
+        let mut loops = self.loops();
+        let numbers = loops.entry(name).or_default();
+        numbers.retries += 1;
+        numbers.last_error = format!("{key}: {error}");
+    }
+
+    pub(crate) fn set_pending(&self, pending: PendingPods) {
+        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = pending;
+    }
+
+    /// What the last failure of each loop was, for whoever looks for the cause of a stall.
+    #[must_use]
+    pub fn last_errors(&self) -> Vec<(&'static str, String)> {
+        let loops = self.loops();
+        let failed = loops.iter().filter(|(_, numbers)| !numbers.last_error.is_empty());
+        failed.map(|(name, numbers)| (*name, numbers.last_error.clone())).collect()
+    }
+
+    /// All numbers, those of one name together.
+    #[must_use]
+    pub fn readings(&self) -> Vec<Reading> {
+        let mut all = Vec::new();
+        let mut add = |name, label: (&'static str, &str), value: u64| {
+            all.push(Reading { name, label: (label.0, label.1.to_owned()), value });
+        };
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let attempts = "scheduler_schedule_attempts_total";
+        add(attempts, ("result", "scheduled"), load(&self.scheduled));
+        add(attempts, ("result", "unschedulable"), load(&self.unschedulable));
+        add(attempts, ("result", "error"), load(&self.errors));
+        add("scheduler_preemption_attempts_total", ("", ""), load(&self.preemptions));
+        add("berth_events_dropped_total", ("", ""), load(&self.events_dropped));
+        let pending = *self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        for (queue, length) in [
+            ("active", pending.active),
+            ("backoff", pending.backoff),
+            ("unschedulable", pending.unschedulable),
+            ("gated", pending.gated),
+        ] {
+            add("scheduler_pending_pods", ("queue", queue), length as u64);
+        }
+        let loops = self.loops();
+        for (name, numbers) in loops.iter() {
+            add("workqueue_depth", ("name", name), numbers.depth as u64);
+        }
+        for (name, numbers) in loops.iter() {
+            add("workqueue_retries_total", ("name", name), numbers.retries);
+        }
+        all
+    }
+}

@@ -1,0 +1,193 @@
+//! Disruption budgets: how many pods of a group may be taken away now.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use objects::selector::LabelSelector;
+use objects::timestamp::Timestamp;
+use serde_json::{Value, json};
+
+use crate::client::{BoxFuture, Error};
+use crate::informer::Update;
+use crate::key::Key;
+use crate::kind::BUDGETS;
+use crate::observe::{Pod, seconds};
+use crate::share::share;
+use crate::work::Reconcile;
+use crate::workload::{conditions, is_deleting, replicas, set_condition, write_status};
+use crate::world::{BY_NAMESPACE, TREE_BY_NAMESPACE, World, controller_of, text};
+
+/// How long a pod whose eviction was allowed counts as going, if it does not go. Upstream's figure.
+const EVICTION_TIME: i64 = 120;
+
+/// The budgets a change of a pod concerns.
+pub(crate) fn of_pod(world: &World, update: &Update<Pod>) -> Vec<Key> {
+    let mut keys = Vec::new();
+    for pod in [&update.old, &update.new].into_iter().flatten() {
+        for (key, budget) in world.budgets.find(TREE_BY_NAMESPACE, &pod.namespace) {
+            if selected(&budget).is_some_and(|s| s.matches_map(&pod.labels)) {
+                keys.push(key);
+            }
+        }
+    }
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+/// The budgets a change of a deployment or replica set may concern: all of its namespace.
+pub(crate) fn of_owner(world: &World, update: &Update<Value>) -> Vec<Key> {
+    let size = |object: &Option<Arc<Value>>| object.as_ref().map(|o| replicas(o));
+    if size(&update.old) == size(&update.new) {
+        return Vec::new();
+    }
+    let budgets = world.budgets.find(TREE_BY_NAMESPACE, update.key.namespace());
+    budgets.into_iter().map(|(key, _)| key).collect()
+}
+
+/// An empty selector selects all pods of the namespace, none at all selects none.
+fn selected(budget: &Value) -> Option<LabelSelector> {
+    let selector = &budget["spec"]["selector"];
+    if selector.is_object() { LabelSelector::from_value(selector).ok() } else { None }
+}
+
+/// What the status says; `scale` is how many pods there should be by their controllers.
+fn status(budget: &Value, pods: &[Arc<Pod>], scale: i64, now: Timestamp) -> (Value, Option<i64>) {
+    let spec = &budget["spec"];
+    let count = i64::try_from(pods.len()).unwrap_or(i64::MAX);
+    let (expected, desired) = if !spec["maxUnavailable"].is_null() {
+        (scale, (scale - share(&spec["maxUnavailable"], scale, true)).max(0))
+    } else if spec["minAvailable"].is_string() {
+        (scale, share(&spec["minAvailable"], scale, true))
+    } else {
+        (count, spec["minAvailable"].as_i64().unwrap_or(0))
+    };
+    let mut disrupted = serde_json::Map::new();
+    let mut due: Option<i64> = None;
+    let said = budget["status"]["disruptedPods"].as_object().into_iter().flatten();
+    for (name, since) in said {
+        let left = seconds(text(since)).unwrap_or(0) + EVICTION_TIME - now.seconds();
+        let there = pods.iter().any(|pod| pod.name == *name && pod.deleting.is_none());
+        if there && left > 0 {
+            disrupted.insert(name.clone(), since.clone());
+            due = Some(due.map_or(left, |due| due.min(left)));
+        }
+    }
+    let healthy = pods.iter().filter(|pod| {
+        pod.deleting.is_none() && !disrupted.contains_key(&pod.name) && pod.is_ready()
+    });
+    let healthy = i64::try_from(healthy.count()).unwrap_or(i64::MAX);
+    let allowed = if expected <= 0 { 0 } else { (healthy - desired).max(0) };
+    let mut status = json!({
+        "currentHealthy": healthy, "desiredHealthy": desired, "expectedPods": expected,
+        "disruptionsAllowed": allowed, "observedGeneration": budget["metadata"]["generation"],
+    });
+    if !disrupted.is_empty() {
+        status["disruptedPods"] = disrupted.into();
+    }
+    let mut conditions = conditions(budget);
+    let reason = if allowed > 0 { "SufficientPods" } else { "InsufficientPods" };
+    set_condition(&mut conditions, ("DisruptionAllowed", allowed > 0), (reason, ""), now, false);
+    for condition in &mut conditions {
+        condition["observedGeneration"] = budget["metadata"]["generation"].clone();
+    }
+    status["conditions"] = conditions.into();
+    (status, due)
+}
+
+#[derive(Debug)]
+pub(crate) struct Budgets(pub(crate) Arc<World>);
+
+impl Reconcile for Budgets {
+    const NAME: &'static str = "disruption";
+
+    fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
+        Box::pin(async move {
+            let world = &*self.0;
+            let Some(budget) = world.budgets.get(&key) else { return Ok(None) };
+            if is_deleting(&budget) {
+                return Ok(None);
+            }
+            let selector = selected(&budget);
+            let all = world.pods.find(BY_NAMESPACE, key.namespace());
+            let pods: Vec<Arc<Pod>> = all
+                .into_iter()
+                .map(|(_, pod)| pod)
+                .filter(|pod| selector.as_ref().is_some_and(|s| s.matches_map(&pod.labels)))
+                .filter(|pod| !pod.is_finished())
+                .collect();
+            let scale = self.scale(key.namespace(), &pods);
+            let (status, due) = status(&budget, &pods, scale, world.clock.now());
+            write_status(world, BUDGETS, &world.budgets, &budget, status).await?;
+            Ok(due.map(|wait| Duration::from_secs(wait.unsigned_abs())))
+        })
+    }
+}
+
+impl Budgets {
+    /// How many pods the controllers of these pods are asked for; a pod without one counts for itself.
+    fn scale(&self, namespace: &str, pods: &[Arc<Pod>]) -> i64 {
+        let mut controllers: std::collections::BTreeMap<String, i64> = Default::default();
+        let mut alone = 0;
+        for pod in pods {
+            let owner = pod.owner.as_ref().filter(|owner| owner.kind == "ReplicaSet");
+            let set = owner.and_then(|o| self.0.replica_sets.get(&Key::new(namespace, &o.name)));
+            let Some(set) = set else {
+                alone += 1;
+                continue;
+            };
+            let deployment = controller_of(&set).filter(|owner| owner["kind"] == "Deployment");
+            let deployment = deployment.and_then(|owner| {
+                self.0.deployments.get(&Key::new(namespace, text(&owner["name"])))
+            });
+            let top = deployment.unwrap_or(set);
+            controllers.insert(text(&top["metadata"]["uid"]).to_owned(), replicas(&top));
+        }
+        controllers.values().sum::<i64>() + alone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_allow_what_is_left_over() {
+        let check = |spec: Value, ready: usize, pods: usize, scale: i64, expected: [i64; 4]| {
+            let pods: Vec<Arc<Pod>> = (0..pods)
+                .map(|i| {
+                    let ready = (i < ready).then_some(1);
+                    Arc::new(Pod { name: i.to_string(), ready, ..Pod::default() })
+                })
+                .collect();
+            let budget = json!({"metadata": {"generation": 1}, "spec": spec});
+            let (status, _) = status(&budget, &pods, scale, Timestamp::new(0, 0));
+            let found = ["expectedPods", "desiredHealthy", "currentHealthy", "disruptionsAllowed"]
+                .map(|field| status[field].as_i64().unwrap());
+            assert_eq!(found, expected, "{spec}");
+        };
+        check(json!({"minAvailable": 2}), 3, 3, 3, [3, 2, 3, 1]);
+        check(json!({"minAvailable": "50%"}), 3, 3, 5, [5, 3, 3, 0]);
+        check(json!({"maxUnavailable": 1}), 3, 3, 3, [3, 2, 3, 1]);
+        check(json!({"maxUnavailable": 1}), 2, 3, 3, [3, 2, 2, 0]);
+        check(json!({"maxUnavailable": "30%"}), 10, 10, 10, [10, 7, 10, 3]);
+        check(json!({"minAvailable": 0}), 0, 0, 0, [0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_pod_on_its_way_out_is_not_healthy() {
+        let pods = [
+            Arc::new(Pod { name: "a".into(), ready: Some(1), ..Pod::default() }),
+            Arc::new(Pod { name: "b".into(), ready: Some(1), ..Pod::default() }),
+        ];
+        let budget = json!({
+            "metadata": {"generation": 1}, "spec": {"minAvailable": 1},
+            "status": {"disruptedPods": {"a": "1970-01-01T00:00:10Z", "z": "1970-01-01T00:00:10Z"}},
+        });
+        let (told, due) = status(&budget, &pods, 2, Timestamp::new(30, 0));
+        assert_eq!((&told["currentHealthy"], &told["disruptionsAllowed"]), (&json!(1), &json!(0)));
+        assert_eq!((told["disruptedPods"].as_object().unwrap().len(), due), (1, Some(100)));
+        let (told, _) = status(&budget, &pods, 2, Timestamp::new(200, 0));
+        assert_eq!(told["currentHealthy"], 2);
+    }
+}

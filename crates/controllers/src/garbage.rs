@@ -1,0 +1,199 @@
+//! Garbage collection: what becomes of objects whose owners go.
+//!
+//! [`graph`] knows who owns whom and decides; here every kind is followed by its metadata, and what was
+//! decided is done. An owner that is not known is asked for before it is taken for gone.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use objects::catalog::{self, Verb};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::client::{BoxFuture, DeleteOptions, Error, PatchKind, Propagation, Scope, gone_is_fine};
+use crate::informer::{Change, Reflector};
+use crate::key::Key;
+use crate::kind::Kind;
+use crate::work::Reconcile;
+use crate::world::{World, text};
+
+mod graph;
+
+use graph::{FOREGROUND, Graph, Item, ORPHAN, OwnerRef, Verdict};
+
+/// The kinds whose objects can own or be owned: all that can be deleted, but for events.
+fn kinds() -> Vec<Kind> {
+    let needed = [Verb::Delete, Verb::List, Verb::Watch];
+    let served = catalog::RESOURCES.iter();
+    let fit =
+        served.filter(|r| needed.iter().all(|verb| r.verbs.contains(verb)) && r.kind != "Event");
+    fit.map(Kind::of).collect()
+}
+
+#[derive(Debug)]
+pub(crate) struct Garbage {
+    world: Arc<World>,
+    graph: Mutex<Graph>,
+    /// Kinds that have not been listed yet: until then nobody is judged.
+    missing: Mutex<HashSet<Kind>>,
+}
+
+impl Garbage {
+    pub(crate) fn new(world: Arc<World>) -> Garbage {
+        let missing = Mutex::new(kinds().into_iter().collect());
+        Garbage { world, graph: Mutex::default(), missing }
+    }
+
+    fn graph(&self) -> std::sync::MutexGuard<'_, Graph> {
+        self.graph.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What keeps the graph up to date; each runs until it is dropped.
+    pub(crate) fn informers(
+        self: &Arc<Garbage>,
+        keys: &mpsc::UnboundedSender<Key>,
+    ) -> Vec<BoxFuture<'static, ()>> {
+        let all = kinds().into_iter().map(|kind| {
+            let scope = Scope { metadata_only: true, ..Scope::default() };
+            let reflector = Reflector::new(self.world.client.clone(), kind, scope, graph::seen);
+            let (garbage, keys) = (self.clone(), keys.clone());
+            let run = reflector.run(move |change| {
+                for uid in garbage.observe(kind, change) {
+                    if keys.send(Key::new("", &uid)).is_err() {
+                        return false;
+                    }
+                }
+                true
+            });
+            Box::pin(run) as BoxFuture<'static, ()>
+        });
+        all.collect()
+    }
+
+    fn observe(&self, kind: Kind, change: Change<graph::Seen>) -> Vec<String> {
+        let mut graph = self.graph();
+        match change {
+            Change::Replaced { all, .. } => {
+                let mut look = Vec::new();
+                let stay: HashSet<Key> = all.iter().map(|(key, ..)| key.clone()).collect();
+                for key in graph.names(kind) {
+                    if !stay.contains(&key) {
+                        look.extend(graph.remove(kind, &key));
+                    }
+                }
+                for (key, _, seen) in all {
+                    look.extend(graph.apply(Item::new(kind, key, seen)));
+                }
+                self.missing.lock().unwrap_or_else(PoisonError::into_inner).remove(&kind);
+                look
+            }
+            Change::Applied { key, object, .. } => graph.apply(Item::new(kind, key, object)),
+            Change::Removed { key, .. } => graph.remove(kind, &key),
+            Change::UpTo { .. } => Vec::new(),
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Asks whether an owner that is not known is really gone.
+    async fn is_gone(&self, namespace: &str, owner: &OwnerRef) -> Result<bool, Error> {
+        let Some(resource) = catalog::of_kind(&owner.api_version, &owner.kind) else {
+            // What is not served cannot be judged.
+            return Ok(false);
+        };
+        let found =
+            self.world.client.get::<Value>(Kind::of(resource), namespace, &owner.name).await;
+        match found {
+            Ok(object) => Ok(text(&object["metadata"]["uid"]) != owner.uid),
+            Err(error) if error.is_not_found() => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn look_at(&self, uid: &str) -> Result<Option<Duration>, Error> {
+        if !self.is_ready() {
+            return Ok(Some(Duration::from_millis(50)));
+        }
+        let (Some(item), unknown) = ({
+            let graph = self.graph();
+            (graph.get(uid).cloned(), graph.unknown_owners(uid))
+        }) else {
+            return Ok(None);
+        };
+        let mut gone = HashSet::new();
+        for owner in &unknown {
+            if self.is_gone(item.key.namespace(), owner).await? {
+                gone.insert(owner.uid.clone());
+            }
+        }
+        let verdict = self.graph().judge(uid, &|owner| gone.contains(&owner.uid));
+        match verdict {
+            Verdict::Keep => {}
+            Verdict::Disown(owners) => self.disown(&item, &owners).await?,
+            Verdict::Delete { foreground } => {
+                let propagation = if foreground || item.has(FOREGROUND) {
+                    Propagation::Foreground
+                } else if item.has(ORPHAN) {
+                    Propagation::Orphan
+                } else {
+                    Propagation::Background
+                };
+                let options = DeleteOptions {
+                    propagation: Some(propagation),
+                    ..DeleteOptions::of_uid(&item.uid)
+                };
+                let (namespace, name) = (item.key.namespace(), item.key.name());
+                gone_is_fine(self.world.client.delete(item.kind, namespace, name, &options).await)?;
+            }
+            Verdict::Orphan(dependents) => {
+                for dependent in dependents {
+                    let dependent = self.graph().get(&dependent).cloned();
+                    if let Some(dependent) = dependent {
+                        self.disown(&dependent, std::slice::from_ref(&item.uid)).await?;
+                    }
+                }
+                self.finish(&item, ORPHAN).await?;
+            }
+            Verdict::Wait(dependents) => {
+                for dependent in dependents {
+                    Box::pin(self.look_at(&dependent)).await?;
+                }
+            }
+            Verdict::Finish => self.finish(&item, FOREGROUND).await?,
+        }
+        Ok(None)
+    }
+
+    /// Takes owners from an object.
+    async fn disown(&self, item: &Item, owners: &[String]) -> Result<(), Error> {
+        let gone: Vec<Value> =
+            owners.iter().map(|uid| json!({"$patch": "delete", "uid": uid})).collect();
+        let patch = json!({"metadata": {"uid": item.uid, "ownerReferences": gone}});
+        let (namespace, name) = (item.key.namespace(), item.key.name());
+        let kind = PatchKind::StrategicMerge;
+        let done = self.world.client.patch(item.kind, namespace, name, kind, &patch).await;
+        gone_is_fine(done.map(|_| ()))
+    }
+
+    /// Takes a finalizer from an object.
+    async fn finish(&self, item: &Item, finalizer: &str) -> Result<(), Error> {
+        let patch = json!({"metadata": {
+            "uid": item.uid, "$deleteFromPrimitiveList/finalizers": [finalizer],
+        }});
+        let (namespace, name) = (item.key.namespace(), item.key.name());
+        let kind = PatchKind::StrategicMerge;
+        let done = self.world.client.patch(item.kind, namespace, name, kind, &patch).await;
+        gone_is_fine(done.map(|_| ()))
+    }
+}
+
+impl Reconcile for Garbage {
+    const NAME: &'static str = "garbage_collector_attempt_to_delete";
+
+    fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
+        Box::pin(async move { self.look_at(key.name()).await })
+    }
+}

@@ -1,0 +1,507 @@
+//! Keeping up with a kind: list, then watch, then list again when the watch cannot go on.
+//!
+//! Main types: [`Reflector`], which turns the API into a sequence of [`Change`]s, and [`Cache`], which
+//! keeps the newest of each object and tells subscribers what changed. What is kept is what a
+//! projection makes of an object's text: fifty thousand pods are not fifty thousand trees of JSON.
+//!
+//! ```text
+//!            listed                  opened
+//!   Empty ───────────▶ Listed(rv) ───────────▶ Watching(rv) ──┐ changes
+//!     ▲                  ▲    │                   │   ▲       │
+//!     │      410 Gone    │    │                   │   └───────┘
+//!     └──────────────────┼────┴───────────────────┤
+//!                        └── the watch ended ─────┘
+//! ```
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::{mpsc, watch};
+
+use crate::client::{Client, Error, Notice, Scope, Watch};
+use crate::key::Key;
+use crate::kind::Kind;
+use crate::work::backoff;
+
+/// How long a watch is asked to last. Upstream's informers draw between five and ten minutes.
+const WATCH_SECONDS: u64 = 420;
+
+/// Makes what a loop needs of an object's text.
+pub type Project<T> = fn(&RawValue) -> Result<T, serde_json::Error>;
+
+/// What a reflector tells. Revisions are those of the objects.
+#[derive(Debug)]
+pub enum Change<T> {
+    /// These are all there are.
+    Replaced {
+        all: Vec<(Key, u64, T)>,
+        revision: u64,
+    },
+    Applied {
+        key: Key,
+        revision: u64,
+        object: T,
+    },
+    Removed {
+        key: Key,
+        revision: u64,
+    },
+    /// Nothing happened up to this revision that was not told.
+    UpTo {
+        revision: u64,
+    },
+}
+
+#[derive(Debug)]
+enum State {
+    Empty,
+    Listed { revision: String },
+    Watching { watch: Watch, revision: String },
+}
+
+/// Follows the objects of one kind.
+#[derive(Debug)]
+pub struct Reflector<T> {
+    client: Client,
+    kind: Kind,
+    scope: Scope,
+    project: Project<T>,
+    state: State,
+}
+
+#[derive(Deserialize)]
+struct Head {
+    metadata: HeadMetadata,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct HeadMetadata {
+    namespace: String,
+    name: String,
+    resource_version: String,
+}
+
+impl HeadMetadata {
+    fn key(&self) -> Key {
+        Key::new(&self.namespace, &self.name)
+    }
+}
+
+fn head(raw: &RawValue) -> Result<HeadMetadata, serde_json::Error> {
+    serde_json::from_str::<Head>(raw.get()).map(|head| head.metadata)
+}
+
+/// Revisions are numbers that grow; one that is none is taken for the oldest.
+fn number(revision: &str) -> u64 {
+    revision.parse().unwrap_or(0)
+}
+
+impl<T> Reflector<T> {
+    #[must_use]
+    pub fn new(client: Client, kind: Kind, scope: Scope, project: Project<T>) -> Reflector<T> {
+        Reflector { client, kind, scope, project, state: State::Empty }
+    }
+
+    /// Goes on to the next changes. After an error the next step takes up where this one was.
+    pub async fn step(&mut self) -> Result<Vec<Change<T>>, Error> {
+        match std::mem::replace(&mut self.state, State::Empty) {
+            State::Empty => {
+                let mut all = Vec::new();
+                let project = self.project;
+                let listed = self.client.list(self.kind, &self.scope, |raw| {
+                    let head = head(raw)?;
+                    all.push((head.key(), number(&head.resource_version), project(raw)?));
+                    Ok(())
+                });
+                let revision = listed.await?;
+                let seen = number(&revision);
+                self.state = State::Listed { revision };
+                Ok(vec![Change::Replaced { all, revision: seen }])
+            }
+            State::Listed { revision } => {
+                let opened =
+                    self.client.watch(self.kind, &self.scope, &revision, WATCH_SECONDS).await;
+                match opened {
+                    Ok(watch) => {
+                        self.state = State::Watching { watch, revision };
+                        Ok(Vec::new())
+                    }
+                    Err(error) if error.is_expired() => Ok(Vec::new()),
+                    Err(error) => {
+                        self.state = State::Listed { revision };
+                        Err(error)
+                    }
+                }
+            }
+            State::Watching { watch, revision } => self.follow(watch, revision).await,
+        }
+    }
+
+    async fn follow(
+        &mut self,
+        mut watch: Watch,
+        mut revision: String,
+    ) -> Result<Vec<Change<T>>, Error> {
+        let mut lines = watch.next().await;
+        if lines.is_empty() {
+            self.state = State::Listed { revision };
+            return Ok(Vec::new());
+        }
+        let mut changes = Vec::new();
+        let project = self.project;
+        while let Some(read) = lines.read(|notice| match notice {
+            Notice::Applied(raw) => Ok((head(raw)?, Some(Some(project(raw)?)))),
+            Notice::Removed(raw) => Ok((head(raw)?, Some(None))),
+            Notice::Bookmark(raw) => Ok((head(raw)?, None)),
+        }) {
+            match read {
+                Ok((head, told)) => {
+                    let at = number(&head.resource_version);
+                    changes.push(match told {
+                        Some(Some(object)) => {
+                            Change::Applied { key: head.key(), revision: at, object }
+                        }
+                        Some(None) => Change::Removed { key: head.key(), revision: at },
+                        None => Change::UpTo { revision: at },
+                    });
+                    if !head.resource_version.is_empty() {
+                        revision = head.resource_version;
+                    }
+                }
+                Err(error) if error.is_expired() => {
+                    self.state = State::Empty;
+                    return Ok(changes);
+                }
+                Err(error) => {
+                    self.state = State::Listed { revision };
+                    // What was read before the bad line has happened all the same.
+                    return if changes.is_empty() { Err(error) } else { Ok(changes) };
+                }
+            }
+        }
+        self.state = State::Watching { watch, revision };
+        Ok(changes)
+    }
+
+    /// Hands every change to `take` until that says no; waits after errors, longer each time.
+    pub(crate) async fn run(mut self, mut take: impl FnMut(Change<T>) -> bool) {
+        let mut failures = 0;
+        loop {
+            match self.step().await {
+                Ok(changes) => {
+                    failures = 0;
+                    for change in changes {
+                        if !take(change) {
+                            return;
+                        }
+                    }
+                }
+                Err(_) => {
+                    failures += 1;
+                    let wait = backoff(self.kind.plural, failures, 100, 10_000);
+                    tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
+                }
+            }
+        }
+    }
+}
+
+/// What became of an object.
+#[derive(Debug)]
+pub struct Update<T> {
+    pub key: Key,
+    pub old: Option<Arc<T>>,
+    pub new: Option<Arc<T>>,
+}
+
+impl<T> Clone for Update<T> {
+    fn clone(&self) -> Update<T> {
+        Update { key: self.key.clone(), old: self.old.clone(), new: self.new.clone() }
+    }
+}
+
+/// Words an object can be found by.
+pub type Index<T> = fn(&T) -> Vec<String>;
+
+/// Keys by word.
+type Words = HashMap<Box<str>, BTreeSet<Key>>;
+
+struct Kept<T> {
+    objects: HashMap<Key, Arc<T>>,
+    indices: Vec<(Index<T>, Words)>,
+    revision: u64,
+    subscribers: Vec<mpsc::UnboundedSender<Update<T>>>,
+}
+
+/// The newest of each object of a kind, and who wants to know.
+pub struct Cache<T> {
+    kept: RwLock<Kept<T>>,
+    /// Grows with every batch; zero until the first list.
+    ticks: watch::Sender<u64>,
+}
+
+impl<T> std::fmt::Debug for Cache<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+impl<T> Cache<T> {
+    #[must_use]
+    pub fn new(indices: &[Index<T>]) -> Cache<T> {
+        let kept = Kept {
+            objects: HashMap::new(),
+            indices: indices.iter().map(|index| (*index, HashMap::new())).collect(),
+            revision: 0,
+            subscribers: Vec::new(),
+        };
+        Cache { kept: RwLock::new(kept), ticks: watch::Sender::new(0) }
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Kept<T>> {
+        self.kept.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Kept<T>> {
+        self.kept.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.read().objects.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<Arc<T>> {
+        self.read().objects.get(key).cloned()
+    }
+
+    #[must_use]
+    pub fn all(&self) -> Vec<(Key, Arc<T>)> {
+        self.read().objects.iter().map(|(key, object)| (key.clone(), object.clone())).collect()
+    }
+
+    /// The objects under a word of one of the indices, in order of name.
+    #[must_use]
+    pub fn find(&self, index: usize, word: &str) -> Vec<(Key, Arc<T>)> {
+        let kept = self.read();
+        let keys = kept.indices.get(index).and_then(|(_, words)| words.get(word));
+        let found = keys.into_iter().flatten();
+        found.filter_map(|key| Some((key.clone(), kept.objects.get(key)?.clone()))).collect()
+    }
+
+    /// All changes from now on, beginning with what is there.
+    #[must_use]
+    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Update<T>> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut kept = self.write();
+        for (key, object) in &kept.objects {
+            let update = Update { key: key.clone(), old: None, new: Some(object.clone()) };
+            // The receiver is in our hands.
+            let _ = sender.send(update);
+        }
+        kept.subscribers.push(sender);
+        receiver
+    }
+
+    /// Takes in what a reflector tells.
+    pub fn apply(&self, change: Change<T>) {
+        let mut kept = self.write();
+        match change {
+            Change::Replaced { all, revision } => {
+                let stay: HashSet<Key> = all.iter().map(|(key, ..)| key.clone()).collect();
+                let gone: Vec<Key> =
+                    kept.objects.keys().filter(|key| !stay.contains(*key)).cloned().collect();
+                for key in gone {
+                    kept.set(key, None);
+                }
+                for (key, _, object) in all {
+                    kept.set(key, Some(object));
+                }
+                kept.revision = revision;
+            }
+            Change::Applied { key, revision, object } => {
+                kept.set(key, Some(object));
+                kept.revision = revision;
+            }
+            Change::Removed { key, revision } => {
+                kept.set(key, None);
+                kept.revision = revision;
+            }
+            Change::UpTo { revision } => kept.revision = revision,
+        }
+        drop(kept);
+        self.ticks.send_modify(|tick| *tick += 1);
+    }
+
+    /// Until the first list is in.
+    pub async fn synced(&self) {
+        // The sender lives as long as we do.
+        let _ = self.ticks.subscribe().wait_for(|tick| *tick > 0).await;
+    }
+
+    /// Until everything up to a revision is in, or something that makes waiting pointless.
+    pub async fn caught_up(&self, until: &Until<'_, T>) -> Result<(), Error> {
+        const LONGEST: Duration = Duration::from_secs(10);
+        let mut ticks = self.ticks.subscribe();
+        let reached = |cache: &Cache<T>| {
+            let kept = cache.read();
+            match until {
+                Until::Revision(revision) => kept.revision >= *revision,
+                Until::Gone(key) => !kept.objects.contains_key(*key),
+                Until::Going(key, going) => kept.objects.get(*key).is_none_or(|o| going(o)),
+            }
+        };
+        let wait = async {
+            loop {
+                if reached(self) {
+                    return;
+                }
+                if ticks.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(LONGEST, wait).await.map_err(|_| Error::Behind)
+    }
+}
+
+/// What a cache is waited for.
+pub enum Until<'a, T> {
+    Revision(u64),
+    Gone(&'a Key),
+    /// Gone, or as the function says.
+    Going(&'a Key, &'a (dyn Fn(&T) -> bool + Sync)),
+}
+
+impl<T> std::fmt::Debug for Until<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Until::Revision(revision) => write!(f, "revision {revision}"),
+            Until::Gone(key) | Until::Going(key, _) => write!(f, "{key} gone"),
+        }
+    }
+}
+
+impl<T> Kept<T> {
+    fn set(&mut self, key: Key, object: Option<T>) {
+        let new = object.map(Arc::new);
+        let old = match &new {
+            Some(new) => self.objects.insert(key.clone(), new.clone()),
+            None => self.objects.remove(&key),
+        };
+        if old.is_none() && new.is_none() {
+            return;
+        }
+        for (index, words) in &mut self.indices {
+            for word in old.iter().flat_map(|object| index(object)) {
+                if let Some(keys) = words.get_mut(word.as_str()) {
+                    keys.remove(&key);
+                    if keys.is_empty() {
+                        words.remove(word.as_str());
+                    }
+                }
+            }
+            for word in new.iter().flat_map(|object| index(object)) {
+                words.entry(word.into()).or_default().insert(key.clone());
+            }
+        }
+        let update = Update { key, old, new };
+        self.subscribers.retain(|subscriber| subscriber.send(update.clone()).is_ok());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::{Body, BoxFuture, Request, Response, Transport, TransportError};
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+
+    /// Answers what was written down, in order, and remembers what was asked.
+    #[derive(Debug)]
+    struct Script {
+        answers: Mutex<VecDeque<(u16, &'static str)>>,
+        asked: Mutex<Vec<String>>,
+    }
+
+    impl Transport for Script {
+        fn send(&self, request: Request) -> BoxFuture<'_, Result<Response, TransportError>> {
+            let watch = request.query.iter().any(|(name, _)| name == "watch");
+            let from = request.query.iter().find(|(name, _)| name == "resourceVersion");
+            let from = from.map(|(_, value)| value.as_str()).unwrap_or_default();
+            let verb = if watch { "watch" } else { "list" };
+            self.asked.lock().unwrap().push(format!("{verb} {from}").trim().to_owned());
+            let answer = self.answers.lock().unwrap().pop_front();
+            Box::pin(async move {
+                let (status, text) = answer.ok_or_else(|| TransportError("over".into()))?;
+                Ok(Response { status, retry_after: None, body: Body::Whole(text.into()) })
+            })
+        }
+    }
+
+    fn name(raw: &RawValue) -> Result<String, serde_json::Error> {
+        head(raw).map(|head| head.name)
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_is_too_old_is_followed_by_a_list() {
+        let script = Arc::new(Script {
+            answers: Mutex::new(VecDeque::from([
+                (
+                    200,
+                    r#"{"metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"a","resourceVersion":"4"}}]}"#,
+                ),
+                (
+                    200,
+                    "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"b\",\"resourceVersion\":\"6\"}}}\n{\"type\":\"BOOKMARK\",\"object\":{\"metadata\":{\"resourceVersion\":\"9\"}}}\n",
+                ),
+                (410, r#"{"reason":"Expired","message":"too old"}"#),
+                (
+                    200,
+                    r#"{"metadata":{"resourceVersion":"20"},"items":[{"metadata":{"name":"b","resourceVersion":"6"}}]}"#,
+                ),
+                (
+                    200,
+                    "{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"name\":\"b\",\"resourceVersion\":\"21\"}}}\n",
+                ),
+            ])),
+            asked: Mutex::default(),
+        });
+        let client = Client::new(script.clone(), "test");
+        let mut reflector = Reflector::new(client, crate::kind::PODS, Scope::default(), name);
+        let cache = Cache::new(&[|name: &String| vec![name.clone()]]);
+        let mut updates = cache.subscribe();
+        // The end of the script is an error, and the reflector stays where it was.
+        while let Ok(changes) = reflector.step().await {
+            for change in changes {
+                cache.apply(change);
+            }
+        }
+        let asked = script.asked.lock().unwrap().clone();
+        assert_eq!(asked, ["list", "watch 5", "watch 9", "list", "watch 20", "watch 21"]);
+        assert!(cache.is_empty() && cache.find(0, "b").is_empty());
+        let mut told = Vec::new();
+        while let Ok(update) = updates.try_recv() {
+            told.push((update.key.to_string(), update.old.is_some(), update.new.is_some()));
+        }
+        let expected = [
+            ("a", false, true),
+            ("b", false, true),
+            ("a", true, false),
+            ("b", true, true),
+            ("b", true, false),
+        ];
+        assert_eq!(told, expected.map(|(key, old, new)| (key.to_owned(), old, new)));
+        cache.caught_up(&Until::Revision(21)).await.unwrap();
+    }
+}

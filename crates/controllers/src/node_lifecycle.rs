@@ -1,0 +1,333 @@
+//! Nodes: which of them have gone silent, and what that and their other troubles keep away from them.
+//!
+//! [`Watchman`] remembers when a node was last heard of, by our clock and not by the node's; [`taints`]
+//! and [`silenced`] say what follows from it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use objects::timestamp::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::client::{Error, PatchKind, Scope, gone_is_fine};
+use crate::clock::Millis;
+use crate::informer::{Cache, Reflector};
+use crate::key::Key;
+use crate::kind::{LEASES, NODES, PODS};
+use crate::observe::{self, Lease, Node, Taint};
+use crate::record::{Occurrence, Subject};
+use crate::world::{BY_NODE, World};
+
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+/// Conditions of a node that keep new pods away while they have this status.
+const PRESSURES: [(&str, &str); 4] = [
+    ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
+    ("DiskPressure", "node.kubernetes.io/disk-pressure"),
+    ("PIDPressure", "node.kubernetes.io/pid-pressure"),
+    ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
+];
+
+/// The conditions that are not known of a node that is silent.
+const UNKNOWN: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// When nodes were last heard of.
+#[derive(Debug, Default)]
+struct Watchman {
+    heard: HashMap<String, (String, Millis)>,
+}
+
+impl Watchman {
+    /// Whether a node has been silent for longer than it may.
+    fn is_silent(
+        &mut self,
+        node: &Node,
+        lease: Option<&Lease>,
+        grace: Millis,
+        now: Millis,
+    ) -> bool {
+        let heartbeat =
+            node.condition("Ready").and_then(|ready| ready.last_heartbeat_time.as_deref());
+        let sign = format!(
+            "{} {} {}",
+            node.uid,
+            lease.map_or("", |lease| &lease.renewed),
+            heartbeat.unwrap_or_default()
+        );
+        match self.heard.get(&node.name) {
+            Some((old, at)) if *old == sign => now - at > grace,
+            _ => {
+                self.heard.insert(node.name.clone(), (sign, now));
+                false
+            }
+        }
+    }
+}
+
+/// The status of a node that is silent; `None` if it says so already.
+fn silenced(node: &Value, now: Timestamp) -> Option<Value> {
+    let mut conditions = crate::workload::conditions(node);
+    let time = now.to_seconds_text();
+    let mut changed = false;
+    for kind in UNKNOWN {
+        match conditions.iter_mut().find(|condition| condition["type"] == kind) {
+            Some(condition) if condition["status"] == "Unknown" => {}
+            Some(condition) => {
+                condition["status"] = "Unknown".into();
+                condition["reason"] = "NodeStatusUnknown".into();
+                condition["message"] = "Kubelet stopped posting node status.".into();
+                condition["lastTransitionTime"] = time.as_str().into();
+                changed = true;
+            }
+            None => {
+                conditions.push(json!({
+                    "type": kind, "status": "Unknown", "reason": "NodeStatusNeverUpdated",
+                    "message": "Kubelet never posted node status.",
+                    "lastHeartbeatTime": node["metadata"]["creationTimestamp"],
+                    "lastTransitionTime": time,
+                }));
+                changed = true;
+            }
+        }
+    }
+    let mut status = node["status"].clone();
+    status["conditions"] = conditions.into();
+    changed.then_some(status)
+}
+
+/// The taints a node should have: those that are not ours, and those its state asks for.
+fn taints(node: &Node, now: Timestamp) -> Vec<Value> {
+    let ready = node.condition("Ready").map_or("Unknown", |ready| ready.status.as_str());
+    let trouble = match ready {
+        "True" => None,
+        "False" => Some(NOT_READY),
+        _ => Some(UNREACHABLE),
+    };
+    let mut wanted: Vec<(&str, &str)> = Vec::new();
+    for effect in ["NoSchedule", "NoExecute"] {
+        wanted.extend(trouble.map(|key| (key, effect)));
+    }
+    for (condition, key) in PRESSURES {
+        if node.condition(condition).is_some_and(|c| c.status == "True") {
+            wanted.push((key, "NoSchedule"));
+        }
+    }
+    if node.unschedulable {
+        wanted.push((UNSCHEDULABLE, "NoSchedule"));
+    }
+    let ours = |taint: &Taint| {
+        [NOT_READY, UNREACHABLE, UNSCHEDULABLE].contains(&taint.key.as_str())
+            || PRESSURES.iter().any(|(_, key)| *key == taint.key)
+    };
+    let is = |taint: &Taint, key: &str, effect: &str| taint.key == key && taint.effect == effect;
+    let mut all = Vec::new();
+    for taint in &node.taints {
+        if !ours(taint) || wanted.iter().any(|(key, effect)| is(taint, key, effect)) {
+            all.push(rendered(taint));
+        }
+    }
+    for (key, effect) in wanted {
+        if !node.taints.iter().any(|taint| is(taint, key, effect)) {
+            let mut taint = json!({"key": key, "effect": effect});
+            if effect == "NoExecute" || trouble == Some(key) {
+                taint["timeAdded"] = now.to_seconds_text().into();
+            }
+            all.push(taint);
+        }
+    }
+    all
+}
+
+fn rendered(taint: &Taint) -> Value {
+    let mut out = json!({"key": taint.key, "effect": taint.effect});
+    if !taint.value.is_empty() {
+        out["value"] = taint.value.as_str().into();
+    }
+    if let Some(time) = &taint.time_added {
+        out["timeAdded"] = time.as_str().into();
+    }
+    out
+}
+
+pub(crate) async fn run(world: Arc<World>, mut stop: watch::Receiver<bool>) {
+    world.synced().await;
+    let leases = Arc::new(Cache::new(&[]));
+    let scope = Scope { namespace: "kube-node-lease".to_owned(), ..Scope::default() };
+    let reflector = Reflector::new(world.client.clone(), LEASES, scope, observe::lease);
+    let kept = leases.clone();
+    let mut informer = tokio::task::JoinSet::new();
+    informer.spawn(reflector.run(move |change| {
+        kept.apply(change);
+        true
+    }));
+    leases.synced().await;
+    let mut watchman = Watchman::default();
+    let mut updates = world.nodes.subscribe();
+    let grace = i64::try_from(world.options.node_monitor_grace.as_millis()).unwrap_or(i64::MAX);
+    let mut tick = tokio::time::interval(world.options.node_monitor_period);
+    loop {
+        let names: Vec<Key> = tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => return,
+            _ = tick.tick() => world.nodes.all().into_iter().map(|(key, _)| key).collect(),
+            Some(update) = updates.recv() => vec![update.key],
+        };
+        for key in names {
+            let Some(node) = world.nodes.get(&key) else {
+                watchman.heard.remove(key.name());
+                continue;
+            };
+            let lease = leases.get(&Key::new("kube-node-lease", key.name()));
+            let now = world.clock.millis();
+            let silent = watchman.is_silent(&node, lease.as_deref(), grace, now);
+            if let Err(error) = bring(&world, &node, silent).await {
+                world.counters.failed("node_lifecycle", &key, &error);
+            }
+        }
+    }
+}
+
+async fn bring(world: &World, node: &Node, silent: bool) -> Result<(), Error> {
+    let known = |node: &Node| node.condition("Ready").is_some_and(|c| c.status != "Unknown");
+    if silent && (known(node) || node.condition("Ready").is_none()) {
+        let mut object: Value = match world.client.get(NODES, "", &node.name).await {
+            Err(error) if error.is_not_found() => return Ok(()),
+            found => found?,
+        };
+        if let Some(status) = silenced(&object, world.clock.now()) {
+            object["status"] = status;
+            world.client.update_part(NODES, "status", &object).await?;
+            let message = format!("Node {} status is now: NodeNotReady", node.name);
+            let subject = Subject::of(NODES, &object);
+            let recorder = world.recorder.named("node-controller");
+            recorder.record(Occurrence::normal(&subject, "NodeNotReady", message));
+        }
+        return Ok(());
+    }
+    let ready = node.condition("Ready").is_some_and(|c| c.status == "True");
+    if !ready && node.condition("Ready").is_some() {
+        mark_pods(world, node).await?;
+    }
+    let wanted = taints(node, world.clock.now());
+    let current: Vec<Value> = node.taints.iter().map(rendered).collect();
+    if wanted == current || (node.condition("Ready").is_none() && !silent) {
+        return Ok(());
+    }
+    let object: Value = match world.client.get(NODES, "", &node.name).await {
+        Err(error) if error.is_not_found() => return Ok(()),
+        found => found?,
+    };
+    let now_there = object["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    if now_there != current {
+        // Somebody else changed them; the change will come.
+        return Ok(());
+    }
+    let patch = json!({
+        "metadata": {"resourceVersion": object["metadata"]["resourceVersion"]},
+        "spec": {"taints": wanted},
+    });
+    let done = world.client.patch(NODES, "", &node.name, PatchKind::Merge, &patch).await;
+    gone_is_fine(done.map(|_| ()))
+}
+
+/// Pods of a node that is not ready are not ready either.
+async fn mark_pods(world: &World, node: &Node) -> Result<(), Error> {
+    for (key, pod) in world.pods.find(BY_NODE, &node.name) {
+        if !pod.is_ready() || pod.is_finished() {
+            continue;
+        }
+        let condition = json!({
+            "type": "Ready", "status": "False",
+            "lastTransitionTime": world.clock.now().to_seconds_text(),
+        });
+        let patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
+        let (namespace, name) = (key.namespace(), key.name());
+        let kind = PatchKind::StrategicMerge;
+        let done = world.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
+        gone_is_fine(done.map(|_| ()))?;
+        let subject = Subject {
+            kind: PODS,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: pod.uid.clone(),
+        };
+        let message = "Node is not ready".to_owned();
+        let recorder = world.recorder.named("node-controller");
+        recorder.record(Occurrence::warning(&subject, "NodeNotReady", message));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::Condition;
+    use crate::world::text;
+
+    fn node(ready: &str, taints: &[(&str, &str)]) -> Node {
+        let condition = |kind: &str, status: &str| Condition {
+            kind: kind.to_owned(),
+            status: status.to_owned(),
+            ..Condition::default()
+        };
+        Node {
+            name: "n".to_owned(),
+            conditions: vec![condition("Ready", ready)],
+            taints: taints
+                .iter()
+                .map(|(key, effect)| Taint {
+                    key: (*key).to_owned(),
+                    effect: (*effect).to_owned(),
+                    ..Taint::default()
+                })
+                .collect(),
+            ..Node::default()
+        }
+    }
+
+    #[test]
+    fn a_node_is_silent_when_neither_lease_nor_status_move() {
+        let mut watchman = Watchman::default();
+        let lease = |text: &str| Lease { renewed: text.to_owned() };
+        let node = node("True", &[]);
+        assert!(!watchman.is_silent(&node, Some(&lease("1")), 40, 0));
+        assert!(!watchman.is_silent(&node, Some(&lease("1")), 40, 40));
+        assert!(watchman.is_silent(&node, Some(&lease("1")), 40, 41));
+        assert!(!watchman.is_silent(&node, Some(&lease("2")), 40, 50));
+        assert!(!watchman.is_silent(&node, Some(&lease("2")), 40, 90));
+    }
+
+    #[test]
+    fn taints_follow_the_state_and_leave_others_alone() {
+        let check = |node: Node, expected: &[(&str, &str)]| {
+            let found = taints(&node, Timestamp::new(0, 0));
+            let found: Vec<_> =
+                found.iter().map(|t| (text(&t["key"]), text(&t["effect"]))).collect();
+            assert_eq!(found, expected, "{node:?}");
+        };
+        check(node("True", &[]), &[]);
+        check(
+            node("True", &[("mine", "NoSchedule"), (NOT_READY, "NoExecute")]),
+            &[("mine", "NoSchedule")],
+        );
+        check(node("False", &[]), &[(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]);
+        check(
+            node("Unknown", &[(NOT_READY, "NoSchedule"), (UNREACHABLE, "NoSchedule")]),
+            &[(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")],
+        );
+        let cordoned = Node { unschedulable: true, ..node("True", &[]) };
+        check(cordoned, &[(UNSCHEDULABLE, "NoSchedule")]);
+    }
+
+    #[test]
+    fn a_silent_node_says_so_once() {
+        let object = json!({"metadata": {}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        let status = silenced(&object, Timestamp::new(0, 0)).unwrap();
+        assert_eq!(status["conditions"][0]["message"], "Kubelet stopped posting node status.");
+        assert_eq!(status["conditions"][1]["reason"], "NodeStatusNeverUpdated");
+        let again = json!({"metadata": {}, "status": status});
+        assert_eq!(silenced(&again, Timestamp::new(9, 0)), None);
+    }
+}

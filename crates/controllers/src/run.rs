@@ -1,0 +1,256 @@
+//! Starting and stopping the loops: [`run`] and its [`Handle`].
+
+use std::sync::Arc;
+
+use scheduling::ProfileError;
+use thiserror::Error;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::client::Client;
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::daemon_set::{self, DaemonSets};
+use crate::deployment::{self, Deployments};
+use crate::disruption::{self, Budgets};
+use crate::garbage::Garbage;
+use crate::informer::{Cache, Update};
+use crate::job::{FinishedJobs, Jobs};
+use crate::key::Key;
+use crate::kind;
+use crate::namespace::{Namespaces, ServiceAccounts};
+use crate::node_lifecycle;
+use crate::options::{Loop, Options};
+use crate::quota::{self, Quotas};
+use crate::record::{self, Recorder};
+use crate::replica_set::ReplicaSets;
+use crate::scheduler;
+use crate::sweep;
+use crate::taint_eviction::{self, TaintEvictions};
+use crate::work::{Reconcile, feed, run_keyed};
+use crate::workload::owners_of;
+use crate::world::World;
+
+/// Why the loops were not started.
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error("the scheduler's configuration cannot be used")]
+    Scheduler(#[from] ProfileError),
+}
+
+/// The loops under way. Dropped, they end at once; stopped, they finish what they are at.
+#[derive(Debug)]
+pub struct Handle {
+    stop: watch::Sender<bool>,
+    loops: JoinSet<()>,
+    /// Informers and the writer of events, which end after the loops.
+    rest: JoinSet<()>,
+    counters: Arc<Counters>,
+}
+
+impl Handle {
+    #[must_use]
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Lets every loop finish what it is at.
+    pub async fn stop(mut self) {
+        self.stop.send_replace(true);
+        while self.loops.join_next().await.is_some() {}
+        self.rest.shutdown().await;
+    }
+}
+
+/// Starts the loops that are chosen.
+pub fn run(client: &Client, options: Options) -> Result<Handle, StartError> {
+    // Said now rather than by a loop that does nothing.
+    scheduling::Scheduler::new(&options.scheduling)?;
+    let clock = Clock::start();
+    let counters = Arc::new(Counters::default());
+    let (recorder, occurrences) = Recorder::new(counters.clone());
+    let (stop, stopped) = watch::channel(false);
+    let mut rest = JoinSet::new();
+    rest.spawn(record::deliver(client.clone(), clock, occurrences));
+    let mut loops: JoinSet<()> = JoinSet::new();
+    let chosen = options.loops.clone();
+    if chosen.has(Loop::Scheduler) {
+        let setting = scheduler::Setting {
+            client: client.named("kube-scheduler"),
+            recorder: recorder.clone(),
+            counters: counters.clone(),
+            clock,
+            settings: options.scheduling.clone(),
+            patience: options.patience,
+        };
+        loops.spawn(scheduler::run(setting, stopped.clone()));
+    }
+    let client = client.named("kube-controller-manager");
+    let world = Arc::new(World::new(client, clock, recorder, options, counters.clone()));
+    if Loop::ALL.iter().any(|name| *name != Loop::Scheduler && chosen.has(*name)) {
+        for informer in world.informers() {
+            rest.spawn(informer);
+        }
+    }
+    let mut start = Starter { world, loops: &mut loops, rest: &mut rest, stopped };
+    start.workloads();
+    start.cluster();
+    Ok(Handle { stop, loops, rest, counters })
+}
+
+/// Starts loops over one world.
+struct Starter<'a> {
+    world: Arc<World>,
+    loops: &'a mut JoinSet<()>,
+    rest: &'a mut JoinSet<()>,
+    stopped: watch::Receiver<bool>,
+}
+
+/// How many objects of a kind are worked on at a time. Upstream's figure.
+const WORKERS: usize = 5;
+/// The same for garbage, of which there is more. Upstream's figure.
+const GARBAGE_WORKERS: usize = 20;
+
+impl Starter<'_> {
+    fn has(&self, name: Loop) -> bool {
+        self.world.options.loops.has(name)
+    }
+
+    /// Starts a loop that works by key, once the caches are filled.
+    fn keyed<R: Reconcile>(&mut self, work: R, workers: usize) -> mpsc::UnboundedSender<Key> {
+        let (sender, keys) = mpsc::unbounded_channel();
+        self.start(Arc::new(work), keys, workers);
+        sender
+    }
+
+    fn start<R: Reconcile>(
+        &mut self,
+        work: Arc<R>,
+        keys: mpsc::UnboundedReceiver<Key>,
+        workers: usize,
+    ) {
+        let (world, mut stop) = (self.world.clone(), self.stopped.clone());
+        self.loops.spawn(async move {
+            tokio::select! {
+                () = world.synced() => {}
+                _ = stop.wait_for(|stop| *stop) => return,
+            }
+            let (clock, counters) = (world.clock, world.counters.clone());
+            run_keyed(work, keys, workers, clock, counters, stop).await;
+        });
+    }
+
+    /// Feeds a loop with the keys that changes of a cache concern.
+    fn feed<T: Send + Sync + 'static>(
+        &mut self,
+        keys: &mpsc::UnboundedSender<Key>,
+        cache: fn(&World) -> &Cache<T>,
+        of: impl Fn(&World, &Update<T>) -> Vec<Key> + Send + 'static,
+    ) {
+        let world = self.world.clone();
+        let run = feed(cache(&self.world), keys.clone(), move |update| of(&world, update));
+        self.rest.spawn(run);
+    }
+
+    fn workloads(&mut self) {
+        if self.has(Loop::Deployment) {
+            let keys = self.keyed(Deployments(self.world.clone()), WORKERS);
+            self.feed(&keys, |w| &w.deployments, itself);
+            self.feed(&keys, |w| &w.replica_sets, deployment::of_set);
+            // One that recreates waits for the last pod of the old set to go.
+            self.feed(&keys, |w| &w.pods, deployment::of_pod);
+        }
+        if self.has(Loop::ReplicaSet) {
+            let keys = self.keyed(ReplicaSets(self.world.clone()), WORKERS);
+            self.feed(&keys, |w| &w.replica_sets, itself);
+            self.feed(
+                &keys,
+                |w| &w.pods,
+                |w, update| owners_of(update, kind::REPLICA_SETS, &w.replica_sets),
+            );
+        }
+        if self.has(Loop::DaemonSet) {
+            let keys = self.keyed(DaemonSets(self.world.clone()), 2);
+            self.feed(&keys, |w| &w.daemon_sets, itself);
+            self.feed(
+                &keys,
+                |w| &w.pods,
+                |w, update| owners_of(update, kind::DAEMON_SETS, &w.daemon_sets),
+            );
+            self.feed(&keys, |w| &w.nodes, daemon_set::of_node);
+        }
+        if self.has(Loop::Job) {
+            let keys = self.keyed(Jobs(self.world.clone()), WORKERS);
+            self.feed(&keys, |w| &w.jobs, itself);
+            self.feed(&keys, |w| &w.pods, |w, update| owners_of(update, kind::JOBS, &w.jobs));
+        }
+        if self.has(Loop::FinishedJobs) {
+            let keys = self.keyed(FinishedJobs(self.world.clone()), WORKERS);
+            self.feed(&keys, |w| &w.jobs, itself);
+        }
+        if self.has(Loop::Disruption) {
+            let keys = self.keyed(Budgets(self.world.clone()), WORKERS);
+            self.feed(&keys, |w| &w.budgets, itself);
+            self.feed(&keys, |w| &w.pods, disruption::of_pod);
+            self.feed(&keys, |w| &w.deployments, disruption::of_owner);
+            self.feed(&keys, |w| &w.replica_sets, disruption::of_owner);
+        }
+    }
+
+    fn cluster(&mut self) {
+        if self.has(Loop::Namespace) {
+            let keys = self.keyed(Namespaces(self.world.clone()), 10);
+            self.feed(&keys, |w| &w.namespaces, itself);
+        }
+        if self.has(Loop::ServiceAccount) {
+            let keys = self.keyed(ServiceAccounts(self.world.clone()), 1);
+            self.feed(&keys, |w| &w.namespaces, itself);
+            self.feed(
+                &keys,
+                |w| &w.accounts,
+                |_, update| {
+                    let gone = update.new.is_none() && update.key.name() == "default";
+                    gone.then(|| Key::new("", update.key.namespace())).into_iter().collect()
+                },
+            );
+        }
+        if self.has(Loop::Garbage) {
+            let garbage = Arc::new(Garbage::new(self.world.clone()));
+            let (sender, keys) = mpsc::unbounded_channel();
+            for informer in garbage.informers(&sender) {
+                self.rest.spawn(informer);
+            }
+            self.start(garbage, keys, GARBAGE_WORKERS);
+        }
+        if self.has(Loop::Quota) {
+            let keys = self.keyed(Quotas(self.world.clone()), WORKERS);
+            self.feed(&keys, |w| &w.quotas, itself);
+            self.feed(&keys, |w| &w.pods, quota::of_pod);
+            self.feed(
+                &keys,
+                |w| &w.accounts,
+                |w, update| quota::of_namespace(w, update.key.namespace()),
+            );
+        }
+        if self.has(Loop::TaintEviction) {
+            let keys = self.keyed(TaintEvictions(self.world.clone()), 8);
+            self.feed(&keys, |w| &w.pods, taint_eviction::of_pod);
+            self.feed(&keys, |w| &w.nodes, taint_eviction::of_node);
+        }
+        let (world, stop) = (&self.world, &self.stopped);
+        if world.options.loops.has(Loop::NodeLifecycle) {
+            self.loops.spawn(node_lifecycle::run(world.clone(), stop.clone()));
+        }
+        if world.options.loops.has(Loop::EventExpiry) {
+            self.loops.spawn(sweep::events(world.clone(), stop.clone()));
+        }
+        if world.options.loops.has(Loop::PodGarbage) {
+            self.loops.spawn(sweep::pods(world.clone(), stop.clone()));
+        }
+    }
+}
+
+/// A change concerns the object itself.
+fn itself<T>(_: &World, update: &Update<T>) -> Vec<Key> {
+    vec![update.key.clone()]
+}

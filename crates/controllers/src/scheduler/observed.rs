@@ -1,0 +1,199 @@
+//! What the scheduler loop reads from pods and nodes beside what `scheduling` does.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use scheduling::{NodeObject, PodObject};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// A pod as it came.
+#[derive(Debug)]
+pub(crate) struct SeenPod {
+    pub(crate) facts: PodFacts,
+    pub(crate) object: PodObject,
+}
+
+/// What of a pod is asked for between attempts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodFacts {
+    pub(crate) uid: Box<str>,
+    pub(crate) priority: i32,
+    pub(crate) gated: bool,
+    /// It has a node.
+    pub(crate) bound: bool,
+    /// It has ended, or is told to.
+    pub(crate) ended: bool,
+    pub(crate) ending: bool,
+    /// The scheduler it asks for is ours.
+    pub(crate) ours: bool,
+    pub(crate) nominated: Box<str>,
+    /// Reason and message of a PodScheduled condition that says no.
+    pub(crate) refused: Option<(Box<str>, Box<str>)>,
+    /// Of labels and resources: what may change of a pod that has a node and matters to others.
+    pub(crate) fingerprint: u64,
+}
+
+#[derive(Deserialize)]
+struct Pod<'a> {
+    #[serde(borrow)]
+    metadata: Metadata<'a>,
+    #[serde(default, borrow)]
+    spec: Spec<'a>,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata<'a> {
+    #[serde(default)]
+    uid: Box<str>,
+    #[serde(default)]
+    deletion_timestamp: Option<Box<str>>,
+    #[serde(default, borrow)]
+    labels: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Spec<'a> {
+    node_name: String,
+    scheduler_name: String,
+    priority: i32,
+    #[serde(borrow)]
+    scheduling_gates: Option<Vec<&'a RawValue>>,
+    #[serde(borrow)]
+    containers: Vec<ContainerResources<'a>>,
+    #[serde(borrow)]
+    qos_resources: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ContainerResources<'a> {
+    #[serde(borrow)]
+    resources: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    phase: String,
+    nominated_node_name: Box<str>,
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    reason: Box<str>,
+    message: Box<str>,
+}
+
+/// The scheduler pods ask for that name none.
+const OUR_NAME: &str = "default-scheduler";
+
+pub(crate) fn pod(raw: &RawValue) -> Result<SeenPod, serde_json::Error> {
+    let pod: Pod<'_> = serde_json::from_str(raw.get())?;
+    let text = |raw: Option<&RawValue>| raw.map_or("", RawValue::get).to_owned();
+    let mut hasher = DefaultHasher::new();
+    text(pod.metadata.labels).hash(&mut hasher);
+    text(pod.spec.qos_resources).hash(&mut hasher);
+    for container in &pod.spec.containers {
+        text(container.resources).hash(&mut hasher);
+    }
+    let mut conditions = pod.status.conditions.into_iter().flatten();
+    let refused = conditions
+        .find(|condition| condition.kind == "PodScheduled" && condition.status == "False")
+        .map(|condition| (condition.reason, condition.message));
+    let facts = PodFacts {
+        uid: pod.metadata.uid,
+        priority: pod.spec.priority,
+        gated: pod.spec.scheduling_gates.is_some_and(|gates| !gates.is_empty()),
+        bound: !pod.spec.node_name.is_empty(),
+        ended: matches!(pod.status.phase.as_str(), "Succeeded" | "Failed"),
+        ending: pod.metadata.deletion_timestamp.is_some(),
+        ours: matches!(pod.spec.scheduler_name.as_str(), "" | OUR_NAME),
+        nominated: pod.status.nominated_node_name,
+        refused,
+        fingerprint: hasher.finish(),
+    };
+    Ok(SeenPod { facts, object: serde_json::from_str(raw.get())? })
+}
+
+/// A node as it came.
+#[derive(Debug)]
+pub(crate) struct SeenNode {
+    pub(crate) facets: NodeFacets,
+    pub(crate) object: NodeObject,
+}
+
+/// The parts of a node whose changes may help different pods, each as a number that changes with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NodeFacets {
+    pub(crate) resources: u64,
+    pub(crate) labels: u64,
+    pub(crate) taints: u64,
+    pub(crate) other: u64,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Node<'a> {
+    #[serde(borrow)]
+    metadata: NodeMetadata<'a>,
+    #[serde(borrow)]
+    spec: NodeSpec<'a>,
+    #[serde(borrow)]
+    status: NodeStatus<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct NodeMetadata<'a> {
+    #[serde(borrow)]
+    labels: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct NodeSpec<'a> {
+    unschedulable: bool,
+    #[serde(borrow)]
+    taints: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct NodeStatus<'a> {
+    #[serde(borrow)]
+    allocatable: Option<&'a RawValue>,
+    #[serde(borrow)]
+    qos_resources: Option<&'a RawValue>,
+    #[serde(borrow)]
+    declared_features: Option<&'a RawValue>,
+    #[serde(borrow)]
+    images: Option<&'a RawValue>,
+}
+
+pub(crate) fn node(raw: &RawValue) -> Result<SeenNode, serde_json::Error> {
+    let node: Node<'_> = serde_json::from_str(raw.get())?;
+    let number = |parts: &[Option<&RawValue>], flag: bool| {
+        let mut hasher = DefaultHasher::new();
+        for part in parts {
+            part.map(RawValue::get).hash(&mut hasher);
+        }
+        flag.hash(&mut hasher);
+        hasher.finish()
+    };
+    let facets = NodeFacets {
+        resources: number(&[node.status.allocatable, node.status.qos_resources], false),
+        labels: number(&[node.metadata.labels], false),
+        taints: number(&[node.spec.taints], node.spec.unschedulable),
+        other: number(&[node.status.declared_features, node.status.images], false),
+    };
+    Ok(SeenNode { facets, object: serde_json::from_str(raw.get())? })
+}

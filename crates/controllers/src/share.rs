@@ -1,0 +1,35 @@
+//! A number, or a share of one in per cent, as rollouts and budgets are given.
+
+use serde_json::Value;
+
+/// The number, or the share of `of`, rounded up or down.
+pub(crate) fn share(value: &Value, of: i64, up: bool) -> i64 {
+    match value {
+        Value::String(text) => {
+            let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
+            let product = percent.saturating_mul(of);
+            if up { product.saturating_add(99).div_euclid(100) } else { product.div_euclid(100) }
+        }
+        value => value.as_i64().unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn shares_are_rounded_as_asked() {
+        for (value, of, up, expected) in [
+            (json!("25%"), 10, true, 3),
+            (json!("25%"), 10, false, 2),
+            (json!(4), 10, true, 4),
+            (json!("100%"), 7, false, 7),
+            (json!(null), 10, true, 0),
+            (json!("x"), 10, true, 0),
+        ] {
+            assert_eq!(share(&value, of, up), expected, "{value} of {of}");
+        }
+    }
+}
