@@ -58,7 +58,7 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
     }
     match segments.as_slice() {
         [""] => Ok(Reply::json(StatusCode::OK, &json!({"paths": paths()}))),
-        ["version"] => Ok(Reply::json(StatusCode::OK, &version())),
+        ["version"] | ["version", ""] => Ok(Reply::json(StatusCode::OK, &version())),
         ["api"] | ["api", ""] => {
             aggregated(call, discovery::aggregated_core).unwrap_or_else(|| {
                 let address = &api.shared.options.advertised;

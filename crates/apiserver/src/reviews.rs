@@ -120,6 +120,7 @@ fn rules(user: &User) -> Value {
         "/openapi/*",
         "/readyz",
         "/version",
+        "/version/",
     ];
     json!({
         "resourceRules": rules,
