@@ -167,8 +167,6 @@ async fn play(
     let namespace = line["namespace"].as_str().context("namespace: absent")?;
     let server = Server::start(namespace).await?;
     let mut outcomes = Vec::new();
-    // What an earlier command left undone because it is not served; what follows may lean on it.
-    let mut missing: Option<&'static str> = None;
     for command in commands {
         let arguments = arguments(command);
         let answer = if command["interrupted_after_label_change"] == true {
@@ -183,16 +181,11 @@ async fn play(
             true => None,
             false => deliberate::judge(&arguments, recorded, &answer.stdout),
         };
-        if let Some(Known::NotServed(what)) = known {
-            missing = Some(what);
-        }
-        let (verdict, quirk) = match (known, missing) {
+        let (verdict, quirk) = match known {
             _ if differences.is_empty() => (Verdict::Passed, None),
-            (Some(Known::Different(why)), _) => (Verdict::DeliberatelyDifferent, Some(why)),
-            (Some(Known::NotServed(what)), _) | (None, Some(what)) => {
-                (Verdict::NotServed, Some(what))
-            }
-            (None, None) => (Verdict::Failed, None),
+            Some(Known::Different(why)) => (Verdict::DeliberatelyDifferent, Some(why)),
+            Some(Known::NotServed(what)) => (Verdict::NotServed, Some(what)),
+            None => (Verdict::Failed, None),
         };
         let quirk = quirk.map(str::to_owned);
         let (kind, id) = (KIND.to_owned(), command_id(id, command));
