@@ -58,7 +58,7 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
     }
     match segments.as_slice() {
         [""] => Ok(Reply::json(StatusCode::OK, &json!({"paths": paths()}))),
-        ["version"] => Ok(Reply::json(StatusCode::OK, &version())),
+        ["version"] | ["version", ""] => Ok(Reply::json(StatusCode::OK, &version())),
         ["api"] | ["api", ""] => {
             aggregated(call, discovery::aggregated_core).unwrap_or_else(|| {
                 let address = &api.shared.options.advertised;
@@ -73,6 +73,13 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
             Some(group) => ok(&group),
             None => Ok(not_found()),
         },
+        // kubectl looks here before it calls a kind unknown, discovery or not.
+        ["apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions"] => ok(&json!({
+            "kind": "CustomResourceDefinitionList",
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "metadata": {"resourceVersion": api.store().revision().get().to_string()},
+            "items": [],
+        })),
         ["apis", group, version, ..] => {
             if let Some(list) = discovery::resources(RESOURCES, group, version) {
                 return ok(&list);

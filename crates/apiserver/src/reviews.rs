@@ -44,9 +44,11 @@ pub(crate) async fn create(api: &Api, call: &Call, place: &Place) -> Result<Repl
         "SelfSubjectReview" => {
             let user = call.user();
             review["metadata"]["creationTimestamp"] = Value::from(api.now().to_seconds_text());
-            review["status"] = json!({
-                "userInfo": {"username": user.name, "groups": user.groups},
-            });
+            let mut known = json!({"username": user.name, "groups": user.groups});
+            if !user.uid.is_empty() {
+                known["uid"] = Value::from(user.uid.as_str());
+            }
+            review["status"] = json!({"userInfo": known});
         }
         "TokenReview" => review["status"] = crate::tokens::review(api, &review["spec"])?,
         _ => return Err(Refusal::method_not_allowed()),
@@ -118,6 +120,7 @@ fn rules(user: &User) -> Value {
         "/openapi/*",
         "/readyz",
         "/version",
+        "/version/",
     ];
     json!({
         "resourceRules": rules,
