@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 mod classes;
 mod concurrency;
+mod protobuf;
 mod security;
 
 /// A server on an empty store.
