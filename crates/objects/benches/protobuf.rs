@@ -1,5 +1,5 @@
-//! A typical pod in and out, in JSON and in protobuf. Figures are from 2 shared cores of a cloud
-//! machine, 2026-11, the least of a hundred samples. `cargo bench -p objects` prints today's.
+//! A typical pod in and out, in JSON and in protobuf. `cargo bench -p objects --bench protobuf` prints
+//! the figures.
 #![allow(clippy::unwrap_used)]
 
 use std::hint::black_box;
