@@ -75,12 +75,15 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
             None => Ok(not_found()),
         },
         // kubectl looks here before it calls a kind unknown, discovery or not.
-        ["apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions"] => ok(&json!({
-            "kind": "CustomResourceDefinitionList",
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "metadata": {"resourceVersion": api.store().revision().get().to_string()},
-            "items": [],
-        })),
+        ["apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions"] => {
+            let list = json!({
+                "kind": "CustomResourceDefinitionList",
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "metadata": {"resourceVersion": api.store().revision().get().to_string()},
+                "items": [],
+            });
+            Ok(Reply::json(StatusCode::OK, &list))
+        }
         ["apis", group, version, ..] => {
             if let Some(list) = discovery::resources(RESOURCES, group, version) {
                 return ok(call, &list);
