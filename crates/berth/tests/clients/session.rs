@@ -266,6 +266,7 @@ impl Step {
         while self.watches(client, server) <= before {
             if Instant::now() > deadline {
                 let _ = child.kill();
+                let _ = child.wait();
                 return Err(format!("  no watch was opened within {PATIENCE:?}"));
             }
         }
@@ -356,22 +357,22 @@ fn unchanged(file: &str, served: &str) -> Result<(), String> {
     assert!(errors.is_empty() && documents.len() == 1, "{file}: {errors:?}");
     let written = documents[0].to_json();
     let served: Value = serde_json::from_str(served).map_err(|error| format!("  {error}"))?;
-    let differing = differing(&written, &served, String::new());
+    let differing = differing(&written, &served, "");
     differing.map_or(Ok(()), |what| Err(format!("  {file} came back changed: {what}")))
 }
 
 /// The first place where what is served is not what was written. Lists must have the same length;
 /// objects may have gained fields.
-fn differing(written: &Value, served: &Value, place: String) -> Option<String> {
+fn differing(written: &Value, served: &Value, place: &str) -> Option<String> {
     match (written, served) {
         (Value::Object(written), Value::Object(_)) => written
             .iter()
-            .find_map(|(name, value)| differing(value, &served[name], format!("{place}.{name}"))),
+            .find_map(|(name, value)| differing(value, &served[name], &format!("{place}.{name}"))),
         (Value::Array(written), Value::Array(served)) if written.len() == served.len() => written
             .iter()
             .zip(served)
             .enumerate()
-            .find_map(|(index, (w, s))| differing(w, s, format!("{place}[{index}]"))),
+            .find_map(|(index, (w, s))| differing(w, s, &format!("{place}[{index}]"))),
         _ => (written != served).then(|| format!("{place} is {served} and was {written}")),
     }
 }
@@ -412,8 +413,8 @@ fn conditions_choose_lines_by_version() {
 fn what_came_back_changed_is_found() {
     let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
     let written = json(r#"{"a": [{"b": 1}]}"#);
-    assert_eq!(differing(&written, &json(r#"{"a": [{"b": 1, "c": 2}], "d": 3}"#), "".into()), None);
-    assert!(differing(&written, &json(r#"{"a": [{"b": 2}]}"#), "".into()).is_some());
-    assert!(differing(&written, &json(r#"{"a": []}"#), "".into()).is_some());
-    assert!(differing(&written, &json("{}"), "".into()).is_some());
+    assert_eq!(differing(&written, &json(r#"{"a": [{"b": 1, "c": 2}], "d": 3}"#), ""), None);
+    assert!(differing(&written, &json(r#"{"a": [{"b": 2}]}"#), "").is_some());
+    assert!(differing(&written, &json(r#"{"a": []}"#), "").is_some());
+    assert!(differing(&written, &json("{}"), "").is_some());
 }
