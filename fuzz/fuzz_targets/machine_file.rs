@@ -3,11 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use planner::machine::Machine;
-use planner::machine::file::{parse, render_json, render_yaml};
+use placement::machine::file::{parse, render_json, render_yaml};
 
 fuzz_target!(|text: &str| {
-    if let Ok(machine) = Machine::parse(text) {
+    if let Ok(machine) = planner::machine::parse(text) {
         for written in [render_json(&machine), render_yaml(&machine)] {
             assert_eq!(parse(&written).ok().as_ref(), Some(&machine), "{written}");
         }

@@ -3,7 +3,7 @@
 use objects::table::TableVersion;
 
 use crate::refusal::Refusal;
-use crate::reply::{JSON, YAML};
+use crate::reply::{JSON, PROTOBUF, YAML};
 
 /// The form objects are sent in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Wanted {
         accept.split(',').find_map(alternative).ok_or_else(|| {
             Refusal::not_acceptable(
                 "only the following media types are accepted: application/json, application/yaml, \
-                 application/json;as=Table;v=v1;g=meta.k8s.io",
+                 application/vnd.kubernetes.protobuf, application/json;as=Table;v=v1;g=meta.k8s.io",
             )
         })
     }
@@ -45,6 +45,11 @@ impl Wanted {
     pub(crate) fn is_yaml(&self) -> bool {
         self.content_type == YAML
     }
+
+    #[must_use]
+    pub(crate) fn is_protobuf(&self) -> bool {
+        self.content_type == PROTOBUF
+    }
 }
 
 fn alternative(text: &str) -> Option<Wanted> {
@@ -52,11 +57,14 @@ fn alternative(text: &str) -> Option<Wanted> {
     let content_type = match parts.next()? {
         "application/json" | "*/*" | "application/*" => JSON,
         "application/yaml" => YAML,
+        objects::protobuf::MEDIA_TYPE => PROTOBUF,
         _ => return None,
     };
     let (mut form, mut group, mut version) = (None, "meta.k8s.io", "v1");
     for parameter in parts {
         match parameter.split_once('=') {
+            // Cells of a table can be anything, which protobuf cannot say.
+            Some(("as", "Table")) if content_type == PROTOBUF => return None,
             Some(("as", "Table")) => form = Some(Form::Table),
             Some(("as", "PartialObjectMetadata")) => form = Some(Form::PartialMetadata),
             Some(("as", "PartialObjectMetadataList")) => form = Some(Form::PartialMetadataList),
@@ -94,8 +102,15 @@ mod tests {
             form("application/json;as=Table;v=v9;g=meta.k8s.io,application/json"),
             Some(Form::Plain)
         );
-        assert_eq!(form("application/vnd.kubernetes.protobuf,application/json"), Some(Form::Plain));
-        assert_eq!(form("application/vnd.kubernetes.protobuf"), None);
+        let wanted = |accept| Wanted::of(accept).unwrap();
+        assert!(wanted("application/vnd.kubernetes.protobuf,application/json").is_protobuf());
+        assert!(wanted("application/vnd.kubernetes.protobuf;stream=watch").is_protobuf());
+        assert!(!wanted("application/json,application/vnd.kubernetes.protobuf").is_protobuf());
+        let table = "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io";
+        assert_eq!(form(table), None);
+        let metadata =
+            "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+        assert_eq!(form(metadata), Some(Form::PartialMetadata));
         assert_eq!(form("text/html"), None);
         assert!(Wanted::of("application/yaml").unwrap().is_yaml());
     }

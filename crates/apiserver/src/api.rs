@@ -153,7 +153,11 @@ impl Api {
                     _ => (request_verb(&call, false, false), ""),
                 };
                 let answer = self.answer(&call, target).await;
-                let reply = answer.unwrap_or_else(Reply::from);
+                let reply = answer.unwrap_or_else(|refusal| {
+                    // Who accepts nothing we have is told so in JSON.
+                    let wanted = Wanted::of(call.header("accept")).unwrap_or(Wanted::PLAIN);
+                    Reply::refused(&refusal, wanted)
+                });
                 if let Some(audit) = &self.shared.audit {
                     audit.note(&call, verb, reply.status.as_u16(), received, self.now());
                 }
@@ -229,7 +233,9 @@ impl Api {
             Method::GET if verb == "watch" && has(Verb::Watch) => {
                 watch::watch(self, call, place, wanted)
             }
-            Method::GET if collection && has(Verb::List) => read::list(self, call, place, wanted),
+            Method::GET if collection && has(Verb::List) => {
+                read::list(self, call, place, wanted).await
+            }
             Method::GET if !collection && has(Verb::Get) => match part {
                 "" | "status" | "resize" | "ephemeralcontainers" => {
                     read::get(self, call, place, wanted)
@@ -244,7 +250,7 @@ impl Api {
                     return Err(Refusal::method_not_allowed());
                 }
                 match place.resource.verbs {
-                    [Verb::Create] => reviews::create(self, call, place).await,
+                    [Verb::Create] => reviews::create(self, call, place, wanted).await,
                     _ => write::create(self, call, place, wanted).await,
                 }
             }

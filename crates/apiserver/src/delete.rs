@@ -17,6 +17,7 @@ use store::{Entry, Outcome, Transaction};
 
 use crate::accept::Wanted;
 use crate::api::Api;
+use crate::incoming;
 use crate::read;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
@@ -58,9 +59,14 @@ impl DeleteOptions {
         let schema = Schema::served();
         let id = schema.find("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions");
         let id = id.ok_or_else(|| Refusal::internal("the schema has no DeleteOptions"))?;
-        let decoded = schema.decode(id, &call.body).map_err(|error| {
-            Refusal::bad_request(format!("couldn't get version/kind; json parse error: {error}"))
-        })?;
+        let decoded = if incoming::is_protobuf(call) {
+            incoming::options_from_protobuf(&call.body, "DeleteOptions", id)?
+        } else {
+            schema.decode(id, &call.body).map_err(|error| {
+                let what = format!("couldn't get version/kind; json parse error: {error}");
+                Refusal::bad_request(what)
+            })?
+        };
         let mut options = DeleteOptions::from_value(&decoded.value)?;
         options.dry_run |= call.query.text("dryRun") == "All";
         Ok(options)

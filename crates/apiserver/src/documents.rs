@@ -17,6 +17,7 @@ use objects::schema::Schema;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
+use crate::accept::Wanted;
 use crate::api::Api;
 use crate::refusal::Refusal;
 use crate::reply::{Body, JSON, Reply, TEXT};
@@ -58,24 +59,34 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
     }
     match segments.as_slice() {
         [""] => Ok(Reply::json(StatusCode::OK, &json!({"paths": paths()}))),
-        ["version"] => Ok(Reply::json(StatusCode::OK, &version())),
+        ["version"] | ["version", ""] => Ok(Reply::json(StatusCode::OK, &version())),
         ["api"] | ["api", ""] => {
             aggregated(call, discovery::aggregated_core).unwrap_or_else(|| {
                 let address = &api.shared.options.advertised;
-                ok(&discovery::core_versions(RESOURCES, address))
+                ok(call, &discovery::core_versions(RESOURCES, address))
             })
         }
         ["apis"] | ["apis", ""] => aggregated(call, discovery::aggregated)
-            .unwrap_or_else(|| ok(&discovery::groups(RESOURCES))),
+            .unwrap_or_else(|| ok(call, &discovery::groups(RESOURCES))),
         ["api", version] => discovery::resources(RESOURCES, "", version)
-            .map_or_else(|| Err(Refusal::no_such_resource()), |list| ok(&list)),
+            .map_or_else(|| Err(Refusal::no_such_resource()), |list| ok(call, &list)),
         ["apis", group] => match discovery::group(RESOURCES, group) {
-            Some(group) => ok(&group),
+            Some(group) => ok(call, &group),
             None => Ok(not_found()),
         },
+        // kubectl looks here before it calls a kind unknown, discovery or not.
+        ["apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions"] => {
+            let list = json!({
+                "kind": "CustomResourceDefinitionList",
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "metadata": {"resourceVersion": api.store().revision().get().to_string()},
+                "items": [],
+            });
+            Ok(Reply::json(StatusCode::OK, &list))
+        }
         ["apis", group, version, ..] => {
             if let Some(list) = discovery::resources(RESOURCES, group, version) {
-                return ok(&list);
+                return ok(call, &list);
             }
             match discovery::group(RESOURCES, group) {
                 Some(_) => Err(Refusal::no_such_resource()),
@@ -94,8 +105,16 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
     }
 }
 
-fn ok(value: &Value) -> Result<Reply, Refusal> {
-    Ok(Reply::json(StatusCode::OK, value))
+/// A document of discovery, in the notation the client wants if it is one we have.
+fn ok(call: &Call, value: &Value) -> Result<Reply, Refusal> {
+    let wanted = Wanted::of(call.header("accept")).unwrap_or(Wanted::PLAIN);
+    if wanted.is_protobuf() && value["apiVersion"].is_null() {
+        // Upstream's JSON of the core group names no version; an envelope has to.
+        let mut named = value.clone();
+        named["apiVersion"] = Value::from("v1");
+        return Ok(crate::read::encoded(&named, StatusCode::OK, wanted));
+    }
+    Ok(crate::read::encoded(value, StatusCode::OK, wanted))
 }
 
 fn not_found() -> Reply {

@@ -72,6 +72,8 @@ impl<'a> Attempt<'a> {
         name: &'a str,
     ) -> Attempt<'a> {
         let (group, resource) = (resource.group, resource.plural);
+        // A namespace counts as being in itself, so that roles within it can cover it.
+        let namespace = if (group, resource) == ("", "namespaces") { name } else { namespace };
         Attempt::Resource { verb, group, resource, subresource, namespace, name }
     }
 
@@ -134,7 +136,7 @@ fn is_open_document(path: &str) -> bool {
 /// Documents that need no credentials: health and version.
 #[must_use]
 pub(crate) fn is_public(path: &str) -> bool {
-    matches!(path, "/healthz" | "/livez" | "/readyz" | "/version")
+    matches!(path, "/healthz" | "/livez" | "/readyz" | "/version" | "/version/")
 }
 
 fn is_self_review(group: &str, resource: &str) -> bool {
@@ -230,6 +232,12 @@ mod tests {
         assert_eq!(
             on("get", "pods", "p").denied(&nobody),
             r#"User "nobody" cannot get resource "pods" in API group "" in the namespace "a""#
+        );
+        let namespaces = objects::catalog::find("", "v1", "namespaces").unwrap();
+        assert_eq!(
+            Attempt::on("delete", namespaces, "", "", "default").denied(&nobody),
+            "User \"nobody\" cannot delete resource \"namespaces\" in API group \"\" in the \
+             namespace \"default\""
         );
     }
 }

@@ -1,9 +1,10 @@
-//! Bodies of requests: JSON or YAML into canonical objects, with every complaint worded as clients
+//! Bodies of requests: JSON, YAML or protobuf into canonical objects, with every complaint worded as clients
 //! know it.
 
 use objects::catalog::{self, Resource};
 use objects::field::Step;
-use objects::schema::{Schema, TypeId};
+use objects::protobuf::{self, Envelope};
+use objects::schema::{Decoded, Schema, TypeId};
 use objects::yaml::{self, Problem, YamlError};
 use serde::Deserialize;
 use serde_json::Value;
@@ -42,6 +43,7 @@ impl FieldValidation {
 enum Notation {
     Json,
     Yaml,
+    Protobuf,
 }
 
 /// An object as received.
@@ -55,30 +57,16 @@ pub(crate) struct Incoming {
 /// one than the resource.
 pub(crate) fn read(call: &Call, expected: &Expected<'_>) -> Result<Incoming, Refusal> {
     let validation = FieldValidation::of(call)?;
-    let json;
     let mut strict = Vec::new();
-    let bytes = match notation(call)? {
-        Notation::Json => &call.body[..],
+    let (header, decoded) = match notation(call)? {
+        Notation::Json => from_json(&call.body, &call.body, expected)?,
         Notation::Yaml => {
             let (value, repeated) = from_yaml(&call.body, expected)?;
             strict = repeated;
-            json = value.to_string();
-            json.as_bytes()
+            from_json(value.to_string().as_bytes(), &call.body, expected)?
         }
+        Notation::Protobuf => from_protobuf(&call.body, expected)?,
     };
-    let header = expected.check_header(bytes, &call.body)?;
-    let respelt;
-    let bytes = match respell(expected.kind, bytes) {
-        Some(node) => {
-            respelt = node;
-            respelt.as_slice()
-        }
-        None => bytes,
-    };
-    let schema = Schema::served();
-    let decoded = schema
-        .decode(expected.type_id, bytes)
-        .map_err(|error| expected.cannot_be_handled(&header, &error.to_string()))?;
     let yaml_problems = !strict.is_empty();
     let repeated = strict.len();
     strict.extend(decoded.strict);
@@ -106,6 +94,50 @@ pub(crate) fn read(call: &Call, expected: &Expected<'_>) -> Result<Incoming, Ref
     Ok(Incoming { object, warnings })
 }
 
+/// `body` is what was sent, for complaints.
+fn from_json(
+    json: &[u8],
+    body: &[u8],
+    expected: &Expected<'_>,
+) -> Result<(Header, Decoded), Refusal> {
+    let header = expected.check_header(json, body)?;
+    let respelt = respell(expected.kind, json);
+    let json = respelt.as_deref().unwrap_or(json);
+    let decoded = Schema::served()
+        .decode(expected.type_id, json)
+        .map_err(|error| expected.cannot_be_handled(&header, &error.to_string()))?;
+    Ok((header, decoded))
+}
+
+fn from_protobuf(body: &[u8], expected: &Expected<'_>) -> Result<(Header, Decoded), Refusal> {
+    let envelope =
+        Envelope::read(body).map_err(|error| expected.unrecognized(&error.to_string(), body))?;
+    let (api_version, kind) = (Some(envelope.api_version), Some(envelope.kind));
+    let header = expected.checked(Header { api_version, kind }, body)?;
+    let decoded = protobuf::decode(Schema::served(), expected.type_id, envelope.message)
+        .map_err(|error| expected.cannot_be_handled(&header, &error.to_string()))?;
+    Ok((header, decoded))
+}
+
+/// Options of a verb, which belong to every group and so may name any version.
+pub(crate) fn options_from_protobuf(
+    body: &[u8],
+    kind: &str,
+    type_id: TypeId,
+) -> Result<Decoded, Refusal> {
+    let envelope = Envelope::read(body).map_err(|error| Refusal::bad_request(error.to_string()))?;
+    let expected = Expected { kind, api_version: envelope.api_version, type_id, alike: "" };
+    let (api_version, kind) = (Some(expected.api_version.clone()), Some(envelope.kind));
+    let header = expected.checked(Header { api_version, kind }, body)?;
+    protobuf::decode(Schema::served(), type_id, envelope.message)
+        .map_err(|error| expected.cannot_be_handled(&header, &error.to_string()))
+}
+
+/// Whether the body is in protobuf, as the client says.
+pub(crate) fn is_protobuf(call: &Call) -> bool {
+    notation(call) == Ok(Notation::Protobuf)
+}
+
 /// A node's body with the other spelling of its QoS resources replaced, if it has that.
 fn respell(kind: &str, json: &[u8]) -> Option<Vec<u8>> {
     let other = kind == "Node" && json.windows(12).any(|window| window == b"QoSResources");
@@ -123,6 +155,8 @@ pub(crate) struct Expected<'a> {
     pub kind: &'a str,
     pub api_version: String,
     pub type_id: TypeId,
+    /// Another version with the same fields, empty if there is none.
+    pub alike: &'static str,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -148,7 +182,7 @@ impl<'a> Expected<'a> {
     ) -> Result<Expected<'a>, Refusal> {
         let type_id = Schema::served().find(type_name);
         let missing = || Refusal::internal(format!("the schema has no type {type_name}"));
-        Ok(Expected { kind, api_version, type_id: type_id.ok_or_else(missing)? })
+        Ok(Expected { kind, api_version, type_id: type_id.ok_or_else(missing)?, alike: "" })
     }
 
     fn unrecognized(&self, what: &str, body: &[u8]) -> Refusal {
@@ -177,7 +211,11 @@ impl<'a> Expected<'a> {
                 .unwrap_or_else(|| header_type_error(json).unwrap_or_else(|| error.to_string()));
             self.unrecognized(&format!("couldn't get version/kind; json parse error: {said}"), body)
         })?;
-        let header = header.unwrap_or_default();
+        self.checked(header.unwrap_or_default(), body)
+    }
+
+    /// Whether kind and version are those of an object expected here.
+    fn checked(&self, header: Header, body: &[u8]) -> Result<Header, Refusal> {
         let kind = header.kind.as_deref().filter(|kind| !kind.is_empty()).unwrap_or(self.kind);
         let given = header.api_version.as_deref().filter(|version| !version.is_empty());
         let version = given.unwrap_or(&self.api_version);
@@ -185,7 +223,8 @@ impl<'a> Expected<'a> {
             let what = format!("unexpected GroupVersion string: {version}");
             return Err(self.unrecognized(&what, body));
         }
-        if kind == self.kind && version == self.api_version {
+        let version_fits = version == self.api_version || version == self.alike;
+        if kind == self.kind && version_fits {
             return Ok(header);
         }
         let list_of = kind.strip_suffix("List").unwrap_or(kind);
@@ -257,6 +296,7 @@ fn notation(call: &Call) -> Result<Notation, Refusal> {
         // A client that says nothing means JSON.
         "" | "application/json" | "*/*" => Ok(Notation::Json),
         "application/yaml" => Ok(Notation::Yaml),
+        protobuf::MEDIA_TYPE => Ok(Notation::Protobuf),
         other => Err(unsupported(other)),
     }
 }
@@ -264,7 +304,7 @@ fn notation(call: &Call) -> Result<Notation, Refusal> {
 pub(crate) fn unsupported(media: &str) -> Refusal {
     Refusal::unsupported_media_type(format!(
         "the body of the request was in an unknown format - accepted media types include: \
-         application/json, application/yaml (got {media:?})"
+         application/json, application/yaml, application/vnd.kubernetes.protobuf (got {media:?})"
     ))
 }
 

@@ -26,11 +26,11 @@ use crate::write::{self, Origin, WriteOptions};
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
 /// `{"status": "Success", "code": 201}`.
-fn created() -> Reply {
+fn created(wanted: Wanted) -> Reply {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201,
     });
-    Reply::json(StatusCode::CREATED, &status)
+    read::encoded(&status, StatusCode::CREATED, wanted)
 }
 
 pub(crate) fn get(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Result<Reply, Refusal> {
@@ -53,8 +53,8 @@ pub(crate) async fn create(
     wanted: Wanted,
 ) -> Result<Reply, Refusal> {
     match write::part_name(place) {
-        "binding" => bind(api, call, place).await,
-        "eviction" => evict(api, call, place).await,
+        "binding" => bind(api, call, place, wanted).await,
+        "eviction" => evict(api, call, place, wanted).await,
         "token" => crate::tokens::request(api, call, place, wanted).await,
         "exec" | "attach" | "portforward" => crate::streams::connect(api, call, place),
         _ => Err(Refusal::method_not_allowed()),
@@ -62,7 +62,12 @@ pub(crate) async fn create(
 }
 
 /// Assigns a pod to a node.
-pub(crate) async fn bind(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> {
+pub(crate) async fn bind(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+) -> Result<Reply, Refusal> {
     let options = WriteOptions::of(call, "CreateOptions")?;
     let expected = Expected::named("Binding", "v1".to_owned(), "io.k8s.api.core.v1.Binding")?;
     let received = incoming::read(call, &expected)?;
@@ -103,7 +108,7 @@ pub(crate) async fn bind(api: &Api, call: &Call, place: &Place) -> Result<Reply,
         Ok(bound_to(old, &binding, &node, now))
     };
     write::write_over(api, call, &bound, &options, Origin::Update(by), &mut change).await?;
-    Ok(created().with_warnings(received.warnings))
+    Ok(created(wanted).with_warnings(received.warnings))
 }
 
 /// The pod with its node, what the binding adds to its metadata, and the condition that says so.
@@ -149,20 +154,11 @@ fn check_binding_preconditions(place: &Place, binding: &Value, pod: &Value) -> R
 }
 
 /// Deletes a pod, if the disruption budgets that protect it allow.
-async fn evict(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> {
-    let expected =
+async fn evict(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Result<Reply, Refusal> {
+    let mut expected =
         Expected::named("Eviction", "policy/v1".to_owned(), "io.k8s.api.policy.v1.Eviction")?;
-    // The older version of the kind has the same fields.
-    let body = String::from_utf8_lossy(&call.body).replace("policy/v1beta1", "policy/v1");
-    let call_body = Call {
-        method: call.method.clone(),
-        path: call.path.clone(),
-        query: call.query.clone(),
-        headers: call.headers.clone(),
-        body: body.into_bytes().into(),
-        caller: call.caller.clone(),
-    };
-    let received = incoming::read(&call_body, &expected)?;
+    expected.alike = "policy/v1beta1";
+    let received = incoming::read(call, &expected)?;
     let eviction = received.object;
     let name = eviction["metadata"]["name"].as_str().unwrap_or_default();
     if !name.is_empty() && name != place.name {
@@ -178,7 +174,7 @@ async fn evict(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> 
         spend_budget(api, &pods, &pod, options.dry_run).await?;
     }
     delete::delete(api, &pods, &options).await?;
-    Ok(created().with_warnings(received.warnings))
+    Ok(created(wanted).with_warnings(received.warnings))
 }
 
 /// Pods that count for no budget: finished, not started, or going already.

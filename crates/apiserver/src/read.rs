@@ -3,6 +3,8 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::StatusCode;
 use objects::catalog::Resource;
+use objects::protobuf::{self, Envelope, ListEnvelope};
+use objects::schema::{Schema, TypeId};
 use objects::table;
 use serde_json::{Value, json};
 use store::{Entry, ReadError, Revision, Snapshot};
@@ -12,7 +14,7 @@ use crate::accept::{Form, Wanted};
 use crate::api::Api;
 use crate::continuation::Continuation;
 use crate::refusal::Refusal;
-use crate::reply::{Body, JSON, Reply};
+use crate::reply::{Body, JSON, PROTOBUF, Reply};
 use crate::request::Call;
 use crate::route::Place;
 use crate::select::Selection;
@@ -98,6 +100,10 @@ pub(crate) fn object_reply(
             )));
         }
     };
+    if wanted.is_protobuf() {
+        let bytes = enveloped(crate::write::type_id(resource)?, &value)?;
+        return Ok(Reply::bytes(status, PROTOBUF, bytes));
+    }
     Ok(encoded(&value, status, wanted))
 }
 
@@ -106,7 +112,24 @@ pub(crate) fn encoded(value: &Value, status: StatusCode, wanted: Wanted) -> Repl
     if wanted.is_yaml() {
         return Reply::bytes(status, wanted.content_type, crate::yaml::render(value));
     }
+    if wanted.is_protobuf() {
+        let name = |field: &str| value[field].as_str().unwrap_or_default();
+        let id = protobuf::type_of(Schema::served(), name("apiVersion"), name("kind"));
+        // What has no type has no form in protobuf either.
+        if let Some(id) = id {
+            return match enveloped(id, value) {
+                Ok(bytes) => Reply::bytes(status, PROTOBUF, bytes),
+                Err(refusal) => Reply::from(refusal),
+            };
+        }
+    }
     Reply::json(status, value)
+}
+
+/// An object in its envelope. An object reduced to its metadata has the numbers of the whole one.
+pub(crate) fn enveloped(id: TypeId, object: &Value) -> Result<Vec<u8>, Refusal> {
+    Envelope::write(Schema::served(), id, object)
+        .map_err(|error| Refusal::internal(error.to_string()))
 }
 
 /// The form of a table: `includeObject=` says how much of the object a row carries.
@@ -135,7 +158,7 @@ struct Window {
     limit: Option<usize>,
 }
 
-pub(crate) fn list(
+pub(crate) async fn list(
     api: &Api,
     call: &Call,
     place: &Place,
@@ -159,9 +182,19 @@ pub(crate) fn list(
         table,
         revision: window.snapshot.revision(),
         buffer: BytesMut::with_capacity(8 * 1024),
+        envelope: None,
         count: 0,
     };
     writer.begin();
+    if wanted.is_protobuf() {
+        // The length of the whole comes first, so all of it is encoded before any is sent.
+        let encoded = tokio::task::spawn_blocking(move || {
+            writer.rest(&window, None)?;
+            writer.enveloped()
+        });
+        let pieces = encoded.await.map_err(|error| Refusal::internal(error.to_string()))??;
+        return Ok(in_pieces(pieces));
+    }
     if wanted.is_yaml() {
         let (whole, _) = writer.rest(&window, None)?;
         let value: Value =
@@ -197,6 +230,23 @@ pub(crate) fn list(
     let mut reply = Reply::bytes(StatusCode::OK, JSON, Bytes::new());
     reply.body = Body::Stream(chunks);
     Ok(reply)
+}
+
+/// A reply of pieces that are all there.
+fn in_pieces(mut pieces: Vec<Vec<u8>>) -> Reply {
+    let mut reply = Reply::bytes(StatusCode::OK, PROTOBUF, Bytes::new());
+    match pieces.as_mut_slice() {
+        [only] => reply.body = Body::Whole(std::mem::take(only).into()),
+        _ => {
+            let (sender, chunks) = mpsc::channel(pieces.len().max(1));
+            for piece in pieces {
+                // There is room for every piece, and the other end is below.
+                let _ = sender.try_send(Bytes::from(piece));
+            }
+            reply.body = Body::Stream(chunks);
+        }
+    }
+    reply
 }
 
 fn window(api: &Api, call: &Call, place: &Place) -> Result<Window, Refusal> {
@@ -245,6 +295,8 @@ struct ListWriter {
     table: table::Form,
     revision: Revision,
     buffer: BytesMut,
+    /// Takes the items instead, for a list in protobuf, and the list's metadata at its end.
+    envelope: Option<(ListEnvelope, Value)>,
     /// Items written so far.
     count: usize,
 }
@@ -267,7 +319,29 @@ impl ListWriter {
                 (stored::head(&resource.api_version(), &kind), "items")
             }
         };
+        if self.wanted.is_protobuf() {
+            let envelope = match self.wanted.form {
+                Form::PartialMetadataList => {
+                    let version = self.wanted.version.api_version();
+                    ListEnvelope::new(version, "PartialObjectMetadataList")
+                }
+                _ => ListEnvelope::new(&resource.api_version(), &format!("{}List", resource.kind)),
+            };
+            self.envelope = Some((envelope, Value::Null));
+            return;
+        }
         self.buffer.put_slice(format!("{{{head}\"{list}\":[").as_bytes());
+    }
+
+    /// The finished list in protobuf.
+    fn enveloped(self) -> Result<Vec<Vec<u8>>, Refusal> {
+        let schema = Schema::served();
+        let id = schema.find("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta");
+        let (Some(id), Some((envelope, metadata))) = (id, self.envelope) else {
+            return Err(Refusal::internal("the schema has no ListMeta"));
+        };
+        let pieces = envelope.finish(schema, id, &metadata);
+        pieces.map_err(|error| Refusal::internal(error.to_string()))
     }
 
     /// Writes items until the list is complete or the buffer holds `enough`. Gives the buffer, and
@@ -316,10 +390,19 @@ impl ListWriter {
         if !self.selection.matches_bytes(resource, entry)? {
             return Ok(());
         }
-        if self.count > 0 {
+        if self.count > 0 && self.envelope.is_none() {
             self.buffer.put_u8(b',');
         }
         self.count += 1;
+        if let Some((envelope, _)) = &mut self.envelope {
+            let mut object = load(resource, entry)?;
+            if self.wanted.form == Form::PartialMetadataList {
+                object = table::partial_metadata(&object, self.wanted.version);
+            }
+            let id = crate::write::type_id(resource)?;
+            let pushed = envelope.push(Schema::served(), id, &object);
+            return pushed.map_err(|error| Refusal::internal(format!("{}: {error}", entry.key)));
+        }
         if self.wanted.form == Form::Plain && !stored::is_view(resource) {
             let Some(pieces) = Pieces::of(&entry.value) else {
                 return Err(Refusal::internal(format!("the object {} is damaged", entry.key)));
@@ -353,6 +436,10 @@ impl ListWriter {
         }
         if let Some(remaining) = remaining {
             metadata["remainingItemCount"] = Value::from(remaining);
+        }
+        if let Some((_, place)) = &mut self.envelope {
+            *place = metadata;
+            return;
         }
         self.buffer.put_slice(format!("],\"metadata\":{metadata}}}\n").as_bytes());
     }

@@ -11,6 +11,7 @@ use http_body::{Frame, SizeHint};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use crate::accept::Wanted;
 use crate::refusal::Refusal;
 
 /// An answer's bytes, at once or as they come.
@@ -62,6 +63,7 @@ pub struct Reply {
 
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const YAML: &str = "application/yaml";
+pub(crate) const PROTOBUF: &str = objects::protobuf::MEDIA_TYPE;
 pub(crate) const TEXT: &str = "text/plain; charset=utf-8";
 
 impl Reply {
@@ -139,13 +141,20 @@ fn warning_header(text: &str) -> String {
     header
 }
 
-impl From<Refusal> for Reply {
-    fn from(refusal: Refusal) -> Reply {
-        let mut reply = Reply::json(refusal.code, &refusal.to_status());
+impl Reply {
+    /// A refusal in the notation the client wants.
+    pub(crate) fn refused(refusal: &Refusal, wanted: Wanted) -> Reply {
+        let mut reply = crate::read::encoded(&refusal.to_status(), refusal.code, wanted);
         if let Some(seconds) = refusal.retry_after {
             reply.headers.insert("retry-after", HeaderValue::from(seconds));
         }
         reply
+    }
+}
+
+impl From<Refusal> for Reply {
+    fn from(refusal: Refusal) -> Reply {
+        Reply::refused(&refusal, Wanted::PLAIN)
     }
 }
 

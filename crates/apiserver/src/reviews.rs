@@ -4,6 +4,7 @@ use http::StatusCode;
 use objects::catalog::RESOURCES;
 use serde_json::{Value, json};
 
+use crate::accept::Wanted;
 use crate::api::Api;
 use crate::identity::{self, Attempt, User};
 use crate::incoming::{self, Expected};
@@ -12,7 +13,12 @@ use crate::reply::Reply;
 use crate::request::Call;
 use crate::route::Place;
 
-pub(crate) async fn create(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> {
+pub(crate) async fn create(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+) -> Result<Reply, Refusal> {
     if place.resource.kind == "Binding" {
         let pods = crate::parts::core("pods")?;
         let binding = incoming::read(call, &Expected::of(place.resource)?)?;
@@ -23,7 +29,7 @@ pub(crate) async fn create(api: &Api, call: &Call, place: &Place) -> Result<Repl
             subresource: pods.subresource("binding"),
             ..place.clone()
         };
-        return crate::parts::bind(api, call, &place).await;
+        return crate::parts::bind(api, call, &place, wanted).await;
     }
     let received = incoming::read(call, &Expected::of(place.resource)?)?;
     let mut review = received.object;
@@ -44,14 +50,17 @@ pub(crate) async fn create(api: &Api, call: &Call, place: &Place) -> Result<Repl
         "SelfSubjectReview" => {
             let user = call.user();
             review["metadata"]["creationTimestamp"] = Value::from(api.now().to_seconds_text());
-            review["status"] = json!({
-                "userInfo": {"username": user.name, "groups": user.groups},
-            });
+            let mut known = json!({"username": user.name, "groups": user.groups});
+            if !user.uid.is_empty() {
+                known["uid"] = Value::from(user.uid.as_str());
+            }
+            review["status"] = json!({"userInfo": known});
         }
         "TokenReview" => review["status"] = crate::tokens::review(api, &review["spec"])?,
         _ => return Err(Refusal::method_not_allowed()),
     }
-    Ok(Reply::json(StatusCode::CREATED, &review).with_warnings(received.warnings))
+    let reply = crate::read::encoded(&review, StatusCode::CREATED, wanted);
+    Ok(reply.with_warnings(received.warnings))
 }
 
 fn texts(list: &Value) -> Vec<String> {
@@ -118,6 +127,7 @@ fn rules(user: &User) -> Value {
         "/openapi/*",
         "/readyz",
         "/version",
+        "/version/",
     ];
     json!({
         "resourceRules": rules,

@@ -1,13 +1,15 @@
 //! Watching: what is there (if asked for), then every change, until the client has enough.
 //!
 //! One task per watch pulls from the store and writes lines; a slow client slows only its own
-//! task. A change that moves an object into or out of the selection is told as its coming or going.
+//! task. In protobuf a line is a frame. A change that moves an object into or out of the selection is told as its coming or going.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use objects::catalog::Resource;
+use objects::protobuf;
+use objects::schema::{Schema, TypeId};
 use objects::table;
 use serde_json::{Value, json};
 use store::{Entry, Event, ReadError, Revision, Snapshot, WatchError};
@@ -75,7 +77,11 @@ pub(crate) fn watch(
     };
     let until = Instant::now() + Duration::from_secs(seconds);
     tokio::spawn(watcher.run(start, until));
-    Ok(Reply::stream(JSON, lines))
+    let content_type = match wanted.is_protobuf() {
+        true => protobuf::WATCH_MEDIA_TYPE,
+        false => JSON,
+    };
+    Ok(Reply::stream(content_type, lines))
 }
 
 struct Start {
@@ -174,7 +180,14 @@ impl Watcher {
     }
 
     async fn fail(&self, refusal: &Refusal) -> Result<(), Gone> {
-        self.send(json_line("ERROR", &refusal.to_status())).await
+        let status = refusal.to_status();
+        let line = match self.wanted.is_protobuf() {
+            true => protobuf::type_of(Schema::served(), "v1", "Status")
+                .and_then(|id| frame("ERROR", id, &status).ok())
+                .unwrap_or_default(),
+            false => json_line("ERROR", &status),
+        };
+        self.send(line).await
     }
 
     /// Tells everything there is as added; gives the revision that was.
@@ -242,7 +255,8 @@ impl Watcher {
         revision: Revision,
     ) -> Result<Bytes, Refusal> {
         let resource = self.place.resource;
-        if self.wanted.form == Form::Plain && !stored::is_view(resource) {
+        let as_stored = self.wanted.form == Form::Plain && !self.wanted.is_protobuf();
+        if as_stored && !stored::is_view(resource) {
             let Some(pieces) = Pieces::of(&entry.value) else {
                 return Err(Refusal::internal(format!("the object {} is damaged", entry.key)));
             };
@@ -255,7 +269,14 @@ impl Watcher {
         let mut object = read::load(resource, entry)?;
         object["metadata"]["resourceVersion"] = Value::from(revision.to_string());
         let shown = self.shown(resource, object);
-        Ok(json_line(kind, &shown))
+        self.value_line(kind, &shown)
+    }
+
+    fn value_line(&self, kind: &str, shown: &Value) -> Result<Bytes, Refusal> {
+        match self.wanted.is_protobuf() {
+            true => frame(kind, crate::write::type_id(self.place.resource)?, shown),
+            false => Ok(json_line(kind, shown)),
+        }
     }
 
     /// An object in the form the client wants.
@@ -275,7 +296,7 @@ impl Watcher {
 
     async fn bookmark(&mut self, revision: Revision, ends_initial: bool) -> Result<(), Gone> {
         let resource = self.place.resource;
-        let schema = objects::schema::Schema::served();
+        let schema = Schema::served();
         let mut object = resource.type_id(schema).map_or_else(|| json!({}), |id| schema.zero(id));
         object["kind"] = Value::from(resource.kind);
         object["apiVersion"] = Value::from(resource.api_version());
@@ -284,8 +305,15 @@ impl Watcher {
             object["metadata"]["annotations"] = json!({INITIAL_END: "true"});
         }
         let shown = self.shown(resource, object);
-        self.send(json_line("BOOKMARK", &shown)).await
+        match self.value_line("BOOKMARK", &shown) {
+            Ok(line) => self.send(line).await,
+            Err(refusal) => self.fail(&refusal).await,
+        }
     }
+}
+
+fn frame(kind: &str, id: TypeId, object: &Value) -> Result<Bytes, Refusal> {
+    Ok(Bytes::from(protobuf::watch_event(kind, &read::enveloped(id, object)?)))
 }
 
 fn json_line(kind: &str, object: &Value) -> Bytes {

@@ -372,16 +372,14 @@ pub(crate) async fn write_over(
         let old = read::load(resource, &entry)?;
         let new = change(&old)?;
         let named = new["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-        let conditional = !matches!(named, "" | "0");
-        if conditional && named != entry.modified.to_string() {
+        // A patch is of whatever is stored and has its version, unless it names one itself; so only
+        // who means a certain version is refused here when somebody else was faster.
+        if !matches!(named, "" | "0") && named != entry.modified.to_string() {
             return Err(Refusal::modified(place.resource, &place.name));
         }
         let step = one_update(api, call, place, options, origin, &entry, &old, new).await?;
         match step {
             Some(written) => return Ok(written),
-            None if conditional && attempt > 1 => {
-                return Err(Refusal::modified(place.resource, &place.name));
-            }
             None if attempt >= ATTEMPTS => {
                 return Err(Refusal::modified(place.resource, &place.name));
             }

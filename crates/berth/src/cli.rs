@@ -67,11 +67,14 @@ enum Command {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  berth conformance testdata/golden\n  \
     berth conformance testdata/golden --show cpu_assign\n\n\
+    Recorded kubectl commands are run with the kubectl on the PATH and those that BERTH_KUBECTL\n\
+    lists; where there is none they count as not served.\n\n\
     Exit code 0 only if nothing failed. Lines marked with a quirk record upstream defects; Berth\n\
     answers differently there on purpose, and they are counted apart.")]
 struct ConformanceArgs {
-    /// Directory with recorded vectors (*.jsonl or *.jsonl.gz)
-    dir: PathBuf,
+    /// Directory with recorded vectors (*.jsonl or *.jsonl.gz), or one file of them
+    #[arg(value_name = "DIR")]
+    place: PathBuf,
     /// Print each difference; with a word, only those whose file or id contains it
     #[arg(long, num_args = 0..=1, default_missing_value = "", value_name = "WORD")]
     show: Option<String>,
@@ -124,7 +127,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Server(args) => server::run(args),
         Command::State(args) => state::run(args),
         Command::Conformance(args) => {
-            let report = crate::conformance::run_dir(&args.dir)?;
+            let report = match args.place.is_file() {
+                true => crate::conformance::run_files([args.place])?,
+                false => crate::conformance::run_dir(&args.place)?,
+            };
             print!("{}", report.render(args.show.as_deref()));
             Ok(if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
         }

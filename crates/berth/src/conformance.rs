@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use placement::Topology;
@@ -23,9 +23,11 @@ mod cpuset;
 mod exchanges;
 mod fields;
 mod memory_static;
+pub mod printed;
 mod quantity;
 mod scheduling;
 mod topology_merge;
+mod transcripts;
 mod windows_affinity;
 
 /// Runs one line of a vector file and says how our answer differs from the recorded one.
@@ -231,16 +233,24 @@ impl Outcome {
 
 /// Runs every vector file in `dir`.
 pub fn run_dir(dir: &Path) -> Result<Report> {
-    let mut files = BTreeMap::new();
+    let mut paths = Vec::new();
     for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
-        let path = entry?.path();
+        paths.push(entry?.path());
+    }
+    run_files(paths).with_context(|| format!("cannot run {}", dir.display()))
+}
+
+/// Runs these vector files; others are passed over.
+pub fn run_files(paths: impl IntoIterator<Item = PathBuf>) -> Result<Report> {
+    let mut files = BTreeMap::new();
+    for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if let Some(stem) = name.strip_suffix(".jsonl").or(name.strip_suffix(".jsonl.gz")) {
             files.insert(stem.to_owned(), path);
         }
     }
     if files.is_empty() {
-        bail!("{} holds no vectors (*.jsonl or *.jsonl.gz)", dir.display());
+        bail!("there are no vectors (*.jsonl or *.jsonl.gz)");
     }
     let mut vectors = Vectors::default();
     if let Some(path) = files.remove("topologies") {
@@ -254,6 +264,10 @@ pub fn run_dir(dir: &Path) -> Result<Report> {
     for (stem, path) in files {
         if stem == "exchanges" {
             report.outcomes.extend(exchanges::run(read_lines(&path)?)?);
+            continue;
+        }
+        if stem == "kubectl" {
+            report.outcomes.extend(transcripts::run(read_lines(&path)?)?);
             continue;
         }
         let Some((_, check)) = KINDS.iter().find(|(kind, _)| *kind == stem) else {

@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use host::tree::Directory;
 use host::{Anomaly, Capture};
+use placement::Machine;
 use placement::Topology;
-use planner::machine::{Format, MAX_TEXT, Machine};
+use planner::machine::{Format, MAX_TEXT};
 
 /// What an argument names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +94,7 @@ impl Source {
                 Ok((named(topology, OsName::Linux, &sys.display().to_string()), anomalies))
             }
             Source::Words(text) => {
-                let mut machine = Machine::parse(text)
+                let mut machine = planner::machine::parse(text)
                     .with_context(|| format!("{text:?} is no file, so it was read as a shape"))?;
                 if machine.name.is_empty() {
                     machine.name.clone_from(text);
@@ -124,7 +125,7 @@ fn parse(text: &str, name: &str) -> anyhow::Result<(Machine, Vec<Anomaly>)> {
         let (topology, anomalies) = host::sysfs::observe(&Capture::parse(text)?)?;
         return Ok((named(topology, OsName::Linux, name), anomalies));
     }
-    let mut machine = Machine::parse(text)?;
+    let mut machine = planner::machine::parse(text)?;
     if machine.name.is_empty() {
         name.clone_into(&mut machine.name);
     }

@@ -30,6 +30,7 @@ pub struct Counters {
     pub(crate) unschedulable: AtomicU64,
     pub(crate) errors: AtomicU64,
     pub(crate) preemptions: AtomicU64,
+    pub(crate) invalid_reports: AtomicU64,
     pub(crate) events_dropped: AtomicU64,
     pending: Mutex<PendingPods>,
     loops: Mutex<BTreeMap<&'static str, LoopNumbers>>,
@@ -87,6 +88,7 @@ impl Counters {
         add(attempts, ("result", "unschedulable"), load(&self.unschedulable));
         add(attempts, ("result", "error"), load(&self.errors));
         add("scheduler_preemption_attempts_total", ("", ""), load(&self.preemptions));
+        add("berth_invalid_node_reports_total", ("", ""), load(&self.invalid_reports));
         add("berth_events_dropped_total", ("", ""), load(&self.events_dropped));
         let pending = *self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         for (queue, length) in [

@@ -23,7 +23,7 @@ use crate::work::sleep_until;
 mod brain;
 mod observed;
 
-use brain::{Action, Brain, Observed, Other, Refusal, Who};
+use brain::{Action, Brain, Complaint, Observed, Other, Refusal, Who};
 
 /// How many bindings may be on their way.
 const BINDINGS: usize = 256;
@@ -90,6 +90,10 @@ pub(crate) async fn run(setting: Setting, mut stop: watch::Receiver<bool>) {
             }
         }
         while errands.try_join_next().is_some() {}
+        for complaint in brain.take_complaints() {
+            count(&counters.invalid_reports);
+            complain(&recorder, complaint);
+        }
         counters.set_pending(brain.pending());
         if made == DECISIONS {
             tokio::task::yield_now().await;
@@ -166,6 +170,20 @@ fn follow<T: Send + 'static>(
             }
         }
     });
+}
+
+/// Tells a node that its report cannot be used.
+fn complain(recorder: &Recorder, complaint: Complaint) {
+    let Complaint { node, message } = complaint;
+    let subject = Subject {
+        kind: NODES,
+        namespace: String::new(),
+        name: node.key.name().to_owned(),
+        uid: node.uid,
+    };
+    let message = scheduling::event_text(&message);
+    let event = Occurrence::warning(&subject, "InvalidNodeReport", message);
+    recorder.record(Occurrence { action: "Scheduling", ..event });
 }
 
 fn subject(pod: &Who) -> Subject {

@@ -302,7 +302,10 @@ impl Task<'_> {
             Some(entry) => (entry.fields, entry.time),
             None => (FieldSet::default(), None),
         };
-        let merged = self.prune(merged, &claimed, &last, &entries);
+        // Names are nobody's, but an object that is applied has one: its metadata stays.
+        let whole = walker.claimed_with_bookkeeping(id, self.applied);
+        let whole = reset::written(self.kind, self.by.subresource, whole);
+        let merged = self.prune(merged, &whole, &last, &entries);
 
         let difference = walker.compare(id, self.live, &merged);
         let changed = reset::written(self.kind, self.by.subresource, difference.changed);

@@ -15,6 +15,7 @@ pub mod limits;
 pub mod openapi;
 pub mod patch;
 pub mod pod;
+pub mod protobuf;
 pub mod quantity;
 pub mod quota;
 pub mod resources;

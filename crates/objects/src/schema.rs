@@ -1,7 +1,7 @@
 //! The shape of every object the API serves: [`Schema`], read from the text files in `api/`.
 //!
 //! One definition is the source of decoding ([`decode`]), canonical form, strategic merge,
-//! server-side apply, OpenAPI and `kubectl explain`. ADR 0007 says why objects are values under a
+//! server-side apply, protobuf, OpenAPI and `kubectl explain`. ADR 0007 says why objects are values under a
 //! schema and not one Rust struct per kind. What the values mean (defaults, validation) is not
 //! known here.
 
@@ -11,10 +11,12 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 pub mod decode;
+pub mod numbers;
 mod parse;
 pub mod syntax;
 
 pub use decode::{DecodeError, Decoded};
+pub use numbers::{Number, Wire};
 pub use parse::SchemaError;
 
 /// The texts of `api/`, by file name.
@@ -61,11 +63,15 @@ pub struct Type {
     pub list_of: Option<String>,
     /// By name.
     pub fields: Vec<Field>,
+    /// By protobuf number.
+    pub wire: Wire,
 }
 
 #[derive(Debug, Clone)]
 pub struct Field {
     pub name: String,
+    /// Where it is in protobuf.
+    pub number: Number,
     pub shape: Shape,
     pub presence: Presence,
     /// A Go pointer: OpenAPI gives it no implied default.

@@ -134,6 +134,16 @@ impl Refusal {
         }
     }
 
+    /// What was short, where NUMA nodes were to be agreed upon: for readers to whom a node is a
+    /// machine.
+    #[must_use]
+    pub fn shortage(&self) -> Option<String> {
+        match self {
+            Refusal::NotAligned { agreement, .. } => Some(agreement.shortage()),
+            Refusal::WholeCores { .. } | Refusal::Cpus { .. } | Refusal::Memory { .. } => None,
+        }
+    }
+
     #[must_use]
     pub fn agreement(&self) -> Option<&Agreement> {
         match self {
@@ -214,6 +224,29 @@ impl fmt::Display for WhyMemory {
 }
 
 impl Agreement {
+    /// Why the nodes that would do are not to be had.
+    fn shortage(&self) -> String {
+        let short =
+            [("CPUs", self.cpu), ("memory", self.memory)].into_iter().filter_map(|(what, say)| {
+                let say = say.filter(|say| say.alone.is_empty())?;
+                // Grammar: CPUs need, memory needs.
+                let s = if what == "memory" { "s" } else { "" };
+                Some(match (say.fewest, say.preferred) {
+                    (Some(n), Some(p)) if n > p => {
+                        format!("{what} need{s} {n} NUMA nodes now, {p} on an empty machine")
+                    }
+                    (Some(n), _) => format!("{what} need{s} {n} NUMA nodes"),
+                    (None, _) => format!("{what} fit{s} on no NUMA nodes"),
+                })
+            });
+        let short: Vec<String> = short.collect();
+        if short.is_empty() {
+            "no NUMA node has the CPUs and the memory".to_owned()
+        } else {
+            short.join(", ")
+        }
+    }
+
     /// The agreement in one line.
     #[must_use]
     pub fn render(&self, topology: &Topology) -> String {

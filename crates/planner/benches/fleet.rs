@@ -9,7 +9,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use objects::Workload;
-use planner::configured::Configured;
+use placement::configured::Configured;
 use planner::generate::{Wishes, generate};
 use planner::machine::shape;
 use planner::report::{Options, Report};

@@ -13,14 +13,12 @@ use objects::kubelet_config::{
 };
 use objects::pod::OsName;
 use objects::{Gate, KubeletConfig, YamlError};
+use placement::configured::{Configured, Finding, total_memory};
 use placement::cpu::options::{ACROSS_CORES, ALIGN_BY_SOCKET};
-use placement::{Bytes, CpuSet, Topology};
+use placement::{Bytes, CpuSet, Machine, Topology, reservation};
 use thiserror::Error;
 
-use crate::configured::{Configured, Finding, total_memory};
-use crate::machine::Machine;
 use crate::report::rounded;
-use crate::reservation;
 
 /// Which CPUs to keep for the system.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,11 +2,10 @@
 //!
 //! Pure: text and values in, text and values out; reading files is the binary's business.
 
-pub mod configured;
 pub mod generate;
 pub mod machine;
 pub mod picture;
 pub mod remedy;
 pub mod report;
-pub mod reservation;
 pub mod simulate;
+pub mod view;

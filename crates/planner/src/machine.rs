@@ -4,19 +4,14 @@
 //! here opens files or looks at the machine it runs on; captures of `/sys` are recognised but are
 //! `host`'s business to read.
 
-use objects::pod::OsName;
-use placement::Topology;
-use placement::topology::TopologyError;
+use placement::Machine;
+use placement::machine::file::{self, FileError};
 use thiserror::Error;
 
-pub mod file;
 pub mod hwloc;
-pub mod layout;
 pub mod lscpu;
-mod quantity;
 pub mod shape;
 
-pub use file::FileError;
 pub use hwloc::HwlocError;
 pub use lscpu::LscpuError;
 pub use shape::ShapeError;
@@ -24,15 +19,6 @@ pub use shape::ShapeError;
 /// The longest text that is looked at. The hwloc file of the largest machine of interest takes
 /// about 2 MiB.
 pub const MAX_TEXT: usize = 64 << 20;
-
-/// One machine to plan for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Machine {
-    /// Empty if the description gives none.
-    pub name: String,
-    pub os: OsName,
-    pub topology: Topology,
-}
 
 /// The formats a machine can be described in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,15 +52,6 @@ pub enum MachineError {
     Shape(#[from] ShapeError),
 }
 
-/// What a name may be made of, for errors.
-const NAME: &str = "a name of up to 253 letters, digits, '.', '-' and '_'";
-
-/// Names end up in files, tables and pictures, so they are plain.
-fn is_name(text: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    text.len() <= 253 && text.chars().all(plain)
-}
-
 impl Format {
     /// What a text looks like; anything unknown is taken for a shape, whose errors show an example.
     #[must_use]
@@ -102,33 +79,23 @@ impl Format {
     }
 }
 
-impl Machine {
-    /// Reads a description in any of the known formats.
-    pub fn parse(text: &str) -> Result<Machine, MachineError> {
-        if text.len() > MAX_TEXT {
-            return Err(MachineError::TooLong(text.len()));
-        }
-        let text = text.trim_start_matches('\u{feff}');
-        if text.trim().is_empty() {
-            return Err(MachineError::Empty);
-        }
-        Ok(match Format::of(text) {
-            Format::File => file::parse(text)?,
-            Format::HwlocXml => hwloc::parse(text)?,
-            Format::LscpuJson => lscpu::parse_json(text)?,
-            Format::LscpuTable => lscpu::parse_table(text)?,
-            Format::Shape => shape::parse(text)?,
-            Format::Capture => return Err(MachineError::IsCapture),
-        })
+/// Reads a description in any of the known formats.
+pub fn parse(text: &str) -> Result<Machine, MachineError> {
+    if text.len() > MAX_TEXT {
+        return Err(MachineError::TooLong(text.len()));
     }
-
-    fn new(
-        name: impl Into<String>,
-        os: OsName,
-        parts: placement::topology::Parts,
-    ) -> Result<Machine, TopologyError> {
-        Ok(Machine { name: name.into(), os, topology: Topology::new(parts)? })
+    let text = text.trim_start_matches('\u{feff}');
+    if text.trim().is_empty() {
+        return Err(MachineError::Empty);
     }
+    Ok(match Format::of(text) {
+        Format::File => file::parse(text)?,
+        Format::HwlocXml => hwloc::parse(text)?,
+        Format::LscpuJson => lscpu::parse_json(text)?,
+        Format::LscpuTable => lscpu::parse_table(text)?,
+        Format::Shape => shape::parse(text)?,
+        Format::Capture => return Err(MachineError::IsCapture),
+    })
 }
 
 #[cfg(test)]
@@ -151,7 +118,7 @@ mod tests {
 
     #[test]
     fn nothing_at_all_gets_an_example() {
-        let error = Machine::parse(" \n").unwrap_err().to_string();
+        let error = parse(" \n").unwrap_err().to_string();
         assert!(error.contains("2 sockets x 2 numa x 8 cores x 2 threads"), "{error}");
     }
 }

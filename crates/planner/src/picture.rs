@@ -6,11 +6,11 @@
 //! same text, and labels are escaped, so they may come from anybody.
 //!
 //! ```
-//! use planner::machine::Machine;
-//! use planner::picture::{Ink, Occupant, Picture, Seat, TextOptions, render_text};
 //! use placement::CpuSet;
+//! use planner::machine::parse;
+//! use planner::picture::{Ink, Occupant, Picture, Seat, TextOptions, render_text};
 //!
-//! let mut picture = Picture::new(&Machine::parse("4 cores x 2 threads").unwrap());
+//! let mut picture = Picture::new(&parse("4 cores x 2 threads").unwrap());
 //! picture.occupants.push(Occupant::new("shop/cart", Seat::Exclusive(CpuSet::range(0, 1))));
 //! let text = render_text(&picture, TextOptions { width: 60, ink: Ink::Unicode, colours: false });
 //! assert!(text.contains("shop/cart"));
@@ -18,9 +18,7 @@
 
 use objects::pod::OsName;
 use placement::demand::MemoryKind;
-use placement::{Bytes, CpuSet, NumaId, Topology};
-
-use crate::machine::Machine;
+use placement::{Bytes, CpuSet, Machine, NumaId, Topology};
 
 mod escape;
 mod html;

@@ -9,12 +9,12 @@ use std::fmt;
 use objects::pod::Container;
 use objects::{Pod, Quantity, resources};
 use placement::alignment::{Alignment, AlignmentPolicy, Scope};
+use placement::configured::{Amounts, Configured};
 use placement::demand::{Demand, PodUid, QosClass};
 use placement::node::CpuPolicy;
 use placement::{Bytes, Ledger, Node, plan};
 use serde::Serialize;
 
-use crate::configured::{Amounts, Configured};
 use crate::simulate::{Class, Obstacle, PodRef, Refused, Simulation, without_placing};
 
 /// One change that would have let a pod in.
@@ -306,22 +306,6 @@ impl Trial<'_> {
             trial.takes(pod)
         })?;
         Some(Remedy::WithoutPod { pod: name(gone.pod) })
-    }
-}
-
-impl Amounts {
-    #[must_use]
-    fn minus(&self, other: &Amounts) -> Amounts {
-        let mut rest = self.clone();
-        rest.milli_cpus = rest.milli_cpus.saturating_sub(other.milli_cpus);
-        rest.memory = rest.memory.saturating_sub(other.memory);
-        rest.pods = rest.pods.saturating_sub(other.pods);
-        for (name, amount) in &other.others {
-            if let Some(have) = rest.others.get_mut(name) {
-                *have = have.saturating_sub(*amount);
-            }
-        }
-        rest
     }
 }
 

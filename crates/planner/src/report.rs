@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use objects::Workload;
 use objects::pod::OsName;
+use placement::configured::total_memory;
 use placement::demand::{MemoryKind, Role};
+use placement::layout::{lay_out, lay_out_in_blocks};
 use placement::memory::Block;
 use placement::node::{CpuPolicy, MemoryPolicy, Node};
 use placement::plan::ContainerPlacement;
@@ -17,7 +19,6 @@ use placement::windows::{Affinity, Locality};
 use placement::{Bytes, CpuSet, Ledger, NumaId, Topology};
 use serde::Serialize;
 
-use crate::machine::layout::{lay_out, lay_out_in_blocks};
 use crate::remedy::{Remedy, remedies};
 use crate::simulate::{Obstacle, PodRef, Refused, Simulation, Strategy};
 
@@ -296,7 +297,7 @@ fn machine_report(
         configuration: options.configurations.get(shape_number).cloned().unwrap_or_default(),
         cpus: topology.cpus().len(),
         numa_nodes: topology.nodes().len(),
-        memory: Bytes(crate::configured::total_memory(topology)).to_string(),
+        memory: Bytes(total_memory(topology)).to_string(),
         pods,
         left: left(simulation, machine, &ledger),
     }

@@ -19,15 +19,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use objects::Workload;
 use objects::pod::{OsName, Pod};
 use objects::workload::Replicas;
-use objects::{Workload, resources};
+use placement::configured::{Amounts, Configured};
 use placement::demand::{Demand, PodUid};
 use placement::plan::ContainerPlacement;
 use placement::rationale::Refusal;
 use placement::{Ledger, plan};
-
-use crate::configured::{Amounts, Configured};
 
 mod obstacle;
 
@@ -678,51 +677,5 @@ impl Class {
             os,
             node_name: pod.spec.node_name.clone(),
         }
-    }
-}
-
-impl Amounts {
-    /// What a pod asks of a machine. Disk space is not counted: machines do not tell theirs.
-    #[must_use]
-    pub fn of(pod: &Pod) -> Amounts {
-        let mut amounts = Amounts { pods: 1, ..Amounts::default() };
-        for (name, amount) in pod.spec.effective_requests() {
-            let units = |value: Option<i64>| {
-                value.map_or(u64::MAX, |value| u64::try_from(value).unwrap_or(0))
-            };
-            match name.as_str() {
-                resources::CPU => amounts.milli_cpus = units(amount.checked_milli_value()),
-                resources::MEMORY => amounts.memory = units(amount.checked_value()),
-                resources::EPHEMERAL_STORAGE => {}
-                _ => {
-                    let units = units(amount.checked_value());
-                    if units > 0 {
-                        amounts.others.insert(canonical(&name), units);
-                    }
-                }
-            }
-        }
-        amounts
-    }
-
-    #[must_use]
-    pub fn plus(&self, other: &Amounts) -> Amounts {
-        let mut sum = self.clone();
-        sum.milli_cpus = sum.milli_cpus.saturating_add(other.milli_cpus);
-        sum.memory = sum.memory.saturating_add(other.memory);
-        sum.pods = sum.pods.saturating_add(other.pods);
-        for (name, amount) in &other.others {
-            let have = sum.others.entry(name.clone()).or_default();
-            *have = have.saturating_add(*amount);
-        }
-        sum
-    }
-}
-
-/// Huge pages have one size and many spellings: `hugepages-1024Mi` is `hugepages-1Gi`.
-fn canonical(name: &str) -> String {
-    match placement::demand::MemoryKind::parse(name) {
-        Some(kind) => kind.to_string(),
-        None => name.to_owned(),
     }
 }

@@ -35,12 +35,14 @@ mod workloads;
 
 pub use cluster::{Cluster, ObjectError};
 pub use object::{NodeObject, PodObject};
+/// What a node tells of its machine; see [`MachineView::parse`].
+pub use placement::report::{ANNOTATIONS, ReportError};
 pub use placing::MachineView;
 pub use profile::{ProfileError, Search, Settings};
 pub use queue::Queue;
 pub use scheduler::{
     Attempt, AttemptError, Candidate, Choice, Explanation, Failure, GATED_MESSAGE, NodeScores,
-    Nomination, Outcome, Preemption, Scheduler, Tie,
+    Nomination, Outcome, Preemption, Scheduler, Tie, event_text,
 };
 pub use time::Milliseconds;
 pub use verdict::{Code, Plugin, Verdict};

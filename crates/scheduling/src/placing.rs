@@ -5,9 +5,11 @@
 //! [`Machine`], which keeps its ledger in step with the pods the scheduler knows of: a pod that has
 //! been given a node is in it before the agent has said so. Nothing is placed for real.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use placement::demand::{Demand, PodUid};
+use placement::report::{NodeReport, ReportError};
 use placement::{Ledger, Node, Refusal, plan};
 
 /// A machine with its policies, and what its agent has handed out.
@@ -15,6 +17,19 @@ use placement::{Ledger, Node, Refusal, plan};
 pub struct MachineView {
     pub node: Arc<Node>,
     pub ledger: Arc<Ledger>,
+}
+
+impl MachineView {
+    /// What the annotations of a node say of its machine; `None` if nothing.
+    pub fn parse(
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<Option<MachineView>, ReportError> {
+        let report = NodeReport::parse(annotations)?;
+        Ok(report.map(|report| {
+            let (node, ledger) = report.into_parts();
+            MachineView { node: Arc::new(node), ledger: Arc::new(ledger) }
+        }))
+    }
 }
 
 #[derive(Debug, Clone)]

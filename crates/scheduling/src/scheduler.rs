@@ -81,20 +81,26 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The event's text: the message, cut to 1024 bytes.
+    /// The event's text: the message, cut.
     #[must_use]
     pub fn event_message(&self) -> String {
-        const LONGEST: usize = 1024;
-        const CUT: &str = " ...";
-        if self.message.len() <= LONGEST {
-            return self.message.clone();
-        }
-        let mut end = LONGEST - CUT.len();
-        while !self.message.is_char_boundary(end) {
-            end -= 1;
-        }
-        format!("{}{CUT}", self.message.get(..end).unwrap_or_default())
+        event_text(&self.message)
     }
+}
+
+/// A message cut to the 1024 bytes that an event can hold.
+#[must_use]
+pub fn event_text(message: &str) -> String {
+    const LONGEST: usize = 1024;
+    const CUT: &str = " ...";
+    if message.len() <= LONGEST {
+        return message.to_owned();
+    }
+    let mut end = LONGEST - CUT.len();
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}{CUT}", message.get(..end).unwrap_or_default())
 }
 
 /// Which node a pod waits for after a failed attempt.

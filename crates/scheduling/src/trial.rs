@@ -257,7 +257,11 @@ impl<'a> Trial<'a> {
         let demand = self.demand.as_ref().filter(|_| self.asks_machine())?;
         let (refusal, could) = place.machine.as_ref()?.try_place(demand).err()?;
         let code = if could { Code::Unschedulable } else { NEVER };
-        let reason = Reason::Refused(format!("{}: {refusal}", refusal.reason()).into());
+        let mut text = format!("{}: {refusal}", refusal.reason());
+        if let Some(shortage) = refusal.shortage() {
+            text = format!("{text} ({shortage})");
+        }
+        let reason = Reason::Refused(text.into());
         Some(Rejection::new(Plugin::MachinePlacement, code, reason))
     }
 

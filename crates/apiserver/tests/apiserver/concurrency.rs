@@ -43,6 +43,36 @@ async fn every_successful_update_builds_on_the_one_before() {
     assert!(count >= ROUNDS, "somebody wins every round: {count}");
 }
 
+/// A patch that names no version is of whatever is stored, also when others are faster a few times.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn patches_without_a_version_outlast_other_writers() {
+    // Few enough that nobody loses every one of its attempts by chance.
+    const WRITERS: usize = 3;
+    const ROUNDS: usize = 50;
+    let cluster = Arc::new(Cluster::new().await);
+    let path = "/api/v1/namespaces/default/configmaps";
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}});
+    cluster.create(path, object).await;
+    let mut writers = Vec::new();
+    for writer in 0..WRITERS {
+        let cluster = Arc::clone(&cluster);
+        writers.push(tokio::spawn(async move {
+            for round in 0..ROUNDS {
+                let patch = json!({"data": {format!("{writer}"): round.to_string()}});
+                let (code, answer) = cluster.send(Method::PATCH, &format!("{path}/c"), patch).await;
+                assert_eq!(code, 200, "{answer}");
+            }
+        }));
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    let last = cluster.get(&format!("{path}/c")).await;
+    for writer in 0..WRITERS {
+        assert_eq!(last["data"][writer.to_string()], (ROUNDS - 1).to_string(), "{last}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_quota_lets_in_exactly_as_many_as_it_says() {
     const ALLOWED: usize = 37;

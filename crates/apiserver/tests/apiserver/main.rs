@@ -9,6 +9,8 @@ use tempfile::TempDir;
 
 mod classes;
 mod concurrency;
+mod gates;
+mod protobuf;
 mod security;
 
 /// A server on an empty store.

@@ -89,7 +89,7 @@ fn status(answer: &str) -> u16 {
 #[tokio::test]
 async fn strangers_see_health_and_version_and_nothing_else() {
     let served = Served::new().await;
-    for path in ["/healthz", "/livez", "/readyz", "/version"] {
+    for path in ["/healthz", "/livez", "/readyz", "/version", "/version/"] {
         assert_eq!(status(&served.get(path, "").await), 200, "{path}");
     }
     for path in ["/api", "/apis", "/api/v1/pods", "/metrics", "/openapi/v2", "/", "/nope"] {

@@ -10,8 +10,9 @@ use objects::kubelet_config::{
     CpuManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy, TopologyManagerScope,
 };
 use placement::CpuSet;
-use planner::configured::{Configured, View};
+use placement::configured::Configured;
 use planner::generate::{ReserveCpus, Wishes, generate};
+use planner::view::View;
 
 use super::BadInput;
 use super::input;

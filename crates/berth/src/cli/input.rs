@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use objects::{FieldPath, KubeletConfig, Workload, YamlError, kubelet_config, workload};
-use planner::configured::Finding;
-use planner::machine::Machine;
+use placement::Machine;
+use placement::configured::Finding;
 
 use super::BadInput;
 use crate::machine_source::load_machine;

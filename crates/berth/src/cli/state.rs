@@ -8,9 +8,9 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use placement::Node;
+use placement::configured::Configured;
 use placement::state_file::{CpuState, Gates, Manager, MemoryState, RestoreError, StateFileError};
 use placement::takeover::{migrate, states_of, take_over};
-use planner::configured::Configured;
 use serde_json::json;
 
 use super::{BadInput, input};
@@ -169,7 +169,7 @@ fn show(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
     });
     let text = match output {
         Output::Json => serde_json::to_string_pretty(&value)? + "\n",
-        Output::Yaml => planner::machine::layout::lay_out_in_blocks(&value.to_string()),
+        Output::Yaml => placement::layout::lay_out_in_blocks(&value.to_string()),
         Output::Text => {
             let mut text = format!("CPU manager ({}): shared {}\n", cpu.policy, cpu.default_cpus);
             for (pod, containers) in &cpu.entries {

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use host::tree::Directory;
-use planner::machine::file::{render_json, render_yaml};
+use placement::machine::file::{render_json, render_yaml};
 use planner::picture::{Picture, render_svg, render_text};
 
 use super::BadInput;

@@ -16,6 +16,9 @@ use controllers::{Handle, Options};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+#[path = "controllers/reports.rs"]
+mod reports;
+
 /// How long a level may take to be reached.
 const DEADLINE: Duration = Duration::from_secs(20);
 

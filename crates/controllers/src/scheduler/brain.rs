@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use client::{Change, Key};
 use scheduling::queue::{Event, Patience, Queue};
 use scheduling::{
-    AttemptError, Milliseconds, Nomination, Outcome, ProfileError, Scheduler, Settings, Tie,
+    AttemptError, MachineView, Milliseconds, Nomination, Outcome, ProfileError, Scheduler,
+    Settings, Tie,
 };
 use serde_json::Value;
 
@@ -48,7 +49,7 @@ impl Other {
     }
 }
 
-/// A pod and which of that name.
+/// A pod or node and which of that name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) key: Key,
@@ -80,6 +81,13 @@ pub(crate) struct Refusal {
     pub(crate) displaced: Vec<Who>,
 }
 
+/// A node whose report cannot be used: it is scheduled to as if it told nothing of its machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Complaint {
+    pub(crate) node: Who,
+    pub(crate) message: String,
+}
+
 /// The cluster, the queue, and what is known of pods beside.
 #[derive(Debug)]
 pub(crate) struct Brain {
@@ -88,6 +96,7 @@ pub(crate) struct Brain {
     pods: HashMap<Key, PodFacts>,
     nodes: HashMap<Key, NodeFacets>,
     others: HashMap<(Other, Key), ()>,
+    complaints: Vec<Complaint>,
     /// Kinds that have not been listed yet: pods, nodes and the others.
     missing: u32,
     attempts: u64,
@@ -101,6 +110,7 @@ impl Brain {
             pods: HashMap::new(),
             nodes: HashMap::new(),
             others: HashMap::new(),
+            complaints: Vec::new(),
             missing: (1 << (2 + Other::ALL.len())) - 1,
             attempts: 0,
         })
@@ -214,11 +224,17 @@ impl Brain {
             return;
         }
         let new = node.facets;
-        let Some(old) = self.nodes.insert(key, new) else {
+        let old = self.nodes.get(&key).copied();
+        if old.and_then(|old| old.machine) != new.machine {
+            self.machine_told(&key, node);
+        }
+        self.nodes.insert(key, new);
+        let Some(old) = old else {
             self.queue.happened(Event::NodeAdded, now);
             return;
         };
         for (changed, event) in [
+            (old.machine != new.machine, Event::Machine),
             (old.resources != new.resources, Event::NodeResources),
             (old.labels != new.labels, Event::NodeLabels),
             (old.taints != new.taints, Event::NodeTaints),
@@ -228,6 +244,21 @@ impl Brain {
                 self.queue.happened(event, now);
             }
         }
+    }
+
+    /// Takes in what a node tells of its machine, now that it is something else than before.
+    fn machine_told(&mut self, key: &Key, node: &SeenNode) {
+        let machine = MachineView::parse(&node.report.texts()).unwrap_or_else(|error| {
+            let who = Who { key: key.clone(), uid: node.uid.to_string() };
+            self.complaints.push(Complaint { node: who, message: error.to_string() });
+            None
+        });
+        self.scheduler.cluster_mut().set_machine(key.as_str(), machine);
+    }
+
+    /// What nodes are to be told, each complaint once.
+    pub(crate) fn take_complaints(&mut self) -> Vec<Complaint> {
+        std::mem::take(&mut self.complaints)
     }
 
     fn node_gone(&mut self, key: &Key, now: Milliseconds) {

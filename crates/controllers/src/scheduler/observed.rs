@@ -1,8 +1,10 @@
 //! What the scheduler loop reads from pods and nodes beside what `scheduling` does.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use scheduling::{NodeObject, PodObject};
+use scheduling::{ANNOTATIONS, NodeObject, PodObject};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -127,8 +129,24 @@ pub(crate) fn pod(raw: &RawValue) -> Result<SeenPod, serde_json::Error> {
 /// A node as it came.
 #[derive(Debug)]
 pub(crate) struct SeenNode {
+    pub(crate) uid: Box<str>,
     pub(crate) facets: NodeFacets,
     pub(crate) object: NodeObject,
+    pub(crate) report: Report,
+}
+
+/// The annotations in which a node tells of its machine, not yet looked into: they are long and most
+/// changes of a node are not about them.
+#[derive(Debug, Default)]
+pub(crate) struct Report(BTreeMap<&'static str, Box<RawValue>>);
+
+impl Report {
+    /// The annotations as texts.
+    pub(crate) fn texts(&self) -> BTreeMap<String, String> {
+        // An annotation that is not a text is none; the API server lets none pass.
+        let text = |raw: &RawValue| serde_json::from_str(raw.get()).ok();
+        self.0.iter().filter_map(|(name, raw)| Some(((*name).to_owned(), text(raw)?))).collect()
+    }
 }
 
 /// The parts of a node whose changes may help different pods, each as a number that changes with it.
@@ -138,6 +156,8 @@ pub(crate) struct NodeFacets {
     pub(crate) labels: u64,
     pub(crate) taints: u64,
     pub(crate) other: u64,
+    /// What it tells of its machine; `None` if nothing.
+    pub(crate) machine: Option<u64>,
 }
 
 #[derive(Deserialize, Default)]
@@ -154,8 +174,11 @@ struct Node<'a> {
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct NodeMetadata<'a> {
+    uid: Box<str>,
     #[serde(borrow)]
     labels: Option<&'a RawValue>,
+    #[serde(borrow)]
+    annotations: Option<BTreeMap<Cow<'a, str>, &'a RawValue>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -189,11 +212,27 @@ pub(crate) fn node(raw: &RawValue) -> Result<SeenNode, serde_json::Error> {
         flag.hash(&mut hasher);
         hasher.finish()
     };
+    let annotations = node.metadata.annotations.unwrap_or_default();
+    let told = ANNOTATIONS.into_iter().filter_map(|name| Some((name, *annotations.get(name)?)));
+    let told: BTreeMap<&str, &RawValue> = told.collect();
+    let machine = (!told.is_empty()).then(|| {
+        let mut hasher = DefaultHasher::new();
+        for (name, text) in &told {
+            (name, text.get()).hash(&mut hasher);
+        }
+        hasher.finish()
+    });
     let facets = NodeFacets {
+        machine,
         resources: number(&[node.status.allocatable, node.status.qos_resources], false),
         labels: number(&[node.metadata.labels], false),
         taints: number(&[node.spec.taints], node.spec.unschedulable),
         other: number(&[node.status.declared_features, node.status.images], false),
     };
-    Ok(SeenNode { facets, object: serde_json::from_str(raw.get())? })
+    Ok(SeenNode {
+        uid: node.metadata.uid,
+        facets,
+        object: serde_json::from_str(raw.get())?,
+        report: Report(told.into_iter().map(|(name, raw)| (name, raw.to_owned())).collect()),
+    })
 }

@@ -52,6 +52,18 @@ fn map(data: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": data})
 }
 
+/// What kubectl sends after it made over what client-side apply owned.
+#[test]
+fn giving_up_the_last_annotation_keeps_the_name() {
+    let mut live = map(&json!({"a": "1"}));
+    live["metadata"]["annotations"] = json!({"note": "x"});
+    let live = applied(maps(), None, &live, "one", false).unwrap();
+    let left = applied(maps(), Some(&live), &map(&json!({"b": "2"})), "one", false).unwrap();
+    assert_eq!(left["metadata"]["name"], "m");
+    assert!(left["metadata"]["annotations"].is_null(), "{left}");
+    assert_eq!(left["data"], json!({"b": "2"}));
+}
+
 /// `manager operation subresource -> fields`, one line an entry.
 fn owners(object: &Value) -> Vec<String> {
     let list = object["metadata"]["managedFields"].as_array();

@@ -6,8 +6,15 @@ use super::served::{GroupVersionKind, Served, kind_of_subresource};
 use crate::catalog::{Resource, Subresource, Verb};
 
 /// What the server writes objects in.
-const OBJECTS: &[&str] = &["application/json", "application/yaml"];
-const LISTS: &[&str] = &["application/json", "application/yaml", "application/json;stream=watch"];
+const OBJECTS: &[&str] =
+    &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+const LISTS: &[&str] = &[
+    "application/json",
+    "application/yaml",
+    "application/vnd.kubernetes.protobuf",
+    "application/json;stream=watch",
+    "application/vnd.kubernetes.protobuf;stream=watch",
+];
 const ANYTHING: &[&str] = &["*/*"];
 const LOG: &[&str] = &["text/plain", "application/json", "application/yaml"];
 /// What PATCH understands, the usual one first.

@@ -6,30 +6,15 @@
 
 use serde_json::{Map, Value};
 
+use crate::protobuf::wire::{put_bytes, put_int};
+
 /// A message as it grows.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
-const VARINT: u32 = 0;
-const LENGTH: u32 = 2;
-
 impl Message {
-    fn varint(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            self.0.push(u8::try_from(number & 0x7f).unwrap_or_default() | 0x80);
-            number >>= 7;
-        }
-        self.0.push(u8::try_from(number).unwrap_or_default());
-    }
-
-    fn tag(&mut self, field: u32, wire: u32) {
-        self.varint(u64::from(field << 3 | wire));
-    }
-
     fn bytes(&mut self, field: u32, bytes: &[u8]) {
-        self.tag(field, LENGTH);
-        self.varint(bytes.len() as u64);
-        self.0.extend_from_slice(bytes);
+        put_bytes(&mut self.0, field, bytes);
     }
 
     fn message(&mut self, field: u32, message: &Message) {
@@ -51,8 +36,7 @@ impl Message {
 
     fn flag(&mut self, field: u32, value: Option<&Value>) {
         if value == Some(&Value::Bool(true)) {
-            self.tag(field, VARINT);
-            self.varint(1);
+            put_int(&mut self.0, field, 1);
         }
     }
 

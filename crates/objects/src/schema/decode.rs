@@ -68,7 +68,7 @@ impl Schema {
     }
 
     /// Adds the fields that are written even when nobody set them.
-    fn fill(&self, id: TypeId, object: &mut Map<String, Value>) {
+    pub(crate) fn fill(&self, id: TypeId, object: &mut Map<String, Value>) {
         for field in &self.get(id).fields {
             if field.presence == Presence::Always && !object.contains_key(&field.name) {
                 let zero = if field.pointer { Value::Null } else { self.zero_of(&field.shape) };
@@ -77,7 +77,7 @@ impl Schema {
         }
     }
 
-    fn zero_of(&self, shape: &Shape) -> Value {
+    pub(crate) fn zero_of(&self, shape: &Shape) -> Value {
         match shape {
             Shape::String | Shape::Bytes => Value::String(String::new()),
             Shape::Bool => Value::Bool(false),
@@ -398,7 +398,7 @@ fn map<'de, A: MapAccess<'de>>(
 }
 
 /// Whether Go would write the field with this value.
-fn is_written(field: &Field, value: &Value) -> bool {
+pub(crate) fn is_written(field: &Field, value: &Value) -> bool {
     match field.presence {
         Presence::Always => {
             !value.is_null() || !matches!(field.shape, Shape::Struct(_) | Shape::String)

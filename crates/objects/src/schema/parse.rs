@@ -3,11 +3,13 @@
 //! ```text
 //! package io.k8s.api.core.v1
 //! type Container : A program to run in a pod.
-//!   name     string!                               : Name of the container.
-//!   ports    [ContainerPort] map=containerPort,protocol merge=containerPort : …
+//!   name   1 string!                               : Name of the container.
+//!   ports  6 [ContainerPort] map=containerPort,protocol merge=containerPort : …
 //!       A doc goes on where a line is indented by four blanks or more.
 //! ```
 //!
+//! The number is the field's in protobuf: `17`, `2.17` for field 17 of an embedded message 2, `-` for
+//! none ([`Number`]).
 //! Types: `string`, `bool`, `int32`, `int64`, `float64`, `quantity`, `int-or-string`, `time`,
 //! `micro-time`, `bytes`, `any`, `fields`, a type's name, `[T]`, `{T}`; `*` before makes it a
 //! pointer, `!` after always written.
@@ -16,7 +18,7 @@ use std::collections::HashMap;
 
 use thiserror::Error;
 
-use super::{Field, Ownership, Presence, Schema, Shape, Strategy, Type, TypeId};
+use super::{Field, Number, Ownership, Presence, Schema, Shape, Strategy, Type, TypeId, Wire};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
@@ -33,6 +35,7 @@ pub struct SchemaError {
 struct Draft<'a> {
     line: usize,
     name: &'a str,
+    number: &'a str,
     shape: &'a str,
     flags: Vec<&'a str>,
     doc: String,
@@ -109,11 +112,14 @@ fn read_file<'a>(
                 let Some(draft) = drafts.last_mut() else {
                     return Err(error(file, line, "a field before any type"));
                 };
-                let (Some(name), Some(shape)) = (words.next(), words.next()) else {
-                    return Err(error(file, line, "a field needs a name and a type"));
+                let (Some(name), Some(number), Some(shape)) =
+                    (words.next(), words.next(), words.next())
+                else {
+                    let what = "a field needs a name, a protobuf number and a type";
+                    return Err(error(file, line, what));
                 };
                 let flags = words.collect();
-                draft.fields.push(Draft { line, name, shape, flags, doc: doc.to_owned() });
+                draft.fields.push(Draft { line, name, number, shape, flags, doc: doc.to_owned() });
             }
             _ => {
                 let doc = drafts.last_mut().map(|draft| match draft.fields.last_mut() {
@@ -158,7 +164,8 @@ fn finish(draft: &TypeDraft<'_>, names: &HashMap<String, TypeId>) -> Result<Type
             ("apiVersion", "The version of the API this object is written in."),
             ("kind", "The kind of object this is."),
         ] {
-            finished.fields.push(implied(name, Shape::String, Presence::NonZero, doc));
+            let number = Number::Nowhere;
+            finished.fields.push(implied(name, number, Shape::String, Presence::NonZero, doc));
         }
     }
     if let Some(kind) = &finished.list_of {
@@ -169,11 +176,13 @@ fn finish(draft: &TypeDraft<'_>, names: &HashMap<String, TypeId>) -> Result<Type
         let item = known(format!("{}.{kind}", draft.package))?;
         let metadata = known(format!("{META}.ListMeta"))?;
         let items = Shape::List(Box::new(item));
-        let mut items = implied("items", items, Presence::Always, "The objects of the list.");
+        let doc = "The objects of the list.";
+        let mut items = implied("items", Number::Own(2), items, Presence::Always, doc);
         items.required = true;
         finished.fields.push(items);
         let doc = "Of the list as a whole: its version and where to go on.";
-        finished.fields.push(implied("metadata", metadata, Presence::Always, doc));
+        let number = Number::Own(1);
+        finished.fields.push(implied("metadata", number, metadata, Presence::Always, doc));
     }
     for (position, field) in finished.fields.iter_mut().enumerate() {
         field.position = position;
@@ -183,12 +192,15 @@ fn finish(draft: &TypeDraft<'_>, names: &HashMap<String, TypeId>) -> Result<Type
         let what = format!("the field {:?} is defined twice", pair[0].name);
         return Err(error(draft.file, draft.line, what));
     }
+    finished.wire =
+        Wire::of(&finished.fields).map_err(|what| error(draft.file, draft.line, what))?;
     Ok(finished)
 }
 
-fn implied(name: &str, shape: Shape, presence: Presence, doc: &str) -> Field {
+fn implied(name: &str, number: Number, shape: Shape, presence: Presence, doc: &str) -> Field {
     Field {
         name: name.to_owned(),
+        number,
         shape,
         presence,
         pointer: false,
@@ -208,6 +220,7 @@ fn read_field(
     of: &TypeDraft<'_>,
     names: &HashMap<String, TypeId>,
 ) -> Result<Field, String> {
+    let number = Number::parse(draft.number)?;
     let (text, always) = match draft.shape.strip_suffix('!') {
         Some(text) => (text, true),
         None => (draft.shape, false),
@@ -224,7 +237,7 @@ fn read_field(
         (true, _) => Presence::Given,
         _ => Presence::NonZero,
     };
-    let mut field = implied(draft.name, shape, presence, &draft.doc);
+    let mut field = implied(draft.name, number, shape, presence, &draft.doc);
     field.pointer = pointer;
     field.required = always;
     for flag in &draft.flags {

@@ -10,23 +10,23 @@ fn the_served_schema_can_be_read() {
 const SMALL: &str = "\
 package io.k8s.api.core.v1
 type Thing kind=Thing : A thing.
-  size     quantity       : How big.
-  limits   {quantity}     : Bounds.
-  parts    [Part]! map=name merge=name : What it is made of.
-  state    State          : Always there.
-  more     *State         : Only if given.
-  at       *time          : When.
-  seen     time           : Null when unset.
-  flag     bool
-  sure     *bool
+  size      1 quantity       : How big.
+  limits    2 {quantity}     : Bounds.
+  parts     3 [Part]! map=name merge=name : What it is made of.
+  state     4 State          : Always there.
+  more      5 *State         : Only if given.
+  at        6 *time          : When.
+  seen      7 time           : Null when unset.
+  flag    8.1 bool
+  sure    8.2 *bool
 type Part
-  name     string! : Its name.
+  name      1 string! : Its name.
       And more of it.
-  count    int32
-  port     *int-or-string
+  count     2 int32
+  port      3 *int-or-string
 type State
-  phase    string enum=On|Off
-  raw      any
+  phase     1 string enum=On|Off
+  raw       - any
 ";
 
 fn small() -> (Schema, TypeId) {
@@ -47,10 +47,22 @@ fn decoded(json: &Value) -> Result<Decoded, DecodeError> {
 fn a_text_without_a_type_or_with_an_unknown_word_says_where() {
     for (text, said) in [
         ("type", "x.api:1: a type needs a name"),
-        ("type A\n  a", "x.api:2: a field needs a name and a type"),
-        ("type A\n  a strin", "x.api:2: a: no type \"strin\""),
-        ("type A\n  a string loud", "x.api:2: a: unknown flag \"loud\""),
-        ("type A\n  a string\n  a string", "x.api:1: the field \"a\" is defined twice"),
+        ("type A\n  a", "x.api:2: a field needs a name, a protobuf number and a type"),
+        ("type A\n  a string", "x.api:2: a field needs a name, a protobuf number and a type"),
+        ("type A\n  a 1 strin", "x.api:2: a: no type \"strin\""),
+        ("type A\n  a 1 string loud", "x.api:2: a: unknown flag \"loud\""),
+        ("type A\n  a 1 string\n  a 2 string", "x.api:1: the field \"a\" is defined twice"),
+        ("type A\n  a 1 string\n  b 1 bool", "x.api:1: b: the number 1 is taken twice"),
+        ("type A\n  a 2.1 string\n  b 2.1 bool", "x.api:1: b: the number 1 is taken twice"),
+        ("type A\n  a 2.1 string\n  b 2 bool", "x.api:1: b: the number 2 is taken twice"),
+        (
+            "type A\n  a string! atomic",
+            "x.api:2: a: \"string!\" is no protobuf number: give 17, 2.17 for an embedded field, or -",
+        ),
+        (
+            "type A\n  a 0 string",
+            "x.api:2: a: \"0\" is no protobuf number: give 17, 2.17 for an embedded field, or -",
+        ),
         ("type A\ntype A", "x.api:2: the type is defined twice"),
         ("nonsense", "x.api:1: neither `package` nor `type`"),
     ] {

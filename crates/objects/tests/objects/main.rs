@@ -8,6 +8,7 @@ mod discovery;
 mod kinds;
 mod openapi;
 mod pods;
+mod protobuf;
 mod recorded;
 mod schema;
 mod tables;

@@ -5,8 +5,10 @@
 mod allocations;
 mod distribution;
 mod exhaustive;
+mod machine_file;
 mod machines;
 mod merging;
+mod report;
 mod spreading;
 mod takeover;
 mod walks;

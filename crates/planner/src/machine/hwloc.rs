@@ -10,11 +10,9 @@ use std::collections::BTreeMap;
 use placement::cpuset::MAX_CPU;
 use placement::numa::MAX_NODES;
 use placement::topology::{Cpu, HugePages, NodeMemory, Parts, TopologyError};
-use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId};
+use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, Machine, NumaId, SocketId};
 use roxmltree::{Document, Node, ParsingOptions};
 use thiserror::Error;
-
-use super::Machine;
 
 /// The most elements that are looked at; a machine of 1,024 CPUs has some 20,000.
 const MAX_ELEMENTS: u32 = 4_000_000;

@@ -9,11 +9,9 @@ use std::collections::BTreeMap;
 
 use placement::cpuset::MAX_CPU;
 use placement::topology::{Cpu, Parts, TopologyError};
-use placement::{CacheId, CoreId, CpuId, NumaId, SocketId};
+use placement::{CacheId, CoreId, CpuId, Machine, NumaId, SocketId};
 use serde_json::{Map, Value};
 use thiserror::Error;
-
-use super::Machine;
 
 /// The command whose output has all that is needed.
 pub const COMMAND: &str = "lscpu -J -e=CPU,CORE,SOCKET,NODE,CACHE,ONLINE";

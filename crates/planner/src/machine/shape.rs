@@ -7,13 +7,12 @@ use objects::pod::OsName;
 use std::num::NonZeroU32;
 
 use placement::cpuset::{CpuSet, MAX_CPU, ParseCpuSetError};
+use placement::machine::{NAME, is_name, quantity};
 use placement::numa::MAX_NODES;
 use placement::topology::{Cpu, HugePages, NodeMemory, Parts, TopologyError};
 use placement::windows::GROUP_SIZE;
-use placement::{Bytes, CacheId, CoreId, CpuId, NumaId, SocketId};
+use placement::{Bytes, CacheId, CoreId, CpuId, Machine, NumaId, SocketId};
 use thiserror::Error;
-
-use super::{Machine, NAME, is_name, quantity};
 
 /// What a shape looks like, for errors and help.
 pub const EXAMPLE: &str = "2 sockets x 2 numa x 8 cores x 2 threads mem=64Gi";

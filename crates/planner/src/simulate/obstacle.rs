@@ -5,10 +5,10 @@
 use std::fmt;
 
 use objects::pod::OsName;
+use placement::configured::{Amounts, Configured};
 use placement::rationale::Refusal;
 
 use super::Class;
-use crate::configured::{Amounts, Configured};
 
 /// Why a machine does not take a pod. Display is the kubelet's message.
 #[derive(Clone, Debug, PartialEq, Eq)]

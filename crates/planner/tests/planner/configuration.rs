@@ -5,10 +5,11 @@ use objects::kubelet_config::{
 };
 use objects::pod::OsName;
 use placement::Bytes;
+use placement::Machine;
+use placement::configured::Configured;
 use placement::node::{CpuPolicy, MemoryPolicy};
-use planner::configured::Configured;
 use planner::generate::{GenerateError, ReserveCpus, Wishes, generate};
-use planner::machine::{Machine, shape};
+use planner::machine::shape;
 use proptest::prelude::*;
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
@@ -195,7 +196,7 @@ fn example_machines() -> Vec<Machine> {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|ending| ending == "yaml"))
-        .map(|path| Machine::parse(&std::fs::read_to_string(path).unwrap()).unwrap())
+        .map(|path| planner::machine::parse(&std::fs::read_to_string(path).unwrap()).unwrap())
         .collect()
 }
 
@@ -263,7 +264,7 @@ proptest! {
                 }
                 Err(GenerateError::Refused(findings)) => {
                     // Options that exclude each other are the only thing left to refuse.
-                    let about = |f: &planner::configured::Finding| {
+                    let about = |f: &placement::configured::Finding| {
                         f.path.to_string().starts_with("cpuManagerPolicyOptions")
                     };
                     prop_assert!(findings.iter().all(about), "{:?}", findings);

@@ -4,8 +4,8 @@ use objects::pod::OsName;
 use std::fs;
 use std::path::PathBuf;
 
-use planner::machine::file::render_yaml;
-use planner::machine::{Machine, shape};
+use placement::machine::file::render_yaml;
+use planner::machine::shape;
 
 fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/machines")
@@ -41,12 +41,13 @@ fn every_shipped_machine_is_what_its_name_says() {
         if std::env::var_os("BERTH_BLESS").is_some() {
             let machine = match shape {
                 Some(words) => shape::parse(&format!("{words} name={name}")).unwrap(),
-                None => Machine::parse(&fs::read_to_string(&path).unwrap()).unwrap(),
+                None => planner::machine::parse(&fs::read_to_string(&path).unwrap()).unwrap(),
             };
             fs::write(&path, render_yaml(&machine)).unwrap();
         }
         let text = fs::read_to_string(&path).unwrap_or_else(|e| unreachable!("{name}: {e}"));
-        let machine = Machine::parse(&text).unwrap_or_else(|e| unreachable!("{name}: {e:?}"));
+        let machine =
+            planner::machine::parse(&text).unwrap_or_else(|e| unreachable!("{name}: {e:?}"));
         assert_eq!(machine.name, name);
         assert_eq!(machine.os == OsName::Windows, name.contains("windows"), "{name}");
         let t = &machine.topology;

@@ -2,9 +2,9 @@
 
 use objects::Workload;
 use objects::workload::{self, Replicas};
+use placement::configured::{Amounts, Configured};
 use placement::demand::{Demand, PodUid};
 use placement::{CpuSet, Ledger, plan};
-use planner::configured::{Amounts, Configured};
 use planner::machine::shape;
 use planner::remedy::Remedy;
 use planner::report::{Options, Report};

@@ -2,7 +2,6 @@
 
 use objects::pod::OsName;
 use placement::Bytes;
-use planner::machine::Machine;
 use planner::machine::hwloc::{HwlocError, parse};
 use proptest::prelude::*;
 
@@ -24,7 +23,7 @@ fn both_versions_of_one_machine_agree() {
     assert_eq!(t.distances().unwrap(), [[10, 21], [21, 10]]);
     assert_eq!((t.sockets().len(), t.caches().len()), (2, 2));
     assert_eq!(parse(VERSION_1).unwrap(), machine);
-    assert_eq!(Machine::parse(VERSION_1).unwrap(), machine);
+    assert_eq!(planner::machine::parse(VERSION_1).unwrap(), machine);
 }
 
 #[test]

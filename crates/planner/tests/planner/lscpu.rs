@@ -1,7 +1,7 @@
 //! Output of `lscpu` in its several forms.
 
+use planner::machine::MachineError;
 use planner::machine::lscpu::{parse_json, parse_table};
-use planner::machine::{Machine, MachineError};
 use proptest::prelude::*;
 
 /// As of util-linux 2.38: numbers.
@@ -44,7 +44,7 @@ fn all_forms_of_one_machine_agree() {
     assert_eq!(t.cores()[0].cpus.to_string(), "0,2");
     assert_eq!((t.nodes().len(), t.sockets().len(), t.caches().len()), (2, 2, 2));
     for text in [OLD, PARSABLE, ALIGNED] {
-        assert_eq!(Machine::parse(text).unwrap(), machine, "{text}");
+        assert_eq!(planner::machine::parse(text).unwrap(), machine, "{text}");
     }
 }
 
@@ -57,7 +57,7 @@ fn core_ids_that_repeat_in_each_socket_are_different_cores() {
 #[test]
 fn what_does_not_help_is_refused_with_the_command_that_does() {
     let check = |text: &str, part: &str| {
-        let error = match Machine::parse(text) {
+        let error = match planner::machine::parse(text) {
             Err(MachineError::Lscpu(error)) => error.to_string(),
             other => format!("{other:?}"),
         };

@@ -4,7 +4,6 @@
 
 mod configuration;
 mod examples;
-mod file;
 mod fleet;
 mod hwloc;
 mod lscpu;

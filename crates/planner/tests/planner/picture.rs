@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use placement::demand::MemoryKind;
 use placement::topology::{Cpu, HugePages, NodeMemory, Parts};
 use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId, Topology};
-use planner::machine::Machine;
 use planner::picture::layout::{Inside, Kind, Layout, Region, Use};
 use planner::picture::{
     Ink, MemoryShare, Occupant, Page, Picture, RefusedRow, Seat, SeatRef, SeatRow, TextOptions,
@@ -37,7 +36,7 @@ fn parsed(svg: &str) -> roxmltree::Document<'_> {
 }
 
 fn shape(words: &str) -> Picture {
-    Picture::new(&Machine::parse(words).unwrap())
+    Picture::new(&planner::machine::parse(words).unwrap())
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 
+use placement::Machine;
 use placement::demand::MemoryKind;
 use placement::{Bytes, CpuSet, NumaId};
-use planner::machine::Machine;
 use planner::picture::{MemoryShare, Occupant, Picture, Seat};
 
 pub(crate) const NAMES: [&str; 8] = [
@@ -22,7 +22,7 @@ pub(crate) const NAMES: [&str; 8] = [
 pub(crate) fn machine(name: &str) -> Machine {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join(format!("../../examples/machines/{name}.yaml"));
-    Machine::parse(&fs::read_to_string(path).unwrap()).unwrap()
+    planner::machine::parse(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
 /// Label, container, CPUs, then node and Gi of memory.

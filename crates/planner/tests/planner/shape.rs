@@ -2,7 +2,7 @@
 
 use objects::pod::OsName;
 use placement::Bytes;
-use planner::machine::Machine;
+use placement::Machine;
 use planner::machine::shape::parse;
 use proptest::prelude::*;
 

@@ -109,7 +109,7 @@ fn a_node_that_has_the_cpus_but_not_together_is_passed_over() {
     let explained = scheduler.explain("default/p", Tie::FirstByName).unwrap();
     assert_eq!(explained.feasible, ["n2"]);
     let text = "node(s) would refuse the pod: TopologyAffinityError: Resources cannot be allocated \
-                with Topology locality";
+                with Topology locality (CPUs need 2 NUMA nodes now, 1 on an empty machine)";
     let expected = Verdict {
         plugin: Some(Plugin::MachinePlacement),
         code: Code::Unschedulable,

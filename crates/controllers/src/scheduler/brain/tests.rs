@@ -24,13 +24,22 @@ fn show_pod(brain: &mut Brain, object: &Value, now: Milliseconds) {
     brain.observe(Observed::Pods(Change::Applied { key, revision: 2, object }), now);
 }
 
-fn show_node(brain: &mut Brain, name: &str, cpus: u32, now: Milliseconds) {
-    let node = json!({
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+fn node(name: &str, cpus: u32) -> Value {
+    json!({
+        "metadata": {
+            "name": name, "uid": format!("u-{name}"), "labels": {"kubernetes.io/hostname": name},
+        },
         "status": {"allocatable": {"cpu": cpus.to_string(), "memory": "8Gi", "pods": "10"}},
-    });
-    let object = observed::node(&to_raw_value(&node).unwrap()).unwrap();
-    let key = Key::new("", name);
+    })
+}
+
+fn show_node(brain: &mut Brain, name: &str, cpus: u32, now: Milliseconds) {
+    show_node_as(brain, &node(name, cpus), now);
+}
+
+fn show_node_as(brain: &mut Brain, node: &Value, now: Milliseconds) {
+    let object = observed::node(&to_raw_value(node).unwrap()).unwrap();
+    let key = Key::new("", node["metadata"]["name"].as_str().unwrap());
     brain.observe(Observed::Nodes(Change::Applied { key, revision: 2, object }), now);
 }
 
@@ -168,4 +177,75 @@ fn a_list_tells_what_is_gone() {
     brain.observe(Observed::Pods(Change::Replaced { all: Vec::new(), revision: 9 }), 1);
     show_pod(&mut brain, &pod("p2", 2, 0), 2);
     assert_eq!(bound_node(brain.decide(2)).0, "a/p2");
+}
+
+/// A node of seven CPUs for pods, which tells of a machine with these NUMA nodes.
+fn telling(numa_nodes: &Value) -> Value {
+    let machine = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "Machine", "nodes": numa_nodes,
+    });
+    let config = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+        "cpuManagerPolicy": "static", "reservedSystemCPUs": "0",
+        "topologyManagerPolicy": "single-numa-node",
+    });
+    let mut node = node("n1", 7);
+    node["metadata"]["annotations"] = json!({
+        "berth.dev/machine": machine.to_string(),
+        "berth.dev/kubelet-configuration": config.to_string(),
+        "example.com/other": "1",
+    });
+    node
+}
+
+fn two_numa_nodes() -> Value {
+    telling(&json!([{"id": 0, "cpus": "0-3"}, {"id": 1, "cpus": "4-7"}]))
+}
+
+fn guaranteed(name: &str, cpus: u32) -> Value {
+    let mut pod = pod(name, cpus, 0);
+    let amounts = json!({"cpu": cpus.to_string(), "memory": "1Gi"});
+    pod["spec"]["containers"][0]["resources"] = json!({"requests": amounts, "limits": amounts});
+    pod
+}
+
+#[test]
+fn a_pod_its_agent_would_refuse_waits_until_the_node_tells_something_else() {
+    let mut brain = brain();
+    show_node_as(&mut brain, &two_numa_nodes(), 0);
+    show_pod(&mut brain, &guaranteed("p1", 5), 0);
+    let refused = refusal(brain.decide(0));
+    let text = "0/1 nodes are available: 1 node(s) would refuse the pod: TopologyAffinityError: \
+                Resources cannot be allocated with Topology locality (CPUs need 2 NUMA nodes).";
+    assert!(refused.message.starts_with(text), "{}", refused.message);
+    // Something else about the node is not worth another attempt.
+    let mut same = two_numa_nodes();
+    same["metadata"]["annotations"]["example.com/other"] = "2".into();
+    show_node_as(&mut brain, &same, 10);
+    assert_eq!(brain.decide(5_000), None);
+    show_node_as(&mut brain, &telling(&json!([{"id": 0, "cpus": "0-7"}])), 6_000);
+    assert_eq!(bound_node(brain.decide(6_000)).1, "n1");
+    assert_eq!(brain.take_complaints(), []);
+}
+
+#[test]
+fn a_report_that_cannot_be_used_counts_for_nothing_and_is_told_once() {
+    let mut brain = brain();
+    show_node_as(&mut brain, &two_numa_nodes(), 0);
+    show_pod(&mut brain, &guaranteed("p1", 5), 0);
+    refusal(brain.decide(0));
+    let mut broken = two_numa_nodes();
+    broken["metadata"]["annotations"]["berth.dev/machine"] = "{}".into();
+    show_node_as(&mut brain, &broken, 10);
+    broken["metadata"]["labels"]["zone"] = "a".into();
+    show_node_as(&mut brain, &broken, 20);
+    let complaints = brain.take_complaints();
+    let [complaint] = complaints.as_slice() else { panic!("{complaints:?}") };
+    assert_eq!(complaint.node, Who { key: Key::new("", "n1"), uid: "u-n1".to_owned() });
+    let text = "annotation berth.dev/machine is not a machine file: ";
+    assert!(complaint.message.starts_with(text), "{}", complaint.message);
+    assert_eq!(bound_node(brain.decide(1_000)).1, "n1");
+    // A node that stops to tell is as one that never did.
+    show_node(&mut brain, "n1", 7, 2_000);
+    assert_eq!(brain.take_complaints(), []);
 }

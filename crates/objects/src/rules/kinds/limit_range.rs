@@ -213,7 +213,7 @@ fn validate_classes(item: &Cursor<'_>, kind: &str, causes: &mut Causes) {
     let mut seen = BTreeSet::new();
     for resource in resources.items() {
         let name = resource.field("name");
-        class_resources::validate_name(&name, causes);
+        class_resources::validate_form(&name, causes);
         let text = name.value().as_str().unwrap_or_default();
         if !text.is_empty() && !seen.insert(class_resources::full_name(text).to_owned()) {
             causes.duplicate(&name);

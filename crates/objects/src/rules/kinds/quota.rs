@@ -182,7 +182,7 @@ fn validate_classes(given: &Cursor<'_>, causes: &mut Causes) {
         let mut seen = BTreeSet::new();
         for resource in list.items() {
             let name = resource.field("name");
-            class_resources::validate_name(&name, causes);
+            class_resources::validate_form(&name, causes);
             if !name.text().is_empty()
                 && !seen.insert(class_resources::full_name(name.text()).to_owned())
             {

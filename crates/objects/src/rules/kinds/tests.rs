@@ -236,7 +236,6 @@ fn quotas_and_limit_ranges_name_classes_well() {
         &[
             "spec.qosResources.pod[0].classes[1].name: Duplicate value: \"x\"",
             "spec.qosResources.pod[0].classes[1].capacity: Invalid value: -1: must be greater than or equal to 0",
-            "spec.qosResources.container[1].name: Unsupported value: \"made-up\": supported values: \"k8s.io/rdt\", \"k8s.io/blockio\", \"rdt\", \"blockio\"",
             "spec.qosResources.container[3].name: Duplicate value: \"k8s.io/rdt\"",
             "spec.qosResources.container[0].name: Invalid value: \"v.io/a\": may not be both a pod-level and a container-level resource",
         ],

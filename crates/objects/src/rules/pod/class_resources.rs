@@ -67,16 +67,26 @@ pub(super) fn validate(requests: &Cursor<'_>, enabled: bool, causes: &mut Causes
     }
 }
 
-/// A resource's name in a request, a quota or a node's status.
+/// A resource's name in a request or a node's status: one that exists, if it is an official one.
 pub fn validate_name(name: &Cursor<'_>, causes: &mut Causes) {
+    let text = name.text();
+    if validate_form(name, causes) && is_official(text) && !OFFICIAL.contains(&text) {
+        causes.not_supported(name, &OFFICIAL);
+    }
+}
+
+/// A resource's name in a quota or a limit range. These bound what may be asked for and ask for
+/// nothing themselves, so a name that is yet to become official is as good as any.
+pub fn validate_form(name: &Cursor<'_>, causes: &mut Causes) -> bool {
     match name.text() {
-        "" => causes.required(name, ""),
+        "" => {
+            causes.required(name, "");
+            false
+        }
         text => {
             let problems = label_key_problems(text);
             names::report(causes, name, &problems);
-            if problems.is_empty() && is_official(text) && !OFFICIAL.contains(&text) {
-                causes.not_supported(name, &OFFICIAL);
-            }
+            problems.is_empty()
         }
     }
 }

@@ -1,0 +1,123 @@
+//! Feature gates over time: one store, served by servers that differ in their gates.
+
+use apiserver::{Api, Options, User};
+use http::Method;
+use objects::FeatureGates;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{pod, send_as};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// A store that outlives its servers.
+struct Data(TempDir);
+
+impl Data {
+    fn new() -> Data {
+        Data(tempfile::tempdir().unwrap())
+    }
+
+    /// What `work` gives on a server with these gates, which has ended by then.
+    async fn serve<T>(&self, gates: &str, work: impl AsyncFnOnce(&Api) -> T) -> T {
+        let path = self.0.path().join("store");
+        let store = store::Store::open(&path, store::Options::default()).unwrap();
+        let gates = FeatureGates::default().with(gates).unwrap();
+        let options = Options { gates, ..Options::default() };
+        let api = Api::new(store.clone(), options).await.unwrap();
+        let result = work(&api).await;
+        drop(api);
+        tokio::task::spawn_blocking(move || store.close()).await.unwrap();
+        result
+    }
+}
+
+async fn send(api: &Api, method: Method, path: &str, body: Value) -> (u16, Value) {
+    send_as(api, User::member("admin", "system:masters"), method, path, body).await
+}
+
+/// Stores a pod with the gate on and changes it with the gate off: it keeps `field`, a new pod like
+/// it is refused, one without it cannot be given it, and all is as before with the gate on again.
+async fn survives(gate: &str, asking: Value, without: Value, field: &str) {
+    let data = Data::new();
+    let (on, off) = (format!("{gate}=true"), format!("{gate}=false"));
+    let wanted = asking.pointer(field).cloned().unwrap();
+    data.serve(&on, async |api| {
+        let (code, made) = send(api, Method::POST, PODS, asking.clone()).await;
+        assert_eq!((code, made.pointer(field)), (201, Some(&wanted)), "{made}");
+    })
+    .await;
+    data.serve(&off, async |api| {
+        let path = format!("{PODS}/asking");
+        let label = json!({"metadata": {"labels": {"seen": "off"}}});
+        let (code, changed) = send(api, Method::PATCH, &path, label).await;
+        assert_eq!((code, changed.pointer(field)), (200, Some(&wanted)), "{changed}");
+        let (code, mut whole) = send(api, Method::GET, &path, Value::Null).await;
+        assert_eq!(code, 200);
+        whole["metadata"]["annotations"] = json!({"a": "b"});
+        let (code, replaced) = send(api, Method::PUT, &path, whole).await;
+        assert_eq!((code, replaced.pointer(field)), (200, Some(&wanted)), "{replaced}");
+        let mut again = asking.clone();
+        again["metadata"]["name"] = "again".into();
+        let (code, answer) = send(api, Method::POST, PODS, again).await;
+        assert_ne!(code, 201, "{answer}");
+        let (code, answer) = send(api, Method::POST, PODS, without.clone()).await;
+        assert_eq!(code, 201, "{answer}");
+    })
+    .await;
+    data.serve(&on, async |api| {
+        let (_, found) = send(api, Method::GET, &format!("{PODS}/asking"), Value::Null).await;
+        assert_eq!(found.pointer(field), Some(&wanted));
+        assert_eq!(found["metadata"]["labels"]["seen"], "off");
+        assert_eq!(found["metadata"]["annotations"]["a"], "b");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn classes_of_a_stored_pod_outlive_a_server_that_does_not_know_them() {
+    let mut asking = pod("asking");
+    asking["spec"]["containers"][0]["resources"] =
+        json!({"qosResources": [{"name": "rdt", "class": "gold"}]});
+    let field = "/spec/containers/0/resources/qosResources";
+    survives("QOSResources", asking.clone(), pod("plain"), field).await;
+    asking = pod("asking");
+    asking["spec"]["qosResources"] = json!([{"name": "example.com/network", "class": "fast"}]);
+    survives("QOSResources", asking, pod("plain"), "/spec/qosResources").await;
+}
+
+#[tokio::test]
+async fn a_stored_host_process_pod_outlives_a_server_that_does_not_know_them() {
+    let mut asking = pod("asking");
+    asking["spec"]["hostNetwork"] = true.into();
+    asking["spec"]["os"] = json!({"name": "windows"});
+    asking["spec"]["securityContext"] = json!({"windowsOptions": {"hostProcess": true}});
+    let field = "/spec/securityContext/windowsOptions/hostProcess";
+    survives("WindowsHostProcessContainers", asking, pod("plain"), field).await;
+}
+
+#[tokio::test]
+async fn bounds_on_classes_outlive_a_server_that_does_not_know_them() {
+    let data = Data::new();
+    let path = "/api/v1/namespaces/default/resourcequotas";
+    let bounds = json!({"container": [
+        {"name": "rdt", "classes": [{"name": "gold", "capacity": 2}]},
+    ]});
+    let quota = json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"},
+        "spec": {"hard": {"pods": "9"}, "qosResources": bounds},
+    });
+    let made = data.serve("QOSResources=true", async |api| {
+        let (code, made) = send(api, Method::POST, path, quota).await;
+        assert_eq!(code, 201, "{made}");
+        made["spec"]["qosResources"].clone()
+    });
+    let made = made.await;
+    assert!(!made.is_null());
+    data.serve("QOSResources=false", async |api| {
+        let patch = json!({"spec": {"hard": {"pods": "8"}}});
+        let (code, changed) = send(api, Method::PATCH, &format!("{path}/q"), patch).await;
+        assert_eq!((code, &changed["spec"]["qosResources"]), (200, &made), "{changed}");
+    })
+    .await;
+}

@@ -1,0 +1,54 @@
+//! A `berth server` process of a test's own: [`Server`].
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+/// Runs until dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    dir: TempDir,
+    process: Child,
+}
+
+impl Server {
+    /// Starts one on a free port and waits until it says that it is ready.
+    pub(crate) fn start() -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_berth"))
+            .args(["server", "--https-listen-port", "0", "--data-dir"])
+            .arg(dir.path().join("data"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let ready = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("is ready")));
+        // The end of its output comes before that only if it could not start; its complaint is on
+        // the error output already.
+        assert!(ready.is_some(), "the server does not start");
+        Server { dir, process }
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.dir.path().join("data/kubeconfig")
+    }
+
+    pub(crate) fn viewer_kubeconfig(&self) -> PathBuf {
+        self.dir.path().join("data/viewer.kubeconfig")
+    }
+
+    /// An empty home for clients that keep caches.
+    pub(crate) fn home(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself, which is what the test then complains about.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

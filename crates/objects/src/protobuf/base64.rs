@@ -1,0 +1,28 @@
+//! Standard base64, which is how JSON holds what protobuf has as bytes.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+pub(super) fn text_of(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+/// The bytes of a text, `None` if it is not base64. Line breaks are passed over, as in Go.
+pub(super) fn bytes_of(text: &str) -> Option<Vec<u8>> {
+    let line_break = |character| matches!(character, '\r' | '\n');
+    match text.contains(line_break) {
+        true => STANDARD.decode(text.replace(line_break, "")).ok(),
+        false => STANDARD.decode(text).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_breaks_do_not_count() {
+        assert_eq!(bytes_of("//79\r\nAA==\n").as_deref(), Some(&b"\xff\xfe\xfd\x00"[..]));
+        assert_eq!(bytes_of("Zg"), None);
+    }
+}

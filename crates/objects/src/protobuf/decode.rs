@@ -1,0 +1,374 @@
+//! A message into the canonical value of its type.
+//!
+//! Go sends every field that is no pointer, zero or not; what JSON leaves out when it is zero is
+//! left out here. Fields whose number nobody knows are skipped and, unless they hold nothing,
+//! listed in [`Decoded::strict`] beside what JSON would list there.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Number as JsonNumber, Value};
+use thiserror::Error;
+
+use super::base64;
+use super::wire::{Kind, Reader, WireError};
+use crate::schema::decode::is_written;
+use crate::schema::numbers::{Slot, Wire};
+use crate::schema::{Decoded, Field, Schema, Shape, TypeId};
+
+mod values;
+
+/// Why bytes are not an object.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ProtobufError {
+    /// The words are Go's; the numbers are those of [`super::MAGIC`].
+    #[error(
+        "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"
+    )]
+    NoEnvelope,
+    #[error("the envelope: {0}")]
+    Envelope(String),
+    #[error("proto: {0}")]
+    Message(WireError),
+    #[error("proto: {path}: {what}")]
+    Field { path: String, what: String },
+}
+
+/// Messages within messages. The schema is not that deep, and a body cannot make it so.
+const DEEP: usize = 64;
+
+/// Unknown fields that are named; a body made of them is not worth more.
+const NAMED: usize = 32;
+
+/// The value of a message.
+pub fn decode(schema: &Schema, id: TypeId, message: &[u8]) -> Result<Decoded, ProtobufError> {
+    let mut decoder = Decoder { schema, path: Vec::new(), strict: Vec::new() };
+    let mut object = Map::new();
+    match decoder.structure(id, message, &mut object) {
+        Ok(()) => Ok(Decoded { value: Value::Object(object), strict: decoder.strict }),
+        Err(Fault::Wire(error)) if decoder.path.is_empty() => Err(ProtobufError::Message(error)),
+        Err(Fault::Wire(error)) => {
+            Err(ProtobufError::Field { path: decoder.place(), what: error.to_string() })
+        }
+        Err(Fault::Value(what)) => Err(ProtobufError::Field { path: decoder.place(), what }),
+    }
+}
+
+/// What went wrong at the decoder's place.
+enum Fault {
+    Wire(WireError),
+    Value(String),
+}
+
+impl From<WireError> for Fault {
+    fn from(error: WireError) -> Fault {
+        Fault::Wire(error)
+    }
+}
+
+enum Step<'s> {
+    Field(&'s str),
+    Key(String),
+    Index(usize),
+}
+
+/// After an error the path still leads to where it was.
+struct Decoder<'s> {
+    schema: &'s Schema,
+    path: Vec<Step<'s>>,
+    strict: Vec<String>,
+}
+
+impl<'s> Decoder<'s> {
+    /// `spec.containers[0].name`.
+    fn place(&self) -> String {
+        let mut text = String::new();
+        for step in &self.path {
+            let name = match step {
+                Step::Index(index) => {
+                    let _ = write!(text, "[{index}]");
+                    continue;
+                }
+                Step::Field(name) => name,
+                Step::Key(name) => name.as_str(),
+            };
+            if !text.is_empty() {
+                text.push('.');
+            }
+            text.push_str(name);
+        }
+        text
+    }
+
+    /// Reads fields into an object that may have some of them already: two messages for one field
+    /// are one.
+    fn structure(
+        &mut self,
+        id: TypeId,
+        message: &[u8],
+        object: &mut Map<String, Value>,
+    ) -> Result<(), Fault> {
+        if self.path.len() > DEEP {
+            return Err(Fault::Value(format!("more than {DEEP} messages within each other")));
+        }
+        let schema = self.schema;
+        let of = schema.get(id);
+        self.fields(&of.fields, &of.wire, message, object)?;
+        schema.fill(id, object);
+        Ok(())
+    }
+
+    fn fields(
+        &mut self,
+        fields: &'s [Field],
+        wire: &'s Wire,
+        message: &[u8],
+        object: &mut Map<String, Value>,
+    ) -> Result<(), Fault> {
+        let mut reader = Reader::new(message);
+        while !reader.is_empty() {
+            let (number, kind) = reader.tag()?;
+            match wire.slot(number) {
+                Some(Slot::Field(place)) => {
+                    let field = &fields[*place];
+                    self.path.push(Step::Field(&field.name));
+                    self.field(field, kind, &mut reader, object)?;
+                    self.path.pop();
+                }
+                Some(Slot::Embedded(wire)) => {
+                    expect(kind, Kind::Length)?;
+                    self.fields(fields, wire, reader.bytes()?, object)?;
+                }
+                None => {
+                    if reader.skip(kind)? {
+                        self.unknown(number);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn unknown(&mut self, number: u32) {
+        if self.strict.len() >= NAMED {
+            return;
+        }
+        let problem = match self.place() {
+            place if place.is_empty() => format!("unknown protobuf field {number}"),
+            place => format!("unknown protobuf field {number} of {place:?}"),
+        };
+        if !self.strict.contains(&problem) {
+            self.strict.push(problem);
+        }
+    }
+
+    fn field(
+        &mut self,
+        field: &'s Field,
+        kind: Kind,
+        reader: &mut Reader<'_>,
+        object: &mut Map<String, Value>,
+    ) -> Result<(), Fault> {
+        match &field.shape {
+            Shape::List(item) => match object.get_mut(&field.name) {
+                Some(Value::Array(list)) => self.items(item, kind, reader, list),
+                _ => {
+                    let mut list = Vec::new();
+                    self.items(item, kind, reader, &mut list)?;
+                    if !list.is_empty() {
+                        object.insert(field.name.clone(), Value::Array(list));
+                    }
+                    Ok(())
+                }
+            },
+            Shape::Map(value) => {
+                expect(kind, Kind::Length)?;
+                let (key, value) = self.entry(value, reader.bytes()?)?;
+                match object.get_mut(&field.name) {
+                    Some(Value::Object(map)) => {
+                        map.insert(key, value);
+                    }
+                    _ => {
+                        let map = Map::from_iter([(key, value)]);
+                        object.insert(field.name.clone(), Value::Object(map));
+                    }
+                }
+                Ok(())
+            }
+            Shape::Struct(id) => {
+                expect(kind, Kind::Length)?;
+                let bytes = reader.bytes()?;
+                if let Some(Value::Object(present)) = object.get_mut(&field.name) {
+                    return self.structure(*id, bytes, present);
+                }
+                let mut inner = Map::new();
+                self.structure(*id, bytes, &mut inner)?;
+                object.insert(field.name.clone(), Value::Object(inner));
+                Ok(())
+            }
+            shape => {
+                let value = self.single(shape, kind, reader)?;
+                if is_written(field, &value) {
+                    object.insert(field.name.clone(), value);
+                } else {
+                    object.remove(&field.name);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// One item of a list, or several numbers packed into one field.
+    fn items(
+        &mut self,
+        item: &'s Shape,
+        kind: Kind,
+        reader: &mut Reader<'_>,
+        list: &mut Vec<Value>,
+    ) -> Result<(), Fault> {
+        let packed = match item {
+            Shape::Bool | Shape::Int32 | Shape::Int64 => Some(Kind::Varint),
+            Shape::Float64 => Some(Kind::Fixed64),
+            _ => None,
+        };
+        self.path.push(Step::Index(list.len()));
+        match packed {
+            Some(each) if kind == Kind::Length => {
+                let mut inner = Reader::new(reader.bytes()?);
+                while !inner.is_empty() {
+                    list.push(self.single(item, each, &mut inner)?);
+                }
+            }
+            _ => list.push(self.single(item, kind, reader)?),
+        }
+        self.path.pop();
+        Ok(())
+    }
+
+    /// An entry of a map: the key is field 1, the value field 2.
+    fn entry(&mut self, shape: &'s Shape, message: &[u8]) -> Result<(String, Value), Fault> {
+        let mut reader = Reader::new(message);
+        let (mut key, mut value) = (String::new(), None);
+        while !reader.is_empty() {
+            match reader.tag()? {
+                (1, kind) => {
+                    expect(kind, Kind::Length)?;
+                    key = text(reader.bytes()?)?;
+                }
+                (2, kind) => {
+                    self.path.push(Step::Key(key.clone()));
+                    value = Some(self.single(shape, kind, &mut reader)?);
+                    self.path.pop();
+                }
+                (number, kind) => {
+                    if reader.skip(kind)? {
+                        self.unknown(number);
+                    }
+                }
+            }
+        }
+        Ok((key, value.unwrap_or_else(|| self.schema.zero_of(shape))))
+    }
+
+    /// A value that is not spread over several fields.
+    fn single(
+        &mut self,
+        shape: &'s Shape,
+        kind: Kind,
+        reader: &mut Reader<'_>,
+    ) -> Result<Value, Fault> {
+        match shape {
+            Shape::Bool => Ok(Value::Bool(int(kind, reader)? != 0)),
+            Shape::Int64 => int(kind, reader).map(Value::from),
+            Shape::Int32 => int32(int(kind, reader)?).map(Value::from),
+            Shape::Float64 => {
+                expect(kind, Kind::Fixed64)?;
+                let number = f64::from_bits(reader.fixed64()?);
+                let not_json = || Fault::Value(format!("{number} cannot be written as JSON"));
+                JsonNumber::from_f64(number).map(Value::Number).ok_or_else(not_json)
+            }
+            shape => {
+                expect(kind, Kind::Length)?;
+                self.delimited(shape, reader.bytes()?)
+            }
+        }
+    }
+
+    fn delimited(&mut self, shape: &'s Shape, bytes: &[u8]) -> Result<Value, Fault> {
+        match shape {
+            Shape::String => text(bytes).map(Value::String),
+            Shape::Bytes => Ok(Value::String(base64::text_of(bytes))),
+            Shape::Quantity => self.quantity(bytes),
+            Shape::IntOrString => self.int_or_string(bytes),
+            Shape::Time | Shape::MicroTime => self.time(bytes, *shape == Shape::MicroTime),
+            Shape::Any | Shape::Fields => self.raw(bytes),
+            Shape::Struct(id) => {
+                let mut object = Map::new();
+                self.structure(*id, bytes, &mut object)?;
+                Ok(Value::Object(object))
+            }
+            // A list as the value of a map is a message of which it is field 1.
+            Shape::List(item) => {
+                let mut list = Vec::new();
+                self.each(bytes, |decoder, number, kind, reader| match number {
+                    1 => decoder.items(item, kind, reader, &mut list).map(|()| true),
+                    _ => Ok(false),
+                })?;
+                Ok(if list.is_empty() { Value::Null } else { Value::Array(list) })
+            }
+            Shape::Map(value) => {
+                let mut map = Map::new();
+                self.each(bytes, |decoder, number, kind, reader| match number {
+                    1 => {
+                        expect(kind, Kind::Length)?;
+                        let (key, value) = decoder.entry(value, reader.bytes()?)?;
+                        map.insert(key, value);
+                        Ok(true)
+                    }
+                    _ => Ok(false),
+                })?;
+                Ok(Value::Object(map))
+            }
+            Shape::Bool | Shape::Int32 | Shape::Int64 | Shape::Float64 => {
+                Err(Fault::Value("a number was sent as bytes".to_owned()))
+            }
+        }
+    }
+
+    /// Goes through the fields of a message; `take` says whether it knew one.
+    fn each(
+        &mut self,
+        message: &[u8],
+        mut take: impl FnMut(&mut Self, u32, Kind, &mut Reader<'_>) -> Result<bool, Fault>,
+    ) -> Result<(), Fault> {
+        let mut reader = Reader::new(message);
+        while !reader.is_empty() {
+            let (number, kind) = reader.tag()?;
+            if !take(self, number, kind, &mut reader)? && reader.skip(kind)? {
+                self.unknown(number);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn expect(found: Kind, wanted: Kind) -> Result<(), Fault> {
+    if found == wanted {
+        return Ok(());
+    }
+    Err(Fault::Value(format!("the wire type is {found:?} and should be {wanted:?}")))
+}
+
+fn int(kind: Kind, reader: &mut Reader<'_>) -> Result<i64, Fault> {
+    expect(kind, Kind::Varint)?;
+    Ok(reader.varint()? as i64)
+}
+
+fn int32(number: i64) -> Result<i32, Fault> {
+    let beyond = || Fault::Value(format!("{number} does not fit into 32 bits"));
+    i32::try_from(number).map_err(|_| beyond())
+}
+
+fn text(bytes: &[u8]) -> Result<String, Fault> {
+    let not_text = |error| Fault::Value(format!("not UTF-8: {error}"));
+    std::str::from_utf8(bytes).map(str::to_owned).map_err(not_text)
+}

@@ -1,0 +1,94 @@
+//! Messages that stand for one value of JSON: quantities, ports, times, JSON itself.
+
+use serde_json::Value;
+
+use super::{Decoder, Fault, expect, int, int32, text};
+use crate::protobuf::wire::Kind;
+use crate::quantity::Quantity;
+use crate::timestamp::Timestamp;
+
+impl Decoder<'_> {
+    pub(super) fn quantity(&mut self, bytes: &[u8]) -> Result<Value, Fault> {
+        let mut quantity = Value::from("0");
+        self.each(bytes, |_, number, kind, reader| {
+            if number != 1 {
+                return Ok(false);
+            }
+            expect(kind, Kind::Length)?;
+            let text = text(reader.bytes()?)?;
+            let parsed = Quantity::parse(&text).map_err(|error| Fault::Value(error.to_string()))?;
+            quantity = Value::String(parsed.to_string());
+            Ok(true)
+        })?;
+        Ok(quantity)
+    }
+
+    pub(super) fn int_or_string(&mut self, bytes: &[u8]) -> Result<Value, Fault> {
+        let (mut is_text, mut whole, mut words) = (0, 0, String::new());
+        self.each(bytes, |_, number, kind, reader| {
+            match number {
+                1 => is_text = int(kind, reader)?,
+                2 => whole = int32(int(kind, reader)?)?,
+                3 => {
+                    expect(kind, Kind::Length)?;
+                    words = text(reader.bytes()?)?;
+                }
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        match is_text {
+            0 => Ok(Value::from(whole)),
+            1 => Ok(Value::String(words)),
+            other => {
+                Err(Fault::Value(format!("the type {other} is neither 0, int, nor 1, string")))
+            }
+        }
+    }
+
+    /// No bytes are no time. `Time` has whole seconds, `MicroTime` whole microseconds.
+    pub(super) fn time(&mut self, bytes: &[u8], micro: bool) -> Result<Value, Fault> {
+        /// The years 1 to 9999, which is what RFC 3339 can write.
+        const WRITABLE: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
+        if bytes.is_empty() {
+            return Ok(Value::Null);
+        }
+        let (mut seconds, mut nanos) = (0, 0);
+        self.each(bytes, |_, number, kind, reader| {
+            match number {
+                1 => seconds = int(kind, reader)?,
+                2 => nanos = int32(int(kind, reader)?)?,
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })?;
+        let nanos = match u32::try_from(nanos) {
+            Ok(nanos) if nanos < 1_000_000_000 => nanos,
+            _ => return Err(Fault::Value(format!("{nanos} nanoseconds are not below a second"))),
+        };
+        if !WRITABLE.contains(&seconds) {
+            let what = format!("{seconds} seconds since 1970 are not in the years 1 to 9999");
+            return Err(Fault::Value(what));
+        }
+        let time = Timestamp::new(seconds, nanos);
+        Ok(Value::String(if micro { time.to_micros_text() } else { time.to_seconds_text() }))
+    }
+
+    /// `RawExtension` and `FieldsV1` hold JSON.
+    pub(super) fn raw(&mut self, bytes: &[u8]) -> Result<Value, Fault> {
+        let mut value = Value::Null;
+        self.each(bytes, |_, number, kind, reader| {
+            if number != 1 {
+                return Ok(false);
+            }
+            expect(kind, Kind::Length)?;
+            let json = reader.bytes()?;
+            if !json.is_empty() {
+                let read = serde_json::from_slice(json);
+                value = read.map_err(|error| Fault::Value(format!("not JSON: {error}")))?;
+            }
+            Ok(true)
+        })?;
+        Ok(value)
+    }
+}

@@ -1,0 +1,239 @@
+//! JSON laid out for people: what fits into a line is one line.
+//!
+//! Main entries: [`lay_out`], which only adds white space to compact JSON, [`lay_out_as_yaml`] and,
+//! with a line per field however deep, [`lay_out_in_blocks`]. They check nothing; what they are given
+//! was written by a serialiser.
+
+/// Lines are not longer than this unless a single value is.
+const WIDTH: usize = 100;
+
+/// Spreads compact JSON over lines and ends it with a line feed.
+pub fn lay_out(json: &str) -> String {
+    let mut out = String::new();
+    put(json, 0, &mut out);
+    out.push('\n');
+    out
+}
+
+/// The fields of an object as YAML: each on lines of its own, with JSON below the first level,
+/// which is YAML too.
+pub fn lay_out_as_yaml(json: &str) -> String {
+    let mut out = String::new();
+    let json = &bare_keys(json);
+    for field in items(json.get(1..json.len().saturating_sub(1)).unwrap_or_default()) {
+        let Some(end) = key_end(field) else { continue };
+        let (key, value) = (&field[..end], &field[end + 1..]);
+        out.push_str(key);
+        out.push(':');
+        if value.starts_with('[') && value[1..].starts_with(['{', '[']) {
+            for item in items(&value[1..value.len() - 1]) {
+                out.push_str("\n- ");
+                put(item, 1, &mut out);
+            }
+        } else if value.starts_with(['{', '[']) {
+            out.push(' ');
+            put(value, 1, &mut out);
+        } else {
+            out.push(' ');
+            out.push_str(plain(value));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// YAML with every field and every object of a list on lines of its own.
+pub fn lay_out_in_blocks(json: &str) -> String {
+    let mut out = String::new();
+    put_block(&bare_keys(json), 0, &mut out);
+    out
+}
+
+/// Writes the fields of an object or the objects of a list, each on its lines.
+fn put_block(value: &str, indent: usize, out: &mut String) {
+    let pad = "  ".repeat(indent);
+    let inner = value.get(1..value.len().saturating_sub(1)).unwrap_or_default();
+    for (number, item) in items(inner).into_iter().enumerate() {
+        // The first field of an object in a list stands behind the dash.
+        if number > 0 || !out.ends_with("- ") {
+            out.push_str(&pad);
+        }
+        let Some(end) = key_end(item).filter(|_| value.starts_with('{')) else {
+            out.push_str("- ");
+            put_block(item, indent + 1, out);
+            continue;
+        };
+        out.push_str(&item[..=end]);
+        let of = &item[end + 1..];
+        let blocks = of.starts_with("[{") || (of.starts_with('{') && of != "{}");
+        if blocks {
+            out.push('\n');
+            put_block(of, indent + usize::from(of.starts_with('{')), out);
+        } else {
+            out.push(' ');
+            out.push_str(&if of.starts_with('[') { space(of) } else { plain(of).to_owned() });
+            out.push('\n');
+        }
+    }
+}
+
+/// Takes the quotes off the keys; those of our files are plain words.
+fn bare_keys(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    let mut start = 0;
+    for (at, _, _) in structure(json).filter(|(.., c)| *c == ':') {
+        let key = json[start..at].trim_end_matches('"');
+        let from = key.rfind('"').map_or(0, |quote| quote + 1);
+        out.push_str(json[start..start + from].strip_suffix('"').unwrap_or_default());
+        out.push_str(&key[from..]);
+        start = at;
+    }
+    out.push_str(&json[start..]);
+    out
+}
+
+/// A word without its quotes, if YAML needs none.
+fn plain(value: &str) -> &str {
+    let word = value.trim_matches('"');
+    let simple =
+        |c: char| c.is_ascii_alphabetic() || matches!(c, '/' | '.' | '-') || c.is_ascii_digit();
+    let starts = word.starts_with(|c: char| c.is_ascii_alphabetic());
+    // Words some reader takes for a truth value or for nothing.
+    const SPECIAL: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    let special = SPECIAL.contains(&word.to_ascii_lowercase().as_str());
+    if starts && !special && word.chars().all(simple) { word } else { value }
+}
+
+fn put(value: &str, indent: usize, out: &mut String) {
+    let (Some(open @ ('{' | '[')), Some(close)) = (value.chars().next(), value.chars().last())
+    else {
+        out.push_str(value);
+        return;
+    };
+    let items = items(&value[1..value.len() - 1]);
+    let spaced: Vec<String> = items.iter().map(|item| space(item)).collect();
+    let length: usize = spaced.iter().map(|item| item.len() + 2).sum();
+    // The whole file is never one line, however small the machine.
+    if indent > 0 && indent * 2 + length <= WIDTH {
+        out.push(open);
+        out.push_str(&spaced.join(", "));
+        out.push(close);
+        return;
+    }
+    out.push(open);
+    let pad = "  ".repeat(indent + 1);
+    let scalars = open == '[' && items.iter().all(|item| !item.starts_with(['{', '[']));
+    let mut column = 0;
+    for (index, item) in items.iter().enumerate() {
+        let fits = scalars && index > 0 && column + item.len() + 2 <= WIDTH;
+        if fits {
+            out.push(' ');
+        } else {
+            out.push('\n');
+            out.push_str(&pad);
+            column = pad.len();
+        }
+        column += item.len() + 2;
+        match (open, key_end(item)) {
+            ('{', Some(end)) => {
+                out.push_str(&item[..=end]);
+                out.push(' ');
+                put(&item[end + 1..], indent + 1, out);
+            }
+            _ => put(item, indent + 1, out),
+        }
+        if index + 1 < items.len() {
+            out.push(',');
+        }
+    }
+    out.push('\n');
+    out.push_str(&"  ".repeat(indent));
+    out.push(close);
+}
+
+/// The parts between the commas of the outermost level.
+fn items(inner: &str) -> Vec<&str> {
+    let mut items = Vec::new();
+    let mut start = 0;
+    for (at, depth, c) in structure(inner) {
+        if c == ',' && depth == 0 {
+            items.push(&inner[start..at]);
+            start = at + 1;
+        }
+    }
+    if start < inner.len() {
+        items.push(&inner[start..]);
+    }
+    items
+}
+
+/// Where the colon after an object's key is.
+fn key_end(item: &str) -> Option<usize> {
+    structure(item).find(|(_, _, c)| *c == ':').map(|(at, ..)| at)
+}
+
+/// A space after each comma and colon.
+fn space(value: &str) -> String {
+    let mut out = String::with_capacity(value.len() + 16);
+    let mut start = 0;
+    for (at, _, c) in structure(value) {
+        if matches!(c, ',' | ':') {
+            out.push_str(&value[start..=at]);
+            out.push(' ');
+            start = at + 1;
+        }
+    }
+    out.push_str(&value[start..]);
+    out
+}
+
+/// The commas and colons outside strings, with their position and depth of nesting.
+fn structure(text: &str) -> impl Iterator<Item = (usize, usize, char)> + '_ {
+    let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
+    text.char_indices().filter_map(move |(at, c)| {
+        if in_string {
+            in_string = escaped || c != '"';
+            escaped = !escaped && c == '\\';
+            return None;
+        }
+        match c {
+            '"' => in_string = true,
+            '{' | '[' => depth += 1,
+            '}' | ']' => depth = depth.saturating_sub(1),
+            ',' | ':' => return Some((at, depth, c)),
+            _ => {}
+        }
+        None
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_read_as_what_they_were() {
+        let value = serde_json::json!({
+            "name": "a: b", "empty": {}, "none": [], "ids": [1, 2],
+            "inner": {"a": 1, "deep": {"b": "true"}},
+            "nodes": [{"id": 0, "pages": [{"size": "1Gi", "kinds": ["x", "y"]}]}, {"id": 1}],
+        });
+        let text = lay_out_in_blocks(&value.to_string());
+        let (documents, errors) = objects::yaml::parse(&text);
+        assert!(errors.is_empty(), "{errors:?}\n{text}");
+        assert_eq!(documents[0].to_json(), value, "{text}");
+    }
+
+    #[test]
+    fn only_white_space_is_added() {
+        let value = serde_json::json!({
+            "name": "a, \"b\": [c\\", "empty": {}, "none": [], "rows": [[1, 2], [3, 4]],
+            "long": (0..60).map(|n| format!("{n},{}", n + 60)).collect::<Vec<_>>(),
+            "nodes": [{"id": 0, "cpus": "0-3", "pages": [{"size": "1Gi"}]}, {"id": 1}],
+        });
+        let text = lay_out(&value.to_string());
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert!(text.lines().count() < 20, "{text}");
+    }
+}
