@@ -39,7 +39,7 @@ pub use dns::DnsNotice;
 pub use hash::hash;
 pub use input::{
     Attached, CgroupDriver, CgroupVersion, Cgroups, Configs, ContainerInput, Dns, IdRange,
-    ImageUser, Mounted, MountedVolume, NodeFacts, Placed, PodInput, Source, SwapBehavior,
+    ImageUser, Mounted, MountedVolume, NodeFacts, Origin, Placed, PodInput, Source, SwapBehavior,
 };
 pub use sandbox::{Sandbox, sandbox};
 pub use security::verify_run_as_non_root;

@@ -45,7 +45,7 @@ fn identity(pod: &Pod) -> [(String, String); 3] {
 #[must_use]
 pub fn of_pod(input: &PodInput<'_>) -> Labels {
     let mut annotations = input.pod.metadata.annotations.clone();
-    annotations.insert(CONFIG_SOURCE.to_owned(), input.source.source.clone());
+    annotations.insert(CONFIG_SOURCE.to_owned(), input.source.origin.as_str().to_owned());
     annotations.insert(CONFIG_SEEN.to_owned(), input.source.seen.clone());
     annotations
 }

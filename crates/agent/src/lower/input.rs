@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cri::v1;
 use objects::pod::OsName;
+use placement::node::CpuPolicy;
+use placement::plan::ContainerPlacement;
 use placement::windows::GroupAffinity;
-use placement::{CpuSet, NumaId};
+use placement::{CpuSet, Ledger, Node, NumaId};
 
 use super::Service;
 use crate::observed::RuntimeId;
@@ -94,10 +96,30 @@ pub struct Dns {
 /// Where the pod came from, and when: annotations that tools read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Source {
-    /// `api`, `file` or `http`.
-    pub source: String,
+    pub origin: Origin,
     /// When the agent first saw it, in RFC 3339 with nanoseconds.
     pub seen: String,
+}
+
+/// Who told us of a pod. All but the API's are static pods, which nobody else can stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Origin {
+    #[default]
+    Api,
+    File,
+    Http,
+}
+
+impl Origin {
+    /// As annotations have it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Origin::Api => "api",
+            Origin::File => "file",
+            Origin::Http => "http",
+        }
+    }
 }
 
 /// What the placement means for one container.
@@ -111,6 +133,30 @@ pub struct Placed {
     pub mems: BTreeSet<NumaId>,
     /// Windows: the CPUs by processor group; empty if any will do.
     pub groups: Vec<GroupAffinity>,
+}
+
+impl Placed {
+    /// From a placement that is committed to `ledger`. Who has no CPUs of its own gets the shared
+    /// pool, if there is one.
+    #[must_use]
+    pub fn of(placement: &ContainerPlacement, node: &Node, ledger: &Ledger) -> Placed {
+        let cpus = match (&placement.cpus, &node.cpu) {
+            (Some(own), _) => own.clone(),
+            (None, CpuPolicy::Static(_)) => ledger.cpu.shared.clone(),
+            (None, CpuPolicy::None) => CpuSet::new(),
+        };
+        let mems = placement.memory_nodes().unwrap_or_default();
+        let affinity = match node.os {
+            OsName::Linux => None,
+            OsName::Windows => placement.affinity(node, ledger),
+        };
+        Placed {
+            cpus,
+            exclusive: placement.cpus.is_some(),
+            mems: node.topology.node_ids(mems).collect(),
+            groups: affinity.map(|affinity| affinity.groups()).unwrap_or_default(),
+        }
+    }
 }
 
 /// The ids of the host that a pod with a user namespace has as its own, from 0.

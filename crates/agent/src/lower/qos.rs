@@ -5,23 +5,29 @@ use objects::QosClass;
 use objects::pod::{self, RestartPolicy};
 use objects::resources::{ResourceRequirements, is_pod_level};
 
+use super::input::{Origin, PodInput};
 use crate::spec::{self, Amounts, Container, Pod, Requirements};
 
 /// Priority from which on a pod is critical, whoever it is.
 const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 const NODE_CRITICAL: &str = "system-node-critical";
-const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// The pod as placement plans it: who there is and what they ask for.
+#[must_use]
+pub fn planned(pod: &Pod) -> pod::PodSpec {
+    view(pod, Requirements::clone)
+}
 
 #[must_use]
 pub fn class(pod: &Pod) -> QosClass {
-    view(pod, Requirements::clone).qos_class()
+    planned(pod).qos_class()
 }
 
 /// What the containers request at the worst moment, or what the pod as a whole does. Without overhead.
 #[must_use]
 pub fn requests(pod: &Pod) -> Amounts {
-    view(pod, Requirements::clone).effective_requests()
+    planned(pod).effective_requests()
 }
 
 /// The same of limits.
@@ -33,9 +39,9 @@ pub fn limits(pod: &Pod) -> Amounts {
 
 /// What the containers request at the worst moment, whatever is asked for the pod as a whole.
 pub(super) fn requests_of_containers(pod: &Pod) -> Amounts {
-    let mut view = view(pod, Requirements::clone);
-    view.resources = None;
-    view.effective_requests()
+    let mut planned = planned(pod);
+    planned.resources = None;
+    planned.effective_requests()
 }
 
 /// Resources of the pod as a whole, if any are given.
@@ -48,16 +54,16 @@ pub fn pod_level(pod: &Pod) -> Option<&Requirements> {
 
 /// Whether the node does not work without it.
 #[must_use]
-pub fn is_node_critical(pod: &Pod) -> bool {
-    is_critical(pod) && pod.spec.priority_class_name == NODE_CRITICAL
+pub fn is_node_critical(input: &PodInput<'_>) -> bool {
+    is_critical(input) && input.pod.spec.priority_class_name == NODE_CRITICAL
 }
 
 /// Whether it is not to suffer for others: static and mirror pods, and those of the highest priority.
 #[must_use]
-pub fn is_critical(pod: &Pod) -> bool {
-    let annotations = &pod.metadata.annotations;
-    annotations.get(CONFIG_SOURCE).is_some_and(|source| source != "api")
-        || annotations.contains_key(CONFIG_MIRROR)
+pub fn is_critical(input: &PodInput<'_>) -> bool {
+    let pod = input.pod;
+    input.source.origin != Origin::Api
+        || pod.metadata.annotations.contains_key(CONFIG_MIRROR)
         || pod.spec.priority.is_some_and(|priority| priority >= CRITICAL_PRIORITY)
 }
 

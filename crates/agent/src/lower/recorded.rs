@@ -19,6 +19,8 @@ use super::tests::{facts, service};
 use super::*;
 use crate::spec::Pod;
 
+mod lives;
+
 /// Where we differ and mean to: line, call of the line, path in the request, ours, why.
 const ON_PURPOSE: &[(&str, usize, &str, &str, &str)] = &[(
     "resize-pod-level",
@@ -61,13 +63,14 @@ const PLACED: &[(&str, usize, &str, bool, &[u32])] = &[
 const UID: &str = "<UID>";
 const NODE_IP: &str = "<NODE_IP>";
 
-fn lines() -> Vec<Value> {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden-node/cri.jsonl.gz");
+/// The lines of a recording.
+fn read(name: &str) -> Vec<Value> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden-node");
     let mut text = String::new();
-    GzDecoder::new(std::fs::File::open(path).unwrap()).read_to_string(&mut text).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines.filter(|line| line["kind"] == "pod").collect()
+    GzDecoder::new(std::fs::File::open(folder.join(name)).unwrap())
+        .read_to_string(&mut text)
+        .unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Turns messages into the JSON of the recording.
@@ -140,13 +143,13 @@ fn differences(path: &str, ours: &Value, theirs: &Value, found: &mut Vec<(String
 }
 
 /// The pod as the API server had it: with defaults, and bound.
-fn served(line: &Value) -> Value {
+fn served(line: &Value, namespace: &str) -> Value {
     let mut object = line["manifest"].clone();
     rules::set_defaults(catalog::of_kind("v1", "Pod").unwrap(), &mut object);
     let metadata = &mut object["metadata"];
-    // Some manifests were sent to this namespace without naming it.
+    // Some manifests were sent to a namespace without naming it.
     if metadata.get("namespace").is_none() {
-        metadata["namespace"] = "lives2".into();
+        metadata["namespace"] = namespace.into();
     }
     metadata["uid"] = UID.into();
     object["spec"]["nodeName"] = "node-1".into();
@@ -339,15 +342,16 @@ fn create(
 #[test]
 fn requests_are_those_of_the_kubelet() {
     let json = Json::new();
-    let lines = lines();
+    let mut lines = read("cri.jsonl.gz");
+    lines.retain(|line| line["kind"] == "pod");
     assert_eq!(lines.len(), 29);
     let (mut compared, mut purposes) = (0, BTreeSet::new());
     let mut failures = Vec::new();
     for line in &lines {
         let id = line["id"].as_str().unwrap();
-        let source = Source { source: "api".to_owned(), seen: "<TIME>".to_owned() };
+        let source = Source { origin: Origin::Api, seen: "<TIME>".to_owned() };
         let replay = Replay { line, json: &json, facts: node(), source };
-        let mut object = served(line);
+        let mut object = served(line, "lives2");
         for (index, call) in line["calls"].as_array().unwrap().iter().enumerate() {
             for (_, _, path, value) in
                 RESIZED.iter().filter(|(line, before, ..)| *line == id && *before == index)

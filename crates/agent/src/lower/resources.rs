@@ -126,7 +126,7 @@ pub fn of_container(
         limit(pod, container, MEMORY).map_or(0, Quantity::value),
         exclusive,
     );
-    resources.oom_score_adj = oom_score(pod, container, role, facts.memory_capacity);
+    resources.oom_score_adj = oom_score(input, container, role);
     resources.hugepage_limits = huge_pages(pod, container, facts);
     set_swap(&mut resources, input, container);
     set_memory_protection(&mut resources, &container.resources, facts);
@@ -141,8 +141,9 @@ fn limit<'a>(pod: &'a Pod, container: &'a Container, name: &str) -> Option<&'a Q
 
 /// Who is killed first when memory runs out: the less a container asked for, the sooner.
 #[must_use]
-pub fn oom_score(pod: &Pod, container: &Container, role: Role, capacity: i64) -> i64 {
-    if qos::is_node_critical(pod) {
+pub fn oom_score(input: &PodInput<'_>, container: &Container, role: Role) -> i64 {
+    let (pod, capacity) = (input.pod, input.facts.memory_capacity);
+    if qos::is_node_critical(input) {
         return GUARANTEED_OOM;
     }
     match qos::class(pod) {
@@ -226,7 +227,7 @@ fn set_swap(
     let request = bytes(&container.resources.requests, MEMORY);
     let may_swap = facts.swap == SwapBehavior::LimitedSwap
         && qos::class(input.pod) == QosClass::Burstable
-        && !qos::is_critical(input.pod)
+        && !qos::is_critical(input)
         && request != bytes(&container.resources.limits, MEMORY);
     let swap = match may_swap && (0..=facts.memory_capacity).contains(&request) {
         true => {
