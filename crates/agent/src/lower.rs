@@ -1,0 +1,137 @@
+//! A pod with its placement as requests of the CRI: [`sandbox()`], [`container()`], [`update`].
+//!
+//! ```text
+//!   Pod + NodeFacts + Placed ──▶ sandbox    ──▶ PodSandboxConfig
+//!     + image, volumes, configs, services ──▶ container ──▶ ContainerConfig
+//!     + a change                          ──▶ update    ──▶ Update…ResourcesRequest
+//! ```
+//!
+//! Says what the kubelet says, in its order, so that runtimes and whoever reads their labels see no
+//! difference. Pure: what has to be read from the machine or the API comes in as values
+//! ([`NodeFacts`], [`Configs`], [`Mounted`]). It makes no directory, draws no random name, sends
+//! nothing, and does not choose the runtime handler. QoS-class resources go out as fields of the
+//! extension; `cri::ClassSupport` puts them into the form that a runtime understands.
+
+use cri::v1;
+use thiserror::Error;
+
+pub mod annotations;
+pub mod cgroup;
+pub mod container;
+pub mod dns;
+pub mod downward;
+pub mod env;
+pub mod expansion;
+pub mod hash;
+pub mod hostname;
+pub mod input;
+pub mod mounts;
+mod path;
+pub mod qos;
+pub mod resources;
+pub mod sandbox;
+pub mod security;
+pub mod service_links;
+pub mod update;
+
+pub use container::container;
+pub use dns::DnsNotice;
+pub use hash::hash;
+pub use input::{
+    Attached, CgroupDriver, CgroupVersion, Cgroups, Configs, ContainerInput, Dns, IdRange,
+    ImageUser, Mounted, MountedVolume, NodeFacts, Origin, Placed, PodInput, Source, SwapBehavior,
+};
+pub use sandbox::{Sandbox, sandbox};
+pub use security::verify_run_as_non_root;
+pub use service_links::{Service, ServicePort};
+
+/// Why a pod cannot be put into words of the CRI. The texts are upstream's: they end up in Events and
+/// in the waiting message of containers.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum LowerError {
+    #[error("configmap {name:?} not found")]
+    NoConfigMap { name: String },
+    #[error("secret {name:?} not found")]
+    NoSecret { name: String },
+    #[error("couldn't find key {key} in ConfigMap {namespace}/{name}")]
+    NoConfigMapKey { key: String, namespace: String, name: String },
+    #[error("couldn't find key {key} in Secret {namespace}/{name}")]
+    NoSecretKey { key: String, namespace: String, name: String },
+    #[error("unsupported fieldPath: {0}")]
+    FieldPath(String),
+    #[error("Unsupported container resource : {0}")]
+    ResourceField(String),
+    #[error("container {0} not found")]
+    NoContainer(String),
+    #[error("pod Hostname {name:?} is not a valid DNS label: {problems}")]
+    Hostname { name: String, problems: String },
+    #[error("pod Subdomain {name:?} is not a valid DNS label: {problems}")]
+    Subdomain { name: String, problems: String },
+    #[error("pod HostnameOverride {name:?} is not a valid DNS subdomain: {problems}")]
+    HostnameOverride { name: String, problems: String },
+    #[error("hostname for pod {pod:?} was invalid: {hostname:?}")]
+    EmptyHostname { pod: String, hostname: String },
+    #[error(
+        "failed to construct FQDN from pod hostname and cluster domain, FQDN {fqdn} is too long \
+         ({max} characters is the max, {} characters requested)", fqdn.len()
+    )]
+    FqdnTooLong { fqdn: String, max: usize },
+    #[error("cannot find volume {volume:?} to mount into container {container:?}")]
+    NoVolume { volume: String, container: String },
+    #[error("failed to prepare subPath for volumeMount {volume:?} of container {container:?}")]
+    NoSubPath { volume: String, container: String },
+    #[error("missing value for {}", .0.join(", "))]
+    SubPathExpr(Vec<String>),
+    #[error("invalid MountPropagation mode: {0:?}")]
+    Propagation(String),
+    #[error("volume {0:?} requested recursive read-only mode, but it is not read-only")]
+    RecursiveNotReadOnly(String),
+    #[error(
+        "volume {volume:?} requested recursive read-only mode, but it is not compatible with \
+         propagation {propagation:?}"
+    )]
+    RecursivePropagation { volume: String, propagation: String },
+    #[error(
+        "volume {0:?} requested recursive read-only mode, but it is not supported by the runtime"
+    )]
+    RecursiveUnsupported(String),
+    #[error("unknown recursive read-only mode {0:?}")]
+    RecursiveMode(String),
+    #[error("localhostProfile must be set if seccompProfile type is Localhost.")]
+    SeccompProfile,
+    #[error("localhostProfile must be set if appArmorProfile type is Localhost.")]
+    AppArmorProfile,
+    #[error("unsupported supplementalGroupsPolicy: {0}")]
+    GroupsPolicy(String),
+    #[error("unknown stop signal {0:?}, want one such as SIGTERM or SIGRTMIN+1")]
+    StopSignal(String),
+    #[error("can't set `spec.hostUsers: false`, runtime does not support user namespaces")]
+    NoUserNamespace,
+    #[error("pod must not contain both HostProcess and non-HostProcess containers")]
+    MixedHostProcess,
+    #[error("hostNetwork is required if Pod contains HostProcess containers")]
+    HostProcessNetwork,
+}
+
+/// The request for an image of a container. Credentials are the caller's to add.
+#[must_use]
+pub fn pull(
+    input: &PodInput<'_>,
+    image: &str,
+    sandbox: &v1::PodSandboxConfig,
+) -> v1::PullImageRequest {
+    v1::PullImageRequest {
+        image: Some(v1::ImageSpec {
+            image: image.to_owned(),
+            annotations: annotations::of_pod(input),
+            ..Default::default()
+        }),
+        auth: None,
+        sandbox_config: Some(sandbox.clone()),
+    }
+}
+
+#[cfg(test)]
+mod recorded;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! What a pod is told about itself: fields ([`field`]) and resources ([`resource`]) by their paths.
+//!
+//! For environment variables and for files of volumes alike.
+
+use objects::Quantity;
+use objects::resources::{CPU, EPHEMERAL_STORAGE, MEMORY, is_huge_pages, is_pod_level};
+
+use super::input::{NodeFacts, PodInput};
+use super::{LowerError, annotations, qos};
+use crate::spec::{Amounts, Container, Labels, Pod, ResourceFieldRef};
+
+/// The value of a field, such as `metadata.labels['app']` or `status.podIP`.
+pub fn field(input: &PodInput<'_>, pod_ips: &[String], path: &str) -> Result<String, LowerError> {
+    let (pod, facts) = (input.pod, input.facts);
+    let first = |list: &[String]| list.first().cloned().unwrap_or_default();
+    Ok(match path {
+        "metadata.name" => pod.metadata.name.clone(),
+        "metadata.namespace" => pod.metadata.namespace.clone(),
+        "metadata.uid" => pod.metadata.uid.clone(),
+        "metadata.labels" => render(&pod.metadata.labels),
+        "metadata.annotations" => render(&annotations::of_pod(input)),
+        "spec.nodeName" => pod.spec.node_name.clone(),
+        "spec.serviceAccountName" => pod.spec.service_account_name.clone(),
+        "status.hostIP" => first(&facts.ips),
+        "status.hostIPs" => facts.ips.join(","),
+        "status.podIP" => first(pod_ips),
+        "status.podIPs" => pod_ips.join(","),
+        _ => {
+            let (map, key) = subscript(path).ok_or_else(|| unsupported(path))?;
+            let value = match map {
+                "metadata.labels" => pod.metadata.labels.get(key).cloned(),
+                "metadata.annotations" => annotations::of_pod(input).remove(key),
+                _ => return Err(unsupported(path)),
+            };
+            value.unwrap_or_default()
+        }
+    })
+}
+
+fn unsupported(path: &str) -> LowerError {
+    LowerError::FieldPath(path.to_owned())
+}
+
+/// `a.b['key']` as its two parts.
+fn subscript(path: &str) -> Option<(&str, &str)> {
+    path.strip_suffix("']")?.split_once("['")
+}
+
+/// Labels or annotations, one a line: `key="value"`.
+#[must_use]
+pub fn render(map: &Labels) -> String {
+    let lines: Vec<String> =
+        map.iter().map(|(key, value)| format!("{key}={}", quote(value))).collect();
+    lines.join("\n")
+}
+
+/// A text in double quotes, as Go's `%q` writes it.
+fn quote(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for char in text.chars() {
+        match char {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\u{7}' => quoted.push_str("\\a"),
+            '\u{8}' => quoted.push_str("\\b"),
+            '\u{c}' => quoted.push_str("\\f"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            '\u{b}' => quoted.push_str("\\v"),
+            _ if char.is_ascii_control() => quoted.push_str(&format!("\\x{:02x}", char as u32)),
+            _ if char.is_control() => quoted.push_str(&format!("\\u{:04x}", char as u32)),
+            _ => quoted.push(char),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// The value of a resource, such as `limits.cpu`, in units of the divisor, rounded up. `own` is the
+/// container that asks. A limit that is not given is the pod's, or what the node has to give.
+pub fn resource(
+    pod: &Pod,
+    facts: &NodeFacts,
+    own: Option<&Container>,
+    of: &ResourceFieldRef,
+) -> Result<String, LowerError> {
+    let missing = || LowerError::NoContainer(of.container_name.clone());
+    let container = match (of.container_name.as_str(), own) {
+        ("", Some(own)) => own,
+        (name, _) => pod.container(name).ok_or_else(missing)?.1,
+    };
+    let unsupported = || LowerError::ResourceField(of.resource.clone());
+    let (kind, name) = of.resource.split_once('.').ok_or_else(unsupported)?;
+    let is_known = matches!(name, CPU | MEMORY | EPHEMERAL_STORAGE);
+    if !is_known && !is_huge_pages(name) {
+        return Err(unsupported());
+    }
+    let amount = match kind {
+        "requests" => container.resources.requests.get(name),
+        "limits" if is_known => default_limit(pod, facts, container, name),
+        "limits" => container.resources.limits.get(name),
+        _ => return Err(unsupported()),
+    };
+    let zero = Quantity::zero();
+    let amount = amount.unwrap_or(&zero);
+    let divisor = of.divisor.as_ref().filter(|divisor| divisor.sign() > 0);
+    let (amount, divisor) = match name {
+        CPU => (amount.milli_value(), divisor.map_or(1000, Quantity::milli_value)),
+        _ => (amount.value(), divisor.map_or(1, Quantity::value)),
+    };
+    Ok((amount as f64 / divisor.max(1) as f64).ceil().to_string())
+}
+
+fn default_limit<'a>(
+    pod: &'a Pod,
+    facts: &'a NodeFacts,
+    container: &'a Container,
+    name: &str,
+) -> Option<&'a Quantity> {
+    fn given<'a>(limits: &'a Amounts, name: &str) -> Option<&'a Quantity> {
+        limits.get(name).filter(|limit| !limit.is_zero())
+    }
+    given(&container.resources.limits, name)
+        .or_else(|| {
+            let whole = qos::pod_level(pod).filter(|_| is_pod_level(name))?;
+            given(&whole.limits, name)
+        })
+        .or_else(|| facts.allocatable.get(name))
+}

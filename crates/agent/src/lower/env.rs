@@ -1,0 +1,146 @@
+//! The environment of a container: [`variables`].
+//!
+//! In this order: what device plugins want, `envFrom`, `env`, services. `env` takes the place of a
+//! variable of `envFrom` of the same name, and either that of a service's; a value may refer to every
+//! variable that is known before it. Upstream keeps them in a map and sends them in no order; here
+//! they come in the order in which they are written.
+
+use std::collections::BTreeMap;
+
+use super::input::{ContainerInput, PodInput};
+use super::{LowerError, downward, expansion, service_links};
+use crate::spec::{EnvVar, EnvVarSource, LocalSource};
+
+/// Names and values, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Environment(pub Vec<(String, Vec<u8>)>);
+
+impl Environment {
+    #[must_use]
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        // The last of a name counts, as it does for a process.
+        let found = self.0.iter().rev().find(|(known, _)| known.as_bytes() == name);
+        found.map(|(_, value)| value.as_slice())
+    }
+
+    /// Takes the place of a variable of the same name.
+    fn set(&mut self, name: &str, value: Vec<u8>) {
+        match self.0.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = value,
+            None => self.0.push((name.to_owned(), value)),
+        }
+    }
+}
+
+/// All variables a container is started with.
+pub fn variables(input: &PodInput<'_>, of: &ContainerInput<'_>) -> Result<Environment, LowerError> {
+    let pod = input.pod;
+    // Missing only where no API server put it in, and it would have put in this.
+    let links = pod.spec.enable_service_links.unwrap_or(true);
+    let services = service_links::of_services(of.services, &pod.metadata.namespace, links);
+    let mut own = Environment::default();
+    for source in &of.container.env_from {
+        let prefix = &source.prefix;
+        if let Some(wanted) = &source.config_map_ref {
+            for (key, value) in config_map(of, wanted)?.into_iter().flatten() {
+                own.set(&format!("{prefix}{key}"), value.clone().into_bytes());
+            }
+        } else if let Some(wanted) = &source.secret_ref {
+            for (key, value) in secret(of, wanted)?.into_iter().flatten() {
+                own.set(&format!("{prefix}{key}"), value.clone());
+            }
+        }
+    }
+    for variable in &of.container.env {
+        if let Some(value) = value(input, of, &own, &services, variable)? {
+            own.set(&variable.name, value);
+        }
+    }
+    let attached = of.attached.env.iter();
+    let mut all: Vec<(String, Vec<u8>)> =
+        attached.map(|(name, value)| (name.clone(), value.clone().into_bytes())).collect();
+    let is_set = |name: &String| own.0.iter().any(|(known, _)| known == name);
+    let linked: Vec<_> = services
+        .into_iter()
+        .filter(|(name, _)| !is_set(name))
+        .map(|(name, value)| (name, value.into_bytes()))
+        .collect();
+    all.extend(own.0);
+    all.extend(linked);
+    Ok(Environment(all))
+}
+
+/// The value of a variable of `env`; `None` if what it refers to is missing and may be.
+fn value(
+    input: &PodInput<'_>,
+    of: &ContainerInput<'_>,
+    known: &Environment,
+    services: &BTreeMap<String, String>,
+    variable: &EnvVar,
+) -> Result<Option<Vec<u8>>, LowerError> {
+    let Some(source) = variable.value_from.as_ref().filter(|_| variable.value.is_empty()) else {
+        let value = expansion::expand(variable.value.as_bytes(), |name| {
+            let linked = || services.get(std::str::from_utf8(name).ok()?).map(String::as_bytes);
+            known.get(name).or_else(linked)
+        });
+        return Ok(Some(value));
+    };
+    let namespace = || input.pod.metadata.namespace.clone();
+    match source {
+        EnvVarSource { field_ref: Some(field), .. } => {
+            let value = downward::field(input, of.pod_ips, &field.field_path)?;
+            Ok(Some(value.into_bytes()))
+        }
+        EnvVarSource { resource_field_ref: Some(resource), .. } => {
+            let own = Some(of.container);
+            let value = downward::resource(input.pod, input.facts, own, resource)?;
+            Ok(Some(value.into_bytes()))
+        }
+        EnvVarSource { config_map_key_ref: Some(wanted), .. } => {
+            let Some(map) = config_map(of, wanted)? else { return Ok(None) };
+            let value = map.get(&wanted.key).map(|value| value.clone().into_bytes());
+            or_missing(value, wanted, || LowerError::NoConfigMapKey {
+                key: wanted.key.clone(),
+                namespace: namespace(),
+                name: wanted.name.clone(),
+            })
+        }
+        EnvVarSource { secret_key_ref: Some(wanted), .. } => {
+            let Some(map) = secret(of, wanted)? else { return Ok(None) };
+            or_missing(map.get(&wanted.key).cloned(), wanted, || LowerError::NoSecretKey {
+                key: wanted.key.clone(),
+                namespace: namespace(),
+                name: wanted.name.clone(),
+            })
+        }
+        EnvVarSource { .. } => Ok(Some(Vec::new())),
+    }
+}
+
+/// What was found; nothing if it may be missing, and an error if not.
+fn or_missing<T>(
+    found: Option<T>,
+    wanted: &LocalSource,
+    error: impl FnOnce() -> LowerError,
+) -> Result<Option<T>, LowerError> {
+    match found {
+        None if wanted.optional != Some(true) => Err(error()),
+        found => Ok(found),
+    }
+}
+
+fn config_map<'a>(
+    of: &ContainerInput<'a>,
+    wanted: &LocalSource,
+) -> Result<Option<&'a BTreeMap<String, String>>, LowerError> {
+    let found = of.configs.config_maps.get(&wanted.name);
+    or_missing(found, wanted, || LowerError::NoConfigMap { name: wanted.name.clone() })
+}
+
+fn secret<'a>(
+    of: &ContainerInput<'a>,
+    wanted: &LocalSource,
+) -> Result<Option<&'a BTreeMap<String, Vec<u8>>>, LowerError> {
+    let found = of.configs.secrets.get(&wanted.name);
+    or_missing(found, wanted, || LowerError::NoSecret { name: wanted.name.clone() })
+}

@@ -1,0 +1,131 @@
+//! What of the host a container sees: [`mounts`], in upstream's order.
+//!
+//! Device plugins' mounts, `volumeMounts` as they are written, the file of host names, the file of the
+//! termination message. Nothing is mounted or made here: the paths exist already.
+
+use cri::v1;
+use objects::pod::OsName;
+
+use super::input::{ContainerInput, MountedVolume, PodInput};
+use super::{LowerError, path, security};
+use crate::spec::VolumeMount;
+
+/// Where containers find the names of hosts.
+#[must_use]
+pub fn hosts_file(os: OsName) -> &'static str {
+    match os {
+        OsName::Linux => "/etc/hosts",
+        OsName::Windows => r"C:\Windows\System32\drivers\etc\hosts",
+    }
+}
+
+/// The file of host names that all containers of a pod share, on the host.
+#[must_use]
+pub fn hosts_file_of_pod(input: &PodInput<'_>) -> String {
+    let facts = input.facts;
+    path::join(facts.os, &[&facts.root_dir, "pods", &input.pod.metadata.uid, "etc-hosts"])
+}
+
+/// The mounts of a container.
+pub fn mounts(input: &PodInput<'_>, of: &ContainerInput<'_>) -> Result<Vec<v1::Mount>, LowerError> {
+    let os = input.facts.os;
+    let mut mounts = of.attached.mounts.clone();
+    for (position, mount) in of.container.volume_mounts.iter().enumerate() {
+        mounts.push(volume(input, of, position, mount)?);
+    }
+    let hosts = hosts_file(os);
+    let has_own = of.container.volume_mounts.iter().any(|mount| mount.mount_path == hosts);
+    // Processes of the host have the host's names.
+    let is_host = input.is_windows() && security::is_host_process(input.pod, of.container);
+    if !of.pod_ips.is_empty() && !has_own && !is_host {
+        mounts.push(v1::Mount {
+            container_path: hosts.to_owned(),
+            host_path: hosts_file_of_pod(input),
+            selinux_relabel: input.facts.selinux,
+            ..Default::default()
+        });
+    }
+    let message_path = &of.container.termination_message_path;
+    if let Some(file) = of.termination_log.filter(|_| !message_path.is_empty()) {
+        mounts.push(v1::Mount {
+            container_path: path::absolute(os, message_path),
+            host_path: path::absolute(os, file),
+            selinux_relabel: input.facts.selinux,
+            ..Default::default()
+        });
+    }
+    Ok(mounts)
+}
+
+fn volume(
+    input: &PodInput<'_>,
+    of: &ContainerInput<'_>,
+    position: usize,
+    mount: &VolumeMount,
+) -> Result<v1::Mount, LowerError> {
+    let os = input.facts.os;
+    let names = || (mount.name.clone(), of.container.name.clone());
+    let volume = of.mounted.volumes.get(&mount.name).ok_or_else(|| {
+        let (volume, container) = names();
+        LowerError::NoVolume { volume, container }
+    })?;
+    let container_path = path::absolute(os, &mount.mount_path);
+    let (host_path, read_only, relabel) = match volume {
+        MountedVolume::Image(image) => {
+            return Ok(v1::Mount {
+                container_path,
+                image: Some(image.clone()),
+                image_sub_path: mount.sub_path.clone(),
+                ..Default::default()
+            });
+        }
+        MountedVolume::Path { host_path, read_only, relabel } => (host_path, *read_only, *relabel),
+    };
+    let has_sub_path = !mount.sub_path.is_empty() || !mount.sub_path_expr.is_empty();
+    let host_path = match has_sub_path {
+        false => host_path,
+        true => of.mounted.sub_paths.get(&position).ok_or_else(|| {
+            let (volume, container) = names();
+            LowerError::NoSubPath { volume, container }
+        })?,
+    };
+    Ok(v1::Mount {
+        container_path,
+        host_path: path::absolute(os, host_path),
+        readonly: mount.read_only || read_only,
+        selinux_relabel: relabel && input.facts.selinux,
+        propagation: propagation(mount)? as i32,
+        recursive_read_only: is_recursive_read_only(mount, of.recursive_read_only)?,
+        ..Default::default()
+    })
+}
+
+fn propagation(mount: &VolumeMount) -> Result<v1::MountPropagation, LowerError> {
+    match mount.mount_propagation.as_deref() {
+        None | Some("None") => Ok(v1::MountPropagation::PropagationPrivate),
+        Some("HostToContainer") => Ok(v1::MountPropagation::PropagationHostToContainer),
+        Some("Bidirectional") => Ok(v1::MountPropagation::PropagationBidirectional),
+        Some(other) => Err(LowerError::Propagation(other.to_owned())),
+    }
+}
+
+fn is_recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, LowerError> {
+    let mode = match mount.recursive_read_only.as_deref() {
+        None | Some("Disabled") => return Ok(false),
+        Some(mode) => mode,
+    };
+    let volume = || mount.name.clone();
+    if !mount.read_only {
+        return Err(LowerError::RecursiveNotReadOnly(volume()));
+    }
+    if let Some(propagation) = mount.mount_propagation.as_ref().filter(|mode| *mode != "None") {
+        let propagation = propagation.clone();
+        return Err(LowerError::RecursivePropagation { volume: volume(), propagation });
+    }
+    match mode {
+        "IfPossible" => Ok(supported),
+        "Enabled" if supported => Ok(true),
+        "Enabled" => Err(LowerError::RecursiveUnsupported(volume())),
+        other => Err(LowerError::RecursiveMode(other.to_owned())),
+    }
+}

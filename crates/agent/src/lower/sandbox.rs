@@ -1,0 +1,101 @@
+//! A pod's sandbox: [`sandbox`], what its containers have in common.
+//!
+//! Which runtime handler makes it is the caller's.
+
+use std::collections::BTreeSet;
+
+use cri::v1;
+
+use super::dns::{self, DnsNotice};
+use super::input::PodInput;
+use super::{LowerError, annotations, cgroup, hostname, path, qos, resources, security};
+use crate::spec::{Container, ContainerPort, Pod, QosResourceRequest};
+
+/// A sandbox's configuration, and what the pod's owner should know of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sandbox {
+    pub config: v1::PodSandboxConfig,
+    pub notices: Vec<DnsNotice>,
+}
+
+/// The sandbox of a pod, as the n-th attempt.
+pub fn sandbox(input: &PodInput<'_>, attempt: u32) -> Result<Sandbox, LowerError> {
+    let (pod, facts) = (input.pod, input.facts);
+    let of = &pod.metadata;
+    let (dns_config, notices) = dns::config(pod, facts);
+    let hostname = match pod.spec.host_network {
+        true => String::new(),
+        false => hostname::hostname(pod, &facts.dns.cluster_domain)?,
+    };
+    let config = v1::PodSandboxConfig {
+        metadata: Some(v1::PodSandboxMetadata {
+            name: of.name.clone(),
+            uid: of.uid.clone(),
+            namespace: of.namespace.clone(),
+            attempt,
+        }),
+        hostname,
+        log_directory: log_directory(input),
+        dns_config: Some(dns_config),
+        port_mappings: pod.spec.containers.iter().flat_map(port_mappings).collect(),
+        labels: annotations::labels_of_pod(pod),
+        annotations: annotations::of_pod(input),
+        linux: if input.is_windows() { None } else { Some(linux(input)?) },
+        windows: match input.is_windows() {
+            true => Some(v1::WindowsPodSandboxConfig {
+                security_context: Some(security::of_windows_sandbox(pod)?),
+            }),
+            false => None,
+        },
+        qos_resources: classes(pod),
+    };
+    Ok(Sandbox { config, notices })
+}
+
+/// Where all containers of a pod write their logs.
+#[must_use]
+pub fn log_directory(input: &PodInput<'_>) -> String {
+    let of = &input.pod.metadata;
+    let own = format!("{}_{}_{}", of.namespace, of.name, of.uid);
+    path::join(input.facts.os, &[&input.facts.log_dir, &own])
+}
+
+fn linux(input: &PodInput<'_>) -> Result<v1::LinuxPodSandboxConfig, LowerError> {
+    let pod = input.pod;
+    let sysctls = &pod.spec.security_context.sysctls;
+    Ok(v1::LinuxPodSandboxConfig {
+        cgroup_parent: cgroup::parent(&input.facts.cgroups, qos::class(pod), &pod.metadata.uid),
+        security_context: Some(security::of_sandbox(input)?),
+        sysctls: sysctls.iter().map(|one| (one.name.clone(), one.value.clone())).collect(),
+        overhead: Some(resources::of_overhead(input)),
+        resources: Some(resources::of_sandbox(input)),
+    })
+}
+
+/// The ports of a container, each once.
+fn port_mappings(container: &Container) -> Vec<v1::PortMapping> {
+    let mut seen = BTreeSet::new();
+    let mut ports: Vec<&ContainerPort> = container.ports.iter().collect();
+    ports.retain(|port| {
+        seen.insert((&port.host_ip, &port.protocol, port.host_port, port.container_port))
+    });
+    let mapping = |port: &ContainerPort| v1::PortMapping {
+        protocol: match port.protocol.as_str() {
+            "UDP" => v1::Protocol::Udp,
+            "SCTP" => v1::Protocol::Sctp,
+            _ => v1::Protocol::Tcp,
+        } as i32,
+        container_port: port.container_port.into(),
+        host_port: port.host_port.into(),
+        host_ip: port.host_ip.clone(),
+    };
+    ports.into_iter().map(mapping).collect()
+}
+
+fn classes(pod: &Pod) -> Vec<v1::PodQosResource> {
+    let class = |wanted: &QosResourceRequest| v1::PodQosResource {
+        name: wanted.name.clone(),
+        class: wanted.class.clone(),
+    };
+    pod.spec.qos_resources.iter().map(class).collect()
+}

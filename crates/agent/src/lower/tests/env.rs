@@ -1,0 +1,190 @@
+//! The environment: order, overriding, what is missing.
+
+use super::*;
+
+fn world() -> World {
+    let mut world = World::new();
+    let pairs = |of: &[(&str, &str)]| {
+        of.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    world
+        .configs
+        .config_maps
+        .insert("cm1".to_owned(), pairs(&[("key1", "value1"), ("key2", "$(A)")]));
+    let secret = BTreeMap::from([
+        ("raw".to_owned(), vec![0xff, b'$']),
+        ("user".to_owned(), b"admin".to_vec()),
+    ]);
+    world.configs.secrets.insert("sec1".to_owned(), secret);
+    world
+}
+
+#[test]
+fn env_comes_over_env_from_and_both_over_services() {
+    let mut world = world();
+    world.services = vec![
+        service("default", "kubernetes", "10.0.0.1", &[("https", 443)]),
+        service("lives", "my-db", "10.0.0.77", &[("", 80)]),
+    ];
+    world.attached.env = vec![("DEVICE".to_owned(), "0".to_owned())];
+    let pod = pod_of(json!({
+        "command": ["echo", "$(KUBERNETES_SERVICE_PORT)", "$(C)", "$$(C)"],
+        "args": ["$(NOPE)", "$(MY_DB_SERVICE_HOST)", "$(DEVICE)"],
+        "envFrom": [
+            {"configMapRef": {"name": "cm1"}},
+            {"prefix": "p_", "secretRef": {"name": "sec1"}},
+            {"configMapRef": {"name": "nocm", "optional": true}},
+        ],
+        "env": [
+            {"name": "A", "value": "$(key1)-$(MY_DB_SERVICE_PORT)"},
+            {"name": "B", "value": "$(A)$(C)"},
+            {"name": "C", "value": "c"},
+            {"name": "key1", "value": "over"},
+            {"name": "MY_DB_SERVICE_HOST", "value": "mine"},
+            {"name": "D", "value": "$(key1)"},
+            {"name": "NONE", "valueFrom": {"configMapKeyRef": {"name": "cm1", "key": "no", "optional": true}}},
+            {"name": "GONE", "valueFrom": {"secretKeyRef": {"name": "no", "key": "no", "optional": true}}},
+            {"name": "EMPTY"},
+        ],
+    }));
+    let config = world.made(&pod);
+    let texts = texts(&config);
+    let own = [
+        "DEVICE=0",
+        "key1=over",
+        "key2=$(A)",
+        "p_raw=\u{fffd}$",
+        "p_user=admin",
+        "A=value1-80",
+        "B=value1-80$(C)",
+        "C=c",
+        "MY_DB_SERVICE_HOST=mine",
+        "D=over",
+        "EMPTY=",
+    ];
+    assert_eq!(texts[..own.len()], own);
+    let services: Vec<&str> = texts[own.len()..].iter().map(String::as_str).collect();
+    assert!(services.contains(&"MY_DB_PORT_80_TCP=tcp://10.0.0.77:80"), "{services:?}");
+    assert!(!services.iter().any(|text| text.starts_with("MY_DB_SERVICE_HOST")), "{services:?}");
+    let raw = config.envs.iter().find(|variable| variable.key == "p_raw").unwrap();
+    assert_eq!(raw.value, [0xff, b'$']);
+    assert_eq!(config.command, ["echo", "443", "c", "$(C)"]);
+    assert_eq!(config.args, ["$(NOPE)", "mine", "0"]);
+}
+
+#[test]
+fn what_is_missing_is_named_in_the_words_of_upstream() {
+    let var = |source: Value| json!({"env": [{"name": "X", "valueFrom": source}]});
+    for (container, expected) in [
+        (
+            var(json!({"configMapKeyRef": {"name": "cm1", "key": "nokey"}})),
+            "couldn't find key nokey in ConfigMap lives/cm1",
+        ),
+        (
+            var(json!({"secretKeyRef": {"name": "sec1", "key": "nokey"}})),
+            "couldn't find key nokey in Secret lives/sec1",
+        ),
+        (var(json!({"configMapKeyRef": {"name": "x", "key": "k"}})), "configmap \"x\" not found"),
+        (var(json!({"secretKeyRef": {"name": "x", "key": "k"}})), "secret \"x\" not found"),
+        (json!({"envFrom": [{"configMapRef": {"name": "x"}}]}), "configmap \"x\" not found"),
+        (
+            json!({"envFrom": [{"secretRef": {"name": "x", "optional": false}}]}),
+            "secret \"x\" not found",
+        ),
+        (
+            var(json!({"fieldRef": {"fieldPath": "spec.priority"}})),
+            "unsupported fieldPath: spec.priority",
+        ),
+        (
+            var(json!({"fieldRef": {"fieldPath": "spec.nodeSelector['a']"}})),
+            "unsupported fieldPath: spec.nodeSelector['a']",
+        ),
+        (
+            var(json!({"resourceFieldRef": {"resource": "limits.gpu"}})),
+            "Unsupported container resource : limits.gpu",
+        ),
+        (
+            var(json!({"resourceFieldRef": {"resource": "cpu"}})),
+            "Unsupported container resource : cpu",
+        ),
+        (
+            var(json!({"resourceFieldRef": {"containerName": "d", "resource": "limits.cpu"}})),
+            "container d not found",
+        ),
+    ] {
+        let error = world().container(&pod_of(container.clone()), "c").unwrap_err();
+        assert_eq!(error.to_string(), expected, "{container}");
+    }
+}
+
+#[test]
+fn services_are_linked_if_wanted_and_have_an_address() {
+    let services = [
+        service("default", "kubernetes", "10.0.0.1", &[("https", 443)]),
+        service("lives", "headless", "None", &[("", 80)]),
+        service("lives", "v6", "2001:db8::1", &[("", 80)]),
+        service("other", "far", "10.0.0.9", &[("", 80)]),
+    ];
+    let names = |links| {
+        let of = service_links::of_services(&services, "lives", links);
+        of.keys().filter(|name| name.ends_with("_HOST")).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(names(true), ["KUBERNETES_SERVICE_HOST", "V6_SERVICE_HOST"]);
+    assert_eq!(names(false), ["KUBERNETES_SERVICE_HOST"]);
+    let of = service_links::of_services(&services, "lives", true);
+    assert_eq!(of["V6_PORT"], "tcp://[2001:db8::1]:80");
+    assert_eq!(of.get("V6_SERVICE_PORT").map(String::as_str), Some("80"));
+    // One of the namespace takes the name of the API's.
+    let own = [services[0].clone(), service("lives", "kubernetes", "10.0.0.5", &[("", 1)])];
+    let of = service_links::of_services(&own, "lives", true);
+    assert_eq!(of["KUBERNETES_SERVICE_HOST"], "10.0.0.5");
+}
+
+#[test]
+fn resources_are_told_in_units_of_the_divisor() {
+    let spec = json!({
+        "resources": {"limits": {"memory": "3Gi"}, "requests": {"memory": "1Gi"}},
+        "containers": [
+            {"name": "c", "resources": {"limits": {"hugepages-2Mi": "4Mi"}, "requests": {"cpu": "1500m"}}},
+            {"name": "d", "resources": {"limits": {"cpu": "1"}}},
+        ],
+    });
+    let (pod, facts) = (pod(spec), facts());
+    for (container, resource, divisor, expected) in [
+        ("", "requests.cpu", None, "2"),
+        ("", "requests.cpu", Some("1m"), "1500"),
+        // Not given: what the node has to give.
+        ("", "limits.cpu", Some("1m"), "1700"),
+        ("d", "limits.cpu", Some("0"), "1"),
+        ("d", "requests.cpu", None, "0"),
+        // Not given: what the pod has as a whole, and then the node's.
+        ("", "limits.memory", Some("1Gi"), "3"),
+        ("", "limits.ephemeral-storage", Some("1Gi"), "10"),
+        ("", "requests.memory", None, "0"),
+        ("", "limits.hugepages-2Mi", Some("1Mi"), "4"),
+        ("", "requests.hugepages-2Mi", None, "0"),
+    ] {
+        let of = crate::spec::ResourceFieldRef {
+            container_name: container.to_owned(),
+            resource: resource.to_owned(),
+            divisor: divisor.map(|text| text.parse().unwrap()),
+        };
+        let own = Some(&pod.spec.containers[0]);
+        let value = downward::resource(&pod, &facts, own, &of).unwrap();
+        assert_eq!(value, expected, "{container} {resource} {divisor:?}");
+    }
+}
+
+#[test]
+fn labels_are_told_a_line_each() {
+    let mut pod = pod(json!({}));
+    pod.metadata.labels = [("b", "2\n\"x\" \\ \u{1}ü"), ("a", "1")]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+    let world = World::new();
+    let of = |path: &str| downward::field(&world.input(&pod), &[], path).unwrap();
+    assert_eq!(of("metadata.labels"), "a=\"1\"\nb=\"2\\n\\\"x\\\" \\\\ \\x01ü\"");
+    assert_eq!((of("metadata.labels['a']"), of("metadata.labels['z']")), ("1".into(), "".into()));
+    assert_eq!(of("metadata.annotations['kubernetes.io/config.source']"), "api");
+    assert_eq!(of("status.podIP"), "");
+}

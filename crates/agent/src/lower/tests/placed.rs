@@ -1,0 +1,116 @@
+//! From a plan to what containers are told, on a machine whose NUMA nodes have holes in their numbers.
+
+use std::collections::BTreeMap;
+
+use objects::Quantity;
+use placement::alignment::{Alignment, NodeLimit};
+use placement::demand::{Demand, PodUid};
+use placement::gates::Gates;
+use placement::memory::reserve::Entry;
+use placement::node::{CpuPolicy, MemoryPolicy};
+use placement::topology::{Cpu, NodeMemory, Parts};
+use placement::windows::AffinityMode;
+use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, Node, NumaId, SocketId, Topology};
+
+use super::*;
+
+/// NUMA nodes 0 and 2 of four CPUs each; CPU 0 is the system's, and a gibibyte of each node.
+fn machine(os: OsName, managed: bool) -> Node {
+    let cpus = (0..8).map(|cpu| Cpu {
+        cpu: CpuId(cpu),
+        core: CoreId(cpu),
+        socket: SocketId(cpu / 4),
+        numa: NumaId(cpu / 4 * 2),
+        cache: CacheId(cpu / 4),
+    });
+    let nodes = [0, 2].map(|numa| NodeMemory {
+        numa: NumaId(numa),
+        memory: Bytes::gib(16),
+        huge_pages: Vec::new(),
+    });
+    let distances = vec![vec![10, 20], vec![20, 10]];
+    let parts = Parts { cpus: cpus.collect(), nodes: nodes.into(), distances };
+    let topology = Topology::new(parts).unwrap();
+    if !managed {
+        return Node::unmanaged(topology, os);
+    }
+    let none = BTreeMap::new();
+    let limit = NodeLimit::default();
+    let alignment =
+        Alignment::new("single-numa-node", "container", &none, &topology, limit).unwrap();
+    let quantity = |text: &str| Quantity::parse(text).unwrap();
+    let cpu = CpuPolicy::new(
+        "static",
+        &none,
+        Some(&quantity("1")),
+        &CpuSet::new(),
+        alignment.policy,
+        &Gates::ALL,
+        &topology,
+    )
+    .unwrap();
+    let entry = |numa_node| Entry { numa_node, limits: amounts_of(&[("memory", "1Gi")]) };
+    let policy = match os {
+        OsName::Linux => "Static",
+        OsName::Windows => "BestEffort",
+    };
+    let reserved = [entry(0), entry(2)];
+    let expected = amounts_of(&[("memory", "2Gi")]);
+    let memory = MemoryPolicy::new(policy, os, &reserved, &expected, &topology).unwrap();
+    Node { topology, os, cpu, memory, alignment, affinity_mode: AffinityMode::default() }
+}
+
+/// Plans a pod after one that fills most of node 0, and says where its containers are.
+fn placed(node: &Node, pod: &Pod) -> BTreeMap<String, Placed> {
+    let mut ledger = node.empty_ledger();
+    let amounts = json!({"cpu": "3", "memory": "1Gi"});
+    let first = pod_of(json!({"resources": {"limits": amounts, "requests": amounts}}));
+    let mut containers = Vec::new();
+    for (uid, pod) in [("first", &first), ("second", pod)] {
+        let planned = objects::Pod { spec: qos::planned(pod), ..Default::default() };
+        let demand = Demand::of(&planned, &PodUid::new(uid));
+        let placement = placement::plan(node, &ledger, &demand).unwrap();
+        ledger.commit(&placement);
+        containers = placement.containers;
+    }
+    let of = |one: &placement::plan::ContainerPlacement| {
+        (one.name.as_str().to_owned(), Placed::of(one, node, &ledger))
+    };
+    containers.iter().map(of).collect()
+}
+
+fn guaranteed(cpus: &str) -> Pod {
+    let amounts = json!({"cpu": cpus, "memory": "2Gi"});
+    pod_of(json!({"resources": {"limits": amounts, "requests": amounts}}))
+}
+
+#[test]
+fn a_plan_becomes_cpus_and_memory_nodes_by_their_real_numbers() {
+    let node = machine(OsName::Linux, true);
+    let of = |pod: &Pod| {
+        let mut world = World::new();
+        world.placed = placed(&node, pod);
+        let linux = world.made(pod).linux.unwrap().resources.unwrap();
+        (linux.cpuset_cpus, linux.cpuset_mems, linux.cpu_quota)
+    };
+    let text = |cpus: &str, mems: &str, quota| (cpus.to_owned(), mems.to_owned(), quota);
+    assert_eq!(of(&guaranteed("2")), text("4-5", "2", -1));
+    // The pool that is left by the first pod, and limits by time.
+    assert_eq!(of(&guaranteed("1500m")).0, "0,4-7");
+    assert_eq!(of(&guaranteed("1500m")).2, 150_000);
+    assert_eq!(of(&pod_of(json!({}))), text("0,4-7", "", 0));
+}
+
+#[test]
+fn nobody_is_placed_where_nobody_plans() {
+    let node = machine(OsName::Linux, false);
+    assert_eq!(placed(&node, &guaranteed("2"))["c"], Placed::default());
+}
+
+#[test]
+fn a_plan_for_windows_is_in_processor_groups() {
+    let placed = placed(&machine(OsName::Windows, true), &guaranteed("2"));
+    let groups: Vec<_> =
+        placed["c"].groups.iter().map(|group| (group.group.get(), group.mask)).collect();
+    assert_eq!(groups, [(0, 0b11_0000)]);
+}
