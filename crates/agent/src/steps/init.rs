@@ -22,12 +22,7 @@ pub(super) fn has_begun(pod: &Pod, seen: &PodSeen) -> bool {
     pod.spec.containers.iter().any(|container| seen.container(&container.name).is_some())
 }
 
-pub(super) fn plan(
-    pod: &Pod,
-    seen: &PodSeen,
-    known: &dyn Knowledge,
-    plan: &mut Plan,
-) -> Progress {
+pub(super) fn plan(pod: &Pod, seen: &PodSeen, known: &dyn Knowledge, plan: &mut Plan) -> Progress {
     let all = &pod.spec.init_containers;
     if all.is_empty() {
         return Progress::Through;
@@ -154,8 +149,8 @@ impl Walk<'_> {
         if !passed {
             self.next_after(index);
         }
-        let alive = container.liveness_probe.is_none()
-            || self.known.liveness(&found.id) != Health::Failure;
+        let alive =
+            container.liveness_probe.is_none() || self.known.liveness(&found.id) != Health::Failure;
         if !alive {
             let message = format!("Init container {name} failed liveness probe");
             self.kill.push(kill(found, KillReason::Liveness, message));

@@ -47,9 +47,7 @@ pub(crate) fn wanted(pod: &Pod, container: &Container, found: Option<&ContainerS
             ContainerState::Running => false,
             // Made by an attempt that was cut short, or lost: a new one is made.
             ContainerState::Created | ContainerState::Unknown => true,
-            ContainerState::Exited => {
-                after_exit(pod, container, found.exit_code) != Verdict::Stays
-            }
+            ContainerState::Exited => after_exit(pod, container, found.exit_code) != Verdict::Stays,
         },
     }
 }
