@@ -1,13 +1,17 @@
-//! What a pod asks for as a whole: [`requests`], [`limits`] and its [`qos_class`].
+//! What a pod asks for: [`requests`], [`limits`] and [`qos_class`] of it as a whole, and
+//! [`placement_demand`], what placement has to know of it.
 //!
 //! Read from the agent's own view of a pod, in which the API server has filled in the defaults. What
 //! single containers get is placement's.
 
 use objects::resources::{self, CPU, MEMORY};
+use objects::{QosClass, Quantity};
+use placement::Bytes;
+use placement::demand::{
+    ContainerDemand, ContainerName, Demand, MemoryAmounts, MemoryKind, PodUid, Role,
+};
 
-pub(crate) use objects::QosClass;
-
-use crate::spec::{Amounts, Container, Pod, Requirements};
+use crate::spec::{self, Amounts, Container, Pod, Requirements};
 
 /// What the node must have for the pod: pod-level requests where given, else those of the containers
 /// at the worst moment, and overhead.
@@ -105,4 +109,40 @@ fn that_count(list: &Amounts) -> Amounts {
         .filter(|(name, amount)| (*name == CPU || *name == MEMORY) && amount.sign() > 0)
         .map(|(name, amount)| (name.clone(), amount.clone()))
         .collect()
+}
+
+/// What placement has to know of the pod.
+#[must_use]
+pub fn placement_demand(pod: &Pod) -> Demand {
+    let containers = pod.containers().filter_map(|(role, container)| {
+        let role = match role {
+            spec::Role::Init => Role::Init,
+            spec::Role::Sidecar => Role::Sidecar,
+            spec::Role::App => Role::App,
+            // They use what their pod has.
+            spec::Role::Ephemeral => return None,
+        };
+        let requests = &container.resources.requests;
+        let bytes = |amount: &Quantity| amount.as_i64().and_then(|bytes| u64::try_from(bytes).ok());
+        let memory: Option<MemoryAmounts> = requests
+            .iter()
+            .filter_map(|(name, amount)| Some((MemoryKind::parse(name)?, amount)))
+            .map(|(kind, amount)| Some((kind, Bytes(bytes(amount)?))))
+            .collect();
+        Some(ContainerDemand {
+            name: ContainerName::new(&container.name),
+            role,
+            milli_cpus: requests.get(CPU).map_or(0, Quantity::milli_value),
+            memory: memory.map(|mut amounts| {
+                amounts.sort_by_key(|(kind, _)| *kind);
+                amounts
+            }),
+        })
+    });
+    Demand {
+        uid: PodUid::new(&pod.metadata.uid),
+        qos: qos_class(pod),
+        pod_level: pod.spec.resources.is_some(),
+        containers: containers.collect(),
+    }
 }

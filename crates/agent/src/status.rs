@@ -166,6 +166,6 @@ fn addresses(pod: &Pod, old: &PodStatus, seen: &PodSeen, known: &Known, new: &mu
 }
 
 #[cfg(test)]
-mod replay;
+pub(crate) mod replay;
 #[cfg(test)]
 mod tests;

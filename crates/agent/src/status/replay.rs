@@ -428,8 +428,8 @@ fn recorded_lives_are_told_as_the_kubelet_told_them() {
         let Some(snapshots) = line["snapshots"].as_array() else { continue };
         let id = line["id"].as_str().unwrap();
         let life = Life { line: &line, spec: defaulted(&line["manifest"]) };
-        for at in 0..snapshots.len() {
-            let t = snapshots[at]["t"].as_f64().unwrap();
+        for (at, snapshot) in snapshots.iter().enumerate() {
+            let t = snapshot["t"].as_f64().unwrap();
             let named = DIFFERENT.iter().any(|(line, time, _)| *line == id && *time == t);
             let told = match tell(&life, at) {
                 Ok(told) if named => {
