@@ -5,6 +5,7 @@
 
 pub mod admit;
 mod demand;
+pub mod events;
 pub mod observed;
 pub mod spec;
 pub mod status;

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::observed::{PodSeen, RuntimeId};
-use crate::spec::Pod;
+use crate::spec::{Pod, QosResourceRequest};
 
 mod conditions;
 mod containers;
@@ -49,6 +49,9 @@ pub struct Known {
     pub pod_actual: Option<Resources>,
     /// `allocatedResourcesStatus` by container name.
     pub devices: BTreeMap<String, Value>,
+    /// The classes of QoS resources that are in force: the pod's, and by container name.
+    pub pod_classes: Vec<QosResourceRequest>,
+    pub classes: BTreeMap<String, Vec<QosResourceRequest>>,
     pub resize: Resize,
     /// That the agent itself ends the pod, and why.
     pub end: Option<End>,
@@ -121,7 +124,16 @@ pub fn generate(pod: &Pod, seen: &PodSeen, known: &Known) -> PodStatus {
     });
     new.allocated_resources.clone_from(&allocated.requests);
     new.resources = Some(known.pod_actual.clone().unwrap_or(allocated));
+    new.other.extend(class_field(&known.pod_classes));
     new
+}
+
+/// `qosResources`, where there are any.
+fn class_field(classes: &[QosResourceRequest]) -> Option<(String, Value)> {
+    let each = classes
+        .iter()
+        .map(|QosResourceRequest { name, class }| json!({"name": name, "class": class}));
+    (!classes.is_empty()).then(|| ("qosResources".to_owned(), each.collect()))
 }
 
 /// A phase that is over stays, with its reason; and the agent has the last word.

@@ -164,7 +164,8 @@ fn app(
             if restart::wanted(pod, container, other) {
                 if let Some(unknown) = other.filter(|c| c.state == ContainerState::Unknown) {
                     let message =
-                        format!("Container is in \"unknown\" state, try killing it before restart");
+                        "Container is in \"unknown\" state, try killing it before restart"
+                            .to_owned();
                     plan.kill.push(kill(unknown, KillReason::Unknown, message));
                 }
                 plan.start.push((Role::App, name.clone()));

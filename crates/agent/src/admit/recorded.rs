@@ -151,6 +151,9 @@ fn plan(group: &str, before: &[&Pod], pod: &Pod) -> Result<(), Rejection> {
     planned.map(|_| ()).map_err(Rejection::Placement)
 }
 
+/// What placement and devices say of a pod.
+type Allocate = Box<dyn Fn(&Recorded, &Pod) -> Result<(), Rejection>>;
+
 /// What a line's node was like.
 struct Scene {
     node: Node,
@@ -158,7 +161,7 @@ struct Scene {
     others: Vec<&'static str>,
     /// What pods had that are not.
     used: Amounts,
-    allocate: Box<dyn Fn(&Recorded, &Pod) -> Result<(), Rejection>>,
+    allocate: Allocate,
 }
 
 fn scene(id: &str) -> Scene {

@@ -13,7 +13,7 @@ fn reason(pod: &Pod, node: &Node, others: &[&Pod]) -> String {
     }
 }
 
-fn asking(uid: &str, requests: Value) -> Pod {
+fn asking(uid: &str, requests: &Value) -> Pod {
     pod(json!({
         "metadata": {"uid": uid},
         "spec": {"containers": [{"name": "c", "resources": {"requests": requests}}]},
@@ -23,10 +23,10 @@ fn asking(uid: &str, requests: Value) -> Pod {
 #[test]
 fn resources_are_checked_in_order_and_unknown_extended_ones_are_not() {
     let check = |requests: Value, wanted: &str| {
-        let neighbour = asking("n", json!({"cpu": "700m", "example.com/known": "1"}));
+        let neighbour = asking("n", &json!({"cpu": "700m", "example.com/known": "1"}));
         let mut node = node();
         node.allocatable.extend(amounts(&[("example.com/known", "2")]));
-        assert_eq!(reason(&asking("p", requests.clone()), &node, &[&neighbour]), wanted);
+        assert_eq!(reason(&asking("p", &requests), &node, &[&neighbour]), wanted);
     };
     check(json!({"cpu": "1"}), "admitted");
     check(json!({"cpu": "1001m", "memory": "1Ti"}), "OutOfcpu");
@@ -108,7 +108,7 @@ fn a_static_pod_runs_whatever_taints_there_are() {
     let mut node = node();
     let (key, effect) = ("k".to_owned(), "NoExecute".to_owned());
     node.taints = vec![Taint { key, effect, ..Taint::default() }];
-    let mut pod = asking("p", json!({}));
+    let mut pod = asking("p", &json!({}));
     assert_eq!(reason(&pod, &node, &[]), "TaintToleration");
     let source = ("kubernetes.io/config.source".to_owned(), "file".to_owned());
     pod.metadata.annotations.extend([source]);
@@ -218,7 +218,7 @@ fn classes_are_counted_at_the_worst_moment_over_all_pods() {
 #[test]
 fn the_weakest_promises_are_broken_first_and_as_few_as_will_do() {
     let critical = |requests: Value| {
-        let mut pod = asking("critical", requests);
+        let mut pod = asking("critical", &requests);
         pod.spec.priority = Some(2_000_001_000);
         pod
     };
@@ -227,9 +227,9 @@ fn the_weakest_promises_are_broken_first_and_as_few_as_will_do() {
             "requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": "500m", "memory": "1Gi"},
         }},
     ]}}));
-    let small = asking("small", json!({"cpu": "300m"}));
-    let large = asking("large", json!({"cpu": "700m"}));
-    let best_effort = asking("besteffort", json!({}));
+    let small = asking("small", &json!({"cpu": "300m"}));
+    let large = asking("large", &json!({"cpu": "700m"}));
+    let best_effort = asking("besteffort", &json!({}));
     let others = [&guaranteed, &small, &large, &best_effort];
     let check = |cpu: &str, wanted: &str| {
         assert_eq!(reason(&critical(json!({"cpu": cpu})), &node(), &others), wanted, "{cpu}");
@@ -254,8 +254,8 @@ fn the_weakest_promises_are_broken_first_and_as_few_as_will_do() {
 
 #[test]
 fn pressure_shutdown_and_app_armor_turn_pods_away() {
-    let plain = asking("p", json!({}));
-    let burstable = asking("p", json!({"cpu": "1m"}));
+    let plain = asking("p", &json!({}));
+    let burstable = asking("p", &json!({"cpu": "1m"}));
     let under = |pressures: &[&str]| Node {
         pressures: pressures.iter().map(|name| (*name).to_owned()).collect(),
         ..node()

@@ -178,6 +178,9 @@ impl View<'_> {
         if let Some(devices) = self.known.devices.get(&container.name) {
             other.insert("allocatedResourcesStatus".to_owned(), devices.clone());
         }
+        if let Some(classes) = self.known.classes.get(&container.name) {
+            other.extend(super::class_field(classes));
+        }
         ContainerStatus {
             name: container.name.clone(),
             state: State::waiting(reason, ""),

@@ -72,7 +72,8 @@ pub fn merge(
         }
     }
     new.start_time = old.start_time.clone().or(Some(now));
-    new.other.clone_from(&old.other);
+    let told = std::mem::replace(&mut new.other, old.other);
+    new.other.extend(told);
     fit_messages(pod, &mut new);
     Ok(new)
 }

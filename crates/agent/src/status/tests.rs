@@ -1,5 +1,4 @@
 use objects::timestamp::Timestamp;
-use serde_json::json;
 
 use super::*;
 use crate::observed::{ContainerSeen, ContainerState, SandboxSeen};
@@ -321,4 +320,27 @@ fn a_host_network_pod_takes_the_nodes_addresses_and_the_second_when_there_is_one
     check(&["1.2.3.9"], &["1.2.3.4"], &["1.2.3.9"]);
     check(&["1.2.3.4"], &["1.2.3.4", "fd::1"], &["1.2.3.4", "fd::1"]);
     check(&["1.2.3.4"], &["1.2.3.4", "1.2.3.5"], &["1.2.3.4"]);
+}
+
+#[test]
+fn the_classes_in_force_are_told_and_what_others_wrote_is_kept() {
+    let pod = pod(json!({
+        "spec": {"containers": [{"name": "a"}, {"name": "b"}]}, "status": {"nominatedNodeName": "n"},
+    }));
+    let class = |name: &str, class: &str| QosResourceRequest {
+        name: name.to_owned(),
+        class: class.to_owned(),
+    };
+    let known = Known {
+        pod_classes: vec![class("example.com/net", "fast")],
+        classes: BTreeMap::from([("a".to_owned(), vec![class("k8s.io/rdt", "gold")])]),
+        ..known()
+    };
+    let status = generate(&pod, &seen("a=run b=run"), &known);
+    let status = serde_json::to_value(merge(&pod, status, true, at(1)).unwrap()).unwrap();
+    assert_eq!(status["qosResources"], json!([{"name": "example.com/net", "class": "fast"}]));
+    let containers = &status["containerStatuses"];
+    assert_eq!(containers[0]["qosResources"], json!([{"name": "k8s.io/rdt", "class": "gold"}]));
+    assert!(containers[1].get("qosResources").is_none());
+    assert_eq!(status["nominatedNodeName"], "n");
 }
