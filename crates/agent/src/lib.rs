@@ -3,7 +3,13 @@
 //! [`spec`] is a pod as the agent reads it. What is decided is decided by pure functions over it and
 //! over what the runtime was seen to do; everything that touches the world is at the rim.
 
+pub mod admit;
+mod demand;
+pub mod events;
 pub mod lower;
 pub mod observed;
 pub mod spec;
+pub mod status;
 pub mod steps;
+
+pub use demand::{limits, placement_demand, qos_class, requests};

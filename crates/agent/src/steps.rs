@@ -86,7 +86,7 @@ pub fn plan(pod: &Pod, seen: &PodSeen, known: &dyn Knowledge) -> Plan {
 }
 
 /// The attempt of the sandbox to make, if the pod has none that can be used.
-fn sandbox_needed(pod: &Pod, seen: &PodSeen) -> Option<u32> {
+pub(crate) fn sandbox_needed(pod: &Pod, seen: &PodSeen) -> Option<u32> {
     let Some(newest) = seen.newest_sandbox() else { return Some(0) };
     let usable = newest.ready
         && newest.host_network == pod.spec.host_network

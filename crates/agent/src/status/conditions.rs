@@ -1,0 +1,229 @@
+//! The conditions of a pod: what the agent says of it, in upstream's order and words.
+//!
+//! Gives conditions without times; when they changed is [`super::merge`]'s.
+
+use super::containers::counts_for_ready;
+use super::model::{Condition, ContainerStatus, Phase, PodStatus};
+use super::{Known, Resize, RestartingAll};
+use crate::observed::PodSeen;
+use crate::spec::{Pod, Role};
+
+pub(super) const DISRUPTION_TARGET: &str = "DisruptionTarget";
+pub(super) const READY: &str = "Ready";
+pub(super) const CONTAINERS_READY: &str = "ContainersReady";
+const ALL_RESTARTING: &str = "AllContainersRestarting";
+
+/// Whether the agent alone says this of a pod.
+pub(super) fn is_ours(kind: &str) -> bool {
+    matches!(
+        kind,
+        "PodScheduled"
+            | "Ready"
+            | "Initialized"
+            | "ContainersReady"
+            | "PodReadyToStartContainers"
+            | "PodResizePending"
+            | "PodResizeInProgress"
+            | "AllContainersRestarting"
+    )
+}
+
+/// All conditions the agent has to say something about.
+pub(super) fn of(
+    pod: &Pod,
+    old: &PodStatus,
+    seen: &PodSeen,
+    known: &Known,
+    new: &PodStatus,
+) -> Vec<Condition> {
+    let generation = pod.metadata.generation;
+    let mut all: Vec<Condition> =
+        old.conditions.iter().filter(|c| !is_ours(&c.kind)).cloned().collect();
+    if let Some(why) = known.end.as_ref().and_then(|end| end.disruption.as_ref()) {
+        let target = said(DISRUPTION_TARGET, true, "TerminationByKubelet", why.clone());
+        match all.iter_mut().find(|c| c.kind == DISRUPTION_TARGET) {
+            Some(found) => *found = target,
+            None => all.push(target),
+        }
+    }
+    let given = all.len();
+    all.extend(resize(&known.resize));
+    all.push(sandbox(pod, seen));
+    all.push(initialized(pod, new));
+    let containers = containers_ready(pod, new);
+    all.push(ready(pod, &all[..given], &containers));
+    all.push(containers);
+    all.push(said("PodScheduled", true, "", String::new()));
+    for condition in all[given..].iter_mut().filter(|c| c.observed_generation == 0) {
+        condition.observed_generation = generation;
+    }
+    if let Some(target) = all.iter_mut().find(|c| c.kind == DISRUPTION_TARGET) {
+        target.observed_generation = generation;
+    }
+    all.extend(restarting_all(pod, known, new.phase));
+    all
+}
+
+fn said(kind: &str, status: bool, reason: &str, message: String) -> Condition {
+    Condition {
+        kind: kind.to_owned(),
+        status: if status { "True" } else { "False" }.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        ..Condition::default()
+    }
+}
+
+fn resize(resize: &Resize) -> impl Iterator<Item = Condition> {
+    let kinds =
+        [("PodResizePending", &resize.pending), ("PodResizeInProgress", &resize.in_progress)];
+    kinds.into_iter().filter_map(|(kind, told)| {
+        let told = told.as_ref()?;
+        let condition = said(kind, true, &told.reason, told.message.clone());
+        Some(Condition { observed_generation: told.generation, ..condition })
+    })
+}
+
+fn sandbox(pod: &Pod, seen: &PodSeen) -> Condition {
+    const KIND: &str = "PodReadyToStartContainers";
+    let no = |message: &str| said(KIND, false, "PodSandboxNotReady", message.to_owned());
+    match (seen.sandboxes.is_empty(), crate::steps::sandbox_needed(pod, seen)) {
+        (true, _) => no("no pod sandbox exists"),
+        (false, Some(_)) => no("pod sandbox is not ready"),
+        (false, None) => said(KIND, true, "", String::new()),
+    }
+}
+
+fn initialized(pod: &Pod, new: &PodStatus) -> Condition {
+    const KIND: &str = "Initialized";
+    let mut lists = Lists::default();
+    for container in &pod.spec.init_containers {
+        let status = new.init_container_statuses.iter().find(|s| s.name == container.name);
+        let complete = |status: &ContainerStatus| match container.is_sidecar() {
+            true => status.started == Some(true),
+            false => status.ready,
+        };
+        lists.sort_in(&container.name, status.map(complete));
+    }
+    if new.phase == Phase::Succeeded && lists.unknown.is_empty() {
+        return said(KIND, true, "PodCompleted", String::new());
+    }
+    let begun = |status: &ContainerStatus| {
+        status.state.waiting.is_none() || status.last_state.terminated.is_some()
+    };
+    // A pod that has been initialized stays so, also while init containers run again.
+    if new.container_statuses.iter().any(begun) {
+        return said(KIND, true, "", String::new());
+    }
+    match lists.render("incomplete") {
+        Some(message) => said(KIND, false, "ContainersNotInitialized", message),
+        None => said(KIND, true, "", String::new()),
+    }
+}
+
+fn containers_ready(pod: &Pod, new: &PodStatus) -> Condition {
+    let mut lists = Lists::default();
+    for (role, container) in pod.containers().filter(|(role, _)| counts_for_ready(*role)) {
+        let statuses = match role {
+            Role::Sidecar => &new.init_container_statuses,
+            _ => &new.container_statuses,
+        };
+        let status = statuses.iter().find(|s| s.name == container.name);
+        lists.sort_in(&container.name, status.map(|status| status.ready));
+    }
+    if let Some(over) = at_the_end(CONTAINERS_READY, new.phase)
+        && (new.phase == Phase::Failed || lists.unknown.is_empty())
+    {
+        return over;
+    }
+    match lists.render("unready") {
+        Some(message) => said(CONTAINERS_READY, false, "ContainersNotReady", message),
+        None => said(CONTAINERS_READY, true, "", String::new()),
+    }
+}
+
+/// What is said of readiness in a phase that a pod never leaves.
+pub(super) fn at_the_end(kind: &str, phase: Phase) -> Option<Condition> {
+    let reason = match phase {
+        Phase::Succeeded => "PodCompleted",
+        Phase::Failed => "PodFailed",
+        Phase::Pending | Phase::Running | Phase::Unknown => return None,
+    };
+    Some(said(kind, false, reason, String::new()))
+}
+
+/// Ready are the containers, and what others have to say about the pod.
+fn ready(pod: &Pod, given: &[Condition], containers: &Condition) -> Condition {
+    if !containers.is_true() {
+        return Condition { kind: READY.to_owned(), ..containers.clone() };
+    }
+    let problems: Vec<String> = pod
+        .spec
+        .readiness_gates
+        .iter()
+        .filter_map(|gate| {
+            let name = &gate.condition_type;
+            match given.iter().find(|condition| condition.kind == *name) {
+                None => Some(format!(
+                    "corresponding condition of pod readiness gate \"{name}\" does not exist."
+                )),
+                Some(condition) if !condition.is_true() => Some(format!(
+                    "the status of pod readiness gate \"{name}\" is not \"True\", but {}",
+                    condition.status
+                )),
+                Some(_) => None,
+            }
+        })
+        .collect();
+    match problems.is_empty() {
+        true => said(READY, true, "", String::new()),
+        false => said(READY, false, "ReadinessGatesNotReady", problems.join(", ")),
+    }
+}
+
+/// Only said of pods in which an exit can start all containers again.
+fn restarting_all(pod: &Pod, known: &Known, phase: Phase) -> Option<Condition> {
+    let can = pod.containers().any(|(_, container)| {
+        container.restart_policy_rules.iter().any(|rule| rule.action == "RestartAllContainers")
+    });
+    if !can {
+        return None;
+    }
+    let over = at_the_end(ALL_RESTARTING, phase);
+    Some(over.unwrap_or_else(|| match known.restarting_all {
+        RestartingAll::Stopping => {
+            let message = "container exited with restart policy rule".to_owned();
+            said(ALL_RESTARTING, true, "RestartAllContainersStarted", message)
+        }
+        RestartingAll::No | RestartingAll::Removed => {
+            said(ALL_RESTARTING, false, "", String::new())
+        }
+    }))
+}
+
+/// Names of containers that are not as they should be.
+#[derive(Default)]
+struct Lists {
+    unknown: Vec<String>,
+    lacking: Vec<String>,
+}
+
+impl Lists {
+    fn sort_in(&mut self, name: &str, fine: Option<bool>) {
+        match fine {
+            None => self.unknown.push(name.to_owned()),
+            Some(false) => self.lacking.push(name.to_owned()),
+            Some(true) => {}
+        }
+    }
+
+    fn render(&self, lacking: &str) -> Option<String> {
+        let parts = [("unknown", &self.unknown), (lacking, &self.lacking)];
+        let texts: Vec<String> = parts
+            .iter()
+            .filter(|(_, names)| !names.is_empty())
+            .map(|(what, names)| format!("containers with {what} status: [{}]", names.join(" ")))
+            .collect();
+        (!texts.is_empty()).then(|| texts.join(", "))
+    }
+}

@@ -1,0 +1,291 @@
+//! The statuses of a pod's containers: [`of`], from what the runtime has, what was said before, and
+//! why starts failed.
+//!
+//! A container is reported as the newest of its name is, with the one before it as its last state.
+//! Where the runtime has none any more, what was said of it stands: a container that had ended has
+//! ended, one that ran is lost. Says nothing about the pod as a whole.
+
+use super::Known;
+use super::model::{
+    ContainerStatus, MountStatus, PodStatus, Resources, Running, State, Terminated, time_text,
+};
+use crate::observed::{ContainerSeen, ContainerState, PodSeen, RuntimeId};
+use crate::spec::{Container, Pod, Role, VolumeMount};
+use crate::steps::{Verdict, after_exit};
+
+/// Of a container that ran and is no longer there.
+const LOST: &str = "ContainerStatusUnknown";
+const LOST_WHILE_RUNNING: &str = "The container could not be located when the pod was deleted.  \
+                                  The container used to be Running";
+pub(super) const LOST_AT_THE_END: &str =
+    "The container could not be located when the pod was terminated";
+/// Of a container that was removed so that all can start again.
+pub(super) const RESTARTING_ALL: &str = "RestartingAllContainers";
+const REMOVED: &str = "The container is removed because RestartAllContainers in place";
+/// As if killed: nobody knows better.
+const LOST_EXIT_CODE: i32 = 137;
+
+/// What stands in for an end that nobody saw.
+pub(super) fn unseen_end(reason: &str, message: &str) -> Terminated {
+    Terminated {
+        exit_code: LOST_EXIT_CODE,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        ..Terminated::default()
+    }
+}
+
+pub(super) fn lost(message: &str) -> Terminated {
+    unseen_end(LOST, message)
+}
+
+/// Fills in all three lists of container statuses.
+pub(super) fn of(pod: &Pod, old: &PodStatus, seen: &PodSeen, known: &Known, new: &mut PodStatus) {
+    let view = View { pod, seen, known };
+    let init = pod.spec.init_containers.iter();
+    new.init_container_statuses = init
+        .map(|container| {
+            view.status(container, true, find(&old.init_container_statuses, container))
+        })
+        .collect();
+    new.container_statuses = view.sorted(&pod.spec.containers, &old.container_statuses);
+    new.ephemeral_container_statuses =
+        view.sorted(&pod.spec.ephemeral_containers, &old.ephemeral_container_statuses);
+    for status in &mut new.ephemeral_container_statuses {
+        // Nobody probes them.
+        (status.started, status.ready) = (None, false);
+    }
+}
+
+fn find<'a>(statuses: &'a [ContainerStatus], container: &Container) -> Option<&'a ContainerStatus> {
+    statuses.iter().find(|status| status.name == container.name)
+}
+
+struct View<'a> {
+    pod: &'a Pod,
+    seen: &'a PodSeen,
+    known: &'a Known,
+}
+
+impl View<'_> {
+    /// Of app and ephemeral containers, which are told by name.
+    fn sorted(&self, containers: &[Container], old: &[ContainerStatus]) -> Vec<ContainerStatus> {
+        let mut statuses: Vec<ContainerStatus> = containers
+            .iter()
+            .map(|container| self.status(container, false, find(old, container)))
+            .collect();
+        statuses.sort_by(|a, b| a.name.cmp(&b.name));
+        statuses
+    }
+
+    fn status(
+        &self,
+        container: &Container,
+        init: bool,
+        old: Option<&ContainerStatus>,
+    ) -> ContainerStatus {
+        let mut status = match self.seen.container(&container.name) {
+            Some(found) => self.found(container, found, old),
+            None => self.absent(container, old),
+        };
+        self.explain_waiting(container, init, &mut status);
+        self.probed(container, init, &mut status);
+        status
+    }
+
+    /// Of a container the runtime has.
+    fn found(
+        &self,
+        container: &Container,
+        found: &ContainerSeen,
+        old: Option<&ContainerStatus>,
+    ) -> ContainerStatus {
+        let mut restarts = found.attempt;
+        let state = match found.state {
+            ContainerState::Unknown => match old.filter(|old| old.state.running.is_some()) {
+                Some(old) => {
+                    restarts = old.restart_count + 1;
+                    State::terminated(lost(LOST_AT_THE_END))
+                }
+                None => State::waiting("", ""),
+            },
+            _ => self.state(found),
+        };
+        let last_state = match self.seen.previous(&container.name) {
+            Some(previous) => self.state(previous),
+            None => self.last_known(found, old),
+        };
+        let resources = self.known.actual.get(&found.id).cloned();
+        ContainerStatus {
+            state,
+            last_state,
+            restart_count: restarts,
+            image: found.image.clone(),
+            image_id: found.image_id.clone(),
+            container_id: self.full_id(&found.id),
+            allocated_resources: self.allocated(container).requests,
+            resources: resources.or_else(|| Some(self.allocated(container))),
+            ..self.blank(container)
+        }
+    }
+
+    /// The last state of a container whose predecessor the runtime has no more.
+    fn last_known(&self, found: &ContainerSeen, old: Option<&ContainerStatus>) -> State {
+        let Some(old) = old else { return State::default() };
+        let id = self.full_id(&found.id);
+        // What was said of the same container when it had not ended is still said of it.
+        let same = old.container_id == id;
+        let of_itself = old.last_state.terminated.as_ref().is_some_and(|t| t.container_id == id);
+        match &old.state {
+            _ if of_itself => State::default(),
+            State { terminated: Some(ended), .. } if !same => State::terminated(ended.clone()),
+            _ => old.last_state.clone(),
+        }
+    }
+
+    /// Of a container the runtime does not have.
+    fn absent(&self, container: &Container, old: Option<&ContainerStatus>) -> ContainerStatus {
+        let mut status = self.blank(container);
+        let Some(old) = old else { return status };
+        let restarting = self.known.restarting_all.is_under_way() && old.state.waiting.is_none();
+        if old.state.terminated.is_some() {
+            status = old.clone();
+        } else {
+            status.restart_count = old.restart_count;
+            status.last_state = old.last_state.clone();
+        }
+        if restarting {
+            status.state = State::waiting(RESTARTING_ALL, REMOVED);
+            status.last_state = State::terminated(unseen_end(RESTARTING_ALL, REMOVED));
+            status.restart_count = old.restart_count + 1;
+        } else if old.state.running.is_some() && status.last_state.terminated.is_none() {
+            // So that the pod does not look as if it had never run.
+            status.last_state = State::terminated(lost(LOST_WHILE_RUNNING));
+            if !self.pod.is_terminating() {
+                status.restart_count += 1;
+            }
+        }
+        status
+    }
+
+    /// Of a container that was never started.
+    fn blank(&self, container: &Container) -> ContainerStatus {
+        let reason = match self.pod.spec.init_containers.is_empty() {
+            true => "ContainerCreating",
+            false => "PodInitializing",
+        };
+        let mut other = std::collections::BTreeMap::new();
+        if let Some(devices) = self.known.devices.get(&container.name) {
+            other.insert("allocatedResourcesStatus".to_owned(), devices.clone());
+        }
+        if let Some(classes) = self.known.classes.get(&container.name) {
+            other.extend(super::class_field(classes));
+        }
+        ContainerStatus {
+            name: container.name.clone(),
+            state: State::waiting(reason, ""),
+            image: container.image.clone(),
+            volume_mounts: container.volume_mounts.iter().map(|mount| self.mount(mount)).collect(),
+            other,
+            ..ContainerStatus::default()
+        }
+    }
+
+    fn state(&self, found: &ContainerSeen) -> State {
+        match found.state {
+            ContainerState::Running => {
+                let running = Running { started_at: Some(time_text(found.started_at)) };
+                State { running: Some(running), ..State::default() }
+            }
+            ContainerState::Exited => State::terminated(Terminated {
+                exit_code: found.exit_code,
+                signal: 0,
+                reason: found.reason.clone(),
+                message: found.message.clone(),
+                started_at: Some(time_text(found.started_at)),
+                finished_at: Some(time_text(found.finished_at)),
+                container_id: self.full_id(&found.id),
+            }),
+            ContainerState::Created | ContainerState::Unknown => State::waiting("", ""),
+        }
+    }
+
+    /// A container that is to start and could not waits, and why is known.
+    fn explain_waiting(&self, container: &Container, init: bool, status: &mut ContainerStatus) {
+        let found = self.seen.container(&container.name);
+        let done = init && found.is_some_and(ContainerSeen::has_succeeded);
+        if done || !self.is_to_start(container, found) {
+            return;
+        }
+        let Some(why) = self.known.waiting.get(&container.name) else { return };
+        let ended = std::mem::replace(&mut status.state, State::waiting(&why.reason, &why.message));
+        if ended.terminated.is_some() {
+            status.last_state = ended;
+        }
+    }
+
+    fn is_to_start(&self, container: &Container, found: Option<&ContainerSeen>) -> bool {
+        if self.pod.is_terminating() {
+            return false;
+        }
+        found.is_none_or(|found| match found.state {
+            ContainerState::Running => false,
+            ContainerState::Created | ContainerState::Unknown => true,
+            ContainerState::Exited => {
+                after_exit(self.pod, container, found.exit_code) != Verdict::Stays
+            }
+        })
+    }
+
+    /// What probes say; without a probe a container is well as long as it runs.
+    fn probed(&self, container: &Container, init: bool, status: &mut ContainerStatus) {
+        let running = status.state.running.is_some();
+        let id = self.seen.container(&container.name).map(|found| &found.id);
+        let said = |answers: &std::collections::BTreeMap<RuntimeId, bool>, has_probe: bool| {
+            id.and_then(|id| answers.get(id)).copied().unwrap_or(!has_probe)
+        };
+        let started = running && said(&self.known.startup, container.startup_probe.is_some());
+        status.started = Some(started);
+        if init && !container.is_sidecar() {
+            let ended_well = status.state.terminated.as_ref().is_some_and(|t| t.exit_code == 0);
+            // What was ready stays so while it is removed to be run again.
+            let removed = status.state.waiting.as_ref().is_some_and(|w| w.reason == RESTARTING_ALL);
+            status.ready = ended_well || (removed && status.ready);
+        } else {
+            status.ready =
+                started && said(&self.known.readiness, container.readiness_probe.is_some());
+        }
+    }
+
+    fn allocated(&self, container: &Container) -> Resources {
+        self.known.allocated.get(&container.name).cloned().unwrap_or_else(|| Resources {
+            limits: container.resources.limits.clone(),
+            requests: container.resources.requests.clone(),
+        })
+    }
+
+    fn mount(&self, mount: &VolumeMount) -> MountStatus {
+        // Read-only mounts say whether what is mounted below is so as well.
+        let recursive = match mount.recursive_read_only.as_deref() {
+            Some("Enabled") => "Enabled",
+            Some("IfPossible") if self.known.recursive_read_only => "Enabled",
+            _ => "Disabled",
+        };
+        MountStatus {
+            name: mount.name.clone(),
+            mount_path: mount.mount_path.clone(),
+            read_only: mount.read_only,
+            recursive_read_only: mount.read_only.then(|| recursive.to_owned()),
+        }
+    }
+
+    /// `containerd://` and the id.
+    fn full_id(&self, id: &str) -> String {
+        format!("{}://{id}", self.known.runtime)
+    }
+}
+
+/// The roles that keep a pod from being ready.
+pub(super) fn counts_for_ready(role: Role) -> bool {
+    matches!(role, Role::App | Role::Sidecar)
+}

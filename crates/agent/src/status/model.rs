@@ -1,0 +1,245 @@
+//! A pod's status as the API has it: [`PodStatus`], read leniently and written as upstream writes it.
+//!
+//! What the agent neither reads nor writes is carried along in `other`. Decides nothing.
+
+use std::collections::BTreeMap;
+
+use objects::timestamp::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::spec::Amounts;
+
+#[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodStatus {
+    /// The pod's generation that this says something about; static pods have none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub observed_generation: i64,
+    pub phase: Phase,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    #[serde(rename = "hostIP", skip_serializing_if = "String::is_empty")]
+    pub host_ip: String,
+    #[serde(rename = "hostIPs", skip_serializing_if = "Vec::is_empty")]
+    pub host_ips: Vec<Ip>,
+    #[serde(rename = "podIP", skip_serializing_if = "String::is_empty")]
+    pub pod_ip: String,
+    #[serde(rename = "podIPs", skip_serializing_if = "Vec::is_empty")]
+    pub pod_ips: Vec<Ip>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub init_container_statuses: Vec<ContainerStatus>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub container_statuses: Vec<ContainerStatus>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub qos_class: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ephemeral_container_statuses: Vec<ContainerStatus>,
+    #[serde(skip_serializing_if = "Amounts::is_empty")]
+    pub allocated_resources: Amounts,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
+    /// What others write, such as `nominatedNodeName` and `resourceClaimStatuses`.
+    #[serde(flatten)]
+    pub other: BTreeMap<String, Value>,
+}
+
+impl PodStatus {
+    /// What the API has. A status that cannot be read is as good as none: it is written anew.
+    #[must_use]
+    pub fn read(status: &Value) -> PodStatus {
+        PodStatus::deserialize(status).unwrap_or_default()
+    }
+
+    #[must_use]
+    pub fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.kind == kind)
+    }
+
+    /// Puts a condition in the place of the one of its type, or at the end.
+    pub(super) fn set_condition(&mut self, condition: Condition) {
+        match self.conditions.iter_mut().find(|old| old.kind == condition.kind) {
+            Some(old) => *old = condition,
+            None => self.conditions.push(condition),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
+pub enum Phase {
+    #[default]
+    Pending,
+    Running,
+    Succeeded,
+    Failed,
+    Unknown,
+}
+
+impl Phase {
+    /// Whether a pod never leaves it.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Phase::Succeeded | Phase::Failed)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Condition {
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub observed_generation: i64,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// Only resizes set it, and everybody writes it.
+    pub last_probe_time: Option<String>,
+    pub last_transition_time: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+impl Condition {
+    #[must_use]
+    pub fn is_true(&self) -> bool {
+        self.status == "True"
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Ip {
+    pub ip: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ContainerStatus {
+    pub name: String,
+    pub state: State,
+    pub last_state: State,
+    pub ready: bool,
+    pub restart_count: u32,
+    pub image: String,
+    #[serde(rename = "imageID")]
+    pub image_id: String,
+    #[serde(rename = "containerID", skip_serializing_if = "String::is_empty")]
+    pub container_id: String,
+    /// Ephemeral containers have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<bool>,
+    #[serde(skip_serializing_if = "Amounts::is_empty")]
+    pub allocated_resources: Amounts,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volume_mounts: Vec<MountStatus>,
+    #[serde(flatten)]
+    pub other: BTreeMap<String, Value>,
+}
+
+/// One of the three is given, or none for a last state there never was.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub struct State {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Waiting>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running: Option<Running>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub terminated: Option<Terminated>,
+}
+
+impl State {
+    #[must_use]
+    pub fn waiting(reason: &str, message: &str) -> State {
+        let waiting = Waiting { reason: reason.to_owned(), message: message.to_owned() };
+        State { waiting: Some(waiting), ..State::default() }
+    }
+
+    #[must_use]
+    pub fn terminated(terminated: Terminated) -> State {
+        State { terminated: Some(terminated), ..State::default() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Waiting {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Running {
+    pub started_at: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Terminated {
+    pub exit_code: i32,
+    #[serde(skip_serializing_if = "is_no_signal")]
+    pub signal: i32,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Null where nobody saw it.
+    pub started_at: Option<String>,
+    pub finished_at: Option<String>,
+    #[serde(rename = "containerID", skip_serializing_if = "String::is_empty")]
+    pub container_id: String,
+}
+
+/// Amounts as they are in force.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Resources {
+    #[serde(skip_serializing_if = "Amounts::is_empty")]
+    pub limits: Amounts,
+    #[serde(skip_serializing_if = "Amounts::is_empty")]
+    pub requests: Amounts,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct MountStatus {
+    pub name: String,
+    pub mount_path: String,
+    #[serde(skip_serializing_if = "is_false")]
+    pub read_only: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recursive_read_only: Option<String>,
+}
+
+/// A time of the CRI, nanoseconds since 1970, as the API writes it.
+pub(super) fn time_text(nanos: i64) -> String {
+    Timestamp::new(nanos.div_euclid(NANOS_PER_SECOND), 0).to_seconds_text()
+}
+
+const NANOS_PER_SECOND: i64 = 1_000_000_000;
+
+// serde wants references.
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+fn is_no_signal(number: &i32) -> bool {
+    *number == 0
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
+}
