@@ -54,13 +54,7 @@ impl Charge {
 }
 
 /// Changes a new object before it is validated.
-pub(crate) fn mutate_create(
-    api: &Api,
-    call: &Call,
-    place: &Place,
-    object: &mut Value,
-) -> Result<(), Refusal> {
-    let _ = call;
+pub(crate) fn mutate_create(api: &Api, place: &Place, object: &mut Value) -> Result<(), Refusal> {
     check_namespace(api, place, object)?;
     if place.resource.plural == "pods" && place.resource.group.is_empty() {
         fill_in(api, place, object)?;
@@ -115,14 +109,12 @@ fn check_namespace(api: &Api, place: &Place, object: &Value) -> Result<(), Refus
 
 pub(crate) async fn validate_create(
     api: &Api,
-    call: &Call,
     place: &Place,
     object: &Value,
     warnings: &mut Vec<String>,
 ) -> Result<Charge, Refusal> {
-    let _ = call;
     check_pod_security(api, place, object, None, warnings)?;
-    check_limits(api, place, object, None)?;
+    check_limits(api, place, object)?;
     check_default_priority(api, place, object)?;
     charge(api, place, object, None).await
 }
@@ -144,17 +136,15 @@ pub(crate) fn mutate_update(
 
 pub(crate) async fn validate_update(
     api: &Api,
-    call: &Call,
     place: &Place,
     old: &Value,
     new: &Value,
     warnings: &mut Vec<String>,
 ) -> Result<Charge, Refusal> {
-    let _ = call;
     check_pod_security(api, place, new, Some(old), warnings)?;
     let part = crate::write::part_name(place);
     if part == "resize" {
-        check_limits(api, place, new, Some(old))?;
+        check_limits(api, place, new)?;
     }
     if part.is_empty() {
         check_default_priority(api, place, new)?;
@@ -172,16 +162,10 @@ fn limit_ranges(api: &Api, namespace: &str) -> Result<Vec<Value>, Refusal> {
     Ok(ranges.into_iter().map(|(_, _, range)| range).collect())
 }
 
-fn check_limits(
-    api: &Api,
-    place: &Place,
-    object: &Value,
-    old: Option<&Value>,
-) -> Result<(), Refusal> {
+fn check_limits(api: &Api, place: &Place, object: &Value) -> Result<(), Refusal> {
     if place.resource.plural != "pods" || !place.resource.group.is_empty() {
         return Ok(());
     }
-    let _ = old;
     let ranges = limit_ranges(api, &place.namespace)?;
     let refusals = limits::check_pod(object, &ranges.iter().collect::<Vec<_>>());
     match limits::message(&refusals) {

@@ -1,15 +1,12 @@
 //! The objects every cluster has, made when the store is new.
 
-use http::{HeaderMap, Method};
 use objects::apply::FieldManager;
 use objects::catalog;
 use serde_json::{Value, json};
 
 use crate::api::Api;
-use crate::identity::User;
 use crate::parts::core;
 use crate::refusal::Refusal;
-use crate::request::{Call, Caller, Query};
 use crate::route::Place;
 use crate::write::{self, Origin, WriteOptions};
 use crate::{read, stored};
@@ -78,14 +75,6 @@ async fn make(
     object["apiVersion"] = Value::from(resource.api_version());
     let object = stored::canonical(resource, object)
         .map_err(|error| Refusal::internal(format!("{name}: {error}")))?;
-    let call = Call {
-        method: Method::POST,
-        path: String::new(),
-        query: Query::default(),
-        headers: HeaderMap::new(),
-        body: bytes::Bytes::new(),
-        caller: Caller::Known(User::internal("system:apiserver")),
-    };
     let place = Place {
         resource,
         namespace: namespace.to_owned(),
@@ -97,5 +86,5 @@ async fn make(
     let version = resource.api_version();
     let by = FieldManager { name: &options.manager, subresource: "", api_version: &version };
     let origin = Origin::Update(by);
-    write::create_object(api, &call, &place, object, &options, origin).await.map(|_| ())
+    write::create_object(api, &place, object, &options, origin).await.map(|_| ())
 }

@@ -230,7 +230,7 @@ async fn attempt(
         Marked::Changed(marked) => marked,
         Marked::Nothing => object.clone(),
     };
-    let ends = ends_here(resource, &marked) || !has_deadline(resource, &marked);
+    let ends = ends_here(resource, &marked) || !has_deadline(&marked);
     if options.dry_run {
         return Ok(Some(if ends { Deleted::Gone(object) } else { Deleted::Going(marked) }));
     }
@@ -311,7 +311,7 @@ pub(crate) fn ends_here(resource: &Resource, object: &Value) -> bool {
 }
 
 /// Whether the object was marked for later.
-fn has_deadline(_: &Resource, object: &Value) -> bool {
+fn has_deadline(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 

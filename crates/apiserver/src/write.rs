@@ -96,7 +96,7 @@ pub(crate) async fn create(
     let version = place.resource.api_version();
     let by = FieldManager { name: &options.manager, subresource: "", api_version: &version };
     let (object, mut warnings) =
-        create_object(api, call, place, object, &options, Origin::Update(by)).await?;
+        create_object(api, place, object, &options, Origin::Update(by)).await?;
     let mut all = received.warnings;
     all.append(&mut warnings);
     let reply =
@@ -107,7 +107,6 @@ pub(crate) async fn create(
 /// Creates an object and gives what was stored.
 pub(crate) async fn create_object(
     api: &Api,
-    call: &Call,
     place: &Place,
     mut object: Value,
     options: &WriteOptions,
@@ -134,7 +133,7 @@ pub(crate) async fn create_object(
         );
     }
     let mut warnings = Vec::new();
-    admission::mutate_create(api, call, place, &mut object)?;
+    admission::mutate_create(api, place, &mut object)?;
     let metadata = metadata_of(&mut object)?;
     metadata.insert("creationTimestamp".to_owned(), json!(setting.now.to_seconds_text()));
     metadata.insert("uid".to_owned(), Value::from(random::uid()));
@@ -163,7 +162,7 @@ pub(crate) async fn create_object(
         if resource.plural == "services" {
             crate::services::allocate(api, &mut object)?;
         }
-        let charge = admission::validate_create(api, call, place, &object, &mut warnings).await?;
+        let charge = admission::validate_create(api, place, &object, &mut warnings).await?;
         if options.dry_run {
             let exists = api.store().get(&stored::key(resource, &place.namespace, &name));
             if exists.map_err(|error| read::read_failed(&error))?.is_some() {
@@ -286,7 +285,7 @@ pub(crate) async fn update(
             return Err(Refusal::not_found(place.resource, &place.name));
         }
         let (object, mut more) =
-            create_object(api, call, place, object, &options, Origin::Update(by)).await?;
+            create_object(api, place, object, &options, Origin::Update(by)).await?;
         let mut warnings = received.warnings;
         warnings.append(&mut more);
         let reply =
@@ -444,7 +443,7 @@ async fn one_update(
     if resource.plural == "services" && part == Part::Main {
         crate::services::allocate(api, &mut new)?;
     }
-    let charge = admission::validate_update(api, call, place, old, &new, &mut warnings).await?;
+    let charge = admission::validate_update(api, place, old, &new, &mut warnings).await?;
     let unchanged = apply::keep_times(old, &mut new);
     let object = new;
     if options.dry_run || unchanged {
@@ -670,7 +669,7 @@ async fn apply_patch(
         }
         metadata.remove("resourceVersion");
         let (object, warnings) =
-            create_object(api, call, place, merged, options, Origin::Applied).await?;
+            create_object(api, place, merged, options, Origin::Applied).await?;
         let created = Written { object, warnings, created: true };
         return finish(api, call, place, wanted, created, received.warnings);
     }

@@ -114,6 +114,11 @@ impl Containerd {
     pub fn freeze(&self, frozen: bool) {
         if let Some(daemon) = &self.daemon {
             processes::signal(if frozen { "STOP" } else { "CONT" }, &[daemon.id()]);
+            // The signal stops one thread after the other, and each may still answer until then.
+            if frozen {
+                let stopped = || processes::is_stopped(daemon.id()).then_some(());
+                wait_until(PATIENCE, stopped).expect("a signal stops a process");
+            }
         }
     }
 

@@ -42,6 +42,18 @@ fn parent(stat: &str) -> Option<u32> {
     if matches!(state, "Z" | "X") { None } else { fields.next()?.parse().ok() }
 }
 
+/// Whether every thread of the process is stopped by a signal.
+pub(crate) fn is_stopped(id: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    let mut stats = threads.map(|thread| fs::read_to_string(thread.path().join("stat")));
+    stats.all(|stat| stat.is_ok_and(|stat| state(&stat) == Some("T")))
+}
+
+/// The letter for what a process does, in its `/proc/ID/stat`.
+fn state(stat: &str) -> Option<&str> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().next()
+}
+
 impl Process {
     /// Whether it was started with these two arguments, one after the other.
     pub(crate) fn has_arguments(&self, name: &str, value: &str) -> bool {
