@@ -4,12 +4,24 @@
 //! over what the runtime was seen to do; everything that touches the world is at the rim.
 
 pub mod admit;
+pub mod backoff;
+pub mod book;
+pub mod clock;
 mod demand;
 pub mod events;
+pub mod hands;
+pub mod images;
+pub mod look;
 pub mod lower;
 pub mod observed;
+pub mod pods;
+pub mod pool;
+pub mod record;
+pub mod sources;
 pub mod spec;
 pub mod status;
 pub mod steps;
+pub mod teller;
+pub mod worker;
 
 pub use demand::{limits, placement_demand, qos_class, requests};
