@@ -4,6 +4,7 @@
 //! over what the runtime was seen to do; everything that touches the world is at the rim.
 
 pub mod admit;
+pub mod cgroups;
 mod demand;
 pub mod events;
 pub mod lower;
@@ -11,5 +12,6 @@ pub mod observed;
 pub mod spec;
 pub mod status;
 pub mod steps;
+pub mod volumes;
 
 pub use demand::{limits, placement_demand, qos_class, requests};
