@@ -7,6 +7,7 @@ pub mod admit;
 pub mod backoff;
 pub mod book;
 pub mod clock;
+pub mod cgroups;
 mod demand;
 pub mod events;
 pub mod hands;
@@ -23,5 +24,6 @@ pub mod status;
 pub mod steps;
 pub mod teller;
 pub mod worker;
+pub mod volumes;
 
 pub use demand::{limits, placement_demand, qos_class, requests};

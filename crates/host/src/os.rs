@@ -1,7 +1,8 @@
 //! The calls that differ between systems: twin modules with the same functions.
 //!
 //! `observe_topology` describes this machine; `create_private_file`, `replace_file` and
-//! `sync_directory` are the steps of a write that survives a crash. Everything else in the crate is the same everywhere.
+//! `sync_directory` are the steps of a write that survives a crash; [`owners`] has modes, owners and
+//! links of files, and [`mounts`] mounts. Everything else in the crate is the same everywhere.
 
 #[cfg(not(windows))]
 #[path = "os/linux.rs"]
@@ -10,5 +11,21 @@ mod imp;
 #[cfg(windows)]
 #[path = "os/windows.rs"]
 mod imp;
+
+#[cfg(not(windows))]
+#[path = "os/unix_owners.rs"]
+pub mod owners;
+
+#[cfg(windows)]
+#[path = "os/windows_owners.rs"]
+pub mod owners;
+
+#[cfg(target_os = "linux")]
+#[path = "os/linux_mounts.rs"]
+pub mod mounts;
+
+#[cfg(not(target_os = "linux"))]
+#[path = "os/other_mounts.rs"]
+pub mod mounts;
 
 pub use imp::{ObserveError, create_private_file, observe_topology, replace_file, sync_directory};
