@@ -14,7 +14,8 @@ use host::files::{WriteError, back_up, write_atomically};
 use placement::plan::Placement;
 use placement::state_file::{CpuState, Gates, Manager, MemoryState, StateFileError};
 use placement::takeover::{Change, migrate, states_of, take_over};
-use placement::{CpuSet, Demand, Ledger, Node, PodUid, Refusal};
+use placement::demand::{Demand, PodUid};
+use placement::{CpuSet, Ledger, Node, Refusal};
 use thiserror::Error;
 
 use crate::lower::Placed;

@@ -2,28 +2,30 @@
 //!
 //! Every effect a worker has goes through here. Decides nothing about pods.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use client::Client;
 use cri::{Capabilities, ClassSupport};
-use placement::{CpuSet, PodUid};
+use placement::CpuSet;
+use placement::demand::PodUid;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::book::{Book, BookError};
 use crate::clock::Clock;
 use crate::demand::placement_demand;
 use crate::images::Images;
-use crate::lower::{self, Configs, Mounted, NodeFacts, Placed, PodInput, Service, Source};
+use crate::lower::env::Environment;
+use crate::lower::{self, Mounted, NodeFacts, Placed, PodInput, Source};
 use crate::pod_cgroups::PodCgroups;
 use crate::pool::{NotMoved, Pool};
 use crate::probes::Probes;
 use crate::record::Recorder;
 use crate::sources::Sources;
-use crate::spec::{Container, Pod};
+use crate::spec::{Container, Pod, Volume};
 use crate::status::{self, Known, PodStatus};
-use crate::volumes::{self, Tokens, VolumeError, Volumes};
+use crate::volumes::{self, VolumeError, Volumes};
 
 /// Shared by all workers.
 #[derive(Debug)]
@@ -143,7 +145,14 @@ impl Hands {
     /// Whether what the pod's volumes hold can change while it runs.
     #[must_use]
     pub fn may_change(&self, pod: &Pod) -> bool {
-        volumes::may_change(pod)
+        let references = volumes::references(pod);
+        let is_files = |volume: &Volume| {
+            volume.config_map.is_some()
+                || volume.secret.is_some()
+                || volume.projected.is_some()
+                || volume.downward_api.is_some()
+        };
+        !references.tokens.is_empty() || pod.spec.volumes.iter().any(is_files)
     }
 
     /// Makes the pod's volumes what they are to be; else which cannot be, and why.
@@ -187,7 +196,7 @@ impl Hands {
     /// Removes the pod's directories, its logs included.
     pub async fn remove_files(&self, pod: &Pod) -> Result<(), String> {
         let (volumes, of) = (self.volumes.clone(), pod.metadata.clone());
-        let logs = lower::pod_log_directory(&self.facts(), &of);
+        let logs = lower::sandbox::log_directory_of(&self.facts(), &of);
         let links = self.log_links.clone();
         blocking(move || {
             if let Some(links) = &links {
@@ -221,29 +230,41 @@ impl Hands {
     }
 
     /// Writes the file of host names, and makes what the container mounts from within volumes.
-    pub async fn mounts_of(
+    pub fn mounts_of(
         &self,
         input: &PodInput<'_>,
         container: &Container,
         mounted: Option<&Mounted>,
-        environment: &lower::Environment,
+        environment: &Environment,
         pod_ips: &[String],
-    ) -> Result<Mounted, VolumeError> {
+    ) -> Result<Mounted, String> {
         let pod = input.pod;
+        let aliases = &pod.spec.host_aliases;
+        let hosts = if pod.spec.host_network {
+            let path = lower::mounts::hosts_file(input.facts.os);
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|error| format!("{path}: {error}"))?;
+            volumes::hosts::of_host(&text, aliases)
+        } else {
+            let name = lower::hostname::name(pod, &input.facts.dns.cluster_domain);
+            let name = name.map_err(|error| error.to_string())?;
+            volumes::hosts::of_pod(pod_ips, &name, aliases)
+        };
+        let written = self.volumes.write_hosts_file(&pod.metadata.uid, &hosts);
+        written.map_err(|error| error.to_string())?;
         let mut mounted = mounted.cloned().unwrap_or_default();
-        let hosts = volumes::hosts::content(input, pod_ips)?;
-        self.volumes.write_hosts_file(&pod.metadata.uid, &hosts)?;
-        mounted.sub_paths = self.volumes.sub_paths(pod, container, &mounted, environment)?;
+        let made = self.volumes.sub_paths(pod, container, &mounted, environment);
+        mounted.sub_paths = made.map_err(|error| error.to_string())?;
         Ok(mounted)
     }
 
     /// Links the log of a container where collectors of logs look for it.
-    pub fn link_log(&self, pod: &Pod, container: &str, log: &str, id: &str) {
+    pub fn link_log(&self, pod: &Pod, container: &str, log: &Path, id: &str) {
         let Some(directory) = &self.log_links else { return };
         let of = &pod.metadata;
         let name = format!("{}_{}_{container}-{id}.log", of.name, of.namespace);
         // Only collectors miss it.
-        let _ = host::os::links::symlink(Path::new(log), &directory.join(name));
+        let _ = host::os::owners::link(log, &directory.join(name), false);
     }
 }
 

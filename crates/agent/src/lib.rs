@@ -4,19 +4,25 @@
 //! over what the runtime was seen to do; everything that touches the world is at the rim.
 
 pub mod admit;
+pub mod agent;
 pub mod backoff;
 pub mod book;
 pub mod clock;
 pub mod cgroups;
 mod demand;
 pub mod events;
+pub mod facts;
 pub mod hands;
+mod fetch;
+pub mod hooks;
 pub mod images;
 pub mod look;
 pub mod lower;
 pub mod observed;
+mod pod_cgroups;
 pub mod pods;
 pub mod pool;
+pub mod probes;
 pub mod record;
 pub mod sources;
 pub mod spec;

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use client::{Change, Key};
-use placement::{Placement, PodUid};
+use placement::Placement;
+use placement::demand::PodUid;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 

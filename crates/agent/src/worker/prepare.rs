@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{Next, Worker};
 use crate::events::Told;
 use crate::spec::Pod;
+use crate::volumes::VolumeError;
 
 /// Between two attempts to mount volumes, at least and at most. Upstream's figures.
 const FIRST_MOUNT_RETRY: Duration = Duration::from_millis(500);
@@ -17,19 +18,24 @@ impl Worker {
         if self.mounted.is_some() {
             return Ok(());
         }
+        // Whoever shares CPUs leaves those of this pod before anything of it runs.
+        if let Err(error) = self.hands.follow_pool().await {
+            self.hands.recorder.pod(pod, Told::SyncFailed { error: error.to_string() });
+            return Err(Next::After(super::RETRY));
+        }
         if let Err(error) = self.hands.make_cgroups(pod).await {
             self.hands.recorder.pod(pod, Told::SyncFailed { error });
             return Err(Next::After(super::RETRY));
         }
-        match self.hands.mount(pod).await {
+        match self.hands.mount(pod, &self.source).await {
             Ok(mounted) => {
                 self.mounted = Some(mounted);
                 self.mount_failures = 0;
                 Ok(())
             }
             Err(failures) => {
-                for (volume, error) in failures {
-                    self.hands.recorder.pod(pod, Told::MountFailed { volume, error });
+                for failure in failures {
+                    self.hands.recorder.pod(pod, told(failure));
                 }
                 let wait = FIRST_MOUNT_RETRY * 2u32.saturating_pow(self.mount_failures.min(16));
                 self.mount_failures += 1;
@@ -43,7 +49,7 @@ impl Worker {
         if !self.hands.may_change(pod) {
             return Ok(());
         }
-        match self.hands.mount(pod).await {
+        match self.hands.mount(pod, &self.source).await {
             Ok(mounted) => {
                 self.mounted = Some(mounted);
                 Ok(())
@@ -59,5 +65,20 @@ impl Worker {
         self.mounted = None;
         self.hands.remove_cgroups(pod).await?;
         self.hands.release(pod).await
+    }
+}
+
+fn told(failure: VolumeError) -> Told {
+    match failure {
+        VolumeError::SetUp { volume, problem } => {
+            Told::MountFailed { volume, error: problem.to_string() }
+        }
+        VolumeError::Claim { volume, problem } => Told::VolumesMissing {
+            unmounted: vec![volume.clone()],
+            unattached: Vec::new(),
+            failed: vec![volume],
+            error: problem.to_string(),
+        },
+        other => Told::SyncFailed { error: other.to_string() },
     }
 }

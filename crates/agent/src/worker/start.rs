@@ -3,6 +3,7 @@
 //! Whatever keeps a container from starting becomes the reason for which it waits, in upstream's words.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use cri::v1;
@@ -13,13 +14,13 @@ use crate::clock::nanos;
 use crate::events::Told;
 use crate::hooks;
 use crate::images::{Found, Present, Wanted, credentials};
-use crate::lower::{self, Attached, ContainerInput, Placed, PodInput, security};
+use crate::lower::{self, Attached, ContainerInput, Mounted, Placed, PodInput, security};
 use crate::observed::{ContainerState, RuntimeId};
 use crate::pool::Entry;
-use crate::sources::of_environment;
 use crate::spec::{Container, Pod, Role};
 use crate::status::Waiting;
 use crate::steps::{Kill, KillReason, Plan};
+use crate::volumes;
 
 /// Why a container was not started.
 struct NotStarted {
@@ -121,7 +122,10 @@ impl Worker {
             },
         };
         let mut config = sandbox.config;
-        self.hands.classes().fit_sandbox(&mut config);
+        let unsaid = self.hands.classes().fit_sandbox(&mut config);
+        if let Some(unsaid) = unsaid.first() {
+            return Err(failed(self, unsaid.to_string()));
+        }
         make_directory(&config.log_directory).map_err(|error| failed(self, error))?;
         let request =
             v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler };
@@ -162,64 +166,71 @@ impl Worker {
             tell(Told::Failed { error: message.clone() });
             NotStarted::new("CreateContainerConfigError", message)
         };
-        let mut sandbox_config = lower::sandbox(&input, attempt_of_sandbox)
+        let sandbox_config = lower::sandbox(&input, attempt_of_sandbox)
             .map_err(|error| config_error(error.to_string()))?
             .config;
 
         let image = self.image(pod, container, &input, &sandbox_config, permit, &tell).await?;
         lower::verify_run_as_non_root(pod, container, &image.user, facts.os)
             .map_err(|error| config_error(error.to_string()))?;
-        let names = of_environment(pod);
-        let configs = self.hands.sources.configs(&pod.metadata.namespace, &names).await;
-        let configs = configs.map_err(|error| config_error(refusal(&error)))?;
+        let references = volumes::references(pod);
+        let fetched = self.hands.sources.fetch(pod, &references).await;
+        let (configs, ..) = fetched.map_err(|error| config_error(refusal(&error)))?;
         let services = self.hands.sources.services().await;
         let attempt = match self.seen.container(&container.name) {
             Some(before) => before.attempt + 1,
             None => self.restarts_told(&container.name),
         };
-        let mounted = self
-            .hands
-            .mounts_of(pod, container, self.mounted.as_ref(), &configs, &services)
-            .await
-            .map_err(|error| config_error(error))?;
-        let termination_log = self
-            .hands
-            .termination_log(pod, container)
-            .map_err(|error| config_error(error))?;
+        let made = self.hands.volumes.make_termination_log(&pod.metadata.uid, &container.name);
+        let termination_log = made.map_err(|error| config_error(error.to_string()))?;
+        let termination_log = termination_log.display().to_string();
         let pod_ips = match self.seen.newest_sandbox() {
             Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
             _ => facts.ips.clone(),
         };
         let target = self.seen.container(&container.target_container_name).map(|c| c.id.clone());
-        let of = ContainerInput {
+        let mut of = ContainerInput {
             container,
             role,
             attempt,
             image: &image.id,
             image_user: &image.user,
             pod_ips: &pod_ips,
-            mounted: &mounted,
+            mounted: &Mounted::default(),
             configs: &configs,
             services: &services,
-            termination_log: termination_log.as_deref(),
+            termination_log: Some(&termination_log),
             target: target.as_ref(),
             attached: &Attached::default(),
             recursive_read_only: self.hands.recursive_read_only(),
         };
+        let environment =
+            lower::env::variables(&input, &of).map_err(|error| config_error(error.to_string()))?;
+        let mounted = self.mounted.as_ref();
+        let mounts = self.hands.mounts_of(&input, container, mounted, &environment, &pod_ips);
+        let mounted = mounts.map_err(&config_error)?;
+        of.mounted = &mounted;
         let config = lower::container(&input, &of).map_err(|e| config_error(e.to_string()))?;
         let own = placed.get(&container.name).cloned().unwrap_or_default();
-        make_directory(&lower::log_directory_of(&input, &container.name))
-            .map_err(|error| config_error(error))?;
+        let log = Path::new(&lower::sandbox::log_directory(&input)).join(&config.log_path);
+        if let Some(directory) = log.parent() {
+            make_directory(&directory.display().to_string()).map_err(&config_error)?;
+        }
 
-        let classes = self.hands.classes();
-        classes.fit_sandbox(&mut sandbox_config);
         let mut request = v1::CreateContainerRequest {
             pod_sandbox_id: sandbox_id,
             config: Some(config),
             sandbox_config: Some(sandbox_config),
         };
-        classes.fit_create(&mut request);
-        self.hands.starting(pod, &container.name);
+        let unsaid = self.hands.classes().fit_create(&mut request);
+        if let Some(unsaid) = unsaid.first() {
+            tell(Told::Failed { error: unsaid.to_string() });
+            return Err(NotStarted::new("CreateContainerError", unsaid.to_string()));
+        }
+        if let Err(error) = self.hands.starting(pod, &container.name) {
+            tell(Told::Failed { error: error.to_string() });
+            return Err(NotStarted::new("CreateContainerError", error.to_string()));
+        }
         let id = match self.hands.runtime.call(request).await {
             Ok(answer) => answer.container_id,
             Err(error) => {
@@ -239,8 +250,9 @@ impl Worker {
             return Err(NotStarted::new("RunContainerError", error.message));
         }
         tell(Told::Started);
-        self.hands.link_log(&input, &container.name, attempt, &id);
-        self.after_start(pod, role, container, &id, &pod_ips).await
+        self.hands.link_log(pod, &container.name, &log, &id);
+        let pod_ip = pod_ips.first().map_or("", String::as_str);
+        self.after_start(pod, role, container, &id, pod_ip).await
     }
 
     /// Takes a container into the pool, on the CPUs that are the pool by now.
@@ -272,10 +284,10 @@ impl Worker {
         role: Role,
         container: &Container,
         id: &RuntimeId,
-        pod_ips: &[String],
+        pod_ip: &str,
     ) -> Result<(), NotStarted> {
         let Some(hook) = &container.lifecycle.post_start else { return Ok(()) };
-        let done = hooks::run(&self.hands.runtime, pod, container, id, hook, pod_ips).await;
+        let done = hooks::run(&self.hands.runtime, hook, container, id, pod_ip).await;
         let Err(error) = done else { return Ok(()) };
         self.hands.recorder.container(pod, role, &container.name, Told::PostStartFailed);
         let kill = Kill {
@@ -355,7 +367,8 @@ impl Worker {
         tell: &(dyn Fn(Told) + Send + Sync),
     ) -> Result<Present, NotStarted> {
         let mut request = lower::pull(input, &container.image, sandbox);
-        self.hands.classes().fit_pull(&mut request);
+        // The sandbox was made with them, or not at all.
+        let _ = self.hands.classes().fit_pull(&mut request);
         let secrets = self.hands.sources.pull_secrets(pod).await;
         let credentials = credentials::matching(&container.image, &secrets);
         let policy = match container.image_pull_policy.as_str() {

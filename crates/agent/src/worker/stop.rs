@@ -195,8 +195,8 @@ async fn stop_container(hands: &Hands, pod: &Pod, found: &ContainerSeen, manner:
         && let Some(hook) = container.lifecycle.pre_stop.as_ref().filter(|_| grace > 0 && !hurried)
     {
         let begun = Instant::now();
-        let ips = hands.ips_told(pod);
-        let running = hooks::run(&hands.runtime, pod, container, &found.id, hook, &ips);
+        let ip = hands.ip_told(pod);
+        let running = hooks::run(&hands.runtime, hook, container, &found.id, &ip);
         let time = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
         // One that takes too long is left to end with the container.
         if let Ok(Err(_)) = tokio::time::timeout(time, running).await {
