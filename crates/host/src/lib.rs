@@ -7,6 +7,7 @@
 pub mod anomaly;
 pub mod capture;
 pub mod detected;
+pub mod facts;
 pub mod files;
 pub mod os;
 pub mod sysfs;

@@ -1,7 +1,8 @@
 //! The calls that differ between systems: twin modules with the same functions.
 //!
 //! `observe_topology` describes this machine; `create_private_file`, `replace_file` and
-//! `sync_directory` are the steps of a write that survives a crash. Everything else in the crate is the same everywhere.
+//! `sync_directory` are the steps of a write that survives a crash; [`facts`] is what a machine says
+//! of itself. Everything else in the crate is the same everywhere.
 
 #[cfg(not(windows))]
 #[path = "os/linux.rs"]
@@ -10,5 +11,17 @@ mod imp;
 #[cfg(windows)]
 #[path = "os/windows.rs"]
 mod imp;
+
+#[cfg(target_os = "linux")]
+#[path = "os/linux_facts.rs"]
+pub mod facts;
+
+#[cfg(windows)]
+#[path = "os/windows_facts.rs"]
+pub mod facts;
+
+#[cfg(not(any(target_os = "linux", windows)))]
+#[path = "os/other_facts.rs"]
+pub mod facts;
 
 pub use imp::{ObserveError, create_private_file, observe_topology, replace_file, sync_directory};
