@@ -6,8 +6,11 @@
 pub mod admit;
 mod demand;
 pub mod events;
+mod fetch;
+pub mod hooks;
 pub mod lower;
 pub mod observed;
+pub mod probes;
 pub mod spec;
 pub mod status;
 pub mod steps;
