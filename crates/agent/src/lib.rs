@@ -9,6 +9,7 @@ pub mod events;
 mod fetch;
 pub mod hooks;
 pub mod lower;
+pub mod node;
 pub mod observed;
 pub mod probes;
 pub mod spec;

@@ -113,7 +113,7 @@ async fn exec(
     match runtime.call(request).await {
         Ok(response) if response.exit_code == 0 => Answer::Success,
         Ok(response) => {
-            let mut output = Vec::from(response.stdout);
+            let mut output = response.stdout;
             output.extend_from_slice(&response.stderr);
             output.truncate(OUTPUT_LIMIT);
             Answer::Failure(String::from_utf8_lossy(&output).into_owned())

@@ -12,7 +12,7 @@ use crate::fetch::tests::{Server, closed_port};
 /// Long enough for a busy machine; nothing waits for it when all is well.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn pod(container: serde_json::Value) -> Arc<Pod> {
+fn pod(container: &serde_json::Value) -> Arc<Pod> {
     let value = json!({
         "metadata": {"name": "p", "namespace": "n", "uid": "u"},
         "spec": {"containers": [container]},
@@ -47,7 +47,7 @@ fn asked(table: &mut Table, now: Millis) -> Vec<ProbeKind> {
 fn startup_comes_first_and_opens_the_others_at_once() {
     let mut table = table();
     let probe = json!({"periodSeconds": 5, "exec": {"command": ["true"]}});
-    let pod = pod(json!({
+    let pod = pod(&json!({
         "name": "c", "livenessProbe": probe, "readinessProbe": probe, "startupProbe": probe,
     }));
     table.follow(&pod, "", &[], at(0), no_wait);
@@ -70,7 +70,7 @@ fn startup_comes_first_and_opens_the_others_at_once() {
 fn a_pod_that_is_to_end_is_only_asked_whether_it_is_ready() {
     let mut table = table();
     let probe = json!({"exec": {"command": ["true"]}});
-    let pod = pod(json!({"name": "c", "livenessProbe": probe, "readinessProbe": probe}));
+    let pod = pod(&json!({"name": "c", "livenessProbe": probe, "readinessProbe": probe}));
     table.follow(&pod, "", &[target("one")], at(0), no_wait);
     let mut ending = Pod::clone(&pod);
     ending.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
@@ -82,7 +82,7 @@ fn a_pod_that_is_to_end_is_only_asked_whether_it_is_ready() {
 fn what_is_gone_is_not_asked() {
     let mut table = table();
     let probe = json!({"exec": {"command": ["true"]}});
-    let pod = pod(json!({"name": "c", "livenessProbe": probe}));
+    let pod = pod(&json!({"name": "c", "livenessProbe": probe}));
     table.follow(&pod, "", &[target("one")], at(0), no_wait);
     let question = table.ask(0).remove(0);
     table.follow(&pod, "", &[], at(1), no_wait);
@@ -97,7 +97,7 @@ fn what_is_gone_is_not_asked() {
 #[test]
 fn probes_of_an_agent_that_just_started_are_spread_over_their_period() {
     let probe = json!({"periodSeconds": 20, "exec": {"command": ["true"]}});
-    let pod = pod(json!({"name": "c", "livenessProbe": probe}));
+    let pod = pod(&json!({"name": "c", "livenessProbe": probe}));
     for (now, due) in [(1_000, 6_000), (19_999, 24_999), (20_000, 20_000)] {
         let mut table = table();
         table.follow(&pod, "", &[target("one")], at(now), || 0.25);
@@ -110,7 +110,7 @@ fn containers_that_were_ready_before_the_agent_stay_ready() {
     let mut table = Table::new(1_000_000_000);
     let probe = json!({"exec": {"command": ["true"]}});
     let of = json!({"name": "c", "readinessProbe": probe, "startupProbe": probe});
-    let mut pod = Pod::clone(&pod(of));
+    let mut pod = Pod::clone(&pod(&of));
     pod.status = json!({"containerStatuses": [
         {"name": "c", "containerID": "containerd://one", "ready": true, "started": true},
     ]});
@@ -169,7 +169,7 @@ async fn next(told: &mut UnboundedReceiver<ProbeReport>) -> ProbeReport {
 async fn a_server_that_answers_is_ready() {
     let server = Server::start(&["HTTP/1.1 204 No Content\r\n\r\n"]).await;
     let probe = json!({"periodSeconds": 1, "httpGet": {"path": "/", "port": server.port}});
-    let pod = pod(json!({"name": "c", "readinessProbe": probe}));
+    let pod = pod(&json!({"name": "c", "readinessProbe": probe}));
     let (probes, mut told) = without_runtime();
     probes.follow(&pod, &["127.0.0.1".to_owned()], &[target("one")]);
     let report = next(&mut told).await;
@@ -188,7 +188,7 @@ async fn a_server_that_answers_is_ready() {
 async fn a_port_that_is_closed_fails_the_container_when_it_was_tried_often_enough() {
     let port = closed_port().await;
     let probe = json!({"periodSeconds": 1, "failureThreshold": 2, "tcpSocket": {"port": port}});
-    let pod = pod(json!({"name": "c", "livenessProbe": probe}));
+    let pod = pod(&json!({"name": "c", "livenessProbe": probe}));
     let (probes, mut told) = without_runtime();
     probes.follow(&pod, &["127.0.0.1".to_owned()], &[target("one")]);
     let first = next(&mut told).await;
@@ -208,7 +208,7 @@ async fn commands_get_the_variables_that_stand_in_the_spec() {
     let seen = Arc::clone(&runtime.asked);
     let client = served(&endpoint, runtime).await;
     let command = ["echo", "$(GIVEN)", "$(ELSEWHERE)", "$$(GIVEN)"];
-    let pod = pod(json!({
+    let pod = pod(&json!({
         "name": "c",
         "env": [
             {"name": "GIVEN", "value": "x"},
