@@ -8,6 +8,7 @@ pub mod anomaly;
 pub mod capture;
 pub mod detected;
 pub mod file_kind;
+pub mod facts;
 pub mod files;
 pub mod mounts;
 pub mod os;

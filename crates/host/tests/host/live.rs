@@ -16,3 +16,38 @@ fn this_machine_can_be_described() {
     let untold = anomalies.iter().any(|a| matches!(a, Anomaly::NoMemory { .. }));
     assert!(untold || topology.nodes().iter().any(|node| node.memory.0 > 0));
 }
+
+#[test]
+fn this_machine_says_who_it_is() {
+    let identity = host::os::facts::identity();
+    println!("{identity:#?}");
+    assert!(!identity.hostname.is_empty());
+    assert_eq!(identity.hostname, identity.hostname.to_lowercase());
+    assert!(identity.kernel_version.starts_with(|c: char| c.is_ascii_digit()));
+    assert!(!identity.os_image.is_empty());
+}
+
+#[test]
+fn this_machine_says_what_it_has() {
+    use host::os::facts;
+    let memory = facts::memory().unwrap();
+    assert!(memory.total > 0 && memory.free <= memory.total && memory.available <= memory.total);
+    let size = facts::page_size().unwrap();
+    assert!(size.is_power_of_two() && size >= 4096, "{size}");
+    let disk = facts::file_system(&std::env::temp_dir()).unwrap();
+    assert!(disk.capacity > 0 && disk.available <= disk.capacity);
+    if let Some(inodes) = disk.inodes {
+        assert!(inodes.free <= inodes.total);
+    }
+    if let Some(ids) = facts::process_ids().unwrap() {
+        assert!(ids.used > 0 && ids.used <= ids.max);
+    }
+    assert!(facts::uptime().unwrap().as_nanos() > 0);
+    assert!(facts::huge_page_sizes().iter().all(|size| size.is_power_of_two()));
+}
+
+#[test]
+fn a_path_that_is_not_there_is_on_no_file_system() {
+    let nowhere = std::env::temp_dir().join("no such file, nor directory");
+    assert!(host::os::facts::file_system(&nowhere).is_err());
+}

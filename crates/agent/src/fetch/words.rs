@@ -1,0 +1,67 @@
+//! Connections, and what goes wrong with them in the words of Go's libraries, which people know from
+//! the Events of a kubelet.
+
+use std::error::Error as _;
+use std::io::{self, ErrorKind};
+
+use tokio::net::TcpStream;
+
+/// `host:port`, with brackets where the host has colons.
+pub(crate) fn join(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+/// Connects; the error is such as `dial tcp 10.0.0.1:80: connect: connection refused`.
+pub(crate) async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
+    let addresses = tokio::net::lookup_host((host, port)).await;
+    let addresses: Vec<_> = addresses.map(Iterator::collect).unwrap_or_default();
+    if addresses.is_empty() {
+        return Err(format!("dial tcp: lookup {host}: no such host"));
+    }
+    let connected = TcpStream::connect(addresses.as_slice()).await;
+    connected.map_err(|error| {
+        let at = addresses.first().map_or_else(|| join(host, port), ToString::to_string);
+        format!("dial tcp {at}: connect: {}", errno(&error))
+    })
+}
+
+/// The text of Go for what the operating system says.
+fn errno(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        ErrorKind::ConnectionReset => "connection reset by peer".to_owned(),
+        ErrorKind::HostUnreachable => "no route to host".to_owned(),
+        ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
+        ErrorKind::TimedOut => "connection timed out".to_owned(),
+        ErrorKind::BrokenPipe => "broken pipe".to_owned(),
+        _ => {
+            let text = error.to_string();
+            let text = text.split(" (os error").next().unwrap_or(&text);
+            text.to_lowercase()
+        }
+    }
+}
+
+/// What broke a conversation in HTTP over a connection between these `ends`.
+pub(super) fn broken(error: &hyper::Error, ends: &str) -> String {
+    if error.is_incomplete_message() {
+        return "EOF".to_owned();
+    }
+    if error.is_parse() {
+        return format!(
+            "net/http: HTTP/1.x transport connection broken: malformed HTTP response: {error}"
+        );
+    }
+    let mut source = error.source();
+    while let Some(inner) = source {
+        if let Some(io) = inner.downcast_ref::<io::Error>() {
+            return if io.kind() == ErrorKind::UnexpectedEof {
+                "EOF".to_owned()
+            } else {
+                format!("read tcp {ends}: read: {}", errno(io))
+            };
+        }
+        source = inner.source();
+    }
+    error.to_string()
+}

@@ -1,0 +1,61 @@
+//! Against servers on this machine, and a runtime that gives one answer.
+
+use cri::Endpoint;
+use serde_json::json;
+
+use super::*;
+use crate::fetch::tests::{Server, closed_port};
+
+fn handler(value: serde_json::Value) -> Handler {
+    serde_json::from_value(value).unwrap()
+}
+
+/// For hooks that do not need one.
+fn no_runtime() -> cri::Client {
+    let family = std::env::consts::FAMILY;
+    let text =
+        if family == "windows" { "npipe:////./pipe/nobody" } else { "unix:///nobody/cri.sock" };
+    cri::Client::new(Endpoint::parse(text).unwrap())
+}
+
+async fn run_here(value: serde_json::Value) -> Result<(), HookError> {
+    run(&no_runtime(), &handler(value), &Container::default(), "id", "127.0.0.1").await
+}
+
+#[tokio::test]
+async fn any_answer_of_a_server_will_do() {
+    let server = Server::start(&["HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"]).await;
+    run_here(json!({"httpGet": {"path": "/", "port": server.port}})).await.unwrap();
+    let closed = closed_port().await;
+    let error = run_here(json!({"httpGet": {"path": "/", "port": closed}})).await.unwrap_err();
+    assert!(error.to_string().ends_with("connect: connection refused"), "{error}");
+}
+
+#[tokio::test]
+async fn a_port_without_a_number_is_named() {
+    let error = run_here(json!({"httpGet": {"path": "/", "port": "web"}})).await.unwrap_err();
+    assert_eq!(error.to_string(), "port \"web\" not found");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sleep_takes_its_time() {
+    let start = tokio::time::Instant::now();
+    run_here(json!({"sleep": {"seconds": 40}})).await.unwrap();
+    assert_eq!(start.elapsed().as_secs(), 40);
+}
+
+#[tokio::test]
+async fn a_socket_is_nothing_a_hook_can_do() {
+    let error = run_here(json!({"tcpSocket": {"port": 80}})).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "invalid handler: a hook has exec, httpGet or sleep; tcpSocket is only known to probes"
+    );
+    assert!(run_here(json!({})).await.is_err());
+}
+
+#[tokio::test]
+async fn a_runtime_that_is_not_there_fails_the_hook() {
+    let error = run_here(json!({"exec": {"command": ["sh", "-c", "true"]}})).await.unwrap_err();
+    assert!(error.to_string().starts_with("command 'sh -c true' could not be run: "), "{error}");
+}

@@ -1,0 +1,97 @@
+//! What is to be written: [`of_status`] and [`of_metadata`], patches from what the API has to what it
+//! should have, or nothing.
+//!
+//! Only what differs is in a patch, so that whoever else writes to the node keeps what is theirs:
+//! conditions, labels, annotations, devices of plug-ins.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::list;
+use super::object::OWN_LABELS;
+
+/// The part of a Node that changes with `wanted`: a strategic merge patch for its status. Heartbeats
+/// are no difference; `anyway` writes the conditions for their sake.
+pub(super) fn of_status(has: &Value, wanted: &Value, anyway: bool) -> Option<Value> {
+    let mut patch = Map::new();
+    for (field, wanted) in wanted.as_object().into_iter().flatten() {
+        let has = &has[field];
+        let changed = match field.as_str() {
+            "conditions" if anyway || conditions_differ(has, wanted) => Some(wanted.clone()),
+            "conditions" => None,
+            _ if has == wanted => None,
+            "capacity" | "allocatable" => Some(amounts(has, wanted)),
+            // Lists that are merged by key would keep what has gone.
+            "addresses" => {
+                let mut all = vec![json!({"$patch": "replace"})];
+                all.extend_from_slice(list(wanted));
+                Some(Value::Array(all))
+            }
+            "qosResources" => {
+                let mut whole = wanted.clone();
+                whole["$patch"] = "replace".into();
+                Some(whole)
+            }
+            _ => Some(wanted.clone()),
+        };
+        patch.extend(changed.map(|changed| (field.clone(), changed)));
+    }
+    // What a runtime no longer tells goes.
+    for field in ["runtimeHandlers", "features", "qosResources", "declaredFeatures"] {
+        if !has[field].is_null() && wanted[field].is_null() {
+            patch.insert(field.to_owned(), Value::Null);
+        }
+    }
+    (!patch.is_empty()).then(|| json!({"status": patch}))
+}
+
+fn conditions_differ(has: &Value, wanted: &Value) -> bool {
+    list(wanted).iter().any(|wanted| {
+        let has = list(has).iter().find(|has| has["type"] == wanted["type"]);
+        has.is_none_or(|has| {
+            ["status", "reason", "message"].iter().any(|field| has[*field] != wanted[*field])
+        })
+    })
+}
+
+/// Amounts with what has gone: huge pages of a size that the kernel no longer has. What plug-ins
+/// registered stays at zero until the node goes, as upstream has it: pods may still hold it.
+fn amounts(has: &Value, wanted: &Value) -> Value {
+    let mut patch = wanted.clone();
+    for (name, _) in has.as_object().into_iter().flatten() {
+        if !wanted[name].is_null() {
+            continue;
+        }
+        patch[name] = if name.contains('/') { "0".into() } else { Value::Null };
+    }
+    patch
+}
+
+/// A merge patch for labels and annotations.
+pub(super) fn of_metadata(
+    has: &Value,
+    labels: &BTreeMap<String, String>,
+    annotations: &BTreeMap<String, String>,
+) -> Option<Value> {
+    let mut changed_labels = Map::new();
+    for name in OWN_LABELS {
+        let (has, wanted) = (has["labels"][name].as_str(), labels.get(name).map(String::as_str));
+        if has != wanted {
+            changed_labels.insert(name.to_owned(), wanted.into());
+        }
+    }
+    let differs = |(name, value): &(&String, &String)| {
+        has["annotations"][name.as_str()].as_str() != Some(value.as_str())
+    };
+    let changed = annotations.iter().filter(differs);
+    let changed: Map<String, Value> =
+        changed.map(|(name, value)| (name.clone(), value.clone().into())).collect();
+    let mut metadata = Map::new();
+    for (field, map) in [("labels", changed_labels), ("annotations", changed)] {
+        if !map.is_empty() {
+            metadata.insert(field.to_owned(), map.into());
+        }
+    }
+    (!metadata.is_empty()).then(|| json!({"metadata": metadata}))
+}

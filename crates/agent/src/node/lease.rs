@@ -1,0 +1,79 @@
+//! The node's heartbeat: a Lease in `kube-node-lease`, renewed four times before it would run out.
+//!
+//! Says only that the agent lives; how the node is, its status says.
+
+use std::time::Duration;
+
+use client::{Client, Error, kind};
+use objects::timestamp::Timestamp;
+use serde_json::{Value, json};
+
+const NAMESPACE: &str = "kube-node-lease";
+
+/// After a renewal that failed.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The lease after `before`, held at `now`.
+pub(super) fn renewed(
+    before: Option<Value>,
+    name: &str,
+    uid: &str,
+    seconds: u32,
+    now: Timestamp,
+) -> Value {
+    let mut lease = before.unwrap_or_else(|| {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+        })
+    });
+    // So that it goes with the node.
+    lease["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]);
+    lease["spec"]["holderIdentity"] = name.into();
+    lease["spec"]["leaseDurationSeconds"] = seconds.into();
+    lease["spec"]["renewTime"] = now.to_micros_text().into();
+    lease
+}
+
+/// Renews for ever.
+pub(super) async fn keep(client: &Client, name: &str, uid: &str, seconds: u32) {
+    let every = Duration::from_secs(u64::from(seconds)) / 4;
+    let mut held = None;
+    loop {
+        let wait = match renew(client, held.take(), name, uid, seconds).await {
+            Ok(lease) => {
+                held = Some(lease);
+                every
+            }
+            // Someone else has written it, or the server is away: it is read again.
+            Err(_) => AGAIN.min(every),
+        };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+async fn renew(
+    client: &Client,
+    held: Option<Value>,
+    name: &str,
+    uid: &str,
+    seconds: u32,
+) -> Result<Value, Error> {
+    let held = match held {
+        Some(held) => Some(held),
+        None => match client.get(kind::LEASES, NAMESPACE, name).await {
+            Ok(found) => Some(found),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => return Err(error),
+        },
+    };
+    let new = held.is_none();
+    let lease = renewed(held, name, uid, seconds, super::run::now());
+    if new {
+        client.create(kind::LEASES, NAMESPACE, &lease).await
+    } else {
+        client.update(kind::LEASES, &lease).await
+    }
+}

@@ -1,0 +1,148 @@
+//! What a KubeletConfiguration says of the node's own business: [`Settings`], with upstream's defaults.
+
+use std::time::Duration;
+
+use objects::{KubeletConfig, duration};
+use serde_json::Value;
+
+/// Fields that only the node, eviction and garbage collection mind.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    pub register: bool,
+    pub taints: Vec<Value>,
+    pub provider_id: String,
+    pub attach_detach: bool,
+    pub local_storage_isolation: bool,
+    /// How often the status is looked at.
+    pub update_every: Duration,
+    /// How often it is written although nothing has changed.
+    pub report_every: Duration,
+    pub lease_seconds: u32,
+    /// `None`: all of them.
+    pub max_images: Option<usize>,
+    pub pressure_transition: Duration,
+    pub eviction_max_pod_grace: i64,
+    pub image_high_percent: u8,
+    pub image_low_percent: u8,
+    pub image_min_age: Duration,
+    /// `None`: images do not grow too old.
+    pub image_max_age: Option<Duration>,
+}
+
+/// A field that says what it cannot.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {value} should be {wanted}")]
+pub struct SettingsError {
+    pub field: &'static str,
+    pub value: String,
+    pub wanted: &'static str,
+}
+
+struct Reader<'a> {
+    config: &'a KubeletConfig,
+    errors: Vec<SettingsError>,
+}
+
+impl Reader<'_> {
+    fn read<T>(
+        &mut self,
+        field: &'static str,
+        wanted: &'static str,
+        usual: T,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> T {
+        let Some(given) = self.config.untyped.get(field).filter(|given| !given.is_null()) else {
+            return usual;
+        };
+        read(given).unwrap_or_else(|| {
+            self.errors.push(SettingsError { field, value: given.to_string(), wanted });
+            usual
+        })
+    }
+
+    fn switch(&mut self, field: &'static str) -> bool {
+        self.read(field, "true or false", true, Value::as_bool)
+    }
+
+    /// Zero means as by default, as it does to upstream.
+    fn time(&mut self, field: &'static str, usual: Duration) -> Duration {
+        let read = |given: &Value| {
+            let given = duration::parse(given.as_str()?)?;
+            Some(if given.is_zero() { usual } else { given })
+        };
+        self.read(field, "a duration such as 10s", usual, read)
+    }
+
+    fn percent(&mut self, field: &'static str, usual: u8) -> u8 {
+        let read = |given: &Value| {
+            let number = u8::try_from(given.as_u64()?).ok()?;
+            (number <= 100).then_some(number)
+        };
+        self.read(field, "a percentage from 0 to 100", usual, read)
+    }
+}
+
+impl Settings {
+    /// Everything that is wrong is said at once.
+    pub fn of(config: &KubeletConfig) -> Result<Settings, Vec<SettingsError>> {
+        let seconds = Duration::from_secs;
+        let mut reader = Reader { config, errors: Vec::new() };
+        let update_every = reader.time("nodeStatusUpdateFrequency", seconds(10));
+        // Who asked for updates at a certain pace before there was a second one meant both.
+        let both = config.untyped.contains_key("nodeStatusUpdateFrequency");
+        let report_usual = if both { update_every } else { seconds(5 * 60) };
+        let most = |given: &Value| match given.as_i64()? {
+            -1 => Some(None),
+            number => usize::try_from(number).ok().map(Some),
+        };
+        let settings = Settings {
+            register: reader.switch("registerNode"),
+            taints: reader.read("registerWithTaints", "a list of taints", Vec::new(), |given| {
+                let taints = given.as_array()?;
+                let whole =
+                    |taint: &&Value| taint["key"].is_string() && taint["effect"].is_string();
+                (taints.iter().filter(whole).count() == taints.len()).then(|| taints.clone())
+            }),
+            provider_id: reader.read("providerID", "a text", String::new(), |given| {
+                given.as_str().map(str::to_owned)
+            }),
+            attach_detach: reader.switch("enableControllerAttachDetach"),
+            local_storage_isolation: reader.switch("localStorageCapacityIsolation"),
+            update_every,
+            report_every: reader.time("nodeStatusReportFrequency", report_usual),
+            lease_seconds: reader.read(
+                "nodeLeaseDurationSeconds",
+                "a number of seconds above zero",
+                40,
+                |given| u32::try_from(given.as_u64()?).ok().filter(|seconds| *seconds > 0),
+            ),
+            max_images: reader.read(
+                "nodeStatusMaxImages",
+                "a number of images, or -1 for all",
+                Some(50),
+                most,
+            ),
+            pressure_transition: reader.time("evictionPressureTransitionPeriod", seconds(5 * 60)),
+            eviction_max_pod_grace: reader.read(
+                "evictionMaxPodGracePeriod",
+                "a number of seconds",
+                0,
+                Value::as_i64,
+            ),
+            image_high_percent: reader.percent("imageGCHighThresholdPercent", 85),
+            image_low_percent: reader.percent("imageGCLowThresholdPercent", 80),
+            image_min_age: reader.time("imageMinimumGCAge", seconds(2 * 60)),
+            image_max_age: Some(reader.time("imageMaximumGCAge", Duration::ZERO))
+                .filter(|age| !age.is_zero()),
+        };
+        let Settings { image_high_percent: high, image_low_percent: low, .. } = settings;
+        if low >= high {
+            reader.errors.push(SettingsError {
+                field: "imageGCLowThresholdPercent",
+                value: low.to_string(),
+                wanted: "less than imageGCHighThresholdPercent",
+            });
+        }
+        if reader.errors.is_empty() { Ok(settings) } else { Err(reader.errors) }
+    }
+}

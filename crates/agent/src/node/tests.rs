@@ -1,0 +1,455 @@
+//! Tables of what recordings do not show, and the loop against an API of one node.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use client::{Body, BoxFuture, Client, Request, Response, Transport, TransportError};
+use cri::v1;
+use objects::patch;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+
+use super::recorded::described;
+use super::*;
+use crate::events::{NodeIs, Told};
+
+/// Long enough for a busy machine; nothing waits for it when all is well.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn windows_nodes_tell_their_build() {
+    let (mut of, now) = described(&Value::Null);
+    of.os = OsName::Windows;
+    of.identity.kernel_version = "10.0.20348.2113".to_owned();
+    of.labels.insert("team".to_owned(), "a".to_owned());
+    let node = object(&of, &now);
+    let labels = &node["metadata"]["labels"];
+    assert_eq!(labels["node.kubernetes.io/windows-build"], "10.0.20348");
+    assert_eq!((&labels["kubernetes.io/os"], &labels["team"]), (&json!("windows"), &json!("a")));
+    assert!(status(&of, &now)["nodeInfo"].get("runningInUserNamespace").is_none());
+}
+
+#[test]
+fn the_largest_images_are_told_and_not_too_many_names_of_them() {
+    let (mut of, mut now) = described(&Value::Null);
+    let image = |bytes: u64| Image {
+        id: bytes.to_string(),
+        tags: (0..7).map(|n| format!("i{bytes}:{n}")).collect(),
+        bytes,
+        ..Image::default()
+    };
+    now.images = Arc::new((1..=60).map(image).collect());
+    let told = status(&of, &now)["images"].clone();
+    assert_eq!(list(&told).len(), 50);
+    assert_eq!(told[0]["sizeBytes"], 60);
+    assert_eq!(list(&told[0]["names"]).len(), 5);
+    of.settings.max_images = None;
+    assert_eq!(list(&status(&of, &now)["images"]).len(), 60);
+    of.settings.max_images = Some(0);
+    assert_eq!(status(&of, &now)["images"], json!([]));
+}
+
+#[test]
+fn amounts_never_fall_below_nothing() {
+    let (of, mut now) = described(&Value::Null);
+    now.storage = 1 << 20;
+    now.memory.total = 100 << 20;
+    let left = allocatable(&of, &now);
+    assert_eq!(left["memory"].to_string(), "0");
+    assert_eq!(left["ephemeral-storage"].to_string(), "0");
+}
+
+#[test]
+fn what_a_runtime_can_do_is_told() {
+    let (mut of, mut now) = described(&json!({"featureGates": {"QOSResources": true}}));
+    let handler = |name: &str| cri::Handler {
+        name: name.to_owned(),
+        recursive_read_only_mounts: true,
+        user_namespaces: false,
+    };
+    let RuntimeHealth::Seen(runtime) = &mut now.runtime else { panic!("there is one") };
+    let runtime = Arc::make_mut(runtime);
+    runtime.handlers = vec![handler("runc"), handler("")];
+    runtime.tells_features = true;
+    runtime.supplemental_groups_policy = true;
+    runtime.classes = Some(advertised());
+    let told = status(&of, &now);
+    let features = json!({"recursiveReadOnlyMounts": true, "userNamespaces": false});
+    let handlers =
+        [json!({"name": "", "features": features}), json!({"name": "runc", "features": features})];
+    assert_eq!(told["runtimeHandlers"], json!(handlers));
+    assert_eq!(told["features"], json!({"supplementalGroupsPolicy": true}));
+    assert_eq!(told["qosResources"]["containerQOSResources"][0]["name"], "k8s.io/rdt");
+    of.config.feature_gates = objects::FeatureGates::default();
+    assert_eq!(status(&of, &now)["qosResources"], Value::Null);
+}
+
+fn advertised() -> v1::ResourcesInfo {
+    let resource = |name: &str, mutable, classes: &[(&str, u64)]| v1::QosResourceInfo {
+        name: name.to_owned(),
+        mutable,
+        classes: classes
+            .iter()
+            .map(|(name, capacity)| v1::QosResourceClassInfo {
+                name: (*name).to_owned(),
+                capacity: *capacity,
+            })
+            .collect(),
+    };
+    v1::ResourcesInfo {
+        pod_qos_resources: vec![
+            resource("example.com/net", false, &[("fast", 2)]),
+            resource("blockio", false, &[("slow", 0)]),
+        ],
+        container_qos_resources: vec![
+            resource("rdt", true, &[("gold", 0), ("silver", 7)]),
+            resource("k8s.io/blockio", false, &[("slow", 0)]),
+        ],
+    }
+}
+
+#[test]
+fn a_class_resource_is_for_pods_or_for_containers() {
+    let advertised = advertised();
+    assert_eq!(classes::refused(&advertised), ["k8s.io/blockio"]);
+    let expected = json!({
+        "podQOSResources": [
+            {"name": "example.com/net", "mutable": false, "classes": [{"name": "fast", "capacity": 2}]},
+        ],
+        "containerQOSResources": [
+            {"name": "k8s.io/rdt", "mutable": true,
+             "classes": [{"name": "gold"}, {"name": "silver", "capacity": 7}]},
+        ],
+    });
+    assert_eq!(classes::status(&advertised), expected);
+    let offer = classes::offer(&advertised).resources;
+    let names: Vec<(&str, bool)> = offer.iter().map(|(n, o)| (n.as_str(), o.for_pods)).collect();
+    assert_eq!(names, [("example.com/net", true), ("k8s.io/rdt", false)]);
+    assert_eq!(offer["k8s.io/rdt"].classes["silver"], 7);
+}
+
+#[test]
+fn problems_are_listed_as_go_lists_errors() {
+    let (_, mut now) = described(&Value::Null);
+    let RuntimeHealth::Seen(runtime) = &mut now.runtime else { panic!("there is one") };
+    let unmet = |reason: &str| cri::Condition {
+        status: false,
+        reason: reason.to_owned(),
+        message: "no".to_owned(),
+    };
+    Arc::make_mut(runtime).ready = unmet("A");
+    Arc::make_mut(runtime).network = unmet("B");
+    let told = conditions(&Value::Null, Pressure::default(), &now.runtime.problems(), "t", false);
+    let ready = told.conditions.last().unwrap();
+    assert_eq!(
+        ready["message"],
+        "[container runtime not ready: RuntimeReady=false reason:A message:no, container runtime \
+         network not ready: NetworkReady=false reason:B message:no]"
+    );
+}
+
+#[test]
+fn a_condition_keeps_the_time_of_its_last_change() {
+    let none = Pressure::default();
+    let first = conditions(&Value::Null, none, &[], "1", true);
+    assert_eq!(
+        first.told,
+        [NodeIs::SufficientMemory, NodeIs::NoDiskPressure, NodeIs::SufficientPids]
+    );
+    let before = Value::from(first.conditions);
+    let later = conditions(&before, Pressure { memory: true, ..none }, &[], "2", false);
+    assert_eq!(later.told, [NodeIs::InsufficientMemory]);
+    let times: Vec<_> = later
+        .conditions
+        .iter()
+        .map(|c| (c["lastTransitionTime"].clone(), c["lastHeartbeatTime"].clone()))
+        .collect();
+    assert_eq!(times[0], (json!("2"), json!("2")));
+    assert_eq!(times[1], (json!("1"), json!("2")));
+}
+
+#[test]
+fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
+    let read = |fields: Value| {
+        let mut config = KubeletConfig::default();
+        config.untyped.extend(fields.as_object().unwrap().clone());
+        Settings::of(&config)
+    };
+    let usual = read(json!({})).unwrap();
+    assert_eq!((usual.update_every.as_secs(), usual.report_every.as_secs()), (10, 300));
+    assert_eq!((usual.lease_seconds, usual.max_images), (40, Some(50)));
+    let both = read(json!({"nodeStatusUpdateFrequency": "20s"})).unwrap();
+    assert_eq!((both.update_every.as_secs(), both.report_every.as_secs()), (20, 20));
+    assert_eq!(read(json!({"nodeStatusMaxImages": -1})).unwrap().max_images, None);
+    let wrong = read(json!({
+        "nodeLeaseDurationSeconds": 0,
+        "imageGCHighThresholdPercent": 101,
+        "imageMinimumGCAge": "soon",
+        "registerWithTaints": [{"key": "a"}],
+    }));
+    let told: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
+    let expected = [
+        "registerWithTaints: [{\"key\":\"a\"}] should be a list of taints",
+        "nodeLeaseDurationSeconds: 0 should be a number of seconds above zero",
+        "imageGCHighThresholdPercent: 101 should be a percentage from 0 to 100",
+        "imageMinimumGCAge: \"soon\" should be a duration such as 10s",
+    ];
+    assert_eq!(told, expected);
+    let crossed = read(json!({"imageGCLowThresholdPercent": 85})).unwrap_err();
+    assert_eq!(crossed.len(), 1);
+}
+
+#[test]
+fn only_what_differs_is_written() {
+    let (of, now) = described(&Value::Null);
+    let with = |time: &str, conditions_of: Pressure| {
+        let mut status = status(&of, &now);
+        status["conditions"] =
+            conditions(&Value::Null, conditions_of, &[], time, false).conditions.into();
+        status
+    };
+    let has = with("1", Pressure::default());
+    assert_eq!(changes::of_status(&has, &with("2", Pressure::default()), false), None);
+    let beat = changes::of_status(&has, &with("2", Pressure::default()), true).unwrap();
+    let fields: Vec<&String> = beat["status"].as_object().unwrap().keys().collect();
+    assert_eq!(fields, ["conditions"]);
+    let disk = Pressure { disk: true, ..Pressure::default() };
+    assert!(changes::of_status(&has, &with("2", disk), false).is_some());
+
+    let mut gone = has;
+    gone["capacity"]["hugepages-64Ki"] = "0".into();
+    gone["capacity"]["example.com/widget"] = "3".into();
+    gone["features"] = json!({"supplementalGroupsPolicy": true});
+    let patch = changes::of_status(&gone, &with("2", Pressure::default()), false).unwrap();
+    let capacity = &patch["status"]["capacity"];
+    assert_eq!(capacity.as_object().unwrap().get("hugepages-64Ki"), Some(&Value::Null));
+    assert_eq!(capacity["example.com/widget"], "0");
+    assert_eq!(patch["status"].as_object().unwrap().get("features"), Some(&Value::Null));
+}
+
+#[test]
+fn labels_of_others_are_left_alone() {
+    let wanted = BTreeMap::from([("kubernetes.io/os".to_owned(), "linux".to_owned())]);
+    let notes = BTreeMap::from([("berth.dev/machine".to_owned(), "{}".to_owned())]);
+    let has = json!({
+        "labels": {"kubernetes.io/os": "plan9", "team": "a", "beta.kubernetes.io/os": "plan9"},
+        "annotations": {"note": "b"},
+    });
+    let patch = changes::of_metadata(&has, &wanted, &notes).unwrap();
+    let expected = json!({"metadata": {
+        "labels": {"kubernetes.io/os": "linux", "beta.kubernetes.io/os": null},
+        "annotations": {"berth.dev/machine": "{}"},
+    }});
+    assert_eq!(patch, expected);
+    let patched = patch::merge(has, expected["metadata"].to_string().as_bytes()).unwrap();
+    assert_eq!(changes::of_metadata(&patched.value, &wanted, &notes), None);
+}
+
+/// An API with room for one node and one lease, which merges patches as ours does.
+#[derive(Debug, Default)]
+struct OneNode(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    revision: u64,
+    objects: BTreeMap<String, Value>,
+    watchers: Vec<mpsc::Sender<bytes::Bytes>>,
+    writes: Vec<String>,
+}
+
+impl Kept {
+    fn put(&mut self, path: &str, mut object: Value) -> Value {
+        self.revision += 1;
+        object["metadata"]["resourceVersion"] = self.revision.to_string().into();
+        self.objects.insert(path.to_owned(), object.clone());
+        if path.contains("/nodes/") {
+            let line = format!("{}\n", json!({"type": "MODIFIED", "object": object}));
+            self.watchers.retain(|watcher| watcher.try_send(line.clone().into()).is_ok());
+        }
+        object
+    }
+
+    fn answer(&mut self, request: &Request) -> (u16, Value) {
+        let path = request.path.trim_end_matches("/status");
+        if request.method != "GET" {
+            self.writes.push(format!("{} {}", request.method, request.path));
+        }
+        let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let kept = self.objects.get(path).cloned();
+        match (request.method.as_str(), kept) {
+            ("GET", _) if path.ends_with("/nodes") => {
+                let items: Vec<&Value> = self
+                    .objects
+                    .iter()
+                    .filter(|(p, _)| p.contains("/nodes/"))
+                    .map(|(_, o)| o)
+                    .collect();
+                let metadata = json!({"resourceVersion": self.revision.to_string()});
+                (200, json!({"metadata": metadata, "items": items}))
+            }
+            ("GET", Some(object)) => (200, object),
+            ("POST", _) => {
+                let mut object = body;
+                let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+                object["metadata"]["uid"] = "u".into();
+                (201, self.put(&format!("{path}/{name}"), object))
+            }
+            ("PUT", Some(_)) => (200, self.put(path, body)),
+            ("PATCH", Some(object)) => {
+                let patched = if request.content_type.contains("strategic") {
+                    let schema = objects::schema::Schema::served();
+                    let node = schema.find("io.k8s.api.core.v1.Node").unwrap();
+                    patch::strategic(schema, node, object, &request.body)
+                } else {
+                    patch::merge(object, &request.body)
+                };
+                (200, self.put(path, patched.unwrap().value))
+            }
+            _ => (404, json!({"kind": "Status", "reason": "NotFound", "message": path})),
+        }
+    }
+}
+
+impl Transport for OneNode {
+    fn send(&self, request: Request) -> BoxFuture<'_, Result<Response, TransportError>> {
+        let mut kept = self.0.lock().unwrap();
+        if request.query.iter().any(|(name, _)| name == "watch") {
+            let (watcher, changes) = mpsc::channel(100);
+            kept.watchers.push(watcher);
+            let body = Body::Stream(changes);
+            return Box::pin(async { Ok(Response { status: 200, retry_after: None, body }) });
+        }
+        let (status, value) = kept.answer(&request);
+        let body = Body::Whole(value.to_string().into());
+        Box::pin(async move { Ok(Response { status, retry_after: None, body }) })
+    }
+}
+
+/// The other ends of what a node's loop takes and gives.
+struct Ends {
+    runtime: watch::Sender<RuntimeHealth>,
+    report: watch::Sender<Arc<NodeReport>>,
+    pressure: watch::Sender<Pressure>,
+    told: mpsc::UnboundedReceiver<Told>,
+    seen: watch::Receiver<Option<Arc<Value>>>,
+    api: Arc<OneNode>,
+}
+
+impl Ends {
+    fn writes(&self) -> Vec<String> {
+        self.api.0.lock().unwrap().writes.clone()
+    }
+
+    /// Waits until the node in the API is so.
+    async fn until(&mut self, so: impl Fn(&Value) -> bool) -> Arc<Value> {
+        let so = |node: &Option<Arc<Value>>| node.as_deref().is_some_and(&so);
+        let found = tokio::time::timeout(PATIENCE, self.seen.wait_for(so)).await;
+        found.unwrap().unwrap().clone().unwrap()
+    }
+}
+
+fn ready(node: &Value) -> Option<&str> {
+    list(&node["status"]["conditions"]).iter().find(|c| c["type"] == "Ready")?["status"].as_str()
+}
+
+fn start(api: OneNode, runtime: RuntimeHealth) -> Ends {
+    let (mut of, now) = described(&Value::Null);
+    of.settings.update_every = Duration::from_secs(600);
+    let api = Arc::new(api);
+    let (runtime, taken_runtime) = watch::channel(runtime);
+    let (pressure, taken_pressure) = watch::channel(Pressure::default());
+    let (report, taken_report) = watch::channel(now.report);
+    let (tell, told) = mpsc::unbounded_channel();
+    let (see, seen) = watch::channel(None);
+    let sources = Sources {
+        runtime: taken_runtime,
+        pressure: taken_pressure,
+        images: watch::channel(Arc::default()).1,
+        devices: watch::channel(BTreeMap::new()).1,
+        report: taken_report,
+        problems: watch::channel(Vec::new()).1,
+        root: std::env::temp_dir(),
+    };
+    let client = Client::new(Arc::clone(&api) as Arc<dyn Transport>, "kubelet");
+    tokio::spawn(run(client, of, sources, see, tell));
+    Ends { runtime, report, pressure, told, seen, api }
+}
+
+const NODE: &str = "/api/v1/nodes/node-1";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1";
+
+#[tokio::test]
+async fn a_node_is_registered_and_kept_true() {
+    let (_, now) = described(&Value::Null);
+    let mut ends = start(OneNode::default(), RuntimeHealth::Starting);
+    let node = ends.until(|node| ready(node) == Some("False")).await;
+    assert_eq!(node["metadata"]["labels"]["kubernetes.io/hostname"], "node-1");
+    assert!(node["metadata"]["annotations"]["berth.dev/machine"].is_string());
+    ends.runtime.send_replace(now.runtime.clone());
+    let node = ends.until(|node| ready(node) == Some("True")).await;
+    assert_eq!(node["status"]["nodeInfo"]["containerRuntimeVersion"], "containerd://1.6.20");
+    ends.pressure.send_replace(Pressure { disk: true, ..Pressure::default() });
+    ends.until(|node| node["status"]["conditions"][1]["status"] == "True").await;
+    let mut told = Vec::new();
+    while told.last() != Some(&NodeIs::DiskPressure) {
+        match tokio::time::timeout(PATIENCE, ends.told.recv()).await.unwrap().unwrap() {
+            Told::Node { is, .. } => told.push(is),
+            other => panic!("{other}"),
+        }
+    }
+    let expected = [
+        NodeIs::SufficientMemory,
+        NodeIs::NoDiskPressure,
+        NodeIs::SufficientPids,
+        NodeIs::Ready,
+        NodeIs::DiskPressure,
+    ];
+    assert_eq!(told, expected);
+    let lease = ends.api.0.lock().unwrap().objects.get(LEASE).cloned().unwrap();
+    assert_eq!(lease["metadata"]["ownerReferences"][0]["uid"], "u");
+    assert!(ends.writes()[0].starts_with("POST"), "{:?}", ends.writes());
+}
+
+#[tokio::test]
+async fn a_node_that_is_there_is_taken_over_with_what_others_did_to_it() {
+    let (of, now) = described(&Value::Null);
+    let api = OneNode::default();
+    let mut before = object(&of, &now);
+    before["metadata"]["labels"]["team"] = "a".into();
+    before["metadata"]["labels"]["kubernetes.io/hostname"] = "old".into();
+    before["metadata"]["uid"] = "u".into();
+    before["spec"]["unschedulable"] = true.into();
+    before["status"] = json!({
+        "conditions": [{"type": "NetworkUnavailable", "status": "False"}],
+        "nodeInfo": {"bootID": "another"},
+        "addresses": [{"type": "ExternalIP", "address": "10.0.0.1"}],
+    });
+    api.0.lock().unwrap().put(NODE, before);
+    let mut ends = start(api, now.runtime.clone());
+    let node = ends.until(|node| ready(node) == Some("True")).await;
+    let labels = &node["metadata"]["labels"];
+    assert_eq!(
+        (&labels["team"], &labels["kubernetes.io/hostname"]),
+        (&json!("a"), &json!("node-1"))
+    );
+    assert_eq!(node["spec"]["unschedulable"], true);
+    let kinds: Vec<&Value> =
+        list(&node["status"]["conditions"]).iter().map(|condition| &condition["type"]).collect();
+    assert!(kinds.contains(&&json!("NetworkUnavailable")) && kinds.len() == 5, "{kinds:?}");
+    let addresses = list(&node["status"]["addresses"]);
+    assert!(addresses.iter().all(|address| address["type"] != "ExternalIP"), "{addresses:?}");
+    let first = tokio::time::timeout(PATIENCE, ends.told.recv()).await.unwrap().unwrap();
+    assert!(matches!(first, Told::Rebooted { .. }), "{first}");
+}
+
+#[tokio::test]
+async fn a_report_that_changes_is_written() {
+    let mut ends = start(OneNode::default(), described(&Value::Null).1.runtime);
+    ends.until(|node| ready(node) == Some("True")).await;
+    let (_, other) = described(&json!({"maxPods": 20}));
+    let name = placement::report::CONFIGURATION;
+    let wanted = other.report.render()[name].clone();
+    ends.report.send_replace(other.report);
+    let node = ends.until(|node| node["metadata"]["annotations"][name] == wanted.as_str()).await;
+    assert!(ready(&node).is_some());
+}

@@ -1,0 +1,175 @@
+//! Texts of Linux: `/proc/meminfo`, `/etc/os-release`, `/proc/loadavg`, names of huge pages, the
+//! auxiliary vector.
+//!
+//! Contents are not trusted; what makes no sense is left out. Opens no file.
+
+use super::Memory;
+
+/// `/proc/meminfo`; `None` if it does not tell the total.
+#[must_use]
+pub fn meminfo(text: &str) -> Option<Memory> {
+    let amount = |name: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kib.checked_mul(1024)
+    };
+    let free = amount("MemFree").unwrap_or(0);
+    Some(Memory {
+        total: amount("MemTotal")?,
+        free,
+        // Kernels before 3.14 do not say.
+        available: amount("MemAvailable").unwrap_or(free),
+        inactive_file: amount("Inactive(file)").unwrap_or(0),
+        swap_total: amount("SwapTotal").unwrap_or(0),
+        swap_free: amount("SwapFree").unwrap_or(0),
+    })
+}
+
+/// The name of the system in `/etc/os-release`.
+#[must_use]
+pub fn pretty_name(text: &str) -> Option<String> {
+    let value = text.lines().find_map(|line| line.trim().strip_prefix("PRETTY_NAME="))?.trim();
+    let quote = value.chars().next().filter(|first| matches!(first, '"' | '\''));
+    let inner = match quote {
+        Some(quote) => value.strip_prefix(quote)?.strip_suffix(quote)?,
+        None => value,
+    };
+    let mut name = String::with_capacity(inner.len());
+    let mut letters = inner.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            // As in a shell, and os-release is to be readable by one.
+            '\\' if quote == Some('"') => name.extend(letters.next()),
+            other => name.push(other),
+        }
+    }
+    (!name.is_empty()).then_some(name)
+}
+
+/// How many threads there are, by `/proc/loadavg`: `0.20 0.18 0.12 1/80 11206`.
+#[must_use]
+pub fn threads(loadavg: &str) -> Option<u64> {
+    loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
+}
+
+/// Seconds since the start, by `/proc/uptime`.
+#[must_use]
+pub fn uptime(text: &str) -> Option<f64> {
+    let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
+    (seconds.is_finite() && seconds >= 0.0).then_some(seconds)
+}
+
+/// Sizes of huge pages by the names in `/sys/kernel/mm/hugepages`, in bytes and in order.
+#[must_use]
+pub fn huge_page_sizes<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<u64> {
+    let size = |name: &str| -> Option<u64> {
+        let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        kib.checked_mul(1024)
+    };
+    let mut sizes: Vec<u64> = names.into_iter().filter_map(size).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+/// Whether `/proc/self/uid_map` is that of a user namespace: the machine's own maps every id to itself.
+#[must_use]
+pub fn maps_users(uid_map: &str) -> bool {
+    let mut words = uid_map.split_whitespace().map(str::parse::<u64>);
+    let first = (words.next(), words.next(), words.next(), words.next());
+    !matches!(first, (None, ..) | (Some(Ok(0)), Some(Ok(0)), Some(Ok(4_294_967_295)), None))
+}
+
+/// The size of a page in `/proc/self/auxv`, a list of pairs of words of the machine's size.
+#[must_use]
+pub fn page_size(auxv: &[u8]) -> Option<u64> {
+    const AT_PAGESZ: usize = 6;
+    const WORD: usize = size_of::<usize>();
+    let word = |bytes: &[u8]| Some(usize::from_ne_bytes(bytes.try_into().ok()?));
+    let mut pairs = auxv.chunks_exact(2 * WORD);
+    let found = pairs.find(|pair| word(&pair[..WORD]) == Some(AT_PAGESZ))?;
+    u64::try_from(word(&found[WORD..])?).ok().filter(|size| size.is_power_of_two())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn memory_is_read_and_counted_as_upstream_counts_it() {
+        let text = "MemTotal:       24682416 kB\nMemFree:         1000 kB\nMemAvailable:   9000 kB\n\
+                    Inactive:  77 kB\nInactive(anon):  7 kB\nInactive(file):     2000 kB\n\
+                    SwapTotal:       10 kB\nSwapFree:  5 kB\nHugePages_Total:       0\n";
+        let memory = meminfo(text).unwrap();
+        let expected = Memory {
+            total: 24_682_416 << 10,
+            free: 1000 << 10,
+            available: 9000 << 10,
+            inactive_file: 2000 << 10,
+            swap_total: 10 << 10,
+            swap_free: 5 << 10,
+        };
+        assert_eq!(memory, expected);
+        assert_eq!(memory.outside_working_set(), 3000 << 10);
+    }
+
+    #[test]
+    fn texts_that_are_something_else_give_nothing() {
+        assert_eq!(meminfo(""), None);
+        assert_eq!(meminfo("MemTotal: x kB"), None);
+        assert_eq!(meminfo("MemTotal: 99999999999999999999 kB"), None);
+        assert_eq!(threads("0.20 0.18"), None);
+        assert_eq!(threads("0.20 0.18 0.12 1/80 11206"), Some(80));
+        assert_eq!(uptime("-1 2"), None);
+        assert_eq!(uptime("350735.47 234388.90"), Some(350_735.47));
+    }
+
+    #[test]
+    fn names_of_systems_are_read_as_a_shell_would() {
+        let check = |text: &str, name: Option<&str>| {
+            assert_eq!(pretty_name(text).as_deref(), name, "{text}");
+        };
+        check("NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n", {
+            Some("Debian GNU/Linux 12 (bookworm)")
+        });
+        check("PRETTY_NAME='Void'", Some("Void"));
+        check("PRETTY_NAME=Alpine", Some("Alpine"));
+        check(r#"PRETTY_NAME="A \"B\" C""#, Some("A \"B\" C"));
+        check("PRETTY_NAME=\"half", None);
+        check("PRETTY_NAME=\"\"", None);
+        check("NAME=x", None);
+    }
+
+    #[test]
+    fn huge_pages_are_listed_by_size() {
+        let names = ["hugepages-2048kB", "hugepages-1048576kB", "odd", "hugepages-xkB"];
+        assert_eq!(huge_page_sizes(names), [2 << 20, 1 << 30]);
+    }
+
+    #[test]
+    fn user_namespaces_are_told_from_the_machines_own() {
+        assert!(!maps_users("         0          0 4294967295\n"));
+        assert!(maps_users("         0       1000          1\n"));
+        assert!(maps_users("0 0 4294967294\n1 1 1\n"));
+        assert!(!maps_users(""));
+    }
+
+    #[test]
+    fn the_size_of_a_page_is_found_among_others() {
+        let vector: Vec<u8> =
+            [3_usize, 64, 6, 4096, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        assert_eq!(page_size(&vector), Some(4096));
+        assert_eq!(page_size(&vector[..16]), None);
+        assert_eq!(page_size(b"short"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_a_reader_panic(text in "(?s).{0,200}", bytes in any::<Vec<u8>>()) {
+            let _ = (meminfo(&text), pretty_name(&text), threads(&text), uptime(&text));
+            let _ = (huge_page_sizes([text.as_str()]), maps_users(&text), page_size(&bytes));
+        }
+    }
+}

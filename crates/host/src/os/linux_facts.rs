@@ -1,0 +1,100 @@
+//! What this machine says of itself, on Linux: files of `/proc`, `/sys` and `/etc`.
+//!
+//! What they mean is [`crate::facts::linux`]'s business; see [`crate::os`] for the twins. What is
+//! missing is empty: a container or a small board has no DMI, and nothing depends on all of it.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::facts::{FileSystem, Identity, Inodes, Memory, ProcessIds, linux};
+
+/// Who this machine is.
+#[must_use]
+pub fn identity() -> Identity {
+    let machine_id = first(&["/etc/machine-id", "/var/lib/dbus/machine-id"]);
+    let uuid = first(&[
+        "/sys/class/dmi/id/product_uuid",
+        "/proc/device-tree/system-id",
+        "/proc/device-tree/vm,uuid",
+    ]);
+    let system_uuid = if uuid.is_empty() { machine_id.clone() } else { uuid };
+    let release = ["/etc/os-release", "/usr/lib/os-release"];
+    let os_image = release.iter().find_map(|path| linux::pretty_name(&read(path)?));
+    Identity {
+        hostname: first(&["/proc/sys/kernel/hostname"]).to_lowercase(),
+        machine_id,
+        system_uuid,
+        boot_id: first(&["/proc/sys/kernel/random/boot_id"]),
+        kernel_version: first(&["/proc/sys/kernel/osrelease"]),
+        os_image: os_image.unwrap_or_else(|| "Linux".to_owned()),
+        in_user_namespace: linux::maps_users(&read("/proc/self/uid_map").unwrap_or_default()),
+    }
+}
+
+pub fn memory() -> io::Result<Memory> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    linux::meminfo(&text).ok_or_else(|| odd("/proc/meminfo does not tell MemTotal in kB"))
+}
+
+/// The file system that `path` is on.
+pub fn file_system(path: &Path) -> io::Result<FileSystem> {
+    let told = rustix::fs::statvfs(path)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(told.f_frsize);
+    let inodes = Inodes { total: told.f_files, free: told.f_ffree };
+    Ok(FileSystem {
+        capacity: bytes(told.f_blocks),
+        available: bytes(told.f_bavail),
+        // Some (btrfs) make inodes as they need them, and tell of none.
+        inodes: (inodes.total > 0).then_some(inodes),
+    })
+}
+
+/// `None` where the system has no limit worth minding.
+pub fn process_ids() -> io::Result<Option<ProcessIds>> {
+    let number = |path: &str| -> io::Result<u64> {
+        let text = std::fs::read_to_string(path)?;
+        text.trim().parse().map_err(|_| odd(&format!("{path} holds {text:?}, not a number")))
+    };
+    let max = number("/proc/sys/kernel/pid_max")?.min(number("/proc/sys/kernel/threads-max")?);
+    let load = std::fs::read_to_string("/proc/loadavg")?;
+    let used = linux::threads(&load)
+        .ok_or_else(|| odd(&format!("/proc/loadavg holds {load:?}, without a count of threads")))?;
+    Ok(Some(ProcessIds { max, used }))
+}
+
+/// Since the machine was started.
+pub fn uptime() -> io::Result<Duration> {
+    let text = std::fs::read_to_string("/proc/uptime")?;
+    let seconds =
+        linux::uptime(&text).ok_or_else(|| odd(&format!("/proc/uptime holds {text:?}")))?;
+    Duration::try_from_secs_f64(seconds).map_err(io::Error::other)
+}
+
+pub fn page_size() -> io::Result<u64> {
+    let vector = std::fs::read("/proc/self/auxv")?;
+    linux::page_size(&vector).ok_or_else(|| odd("/proc/self/auxv does not tell the size of a page"))
+}
+
+/// Sizes of huge pages that the kernel knows, in bytes and in order.
+#[must_use]
+pub fn huge_page_sizes() -> Vec<u64> {
+    let Ok(entries) = std::fs::read_dir("/sys/kernel/mm/hugepages") else { return Vec::new() };
+    let names: Vec<String> =
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    linux::huge_page_sizes(names.iter().map(String::as_str))
+}
+
+fn odd(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Texts of the device tree end with a zero byte.
+fn read(path: &str) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(text.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())
+}
+
+fn first(paths: &[&str]) -> String {
+    paths.iter().filter_map(|path| read(path)).find(|text| !text.is_empty()).unwrap_or_default()
+}

@@ -1,0 +1,42 @@
+//! What this machine says of itself, on systems that are neither Linux nor Windows: nothing is known
+//! there, and the agent does not run there. See [`crate::os`] for the twins.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::facts::{FileSystem, Identity, Memory, ProcessIds};
+
+fn unsupported<T>() -> io::Result<T> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[must_use]
+pub fn identity() -> Identity {
+    Identity::default()
+}
+
+pub fn memory() -> io::Result<Memory> {
+    unsupported()
+}
+
+pub fn file_system(_path: &Path) -> io::Result<FileSystem> {
+    unsupported()
+}
+
+pub fn process_ids() -> io::Result<Option<ProcessIds>> {
+    unsupported()
+}
+
+pub fn uptime() -> io::Result<Duration> {
+    unsupported()
+}
+
+pub fn page_size() -> io::Result<u64> {
+    unsupported()
+}
+
+#[must_use]
+pub fn huge_page_sizes() -> Vec<u64> {
+    Vec::new()
+}

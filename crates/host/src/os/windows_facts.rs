@@ -1,0 +1,147 @@
+//! What this machine says of itself, on Windows: calls of the system and values of the registry, the
+//! same ones upstream takes. See [`crate::os`] for the twins.
+
+use std::io;
+use std::os::windows::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use windows_sys::Win32::Storage::FileSystem::GetDiskFreeSpaceExW;
+use windows_sys::Win32::System::Registry::{
+    HKEY_LOCAL_MACHINE, REG_VALUE_TYPE, RRF_RT_REG_DWORD, RRF_RT_REG_SZ, RegGetValueW,
+};
+use windows_sys::Win32::System::SystemInformation::{
+    ComputerNamePhysicalDnsHostname, GetComputerNameExW, GetSystemInfo, GetTickCount64,
+    GlobalMemoryStatusEx, MEMORYSTATUSEX, SYSTEM_INFO,
+};
+
+use crate::facts::{FileSystem, Identity, Memory, ProcessIds};
+
+const VERSION: &str = r"SOFTWARE\Microsoft\Windows NT\CurrentVersion";
+const HARDWARE: &str = r"SYSTEM\HardwareConfig";
+const BOOT: &str =
+    r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters";
+
+/// The longest text of the registry that is taken, in characters. All of interest are short.
+const TEXT: usize = 512;
+
+/// Who this machine is. A machine has no id but its name here, as upstream has it.
+#[must_use]
+pub fn identity() -> Identity {
+    let hostname = computer_name().unwrap_or_default().to_lowercase();
+    let number = |name: &str| registry_number(VERSION, name).unwrap_or(0).to_string();
+    let build = registry_text(VERSION, "CurrentBuildNumber").unwrap_or_default();
+    let version = [number("CurrentMajorVersionNumber"), number("CurrentMinorVersionNumber"), build];
+    let uuid = registry_text(HARDWARE, "LastConfig").unwrap_or_default();
+    Identity {
+        machine_id: hostname.clone(),
+        hostname,
+        system_uuid: uuid.trim_matches(['{', '}']).to_owned(),
+        boot_id: registry_number(BOOT, "BootId").map_or_else(String::new, |id| id.to_string()),
+        kernel_version: format!("{}.{}", version.join("."), number("UBR")),
+        os_image: registry_text(VERSION, "ProductName").unwrap_or_else(|| "Windows".to_owned()),
+        in_user_namespace: false,
+    }
+}
+
+pub fn memory() -> io::Result<Memory> {
+    let mut status = MEMORYSTATUSEX {
+        dwLength: u32::try_from(size_of::<MEMORYSTATUSEX>()).unwrap_or(0),
+        ..MEMORYSTATUSEX::default()
+    };
+    // SAFETY: the pointer is to a local whose length it carries.
+    if unsafe { GlobalMemoryStatusEx(&mut status) } == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // What Windows calls the page file is memory and page file together.
+    let swap = |with: u64, memory: u64| with.saturating_sub(memory);
+    Ok(Memory {
+        total: status.ullTotalPhys,
+        free: status.ullAvailPhys,
+        available: status.ullAvailPhys,
+        inactive_file: 0,
+        swap_total: swap(status.ullTotalPageFile, status.ullTotalPhys),
+        swap_free: swap(status.ullAvailPageFile, status.ullAvailPhys),
+    })
+}
+
+/// The file system that `path` is on.
+pub fn file_system(path: &Path) -> io::Result<FileSystem> {
+    let path: Vec<u16> = path.as_os_str().encode_wide().chain([0]).collect();
+    let (mut available, mut capacity) = (0, 0);
+    // SAFETY: the path is NUL-terminated and outlives the call; the others are locals, or not wanted.
+    let done = unsafe {
+        GetDiskFreeSpaceExW(path.as_ptr(), &mut available, &mut capacity, std::ptr::null_mut())
+    };
+    if done == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(FileSystem { capacity, available, inodes: None })
+}
+
+/// Windows has no limit worth minding.
+pub fn process_ids() -> io::Result<Option<ProcessIds>> {
+    Ok(None)
+}
+
+/// Since the machine was started.
+pub fn uptime() -> io::Result<Duration> {
+    // SAFETY: takes nothing.
+    Ok(Duration::from_millis(unsafe { GetTickCount64() }))
+}
+
+pub fn page_size() -> io::Result<u64> {
+    let mut system = SYSTEM_INFO::default();
+    // SAFETY: the pointer is to a local.
+    unsafe { GetSystemInfo(&mut system) };
+    Ok(u64::from(system.dwPageSize))
+}
+
+/// Containers of Windows have no huge pages.
+#[must_use]
+pub fn huge_page_sizes() -> Vec<u64> {
+    Vec::new()
+}
+
+fn computer_name() -> Option<String> {
+    let mut name = [0; 256];
+    let mut length = u32::try_from(name.len()).ok()?;
+    // SAFETY: the pointer is to `length` characters.
+    let done = unsafe {
+        GetComputerNameExW(ComputerNamePhysicalDnsHostname, name.as_mut_ptr(), &mut length)
+    };
+    (done != 0).then(|| String::from_utf16_lossy(&name[..length as usize]))
+}
+
+/// A value of the machine's registry, into `room`; the number of bytes that came.
+fn registry(key: &str, name: &str, kind: REG_VALUE_TYPE, room: &mut [u16]) -> Option<usize> {
+    let wide = |text: &str| text.encode_utf16().chain([0]).collect::<Vec<u16>>();
+    let (key, name) = (wide(key), wide(name));
+    let mut length = u32::try_from(size_of_val(room)).ok()?;
+    // SAFETY: both names are NUL-terminated; the pointer is to `length` bytes; the type is not wanted.
+    let failed = unsafe {
+        RegGetValueW(
+            HKEY_LOCAL_MACHINE,
+            key.as_ptr(),
+            name.as_ptr(),
+            kind,
+            std::ptr::null_mut(),
+            room.as_mut_ptr().cast(),
+            &mut length,
+        )
+    };
+    (failed == 0).then_some(length as usize)
+}
+
+fn registry_text(key: &str, name: &str) -> Option<String> {
+    let mut room = [0; TEXT];
+    let bytes = registry(key, name, RRF_RT_REG_SZ, &mut room)?;
+    let text = String::from_utf16_lossy(&room[..(bytes / 2).min(TEXT)]);
+    Some(text.trim_end_matches('\0').to_owned())
+}
+
+fn registry_number(key: &str, name: &str) -> Option<u32> {
+    let mut room = [0; 2];
+    let bytes = registry(key, name, RRF_RT_REG_DWORD, &mut room)?;
+    (bytes == 4).then(|| u32::from(room[0]) | u32::from(room[1]) << 16)
+}
