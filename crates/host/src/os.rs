@@ -2,7 +2,8 @@
 //!
 //! `observe_topology` describes this machine; `create_private_file`, `replace_file` and
 //! `sync_directory` are the steps of a write that survives a crash; [`owners`] has modes, owners and
-//! links of files, and [`mounts`] mounts. Everything else in the crate is the same everywhere.
+//! links of files, [`mounts`] mounts, and [`processes`] ends
+//! processes. Everything else in the crate is the same everywhere.
 
 #[cfg(not(windows))]
 #[path = "os/linux.rs"]
@@ -27,5 +28,13 @@ pub mod mounts;
 #[cfg(not(target_os = "linux"))]
 #[path = "os/other_mounts.rs"]
 pub mod mounts;
+
+#[cfg(target_os = "linux")]
+#[path = "os/linux_processes.rs"]
+pub mod processes;
+
+#[cfg(not(target_os = "linux"))]
+#[path = "os/other_processes.rs"]
+pub mod processes;
 
 pub use imp::{ObserveError, create_private_file, observe_topology, replace_file, sync_directory};
