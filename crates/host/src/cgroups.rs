@@ -100,7 +100,7 @@ fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupEr
 /// The names of a path below the root; at least one.
 fn names(path: &str) -> Result<Vec<&str>, CgroupError> {
     let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
-    let is_bad = |name: &&str| matches!(*name, "." | "..") || name.contains(['\0', '\\']);
+    let is_bad = |name: &&str| matches!(*name, "." | "..") || name.contains('\0');
     if names.is_empty() || !path.starts_with('/') || names.iter().any(is_bad) {
         return Err(CgroupError::Path(path.to_owned()));
     }

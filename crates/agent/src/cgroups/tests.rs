@@ -1,5 +1,7 @@
 //! What cgroups are given, compared with those of the recorded kubelet; and cgroups in a directory.
 
+#![allow(clippy::needless_pass_by_value, reason = "`json!` makes values")]
+
 use serde_json::{Value, json};
 
 use super::*;

@@ -90,9 +90,10 @@ pub fn bind_beneath(volume: &Path, sub: &str, target: &Path) -> io::Result<()> {
     };
     let found = File::from(found);
     let wanted = found.metadata()?;
-    let points = mounts::at_or_below(&mounted()?, &canonical(target)?);
-    if !points.is_empty() {
-        if owners::identity(&fs::metadata(target)?) == owners::identity(&wanted) {
+    if fs::symlink_metadata(target).is_ok() {
+        let points = mounts::at_or_below(&mounted()?, &fs::canonicalize(target)?);
+        let is_bound = owners::identity(&fs::metadata(target)?) == owners::identity(&wanted);
+        if is_bound && !points.is_empty() {
             return Ok(());
         }
         for point in points {
@@ -102,18 +103,6 @@ pub fn bind_beneath(volume: &Path, sub: &str, target: &Path) -> io::Result<()> {
     make_target(target, wanted.is_dir())?;
     let source = format!("/proc/self/fd/{}", found.as_raw_fd());
     Ok(rustix::mount::mount_bind(source, target)?)
-}
-
-/// The path as the kernel lists it among the mounts, whether there is such a file or not.
-fn canonical(target: &Path) -> io::Result<std::path::PathBuf> {
-    match (target.parent(), target.file_name()) {
-        (Some(parent), Some(name)) => match fs::canonicalize(parent) {
-            Ok(parent) => Ok(parent.join(name)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(target.to_owned()),
-            Err(error) => Err(error),
-        },
-        _ => fs::canonicalize(target),
-    }
 }
 
 fn open_beneath(base: &OwnedFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -170,7 +159,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::file_kind::{disk_usage, remove_tree};
+    use crate::file_kind::{begins_file_system, disk_usage, remove_tree};
 
     /// A directory below which nothing stays mounted.
     struct Place(tempfile::TempDir);
@@ -211,7 +200,9 @@ mod tests {
     fn memory_is_mounted_with_its_size_and_unmounted() {
         let Some(place) = Place::new() else { return };
         let target = place.make("memory");
+        assert!(!begins_file_system(&target));
         mount_tmpfs(&target, Some(1 << 20)).unwrap();
+        assert!(begins_file_system(&target));
         let [mount] = place.mounts().try_into().unwrap();
         assert_eq!((mount.kind.as_str(), &mount.point), ("tmpfs", &target));
         assert!(mount.options.contains(&"size=1024k".to_owned()), "{mount:?}");
