@@ -35,7 +35,10 @@ impl Volumes {
         let mut mounted = Mounted::default();
         let mut errors = Vec::new();
         for (name, content) in contents {
-            let volume = content.clone().and_then(|content| self.set_up_one(pod, name, &content));
+            let volume = match content {
+                Ok(content) => self.set_up_one(pod, name, content),
+                Err(problem) => Err(problem.clone()),
+            };
             match volume {
                 Ok(volume) => {
                     mounted.volumes.insert(name.clone(), volume);
