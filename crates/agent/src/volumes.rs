@@ -21,6 +21,7 @@ use crate::spec::{Pod, Projection, Volume};
 mod atomic;
 mod contents;
 mod directories;
+mod excess;
 mod host_path;
 pub mod hosts;
 mod references;
@@ -28,6 +29,7 @@ mod set_up;
 mod tear_down;
 
 pub use contents::{Content, Contents, File, Medium, Sources, Tokens, contents};
+pub use excess::excess;
 pub use references::{Need, References, TokenKey, references};
 
 /// The volumes of all pods of a node.

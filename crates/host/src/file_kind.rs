@@ -1,4 +1,5 @@
-//! What a file is: [`FileKind`], with [`kind_of`], [`disk_usage`] and [`remove_tree`].
+//! What a file is: [`FileKind`], with [`kind_of`]; and whole directories: [`begins_file_system`],
+//! [`disk_usage`] and [`remove_tree`].
 //!
 //! The same on every system but for what [`crate::os::owners`] tells. Nothing here mounts or unmounts.
 
@@ -26,6 +27,17 @@ pub fn kind_of(path: &Path) -> io::Result<Option<FileKind>> {
         Ok(metadata) => Ok(Some(owners::kind(&metadata))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Whether another file system begins at a directory than the one above it is of. Bind mounts of the same
+/// one are not noticed.
+#[must_use]
+pub fn begins_file_system(path: &Path) -> bool {
+    let device = |path: &Path| fs::metadata(path).map(|of| owners::identity(&of).0);
+    match (device(path), device(&path.join(".."))) {
+        (Ok(own), Ok(above)) => own != above,
+        _ => false,
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub mod anomaly;
 pub mod capture;
+pub mod cgroups;
 pub mod detected;
 pub mod file_kind;
 pub mod facts;

@@ -168,6 +168,28 @@ nonsense
         assert_eq!(below("/proc"), [PathBuf::from("/proc")]);
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_without_trouble(text in ".{0,200}") {
+            parse(&text);
+            parse(&format!("1 2 0:1 {text} - {text}"));
+            unescape(&text);
+        }
+
+        #[test]
+        fn a_path_is_read_as_the_kernel_writes_it(path in "/[a-z \\\\\t\n#é]{0,20}") {
+            let mut written = String::new();
+            for char in path.chars() {
+                match char {
+                    ' ' | '\t' | '\n' | '\\' | '#' => written += &format!("\\{:03o}", char as u32),
+                    other => written.push(other),
+                }
+            }
+            let mounts = parse(&format!("1 2 0:1 / {written} rw - tmpfs tmpfs rw"));
+            proptest::prop_assert_eq!(&mounts[0].point, &PathBuf::from(path));
+        }
+    }
+
     #[test]
     fn a_sub_path_is_made_and_stays_inside() {
         let directory = tempfile::tempdir().unwrap();

@@ -4,6 +4,8 @@
 //! `sync_directory` are the steps of a write that survives a crash; [`owners`] has modes, owners and
 //! links of files, [`mounts`] mounts, and [`facts`] is what a machine says of itself. Everything else in
 //! the crate is the same everywhere.
+//! links of files, [`mounts`] mounts, and [`processes`] ends
+//! processes. Everything else in the crate is the same everywhere.
 
 #[cfg(not(windows))]
 #[path = "os/linux.rs"]
@@ -39,5 +41,13 @@ pub mod facts;
 #[cfg(not(any(target_os = "linux", windows)))]
 #[path = "os/other_facts.rs"]
 pub mod facts;
+
+#[cfg(target_os = "linux")]
+#[path = "os/linux_processes.rs"]
+pub mod processes;
+
+#[cfg(not(target_os = "linux"))]
+#[path = "os/other_processes.rs"]
+pub mod processes;
 
 pub use imp::{ObserveError, create_private_file, observe_topology, replace_file, sync_directory};

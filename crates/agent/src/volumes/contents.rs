@@ -55,6 +55,7 @@ pub enum Content {
         /// The most that the file system may hold, where it is in memory.
         size: Option<u64>,
     },
+    /// By the reference as it is written. Whoever pulls it puts its id into what is mounted.
     Image(v1::ImageSpec),
 }
 

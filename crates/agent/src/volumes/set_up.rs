@@ -5,14 +5,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use host::mounts::{Mount, at_or_below, resolve_beneath};
+use host::file_kind::begins_file_system;
+use host::mounts::resolve_beneath;
 use host::os::{mounts, owners};
 
 use super::contents::{Content, Contents, File, Medium};
-use super::directories::{EMPTY_DIR, checked, failed, make};
-use super::{FilesKind, Problem, VolumeError, Volumes, atomic, fs_group, host_path, words};
+use super::directories::{EMPTY_DIR, checked, make};
+use super::{Problem, VolumeError, Volumes, atomic, fs_group, host_path, words};
 use crate::lower::env::Environment;
 use crate::lower::{Mounted, MountedVolume, expansion};
 use crate::spec::{Container, Pod};
@@ -31,17 +32,13 @@ impl Volumes {
     pub fn set_up(&self, pod: &Pod, contents: &Contents) -> Result<Mounted, Vec<VolumeError>> {
         let uid = &pod.metadata.uid;
         self.make_pod_directories(uid).map_err(|error| vec![error])?;
-        let mounts = match self.can_mount {
-            true => mounts::mounted()
-                .map_err(failed("read", Path::new("/proc/self/mountinfo")))
-                .map_err(|error| vec![error])?,
-            false => Vec::new(),
-        };
         let mut mounted = Mounted::default();
         let mut errors = Vec::new();
         for (name, content) in contents {
-            let volume =
-                content.clone().and_then(|content| self.set_up_one(pod, name, &content, &mounts));
+            let volume = match content {
+                Ok(content) => self.set_up_one(pod, name, content),
+                Err(problem) => Err(problem.clone()),
+            };
             match volume {
                 Ok(volume) => {
                     mounted.volumes.insert(name.clone(), volume);
@@ -57,7 +54,6 @@ impl Volumes {
         pod: &Pod,
         name: &str,
         content: &Content,
-        mounts: &[Mount],
     ) -> Result<MountedVolume, Problem> {
         let at = |path: &Path, read_only| MountedVolume::Path {
             host_path: path.to_string_lossy().into_owned(),
@@ -68,14 +64,18 @@ impl Volumes {
             Content::EmptyDir(medium) => {
                 let path = self.empty_dir(&pod.metadata.uid, name).map_err(problem)?;
                 let group = fs_group(pod);
-                self.make_empty(&pod.metadata.uid, name, &path, *medium, group, mounts)?;
+                self.make_empty(&pod.metadata.uid, name, &path, *medium, group)?;
                 Ok(at(&path, false))
             }
             Content::Files { kind, files, size } => {
+                let medium = match kind.is_in_memory() {
+                    true => Medium::Memory { size: *size },
+                    false => Medium::Disk,
+                };
                 let path = self
                     .volume_directory(&pod.metadata.uid, kind.plugin(), name)
                     .map_err(problem)?;
-                self.write_files(pod, name, &path, *kind, *size, files, mounts)?;
+                self.write_files(pod, name, &path, medium, files)?;
                 Ok(at(&path, true))
             }
             Content::HostPath { path, kind } => {
@@ -91,24 +91,17 @@ impl Volumes {
         }
     }
 
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "one call, whose arguments have nothing in common"
-    )]
     fn write_files(
         &self,
         pod: &Pod,
         name: &str,
         path: &Path,
-        kind: FilesKind,
-        size: Option<u64>,
+        medium: Medium,
         files: &BTreeMap<String, File>,
-        mounts: &[Mount],
     ) -> Result<(), Problem> {
-        let medium = if kind.is_in_memory() { Medium::Memory { size } } else { Medium::Disk };
         let group = fs_group(pod);
         let wrapped = format!("wrapped_{name}");
-        self.make_empty(&pod.metadata.uid, &wrapped, path, medium, group, mounts)?;
+        self.make_empty(&pod.metadata.uid, &wrapped, path, medium, group)?;
         atomic::write(path, files, |new| match group {
             Some(group) => give_to_group(new, group, GROUP_READ),
             None => Ok(()),
@@ -124,12 +117,11 @@ impl Volumes {
         path: &Path,
         medium: Medium,
         group: Option<u32>,
-        mounts: &[Mount],
     ) -> Result<(), Problem> {
         let plugins = self.pod_directory(uid).map_err(problem)?.join("plugins").join(EMPTY_DIR);
         let marks = plugins.join(checked("volume", name).map_err(problem)?);
         let ready = marks.join("ready");
-        let is_mounted = self.can_mount && is_mount_point(mounts, path);
+        let is_mounted = self.can_mount && begins_file_system(path);
         let is_there = match medium {
             Medium::Disk => path.is_dir(),
             Medium::Memory { .. } | Medium::HugePages { .. } => {
@@ -217,13 +209,6 @@ fn problem(error: VolumeError) -> Problem {
         VolumeError::Io { step, path, why } => Problem::Io { step, path, why },
         other => Problem::Path(other.to_string()),
     }
-}
-
-/// Whether something is mounted on just this path.
-fn is_mount_point(mounts: &[Mount], path: &Path) -> bool {
-    // The kernel lists paths with every link followed.
-    let real: PathBuf = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    at_or_below(mounts, &real).contains(&real)
 }
 
 /// Gives everything in a directory to a group, which may do what `bits` say.

@@ -1,5 +1,7 @@
 //! Volumes from pods to files; [`Place`] is a root directory that is cleaned up.
 
+#![allow(clippy::needless_pass_by_value, reason = "`json!` makes values")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

@@ -90,9 +90,10 @@ pub fn bind_beneath(volume: &Path, sub: &str, target: &Path) -> io::Result<()> {
     };
     let found = File::from(found);
     let wanted = found.metadata()?;
-    let points = mounts::at_or_below(&mounted()?, &canonical(target)?);
-    if !points.is_empty() {
-        if owners::identity(&fs::metadata(target)?) == owners::identity(&wanted) {
+    if fs::symlink_metadata(target).is_ok() {
+        let points = mounts::at_or_below(&mounted()?, &fs::canonicalize(target)?);
+        let is_bound = owners::identity(&fs::metadata(target)?) == owners::identity(&wanted);
+        if is_bound && !points.is_empty() {
             return Ok(());
         }
         for point in points {
@@ -102,18 +103,6 @@ pub fn bind_beneath(volume: &Path, sub: &str, target: &Path) -> io::Result<()> {
     make_target(target, wanted.is_dir())?;
     let source = format!("/proc/self/fd/{}", found.as_raw_fd());
     Ok(rustix::mount::mount_bind(source, target)?)
-}
-
-/// The path as the kernel lists it among the mounts, whether there is such a file or not.
-fn canonical(target: &Path) -> io::Result<std::path::PathBuf> {
-    match (target.parent(), target.file_name()) {
-        (Some(parent), Some(name)) => match fs::canonicalize(parent) {
-            Ok(parent) => Ok(parent.join(name)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(target.to_owned()),
-            Err(error) => Err(error),
-        },
-        _ => fs::canonicalize(target),
-    }
 }
 
 fn open_beneath(base: &OwnedFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -161,5 +150,126 @@ fn make_target(target: &Path, is_directory: bool) -> io::Result<()> {
     } else {
         let mut file = fs::OpenOptions::new();
         file.write(true).create_new(true).mode(FILE_BELOW_MOUNT).open(target).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::file_kind::{begins_file_system, disk_usage, remove_tree};
+
+    /// A directory below which nothing stays mounted.
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        /// `None`, and said so, where this process may not mount. In CI it has to.
+        fn new() -> Option<Place> {
+            if can_mount() {
+                return Some(Place(tempfile::tempdir().unwrap()));
+            }
+            eprintln!("skipped: mounting needs CAP_SYS_ADMIN");
+            assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "CI has to be able to");
+            None
+        }
+
+        fn make(&self, name: &str) -> PathBuf {
+            let path = fs::canonicalize(self.0.path()).unwrap().join(name);
+            fs::create_dir_all(&path).unwrap();
+            path
+        }
+
+        fn mounts(&self) -> Vec<Mount> {
+            let root = fs::canonicalize(self.0.path()).unwrap();
+            let mounts = mounted().unwrap().into_iter();
+            mounts.filter(|mount| mount.point.starts_with(&root)).collect()
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            for mount in self.mounts().into_iter().rev() {
+                let _ = unmount(&mount.point);
+            }
+        }
+    }
+
+    #[test]
+    fn memory_is_mounted_with_its_size_and_unmounted() {
+        let Some(place) = Place::new() else { return };
+        let target = place.make("memory");
+        assert!(!begins_file_system(&target));
+        mount_tmpfs(&target, Some(1 << 20)).unwrap();
+        assert!(begins_file_system(&target));
+        let [mount] = place.mounts().try_into().unwrap();
+        assert_eq!((mount.kind.as_str(), &mount.point), ("tmpfs", &target));
+        assert!(mount.options.contains(&"size=1024k".to_owned()), "{mount:?}");
+        fs::write(target.join("fits"), vec![1_u8; 512 << 10]).unwrap();
+        assert!(fs::write(target.join("does not"), vec![1_u8; 2 << 20]).is_err());
+        unmount(&target).unwrap();
+        assert_eq!(place.mounts(), []);
+        assert!(!target.join("fits").exists());
+        mount_tmpfs(&target, None).unwrap();
+        assert_eq!(place.mounts().len(), 1);
+    }
+
+    #[test]
+    fn what_is_mounted_below_a_directory_is_neither_counted_nor_removed() {
+        let Some(place) = Place::new() else { return };
+        let (tree, point) = (place.make("tree"), place.make("tree/a/point"));
+        mount_tmpfs(&point, Some(4 << 20)).unwrap();
+        fs::write(point.join("data"), vec![1_u8; 1 << 20]).unwrap();
+        assert!(disk_usage(&tree).unwrap() < 1 << 20);
+        let error = remove_tree(&tree).unwrap_err();
+        assert!(error.to_string().ends_with("a/point is of another file system"), "{error}");
+        assert_eq!(fs::metadata(point.join("data")).unwrap().len(), 1 << 20);
+    }
+
+    #[test]
+    fn a_part_of_a_volume_is_bound_once_and_again_when_it_is_another() {
+        let Some(place) = Place::new() else { return };
+        let volume = place.make("volume");
+        let target = volume.with_file_name("targets").join("v").join("0");
+        fs::write(volume.join("file"), "one").unwrap();
+        bind_beneath(&volume, "file", &target).unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "one");
+        bind_beneath(&volume, "file", &target).unwrap();
+        assert_eq!(place.mounts().len(), 1);
+        fs::rename(volume.join("file"), volume.join("old")).unwrap();
+        fs::write(volume.join("file"), "two").unwrap();
+        bind_beneath(&volume, "file", &target).unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "two");
+        bind_beneath(&volume, "now/a/directory", &target).unwrap();
+        assert!(target.is_dir());
+        assert_eq!(place.mounts().len(), 1);
+        bind_beneath(&volume, ".", &target).unwrap();
+        assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "two");
+    }
+
+    #[test]
+    fn no_link_leads_out_of_a_volume_whatever_it_leads_to() {
+        let Some(place) = Place::new() else { return };
+        let (volume, outside) = (place.make("volume"), place.make("outside"));
+        let target = volume.with_file_name("target");
+        fs::create_dir(volume.join("inside")).unwrap();
+        symlink("inside", volume.join("good")).unwrap();
+        bind_beneath(&volume, "good/new", &target).unwrap();
+        assert!(volume.join("inside/new").is_dir());
+        for (name, leads_to) in [
+            ("up", PathBuf::from("../outside")),
+            ("absolute", outside.clone()),
+            ("magic", "/proc/self/root".into()),
+            ("dangling", "../outside/new".into()),
+            ("inside/up", "../../outside".into()),
+        ] {
+            symlink(&leads_to, volume.join(name)).unwrap();
+            for sub in [name.to_owned(), format!("{name}/new")] {
+                assert!(bind_beneath(&volume, &sub, &target).is_err(), "{sub}");
+            }
+        }
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+        assert_eq!(place.mounts().len(), 1);
     }
 }

@@ -289,3 +289,23 @@ fn the_hosts_file_is_the_recorded_one() {
         127.0.0.1 runsc\n";
     assert_eq!(hosts::of_host("127.0.0.1 localhost\n127.0.0.1 runsc\n", &[]), expected);
 }
+
+#[test]
+fn a_volume_over_its_limit_is_told_in_the_words_of_upstream() {
+    let pod = pod(
+        json!([
+            {"name": "free", "emptyDir": {}},
+            {"name": "zero", "emptyDir": {"sizeLimit": "0"}},
+            {"name": "v", "emptyDir": {"sizeLimit": "1Mi"}},
+        ]),
+        json!({}),
+    );
+    let check = |v: u64| {
+        let used = [("free", 1 << 40), ("zero", 1 << 30), ("v", v)];
+        excess(&pod, &used.map(|(name, bytes)| (name.to_owned(), bytes)).into())
+    };
+    assert_eq!(check(1 << 20), None);
+    let expected = "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". ";
+    assert_eq!(check((1 << 20) + 1).as_deref(), Some(expected));
+    assert_eq!(excess(&pod, &BTreeMap::new()), None);
+}
