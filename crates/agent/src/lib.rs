@@ -6,8 +6,11 @@
 pub mod admit;
 mod demand;
 pub mod events;
+pub mod logs;
 pub mod lower;
+pub mod metrics;
 pub mod observed;
+pub mod server;
 pub mod spec;
 pub mod status;
 pub mod steps;
