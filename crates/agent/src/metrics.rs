@@ -267,7 +267,7 @@ kubelet_running_pods 2
     fn handles_of_one_name_are_the_same_figure() {
         let registry = Registry::default();
         registry.counter("n_total", "N.", &["a"]).increment(&["x"]);
-        registry.clone().counter("n_total", "N.", &["a"]).increment(&["x"]);
+        registry.counter("n_total", "N.", &["a"]).increment(&["x"]);
         assert!(registry.render().contains("n_total{a=\"x\"} 2\n"));
         let gauge = registry.gauge("g", "G.", &["a"]);
         gauge.set(&["x"], 1.5);

@@ -67,7 +67,9 @@ impl Reply {
         Answer { response: self.into_response(), tunnel }
     }
 
-    fn into_response(self) -> Response<Body> {
+    /// Without what the connection is joined to, if it is to change its protocol.
+    #[must_use]
+    pub fn into_response(self) -> Response<Body> {
         let mut response = Response::new(self.body);
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;

@@ -4,6 +4,9 @@
 //! from it, with the far end of a tunnel if the other side switched protocols. No byte of a tunnel is
 //! looked at.
 
+use std::any::Any;
+use std::fmt;
+
 use bytes::Bytes;
 use http::header::{CONNECTION, HeaderMap, HeaderName, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use http::{Request, Response, StatusCode};
@@ -21,7 +24,25 @@ use crate::body::Body;
 const AHEAD: usize = 16;
 
 /// The far end of a connection that changed its protocol.
-pub type Tunnel = TokioIo<Upgraded>;
+pub struct Tunnel {
+    pub(crate) stream: TokioIo<Upgraded>,
+    /// Dropped when the tunnel is over.
+    _held: Option<Box<dyn Any + Send>>,
+}
+
+impl Tunnel {
+    /// Keeps something until the tunnel is over.
+    #[must_use]
+    pub fn holding(self, held: impl Any + Send) -> Tunnel {
+        Tunnel { _held: Some(Box::new(held)), ..self }
+    }
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tunnel").finish_non_exhaustive()
+    }
+}
 
 /// A request as it is received.
 pub type Inbound = Request<Incoming>;
@@ -124,7 +145,8 @@ pub async fn relay(response: Response<Incoming>) -> Result<Answer, ExchangeError
     *passed.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *passed.headers_mut() = response.headers().clone();
     let upgraded = hyper::upgrade::on(response).await.map_err(ExchangeError::Upgrade)?;
-    Ok(Answer { response: passed, tunnel: Some(TokioIo::new(upgraded)) })
+    let tunnel = Tunnel { stream: TokioIo::new(upgraded), _held: None };
+    Ok(Answer { response: passed, tunnel: Some(tunnel) })
 }
 
 /// A body that is read as fast as it is wanted. When nobody wants it any more, it is let go.

@@ -225,7 +225,7 @@ async fn join(
     let mut near = TokioIo::new(near);
     tokio::select! {
         // How a tunnel ends is the business of its ends.
-        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+        _ = tokio::io::copy_bidirectional(&mut near, &mut far.stream) => {}
         _ = stop.wait_for(|stopping| *stopping) => {}
     }
 }

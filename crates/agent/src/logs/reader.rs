@@ -30,7 +30,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 const STATE_PERIOD: Duration = Duration::from_secs(1);
 
 /// What of a log is wanted.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Options {
     /// Also what is still to come.
     pub follow: bool,

@@ -43,19 +43,19 @@ fn options_choose_what_is_told() {
     .concat();
     let (_dir, path) = file(&text);
     let check = |options: Options, expected: &str| {
-        assert_eq!(whole(&path, options.clone()), expected, "{options:?}");
+        assert_eq!(whole(&path, options), expected, "{options:?}");
     };
     let all = Options::default();
-    check(all.clone(), "one\ntwo and a half\n\nlast\n");
-    check(Options { tail: Some(0), ..all.clone() }, "");
-    check(Options { tail: Some(1), ..all.clone() }, "last\n");
-    check(Options { tail: Some(2), ..all.clone() }, "\nlast\n");
-    check(Options { tail: Some(99), ..all.clone() }, "one\ntwo and a half\n\nlast\n");
-    check(Options { since: since("2016-10-06T00:17:04.5Z"), ..all.clone() }, "\nlast\n");
-    check(Options { since: since("2016-10-06T00:17:06Z"), ..all.clone() }, "");
-    check(Options { limit: Some(6), ..all.clone() }, "one\ntw");
+    check(all, "one\ntwo and a half\n\nlast\n");
+    check(Options { tail: Some(0), ..all }, "");
+    check(Options { tail: Some(1), ..all }, "last\n");
+    check(Options { tail: Some(2), ..all }, "\nlast\n");
+    check(Options { tail: Some(99), ..all }, "one\ntwo and a half\n\nlast\n");
+    check(Options { since: since("2016-10-06T00:17:04.5Z"), ..all }, "\nlast\n");
+    check(Options { since: since("2016-10-06T00:17:06Z"), ..all }, "");
+    check(Options { limit: Some(6), ..all }, "one\ntw");
     check(
-        Options { timestamps: true, ..all.clone() },
+        Options { timestamps: true, ..all },
         "2016-10-06T00:17:01.500000000Z one\n2016-10-06T00:17:02.500000000Z two and a half\n\
          2016-10-06T00:17:04.500000000Z \n2016-10-06T00:17:05.500000000Z last\n",
     );
@@ -161,7 +161,7 @@ async fn a_log_is_followed_over_a_rotation_and_nothing_is_lost() {
 async fn following_ends_when_nobody_listens_or_enough_was_told() {
     let (_dir, path) = file(&logged(1, "F", "one"));
     let options = Options { follow: true, ..Options::default() };
-    let mut following = Following::start(&path, options.clone());
+    let mut following = Following::start(&path, options);
     following.sees("one\n").await;
     drop(following.chunks);
     following.task.await.unwrap().unwrap();
