@@ -6,6 +6,7 @@
 //! the crate is the same everywhere.
 //! links of files, [`mounts`] mounts, and [`processes`] ends
 //! processes. Everything else in the crate is the same everywhere.
+//! `sync_directory` are the steps of a write that survives a crash; `file_identity` tells files apart. Everything else in the crate is the same everywhere.
 
 #[cfg(not(windows))]
 #[path = "os/linux.rs"]
@@ -51,3 +52,7 @@ pub mod processes;
 pub mod processes;
 
 pub use imp::{ObserveError, create_private_file, observe_topology, replace_file, sync_directory};
+pub use imp::{
+    ObserveError, create_private_file, file_identity, observe_topology, replace_file,
+    sync_directory,
+};
