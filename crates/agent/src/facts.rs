@@ -12,9 +12,8 @@ use objects::{Gate, KubeletConfig};
 use placement::Machine;
 use serde_json::Value;
 
-use crate::lower::{
-    CgroupDriver, CgroupVersion, Cgroups, Dns, NodeFacts, SwapBehavior,
-};
+use crate::lower::{CgroupDriver, CgroupVersion, Cgroups, Dns, NodeFacts, SwapBehavior};
+use crate::node::Description;
 use crate::spec::Amounts;
 
 /// Where things are on this node.
@@ -24,31 +23,28 @@ pub struct Places<'a> {
     pub logs: &'a Path,
 }
 
-/// What the kernel keeps pods apart with; `None` where there is nothing of the kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kernel {
-    pub version: CgroupVersion,
-    pub swap_controller: bool,
-}
-
 /// The facts of this machine.
 #[must_use]
 pub fn gather(
     config: &KubeletConfig,
     machine: &Machine,
     places: &Places<'_>,
-    kernel: Option<Kernel>,
-    ips: Vec<String>,
-    allocatable: Amounts,
+    kernel: Option<&host::cgroups::Cgroups>,
+    node: &Description,
 ) -> NodeFacts {
     let memory = os::memory().unwrap_or_default();
+    let version = match kernel.map(host::cgroups::Cgroups::version) {
+        Some(host::cgroups::Version::V1) => CgroupVersion::V1,
+        Some(host::cgroups::Version::V2) | None => CgroupVersion::V2,
+    };
     let bytes = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
     let text = |path: &Path| path.display().to_string();
     let period = i64::try_from(config.cpu_cfs_quota_period.as_micros()).unwrap_or(100_000);
     NodeFacts {
         os: machine.os,
-        ips,
-        allocatable,
+        ips: node.addresses.iter().map(ToString::to_string).collect(),
+        // Told by the Node object.
+        allocatable: Amounts::new(),
         memory_capacity: bytes(memory.total),
         swap_capacity: bytes(memory.swap_total),
         cpu_count: i64::try_from(machine.topology.all_cpus().len()).unwrap_or(i64::MAX),
@@ -59,9 +55,9 @@ pub fn gather(
                 ConfiguredDriver::Cgroupfs => CgroupDriver::Cgroupfs,
                 ConfiguredDriver::Systemd => CgroupDriver::Systemd,
             },
-            version: kernel.map_or(CgroupVersion::V2, |kernel| kernel.version),
+            version,
             root: config.cgroup_root.clone().unwrap_or_default(),
-            swap_controller: kernel.is_some_and(|kernel| kernel.swap_controller),
+            swap_controller: kernel.is_some_and(host::cgroups::Cgroups::counts_swap),
         },
         cpu_quota_period: config.cpu_cfs_quota.then_some(period),
         huge_page_sizes: os::huge_page_sizes().into_iter().map(bytes).collect(),
@@ -70,7 +66,7 @@ pub fn gather(
         seccomp_default: config.untyped.get("seccompDefault") == Some(&Value::Bool(true)),
         single_process_oom_kill: config
             .single_process_oom_kill
-            .unwrap_or(kernel.is_none_or(|kernel| kernel.version == CgroupVersion::V1)),
+            .unwrap_or(version == CgroupVersion::V1),
         swap: match config.memory_swap {
             ConfiguredSwap::NoSwap => SwapBehavior::NoSwap,
             ConfiguredSwap::LimitedSwap => SwapBehavior::LimitedSwap,

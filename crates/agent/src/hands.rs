@@ -13,12 +13,12 @@ use placement::demand::PodUid;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::book::{Book, BookError};
+use crate::cgroups::PodCgroups;
 use crate::clock::Clock;
 use crate::demand::placement_demand;
 use crate::images::Images;
 use crate::lower::env::Environment;
 use crate::lower::{self, Mounted, NodeFacts, Placed, PodInput, Source};
-use crate::pod_cgroups::PodCgroups;
 use crate::pool::{NotMoved, Pool};
 use crate::probes::Probes;
 use crate::record::Recorder;
@@ -49,6 +49,8 @@ pub struct Hands {
     pub volumes: Volumes,
     /// `None` where pods have no cgroups.
     pub cgroups: Option<PodCgroups>,
+    /// `podPidsLimit`.
+    pub pids_limit: Option<u64>,
     /// Where links to containers' logs are; `/var/log/containers` on Linux.
     pub log_links: Option<PathBuf>,
     /// What becomes of pods.
@@ -130,16 +132,31 @@ impl Hands {
         Ok(())
     }
 
-    pub async fn make_cgroups(&self, pod: &Pod) -> Result<(), String> {
+    /// What requests are made from.
+    #[must_use]
+    pub fn input<'a>(
+        pod: &'a Pod,
+        facts: &'a NodeFacts,
+        source: &'a Source,
+        placed: &'a BTreeMap<String, Placed>,
+    ) -> PodInput<'a> {
+        PodInput { pod, facts, source, placed, user_namespace: None, volume_groups: &[] }
+    }
+
+    pub async fn make_cgroups(&self, pod: &Pod, source: &Source) -> Result<(), String> {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
-        let (pod, facts) = (pod.clone(), self.facts());
-        blocking(move || cgroups.make(&pod, &facts)).await
+        let (pod, source, facts) = (pod.clone(), source.clone(), self.facts());
+        let (placed, pids) = (self.placed(&pod), self.pids_limit);
+        blocking(move || {
+            cgroups.ensure_pod(&Hands::input(&pod, &facts, &source, &placed), pids)
+        })
+        .await
     }
 
     pub async fn remove_cgroups(&self, pod: &Pod) -> Result<(), String> {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
-        let (pod, facts) = (pod.clone(), self.facts());
-        blocking(move || cgroups.remove(&pod, &facts)).await
+        let uid = pod.metadata.uid.clone();
+        blocking(move || cgroups.remove_pod(&uid)).await
     }
 
     /// Whether what the pod's volumes hold can change while it runs.
@@ -165,14 +182,7 @@ impl Hands {
         })?;
         let contents = {
             let (facts, placed) = (self.facts(), self.placed(pod));
-            let input = PodInput {
-                pod,
-                facts: &facts,
-                source,
-                placed: &placed,
-                user_namespace: None,
-                volume_groups: &[],
-            };
+            let input = Hands::input(pod, &facts, source, &placed);
             let sources =
                 volumes::Sources { configs: &configs, tokens: &tokens, claims: &claims };
             volumes::contents(&input, &sources)

@@ -5,8 +5,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use agent::agent::Agent;
-use agent::facts::{self, Places};
+use agent::agent::{Agent, describe};
 use anyhow::Result;
 use objects::KubeletConfig;
 use placement::Machine;
@@ -43,24 +42,17 @@ impl Node {
         let name = format!("system:node:{}", settings.node_name);
         let transport = InProcess::new(server.api().clone(), &name);
         let api = client::Client::new(Arc::new(transport), "kubelet");
-        let places = Places { root: &settings.root, logs: &settings.logs };
-        let facts = facts::gather(
-            &settings.config,
-            &settings.machine,
-            &places,
-            None,
-            vec!["127.0.0.1".to_owned()],
-            Default::default(),
-        );
+        let node = describe(&settings.config, settings.machine.os, &settings.node_name, 10250)
+            .map_err(|errors| anyhow::anyhow!("{}", joined(&errors)))?;
         let agent = Agent::prepare(agent::agent::Settings {
-            node_name: settings.node_name.clone(),
             config: settings.config.clone(),
             machine: settings.machine.clone(),
             root: settings.root.clone(),
+            logs: settings.logs.clone(),
             log_links: settings.log_links.clone(),
             runtime: settings.runtime.clone(),
             api,
-            facts,
+            node,
         })?;
         Ok(Node { server, agent })
     }
@@ -77,4 +69,8 @@ impl Node {
         // It was told to stop as well.
         let _ = agent.await;
     }
+}
+
+fn joined<T: ToString>(errors: &[T]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }

@@ -86,6 +86,21 @@ impl Cgroups {
         self.layout.version()
     }
 
+    /// Whether the kernel counts swap.
+    #[must_use]
+    pub fn counts_swap(&self) -> bool {
+        match &self.layout {
+            Layout::V1 { controllers, .. } => controllers
+                .get("memory")
+                .is_some_and(|of| of.point.join("memory.memsw.limit_in_bytes").exists()),
+            // The root has no limits; every cgroup below it has.
+            Layout::V2(of) => {
+                let below = std::fs::read_dir(&of.point).into_iter().flatten().flatten();
+                below.into_iter().any(|entry| entry.path().join("memory.swap.max").exists())
+            }
+        }
+    }
+
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout

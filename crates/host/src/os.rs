@@ -51,7 +51,6 @@ pub mod processes;
 #[path = "os/other_processes.rs"]
 pub mod processes;
 
-pub use imp::{ObserveError, create_private_file, observe_topology, replace_file, sync_directory};
 pub use imp::{
     ObserveError, create_private_file, file_identity, observe_topology, replace_file,
     sync_directory,

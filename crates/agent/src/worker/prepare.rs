@@ -23,7 +23,7 @@ impl Worker {
             self.hands.recorder.pod(pod, Told::SyncFailed { error: error.to_string() });
             return Err(Next::After(super::RETRY));
         }
-        if let Err(error) = self.hands.make_cgroups(pod).await {
+        if let Err(error) = self.hands.make_cgroups(pod, &self.source).await {
             self.hands.recorder.pod(pod, Told::SyncFailed { error });
             return Err(Next::After(super::RETRY));
         }

@@ -12,6 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{Next, RETRY, Worker};
 use crate::clock::nanos;
 use crate::events::Told;
+use crate::hands::Hands;
 use crate::hooks;
 use crate::images::{Found, Present, Wanted, credentials};
 use crate::lower::{self, Attached, ContainerInput, Mounted, Placed, PodInput, security};
@@ -87,14 +88,7 @@ impl Worker {
         facts: &'a lower::NodeFacts,
         placed: &'a BTreeMap<String, Placed>,
     ) -> PodInput<'a> {
-        PodInput {
-            pod,
-            facts,
-            source: &self.source,
-            placed,
-            user_namespace: None,
-            volume_groups: &[],
-        }
+        Hands::input(pod, facts, &self.source, placed)
     }
 
     async fn make_sandbox(
