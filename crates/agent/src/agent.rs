@@ -210,6 +210,7 @@ impl Agent {
         // Nothing is decided before it is known what runs, and what node this is.
         let ready = async {
             let first = first_look(&hands.runtime).await;
+            let _ = hands.capabilities.clone().wait_for(Option::is_some).await;
             let _ = seen.clone().wait_for(Option::is_some).await;
             first
         };

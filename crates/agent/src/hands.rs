@@ -98,6 +98,7 @@ impl Hands {
         Known {
             runtime: runtime.unwrap_or_default(),
             recursive_read_only: self.recursive_read_only(),
+            host_ips: self.facts().ips.clone(),
             ..Known::default()
         }
     }
