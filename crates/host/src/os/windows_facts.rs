@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use windows_sys::Win32::Storage::FileSystem::{GetDiskFreeSpaceExW, GetVolumePathNameW};
 use windows_sys::Win32::System::Registry::{
-    HKEY_LOCAL_MACHINE, REG_VALUE_TYPE, RRF_RT_REG_DWORD, RRF_RT_REG_SZ, RegGetValueW,
+    HKEY_LOCAL_MACHINE, REG_ROUTINE_FLAGS, RRF_RT_REG_DWORD, RRF_RT_REG_SZ, RegGetValueW,
 };
 use windows_sys::Win32::System::SystemInformation::{
     ComputerNamePhysicalDnsHostname, GetComputerNameExW, GetSystemInfo, GetTickCount64,
@@ -134,7 +134,7 @@ fn computer_name() -> Option<String> {
 }
 
 /// A value of the machine's registry, into `room`; the number of bytes that came.
-fn registry(key: &str, name: &str, kind: REG_VALUE_TYPE, room: &mut [u16]) -> Option<usize> {
+fn registry(key: &str, name: &str, kind: REG_ROUTINE_FLAGS, room: &mut [u16]) -> Option<usize> {
     let wide = |text: &str| text.encode_utf16().chain([0]).collect::<Vec<u16>>();
     let (key, name) = (wide(key), wide(name));
     let mut length = u32::try_from(size_of_val(room)).ok()?;
