@@ -6,6 +6,7 @@
 pub mod admit;
 mod demand;
 pub mod events;
+pub mod eviction;
 mod fetch;
 pub mod hooks;
 pub mod lower;
