@@ -8,6 +8,7 @@ mod demand;
 pub mod events;
 pub mod eviction;
 mod fetch;
+pub mod gc;
 pub mod hooks;
 pub mod lower;
 pub mod node;
