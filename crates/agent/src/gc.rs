@@ -310,10 +310,7 @@ mod tests {
             container("c", 1, Created),
         ];
         assert_eq!(dead_containers(&all, false, DEAD_PER_CONTAINER), ["a0", "c0"]);
-        assert_eq!(
-            dead_containers(&all, true, DEAD_PER_CONTAINER),
-            ["a1", "c1", "a0", "b0", "c0"]
-        );
+        assert_eq!(dead_containers(&all, true, DEAD_PER_CONTAINER), ["a1", "c1", "a0", "b0", "c0"]);
         assert_eq!(dead_containers(&all[..3], false, 0), ["a1", "a0"]);
     }
 
