@@ -4,18 +4,38 @@
 //! over what the runtime was seen to do; everything that touches the world is at the rim.
 
 pub mod admit;
+pub mod agent;
+pub mod backoff;
+pub mod book;
+pub mod cgroups;
+pub mod clock;
 mod demand;
 pub mod events;
 pub mod eviction;
 mod fetch;
 pub mod gc;
+pub mod facts;
+mod fetch;
+pub mod hands;
 pub mod hooks;
+pub mod images;
+pub mod logs;
+pub mod look;
 pub mod lower;
+pub mod metrics;
 pub mod node;
 pub mod observed;
+pub mod pods;
+pub mod pool;
 pub mod probes;
+pub mod record;
+pub mod server;
+pub mod sources;
 pub mod spec;
 pub mod status;
 pub mod steps;
+pub mod teller;
+pub mod volumes;
+pub mod worker;
 
 pub use demand::{limits, placement_demand, qos_class, requests};

@@ -134,4 +134,4 @@ pub fn pull(
 #[cfg(test)]
 mod recorded;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

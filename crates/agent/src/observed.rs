@@ -48,6 +48,27 @@ pub struct ContainerSeen {
 }
 
 impl ContainerSeen {
+    /// One that was just made and started, and is not in any list yet.
+    #[must_use]
+    pub(crate) fn started(id: &RuntimeId, name: &str) -> ContainerSeen {
+        ContainerSeen {
+            id: id.clone(),
+            sandbox: RuntimeId::new(),
+            name: name.to_owned(),
+            attempt: 0,
+            state: ContainerState::Running,
+            created_at: 0,
+            started_at: 0,
+            finished_at: 0,
+            exit_code: 0,
+            reason: String::new(),
+            message: String::new(),
+            image: String::new(),
+            image_id: String::new(),
+            hash: String::new(),
+        }
+    }
+
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.state == ContainerState::Running

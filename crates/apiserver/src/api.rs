@@ -43,6 +43,8 @@ pub struct Options {
     pub token_secret: Vec<u8>,
     /// Where to write who asked for what.
     pub audit_log: Option<PathBuf>,
+    /// The way to the nodes' agents, for logs and streams.
+    pub agents: Option<https::Dialer>,
 }
 
 impl Default for Options {
@@ -55,6 +57,7 @@ impl Default for Options {
             tokens: Vec::new(),
             token_secret: crate::random::secret().to_vec(),
             audit_log: None,
+            agents: None,
         }
     }
 }
@@ -240,7 +243,7 @@ impl Api {
                 "" | "status" | "resize" | "ephemeralcontainers" => {
                     read::get(self, call, place, wanted)
                 }
-                _ => parts::get(self, call, place, wanted),
+                _ => parts::get(self, call, place, wanted).await,
             },
             Method::POST if !part.is_empty() && has(Verb::Create) => {
                 parts::create(self, call, place, wanted).await

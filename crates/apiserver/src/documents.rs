@@ -20,8 +20,9 @@ use serde_json::{Value, json};
 use crate::accept::Wanted;
 use crate::api::Api;
 use crate::refusal::Refusal;
-use crate::reply::{Body, JSON, Reply, TEXT};
+use crate::reply::{JSON, Reply, TEXT};
 use crate::request::Call;
+use https::Body;
 
 /// The version of the API we keep to.
 const MAJOR: &str = "1";

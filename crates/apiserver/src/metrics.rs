@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Upper bounds of the buckets of request durations, in seconds; upstream's, thinned out.
@@ -18,6 +18,8 @@ pub(crate) struct Metrics {
     durations: Mutex<BTreeMap<&'static str, Histogram>>,
     pub(crate) in_flight: AtomicI64,
     pub(crate) watches: AtomicI64,
+    /// Execs, attachments and forwarded ports; shared with those that are open.
+    pub(crate) tunnels: Arc<AtomicI64>,
     pub(crate) more: OnceLock<MoreMetrics>,
 }
 
@@ -91,8 +93,8 @@ impl Metrics {
             ),
             (
                 "apiserver_longrunning_requests",
-                "Watches that are open.",
-                self.watches.load(Ordering::Relaxed),
+                "Watches and streams that are open.",
+                self.watches.load(Ordering::Relaxed) + self.tunnels.load(Ordering::Relaxed),
             ),
             (
                 "berth_store_revision",

@@ -33,15 +33,20 @@ fn created(wanted: Wanted) -> Reply {
     read::encoded(&status, StatusCode::CREATED, wanted)
 }
 
-pub(crate) fn get(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Result<Reply, Refusal> {
+pub(crate) async fn get(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+) -> Result<Reply, Refusal> {
     match write::part_name(place) {
         "scale" => {
             let entry = read::find(api, place)?;
             let found = scale::of(&read::load(place.resource, &entry)?);
             Ok(read::encoded(&found, StatusCode::OK, wanted))
         }
-        "log" => crate::streams::log(api, call, place),
-        "exec" | "attach" | "portforward" => crate::streams::connect(api, call, place),
+        "log" => crate::streams::log(api, call, place).await,
+        "exec" | "attach" | "portforward" => crate::streams::connect(api, call, place).await,
         _ => Err(Refusal::method_not_allowed()),
     }
 }
@@ -56,7 +61,7 @@ pub(crate) async fn create(
         "binding" => bind(api, call, place, wanted).await,
         "eviction" => evict(api, call, place, wanted).await,
         "token" => crate::tokens::request(api, call, place, wanted).await,
-        "exec" | "attach" | "portforward" => crate::streams::connect(api, call, place),
+        "exec" | "attach" | "portforward" => crate::streams::connect(api, call, place).await,
         _ => Err(Refusal::method_not_allowed()),
     }
 }

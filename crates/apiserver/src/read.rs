@@ -14,11 +14,12 @@ use crate::accept::{Form, Wanted};
 use crate::api::Api;
 use crate::continuation::Continuation;
 use crate::refusal::Refusal;
-use crate::reply::{Body, JSON, PROTOBUF, Reply};
+use crate::reply::{JSON, PROTOBUF, Reply};
 use crate::request::Call;
 use crate::route::Place;
 use crate::select::Selection;
 use crate::stored::{self, Pieces};
+use https::Body;
 
 /// A list longer than this goes out in pieces, while the rest is still being read.
 const STREAM_ABOVE: usize = 256 * 1024;

@@ -1,54 +1,14 @@
-//! What goes back: [`Reply`] in handlers' terms, [`Body`] for HTTP.
-
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+//! What goes back: [`Reply`] in handlers' terms, an [`Answer`] for HTTP.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
-use http_body::{Frame, SizeHint};
+use https::{Answer, Body, Tunnel};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::accept::Wanted;
 use crate::refusal::Refusal;
-
-/// An answer's bytes, at once or as they come.
-#[derive(Debug)]
-pub enum Body {
-    Whole(Bytes),
-    Stream(mpsc::Receiver<Bytes>),
-}
-
-impl http_body::Body for Body {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            Body::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Body::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Body::Stream(chunks) => {
-                chunks.poll_recv(context).map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, Body::Whole(bytes) if bytes.is_empty())
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Body::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Body::Stream(_) => SizeHint::default(),
-        }
-    }
-}
 
 /// An answer before it is written down.
 #[derive(Debug)]
@@ -59,6 +19,8 @@ pub struct Reply {
     /// Texts for `Warning` headers, in order.
     pub warnings: Vec<String>,
     pub headers: HeaderMap,
+    /// What a connection that changes its protocol is joined to.
+    pub tunnel: Option<Tunnel>,
 }
 
 pub(crate) const JSON: &str = "application/json";
@@ -70,7 +32,8 @@ impl Reply {
     #[must_use]
     pub fn bytes(status: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Reply {
         let body = Body::Whole(bytes.into());
-        Reply { status, content_type, body, warnings: Vec::new(), headers: HeaderMap::new() }
+        let (warnings, headers, tunnel) = (Vec::new(), HeaderMap::new(), None);
+        Reply { status, content_type, body, warnings, headers, tunnel }
     }
 
     #[must_use]
@@ -98,6 +61,13 @@ impl Reply {
         self
     }
 
+    #[must_use]
+    pub fn into_answer(mut self) -> Answer {
+        let tunnel = self.tunnel.take();
+        Answer { response: self.into_response(), tunnel }
+    }
+
+    /// Without what the connection is joined to, if it is to change its protocol.
     #[must_use]
     pub fn into_response(self) -> Response<Body> {
         let mut response = Response::new(self.body);

@@ -1,10 +1,26 @@
 //! Logs and interactive streams of containers. They live on the node: a request is passed to the
 //! node's agent, and answered here only where there is none to pass it to.
+//!
+//! The agent is reached over TLS, at the address that its node reports, with a certificate that it
+//! knows; it has to have one of our authority for that address. What goes over a stream is not looked
+//! at.
 
-use http::StatusCode;
-use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, Limited};
+use https::Dialer;
+use hyper::body::Incoming;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::api::Api;
+use crate::metrics::Metrics;
 use crate::read;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
@@ -42,37 +58,306 @@ fn container(call: &Call, pod: &Value, place: &Place) -> Result<String, Refusal>
     }
 }
 
-pub(crate) fn log(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> {
+/// What may stand in a path or parameter as it is.
+const PLAIN: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
+
+/// For an agent to begin its answer. What follows has no end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How much of an agent's refusal is read.
+const REFUSAL_LIMIT: usize = 50_000;
+
+/// Where the kubelet of a node listens that does not say.
+const KUBELET_PORT: u16 = 10250;
+
+/// What the agent is asked for.
+struct Errand {
+    method: Method,
+    path: String,
+    query: Vec<(&'static str, String)>,
+    headers: HeaderMap,
+}
+
+impl Errand {
+    fn target(&self) -> String {
+        let mut target = self.path.clone();
+        for (index, (name, value)) in self.query.iter().enumerate() {
+            target.push(if index == 0 { '?' } else { '&' });
+            target.push_str(name);
+            target.push('=');
+            target.extend(utf8_percent_encode(value, PLAIN));
+        }
+        target
+    }
+}
+
+fn path(verb: &str, segments: &[&str]) -> String {
+    let mut path = format!("/{verb}");
+    for segment in segments {
+        path.push('/');
+        path.extend(utf8_percent_encode(segment, PLAIN));
+    }
+    path
+}
+
+/// An agent, as its node says where it is.
+#[derive(Debug, PartialEq, Eq)]
+struct Agent {
+    host: String,
+    port: u16,
+}
+
+impl Agent {
+    fn of(node: &Value) -> Result<Agent, Refusal> {
+        let status = &node["status"];
+        let addresses = status["addresses"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let address = |kind: &str| {
+            let found = addresses.iter().find(|address| address["type"] == kind)?;
+            found["address"].as_str().filter(|address| !address.is_empty())
+        };
+        let Some(host) = address("InternalIP").or_else(|| address("Hostname")) else {
+            let known: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            let known = known.join(" ");
+            return Err(failed(format!(
+                "no preferred addresses found; known addresses: [{known}]"
+            )));
+        };
+        let port = status["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
+        let port = port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0);
+        Ok(Agent { host: host.to_owned(), port: port.unwrap_or(KUBELET_PORT) })
+    }
+
+    fn authority(&self) -> String {
+        let Agent { host, port } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+
+    /// Sends the agent on an errand.
+    async fn ask(&self, dialer: &Dialer, errand: Errand) -> Result<Response<Incoming>, Refusal> {
+        let dial =
+            |error: &dyn std::fmt::Display| failed(format!("error dialing backend: {error}"));
+        let mut request = Request::new(Full::new(Bytes::new()));
+        *request.uri_mut() = errand
+            .target()
+            .parse()
+            .map_err(|error| failed(format!("the agent cannot be asked: {error}")))?;
+        *request.method_mut() = errand.method;
+        *request.headers_mut() = errand.headers;
+        let host = HeaderValue::from_str(&self.authority()).map_err(|error| dial(&error))?;
+        request.headers_mut().insert(HOST, host);
+        let connecting = dialer.connect(&self.host, self.port, &self.host);
+        let stream = connecting.await.map_err(|error| dial(&error))?;
+        match timeout(PATIENCE, https::exchange(stream, request)).await {
+            Ok(answer) => answer.map_err(|error| dial(&error)),
+            Err(_) => {
+                let waited = PATIENCE.as_secs();
+                Err(dial(&format!("{} does not answer in {waited} s", self.authority())))
+            }
+        }
+    }
+}
+
+/// An error without a reason, as upstream passes on what went wrong on the way to a node.
+fn failed(message: String) -> Refusal {
+    Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
+}
+
+/// The agent of the node a pod is bound to, and the way to it.
+fn agent<'a>(api: &'a Api, place: &Place, node: &str) -> Result<(Agent, &'a Dialer), Refusal> {
+    let Some(found) = crate::admission::named(api, "", "nodes", node)? else {
+        // Upstream's words name the node as if it were a pod.
+        return Err(Refusal::not_found(place.resource, node));
+    };
+    let Some(dialer) = &api.shared.options.agents else {
+        let message = format!("the agent of node {node:?} cannot be reached");
+        return Err(Refusal::internal(message));
+    };
+    Ok((Agent::of(&found)?, dialer))
+}
+
+pub(crate) async fn log(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> {
     crate::log_options::check(call, &place.name)?;
     let pod = read::load(place.resource, &read::find(api, place)?)?;
-    container(call, &pod, place)?;
+    let container = container(call, &pod, place)?;
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     if node.is_empty() {
         // Nothing has run, so there is nothing to tell.
         return Ok(Reply::bytes(StatusCode::NO_CONTENT, "", ""));
     }
-    // Upstream's words name the node as if it were a pod.
-    if crate::admission::named(api, "", "nodes", node)?.is_none() {
-        return Err(Refusal::not_found(place.resource, node));
+    let (agent, dialer) = agent(api, place, node)?;
+    let mut query = Vec::new();
+    for name in ["follow", "previous", "timestamps"] {
+        if call.query.flag(name) {
+            query.push((name, "true".to_owned()));
+        }
     }
-    Err(no_agent(node))
+    for name in ["sinceSeconds", "sinceTime", "tailLines", "limitBytes"] {
+        if let Some(value) = call.query.get(name).filter(|value| !value.is_empty()) {
+            query.push((name, value.to_owned()));
+        }
+    }
+    let errand = Errand {
+        method: Method::GET,
+        path: path("containerLogs", &[&place.namespace, &place.name, &container]),
+        query,
+        headers: HeaderMap::new(),
+    };
+    let response = agent.ask(dialer, errand).await?;
+    if !response.status().is_success() {
+        return Err(log_refused(response, &place.name).await);
+    }
+    let answer = https::relay(response).await.map_err(|error| failed(error.to_string()))?;
+    let mut reply = Reply::bytes(StatusCode::OK, "text/plain", "");
+    reply.body = answer.response.into_body();
+    Ok(reply)
 }
 
-pub(crate) fn connect(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> {
+/// What the agent says against it, in the words that upstream makes of it.
+async fn log_refused(response: Response<Incoming>, name: &str) -> Refusal {
+    let status = response.status();
+    let body = timeout(PATIENCE, Limited::new(response.into_body(), REFUSAL_LIMIT).collect()).await;
+    let bytes = match body {
+        Ok(Ok(body)) => body.to_bytes(),
+        _ => Bytes::new(),
+    };
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    match status {
+        StatusCode::BAD_REQUEST => Refusal::bad_request(text),
+        StatusCode::INTERNAL_SERVER_ERROR => Refusal::internal(text),
+        StatusCode::NOT_FOUND => {
+            let message =
+                format!("the server could not find the requested resource ( pods/log {name})");
+            Refusal::new(StatusCode::NOT_FOUND, "NotFound", message)
+                .with_details(json!({"name": name, "kind": "pods/log"}))
+        }
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            let message = format!("the agent does not accept this server's certificate: {text}");
+            Refusal::internal(message)
+        }
+        _ => Refusal::internal(format!("the agent answers {status}: {text}")),
+    }
+}
+
+pub(crate) async fn connect(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> {
     let part = crate::write::part_name(place);
     let pod = read::load(place.resource, &read::find(api, place)?)?;
-    if part != "portforward" {
-        container(call, &pod, place)?;
-    }
+    let container = match part {
+        "portforward" => String::new(),
+        _ => container(call, &pod, place)?,
+    };
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     if node.is_empty() {
         let message = format!("pod {} does not have a host assigned", place.name);
         return Err(Refusal::bad_request(message));
     }
-    Err(no_agent(node))
+    let (agent, dialer) = agent(api, place, node)?;
+    if !https::is_upgrade(&call.headers) {
+        return Err(Refusal::bad_request("Upgrade request required"));
+    }
+    let (verb, query) = match part {
+        "portforward" => ("portForward", forwarded_ports(call)),
+        verb => (verb, wanted_streams(call)),
+    };
+    let names = [&*place.namespace, &place.name, &container];
+    let errand = Errand {
+        method: call.method.clone(),
+        path: path(verb, if container.is_empty() { &names[..2] } else { &names }),
+        query,
+        headers: https::without_upgrade_secrets(&call.headers),
+    };
+    let response = agent.ask(dialer, errand).await?;
+    let answer = https::relay(response).await.map_err(|error| failed(error.to_string()))?;
+    let (parts, body) = answer.response.into_parts();
+    let mut reply = Reply::bytes(parts.status, "", "");
+    (reply.headers, reply.body) = (parts.headers, body);
+    reply.tunnel = answer.tunnel.map(|tunnel| tunnel.holding(Counted::new(&api.shared.metrics)));
+    Ok(reply)
 }
 
-fn no_agent(node: &str) -> Refusal {
-    let message = format!("the agent of node {node:?} cannot be reached");
-    Refusal::internal(message)
+/// The kubelet's names for what the API calls stdin, stdout and stderr.
+fn wanted_streams(call: &Call) -> Vec<(&'static str, String)> {
+    let mut query = Vec::new();
+    for (name, its) in
+        [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")]
+    {
+        if call.query.flag(name) {
+            query.push((its, "1".to_owned()));
+        }
+    }
+    query.extend(call.query.all("command").map(|word| ("command", word.to_owned())));
+    query
+}
+
+fn forwarded_ports(call: &Call) -> Vec<(&'static str, String)> {
+    call.query.all("ports").map(|port| ("port", port.to_owned())).collect()
+}
+
+/// A stream that is open, among the requests that last.
+struct Counted(Arc<AtomicI64>);
+
+impl Counted {
+    fn new(metrics: &Metrics) -> Counted {
+        let count = Arc::clone(&metrics.tunnels);
+        count.fetch_add(1, Ordering::Relaxed);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{Caller, Query};
+
+    fn call(query: &str) -> Call {
+        Call {
+            method: Method::POST,
+            path: String::new(),
+            query: Query::parse(query),
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            caller: Caller::Nobody,
+        }
+    }
+
+    #[test]
+    fn an_agent_is_where_its_node_says() {
+        let internal = json!({"type": "InternalIP", "address": "10.0.0.1"});
+        let name = json!({"type": "Hostname", "address": "node-1"});
+        let port = json!({"kubeletEndpoint": {"Port": 23250}});
+        let of = |addresses: Value, port: Value| {
+            Agent::of(&json!({"status": {"addresses": addresses, "daemonEndpoints": port}}))
+                .map(|agent| agent.authority())
+        };
+        assert_eq!(of(json!([name, internal]), port), Ok("10.0.0.1:23250".to_owned()));
+        assert_eq!(of(json!([name]), json!({})), Ok("node-1:10250".to_owned()));
+        let six = json!({"type": "InternalIP", "address": "fd00::1"});
+        assert_eq!(of(json!([six]), Value::Null), Ok("[fd00::1]:10250".to_owned()));
+        let refusal = of(json!([]), Value::Null).unwrap_err();
+        assert_eq!(refusal.message, "no preferred addresses found; known addresses: []");
+    }
+
+    #[test]
+    fn options_are_passed_in_the_words_of_the_kubelet() {
+        let errand = Errand {
+            method: Method::POST,
+            path: path("exec", &["a", "p/..", "c"]),
+            query: wanted_streams(&call(
+                "stdin=true&stdout=1&tty=false&command=sh&command=-c&command=echo+%26%3D%22x",
+            )),
+            headers: HeaderMap::new(),
+        };
+        assert_eq!(
+            errand.target(),
+            "/exec/a/p%2F../c?input=1&output=1&command=sh&command=-c&command=echo%20%26%3D%22x"
+        );
+        let ports = forwarded_ports(&call("ports=80&ports=81"));
+        assert_eq!(ports, [("port", "80".to_owned()), ("port", "81".to_owned())]);
+    }
 }

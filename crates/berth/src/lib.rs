@@ -7,3 +7,4 @@ pub mod load;
 pub mod machine_source;
 pub mod server;
 pub mod terminal;
+pub mod up;

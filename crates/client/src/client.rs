@@ -428,6 +428,18 @@ impl Client {
         self.exchange(request).await.map(|_| ())
     }
 
+    /// The same where what comes back is what was asked for, such as a token.
+    pub async fn create_answered(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        part: &str,
+        object: &Value,
+    ) -> Result<Value, Error> {
+        self.call(self.write(Method::POST, kind.path(namespace, name, part), object)).await
+    }
+
     /// Replaces an object, by the names in it.
     pub async fn update(&self, kind: Kind, object: &Value) -> Result<Value, Error> {
         self.update_part(kind, "", object).await

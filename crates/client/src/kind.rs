@@ -32,12 +32,16 @@ pub const REPLICA_SETS: Kind = of("apps", "ReplicaSet", "replicasets");
 pub const JOBS: Kind = of("batch", "Job", "jobs");
 pub const LEASES: Kind = of("coordination.k8s.io", "Lease", "leases");
 pub const BUDGETS: Kind = of("policy", "PodDisruptionBudget", "poddisruptionbudgets");
+pub const CLAIMS: Kind = core("PersistentVolumeClaim", "persistentvolumeclaims");
+pub const CONFIG_MAPS: Kind = core("ConfigMap", "configmaps");
 pub const EVENTS: Kind = core("Event", "events");
 pub const NEW_EVENTS: Kind = of("events.k8s.io", "Event", "events");
 pub const NAMESPACES: Kind = global(core("Namespace", "namespaces"));
 pub const NODES: Kind = global(core("Node", "nodes"));
 pub const PODS: Kind = core("Pod", "pods");
 pub const QUOTAS: Kind = core("ResourceQuota", "resourcequotas");
+pub const RUNTIME_CLASSES: Kind = global(of("node.k8s.io", "RuntimeClass", "runtimeclasses"));
+pub const SECRETS: Kind = core("Secret", "secrets");
 pub const SERVICES: Kind = core("Service", "services");
 pub const SERVICE_ACCOUNTS: Kind = core("ServiceAccount", "serviceaccounts");
 

@@ -1,13 +1,15 @@
 //! The Kubernetes API from a client's side, for every loop of ours that speaks it.
 //!
 //! Main types: [`Client`], which knows paths, options, pages and errors over a [`Transport`];
-//! [`Reflector`] and [`Cache`], which keep up with a kind. Nothing is decided here.
+//! [`Remote`], which is that over HTTPS, to where a [`Kubeconfig`] says; [`Reflector`] and [`Cache`], which keep up with a kind. Nothing is decided here.
 
 mod backoff;
 mod client;
 mod informer;
 mod key;
 pub mod kind;
+mod kubeconfig;
+mod remote;
 
 pub use backoff::backoff;
 pub use client::{
@@ -17,3 +19,5 @@ pub use client::{
 pub use informer::{Cache, Change, Index, Project, Reflector, Until, Update};
 pub use key::Key;
 pub use kind::Kind;
+pub use kubeconfig::{Address, Kubeconfig, KubeconfigError, Source, UnreadableError};
+pub use remote::{Patience, Remote, RemoteError};

@@ -1,6 +1,6 @@
 //! Files that survive a crash: written whole or not at all.
 //!
-//! Main entries: [`write_atomically`] and [`back_up`]. They know nothing of what is written. Each
+//! Main entries: [`write_atomically`] and [`back_up`]; [`identity`] tells files apart. They know nothing of what is written. Each
 //! file has one writer; two processes that write the same file at once are the caller's mistake.
 //!
 //! Why a kill or a power failure at any instant leaves the old or the new content:
@@ -113,6 +113,16 @@ pub fn back_up(path: &Path) -> Result<Option<PathBuf>, WriteError> {
     Err(WriteError::TooManyBackups(path.to_owned()))
 }
 
+/// Which file a handle is of, whatever its name is by now. Good as long as the handle is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity(u64, u64);
+
+/// Asks the system.
+pub fn identity(file: &fs::File) -> io::Result<Identity> {
+    let (volume, index) = os::file_identity(file)?;
+    Ok(Identity(volume, index))
+}
+
 fn temporary(path: &Path) -> Result<PathBuf, WriteError> {
     sibling(path, ".", ".tmp")
 }
@@ -135,6 +145,18 @@ fn directory_of(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_itself_under_any_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let (one, two) = (directory.path().join("one"), directory.path().join("two"));
+        fs::write(&one, "x").unwrap();
+        let open = identity(&fs::File::open(&one).unwrap()).unwrap();
+        fs::rename(&one, &two).unwrap();
+        fs::write(&one, "x").unwrap();
+        assert_eq!(identity(&fs::File::open(&two).unwrap()).unwrap(), open);
+        assert_ne!(identity(&fs::File::open(&one).unwrap()).unwrap(), open);
+    }
 
     fn names(directory: &Path) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(directory)

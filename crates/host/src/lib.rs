@@ -1,4 +1,4 @@
-//! This machine: what it is made of, and files on it that survive a crash. All OS code of the
+//! This machine: what it is made of, what is mounted on it, and files that survive a crash. All OS code of the
 //! project is here, and inside it only [`os`] differs between systems; parsing of what an OS
 //! reports compiles and is tested everywhere.
 //!
@@ -6,9 +6,12 @@
 
 pub mod anomaly;
 pub mod capture;
+pub mod cgroups;
 pub mod detected;
+pub mod file_kind;
 pub mod facts;
 pub mod files;
+pub mod mounts;
 pub mod os;
 pub mod sysfs;
 pub mod tree;

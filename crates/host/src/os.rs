@@ -1,8 +1,12 @@
 //! The calls that differ between systems: twin modules with the same functions.
 //!
 //! `observe_topology` describes this machine; `create_private_file`, `replace_file` and
-//! `sync_directory` are the steps of a write that survives a crash; [`facts`] is what a machine says
-//! of itself. Everything else in the crate is the same everywhere.
+//! `sync_directory` are the steps of a write that survives a crash; [`owners`] has modes, owners and
+//! links of files, [`mounts`] mounts, and [`facts`] is what a machine says of itself. Everything else in
+//! the crate is the same everywhere.
+//! links of files, [`mounts`] mounts, and [`processes`] ends
+//! processes. Everything else in the crate is the same everywhere.
+//! `sync_directory` are the steps of a write that survives a crash; `file_identity` tells files apart. Everything else in the crate is the same everywhere.
 
 #[cfg(not(windows))]
 #[path = "os/linux.rs"]
@@ -12,6 +16,21 @@ mod imp;
 #[path = "os/windows.rs"]
 mod imp;
 
+#[cfg(not(windows))]
+#[path = "os/unix_owners.rs"]
+pub mod owners;
+
+#[cfg(windows)]
+#[path = "os/windows_owners.rs"]
+pub mod owners;
+
+#[cfg(target_os = "linux")]
+#[path = "os/linux_mounts.rs"]
+pub mod mounts;
+
+#[cfg(not(target_os = "linux"))]
+#[path = "os/other_mounts.rs"]
+pub mod mounts;
 #[cfg(target_os = "linux")]
 #[path = "os/linux_facts.rs"]
 pub mod facts;
@@ -24,4 +43,15 @@ pub mod facts;
 #[path = "os/other_facts.rs"]
 pub mod facts;
 
-pub use imp::{ObserveError, create_private_file, observe_topology, replace_file, sync_directory};
+#[cfg(target_os = "linux")]
+#[path = "os/linux_processes.rs"]
+pub mod processes;
+
+#[cfg(not(target_os = "linux"))]
+#[path = "os/other_processes.rs"]
+pub mod processes;
+
+pub use imp::{
+    ObserveError, create_private_file, file_identity, observe_topology, replace_file,
+    sync_directory,
+};

@@ -74,16 +74,22 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         &["placement"],
     ),
     (
+        "https",
+        Portable,
+        "HTTPS both ways: listening, dialling, certificates of our own, tunnels after an upgrade. Knows no Kubernetes.",
+        &[],
+    ),
+    (
         "apiserver",
         Portable,
         "HTTP, TLS, authentication, admission, REST and watch over `store`.",
-        &["objects", "store"],
+        &["objects", "store", "https"],
     ),
     (
         "client",
         Portable,
         "The Kubernetes API from a client's side: requests over any transport, and informers.",
-        &["objects"],
+        &["objects", "https"],
     ),
     (
         "controllers",
@@ -101,7 +107,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         "agent",
         Portable,
         "The node agent: pod workers, ledger, volumes, probes, status.",
-        &["objects", "placement", "host", "cri", "client"],
+        &["objects", "placement", "host", "cri", "https", "client"],
     ),
     (
         "berth",
@@ -115,6 +121,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
             "store",
             "cri",
             "host",
+            "https",
             "apiserver",
             "client",
             "controllers",

@@ -1,4 +1,5 @@
-//! Names of cgroups: [`parent`], below which a pod's containers are.
+//! Names of cgroups: [`parent`], below which a pod's containers are, [`of_class`] and [`of_all_pods`]
+//! above it.
 //!
 //! Only names; cgroups are made and removed through `host`.
 
@@ -8,24 +9,57 @@ use super::input::{CgroupDriver, Cgroups};
 
 /// Below which all pods are.
 const ALL_PODS: &str = "kubepods";
+/// How the name of a pod's begins.
+const POD: &str = "pod";
 
 /// The cgroup of a pod as the runtime is told.
-///
-/// With systemd every level is a slice named after all levels above it, and dashes in a name would
-/// be levels, so they become underscores.
 #[must_use]
 pub fn parent(cgroups: &Cgroups, class: QosClass, uid: &str) -> String {
-    let pod = format!("pod{uid}");
-    let mut levels: Vec<&str> = cgroups.root.split('/').filter(|part| !part.is_empty()).collect();
-    levels.push(ALL_PODS);
-    levels.extend(match class {
+    let pod = format!("{POD}{uid}");
+    path(cgroups, level_of(class).into_iter().chain([pod.as_str()]))
+}
+
+/// The cgroup of all pods of a class. Guaranteed ones have none of their own.
+#[must_use]
+pub fn of_class(cgroups: &Cgroups, class: QosClass) -> String {
+    path(cgroups, level_of(class))
+}
+
+/// The cgroup of all pods.
+#[must_use]
+pub fn of_all_pods(cgroups: &Cgroups) -> String {
+    path(cgroups, [])
+}
+
+/// The UID of the pod whose cgroup has this last name. systemd does not tell dashes from underscores;
+/// UIDs have dashes.
+#[must_use]
+pub fn uid(driver: CgroupDriver, name: &str) -> Option<String> {
+    let uid = match driver {
+        CgroupDriver::Cgroupfs => name.strip_prefix(POD)?.to_owned(),
+        CgroupDriver::Systemd => {
+            let (_, last) = name.strip_suffix(".slice")?.rsplit_once('-')?;
+            last.strip_prefix(POD)?.replace('_', "-")
+        }
+    };
+    (!uid.is_empty()).then_some(uid)
+}
+
+fn level_of(class: QosClass) -> Option<&'static str> {
+    match class {
         QosClass::Guaranteed => None,
         QosClass::Burstable => Some("burstable"),
         QosClass::BestEffort => Some("besteffort"),
-    });
-    levels.push(&pod);
+    }
+}
+
+/// With systemd every level is a slice named after all levels above it, and dashes in a name would
+/// be levels, so they become underscores.
+fn path<'a>(cgroups: &'a Cgroups, below: impl IntoIterator<Item = &'a str>) -> String {
+    let root = cgroups.root.split('/').filter(|part| !part.is_empty());
+    let levels = root.chain([ALL_PODS]).chain(below);
     match cgroups.driver {
-        CgroupDriver::Cgroupfs => levels.iter().map(|level| format!("/{level}")).collect(),
+        CgroupDriver::Cgroupfs => levels.map(|level| format!("/{level}")).collect(),
         CgroupDriver::Systemd => {
             let mut slice = String::new();
             let mut path = String::new();

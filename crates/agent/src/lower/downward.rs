@@ -4,6 +4,7 @@
 
 use objects::Quantity;
 use objects::resources::{CPU, EPHEMERAL_STORAGE, MEMORY, is_huge_pages, is_pod_level};
+use placement::{CpuId, CpuSet};
 
 use super::input::{NodeFacts, PodInput};
 use super::{LowerError, annotations, qos};
@@ -29,13 +30,36 @@ pub fn field(input: &PodInput<'_>, pod_ips: &[String], path: &str) -> Result<Str
             let (map, key) = subscript(path).ok_or_else(|| unsupported(path))?;
             let value = match map {
                 "metadata.labels" => pod.metadata.labels.get(key).cloned(),
-                "metadata.annotations" => annotations::of_pod(input).remove(key),
+                "metadata.annotations" => {
+                    assigned(input, key).or_else(|| annotations::of_pod(input).remove(key))
+                }
                 _ => return Err(unsupported(path)),
             };
             value.unwrap_or_default()
         }
     })
 }
+
+/// Where a container was put, asked for as an annotation that no pod has: a path that every API server
+/// takes, and that leads to nothing where another agent runs the pod. `None` for any other annotation.
+///
+/// `berth.dev/assigned-cpus.<container>` are its CPUs, `berth.dev/assigned-mems.<container>` its memory
+/// nodes, as lists such as `2-3,8`. Empty if any will do.
+fn assigned(input: &PodInput<'_>, key: &str) -> Option<String> {
+    let placed = |name: &str| {
+        input.pod.container(name)?;
+        Some(input.placed.get(name).cloned().unwrap_or_default())
+    };
+    if let Some(name) = key.strip_prefix(ASSIGNED_CPUS) {
+        return Some(placed(name)?.cpus.to_string());
+    }
+    let mems = placed(key.strip_prefix(ASSIGNED_MEMS)?)?.mems;
+    Some(mems.iter().map(|node| CpuId(node.0)).collect::<CpuSet>().to_string())
+}
+
+/// How the two begin.
+const ASSIGNED_CPUS: &str = "berth.dev/assigned-cpus.";
+const ASSIGNED_MEMS: &str = "berth.dev/assigned-mems.";
 
 fn unsupported(path: &str) -> LowerError {
     LowerError::FieldPath(path.to_owned())

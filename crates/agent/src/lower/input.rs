@@ -190,6 +190,8 @@ impl PodInput<'_> {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Configs {
     pub config_maps: BTreeMap<String, BTreeMap<String, String>>,
+    /// `binaryData` of the config maps: for files only, a variable cannot have it.
+    pub binary: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
     pub secrets: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
 }
 

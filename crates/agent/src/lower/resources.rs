@@ -198,7 +198,7 @@ fn huge_pages(pod: &Pod, container: &Container, facts: &NodeFacts) -> Vec<v1::Hu
 }
 
 /// `2MB`, as in the names of the cgroup's files.
-fn page_size_name(bytes: i64) -> String {
+pub(crate) fn page_size_name(bytes: i64) -> String {
     let units = ["B", "KB", "MB", "GB", "TB", "PB"];
     let mut size = bytes;
     let mut unit = 0;

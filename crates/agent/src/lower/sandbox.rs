@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use cri::v1;
 
 use super::dns::{self, DnsNotice};
-use super::input::PodInput;
+use super::input::{NodeFacts, PodInput};
 use super::{LowerError, annotations, cgroup, hostname, path, qos, resources, security};
-use crate::spec::{Container, ContainerPort, Pod, QosResourceRequest};
+use crate::spec::{Container, ContainerPort, Metadata, Pod, QosResourceRequest};
 
 /// A sandbox's configuration, and what the pod's owner should know of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,9 +55,14 @@ pub fn sandbox(input: &PodInput<'_>, attempt: u32) -> Result<Sandbox, LowerError
 /// Where all containers of a pod write their logs.
 #[must_use]
 pub fn log_directory(input: &PodInput<'_>) -> String {
-    let of = &input.pod.metadata;
+    log_directory_of(input.facts, &input.pod.metadata)
+}
+
+/// The same of a pod of which little else is known.
+#[must_use]
+pub fn log_directory_of(facts: &NodeFacts, of: &Metadata) -> String {
     let own = format!("{}_{}_{}", of.namespace, of.name, of.uid);
-    path::join(input.facts.os, &[&input.facts.log_dir, &own])
+    path::join(facts.os, &[&facts.log_dir, &own])
 }
 
 fn linux(input: &PodInput<'_>) -> Result<v1::LinuxPodSandboxConfig, LowerError> {

@@ -92,7 +92,7 @@ fn pod_of(mut container: Value) -> Pod {
 }
 
 /// All that a request is made from.
-pub(super) struct World {
+pub(crate) struct World {
     pub facts: NodeFacts,
     pub placed: BTreeMap<String, Placed>,
     pub user_namespace: Option<IdRange>,
@@ -109,7 +109,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new() -> World {
+    pub(crate) fn new() -> World {
         World {
             facts: facts(),
             placed: BTreeMap::new(),
@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    pub(super) fn input<'a>(&'a self, pod: &'a Pod) -> PodInput<'a> {
+    pub(crate) fn input<'a>(&'a self, pod: &'a Pod) -> PodInput<'a> {
         PodInput {
             pod,
             facts: &self.facts,

@@ -84,6 +84,9 @@ pub struct Projection {
     #[serde(rename = "downwardAPI")]
     pub downward_api: Option<DownwardApiSource>,
     pub service_account_token: Option<ServiceAccountTokenProjection>,
+    /// Sources we do not know how to project, by their names.
+    #[serde(flatten)]
+    pub other: std::collections::BTreeMap<String, Value>,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]

@@ -8,6 +8,7 @@
 //! ```
 
 use objects::timestamp::Timestamp;
+use serde_json::Value;
 use thiserror::Error;
 
 use super::conditions::{self, CONTAINERS_READY, DISRUPTION_TARGET, READY};
@@ -76,6 +77,18 @@ pub fn merge(
     new.other.extend(told);
     fit_messages(pod, &mut new);
     Ok(new)
+}
+
+/// What was last told of a pod, with what others said of it since in the API's.
+#[must_use]
+pub fn carry(api: &Value, told: &PodStatus) -> Value {
+    let api = PodStatus::read(api);
+    let mut carried = told.clone();
+    carried.conditions.retain(|condition| conditions::is_ours(&condition.kind));
+    let of_others = api.conditions.into_iter().filter(|c| !conditions::is_ours(&c.kind));
+    // Theirs come first, as in what is written.
+    carried.conditions.splice(0..0, of_others);
+    carried.to_value()
 }
 
 /// A pod that is over is not ready, whatever was found of its containers.

@@ -57,6 +57,13 @@ impl PodStatus {
         PodStatus::deserialize(status).unwrap_or_default()
     }
 
+    /// As it is written.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        // Maps with keys of text and numbers: there is nothing that could not be written.
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
     #[must_use]
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
         self.conditions.iter().find(|condition| condition.kind == kind)
@@ -144,6 +151,14 @@ pub struct ContainerStatus {
     pub volume_mounts: Vec<MountStatus>,
     #[serde(flatten)]
     pub other: BTreeMap<String, Value>,
+}
+
+impl ContainerStatus {
+    /// Whether it was ever started.
+    #[must_use]
+    pub fn has_run(&self) -> bool {
+        self.state.running.is_some() || self.state.terminated.is_some() || self.last_state.terminated.is_some()
+    }
 }
 
 /// One of the three is given, or none for a last state there never was.

@@ -95,8 +95,13 @@ impl Walk<'_> {
         passed: bool,
     ) -> Result<(), Failed> {
         match (found.state, container.is_sidecar()) {
-            // Whoever created it starts it; an init container is waited for.
-            (ContainerState::Created, _) | (ContainerState::Running, false) => Ok(()),
+            // It is waited for.
+            (ContainerState::Running, false) => Ok(()),
+            // Made by an attempt that was cut short: a new one is made.
+            (ContainerState::Created, _) => {
+                self.start.push(index);
+                Ok(())
+            }
             (ContainerState::Running, true) => {
                 self.running_sidecar(index, container, found, passed);
                 Ok(())

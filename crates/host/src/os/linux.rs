@@ -4,7 +4,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use placement::Topology;
@@ -33,4 +33,10 @@ pub fn replace_file(from: &Path, to: &Path) -> io::Result<()> {
 /// Makes renames in `directory` survive a power failure.
 pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
+}
+
+/// Device and inode.
+pub fn file_identity(file: &File) -> io::Result<(u64, u64)> {
+    let metadata = file.metadata()?;
+    Ok((metadata.dev(), metadata.ino()))
 }

@@ -7,13 +7,15 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::windows::ffi::OsStrExt as _;
+use std::os::windows::io::AsRawHandle as _;
 use std::path::Path;
 
 use placement::{Bytes, NumaId, Topology};
 use thiserror::Error;
 use windows_sys::Win32::Foundation::ERROR_INSUFFICIENT_BUFFER;
 use windows_sys::Win32::Storage::FileSystem::{
-    MOVEFILE_REPLACE_EXISTING, MOVEFILE_WRITE_THROUGH, MoveFileExW,
+    BY_HANDLE_FILE_INFORMATION, GetFileInformationByHandle, MOVEFILE_REPLACE_EXISTING,
+    MOVEFILE_WRITE_THROUGH, MoveFileExW,
 };
 use windows_sys::Win32::System::SystemInformation::{
     GetLogicalProcessorInformationEx, GlobalMemoryStatusEx, LOGICAL_PROCESSOR_RELATIONSHIP,
@@ -147,4 +149,16 @@ pub fn replace_file(from: &Path, to: &Path) -> io::Result<()> {
 /// Nothing to do: [`replace_file`] writes through, and Windows cannot flush a directory.
 pub fn sync_directory(_directory: &Path) -> io::Result<()> {
     Ok(())
+}
+
+/// Volume and index of the file.
+pub fn file_identity(file: &File) -> io::Result<(u64, u64)> {
+    let mut found = BY_HANDLE_FILE_INFORMATION::default();
+    // SAFETY: the handle is open as long as `file` is borrowed, and `found` is writable.
+    let done = unsafe { GetFileInformationByHandle(file.as_raw_handle(), &raw mut found) };
+    if done == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let index = u64::from(found.nFileIndexHigh) << 32 | u64::from(found.nFileIndexLow);
+    Ok((u64::from(found.dwVolumeSerialNumber), index))
 }

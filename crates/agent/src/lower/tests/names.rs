@@ -257,5 +257,23 @@ fn cgroups_are_named_for_their_driver() {
     ] {
         let cgroups = Cgroups { driver, root: root.to_owned(), ..facts().cgroups };
         assert_eq!(cgroup::parent(&cgroups, class, uid), expected);
+        let (above, last) = expected.rsplit_once('/').unwrap();
+        assert_eq!(cgroup::of_class(&cgroups, class), above);
+        assert_eq!(cgroup::uid(driver, last).as_deref(), Some(uid));
+        assert!(above.starts_with(&cgroup::of_all_pods(&cgroups)), "{above}");
+    }
+}
+
+#[test]
+fn what_is_no_cgroup_of_a_pod_has_no_uid() {
+    for (driver, name) in [
+        (CgroupDriver::Cgroupfs, "burstable"),
+        (CgroupDriver::Cgroupfs, "pod"),
+        (CgroupDriver::Cgroupfs, ""),
+        (CgroupDriver::Systemd, "kubepods-burstable.slice"),
+        (CgroupDriver::Systemd, "pod1"),
+        (CgroupDriver::Systemd, "cri-containerd-1.scope"),
+    ] {
+        assert_eq!(cgroup::uid(driver, name), None, "{name}");
     }
 }

@@ -114,3 +114,25 @@ fn a_plan_for_windows_is_in_processor_groups() {
         placed["c"].groups.iter().map(|group| (group.group.get(), group.mask)).collect();
     assert_eq!(groups, [(0, 0b11_0000)]);
 }
+
+#[test]
+fn a_container_is_told_where_it_was_put_as_an_annotation() {
+    let mut world = World::new();
+    let placed = Placed {
+        cpus: CpuSet::parse("2-3,8").unwrap(),
+        exclusive: true,
+        mems: [NumaId(0), NumaId(1)].into(),
+        groups: Vec::new(),
+    };
+    world.placed.insert("c".to_owned(), placed);
+    let pod = pod(json!({"containers": [{"name": "c"}, {"name": "free"}]}));
+    let input = world.input(&pod);
+    let get = |key: &str| {
+        downward::field(&input, &[], &format!("metadata.annotations['berth.dev/{key}']")).unwrap()
+    };
+    assert_eq!(get("assigned-cpus.c"), "2-3,8");
+    assert_eq!(get("assigned-mems.c"), "0-1");
+    assert_eq!(get("assigned-cpus.free"), "");
+    assert_eq!(get("assigned-cpus.nobody"), "");
+    assert!(!downward::field(&input, &[], "metadata.annotations").unwrap().contains("assigned"));
+}

@@ -1,0 +1,362 @@
+//! The agent as a whole: [`Agent`], which puts everything together and goes on until it is told to stop.
+//!
+//! ```text
+//!   book ──▶ runtime ──▶ node object ──▶ pods of the API and of files ──▶ …
+//! ```
+//!
+//! One task owns all pods ([`Pods`]) and takes what happens one after the other; workers, looks at the
+//! runtime, probes and the node's own status are tasks of their own. When the agent stops, pods run on.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use client::kind::PODS;
+use client::{Change, Client, Reflector, Scope};
+use cri::{Capabilities, v1};
+use host::cgroups::CgroupError;
+use objects::KubeletConfig;
+use placement::Machine;
+use placement::configured::{Configured, Finding};
+use placement::report::{NodeReport, ReportError};
+use thiserror::Error;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use crate::admit;
+use crate::book::{Book, BookError};
+use crate::cgroups::{self, PodCgroups};
+use crate::clock::{Clock, SystemClock};
+use crate::events::Told;
+use crate::facts::{self, Places};
+use crate::hands::{Hands, Report};
+use crate::images::Images;
+use crate::look::{self, Brief};
+use crate::node::{self, Description, Image, Pressure, RuntimeHealth, SettingsError};
+use crate::pods::{self, Pods, Read};
+use crate::pool::Pool;
+use crate::probes::{ProbeReport, Probes};
+use crate::record::{self, Recorder};
+use crate::sources::Sources;
+use crate::volumes::Volumes;
+
+mod describe;
+mod view;
+
+pub use describe::describe;
+
+/// Between two looks at the runtime. Upstream's figure.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks at the images. Upstream's figure for collecting them.
+const LOOK_AT_IMAGES_EVERY: Duration = Duration::from_secs(300);
+/// How many pods start containers at a time: with more, all are later (measured with containerd on two
+/// CPUs).
+const STARTS: usize = 8;
+
+/// What the agent is told.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub config: KubeletConfig,
+    pub machine: Machine,
+    /// Where state files and pods' directories are; `/var/lib/kubelet` with the kubelet.
+    pub root: PathBuf,
+    /// Where containers' logs are; `/var/log/pods` with the kubelet.
+    pub logs: PathBuf,
+    /// Where links to containers' logs are made; none are if it is not given.
+    pub log_links: Option<PathBuf>,
+    pub runtime: cri::Endpoint,
+    pub api: Client,
+    /// Who the node is.
+    pub node: Description,
+}
+
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error("the configuration does not suit the machine: {}", listed(.0))]
+    Configuration(Vec<Finding>),
+    #[error("{}", listed(.0))]
+    Settings(Vec<SettingsError>),
+    #[error("{path}: {cause}")]
+    Directory { path: String, cause: std::io::Error },
+    #[error(transparent)]
+    Book(#[from] BookError),
+    #[error("what the node would tell of itself is wrong: {0}")]
+    Report(#[from] ReportError),
+}
+
+fn listed<T: ToString>(findings: &[T]) -> String {
+    findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// What happens to the agent.
+enum Happening {
+    Pods(Change<Read>),
+    Looked(BTreeMap<String, Brief>),
+    Probed(ProbeReport),
+    Reported(Report),
+}
+
+/// An agent that is about to run.
+#[derive(Debug)]
+pub struct Agent {
+    hands: Arc<Hands>,
+    node: Arc<RwLock<admit::Node>>,
+    description: Description,
+    root: PathBuf,
+    report: watch::Sender<Arc<NodeReport>>,
+    probes: mpsc::UnboundedReceiver<ProbeReport>,
+    reports: mpsc::UnboundedReceiver<Report>,
+    capabilities: watch::Sender<Option<Arc<Capabilities>>>,
+}
+
+impl Agent {
+    /// Reads what was handed out before, and gets everything ready that needs neither API nor runtime.
+    pub fn prepare(settings: Settings) -> Result<Agent, StartError> {
+        let Settings { config, machine, root, logs, log_links, runtime, api, node } = settings;
+        let configured = Configured::new(&machine, &config).map_err(StartError::Configuration)?;
+        for warning in &configured.warnings {
+            warn!(%warning, "configuration");
+        }
+        std::fs::create_dir_all(&root)
+            .map_err(|cause| StartError::Directory { path: root.display().to_string(), cause })?;
+        let (book, found) = Book::open(&root, configured.node)?;
+        for found in &found {
+            warn!(%found, "state");
+        }
+        let report = NodeReport::new(&machine, &config, book.ledger().clone())?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let (recorder, queue) = Recorder::new(Arc::clone(&clock));
+        tokio::spawn(record::deliver(queue, api.clone(), node.name.clone()));
+        let runtime = cri::Client::new(runtime);
+        let (probe_reports, probes) = mpsc::unbounded_channel();
+        let (worker_reports, reports) = mpsc::unbounded_channel();
+        let (capabilities, can) = watch::channel(None);
+
+        let kernel = host::cgroups::Cgroups::observe();
+        let places = Places { root: &root, logs: &logs };
+        let facts = facts::gather(&config, &machine, &places, kernel.as_ref().ok(), &node);
+        let cgroups = pod_cgroups(kernel, &config, &facts);
+        let hands = Hands {
+            images: Images::new(runtime.clone(), Arc::clone(&clock), 1),
+            sources: Sources::start(api.clone(), Arc::clone(&clock)),
+            probes: Probes::new(runtime.clone(), probe_reports),
+            pool: Pool::default(),
+            starts: Arc::new(Semaphore::new(STARTS)),
+            book: Mutex::new(book),
+            booked: watch::Sender::new(0),
+            facts: RwLock::new(Arc::new(facts)),
+            capabilities: can,
+            volumes: Volumes::new(root.clone()),
+            cgroups,
+            pids_limit: config.pod_pids_limit,
+            log_links,
+            reports: worker_reports,
+            api,
+            runtime,
+            recorder,
+            clock,
+        };
+        let seen = admit::Node {
+            name: node.name.clone(),
+            os: Some(machine.os),
+            ..admit::Node::default()
+        };
+        Ok(Agent {
+            hands: Arc::new(hands),
+            node: Arc::new(RwLock::new(seen)),
+            description: node,
+            root,
+            report: watch::Sender::new(Arc::new(report)),
+            probes,
+            reports,
+            capabilities,
+        })
+    }
+
+    #[must_use]
+    pub fn hands(&self) -> Arc<Hands> {
+        Arc::clone(&self.hands)
+    }
+
+    /// Runs until `stop` says so.
+    pub async fn run(self, mut stop: watch::Receiver<bool>) {
+        let Agent { hands, node, description, root, report, probes, reports, capabilities } = self;
+        let mut tasks = JoinSet::new();
+        let (health, healthy) = watch::channel(RuntimeHealth::Starting);
+        tasks.spawn(node::runtime::watch(hands.runtime.clone(), health));
+        tasks.spawn(ask(hands.runtime.clone(), healthy.clone(), capabilities));
+        tasks.spawn(keep_report(Arc::clone(&hands), report.clone()));
+        let (images, have) = watch::channel(Arc::default());
+        tasks.spawn(look_at_images(hands.runtime.clone(), images));
+        let sources = node::Sources {
+            runtime: healthy.clone(),
+            pressure: watch::channel(Pressure::default()).1,
+            images: have,
+            devices: watch::channel(BTreeMap::new()).1,
+            report: report.subscribe(),
+            problems: watch::channel(Vec::new()).1,
+            root,
+        };
+        let (object, seen) = watch::channel(None);
+        let (tell, told) = mpsc::unbounded_channel();
+        tasks.spawn(tell_of_node(hands.recorder.clone(), description.name.clone(), told));
+        let name = description.name.clone();
+        tasks.spawn(node::run(hands.api.clone(), description, sources, object, tell));
+        let (object, runtime) = (seen.clone(), healthy.clone());
+        tasks.spawn(view::keep(Arc::clone(&hands), Arc::clone(&node), object, runtime));
+
+        // Nothing is decided before it is known what runs, and what node this is.
+        let ready = async {
+            let first = first_look(&hands.runtime).await;
+            let _ = seen.clone().wait_for(Option::is_some).await;
+            first
+        };
+        let first = tokio::select! {
+            first = ready => first,
+            _ = stop.wait_for(|stop| *stop) => return,
+        };
+        view::take(&hands, &node, seen.borrow().as_deref(), &healthy.borrow());
+        let pods = Pods::new(Arc::clone(&hands), node, first);
+        follow(&hands, pods, &name, probes, reports, &mut tasks, stop).await;
+        info!("stopped; pods run on");
+    }
+}
+
+/// Takes what happens to pods until told to stop.
+async fn follow(
+    hands: &Arc<Hands>,
+    mut pods: Pods,
+    node: &str,
+    mut probes: mpsc::UnboundedReceiver<ProbeReport>,
+    mut reports: mpsc::UnboundedReceiver<Report>,
+    tasks: &mut JoinSet<()>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let (happened, mut happenings) = mpsc::unbounded_channel();
+    let scope = Scope { field_selector: format!("spec.nodeName={node}"), ..Scope::default() };
+    let reflector = Reflector::new(hands.api.clone(), PODS, scope, pods::read);
+    let of_pods = happened.clone();
+    tasks.spawn(reflector.run(move |change| of_pods.send(Happening::Pods(change)).is_ok()));
+    tasks.spawn(look_often(hands.runtime.clone(), happened));
+    loop {
+        let happening = tokio::select! {
+            Some(happening) = happenings.recv() => happening,
+            Some(report) = probes.recv() => Happening::Probed(report),
+            Some(report) = reports.recv() => Happening::Reported(report),
+            _ = stop.wait_for(|stop| *stop) => return,
+        };
+        match happening {
+            Happening::Pods(change) => pods.take_change(change),
+            Happening::Looked(briefs) => pods.take_look(briefs),
+            Happening::Probed(report) => pods.take_probe(report),
+            Happening::Reported(report) => pods.take_report(report),
+        }
+    }
+}
+
+/// Makes the cgroups all pods are below. Without them pods run without limits of their own, which is said.
+fn pod_cgroups(
+    kernel: Result<host::cgroups::Cgroups, CgroupError>,
+    config: &KubeletConfig,
+    facts: &crate::lower::NodeFacts,
+) -> Option<PodCgroups> {
+    let made = kernel.and_then(|kernel| {
+        let cgroups = PodCgroups::new(kernel, facts.cgroups.clone());
+        let all = cgroups::of_all_pods(facts, &facts.allocatable, config.pod_pids_limit);
+        cgroups.ensure_classes(facts, &all, [])?;
+        Ok(cgroups)
+    });
+    match made {
+        Ok(cgroups) => Some(cgroups),
+        Err(error) => {
+            warn!(%error, "pods have no cgroups of their own");
+            None
+        }
+    }
+}
+
+async fn tell_of_node(
+    recorder: Recorder,
+    name: String,
+    mut told: mpsc::UnboundedReceiver<Told>,
+) {
+    while let Some(told) = told.recv().await {
+        recorder.node(&name, told);
+    }
+}
+
+async fn first_look(runtime: &cri::Client) -> BTreeMap<String, Brief> {
+    let mut told = false;
+    loop {
+        match look::briefly(runtime).await {
+            Ok(briefs) => return briefs,
+            Err(error) if !told => {
+                warn!(%error, "waiting for the container runtime");
+                told = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn look_often(runtime: cri::Client, happened: mpsc::UnboundedSender<Happening>) {
+    let mut timer = tokio::time::interval(LOOK_EVERY);
+    timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        timer.tick().await;
+        // Whether the runtime is there is told elsewhere.
+        if let Ok(briefs) = look::briefly(&runtime).await
+            && happened.send(Happening::Looked(briefs)).is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Asks what the runtime can do whenever it is another one, or says something else of itself.
+async fn ask(
+    runtime: cri::Client,
+    mut health: watch::Receiver<RuntimeHealth>,
+    said: watch::Sender<Option<Arc<Capabilities>>>,
+) {
+    loop {
+        let seen = matches!(*health.borrow_and_update(), RuntimeHealth::Seen(_));
+        if seen && let Ok(found) = runtime.probe().await {
+            said.send_replace(Some(Arc::new(found)));
+        }
+        if health.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// What is handed out is told to schedulers.
+async fn keep_report(hands: Arc<Hands>, report: watch::Sender<Arc<NodeReport>>) {
+    let mut booked = hands.booked.subscribe();
+    loop {
+        let ledger = hands.book().ledger().clone();
+        let mut next = NodeReport::clone(&report.borrow());
+        match next.set_ledger(ledger) {
+            Ok(()) => {
+                report.send_replace(Arc::new(next));
+            }
+            Err(error) => warn!(%error, "what is handed out cannot be told"),
+        }
+        if booked.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn look_at_images(runtime: cri::Client, images: watch::Sender<Arc<Vec<Image>>>) {
+    loop {
+        if let Ok(answer) = runtime.call(v1::ListImagesRequest::default()).await {
+            let found = answer.images.into_iter().map(Image::from).collect();
+            images.send_replace(Arc::new(found));
+        }
+        tokio::time::sleep(LOOK_AT_IMAGES_EVERY).await;
+    }
+}

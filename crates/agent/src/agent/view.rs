@@ -1,0 +1,63 @@
+//! What the Node object and the runtime say that admission and requests go by: [`take`], and [`keep`],
+//! which follows them.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::admit::{self, Taint};
+use crate::hands::Hands;
+use crate::node::{RuntimeHealth, classes};
+use crate::spec::{Amounts, Labels};
+
+/// Follows both for as long as it is polled.
+pub(super) async fn keep(
+    hands: Arc<Hands>,
+    node: Arc<RwLock<admit::Node>>,
+    mut object: watch::Receiver<Option<Arc<Value>>>,
+    mut health: watch::Receiver<RuntimeHealth>,
+) {
+    loop {
+        let changed = tokio::select! {
+            changed = object.changed() => changed,
+            changed = health.changed() => changed,
+        };
+        if changed.is_err() {
+            return;
+        }
+        let (now, runtime) = (object.borrow_and_update().clone(), health.borrow_and_update().clone());
+        take(&hands, &node, now.as_deref(), &runtime);
+    }
+}
+
+/// Takes labels, taints, allocatable amounts and what the runtime offers.
+pub(super) fn take(
+    hands: &Hands,
+    node: &RwLock<admit::Node>,
+    object: Option<&Value>,
+    runtime: &RuntimeHealth,
+) {
+    let mut view = node.write().unwrap_or_else(PoisonError::into_inner);
+    view.host_process = true;
+    if let RuntimeHealth::Seen(runtime) = runtime {
+        view.supplemental_groups_policy = runtime.supplemental_groups_policy;
+        view.classes = runtime.classes.as_ref().map(classes::offer).unwrap_or_default();
+    }
+    let Some(object) = object else { return };
+    let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
+    let taints = object["spec"]["taints"].as_array().into_iter().flatten();
+    let taint = |taint: &Value| Taint {
+        key: text(taint, "key"),
+        value: text(taint, "value"),
+        effect: text(taint, "effect"),
+    };
+    view.labels = Labels::deserialize(&object["metadata"]["labels"]).unwrap_or_default();
+    view.taints = taints.map(taint).collect();
+    view.allocatable = Amounts::deserialize(&object["status"]["allocatable"]).unwrap_or_default();
+    let mut facts = hands.facts.write().unwrap_or_else(PoisonError::into_inner);
+    if facts.allocatable != view.allocatable {
+        Arc::make_mut(&mut facts).allocatable.clone_from(&view.allocatable);
+    }
+}

@@ -1,0 +1,243 @@
+//! The node's book: what it has handed out, on disk before anybody relies on it: [`Book`].
+//!
+//! The files are the kubelet's, `cpu_manager_state` and `memory_manager_state`, so that either agent can
+//! take over from the other. What of them no longer fits machine or configuration is named and let go;
+//! the rest stays, and the old files are kept beside the new ones. Deciding is `placement`'s; nobody is
+//! told here.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use host::files::{WriteError, back_up, write_atomically};
+use placement::plan::Placement;
+use placement::state_file::{CpuState, Gates, Manager, MemoryState, StateFileError};
+use placement::takeover::{Change, migrate, states_of, take_over};
+use placement::demand::{Demand, PodUid};
+use placement::{CpuSet, Ledger, Node, Refusal};
+use thiserror::Error;
+
+use crate::lower::Placed;
+use crate::spec::Pod;
+
+#[derive(Debug, Error)]
+pub enum BookError {
+    #[error("{path}: {cause}")]
+    Read { path: String, cause: std::io::Error },
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+/// What opening a book brought to light.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Found {
+    /// A file that cannot be read as a state. Those who run are given places anew.
+    #[error("{path} cannot be used: {cause}; nothing of it is kept")]
+    Unusable { path: String, cause: StateFileError },
+    #[error(transparent)]
+    Changed(Change),
+    #[error("the file as it was: {0}")]
+    Kept(String),
+}
+
+/// What the node has handed out.
+#[derive(Debug)]
+pub struct Book {
+    node: Node,
+    ledger: Ledger,
+    directory: PathBuf,
+    /// The placements of pods that were admitted since the start.
+    placements: BTreeMap<PodUid, Placement>,
+    /// What the files say.
+    written: [String; 2],
+}
+
+const FILES: [Manager; 2] = [Manager::Cpu, Manager::Memory];
+
+impl Book {
+    /// Takes up what the files say, as far as it fits.
+    pub fn open(directory: &Path, node: Node) -> Result<(Book, Vec<Found>), BookError> {
+        let mut found = Vec::new();
+        // Read whatever an upstream gate put there; what is not handed out here is named below.
+        let gates = Gates { pod_level_resource_managers: true, ..Gates::default() };
+        let mut usable = true;
+        let [cpu_text, memory_text] = [read(directory, FILES[0])?, read(directory, FILES[1])?];
+        let cpu = parsed(&cpu_text, node.cpu.policy_name(), |bytes, policy| {
+            CpuState::parse(bytes, policy, gates)
+        });
+        let cpu = cpu.unwrap_or_else(|cause| {
+            found.push(unusable(directory, FILES[0], cause));
+            usable = false;
+            None
+        });
+        let memory = parsed(&memory_text, node.memory.policy_name(), |bytes, policy| {
+            MemoryState::parse(bytes, policy, gates)
+        });
+        let memory = memory.unwrap_or_else(|cause| {
+            found.push(unusable(directory, FILES[1], cause));
+            usable = false;
+            None
+        });
+        let cpu = cpu.unwrap_or_else(|| CpuState::empty(node.cpu.policy_name()));
+        let memory = memory.unwrap_or_else(|| MemoryState::empty(node.memory.policy_name()));
+        let same = cpu.policy == node.cpu.policy_name()
+            && memory.policy == node.memory.policy_name()
+            && cpu.pod_cpus.is_empty();
+        let fits = take_over(&node, &cpu, &memory).ok().filter(|_| same && usable);
+        let ledger = match fits {
+            Some(restored) => restored.ledger,
+            None => {
+                let migration = migrate(&node, &cpu, &memory);
+                found.extend(migration.changes.into_iter().map(Found::Changed));
+                migration.ledger
+            }
+        };
+        if !found.is_empty() {
+            for manager in FILES {
+                if let Some(kept) = back_up(&directory.join(manager.file_name()))? {
+                    found.push(Found::Kept(kept.display().to_string()));
+                }
+            }
+        }
+        let mut book = Book {
+            node,
+            ledger,
+            directory: directory.to_owned(),
+            placements: BTreeMap::new(),
+            written: Default::default(),
+        };
+        book.save()?;
+        Ok((book, found))
+    }
+
+    #[must_use]
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Where the pod would go.
+    pub fn plan(&self, demand: &Demand) -> Result<Placement, Refusal> {
+        placement::plan(&self.node, &self.ledger, demand)
+    }
+
+    /// Hands out what was planned, for good: the files are on disk when this returns. If they cannot be
+    /// written nothing was handed out.
+    pub fn commit(&mut self, placement: Placement) -> Result<(), BookError> {
+        let before = self.ledger.clone();
+        self.ledger.commit(&placement);
+        if let Err(error) = self.save() {
+            self.ledger = before;
+            return Err(error);
+        }
+        self.placements.insert(placement.pod.clone(), placement);
+        Ok(())
+    }
+
+    /// Takes back what a pod has. Whether it had anything.
+    pub fn release(&mut self, pod: &PodUid) -> Result<bool, BookError> {
+        self.placements.remove(pod);
+        let before = self.ledger.clone();
+        self.ledger.release(pod);
+        if self.ledger == before {
+            return Ok(false);
+        }
+        // It is not handed out again before it is written that it came back.
+        if let Err(error) = self.save() {
+            self.ledger = before;
+            return Err(error);
+        }
+        Ok(true)
+    }
+
+    /// A container is about to start; see [`Ledger::starting`].
+    pub fn starting(&mut self, demand: &Demand, container: &str) -> Result<(), BookError> {
+        let position = demand.containers.iter().position(|c| c.name.as_str() == container);
+        let Some(position) = position else { return Ok(()) };
+        let before = self.ledger.clone();
+        self.ledger.starting(&self.node, demand, position);
+        if self.ledger == before { Ok(()) } else { self.save() }
+    }
+
+    /// The placement a pod was admitted with.
+    #[must_use]
+    pub fn placement(&self, pod: &PodUid) -> Option<&Placement> {
+        self.placements.get(pod)
+    }
+
+    /// Whether the pod has anything of its own.
+    #[must_use]
+    pub fn holds(&self, pod: &PodUid) -> bool {
+        self.ledger.cpu.assignments.contains_key(pod)
+            || self.ledger.memory.assignments.contains_key(pod)
+    }
+
+    /// What the containers of a pod are given now.
+    #[must_use]
+    pub fn placed(&self, pod: &Pod) -> BTreeMap<String, Placed> {
+        let uid = PodUid::new(&pod.metadata.uid);
+        let Some(placement) = self.placements.get(&uid) else { return BTreeMap::new() };
+        let of = |one: &placement::plan::ContainerPlacement| {
+            (one.name.to_string(), Placed::of(one, &self.node, &self.ledger))
+        };
+        let mut placed: BTreeMap<String, Placed> = placement.containers.iter().map(of).collect();
+        // Ephemeral containers share with everybody.
+        for container in &pod.spec.ephemeral_containers {
+            let shared = Placed { cpus: self.shared(), ..Placed::default() };
+            placed.entry(container.name.clone()).or_insert(shared);
+        }
+        placed
+    }
+
+    /// The CPUs of everybody without CPUs of his own; empty if nobody has such.
+    #[must_use]
+    pub fn shared(&self) -> CpuSet {
+        self.ledger.cpu.shared.clone()
+    }
+
+    fn save(&mut self) -> Result<(), BookError> {
+        let (cpu, memory) = states_of(&self.node, &self.ledger);
+        for (position, text) in [cpu.render(), memory.render()].into_iter().enumerate() {
+            if self.written[position] != text {
+                let path = self.directory.join(FILES[position].file_name());
+                write_atomically(&path, text.as_bytes())?;
+                self.written[position] = text;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read(directory: &Path, manager: Manager) -> Result<Option<Vec<u8>>, BookError> {
+    let path = directory.join(manager.file_name());
+    match fs::read(&path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(BookError::Read { path: path.display().to_string(), cause }),
+    }
+}
+
+/// A file's state, whatever policy it was written under.
+fn parsed<T>(
+    text: &Option<Vec<u8>>,
+    policy: &str,
+    parse: impl Fn(&[u8], &str) -> Result<T, StateFileError>,
+) -> Result<Option<T>, StateFileError> {
+    let Some(bytes) = text else { return Ok(None) };
+    match parse(bytes, policy) {
+        Err(StateFileError::PolicyDiffers { stored, .. }) => parse(bytes, &stored).map(Some),
+        other => other.map(Some),
+    }
+}
+
+fn unusable(directory: &Path, manager: Manager, cause: StateFileError) -> Found {
+    Found::Unusable { path: directory.join(manager.file_name()).display().to_string(), cause }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,300 @@
+//! What pod workers work with: [`Hands`], the runtime, the API, the machine and the node's book.
+//!
+//! Every effect a worker has goes through here. Decides nothing about pods.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use client::Client;
+use cri::{Capabilities, ClassSupport};
+use placement::CpuSet;
+use placement::demand::PodUid;
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use crate::book::{Book, BookError};
+use crate::cgroups::PodCgroups;
+use crate::clock::Clock;
+use crate::demand::placement_demand;
+use crate::images::Images;
+use crate::lower::env::Environment;
+use crate::lower::{self, Mounted, NodeFacts, Placed, PodInput, Source};
+use crate::pool::{NotMoved, Pool};
+use crate::probes::Probes;
+use crate::record::Recorder;
+use crate::sources::Sources;
+use crate::spec::{Container, Pod, Volume};
+use crate::status::{self, Known, PodStatus};
+use crate::volumes::{self, VolumeError, Volumes};
+
+/// Shared by all workers.
+#[derive(Debug)]
+pub struct Hands {
+    pub api: Client,
+    pub runtime: cri::Client,
+    pub recorder: Recorder,
+    pub clock: Arc<dyn Clock>,
+    pub images: Images,
+    pub sources: Sources,
+    pub probes: Probes,
+    pub pool: Pool,
+    /// How many pods start containers at a time, first come first served.
+    pub starts: Arc<Semaphore>,
+    pub book: Mutex<Book>,
+    /// Grows with everything the book hands out or takes back.
+    pub booked: watch::Sender<u64>,
+    pub facts: RwLock<Arc<NodeFacts>>,
+    /// What the runtime can do, as far as it has said.
+    pub capabilities: watch::Receiver<Option<Arc<Capabilities>>>,
+    pub volumes: Volumes,
+    /// `None` where pods have no cgroups.
+    pub cgroups: Option<PodCgroups>,
+    /// `podPidsLimit`.
+    pub pids_limit: Option<u64>,
+    /// Where links to containers' logs are; `/var/log/containers` on Linux.
+    pub log_links: Option<PathBuf>,
+    /// What becomes of pods.
+    pub reports: mpsc::UnboundedSender<Report>,
+}
+
+/// What a worker has to say to the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Report {
+    /// The pod, by uid, has given back what it had.
+    Settled(String),
+    /// Nothing is left of it.
+    Over(String),
+}
+
+impl Hands {
+    #[must_use]
+    pub fn facts(&self) -> Arc<NodeFacts> {
+        Arc::clone(&self.facts.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    #[must_use]
+    pub fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which form of QoS-class resources the runtime understands.
+    #[must_use]
+    pub fn classes(&self) -> ClassSupport {
+        let capabilities = self.capabilities.borrow();
+        capabilities.as_ref().map(|of| of.classes.clone()).unwrap_or_default()
+    }
+
+    #[must_use]
+    pub fn recursive_read_only(&self) -> bool {
+        let capabilities = self.capabilities.borrow();
+        let handlers = capabilities.as_ref().map(|of| of.handlers.clone()).unwrap_or_default();
+        handlers.iter().any(|of| of.name.is_empty() && of.recursive_read_only_mounts)
+    }
+
+    /// What is the same in the statuses of all pods.
+    #[must_use]
+    pub fn known(&self) -> Known {
+        let runtime = self.capabilities.borrow().as_ref().map(|of| of.runtime_name.clone());
+        Known {
+            runtime: runtime.unwrap_or_default(),
+            recursive_read_only: self.recursive_read_only(),
+            ..Known::default()
+        }
+    }
+
+    /// Where the containers of a pod are to be now.
+    #[must_use]
+    pub fn placed(&self, pod: &Pod) -> BTreeMap<String, Placed> {
+        self.book().placed(pod)
+    }
+
+    /// Every container without CPUs of its own leaves those that are somebody's by now.
+    pub async fn follow_pool(&self) -> Result<usize, NotMoved> {
+        let shared = || -> CpuSet { self.book().shared() };
+        self.pool.follow(&self.runtime, self.facts().os, shared).await
+    }
+
+    /// A container is about to start.
+    pub fn starting(&self, pod: &Pod, container: &str) -> Result<(), BookError> {
+        self.book().starting(&placement_demand(pod), container)
+    }
+
+    /// The pod's place is free again.
+    pub async fn release(&self, pod: &Pod) -> Result<(), String> {
+        let uid = PodUid::new(&pod.metadata.uid);
+        let released = self.book().release(&uid).map_err(|error| error.to_string())?;
+        let _ = self.reports.send(Report::Settled(pod.metadata.uid.clone()));
+        if released {
+            self.booked.send_modify(|count| *count += 1);
+            // Nothing depends on a larger pool; who could not be moved is found by the next check.
+            let _ = self.follow_pool().await;
+        }
+        Ok(())
+    }
+
+    /// What requests are made from.
+    #[must_use]
+    pub fn input<'a>(
+        pod: &'a Pod,
+        facts: &'a NodeFacts,
+        source: &'a Source,
+        placed: &'a BTreeMap<String, Placed>,
+    ) -> PodInput<'a> {
+        PodInput { pod, facts, source, placed, user_namespace: None, volume_groups: &[] }
+    }
+
+    pub async fn make_cgroups(&self, pod: &Pod, source: &Source) -> Result<(), String> {
+        let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
+        let (pod, source, facts) = (pod.clone(), source.clone(), self.facts());
+        let (placed, pids) = (self.placed(&pod), self.pids_limit);
+        blocking(move || {
+            cgroups.ensure_pod(&Hands::input(&pod, &facts, &source, &placed), pids)
+        })
+        .await
+    }
+
+    pub async fn remove_cgroups(&self, pod: &Pod) -> Result<(), String> {
+        let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
+        let uid = pod.metadata.uid.clone();
+        blocking(move || cgroups.remove_pod(&uid)).await
+    }
+
+    /// Whether what the pod's volumes hold can change while it runs.
+    #[must_use]
+    pub fn may_change(&self, pod: &Pod) -> bool {
+        let references = volumes::references(pod);
+        let is_files = |volume: &Volume| {
+            volume.config_map.is_some()
+                || volume.secret.is_some()
+                || volume.projected.is_some()
+                || volume.downward_api.is_some()
+        };
+        !references.tokens.is_empty() || pod.spec.volumes.iter().any(is_files)
+    }
+
+    /// Makes the pod's volumes what they are to be; else which cannot be, and why.
+    pub async fn mount(&self, pod: &Pod, source: &Source) -> Result<Mounted, Vec<VolumeError>> {
+        let references = volumes::references(pod);
+        let fetched = self.sources.fetch(pod, &references).await;
+        let (configs, tokens, claims) = fetched.map_err(|error| {
+            let why = error.to_string();
+            vec![VolumeError::Io { step: "read", path: "the API".to_owned(), why }]
+        })?;
+        let contents = {
+            let (facts, placed) = (self.facts(), self.placed(pod));
+            let input = Hands::input(pod, &facts, source, &placed);
+            let sources =
+                volumes::Sources { configs: &configs, tokens: &tokens, claims: &claims };
+            volumes::contents(&input, &sources)
+        };
+        let (volumes, pod) = (self.volumes.clone(), pod.clone());
+        match tokio::task::spawn_blocking(move || volumes.set_up(&pod, &contents)).await {
+            Ok(done) => done,
+            Err(error) => Err(vec![VolumeError::Io {
+                step: "set up",
+                path: "volumes".to_owned(),
+                why: error.to_string(),
+            }]),
+        }
+    }
+
+    pub async fn unmount(&self, pod: &Pod) -> Result<(), String> {
+        let (volumes, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
+        blocking(move || volumes.tear_down(&uid)).await
+    }
+
+    /// Removes the pod's directories, its logs included.
+    pub async fn remove_files(&self, pod: &Pod) -> Result<(), String> {
+        let (volumes, of) = (self.volumes.clone(), pod.metadata.clone());
+        let logs = lower::sandbox::log_directory_of(&self.facts(), &of);
+        let links = self.log_links.clone();
+        blocking(move || {
+            if let Some(links) = &links {
+                remove_links(links, &format!("{}_{}_", of.name, of.namespace), &logs);
+            }
+            match std::fs::remove_dir_all(&logs) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(format!("{logs}: {error}"));
+                }
+                _ => {}
+            }
+            volumes.remove(&of.uid).map_err(|error| error.to_string())
+        })
+        .await
+    }
+
+    /// Addresses of a pod as they were last told.
+    #[must_use]
+    pub fn ip_told(&self, pod: &Pod) -> String {
+        match PodStatus::read(&pod.status).pod_ip {
+            ip if ip.is_empty() => self.facts().ips.first().cloned().unwrap_or_default(),
+            ip => ip,
+        }
+    }
+
+    /// The uid under which the API has the pod; empty if it is a static pod, whose mirror is known by
+    /// its name alone.
+    #[must_use]
+    pub fn api_uid(&self, pod: &Pod) -> String {
+        if status::is_static(pod) { String::new() } else { pod.metadata.uid.clone() }
+    }
+
+    /// Writes the file of host names, and makes what the container mounts from within volumes.
+    pub fn mounts_of(
+        &self,
+        input: &PodInput<'_>,
+        container: &Container,
+        mounted: Option<&Mounted>,
+        environment: &Environment,
+        pod_ips: &[String],
+    ) -> Result<Mounted, String> {
+        let pod = input.pod;
+        let aliases = &pod.spec.host_aliases;
+        let hosts = if pod.spec.host_network {
+            let path = lower::mounts::hosts_file(input.facts.os);
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|error| format!("{path}: {error}"))?;
+            volumes::hosts::of_host(&text, aliases)
+        } else {
+            let name = lower::hostname::name(pod, &input.facts.dns.cluster_domain);
+            let name = name.map_err(|error| error.to_string())?;
+            volumes::hosts::of_pod(pod_ips, &name, aliases)
+        };
+        let written = self.volumes.write_hosts_file(&pod.metadata.uid, &hosts);
+        written.map_err(|error| error.to_string())?;
+        let mut mounted = mounted.cloned().unwrap_or_default();
+        let made = self.volumes.sub_paths(pod, container, &mounted, environment);
+        mounted.sub_paths = made.map_err(|error| error.to_string())?;
+        Ok(mounted)
+    }
+
+    /// Links the log of a container where collectors of logs look for it.
+    pub fn link_log(&self, pod: &Pod, container: &str, log: &Path, id: &str) {
+        let Some(directory) = &self.log_links else { return };
+        let of = &pod.metadata;
+        let name = format!("{}_{}_{container}-{id}.log", of.name, of.namespace);
+        // Only collectors miss it.
+        let _ = host::os::owners::link(log, &directory.join(name), false);
+    }
+}
+
+/// Links of a pod that lead into its directory of logs.
+fn remove_links(links: &Path, start: &str, logs: &str) {
+    for entry in std::fs::read_dir(links).into_iter().flatten().flatten() {
+        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(start));
+        let leads = std::fs::read_link(entry.path()).is_ok_and(|to| to.starts_with(logs));
+        if named && leads {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Runs what blocks where it may.
+async fn blocking<E: ToString + Send + 'static>(
+    work: impl FnOnce() -> Result<(), E> + Send + 'static,
+) -> Result<(), String> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    }
+}

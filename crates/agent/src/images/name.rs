@@ -1,0 +1,155 @@
+//! Names of images: [`with_tag`], a name with the tag that is meant if none is given.
+//!
+//! A reference is `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`; the grammar is that of the registries' own
+//! library, whose words the errors are in.
+
+use thiserror::Error;
+
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NameError {
+    #[error("couldn't parse image name \"{0}\": invalid reference format")]
+    Format(String),
+    #[error("couldn't parse image name \"{name}\": invalid reference format: repository name ({path}) must be lowercase")]
+    UpperCase { name: String, path: String },
+    #[error("couldn't parse image name \"{0}\": repository name must not be longer than 255 characters")]
+    TooLong(String),
+}
+
+const LONGEST_PATH: usize = 255;
+const LONGEST_TAG: usize = 128;
+
+/// The name as the runtime is asked for it.
+pub fn with_tag(name: &str) -> Result<String, NameError> {
+    let bad = || NameError::Format(name.to_owned());
+    let (rest, digest) = match name.split_once('@') {
+        Some((rest, digest)) => (rest, Some(digest)),
+        None => (name, None),
+    };
+    if digest.is_some_and(|digest| !is_digest(digest)) {
+        return Err(bad());
+    }
+    // A colon after the last slash begins a tag; one before it a port.
+    let after_slash = rest.rfind('/').map_or(0, |at| at + 1);
+    let (path, tag) = match rest[after_slash..].rfind(':') {
+        Some(at) => (&rest[..after_slash + at], Some(&rest[after_slash + at + 1..])),
+        None => (rest, None),
+    };
+    if tag.is_some_and(|tag| !is_tag(tag)) {
+        return Err(bad());
+    }
+    check_path(name, path)?;
+    match (tag, digest) {
+        (None, None) => Ok(format!("{name}:latest")),
+        _ => Ok(name.to_owned()),
+    }
+}
+
+fn check_path(name: &str, path: &str) -> Result<(), NameError> {
+    let bad = || NameError::Format(name.to_owned());
+    let components: Vec<&str> = path.split('/').collect();
+    let of_host = match components.as_slice() {
+        [first, _, ..] if is_host(first) => 1,
+        _ => 0,
+    };
+    let own = &components[of_host..];
+    if !own.iter().all(|component| is_component(component)) {
+        let lower = own.iter().all(|component| is_component(&component.to_ascii_lowercase()));
+        let path = own.join("/");
+        return Err(match lower {
+            true => NameError::UpperCase { name: name.to_owned(), path },
+            false => bad(),
+        });
+    }
+    if path.len() > LONGEST_PATH {
+        return Err(NameError::TooLong(name.to_owned()));
+    }
+    Ok(())
+}
+
+/// Whether the first of several components is a registry and not a part of the path.
+fn is_host(component: &str) -> bool {
+    let (host, port) = match component.rsplit_once(':') {
+        Some((host, port)) if !component.ends_with(']') => (host, Some(port)),
+        _ => (component, None),
+    };
+    let looks_like_one = component.contains(['.', ':'])
+        || component == "localhost"
+        || component.chars().any(|c| c.is_ascii_uppercase());
+    let is_port = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+    let is_v6 = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).is_some_and(|ip| {
+        ip.bytes().all(|b| b.is_ascii_hexdigit() || b == b':')
+    });
+    let label = |label: &str| {
+        !label.is_empty()
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
+    looks_like_one && port.is_none_or(is_port) && (is_v6 || host.split('.').all(label))
+}
+
+/// Lower-case letters and digits, separated by a dot, one or two underscores, or dashes.
+fn is_component(component: &str) -> bool {
+    let alphanumeric = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let bytes = component.as_bytes();
+    let ends = bytes.first().zip(bytes.last());
+    if !ends.is_some_and(|(first, last)| alphanumeric(*first) && alphanumeric(*last)) {
+        return false;
+    }
+    component.split(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit()).all(|between| {
+        matches!(between, "" | "." | "_" | "__") || between.bytes().all(|b| b == b'-')
+    })
+}
+
+fn is_tag(tag: &str) -> bool {
+    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    tag.len() <= LONGEST_TAG
+        && tag.bytes().next().is_some_and(word)
+        && tag.bytes().all(|b| word(b) || b == b'.' || b == b'-')
+}
+
+fn is_digest(digest: &str) -> bool {
+    const SHORTEST: usize = 32;
+    digest.split_once(':').is_some_and(|(algorithm, value)| {
+        algorithm.bytes().next().is_some_and(|b| b.is_ascii_alphabetic())
+            && algorithm.bytes().all(|b| b.is_ascii_alphanumeric() || b"+.-_".contains(&b))
+            && value.len() >= SHORTEST
+            && value.bytes().all(|b| b.is_ascii_hexdigit())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_get_the_tag_that_is_meant() {
+        let digest = format!("sha256:{}", "0123456789abcdef".repeat(4));
+        let table = [
+            ("busybox", "busybox:latest"),
+            ("busybox:1", "busybox:1"),
+            ("localhost/busybox", "localhost/busybox:latest"),
+            ("127.0.0.1:23990/nope", "127.0.0.1:23990/nope:latest"),
+            ("[::1]:5000/a/b:v1.2-x", "[::1]:5000/a/b:v1.2-x"),
+            ("Example.com/a__b/c-d--e.f", "Example.com/a__b/c-d--e.f:latest"),
+        ];
+        for (name, full) in table {
+            assert_eq!(with_tag(name).as_deref(), Ok(full), "{name}");
+        }
+        let pinned = format!("a/b@{digest}");
+        assert_eq!(with_tag(&pinned), Ok(pinned.clone()));
+    }
+
+    #[test]
+    fn names_that_are_none_are_refused_in_upstreams_words() {
+        let upper = with_tag("UPPER/Case:1").unwrap_err();
+        let text = "couldn't parse image name \"UPPER/Case:1\": invalid reference format: repository \
+                    name (Case) must be lowercase";
+        assert_eq!(upper.to_string(), text);
+        let long = "a".repeat(129);
+        let bad = ["", ":1", "a:", "a:b:c", "a//b", "-a", "a_", "a___b", "a@sha256:12", "a b", "a/"];
+        for name in bad.into_iter().chain([format!("a:{long}").as_str()]) {
+            assert!(with_tag(name).is_err(), "{name}");
+        }
+    }
+}

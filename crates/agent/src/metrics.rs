@@ -1,0 +1,279 @@
+//! Figures of the agent, in Prometheus' text form: [`Registry`].
+//!
+//! Counters, gauges and histograms, each with labels. Whoever has a handle may change it at any time;
+//! [`Registry::render`] writes all of them, sorted by name. It measures nothing by itself.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What the text form is called where it is served.
+pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+
+/// All figures of a process. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Registry {
+    families: Arc<Mutex<BTreeMap<&'static str, Arc<Family>>>>,
+}
+
+#[derive(Debug)]
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    labels: &'static [&'static str],
+    kind: Kind,
+    /// By the values of the labels.
+    series: Mutex<BTreeMap<Vec<String>, Series>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    Counter,
+    Gauge,
+    /// With the upper bounds of its buckets, rising.
+    Histogram(&'static [f64]),
+}
+
+#[derive(Debug, Clone, Default)]
+struct Series {
+    /// Of a histogram, the sum.
+    value: f64,
+    count: u64,
+    /// How many were at most as large as each bound.
+    buckets: Vec<u64>,
+}
+
+/// Something that is only counted up.
+#[derive(Debug, Clone)]
+pub struct Counter(Arc<Family>);
+
+/// Something that is now so and then so.
+#[derive(Debug, Clone)]
+pub struct Gauge(Arc<Family>);
+
+/// How often something was how large.
+#[derive(Debug, Clone)]
+pub struct Histogram(Arc<Family>);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Registry {
+    /// The family of that name; the first who asks says what it is. One that is asked for as
+    /// something else is a family of its own that is not shown, so that the text stays valid.
+    fn family(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &'static [&'static str],
+        kind: Kind,
+    ) -> Arc<Family> {
+        let new = || Arc::new(Family { name, help, labels, kind, series: Mutex::default() });
+        let mut families = locked(&self.families);
+        let found = families.entry(name).or_insert_with(new);
+        let same = found.kind == kind && found.labels == labels;
+        debug_assert!(same, "{name} is registered as something else already");
+        if same { found.clone() } else { new() }
+    }
+
+    /// A counter; without labels it is there with 0 from the start.
+    #[must_use]
+    pub fn counter(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &'static [&'static str],
+    ) -> Counter {
+        let family = self.family(name, help, labels, Kind::Counter);
+        if labels.is_empty() {
+            family.change(&[], |_| {});
+        }
+        Counter(family)
+    }
+
+    /// A gauge; without labels it is there with 0 from the start.
+    #[must_use]
+    pub fn gauge(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &'static [&'static str],
+    ) -> Gauge {
+        let family = self.family(name, help, labels, Kind::Gauge);
+        if labels.is_empty() {
+            family.change(&[], |_| {});
+        }
+        Gauge(family)
+    }
+
+    /// A histogram with buckets up to each of `bounds`, which rise; the one without bound is added.
+    #[must_use]
+    pub fn histogram(
+        &self,
+        name: &'static str,
+        help: &'static str,
+        labels: &'static [&'static str],
+        bounds: &'static [f64],
+    ) -> Histogram {
+        let family = self.family(name, help, labels, Kind::Histogram(bounds));
+        if labels.is_empty() {
+            family.change(&[], |series| series.buckets.resize(bounds.len(), 0));
+        }
+        Histogram(family)
+    }
+
+    /// All of it as text.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let families: Vec<Arc<Family>> = locked(&self.families).values().cloned().collect();
+        let mut text = String::new();
+        for family in families {
+            family.render(&mut text);
+        }
+        text
+    }
+}
+
+impl Counter {
+    pub fn add(&self, labels: &[&str], by: u64) {
+        // A counter in the text form is a floating-point number anyway.
+        self.0.change(labels, |series| series.value += by as f64);
+    }
+
+    pub fn increment(&self, labels: &[&str]) {
+        self.add(labels, 1);
+    }
+}
+
+impl Gauge {
+    pub fn set(&self, labels: &[&str], value: f64) {
+        self.0.change(labels, |series| series.value = value);
+    }
+
+    pub fn add(&self, labels: &[&str], by: f64) {
+        self.0.change(labels, |series| series.value += by);
+    }
+
+    /// What is no longer there is no longer told of.
+    pub fn remove(&self, labels: &[&str]) {
+        let key: Vec<String> = labels.iter().map(|&label| label.to_owned()).collect();
+        locked(&self.0.series).remove(&key);
+    }
+}
+
+impl Histogram {
+    pub fn observe(&self, labels: &[&str], value: f64) {
+        let Kind::Histogram(bounds) = self.0.kind else { return };
+        self.0.change(labels, |series| {
+            series.buckets.resize(bounds.len(), 0);
+            series.value += value;
+            series.count += 1;
+            for (bucket, bound) in series.buckets.iter_mut().zip(bounds) {
+                if value <= *bound {
+                    *bucket += 1;
+                }
+            }
+        });
+    }
+}
+
+impl Family {
+    fn change(&self, labels: &[&str], change: impl FnOnce(&mut Series)) {
+        debug_assert_eq!(labels.len(), self.labels.len(), "labels of {}", self.name);
+        let key = labels.iter().map(|&label| label.to_owned()).collect();
+        change(locked(&self.series).entry(key).or_default());
+    }
+
+    fn render(&self, text: &mut String) {
+        let series = locked(&self.series).clone();
+        if series.is_empty() {
+            return;
+        }
+        let Family { name, help, .. } = self;
+        let kind = match self.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
+        };
+        let help = help.replace('\\', r"\\").replace('\n', r"\n");
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (values, one) in series {
+            let labels = self.shown(&values, None);
+            let Kind::Histogram(bounds) = self.kind else {
+                let _ = writeln!(text, "{name}{labels} {}", one.value);
+                continue;
+            };
+            for (bound, count) in bounds.iter().zip(&one.buckets) {
+                let labels = self.shown(&values, Some(&bound.to_string()));
+                let _ = writeln!(text, "{name}_bucket{labels} {count}");
+            }
+            let all = self.shown(&values, Some("+Inf"));
+            let Series { value, count, .. } = one;
+            let _ = writeln!(text, "{name}_bucket{all} {count}");
+            let _ = writeln!(text, "{name}_sum{labels} {value}\n{name}_count{labels} {count}");
+        }
+    }
+
+    /// `{a="b",le="1"}`, or nothing.
+    fn shown(&self, values: &[String], bound: Option<&str>) -> String {
+        let escaped =
+            |value: &str| value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
+        let pairs = self.labels.iter().copied().zip(values.iter().map(String::as_str));
+        let pairs = pairs.chain(bound.map(|bound| ("le", bound)));
+        let shown: Vec<String> =
+            pairs.map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        if shown.is_empty() { String::new() } else { format!("{{{}}}", shown.join(",")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_written_as_prometheus_reads_them() {
+        let registry = Registry::default();
+        let pods = registry.gauge("kubelet_running_pods", "Pods that run.", &[]);
+        let errors = registry.counter("a_errors_total", "Errors\nby what \\ said.", &["what"]);
+        let took = registry.histogram("b_seconds", "Time.", &["op"], &[0.5, 1.0]);
+        pods.set(&[], 3.0);
+        pods.add(&[], -1.0);
+        errors.increment(&["say \"no\"\n"]);
+        errors.add(&["x"], 41);
+        for value in [0.25, 0.75, 2.0] {
+            took.observe(&["run"], value);
+        }
+        let text = "\
+# HELP a_errors_total Errors\\nby what \\\\ said.
+# TYPE a_errors_total counter
+a_errors_total{what=\"say \\\"no\\\"\\n\"} 1
+a_errors_total{what=\"x\"} 41
+# HELP b_seconds Time.
+# TYPE b_seconds histogram
+b_seconds_bucket{op=\"run\",le=\"0.5\"} 1
+b_seconds_bucket{op=\"run\",le=\"1\"} 2
+b_seconds_bucket{op=\"run\",le=\"+Inf\"} 3
+b_seconds_sum{op=\"run\"} 3
+b_seconds_count{op=\"run\"} 3
+# HELP kubelet_running_pods Pods that run.
+# TYPE kubelet_running_pods gauge
+kubelet_running_pods 2
+";
+        assert_eq!(registry.render(), text);
+    }
+
+    #[test]
+    fn handles_of_one_name_are_the_same_figure() {
+        let registry = Registry::default();
+        registry.counter("n_total", "N.", &["a"]).increment(&["x"]);
+        registry.counter("n_total", "N.", &["a"]).increment(&["x"]);
+        assert!(registry.render().contains("n_total{a=\"x\"} 2\n"));
+        let gauge = registry.gauge("g", "G.", &["a"]);
+        gauge.set(&["x"], 1.5);
+        gauge.remove(&["x"]);
+        assert!(!registry.render().contains("# TYPE g "));
+        assert!(registry.counter("zero_total", "Z.", &[]).0.name == "zero_total");
+        assert!(registry.render().ends_with("zero_total 0\n"));
+    }
+}

@@ -1,0 +1,399 @@
+//! All pods of the node: [`Pods`], which lets them in, gives each a worker and tells it what happens.
+//!
+//! ```text
+//!   API, files ──▶ new? ──▶ admit ──▶ book ──▶ worker        orders: changed, gone, look, probed, end
+//!                             └──▶ refused: told, and kept until it is deleted
+//! ```
+//!
+//! One at a time, in the order in which pods were made, so that no two are let in for the same place.
+//! What the runtime has and nobody wants is ended. Does not look at the runtime itself.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use client::{Change, Key};
+use placement::Placement;
+use placement::demand::PodUid;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+
+use crate::admit::{self, Admission, Neighbour, Rejection, admit};
+use crate::demand::placement_demand;
+use crate::events::Told;
+use crate::hands::{Hands, Report};
+use crate::look::Brief;
+use crate::lower::{Origin, Source};
+use crate::probes::ProbeReport;
+use crate::spec::{Metadata, Pod};
+use crate::status::{self, End, PodStatus};
+use crate::teller::{Subject, Teller};
+use crate::worker::{Ending, Order, Worker};
+
+/// A pod as it came, beside the text of it.
+#[derive(Debug, Clone)]
+pub struct Read {
+    pub pod: Arc<Pod>,
+    pub text: Arc<str>,
+}
+
+/// Reads a pod of the API.
+pub fn read(raw: &RawValue) -> Result<Read, serde_json::Error> {
+    let pod = serde_json::from_str(raw.get())?;
+    Ok(Read { pod: Arc::new(pod), text: raw.get().into() })
+}
+
+#[derive(Debug)]
+struct Entry {
+    read: Read,
+    origin: Origin,
+    state: State,
+    /// It has given back what it had.
+    settled: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    /// It waits for others to make room.
+    Waiting,
+    Working(mpsc::UnboundedSender<Order>),
+    /// Kept for what it writes.
+    Refused { _teller: Teller },
+}
+
+/// All pods of the node.
+#[derive(Debug)]
+pub struct Pods {
+    hands: Arc<Hands>,
+    /// What there is of the node to decide by.
+    node: Arc<RwLock<admit::Node>>,
+    /// By uid.
+    entries: BTreeMap<String, Entry>,
+    /// The last look at the runtime.
+    briefs: BTreeMap<String, Brief>,
+    /// Whether all pods that there are have been told of.
+    complete: bool,
+}
+
+impl Pods {
+    #[must_use]
+    pub fn new(
+        hands: Arc<Hands>,
+        node: Arc<RwLock<admit::Node>>,
+        briefs: BTreeMap<String, Brief>,
+    ) -> Pods {
+        Pods { hands, node, entries: BTreeMap::new(), briefs, complete: false }
+    }
+
+    /// The pods, as the API has them.
+    #[must_use]
+    pub fn all(&self) -> Vec<Read> {
+        self.entries.values().map(|entry| entry.read.clone()).collect()
+    }
+
+    /// Takes what the API tells.
+    pub fn take_change(&mut self, change: Change<Read>) {
+        match change {
+            Change::Replaced { all, .. } => {
+                let mut news: Vec<Read> = all.into_iter().map(|(_, _, read)| read).collect();
+                self.gone_but(&news);
+                news.sort_by_key(|read| self.rank(&read.pod));
+                for read in news {
+                    self.upsert(read, Origin::Api);
+                }
+                self.complete = true;
+                self.end_unwanted();
+            }
+            Change::Applied { object, .. } => self.upsert(object, Origin::Api),
+            Change::Removed { key, .. } => self.gone(&key),
+            Change::UpTo { .. } => {}
+        }
+    }
+
+    /// Who runs already comes first, then who was made first.
+    fn rank(&self, pod: &Pod) -> (bool, Option<String>, String) {
+        let of = &pod.metadata;
+        (!self.is_running(&of.uid), of.creation_timestamp.clone(), of.name.clone())
+    }
+
+    /// Whether it was let in before the agent was started.
+    fn is_running(&self, uid: &str) -> bool {
+        self.briefs.contains_key(uid) || self.hands.book().holds(&PodUid::new(uid))
+    }
+
+    /// Those of the API that are not in this list are gone.
+    fn gone_but(&mut self, news: &[Read]) {
+        let there: Vec<&str> = news.iter().map(|read| read.pod.metadata.uid.as_str()).collect();
+        let gone: Vec<String> = self
+            .entries
+            .iter()
+            .filter(|(uid, entry)| entry.origin == Origin::Api && !there.contains(&uid.as_str()))
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        for uid in gone {
+            self.end_gone(&uid);
+        }
+    }
+
+    fn gone(&mut self, key: &Key) {
+        let found = self.entries.iter().find(|(_, entry)| {
+            let of = &entry.read.pod.metadata;
+            entry.origin == Origin::Api && of.name == key.name() && of.namespace == key.namespace()
+        });
+        if let Some(uid) = found.map(|(uid, _)| uid.clone()) {
+            self.end_gone(&uid);
+        }
+    }
+
+    fn end_gone(&mut self, uid: &str) {
+        match self.entries.get(uid).map(|entry| &entry.state) {
+            Some(State::Working(orders)) => {
+                let _ = orders.send(Order::Gone);
+            }
+            Some(State::Waiting | State::Refused { .. }) => {
+                self.entries.remove(uid);
+            }
+            None => {}
+        }
+    }
+
+    /// Takes a pod that is new or has changed.
+    pub fn upsert(&mut self, read: Read, origin: Origin) {
+        let pod = Arc::clone(&read.pod);
+        if origin == Origin::Api && is_mirror(&pod) {
+            return;
+        }
+        let uid = &pod.metadata.uid;
+        // Another one of the same name takes the place of the one that was there.
+        let namesake = self.entries.iter().find(|(other, entry)| {
+            let of = &entry.read.pod.metadata;
+            *other != uid
+                && entry.origin == origin
+                && (&of.name, &of.namespace) == (&pod.metadata.name, &pod.metadata.namespace)
+        });
+        if let Some(other) = namesake.map(|(other, _)| other.clone()) {
+            self.end_gone(&other);
+        }
+        let Some(entry) = self.entries.get_mut(uid) else {
+            self.begin(read, origin);
+            return;
+        };
+        entry.read = read;
+        match &entry.state {
+            State::Working(orders) => {
+                let _ = orders.send(Order::Pod(pod));
+            }
+            // It is taken away as any other.
+            State::Refused { .. } | State::Waiting if pod.is_terminating() => self.work(&pod),
+            State::Refused { .. } | State::Waiting => {}
+        }
+    }
+
+    /// Lets a new pod in, or not.
+    fn begin(&mut self, read: Read, origin: Origin) {
+        let pod = Arc::clone(&read.pod);
+        let over = PodStatus::read(&pod.status).phase.is_terminal();
+        let entry = Entry { read, origin, state: State::Waiting, settled: over };
+        self.entries.insert(pod.metadata.uid.clone(), entry);
+        if over || (pod.is_terminating() && !self.is_running(&pod.metadata.uid)) {
+            self.work(&pod);
+        } else {
+            self.decide(&pod);
+        }
+    }
+
+    fn decide(&mut self, pod: &Arc<Pod>) {
+        let uid = pod.metadata.uid.clone();
+        let demand = placement_demand(pod);
+        let mut planned: Option<Placement> = None;
+        let mut allocate = || -> Result<(), Rejection> {
+            let placement = self.hands.book().plan(&demand).map_err(Rejection::Placement)?;
+            planned = Some(placement);
+            Ok(())
+        };
+        let admission = if self.is_running(&uid) {
+            // What it was let in for before it has still; only its place is looked up.
+            match allocate() {
+                Ok(()) => Admission::Admitted,
+                Err(rejection) => Admission::Rejected(rejection),
+            }
+        } else {
+            let others = self.neighbours(&uid);
+            let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
+            admit(pod, &node, &others, allocate)
+        };
+        match admission {
+            Admission::Admitted => self.let_in(pod, planned),
+            Admission::AfterPreempting(victims) => {
+                for victim in victims {
+                    self.preempt(&victim);
+                }
+            }
+            Admission::Rejected(rejection) => self.refuse(pod, &rejection),
+        }
+    }
+
+    /// The pods that have something of the node.
+    fn neighbours(&self, but: &str) -> Vec<Neighbour<'_>> {
+        self.entries
+            .iter()
+            .filter(|(uid, entry)| *uid != but && !entry.settled)
+            .filter(|(_, entry)| matches!(entry.state, State::Working(_)))
+            .map(|(_, entry)| Neighbour::new(&entry.read.pod))
+            .collect()
+    }
+
+    fn let_in(&mut self, pod: &Arc<Pod>, planned: Option<Placement>) {
+        let Some(placement) = planned else { return };
+        let committed = self.hands.book().commit(placement);
+        if let Err(error) = committed {
+            // Nothing was handed out; it is tried again when something changes.
+            self.hands.recorder.pod(pod, Told::SyncFailed { error: error.to_string() });
+            return;
+        }
+        self.hands.booked.send_modify(|count| *count += 1);
+        self.work(pod);
+    }
+
+    fn work(&mut self, pod: &Arc<Pod>) {
+        let Some(entry) = self.entries.get_mut(&pod.metadata.uid) else { return };
+        let seen = self.hands.clock.now().to_micros_text();
+        let source = Source { origin: entry.origin, seen };
+        let (orders, taken) = mpsc::unbounded_channel();
+        entry.state = State::Working(orders);
+        let worker = Worker::new(Arc::clone(&self.hands), Arc::clone(pod), source, taken);
+        tokio::spawn(worker.run());
+    }
+
+    fn refuse(&mut self, pod: &Arc<Pod>, rejection: &Rejection) {
+        let (reason, message) = (rejection.reason(), rejection.to_string());
+        let told = Told::Rejected { reason: reason.clone(), message: message.clone() };
+        self.hands.recorder.pod(pod, told);
+        if self.briefs.contains_key(&pod.metadata.uid) {
+            // What runs of it has to end.
+            self.work(pod);
+            let end = End { reason, message, disruption: None };
+            self.send(&pod.metadata.uid, Order::End(Ending { end, grace: None }));
+            return;
+        }
+        let refused = status::rejected(pod, &reason, &message);
+        let of = &pod.metadata;
+        let subject = Subject {
+            namespace: of.namespace.clone(),
+            name: of.name.clone(),
+            uid: self.hands.api_uid(pod),
+        };
+        let teller = Teller::start(self.hands.api.clone(), subject, pod.status.clone());
+        if let Ok(status) = status::merge(pod, refused, false, self.hands.clock.now()) {
+            teller.tell(status.to_value());
+        }
+        if let Some(entry) = self.entries.get_mut(&of.uid) {
+            entry.settled = true;
+            entry.state = State::Refused { _teller: teller };
+        }
+    }
+
+    fn preempt(&self, uid: &str) {
+        let Some(entry) = self.entries.get(uid) else { return };
+        self.hands.recorder.pod(&entry.read.pod, Told::Preempted);
+        let message = "Preempted in order to admit critical pod".to_owned();
+        let end = End {
+            reason: "Preempting".to_owned(),
+            disruption: Some(
+                "Pod was preempted by Kubelet to accommodate a critical pod.".to_owned(),
+            ),
+            message,
+        };
+        self.send(uid, Order::End(Ending { end, grace: None }));
+    }
+
+    /// Ends a pod for a reason of the node's.
+    pub fn evict(&self, uid: &str, ending: Ending) {
+        if let Some(entry) = self.entries.get(uid) {
+            let message = ending.end.message.clone();
+            self.hands.recorder.pod(&entry.read.pod, Told::Evicted { message });
+            self.send(uid, Order::End(ending));
+        }
+    }
+
+    fn send(&self, uid: &str, order: Order) {
+        if let Some(Entry { state: State::Working(orders), .. }) = self.entries.get(uid) {
+            let _ = orders.send(order);
+        }
+    }
+
+    pub fn take_probe(&self, report: ProbeReport) {
+        let uid = report.pod.clone();
+        self.send(&uid, Order::Probe(report));
+    }
+
+    /// Takes another look at the runtime: whoever changed is told.
+    pub fn take_look(&mut self, briefs: BTreeMap<String, Brief>) {
+        for (uid, brief) in &briefs {
+            if self.briefs.get(uid) != Some(brief) {
+                self.send(uid, Order::Look);
+            }
+        }
+        for uid in self.briefs.keys().filter(|uid| !briefs.contains_key(*uid)) {
+            self.send(uid, Order::Look);
+        }
+        self.briefs = briefs;
+        self.end_unwanted();
+    }
+
+    /// Ends what the runtime has of pods that nobody knows.
+    fn end_unwanted(&mut self) {
+        if !self.complete {
+            return;
+        }
+        let unwanted: Vec<(String, Brief)> = self
+            .briefs
+            .iter()
+            .filter(|(uid, _)| !self.entries.contains_key(*uid))
+            .map(|(uid, brief)| (uid.clone(), brief.clone()))
+            .collect();
+        for (uid, brief) in unwanted {
+            let metadata = Metadata {
+                name: brief.name,
+                namespace: brief.namespace,
+                uid: uid.clone(),
+                ..Metadata::default()
+            };
+            let pod = Arc::new(Pod { metadata, ..Pod::default() });
+            let read = Read { pod: Arc::clone(&pod), text: "".into() };
+            let entry =
+                Entry { read, origin: Origin::Api, state: State::Waiting, settled: false };
+            self.entries.insert(uid.clone(), entry);
+            self.work(&pod);
+            self.send(&uid, Order::Gone);
+        }
+    }
+
+    /// Takes what workers report; whoever waited for room is looked at again.
+    pub fn take_report(&mut self, report: Report) {
+        match report {
+            Report::Settled(uid) => {
+                if let Some(entry) = self.entries.get_mut(&uid) {
+                    entry.settled = true;
+                }
+            }
+            Report::Over(uid) => {
+                self.entries.remove(&uid);
+                self.briefs.remove(&uid);
+            }
+        }
+        let waiting: Vec<Arc<Pod>> = self
+            .entries
+            .values()
+            .filter(|entry| matches!(entry.state, State::Waiting))
+            .map(|entry| Arc::clone(&entry.read.pod))
+            .collect();
+        for pod in waiting {
+            self.decide(&pod);
+        }
+    }
+}
+
+/// Whether it only shows a static pod.
+fn is_mirror(pod: &Pod) -> bool {
+    pod.metadata.annotations.contains_key("kubernetes.io/config.mirror")
+}

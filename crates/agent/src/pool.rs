@@ -1,0 +1,138 @@
+//! Where running containers are to run: [`Pool`] keeps the ones without CPUs of their own in the shared
+//! pool when it changes.
+//!
+//! ```text
+//!   a pod gets CPUs ──▶ the book is written ──▶ every shared container leaves them ──▶ the pod starts
+//! ```
+//!
+//! A container is entered after it is made and before it is started, with the set it was made with; if the
+//! pool is another one by then it is moved first. So no container that runs is ever missed: it is either in
+//! the list when the pool changes, or sees the new pool before it starts.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures::StreamExt as _;
+use futures::stream;
+use objects::pod::OsName;
+use placement::CpuSet;
+
+use crate::lower::{Placed, update};
+use crate::observed::RuntimeId;
+
+/// How many containers are moved at a time.
+const AT_A_TIME: usize = 8;
+
+/// A container that could not be moved.
+#[derive(Debug, thiserror::Error)]
+#[error("container {id} cannot be moved to CPUs {cpus}: {cause}")]
+pub struct NotMoved {
+    pub id: RuntimeId,
+    pub cpus: CpuSet,
+    pub cause: cri::Error,
+}
+
+/// The containers that run or are about to, and where each was told to be.
+#[derive(Debug, Default)]
+pub struct Pool {
+    entered: Mutex<BTreeMap<RuntimeId, Entry>>,
+    /// Only one moves containers.
+    moving: tokio::sync::Mutex<()>,
+}
+
+/// A container and its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub pod_uid: String,
+    pub container: String,
+    pub placed: Placed,
+}
+
+impl Pool {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<RuntimeId, Entry>> {
+        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes up a container with what it was told.
+    pub fn enter(&self, id: &RuntimeId, entry: Entry) {
+        self.entries().insert(id.clone(), entry);
+    }
+
+    /// Forgets a container that has ended.
+    pub fn leave(&self, id: &RuntimeId) {
+        self.entries().remove(id);
+    }
+
+    /// All that are entered.
+    #[must_use]
+    pub fn all(&self) -> BTreeMap<RuntimeId, Entry> {
+        self.entries().clone()
+    }
+
+    /// Tells every shared container that is elsewhere to be on the CPUs of `shared()`, which is asked
+    /// when nobody else moves containers any more. Returns when all of them are; those that have ended in
+    /// the meantime do not count.
+    pub async fn follow(
+        &self,
+        runtime: &cri::Client,
+        os: OsName,
+        shared: impl Fn() -> CpuSet,
+    ) -> Result<usize, NotMoved> {
+        let _moving = self.moving.lock().await;
+        let cpus = shared();
+        if cpus.is_empty() {
+            return Ok(0);
+        }
+        let elsewhere: Vec<(RuntimeId, Placed)> = self
+            .entries()
+            .iter()
+            .filter(|(_, entry)| !entry.placed.exclusive && entry.placed.cpus != cpus)
+            .map(|(id, entry)| (id.clone(), Placed { cpus: cpus.clone(), ..entry.placed.clone() }))
+            .collect();
+        let moved = elsewhere.len();
+        let moves = elsewhere.into_iter().map(|(id, placed)| self.put(runtime, os, id, placed));
+        let mut outcomes = stream::iter(moves).buffer_unordered(AT_A_TIME);
+        let mut failed = None;
+        while let Some(outcome) = outcomes.next().await {
+            failed = failed.or(outcome.err());
+        }
+        failed.map_or(Ok(moved), Err)
+    }
+
+    /// Tells a container where to be.
+    pub async fn put(
+        &self,
+        runtime: &cri::Client,
+        os: OsName,
+        id: RuntimeId,
+        placed: Placed,
+    ) -> Result<(), NotMoved> {
+        match runtime.call(update::cpus(os, &placed, &id)).await {
+            Ok(_) => {
+                if let Some(entry) = self.entries().get_mut(&id) {
+                    entry.placed = placed;
+                }
+                Ok(())
+            }
+            Err(cause) => match has_ended(runtime, &id).await {
+                true => {
+                    self.leave(&id);
+                    Ok(())
+                }
+                false => Err(NotMoved { id, cpus: placed.cpus, cause }),
+            },
+        }
+    }
+}
+
+/// Whether there is nothing left that could run on the wrong CPUs.
+async fn has_ended(runtime: &cri::Client, id: &RuntimeId) -> bool {
+    let request =
+        cri::v1::ContainerStatusRequest { container_id: id.clone(), verbose: false };
+    match runtime.call(request).await {
+        Ok(answer) => answer
+            .status
+            .is_none_or(|status| status.state() == cri::v1::ContainerState::ContainerExited),
+        Err(error) => error.is_not_found(),
+    }
+}

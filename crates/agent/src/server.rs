@@ -1,0 +1,312 @@
+//! The agent's own HTTPS, by upstream's paths: logs, exec, attach and port-forward for the API server,
+//! and what the agent has to say about itself.
+//!
+//! Main type: [`Server`]. What it tells comes from [`Answers`], which the rest of the agent
+//! implements; where streams are to be had is asked of the runtime. It decides nothing about pods.
+//!
+//! Only the API server and administrators get in, by a certificate of the cluster's authority;
+//! whether the agent is well everybody may ask.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cri::Client;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Method, Response, StatusCode};
+use https::certificates::Pair;
+use https::{Answer, Body, Inbound, Limits, ListenError, Listener, Peer};
+use percent_encoding::percent_decode_str;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::metrics;
+
+mod certificate;
+mod find;
+mod log;
+mod streams;
+#[cfg(test)]
+mod tests;
+
+pub use certificate::{ServingError, serving_certificate};
+
+/// The name the API server's certificate has.
+pub const API_SERVER: &str = "kube-apiserver-kubelet-client";
+
+/// Whose members may do everything.
+const ADMINISTRATORS: &str = "system:masters";
+
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// What the server is told by the rest of the agent. All of it is in memory: nobody waits.
+pub trait Answers: Send + Sync + 'static {
+    /// The pods of this node as the API has them, with the statuses that the agent knows.
+    fn pods(&self) -> Vec<Value>;
+
+    /// One of them.
+    fn pod(&self, namespace: &str, name: &str) -> Option<Value>;
+
+    /// The runtime's id of the sandbox of a pod, if it has one that is ready.
+    fn sandbox(&self, uid: &str) -> Option<String>;
+
+    /// The configuration in force, as a `KubeletConfiguration`.
+    fn configuration(&self) -> Value;
+
+    /// See [`crate::metrics::Registry::render`].
+    fn metrics(&self) -> String;
+
+    /// What is wrong with the agent, if anything is.
+    fn complaint(&self) -> Option<String> {
+        None
+    }
+
+    /// What else is told under a path, such as `/stats/summary`: its media type and text.
+    fn document(&self, path: &str) -> Option<(&'static str, String)> {
+        let _ = path;
+        None
+    }
+}
+
+/// A request that was understood, as far as its form goes.
+struct Asked {
+    method: Method,
+    path: String,
+    query: Vec<(String, String)>,
+    headers: HeaderMap,
+}
+
+impl Asked {
+    fn parameter(&self, name: &str) -> &str {
+        let found = self.query.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str()).unwrap_or_default()
+    }
+
+    fn parameters<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.query.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// What is answered instead of what was asked for. Its text is upstream's where there is one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Refusal {
+    status: StatusCode,
+    text: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, text: impl Into<String>) -> Refusal {
+        Refusal { status, text: text.into() }
+    }
+
+    fn bad(text: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    /// What the runtime says.
+    fn of_runtime(error: &cri::Error) -> Refusal {
+        let status = match error.code {
+            cri::Code::NotFound => StatusCode::NOT_FOUND,
+            cri::Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Refusal::new(status, error.to_string())
+    }
+}
+
+impl From<Refusal> for Answer {
+    fn from(refusal: Refusal) -> Answer {
+        document(refusal.status, TEXT, refusal.text)
+    }
+}
+
+fn document(status: StatusCode, media: &'static str, text: impl Into<Bytes>) -> Answer {
+    let mut response = Response::new(Body::Whole(text.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media));
+    Answer::from(response)
+}
+
+/// Answers for the agent on a socket.
+#[derive(Clone)]
+pub struct Server {
+    answers: Arc<dyn Answers>,
+    runtime: Client,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("runtime", &self.runtime).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    #[must_use]
+    pub fn new(answers: Arc<dyn Answers>, runtime: Client) -> Server {
+        Server { answers, runtime }
+    }
+
+    /// A socket for it. Without an authority nobody gets in who must have a name.
+    pub async fn bind(
+        address: SocketAddr,
+        certificate: &Pair,
+        client_authority: Option<&str>,
+    ) -> Result<Listener, ListenError> {
+        // A node has few callers, of which each has few connections.
+        let limits = Limits { connections: 512, tunnels: 512, ..Limits::default() };
+        Listener::bind(address, certificate, client_authority, limits).await
+    }
+
+    /// Serves until told to stop.
+    pub async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
+        let handle = move |request: Inbound, peer: Option<Arc<Peer>>| {
+            let server = self.clone();
+            async move { server.answer(request, peer.as_deref()).await }
+        };
+        listener.serve(handle, stop).await;
+    }
+
+    async fn answer(&self, request: Inbound, peer: Option<&Peer>) -> Answer {
+        // No request has a body that means something.
+        let (parts, _) = request.into_parts();
+        let path = parts.uri.path().to_owned();
+        let asked = Asked {
+            query: parameters(parts.uri.query().unwrap_or_default()),
+            method: parts.method,
+            headers: parts.headers,
+            path,
+        };
+        match self.reply(&asked, peer).await {
+            Ok(answer) => answer,
+            Err(refusal) => refusal.into(),
+        }
+    }
+
+    async fn reply(&self, asked: &Asked, peer: Option<&Peer>) -> Result<Answer, Refusal> {
+        let segments: Option<Vec<String>> = asked
+            .path
+            .split('/')
+            .skip(1)
+            .map(|segment| percent_decode_str(segment).decode_utf8().ok().map(Into::into))
+            .collect();
+        let segments = segments.ok_or_else(|| Refusal::bad("the path is not UTF-8"))?;
+        let mut segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+        // A slash at the end means nothing.
+        if segments.last() == Some(&"") {
+            segments.pop();
+        }
+        let reads = matches!(asked.method, Method::GET | Method::HEAD);
+        if let ["healthz"] | ["healthz", "log" | "ping" | "syncloop"] = *segments
+            && reads
+        {
+            return match self.answers.complaint() {
+                None => Ok(document(StatusCode::OK, TEXT, "ok")),
+                Some(why) => Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, why)),
+            };
+        }
+        admit(asked, peer)?;
+        match *segments {
+            ["containerLogs", namespace, pod, container] if reads => {
+                self.logs(asked, namespace, pod, container).await
+            }
+            ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container] => {
+                self.exec(asked, namespace, pod, container).await
+            }
+            ["attach", namespace, pod, container] | ["attach", namespace, pod, _, container] => {
+                self.attach(asked, namespace, pod, container).await
+            }
+            ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
+                self.port_forward(asked, namespace, pod).await
+            }
+            ref path if reads => self.document(&path.join("/")),
+            _ => Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed")),
+        }
+    }
+
+    fn document(&self, path: &str) -> Result<Answer, Refusal> {
+        let answers = &self.answers;
+        let (media, text) = match path {
+            "pods" => {
+                let list = json!({
+                    "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": answers.pods(),
+                });
+                (JSON, list.to_string())
+            }
+            "runningpods" => (JSON, running(&answers.pods()).to_string()),
+            "configz" => (JSON, json!({"kubeletconfig": answers.configuration()}).to_string()),
+            "metrics" => (metrics::MEDIA_TYPE, answers.metrics()),
+            _ => answers
+                .document(&format!("/{path}"))
+                .ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "404 page not found\n"))?,
+        };
+        Ok(document(StatusCode::OK, media, text))
+    }
+}
+
+/// Lets the API server and administrators in.
+fn admit(asked: &Asked, peer: Option<&Peer>) -> Result<(), Refusal> {
+    let Some(peer) = peer else {
+        return Err(Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized"));
+    };
+    // Whoever shows a token means to be its owner, and here nobody can say who that is.
+    if asked.headers.contains_key(AUTHORIZATION) {
+        return Err(Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized"));
+    }
+    if peer.name == API_SERVER || peer.groups.iter().any(|group| group == ADMINISTRATORS) {
+        return Ok(());
+    }
+    let verb = match asked.method {
+        Method::POST => "create",
+        _ => "get",
+    };
+    let text = format!(
+        "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[proxy])",
+        peer.name
+    );
+    Err(Refusal::new(StatusCode::FORBIDDEN, text))
+}
+
+fn parameters(query: &str) -> Vec<(String, String)> {
+    let decode = |text: &str| {
+        let spaced = text.replace('+', " ");
+        percent_decode_str(&spaced).decode_utf8_lossy().into_owned()
+    };
+    let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (decode(name), decode(value))
+    });
+    pairs.collect()
+}
+
+/// Pods with containers that run, as far as names go.
+fn running(pods: &[Value]) -> Value {
+    let mut items = Vec::new();
+    for pod in pods {
+        let images: HashMap<&str, &Value> = find::statuses(pod)
+            .filter(|status| status["state"]["running"].is_object())
+            .filter_map(|status| Some((status["name"].as_str()?, &status["imageID"])))
+            .collect();
+        let containers: Vec<Value> = find::containers(pod)
+            .filter_map(|container| {
+                let name = container["name"].as_str()?;
+                let image = images.get(name)?;
+                Some(json!({"name": name, "image": image, "resources": {}}))
+            })
+            .collect();
+        if containers.is_empty() {
+            continue;
+        }
+        let metadata = &pod["metadata"];
+        items.push(json!({
+            "metadata": {
+                "name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"],
+            },
+            "spec": {"containers": containers},
+            "status": {},
+        }));
+    }
+    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
+}

@@ -1,0 +1,157 @@
+//! `containerLogs`: what a container wrote, once or as it comes.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cri::v1;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Response, StatusCode};
+use https::{Answer, Body};
+use objects::timestamp::Timestamp;
+use tokio::sync::mpsc;
+
+use super::{Asked, Refusal, Server, TEXT, find};
+use crate::logs::reader::{self, Options, Reader};
+
+/// How many pieces of a log are read ahead of who wants it.
+const AHEAD: usize = 4;
+
+impl Server {
+    pub(super) async fn logs(
+        &self,
+        asked: &Asked,
+        namespace: &str,
+        pod_name: &str,
+        name: &str,
+    ) -> Result<Answer, Refusal> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+        let options = options(asked, Timestamp::new(seconds, since.subsec_nanos()))?;
+        let missing =
+            || Refusal::new(StatusCode::NOT_FOUND, format!("pod {pod_name:?} does not exist"));
+        let pod = self.answers.pod(namespace, pod_name).ok_or_else(missing)?;
+        let id = find::logged(&pod, pod_name, name, flag(asked, "previous")?)?.to_owned();
+        let status = self.container(&id).await.map_err(|error| Refusal::of_runtime(&error))?;
+        let path = PathBuf::from(status.log_path);
+        let opening = tokio::task::spawn_blocking(move || Reader::open(&path, options)).await;
+        let failed = |text: String| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text);
+        let reader = opening.map_err(|error| failed(error.to_string()))?;
+        let reader = reader.map_err(|error| failed(error.to_string()))?;
+        let (sender, chunks) = mpsc::channel(AHEAD);
+        let server = self.clone();
+        tokio::spawn(async move {
+            let runs = || server.runs(&id);
+            // A log that cannot be read further ends: that is all its reader can be told by now.
+            let _ = reader::follow(reader, runs, sender).await;
+        });
+        let mut response = Response::new(Body::Stream(chunks));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT));
+        Ok(Answer::from(response))
+    }
+
+    async fn container(&self, id: &str) -> Result<v1::ContainerStatus, cri::Error> {
+        let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+        Ok(self.runtime.call(request).await?.status.unwrap_or_default())
+    }
+
+    /// Whether a container still runs. A runtime that does not answer does not say that it does not.
+    async fn runs(&self, id: &str) -> bool {
+        match self.container(id).await {
+            Ok(status) => status.state() == v1::ContainerState::ContainerRunning,
+            Err(error) => !error.is_not_found(),
+        }
+    }
+}
+
+/// What is wanted, as the API server says it.
+fn options(asked: &Asked, now: Timestamp) -> Result<Options, Refusal> {
+    let since = match (asked.parameter("sinceTime"), number(asked, "sinceSeconds")?) {
+        ("", None) => None,
+        ("", Some(seconds)) => {
+            let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+            Some(now.plus_seconds(seconds.saturating_neg()))
+        }
+        (text, None) => {
+            Some(Timestamp::parse(text).map_err(|error| invalid("sinceTime", text, error))?)
+        }
+        (_, Some(_)) => {
+            let text = "at most one of `sinceTime` or `sinceSeconds` may be specified";
+            return Err(Refusal::bad(text));
+        }
+    };
+    Ok(Options {
+        follow: flag(asked, "follow")?,
+        tail: number(asked, "tailLines")?,
+        since,
+        timestamps: flag(asked, "timestamps")?,
+        limit: number(asked, "limitBytes")?,
+    })
+}
+
+fn invalid(name: &str, value: &str, wanted: impl std::fmt::Display) -> Refusal {
+    Refusal::bad(format!("{name}: Invalid value: {value:?}: {wanted}"))
+}
+
+fn number(asked: &Asked, name: &str) -> Result<Option<u64>, Refusal> {
+    match asked.parameter(name) {
+        "" => Ok(None),
+        text => match text.parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(invalid(name, text, "must be a whole number, 0 or more")),
+        },
+    }
+}
+
+fn flag(asked: &Asked, name: &str) -> Result<bool, Refusal> {
+    match asked.parameter(name) {
+        "" | "0" | "false" => Ok(false),
+        "1" | "true" => Ok(true),
+        text => Err(invalid(name, text, "must be true or false")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderMap, Method};
+
+    fn asked(query: &str) -> Asked {
+        let (method, headers) = (Method::GET, HeaderMap::new());
+        Asked { method, headers, path: String::new(), query: super::super::parameters(query) }
+    }
+
+    #[test]
+    fn options_are_read_as_the_api_server_writes_them() {
+        let now = Timestamp::new(1000, 0);
+        let read = options(
+            &asked("follow=true&tailLines=5&sinceSeconds=60&timestamps=true&limitBytes=9"),
+            now,
+        );
+        let expected = Options {
+            follow: true,
+            tail: Some(5),
+            since: Some(Timestamp::new(940, 0)),
+            timestamps: true,
+            limit: Some(9),
+        };
+        assert_eq!(read, Ok(expected));
+        let read = options(&asked("sinceTime=1970-01-01T00%3A00%3A05Z&follow=false"), now).unwrap();
+        assert_eq!(read, Options { since: Some(Timestamp::new(5, 0)), ..Options::default() });
+    }
+
+    #[test]
+    fn options_that_cannot_be_are_refused_by_name() {
+        for (query, words) in [
+            ("tailLines=x", "tailLines: Invalid value: \"x\": must be a whole number"),
+            ("tailLines=-1", "tailLines"),
+            ("limitBytes=99999999999999999999", "limitBytes"),
+            ("follow=maybe", "follow: Invalid value: \"maybe\": must be true or false"),
+            ("sinceTime=yesterday", "sinceTime: Invalid value"),
+            ("sinceTime=1970-01-01T00:00:05Z&sinceSeconds=1", "at most one of"),
+        ] {
+            let refusal = options(&asked(query), Timestamp::new(0, 0)).unwrap_err();
+            assert_eq!(refusal.status, StatusCode::BAD_REQUEST);
+            assert!(refusal.text.contains(words), "{}", refusal.text);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The server over TLS, with pods that are objects only: who gets in, and what is told without a
+//! runtime.
+
+use std::path::Path;
+use std::time::Duration;
+
+use http::Request;
+use http_body_util::{BodyExt as _, Full};
+use https::Dialer;
+use https::certificates::{self, Pair};
+
+use super::*;
+
+struct Told;
+
+impl Answers for Told {
+    fn pods(&self) -> Vec<Value> {
+        vec![pod()]
+    }
+
+    fn pod(&self, namespace: &str, name: &str) -> Option<Value> {
+        (namespace == "a" && name == "p").then(pod)
+    }
+
+    fn sandbox(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn configuration(&self) -> Value {
+        json!({"kind": "KubeletConfiguration", "port": 10250})
+    }
+
+    fn metrics(&self) -> String {
+        "kubelet_running_pods 1\n".to_owned()
+    }
+
+    fn document(&self, path: &str) -> Option<(&'static str, String)> {
+        (path == "/stats/summary").then(|| (JSON, "{}".to_owned()))
+    }
+}
+
+fn pod() -> Value {
+    let id = |id: &str| json!({"exitCode": 0, "containerID": format!("containerd://{id}")});
+    let names = ["ok", "pulling", "backoff", "creating", "crashed", "done", "lost", "new"];
+    let containers: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+    json!({
+        "metadata": {"name": "p", "namespace": "a", "uid": "u"},
+        "spec": {"containers": containers, "initContainers": [{"name": "init"}]},
+        "status": {
+            "initContainerStatuses": [
+                {"name": "init", "state": {"terminated": id("i")}, "lastState": {}},
+            ],
+            "containerStatuses": [
+                {"name": "ok", "containerID": "containerd://1", "imageID": "sha256:1",
+                 "state": {"running": {}}, "lastState": {"terminated": id("0")}},
+                {"name": "pulling", "state": {"waiting": {"reason": "ErrImagePull"}}},
+                {"name": "backoff", "state": {"waiting": {"reason": "ImagePullBackOff"}}},
+                {"name": "creating", "state": {"waiting": {"reason": "ContainerCreating"}}},
+                {"name": "crashed", "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                 "lastState": {"terminated": id("2")}},
+                {"name": "done", "state": {"terminated": id("3")}},
+                {"name": "lost", "state": {"terminated": {"exitCode": 137}}},
+            ],
+        },
+    })
+}
+
+#[test]
+fn the_container_whose_log_is_meant_is_found() {
+    let pod = pod();
+    for (name, previous, id) in [
+        ("ok", false, "1"),
+        ("ok", true, "0"),
+        ("crashed", false, "2"),
+        ("crashed", true, "2"),
+        ("done", false, "3"),
+        ("init", false, "i"),
+    ] {
+        assert_eq!(find::logged(&pod, "p", name, previous), Ok(id), "{name} {previous}");
+    }
+    for (name, previous, text) in [
+        (
+            "pulling",
+            false,
+            r#"container "pulling" in pod "p" is waiting to start: image can't be pulled"#,
+        ),
+        (
+            "backoff",
+            false,
+            r#"container "backoff" in pod "p" is waiting to start: trying and failing to pull image"#,
+        ),
+        (
+            "creating",
+            false,
+            r#"container "creating" in pod "p" is waiting to start: ContainerCreating"#,
+        ),
+        ("lost", false, r#"container "lost" in pod "p" is terminated"#),
+        ("new", false, r#"container "new" in pod "p" is not available"#),
+        ("done", true, r#"previous terminated container "done" in pod "p" not found"#),
+    ] {
+        assert_eq!(find::logged(&pod, "p", name, previous), Err(Refusal::bad(text)));
+    }
+}
+
+struct Served {
+    authority: Pair,
+    port: u16,
+    _stop: watch::Sender<bool>,
+}
+
+async fn serve() -> Served {
+    let authority = certificates::authority("a").unwrap();
+    let pair = certificates::server(&authority, &["127.0.0.1".to_owned()]).unwrap();
+    let any = "127.0.0.1:0".parse().unwrap();
+    let listener = Server::bind(any, &pair, Some(&authority.certificate)).await.unwrap();
+    let port = listener.address().unwrap().port();
+    let (stop, stopping) = watch::channel(false);
+    // There is no runtime: what needs one says so.
+    let runtime = Client::new(cri::Endpoint::parse("unix:///nowhere/runtime.sock").unwrap());
+    tokio::spawn(Server::new(Arc::new(Told), runtime).serve(listener, stopping));
+    Served { authority, port, _stop: stop }
+}
+
+impl Served {
+    fn pair(&self, name: &str, group: &str) -> Pair {
+        certificates::client(&self.authority, name, group).unwrap()
+    }
+
+    async fn ask(
+        &self,
+        pair: Option<&Pair>,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, &'static str)],
+    ) -> (u16, String, String) {
+        let patience = Duration::from_secs(20);
+        let dialer =
+            Dialer::new(&self.authority.certificate, pair, &["http/1.1"], patience).unwrap();
+        let stream = dialer.connect("127.0.0.1", self.port, "127.0.0.1").await.unwrap();
+        let mut request = Request::builder().method(method).uri(path).header("host", "node:10250");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(Bytes::new())).unwrap();
+        let response = https::exchange(stream, request).await.unwrap();
+        let status = response.status().as_u16();
+        let media = response
+            .headers()
+            .get("content-type")
+            .map_or(String::new(), |value| value.to_str().unwrap().to_owned());
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, media, String::from_utf8(body.to_vec()).unwrap())
+    }
+}
+
+#[tokio::test]
+async fn only_the_api_server_and_administrators_get_in() {
+    let served = serve().await;
+    let api_server = served.pair(API_SERVER, "anybody");
+    let administrator = served.pair("root", "system:masters");
+    let viewer = served.pair("viewer", "berth:viewers");
+    let node = served.pair("system:node:other", "system:nodes");
+    let forbidden = "Forbidden (user=viewer, verb=get, resource=nodes, subresource(s)=[proxy])";
+    for path in ["/pods", "/metrics", "/configz", "/containerLogs/a/p/ok", "/exec/a/p/ok", "/nope"]
+    {
+        let ask = async |pair: Option<&Pair>| served.ask(pair, Method::GET, path, &[]).await;
+        assert_eq!(ask(None).await.0, 401, "{path}");
+        assert_eq!(ask(Some(&viewer)).await, (403, TEXT.to_owned(), forbidden.to_owned()));
+        assert_eq!(ask(Some(&node)).await.0, 403, "{path}");
+        for pair in [&api_server, &administrator] {
+            let (status, ..) = ask(Some(pair)).await;
+            assert!(!matches!(status, 401 | 403), "{path}: {status}");
+        }
+        let bearer = [("authorization", "Bearer x")];
+        let (status, ..) = served.ask(Some(&api_server), Method::GET, path, &bearer).await;
+        assert_eq!(status, 401, "{path}");
+    }
+    for path in ["/healthz", "/healthz/ping", "/healthz/syncloop"] {
+        let told = served.ask(None, Method::GET, path, &[]).await;
+        assert_eq!(told, (200, TEXT.to_owned(), "ok".to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn documents_are_those_of_the_kubelet() {
+    let served = serve().await;
+    let pair = served.pair(API_SERVER, "x");
+    let get = async |path: &str| served.ask(Some(&pair), Method::GET, path, &[]).await;
+    let (status, media, text) = get("/pods").await;
+    let list: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, media.as_str(), &list["kind"]), (200, JSON, &json!("PodList")));
+    assert_eq!(list["items"][0], pod());
+    let (_, media, text) = get("/runningpods/").await;
+    let list: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(media, JSON);
+    assert_eq!(
+        list["items"],
+        json!([{
+            "metadata": {"name": "p", "namespace": "a", "uid": "u"},
+            "spec": {"containers": [{"name": "ok", "image": "sha256:1", "resources": {}}]},
+            "status": {},
+        }])
+    );
+    let (_, _, text) = get("/configz").await;
+    assert_eq!(text, r#"{"kubeletconfig":{"kind":"KubeletConfiguration","port":10250}}"#);
+    assert_eq!(get("/metrics").await.1, metrics::MEDIA_TYPE);
+    assert_eq!(get("/stats/summary").await.2, "{}");
+    for path in ["/nope", "/spec", "/"] {
+        assert_eq!(get(path).await, (404, TEXT.to_owned(), "404 page not found\n".to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_refused_in_upstreams_words() {
+    let served = serve().await;
+    let pair = served.pair(API_SERVER, "x");
+    let spdy = [("connection", "Upgrade"), ("upgrade", "SPDY/3.1")];
+    let websocket = [("connection", "Upgrade"), ("upgrade", "websocket")];
+    for (method, path, headers, status, text) in [
+        (Method::GET, "/containerLogs/a/nope/c", &[][..], 404, "pod \"nope\" does not exist"),
+        (Method::GET, "/containerLogs/a/p/x", &[], 404, "container \"x\" not found in pod \"p\""),
+        (Method::GET, "/containerLogs/a/p/%ff", &[], 400, "the path is not UTF-8"),
+        (
+            Method::GET,
+            "/containerLogs/a/p/new",
+            &[],
+            400,
+            "container \"new\" in pod \"p\" is not available",
+        ),
+        (Method::POST, "/containerLogs/a/p/ok", &[], 405, "405: Method Not Allowed"),
+        (Method::POST, "/exec/a/x/c?output=1&command=a", &spdy, 404, "pod does not exist"),
+        (
+            Method::POST,
+            "/exec/a/p/done?output=1&command=a",
+            &spdy,
+            500,
+            "container not found (\"done\")",
+        ),
+        (
+            Method::POST,
+            "/exec/a/p/ok?command=a",
+            &spdy,
+            400,
+            "you must specify at least 1 of stdin, stdout, stderr",
+        ),
+        (
+            Method::POST,
+            "/exec/a/p/ok?output=1",
+            &spdy,
+            400,
+            "you must specify at least 1 command for the container",
+        ),
+        (Method::POST, "/exec/a/p/u/ok?output=1&command=a", &[], 400, "Upgrade request required"),
+        (Method::POST, "/attach/a/p/new?output=1", &spdy, 500, "container not found (\"new\")"),
+        (Method::GET, "/portForward/a/p", &websocket, 400, "query parameter \"port\" is required"),
+        (Method::POST, "/portForward/a/p", &spdy, 500, "pod not found (\"p_a\")"),
+        (Method::DELETE, "/pods", &[], 405, "405: Method Not Allowed"),
+    ] {
+        let told = served.ask(Some(&pair), method, path, headers).await;
+        assert_eq!(told, (status, TEXT.to_owned(), text.to_owned()), "{path}");
+    }
+    // And without the runtime there is nothing to be had from it.
+    let path = "/exec/a/p/ok?output=1&command=a";
+    let (status, _, text) = served.ask(Some(&pair), Method::POST, path, &spdy).await;
+    assert!(status == 500 && text.contains("/nowhere/runtime.sock"), "{status} {text}");
+}
+
+#[test]
+fn a_certificate_is_made_once_and_files_win() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = ["127.0.0.1".to_owned(), "node".to_owned()];
+    let pki = dir.path().join("pki");
+    let made = serving_certificate((None, None), &pki, &names).unwrap();
+    assert_eq!(serving_certificate((None, None), &pki, &names).unwrap(), made);
+    let (certificate, key) = (pki.join("kubelet.crt"), pki.join("kubelet.key"));
+    let given = serving_certificate((Some(&certificate), Some(&key)), Path::new("/x"), &names);
+    assert_eq!(given.unwrap(), made);
+    let half = serving_certificate((Some(&certificate), None), &pki, &names).unwrap_err();
+    assert!(half.to_string().contains("tlsPrivateKeyFile"), "{half}");
+    let gone = dir.path().join("gone");
+    let error = serving_certificate((Some(&gone), Some(&gone)), &pki, &names).unwrap_err();
+    assert!(error.to_string().contains("gone"), "{error}");
+}

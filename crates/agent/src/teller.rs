@@ -1,0 +1,142 @@
+//! Writing a pod's status: [`Teller`], which brings the newest to the API however long that takes.
+//!
+//! Whoever tells does not wait; what is overtaken by something newer is never written. Only differences
+//! are sent, so that conditions others have set stay as they are. What is to be said is decided elsewhere.
+
+use std::time::Duration;
+
+use client::kind::PODS;
+use client::{Client, Error, PatchKind};
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+
+mod difference;
+
+use difference::difference;
+
+/// Between two attempts, at least and at most.
+const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+/// Whose status it is.
+#[derive(Debug, Clone)]
+pub struct Subject {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// Takes statuses of one pod.
+#[derive(Debug)]
+pub struct Teller {
+    newest: watch::Sender<Told>,
+    written: watch::Receiver<Written>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Told {
+    number: u64,
+    status: Value,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    UpTo(u64),
+    /// The pod is not there any more.
+    Gone,
+}
+
+impl Teller {
+    /// `before` is the status as the API has it.
+    #[must_use]
+    pub fn start(client: Client, subject: Subject, before: Value) -> Teller {
+        let (newest, told) = watch::channel(Told::default());
+        let (done, written) = watch::channel(Written::UpTo(0));
+        tokio::spawn(write(client, subject, before, told, done));
+        Teller { newest, written }
+    }
+
+    /// Has this written, unless something newer comes first.
+    pub fn tell(&self, status: Value) {
+        self.newest.send_modify(|told| {
+            if told.status != status {
+                *told = Told { number: told.number + 1, status };
+            }
+        });
+    }
+
+    /// Waits until everything told so far is written, or the pod is gone.
+    pub async fn written(&self) {
+        let number = self.newest.borrow().number;
+        let mut written = self.written.clone();
+        let done = |written: &Written| match written {
+            Written::UpTo(reached) => *reached >= number,
+            Written::Gone => true,
+        };
+        // An error means that the writer has ended, and it ends only when the pod is gone.
+        let _ = written.wait_for(done).await;
+    }
+}
+
+async fn write(
+    client: Client,
+    subject: Subject,
+    mut before: Value,
+    mut told: watch::Receiver<Told>,
+    done: watch::Sender<Written>,
+) {
+    let mut wait = WAITS.0;
+    while told.changed().await.is_ok() {
+        loop {
+            let Told { number, status } = told.borrow_and_update().clone();
+            match patch(&client, &subject, &before, &status).await {
+                Ok(()) => {
+                    (before, wait) = (status, WAITS.0);
+                    done.send_replace(Written::UpTo(number));
+                    break;
+                }
+                Err(error) if is_final(&error) => {
+                    done.send_replace(Written::Gone);
+                    return;
+                }
+                Err(_) => {
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(WAITS.1);
+                    // What the API has by now may be something else.
+                    if let Ok(Some(status)) = current(&client, &subject).await {
+                        before = status;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether there is nothing to write to: the pod is gone, or another one has its name.
+fn is_final(error: &Error) -> bool {
+    error.is_not_found() || error.is_conflict()
+}
+
+async fn patch(
+    client: &Client,
+    subject: &Subject,
+    before: &Value,
+    status: &Value,
+) -> Result<(), Error> {
+    let empty = Map::new();
+    let (old, new) = (before.as_object().unwrap_or(&empty), status.as_object().unwrap_or(&empty));
+    let changes = difference(old, new);
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let body = json!({"metadata": {"uid": subject.uid}, "status": changes});
+    let (namespace, name) = (&subject.namespace, &subject.name);
+    let kind = PatchKind::StrategicMerge;
+    client.patch_part(PODS, namespace, name, "status", kind, &body).await.map(|_| ())
+}
+
+/// The status the API has; `None` if the pod is another one.
+async fn current(client: &Client, subject: &Subject) -> Result<Option<Value>, Error> {
+    let mut pod: Value = client.get(PODS, &subject.namespace, &subject.name).await?;
+    let same = pod["metadata"]["uid"] == subject.uid.as_str();
+    Ok(same.then(|| pod["status"].take()))
+}

@@ -1,0 +1,423 @@
+//! One pod's life: [`Worker`], a loop that looks, decides and acts until the pod is gone.
+//!
+//! ```text
+//!   orders ──▶ look ──▶ plan ──▶ tell ──▶ act ──┐        an order: the pod changed, something happened
+//!                ▲                              │        in the runtime, a probe has a result, end
+//!                └──────────────────────────────┘
+//! ```
+//!
+//! What is decided is decided by `steps` and `status`; here it is carried out. A failure half-way is only
+//! another state to plan from. Only pods that were admitted get here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::kind::PODS;
+use client::{DeleteOptions, gone_is_fine};
+use objects::timestamp::Timestamp;
+use tokio::sync::mpsc;
+
+use crate::backoff::Backoff;
+use crate::clock::nanos;
+use crate::events::{ProbeKind, Told};
+use crate::hands::{Hands, Report};
+use crate::look;
+use crate::lower::{Mounted, Source};
+use crate::observed::{ContainerState, PodSeen, RuntimeId};
+use crate::probes::{ProbeReport, ProbeTarget};
+use crate::spec::{Container, Pod};
+use crate::status::{self, End, Known, PodStatus};
+use crate::steps::{self, Health, Knowledge, Plan};
+use crate::teller::{Subject, Teller};
+
+mod prepare;
+mod start;
+mod stop;
+
+/// What a worker is told.
+#[derive(Debug)]
+pub enum Order {
+    /// The pod as it is wanted now.
+    Pod(Arc<Pod>),
+    /// The API does not have it any more: it is to go at once.
+    Gone,
+    /// Something happened to it in the runtime.
+    Look,
+    Probe(ProbeReport),
+    /// The agent ends it.
+    End(Ending),
+}
+
+/// That and how the agent ends a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ending {
+    pub end: End,
+    /// Seconds; the pod's own if none are given.
+    pub grace: Option<i64>,
+}
+
+/// When to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// At once: something was done.
+    Now,
+    /// When there is an order, or after this time.
+    After(Duration),
+    Over,
+}
+
+/// After a failure that has no back-off of its own. Upstream's figure.
+const RETRY: Duration = Duration::from_secs(10);
+/// When nothing happens. Upstream's `syncFrequency`.
+const RESYNC: Duration = Duration::from_secs(60);
+/// When the runtime does not answer.
+const RUNTIME_RETRY: Duration = Duration::from_secs(1);
+/// The longest wait between two restarts of a container. Upstream's figure.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
+
+/// The loop of one pod.
+#[derive(Debug)]
+pub struct Worker {
+    hands: Arc<Hands>,
+    pod: Arc<Pod>,
+    source: Source,
+    orders: mpsc::UnboundedReceiver<Order>,
+    teller: Teller,
+    /// What was last told.
+    told: Option<PodStatus>,
+    seen: PodSeen,
+    known: Known,
+    liveness: BTreeMap<RuntimeId, Health>,
+    backoff: Backoff,
+    mounted: Option<Mounted>,
+    /// How often volumes could not be mounted in a row.
+    mount_failures: u32,
+    gone: bool,
+    ending: Option<Ending>,
+    /// All containers have ended and none starts again.
+    completed: bool,
+    /// Nothing of it runs, and it has given back what it had.
+    settled: bool,
+}
+
+impl Worker {
+    #[must_use]
+    pub fn new(
+        hands: Arc<Hands>,
+        pod: Arc<Pod>,
+        source: Source,
+        orders: mpsc::UnboundedReceiver<Order>,
+    ) -> Worker {
+        let of = &pod.metadata;
+        let subject = Subject {
+            namespace: of.namespace.clone(),
+            name: of.name.clone(),
+            uid: hands.api_uid(&pod),
+        };
+        let teller = Teller::start(hands.api.clone(), subject, pod.status.clone());
+        let completed = PodStatus::read(&pod.status).phase.is_terminal();
+        Worker {
+            known: hands.known(),
+            backoff: Backoff::new(LONGEST_BACKOFF),
+            hands,
+            pod,
+            source,
+            orders,
+            teller,
+            told: None,
+            seen: PodSeen::default(),
+            liveness: BTreeMap::new(),
+            mounted: None,
+            mount_failures: 0,
+            gone: false,
+            ending: None,
+            completed,
+            settled: false,
+        }
+    }
+
+    /// Runs until nothing is left of the pod.
+    pub async fn run(mut self) {
+        loop {
+            while let Ok(order) = self.orders.try_recv() {
+                self.take(order);
+            }
+            match self.step().await {
+                Next::Now => {}
+                Next::Over => return,
+                Next::After(time) => {
+                    if let Ok(order) = tokio::time::timeout(time, self.orders.recv()).await {
+                        match order {
+                            Some(order) => self.take(order),
+                            // The agent ends; the pod goes on.
+                            None => return,
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, order: Order) {
+        match order {
+            Order::Pod(pod) => self.pod = pod,
+            Order::Gone => self.gone = true,
+            Order::Look => {}
+            Order::Probe(report) => self.take_report(report),
+            Order::End(ending) => {
+                let _ = self.ending.get_or_insert(ending);
+            }
+        }
+    }
+
+    fn take_report(&mut self, report: ProbeReport) {
+        if let Some(told) = report.told
+            && let Some((role, _)) = self.pod.container(&report.container)
+        {
+            self.hands.recorder.container(&self.pod, role, &report.container, told);
+        }
+        let Some(healthy) = report.healthy else { return };
+        match report.kind {
+            ProbeKind::Readiness => {
+                self.known.readiness.insert(report.id, healthy);
+            }
+            ProbeKind::Startup => {
+                self.known.startup.insert(report.id, healthy);
+            }
+            ProbeKind::Liveness => {
+                let health = if healthy { Health::Success } else { Health::Failure };
+                self.liveness.insert(report.id, health);
+            }
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.hands.clock.now()
+    }
+
+    /// The pod with the status that was last told, whatever the API has by now.
+    fn pod_as_told(&self) -> Pod {
+        let mut pod = Pod::clone(&self.pod);
+        if let Some(told) = &self.told {
+            pod.status = status::carry(&pod.status, told);
+        }
+        pod
+    }
+
+    fn is_to_go(&self) -> bool {
+        self.gone || self.pod.is_terminating()
+    }
+
+    async fn step(&mut self) -> Next {
+        match look::closely(&self.hands.runtime, &self.pod.metadata.uid).await {
+            Ok(seen) => self.seen = seen,
+            Err(_) => return Next::After(RUNTIME_RETRY),
+        }
+        self.forget_the_dead();
+        if self.ending.is_none() && self.is_past_deadline() {
+            self.hands.recorder.pod(&self.pod, Told::DeadlineExceeded);
+            let end = End {
+                reason: "DeadlineExceeded".to_owned(),
+                message: Told::DeadlineExceeded.to_string(),
+                disruption: None,
+            };
+            self.ending = Some(Ending { end, grace: None });
+        }
+        if self.settled {
+            return if self.is_to_go() { self.leave().await } else { Next::After(RESYNC) };
+        }
+        if self.is_to_go() || self.ending.is_some() || self.completed {
+            return self.finish().await;
+        }
+        self.go_on().await
+    }
+
+    /// One round of a pod that is to run.
+    async fn go_on(&mut self) -> Next {
+        let pod = self.pod_as_told();
+        let plan = steps::plan(&pod, &self.seen, self);
+        let status = self.tell(&pod, true);
+        let over = plan.kill_pod && plan.create_sandbox.is_none();
+        if over || status.phase.is_terminal() {
+            self.completed = true;
+            return Next::Now;
+        }
+        self.probe();
+        if plan.is_nothing() {
+            return self.rest(&pod).await;
+        }
+        self.act(&pod, plan).await
+    }
+
+    /// Nothing to be done but what is done from time to time.
+    async fn rest(&mut self, pod: &Pod) -> Next {
+        self.known.waiting.clear();
+        self.remove_superseded().await;
+        let wait = match self.deadline_in() {
+            Some(left) => left.min(RESYNC),
+            None => RESYNC,
+        };
+        match self.refresh(pod).await {
+            Ok(()) => Next::After(wait),
+            Err(_) => Next::After(RETRY.min(wait)),
+        }
+    }
+
+    async fn act(&mut self, pod: &Pod, plan: Plan) -> Next {
+        if plan.kill_pod {
+            if plan.create_sandbox.is_some() && !self.seen.sandboxes.is_empty() {
+                self.hands.recorder.pod(pod, Told::SandboxChanged);
+            }
+            self.kill_all(pod, pod.grace_seconds()).await;
+        }
+        for kill in &plan.kill {
+            self.kill_one(pod, kill).await;
+        }
+        if (plan.create_sandbox.is_some() || !plan.start.is_empty())
+            && let Err(next) = self.prepare(pod).await
+        {
+            return next;
+        }
+        let next = self.start(pod, &plan).await;
+        self.remove_superseded().await;
+        next
+    }
+
+    /// Says how the pod is, as it was last seen.
+    fn tell(&mut self, pod: &Pod, may_run: bool) -> PodStatus {
+        self.known.host_ips.clone_from(&self.hands.facts().ips);
+        self.known.end = self.ending.as_ref().map(|ending| ending.end.clone());
+        self.known.finished = !may_run;
+        let mut status = status::generate(pod, &self.seen, &self.known);
+        if !may_run && (self.is_to_go() || self.ending.is_some()) {
+            status = status::terminate(pod, status);
+        }
+        let phase = status.phase;
+        match status::merge(pod, status, may_run, self.now()) {
+            Ok(merged) => {
+                self.teller.tell(merged.to_value());
+                self.told = Some(merged.clone());
+                // Held back while something runs, but decided.
+                PodStatus { phase, ..merged }
+            }
+            // What was said before stands.
+            Err(_) => self.told.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Ends a pod, and gives back what it had.
+    async fn finish(&mut self) -> Next {
+        let pod = self.pod_as_told();
+        self.hands.probes.forget(&pod.metadata.uid);
+        if self.seen.is_alive() || self.seen.sandboxes.iter().any(|sandbox| sandbox.ready) {
+            self.tell(&pod, true);
+            let grace = self.grace(&pod);
+            self.stop(&pod, grace).await;
+            return match look::closely(&self.hands.runtime, &pod.metadata.uid).await {
+                Ok(seen) if !seen.is_alive() => Next::Now,
+                Ok(_) | Err(_) => Next::After(RUNTIME_RETRY),
+            };
+        }
+        if let Err(error) = self.clean_up(&pod).await {
+            self.hands.recorder.pod(&pod, Told::KillFailed { error });
+            return Next::After(RETRY);
+        }
+        self.tell(&pod, false);
+        self.settled = true;
+        Next::Now
+    }
+
+    /// Seconds the pod has to end.
+    fn grace(&self, pod: &Pod) -> i64 {
+        let asked = self.ending.as_ref().and_then(|ending| ending.grace);
+        match (self.gone, asked) {
+            (true, _) => 0,
+            (false, Some(asked)) => asked,
+            (false, None) => pod.grace_seconds(),
+        }
+    }
+
+    /// Takes the last traces of a pod away, and tells the API that it is gone.
+    async fn leave(&mut self) -> Next {
+        self.teller.written().await;
+        if self.remove_everything().await.is_err() {
+            return Next::After(RUNTIME_RETRY);
+        }
+        let of = &self.pod.metadata;
+        if !self.gone && !status::is_static(&self.pod) {
+            let options =
+                DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::of_uid(&of.uid) };
+            let done = self.hands.api.delete(PODS, &of.namespace, &of.name, &options).await;
+            if gone_is_fine(done).is_err() {
+                return Next::After(RUNTIME_RETRY);
+            }
+        }
+        let _ = self.hands.reports.send(Report::Over(of.uid.clone()));
+        Next::Over
+    }
+
+    /// Has the containers that run probed, and no others.
+    fn probe(&mut self) {
+        let running: Vec<ProbeTarget> = self
+            .pod
+            .containers()
+            .filter_map(|(_, container)| self.seen.container(&container.name))
+            .filter(|found| found.is_running())
+            .map(|found| ProbeTarget {
+                name: found.name.clone(),
+                id: found.id.clone(),
+                started_at: found.started_at,
+            })
+            .collect();
+        let ips = match self.seen.newest_sandbox() {
+            Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
+            _ => self.hands.facts().ips.clone(),
+        };
+        self.hands.probes.follow(&self.pod, &ips, &running);
+    }
+
+    /// What is known of containers that are not there any more is of no use.
+    fn forget_the_dead(&mut self) {
+        let alive: BTreeSet<&RuntimeId> = self.seen.containers.iter().map(|c| &c.id).collect();
+        self.liveness.retain(|id, _| alive.contains(id));
+        self.known.readiness.retain(|id, _| alive.contains(id));
+        self.known.startup.retain(|id, _| alive.contains(id));
+        for ended in self.seen.containers.iter().filter(|c| c.state == ContainerState::Exited) {
+            self.hands.pool.leave(&ended.id);
+        }
+    }
+
+    /// How long the pod may still be active.
+    fn deadline_in(&self) -> Option<Duration> {
+        let seconds = self.pod.spec.active_deadline_seconds?;
+        let told = self.told.as_ref().and_then(|told| told.start_time.clone());
+        let started = told.or_else(|| PodStatus::read(&self.pod.status).start_time)?;
+        let started = Timestamp::parse(&started).ok()?;
+        let left = nanos(started.plus_seconds(seconds)).saturating_sub(nanos(self.now()));
+        Some(Duration::from_nanos(u64::try_from(left).unwrap_or(0)))
+    }
+
+    fn is_past_deadline(&self) -> bool {
+        let over = self.settled || self.completed || self.is_to_go();
+        !over && self.deadline_in() == Some(Duration::ZERO)
+    }
+}
+
+impl Knowledge for Worker {
+    fn liveness(&self, container: &RuntimeId) -> Health {
+        self.liveness.get(container).copied().unwrap_or(Health::Unknown)
+    }
+
+    fn startup(&self, container: &RuntimeId) -> Health {
+        match self.known.startup.get(container) {
+            None => Health::Unknown,
+            Some(true) => Health::Success,
+            Some(false) => Health::Failure,
+        }
+    }
+
+    fn hash(&self, container: &Container) -> String {
+        crate::lower::hash(container)
+    }
+}

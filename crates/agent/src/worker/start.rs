@@ -1,0 +1,429 @@
+//! Starting: the sandbox and the containers, as planned.
+//!
+//! Whatever keeps a container from starting becomes the reason for which it waits, in upstream's words.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use cri::v1;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{Next, RETRY, Worker};
+use crate::clock::nanos;
+use crate::events::Told;
+use crate::hands::Hands;
+use crate::hooks;
+use crate::images::{Found, Present, Wanted, credentials};
+use crate::lower::{self, Attached, ContainerInput, Mounted, Placed, PodInput, security};
+use crate::observed::{ContainerState, RuntimeId};
+use crate::pool::Entry;
+use crate::spec::{Container, Pod, Role};
+use crate::status::Waiting;
+use crate::steps::{Kill, KillReason, Plan};
+use crate::volumes;
+
+/// Why a container was not started.
+struct NotStarted {
+    waiting: Waiting,
+    /// When to try again.
+    after: Duration,
+}
+
+impl NotStarted {
+    fn new(reason: &str, message: String) -> NotStarted {
+        let waiting = Waiting { reason: reason.to_owned(), message };
+        NotStarted { waiting, after: RETRY }
+    }
+}
+
+impl Worker {
+    /// Makes the sandbox and starts containers.
+    pub(super) async fn start(&mut self, pod: &Pod, plan: &Plan) -> Next {
+        let mut permit = self.hands.starts.clone().acquire_owned().await.ok();
+        let placed = self.hands.placed(pod);
+        if let Some(attempt) = plan.create_sandbox
+            && let Err(next) = self.make_sandbox(pod, &placed, attempt).await
+        {
+            return next;
+        }
+        let mut retry: Option<Duration> = None;
+        for (role, name) in &plan.start {
+            let Some((_, container)) = pod.container(name) else { continue };
+            match self.start_one(pod, &placed, *role, container, &mut permit).await {
+                Ok(()) => {
+                    self.known.waiting.remove(name);
+                }
+                Err(NotStarted { waiting, after }) => {
+                    self.known.waiting.insert(name.clone(), waiting);
+                    retry = Some(retry.map_or(after, |earlier| earlier.min(after)));
+                    // One init container after the other.
+                    if *role == Role::Init {
+                        break;
+                    }
+                }
+            }
+        }
+        drop(permit);
+        match retry {
+            None => Next::Now,
+            Some(after) => {
+                // The reason is told at once, not when it is tried again.
+                if let Ok(seen) =
+                    crate::look::closely(&self.hands.runtime, &pod.metadata.uid).await
+                {
+                    self.seen = seen;
+                }
+                let pod = self.pod_as_told();
+                self.tell(&pod, true);
+                self.probe();
+                Next::After(after)
+            }
+        }
+    }
+
+    fn input<'a>(
+        &'a self,
+        pod: &'a Pod,
+        facts: &'a lower::NodeFacts,
+        placed: &'a BTreeMap<String, Placed>,
+    ) -> PodInput<'a> {
+        Hands::input(pod, facts, &self.source, placed)
+    }
+
+    async fn make_sandbox(
+        &mut self,
+        pod: &Pod,
+        placed: &BTreeMap<String, Placed>,
+        attempt: u32,
+    ) -> Result<(), Next> {
+        let failed = |worker: &Worker, error: String| {
+            worker.hands.recorder.pod(pod, Told::SandboxFailed { error });
+            Next::After(RETRY)
+        };
+        let facts = self.hands.facts();
+        let sandbox = lower::sandbox(&self.input(pod, &facts, placed), attempt)
+            .map_err(|error| failed(self, error.to_string()))?;
+        for notice in &sandbox.notices {
+            let message = notice.to_string();
+            self.hands.recorder.pod(pod, Told::DnsLimits { message });
+        }
+        let handler = match &pod.spec.runtime_class_name {
+            None => String::new(),
+            Some(class) => match self.hands.sources.handler(class).await {
+                Ok(handler) => handler,
+                Err(error) => return Err(failed(self, refusal(&error))),
+            },
+        };
+        let mut config = sandbox.config;
+        let unsaid = self.hands.classes().fit_sandbox(&mut config);
+        if let Some(unsaid) = unsaid.first() {
+            return Err(failed(self, unsaid.to_string()));
+        }
+        make_directory(&config.log_directory).map_err(|error| failed(self, error))?;
+        let request =
+            v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler };
+        match self.hands.runtime.call(request).await {
+            Ok(_) => {}
+            Err(error) => return Err(failed(self, error.rpc_text())),
+        }
+        match crate::look::closely(&self.hands.runtime, &pod.metadata.uid).await {
+            Ok(seen) => self.seen = seen,
+            Err(error) => {
+                let error = error.rpc_text();
+                self.hands.recorder.pod(pod, Told::SandboxStatusFailed { error });
+                return Err(Next::After(RETRY));
+            }
+        }
+        Ok(())
+    }
+
+    async fn start_one(
+        &mut self,
+        pod: &Pod,
+        placed: &BTreeMap<String, Placed>,
+        role: Role,
+        container: &Container,
+        permit: &mut Option<OwnedSemaphorePermit>,
+    ) -> Result<(), NotStarted> {
+        self.check_backoff(pod, role, container)?;
+        let recorder = self.hands.recorder.clone();
+        let tell = |told: Told| recorder.container(pod, role, &container.name, told);
+        let facts = self.hands.facts();
+        let input = self.input(pod, &facts, placed);
+        let sandbox_id = self.seen.newest_sandbox().map(|sandbox| sandbox.id.clone());
+        let Some(sandbox_id) = sandbox_id else {
+            return Err(NotStarted::new("ContainerCreating", String::new()));
+        };
+        let attempt_of_sandbox = self.seen.newest_sandbox().map_or(0, |sandbox| sandbox.attempt);
+        let config_error = |message: String| {
+            tell(Told::Failed { error: message.clone() });
+            NotStarted::new("CreateContainerConfigError", message)
+        };
+        let sandbox_config = lower::sandbox(&input, attempt_of_sandbox)
+            .map_err(|error| config_error(error.to_string()))?
+            .config;
+
+        let image = self.image(pod, container, &input, &sandbox_config, permit, &tell).await?;
+        lower::verify_run_as_non_root(pod, container, &image.user, facts.os)
+            .map_err(|error| config_error(error.to_string()))?;
+        let references = volumes::references(pod);
+        let fetched = self.hands.sources.fetch(pod, &references).await;
+        let (configs, ..) = fetched.map_err(|error| config_error(refusal(&error)))?;
+        let services = self.hands.sources.services().await;
+        let attempt = match self.seen.container(&container.name) {
+            Some(before) => before.attempt + 1,
+            None => self.restarts_told(&container.name),
+        };
+        let made = self.hands.volumes.make_termination_log(&pod.metadata.uid, &container.name);
+        let termination_log = made.map_err(|error| config_error(error.to_string()))?;
+        let termination_log = termination_log.display().to_string();
+        let pod_ips = match self.seen.newest_sandbox() {
+            Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
+            _ => facts.ips.clone(),
+        };
+        let target = self.seen.container(&container.target_container_name).map(|c| c.id.clone());
+        let mut of = ContainerInput {
+            container,
+            role,
+            attempt,
+            image: &image.id,
+            image_user: &image.user,
+            pod_ips: &pod_ips,
+            mounted: &Mounted::default(),
+            configs: &configs,
+            services: &services,
+            termination_log: Some(&termination_log),
+            target: target.as_ref(),
+            attached: &Attached::default(),
+            recursive_read_only: self.hands.recursive_read_only(),
+        };
+        let environment =
+            lower::env::variables(&input, &of).map_err(|error| config_error(error.to_string()))?;
+        let mounted = self.mounted.as_ref();
+        let mounts = self.hands.mounts_of(&input, container, mounted, &environment, &pod_ips);
+        let mounted = mounts.map_err(&config_error)?;
+        of.mounted = &mounted;
+        let config = lower::container(&input, &of).map_err(|e| config_error(e.to_string()))?;
+        let own = placed.get(&container.name).cloned().unwrap_or_default();
+        let log = Path::new(&lower::sandbox::log_directory(&input)).join(&config.log_path);
+        if let Some(directory) = log.parent() {
+            make_directory(&directory.display().to_string()).map_err(&config_error)?;
+        }
+
+        let mut request = v1::CreateContainerRequest {
+            pod_sandbox_id: sandbox_id,
+            config: Some(config),
+            sandbox_config: Some(sandbox_config),
+        };
+        let unsaid = self.hands.classes().fit_create(&mut request);
+        if let Some(unsaid) = unsaid.first() {
+            tell(Told::Failed { error: unsaid.to_string() });
+            return Err(NotStarted::new("CreateContainerError", unsaid.to_string()));
+        }
+        if let Err(error) = self.hands.starting(pod, &container.name) {
+            tell(Told::Failed { error: error.to_string() });
+            return Err(NotStarted::new("CreateContainerError", error.to_string()));
+        }
+        let id = match self.hands.runtime.call(request).await {
+            Ok(answer) => answer.container_id,
+            Err(error) => {
+                tell(Told::Failed { error: error.message.clone() });
+                return Err(NotStarted::new("CreateContainerError", error.message));
+            }
+        };
+        tell(Told::Created);
+        self.enter(pod, container, &id, own).await.map_err(|error| {
+            tell(Told::Failed { error: error.clone() });
+            NotStarted::new("RunContainerError", error)
+        })?;
+        let request = v1::StartContainerRequest { container_id: id.clone() };
+        if let Err(error) = self.hands.runtime.call(request).await {
+            self.hands.pool.leave(&id);
+            tell(Told::Failed { error: error.message.clone() });
+            return Err(NotStarted::new("RunContainerError", error.message));
+        }
+        tell(Told::Started);
+        self.hands.link_log(pod, &container.name, &log, &id);
+        let pod_ip = pod_ips.first().map_or("", String::as_str);
+        self.after_start(pod, role, container, &id, pod_ip).await
+    }
+
+    /// Takes a container into the pool, on the CPUs that are the pool by now.
+    async fn enter(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        id: &RuntimeId,
+        placed: Placed,
+    ) -> Result<(), String> {
+        let entry = Entry {
+            pod_uid: pod.metadata.uid.clone(),
+            container: container.name.clone(),
+            placed: placed.clone(),
+        };
+        self.hands.pool.enter(id, entry);
+        let now = self.hands.placed(pod).remove(&container.name).unwrap_or_default();
+        if now.cpus == placed.cpus {
+            return Ok(());
+        }
+        let (runtime, os) = (&self.hands.runtime, self.hands.facts().os);
+        let moved = self.hands.pool.put(runtime, os, id.clone(), now).await;
+        moved.map_err(|error| error.to_string())
+    }
+
+    async fn after_start(
+        &mut self,
+        pod: &Pod,
+        role: Role,
+        container: &Container,
+        id: &RuntimeId,
+        pod_ip: &str,
+    ) -> Result<(), NotStarted> {
+        let Some(hook) = &container.lifecycle.post_start else { return Ok(()) };
+        let done = hooks::run(&self.hands.runtime, hook, container, id, pod_ip).await;
+        let Err(error) = done else { return Ok(()) };
+        self.hands.recorder.container(pod, role, &container.name, Told::PostStartFailed);
+        let kill = Kill {
+            id: id.clone(),
+            container: container.name.clone(),
+            reason: KillReason::Changed,
+            message: Told::PostStartFailedKill.to_string(),
+        };
+        self.kill_one(pod, &kill).await;
+        Err(NotStarted {
+            waiting: Waiting {
+                reason: "PostStartHookError".to_owned(),
+                message: error.to_string(),
+            },
+            after: Duration::ZERO,
+        })
+    }
+
+    /// A container that ended is not started again at once.
+    fn check_backoff(
+        &mut self,
+        pod: &Pod,
+        role: Role,
+        container: &Container,
+    ) -> Result<(), NotStarted> {
+        let ended = self
+            .seen
+            .containers
+            .iter()
+            .find(|c| c.name == container.name && c.state == ContainerState::Exited);
+        let Some(ended) = ended else { return Ok(()) };
+        let key = format!("{}_{}", container.name, lower::hash(container));
+        let now = nanos(self.now());
+        let Some(left) = self.backoff.remaining(&key, ended.finished_at, now) else {
+            self.backoff.next(&key, ended.finished_at, now);
+            return Ok(());
+        };
+        let of = &pod.metadata;
+        let told = Told::RestartBackOff {
+            container: container.name.clone(),
+            pod: of.name.clone(),
+            namespace: of.namespace.clone(),
+            uid: of.uid.clone(),
+        };
+        self.hands.recorder.container(pod, role, &container.name, told);
+        let message = format!(
+            "back-off {} restarting failed container={} pod={}",
+            go_duration(self.backoff.wait(&key)),
+            container.name,
+            security::describe(pod),
+        );
+        let waiting = Waiting { reason: "CrashLoopBackOff".to_owned(), message };
+        Err(NotStarted { waiting, after: left })
+    }
+
+    /// How often a container was started of which the runtime has no trace.
+    fn restarts_told(&self, name: &str) -> u32 {
+        let told = self.told.as_ref();
+        let statuses = told.into_iter().flat_map(|told| {
+            let init = told.init_container_statuses.iter();
+            init.chain(&told.container_statuses).chain(&told.ephemeral_container_statuses)
+        });
+        let mut found = statuses.filter(|status| status.name == name);
+        match found.next() {
+            Some(status) if status.has_run() => status.restart_count + 1,
+            _ => 0,
+        }
+    }
+
+    async fn image(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        input: &PodInput<'_>,
+        sandbox: &v1::PodSandboxConfig,
+        permit: &mut Option<OwnedSemaphorePermit>,
+        tell: &(dyn Fn(Told) + Send + Sync),
+    ) -> Result<Present, NotStarted> {
+        let mut request = lower::pull(input, &container.image, sandbox);
+        // The sandbox was made with them, or not at all.
+        let _ = self.hands.classes().fit_pull(&mut request);
+        let secrets = self.hands.sources.pull_secrets(pod).await;
+        let credentials = credentials::matching(&container.image, &secrets);
+        let policy = match container.image_pull_policy.as_str() {
+            "" => "IfNotPresent",
+            policy => policy,
+        };
+        let wanted = Wanted {
+            image: &container.image,
+            policy,
+            pod_uid: &pod.metadata.uid,
+            request: &request,
+            credentials: &credentials,
+        };
+        let images = &self.hands.images;
+        let found = match images.find(&wanted, tell).await {
+            Ok(Found::Present(present)) => Ok(present),
+            Ok(Found::ToPull(full)) => {
+                // Others start while this one is on its way.
+                drop(permit.take());
+                let pulled = images.pull(&wanted, &full, tell).await;
+                *permit = self.hands.starts.clone().acquire_owned().await.ok();
+                pulled
+            }
+            Err(missing) => Err(missing),
+        };
+        found.map_err(|missing| {
+            tell(Told::Failed { error: missing.reason.to_owned() });
+            NotStarted::new(missing.reason, missing.message)
+        })
+    }
+}
+
+fn make_directory(path: &str) -> Result<(), String> {
+    std::fs::create_dir_all(path).map_err(|error| format!("mkdir {path}: {error}"))
+}
+
+/// What the API said, without what was asked.
+fn refusal(error: &client::Error) -> String {
+    match error {
+        client::Error::Refused(refused) => refused.message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// As Go prints whole seconds: `10s`, `2m40s`, `5m0s`.
+fn go_duration(duration: Duration) -> String {
+    match (duration.as_secs() / 60, duration.as_secs() % 60) {
+        (0, seconds) => format!("{seconds}s"),
+        (minutes, seconds) => format!("{minutes}m{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_written_as_go_does() {
+        let table = [(10, "10s"), (40, "40s"), (80, "1m20s"), (160, "2m40s"), (300, "5m0s")];
+        for (seconds, text) in table {
+            assert_eq!(go_duration(Duration::from_secs(seconds)), text);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Stopping: hooks, signals, sandboxes, and what is left of them.
+//!
+//! Sidecars go last and in reverse order; all share one grace. What cannot be stopped now is tried again
+//! by the next round.
+
+use std::time::{Duration, Instant};
+
+use cri::v1;
+
+use super::{Order, Worker};
+use crate::events::Told;
+use crate::hands::Hands;
+use crate::hooks;
+use crate::observed::{ContainerSeen, ContainerState, PodSeen, RuntimeId};
+use crate::spec::Pod;
+use crate::steps::{Kill, KillReason};
+
+/// Seconds every container has to end, whatever is asked. Upstream's figure.
+const LEAST_GRACE: i64 = 2;
+
+impl Worker {
+    /// Ends everything that runs, in order. An order that leaves less time is followed at once, others
+    /// when everything has stopped.
+    pub(super) async fn stop(&mut self, pod: &Pod, grace: i64) {
+        let hands = self.hands.clone();
+        let mut manner = Manner { grace, hurried: false };
+        let begun = Instant::now();
+        let mut later = Vec::new();
+        loop {
+            let stopping = stop_in_order(&hands, pod, running(&self.seen), manner);
+            tokio::pin!(stopping);
+            let shorter = loop {
+                tokio::select! {
+                    () = &mut stopping => break None,
+                    order = self.orders.recv() => match order {
+                        // The agent ends; the pod is taken up again by the next one.
+                        None => return,
+                        Some(order) => {
+                            let left = time_left(&order, manner.grace, begun);
+                            later.push(order);
+                            if left.is_some() {
+                                break left;
+                            }
+                        }
+                    },
+                }
+            };
+            match shorter {
+                None => break,
+                Some(grace) => manner = Manner { grace, hurried: true },
+            }
+        }
+        for order in later {
+            self.take(order);
+        }
+        self.stop_sandboxes().await;
+    }
+
+    /// Kills containers and sandboxes of a pod that goes on.
+    pub(super) async fn kill_all(&mut self, pod: &Pod, grace: i64) {
+        let manner = Manner { grace, hurried: false };
+        stop_in_order(&self.hands, pod, running(&self.seen), manner).await;
+        self.stop_sandboxes().await;
+    }
+
+    pub(super) async fn kill_one(&mut self, pod: &Pod, kill: &Kill) {
+        let Some((role, container)) = pod.container(&kill.container) else { return };
+        let told = Told::Killing { why: kill.message.clone() };
+        self.hands.recorder.container(pod, role, &container.name, told);
+        let probe = match kill.reason {
+            KillReason::Liveness => container.liveness_probe.as_ref(),
+            KillReason::Startup => container.startup_probe.as_ref(),
+            KillReason::Changed | KillReason::Unknown => None,
+        };
+        let of_probe = probe.and_then(|probe| probe.termination_grace_period_seconds);
+        let grace = of_probe.unwrap_or_else(|| pod.grace_seconds());
+        let found = self.seen.containers.iter().find(|found| found.id == kill.id).cloned();
+        // One that was just made is not in the last look.
+        let found = found.unwrap_or_else(|| ContainerSeen::started(&kill.id, &kill.container));
+        stop_container(&self.hands, pod, &found, Manner { grace, hurried: false }).await;
+    }
+
+    async fn stop_sandboxes(&self) {
+        for sandbox in &self.seen.sandboxes {
+            let request = v1::StopPodSandboxRequest { pod_sandbox_id: sandbox.id.clone() };
+            // The next look shows whether it went well.
+            let _ = self.hands.runtime.call(request).await;
+        }
+    }
+
+    /// Of containers that ended, the newest of each name is kept for its log.
+    pub(super) async fn remove_superseded(&mut self) {
+        let mut kept: Vec<&str> = Vec::new();
+        let mut superseded: Vec<RuntimeId> = Vec::new();
+        for container in &self.seen.containers {
+            if container.state != ContainerState::Exited {
+                continue;
+            }
+            if kept.contains(&container.name.as_str()) {
+                superseded.push(container.id.clone());
+            } else {
+                kept.push(&container.name);
+            }
+        }
+        for id in superseded {
+            self.remove(&id).await;
+        }
+    }
+
+    async fn remove(&self, id: &RuntimeId) -> bool {
+        self.hands.pool.leave(id);
+        let request = v1::RemoveContainerRequest { container_id: id.clone() };
+        match self.hands.runtime.call(request).await {
+            Ok(_) => true,
+            Err(error) => error.is_not_found(),
+        }
+    }
+
+    /// Removes all containers and sandboxes.
+    pub(super) async fn remove_everything(&mut self) -> Result<(), ()> {
+        let mut all_gone = true;
+        for container in &self.seen.containers {
+            all_gone &= self.remove(&container.id).await;
+        }
+        for sandbox in &self.seen.sandboxes {
+            let request = v1::RemovePodSandboxRequest { pod_sandbox_id: sandbox.id.clone() };
+            let removed = self.hands.runtime.call(request).await;
+            all_gone &= removed.is_ok() || removed.is_err_and(|error| error.is_not_found());
+        }
+        if !all_gone {
+            return Err(());
+        }
+        self.hands.remove_files(&self.pod).await.map_err(|_| ())
+    }
+}
+
+/// Seconds an order leaves, if that is less than there were.
+fn time_left(order: &Order, grace: i64, begun: Instant) -> Option<i64> {
+    let asked = match order {
+        Order::Pod(pod) if pod.is_terminating() => pod.metadata.deletion_grace_period_seconds?,
+        Order::Gone => 0,
+        Order::End(ending) => ending.grace?,
+        Order::Pod(_) | Order::Look | Order::Probe(_) => return None,
+    };
+    (asked < grace.saturating_sub(seconds_since(begun))).then_some(asked)
+}
+
+/// How containers are stopped.
+#[derive(Debug, Clone, Copy)]
+struct Manner {
+    /// Seconds.
+    grace: i64,
+    /// They were asked before, with more time: hooks have begun and everybody knows.
+    hurried: bool,
+}
+
+/// What runs or, for all that is known, may be running.
+fn running(seen: &PodSeen) -> Vec<ContainerSeen> {
+    let may_run = |found: &&ContainerSeen| {
+        matches!(found.state, ContainerState::Running | ContainerState::Unknown)
+    };
+    seen.containers.iter().filter(may_run).cloned().collect()
+}
+
+/// Everything but sidecars at once, then the sidecars one by one from the last to the first.
+async fn stop_in_order(hands: &Hands, pod: &Pod, running: Vec<ContainerSeen>, manner: Manner) {
+    let begun = Instant::now();
+    for found in running.iter().filter(|_| !manner.hurried) {
+        if let Some((role, container)) = pod.container(&found.name) {
+            let told = Told::Stopping { container: container.name.clone() };
+            hands.recorder.container(pod, role, &container.name, told);
+        }
+    }
+    let position = |found: &ContainerSeen| {
+        let mut init = pod.spec.init_containers.iter();
+        init.position(|c| c.name == found.name && c.is_sidecar())
+    };
+    let (mut sidecars, others): (Vec<_>, Vec<_>) =
+        running.into_iter().partition(|found| position(found).is_some());
+    let stops = others.iter().map(|found| stop_container(hands, pod, found, manner));
+    futures::future::join_all(stops).await;
+    sidecars.sort_by_key(|found| std::cmp::Reverse(position(found)));
+    for found in &sidecars {
+        let grace = manner.grace.saturating_sub(seconds_since(begun));
+        stop_container(hands, pod, found, Manner { grace, ..manner }).await;
+    }
+}
+
+/// Runs the hook of a container, and then has the runtime stop it.
+async fn stop_container(hands: &Hands, pod: &Pod, found: &ContainerSeen, manner: Manner) {
+    let Manner { grace, hurried } = manner;
+    let mut left = grace;
+    if let Some((role, container)) = pod.container(&found.name)
+        && found.state == ContainerState::Running
+        && let Some(hook) = container.lifecycle.pre_stop.as_ref().filter(|_| grace > 0 && !hurried)
+    {
+        let begun = Instant::now();
+        let ip = hands.ip_told(pod);
+        let running = hooks::run(&hands.runtime, hook, container, &found.id, &ip);
+        let time = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+        // One that takes too long is left to end with the container.
+        if let Ok(Err(_)) = tokio::time::timeout(time, running).await {
+            hands.recorder.container(pod, role, &container.name, Told::PreStopFailed);
+        }
+        left = grace.saturating_sub(seconds_since(begun));
+    }
+    let timeout = left.max(LEAST_GRACE);
+    let request = v1::StopContainerRequest { container_id: found.id.clone(), timeout };
+    // The next look shows whether it went well.
+    let _ = hands.runtime.call(request).await;
+}
+
+fn seconds_since(begun: Instant) -> i64 {
+    i64::try_from(begun.elapsed().as_secs()).unwrap_or(i64::MAX)
+}

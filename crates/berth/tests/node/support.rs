@@ -1,0 +1,148 @@
+//! A whole node of a test's own: a control plane, an agent and a containerd, and nothing left behind.
+
+use std::time::Duration;
+
+use berth::in_process::InProcess;
+use berth::machine_source::load_machine;
+use berth::up::{Node, Settings};
+use client::kind::{NAMESPACES, PODS};
+use client::{Client, DeleteOptions};
+use objects::KubeletConfig;
+use rig::Containerd;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// Long enough for a busy machine; nothing waits for it when all is well.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Ends when asked to.
+pub(crate) const SLEEP: &[&str] = &["sh", "-c", "trap 'exit 0' TERM; echo up; sleep 600 & wait"];
+
+pub(crate) struct Berth {
+    pub(crate) api: Client,
+    pub(crate) containerd: Containerd,
+    pub(crate) settings: Settings,
+    stop: watch::Sender<bool>,
+    running: Option<JoinHandle<()>>,
+}
+
+impl Berth {
+    pub(crate) async fn start(change: impl FnOnce(&mut KubeletConfig)) -> Berth {
+        let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
+        let here = containerd.directory().join("berth");
+        let mut server = berth::server::Settings::new(here.join("data"));
+        server.address.set_port(0);
+        let mut config = KubeletConfig {
+            cgroup_root: Some(containerd.cgroup_parent()),
+            ..KubeletConfig::default()
+        };
+        change(&mut config);
+        let settings = Settings {
+            server,
+            node_name: "node-1".to_owned(),
+            config,
+            machine: load_machine(None).unwrap(),
+            runtime: cri::Endpoint::parse(&containerd.endpoint()).unwrap(),
+            root: here.join("agent"),
+            logs: here.join("logs"),
+            log_links: None,
+        };
+        let (api, stop, running) = begin(&settings).await;
+        let berth = Berth { api, containerd, settings, stop, running: Some(running) };
+        let namespace = json!({"metadata": {"name": "test"}});
+        berth.api.create(NAMESPACES, "", &namespace).await.unwrap();
+        berth
+    }
+
+    /// Creates a pod on this node.
+    pub(crate) async fn create(&self, pod: Value) -> String {
+        let mut pod = pod;
+        pod["spec"]["nodeName"] = "node-1".into();
+        let made = self.api.create(PODS, "test", &pod).await.unwrap();
+        made["metadata"]["uid"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) async fn get(&self, name: &str) -> Option<Value> {
+        match self.api.get(PODS, "test", name).await {
+            Ok(pod) => Some(pod),
+            Err(error) if error.is_not_found() => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Waits until the pod is as described, and says how it is.
+    pub(crate) async fn until(&self, name: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let looking = async {
+            loop {
+                if let Some(pod) = self.get(name).await
+                    && is(&pod)
+                {
+                    return pod;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        match tokio::time::timeout(PATIENCE, looking).await {
+            Ok(pod) => pod,
+            Err(_) => panic!("{name} is not so in time: {:#?}", self.get(name).await),
+        }
+    }
+
+    pub(crate) async fn delete(&self, name: &str) {
+        self.api.delete(PODS, "test", name, &DeleteOptions::default()).await.unwrap();
+    }
+
+    pub(crate) async fn gone(&self, name: &str) {
+        let looking = async {
+            while self.get(name).await.is_some() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, looking).await.is_err() {
+            panic!("{name} is not gone in time: {:#?}", self.get(name).await);
+        }
+    }
+
+    /// Ends the process in an orderly way, and starts it again.
+    pub(crate) async fn restart(&mut self) {
+        self.end().await;
+        let (api, stop, running) = begin(&self.settings).await;
+        (self.api, self.stop, self.running) = (api, stop, Some(running));
+    }
+
+    pub(crate) async fn end(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(running) = self.running.take() {
+            running.await.unwrap();
+        }
+    }
+}
+
+async fn begin(settings: &Settings) -> (Client, watch::Sender<bool>, JoinHandle<()>) {
+    let node = Node::start(settings).await.unwrap();
+    let transport = InProcess::new(node.server().api().clone(), "system:admin");
+    let api = Client::new(Arc::new(transport), "test");
+    let (stop, stopping) = watch::channel(false);
+    (api, stop, tokio::spawn(node.run(stopping)))
+}
+
+/// A pod with one container on the host's network.
+pub(crate) fn pod(name: &str, command: &[&str]) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {
+            "hostNetwork": true,
+            "terminationGracePeriodSeconds": 5,
+            "containers": [{
+                "name": "c", "image": rig::BUSYBOX, "imagePullPolicy": "Never",
+                "command": command,
+            }],
+        },
+    })
+}
+
+pub(crate) fn phase(pod: &Value) -> &str {
+    pod["status"]["phase"].as_str().unwrap_or_default()
+}

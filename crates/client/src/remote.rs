@@ -1,0 +1,311 @@
+//! An API server over HTTPS: [`Remote`], a [`Transport`].
+//!
+//! HTTP/2 where the server speaks it, with one connection for everything; otherwise HTTP/1.1, with as
+//! many as are asked at once and a few kept for later. A connection that is gone is opened anew by the
+//! next request, with keys and tokens read again from their files. A request that was not sent is sent
+//! once more; one that may have been is not, as only its sender knows whether that is safe.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT,
+};
+use http_body_util::{BodyExt as _, Full};
+use https::certificates::Pair;
+use https::{DialError, Dialer, MaterialError};
+use hyper::body::Incoming;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use crate::client::{Body, BoxFuture, Request, Response, Transport, TransportError};
+use crate::kubeconfig::{Kubeconfig, Source, UnreadableError};
+
+mod connection;
+
+use connection::{Connection, Connections, Sent};
+
+/// What may stand in a parameter as it is.
+const PARAMETER: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b',');
+
+/// How long things take at most.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// To be connected.
+    pub connect: Duration,
+    /// For an answer with all of its body; of a watch, until it begins.
+    pub request: Duration,
+    /// For a watch to end after the time it was asked for.
+    pub watch_slack: Duration,
+    /// How long a token that was read from a file is used. Upstream's figure is a minute.
+    pub token: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience {
+            connect: Duration::from_secs(10),
+            request: Duration::from_secs(30),
+            watch_slack: Duration::from_secs(30),
+            token: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Why a server cannot be spoken to.
+#[derive(Debug, Error)]
+pub enum RemoteError {
+    #[error(transparent)]
+    Unreadable(#[from] UnreadableError),
+    #[error("{}", chain(.0))]
+    Material(#[from] MaterialError),
+    #[error("the token has characters that no header can carry")]
+    Token,
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    #[error("{}", chain(.0))]
+    Http(#[from] hyper::Error),
+    #[error("no answer within {} s", .0.as_secs_f64())]
+    TimedOut(Duration),
+    #[error("the request cannot be written: {0}")]
+    Request(#[from] http::Error),
+}
+
+/// An error with what caused it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+impl From<RemoteError> for TransportError {
+    fn from(error: RemoteError) -> TransportError {
+        TransportError(error.to_string())
+    }
+}
+
+/// An API server somewhere else. Clones share the connections.
+#[derive(Clone)]
+pub struct Remote {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: Kubeconfig,
+    user_agent: HeaderValue,
+    patience: Patience,
+    connections: Connections,
+    token: Mutex<Option<(Instant, HeaderValue)>>,
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote")
+            .field("address", &self.shared.config.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Remote {
+    /// Connects with the first request. Keys and certificates that cannot be used are told now.
+    pub fn new(
+        config: Kubeconfig,
+        user_agent: &'static str,
+        patience: Patience,
+    ) -> Result<Remote, RemoteError> {
+        let user_agent = HeaderValue::from_static(user_agent);
+        let shared = Shared {
+            config,
+            user_agent,
+            patience,
+            connections: Connections::default(),
+            token: Mutex::default(),
+        };
+        shared.dialer()?;
+        shared.bearer()?;
+        Ok(Remote { shared: Arc::new(shared) })
+    }
+}
+
+impl Transport for Remote {
+    fn send(&self, request: Request) -> BoxFuture<'_, Result<Response, TransportError>> {
+        Box::pin(async move { Ok(self.shared.send(request).await?) })
+    }
+}
+
+impl Shared {
+    /// With keys as they are now.
+    fn dialer(&self) -> Result<Dialer, RemoteError> {
+        let pair = match &self.config.identity {
+            None => None,
+            Some((certificate, key)) => {
+                Some(Pair { certificate: certificate.text()?, key: key.text()? })
+            }
+        };
+        let authority = self.config.authority.text()?;
+        let protocols = ["h2", "http/1.1"];
+        Ok(Dialer::new(&authority, pair.as_ref(), &protocols, self.patience.connect)?)
+    }
+
+    fn bearer(&self) -> Result<Option<HeaderValue>, RemoteError> {
+        let Some(source) = &self.config.token else { return Ok(None) };
+        let mut kept = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((until, value)) = &*kept
+            && (Instant::now() < *until || matches!(source, Source::Inline(_)))
+        {
+            return Ok(Some(value.clone()));
+        }
+        let text = source.text()?;
+        let value = HeaderValue::from_str(&format!("Bearer {}", text.trim()));
+        let mut value = value.map_err(|_| RemoteError::Token)?;
+        value.set_sensitive(true);
+        *kept = Some((Instant::now() + self.patience.token, value.clone()));
+        Ok(Some(value))
+    }
+
+    async fn connection(&self) -> Result<Connection, RemoteError> {
+        if let Some(connection) = self.connections.take() {
+            return Ok(connection);
+        }
+        let (address, dialer) = (&self.config.address, self.dialer()?);
+        let stream = dialer.connect(&address.host, address.port, &self.config.server_name).await?;
+        Ok(self.connections.open(stream).await?)
+    }
+
+    fn outgoing(&self, request: &Request) -> Result<http::Request<Full<Bytes>>, RemoteError> {
+        let address = &self.config.address;
+        let mut target = format!("https://{}{}", address.authority(), address.base);
+        target.push_str(&request.path);
+        for (index, (name, value)) in request.query.iter().enumerate() {
+            target.push(if index == 0 { '?' } else { '&' });
+            target.push_str(name);
+            target.push('=');
+            target.extend(utf8_percent_encode(value, PARAMETER));
+        }
+        let mut outgoing = http::Request::builder()
+            .method(request.method.clone())
+            .uri(target)
+            .header(ACCEPT, request.accept)
+            .header(USER_AGENT, self.user_agent.clone());
+        if !request.content_type.is_empty() {
+            outgoing = outgoing.header(CONTENT_TYPE, request.content_type);
+        }
+        if let Some(bearer) = self.bearer()? {
+            outgoing = outgoing.header(AUTHORIZATION, bearer);
+        }
+        Ok(outgoing.body(Full::new(request.body.clone()))?)
+    }
+
+    async fn send(&self, request: Request) -> Result<Response, RemoteError> {
+        let deadline = Instant::now() + self.patience.request;
+        let late = |_| RemoteError::TimedOut(self.patience.request);
+        let watch = watch_seconds(&request);
+        let outgoing = self.outgoing(&request)?;
+        let answer = timeout_at(deadline, self.answer(outgoing)).await.map_err(late)??;
+        let (response, connection) = answer;
+        let status = response.status().as_u16();
+        let retry_after = response.headers().get(RETRY_AFTER);
+        let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
+        let body = match watch {
+            Some(seconds) if (200..300).contains(&status) => {
+                let end = seconds.map(|seconds| {
+                    Instant::now() + Duration::from_secs(seconds) + self.patience.watch_slack
+                });
+                stream(response.into_body(), end)
+            }
+            _ => {
+                let collected = timeout_at(deadline, response.into_body().collect());
+                let bytes = collected.await.map_err(late)??.to_bytes();
+                self.connections.give_back(connection);
+                Body::Whole(bytes)
+            }
+        };
+        Ok(Response { status, retry_after, body })
+    }
+
+    /// Sends a request; once more over another connection if the first was gone before it was sent.
+    async fn answer(
+        &self,
+        request: http::Request<Full<Bytes>>,
+    ) -> Result<(http::Response<Incoming>, Connection), RemoteError> {
+        let mut request = request;
+        let mut again = true;
+        loop {
+            let mut connection = self.connection().await?;
+            match connection.send(self.addressed(request, &connection)).await {
+                Sent::Answered(response) => return Ok((response, connection)),
+                Sent::Failed(error) => return Err(error.into()),
+                Sent::Held(unsent, error) => {
+                    self.connections.forget(&connection);
+                    if !again {
+                        return Err(error.into());
+                    }
+                    (again, request) = (false, *unsent);
+                }
+            }
+        }
+    }
+
+    /// HTTP/1.1 names host and path apart, HTTP/2 together.
+    fn addressed(
+        &self,
+        mut request: http::Request<Full<Bytes>>,
+        connection: &Connection,
+    ) -> http::Request<Full<Bytes>> {
+        if connection.is_http1()
+            && let Some(path) = request.uri().path_and_query().cloned()
+            && let Ok(host) = HeaderValue::from_str(&self.config.address.authority())
+        {
+            *request.uri_mut() = path.into();
+            request.headers_mut().insert(HOST, host);
+        }
+        request
+    }
+}
+
+/// Of a watch, how long it was asked for, if it says.
+fn watch_seconds(request: &Request) -> Option<Option<u64>> {
+    let find = |name: &str| request.query.iter().find(|(key, _)| key == name);
+    let (_, asked) = find("watch")?;
+    let seconds = find("timeoutSeconds").and_then(|(_, seconds)| seconds.parse().ok());
+    matches!(asked.as_str(), "true" | "1").then_some(seconds)
+}
+
+/// A body as it comes, until its end, or until nobody wants it any more.
+fn stream(mut body: Incoming, end: Option<Instant>) -> Body {
+    let (sender, chunks) = mpsc::channel(16);
+    tokio::spawn(async move {
+        // A server that is gone without a word would otherwise never end.
+        let over = async {
+            match end {
+                Some(end) => tokio::time::sleep_until(end).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(over);
+        loop {
+            let frame = tokio::select! {
+                frame = body.frame() => frame,
+                () = sender.closed() => return,
+                () = &mut over => return,
+            };
+            let Some(Ok(frame)) = frame else { return };
+            if let Ok(bytes) = frame.into_data()
+                && sender.send(bytes).await.is_err()
+            {
+                return;
+            }
+        }
+    });
+    Body::Stream(chunks)
+}

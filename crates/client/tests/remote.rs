@@ -1,0 +1,302 @@
+//! A server on a socket, and the transport that speaks to it: real TLS, real HTTP of both versions.
+
+#![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, not helpers")]
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use client::{Address, Client, Error, Kubeconfig, Patience, Remote, Scope, Source, kind};
+use http::{Response, Version};
+use https::certificates::{self, Pair};
+use https::{Answer, Dialer, Inbound, Limits, Listener, Peer};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+
+const POD: &str = r#"{"kind":"Pod","metadata":{"name":"p","resourceVersion":"1"}}"#;
+
+/// What was asked: the version of HTTP, the path with its query, the token and the peer.
+type Asked = (Version, String, String, String);
+
+/// A server that answers what its path says.
+struct Served {
+    address: SocketAddr,
+    authority: Pair,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    stop: watch::Sender<bool>,
+    over: tokio::task::JoinHandle<()>,
+}
+
+async fn serve(authority: Pair, address: &str) -> Served {
+    let pair = certificates::server(&authority, &["127.0.0.1".to_owned()]).unwrap();
+    let limits = Limits { farewell: Duration::ZERO, ..Limits::default() };
+    let at = address.parse().unwrap();
+    let listener = Listener::bind(at, &pair, Some(&authority.certificate), limits).await.unwrap();
+    let address = listener.address().unwrap();
+    let (stop, stopping) = watch::channel(false);
+    let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+    let heard = asked.clone();
+    let handle = move |request: Inbound, peer: Option<Arc<Peer>>| {
+        let header = |name: &str| {
+            let value = request.headers().get(name).and_then(|value| value.to_str().ok());
+            value.unwrap_or_default().to_owned()
+        };
+        let path = request.uri().path_and_query().unwrap().to_string();
+        let peer = peer.map_or(String::new(), |peer| peer.name.clone());
+        let asked = (request.version(), path.clone(), header("authorization"), peer);
+        heard.lock().unwrap().push(asked);
+        async move {
+            if path.contains("/pods/silent") {
+                std::future::pending::<()>().await;
+            }
+            if path.contains("/pods/late") {
+                let (sender, chunks) = mpsc::channel(1);
+                sender.send(Bytes::from_static(b"{")).await.unwrap();
+                tokio::spawn(async move { sender.closed().await });
+                return Answer::from(Response::new(https::Body::Stream(chunks)));
+            }
+            if path.contains("watch=true") {
+                let (sender, chunks) = mpsc::channel(1);
+                tokio::spawn(async move {
+                    let line = format!("{{\"type\":\"ADDED\",\"object\":{POD}}}\n");
+                    for half in [&line[..9], &line[9..]] {
+                        sender.send(Bytes::copy_from_slice(half.as_bytes())).await.unwrap();
+                    }
+                    sender.closed().await;
+                });
+                return Answer::from(Response::new(https::Body::Stream(chunks)));
+            }
+            if path.contains("/pods/busy") {
+                let text = r#"{"kind":"Status","reason":"TooManyRequests","message":"busy"}"#;
+                let mut response =
+                    Response::new(https::Body::Whole(Bytes::from_static(text.as_bytes())));
+                *response.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
+                response.headers_mut().insert("retry-after", 7.into());
+                return Answer::from(response);
+            }
+            Answer::from(Response::new(https::Body::Whole(Bytes::from_static(POD.as_bytes()))))
+        }
+    };
+    let over = tokio::spawn(listener.serve(handle, stopping));
+    Served { address, authority, asked, stop, over }
+}
+
+impl Served {
+    fn config(&self) -> Kubeconfig {
+        let identity = certificates::client(&self.authority, "me", "us").unwrap();
+        let Pair { certificate, key } = identity;
+        Kubeconfig {
+            address: Address {
+                host: "127.0.0.1".to_owned(),
+                port: self.address.port(),
+                base: String::new(),
+            },
+            server_name: "127.0.0.1".to_owned(),
+            authority: Source::Inline(self.authority.certificate.clone()),
+            identity: Some((Source::Inline(certificate), Source::Inline(key))),
+            token: None,
+            namespace: String::new(),
+        }
+    }
+
+    fn client(&self, config: Kubeconfig, patience: Patience) -> Client {
+        Client::new(Arc::new(Remote::new(config, "test", patience).unwrap()), "test")
+    }
+
+    async fn end(self) -> Pair {
+        self.stop.send(true).unwrap();
+        self.over.await.unwrap();
+        self.authority
+    }
+}
+
+async fn get(client: &Client, name: &str) -> Result<serde_json::Value, Error> {
+    client.get(kind::PODS, "a", name).await
+}
+
+fn texts(error: &Error) -> String {
+    let cause = std::error::Error::source(error);
+    cause.map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+#[tokio::test]
+async fn requests_share_a_connection_of_http2_and_are_made_in_ones_own_name() {
+    let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
+    let mut config = served.config();
+    config.address.base = "/below".to_owned();
+    let client = served.client(config, Patience::default());
+    let scope = Scope { field_selector: "a=b c&d".to_owned(), ..Scope::default() };
+    assert_eq!(get(&client, "p").await.unwrap()["kind"], "Pod");
+    client.list_values(kind::PODS, &scope).await.unwrap();
+    let asked = served.asked.lock().unwrap().clone();
+    let entry = |path: &str| (Version::HTTP_2, path.to_owned(), String::new(), "me".to_owned());
+    assert_eq!(
+        asked,
+        [
+            entry("/below/api/v1/namespaces/a/pods/p"),
+            entry("/below/api/v1/pods?fieldSelector=a%3Db%20c%26d&limit=500"),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_refusal_comes_with_when_to_come_back() {
+    let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
+    let client = served.client(served.config(), Patience::default());
+    let Err(Error::Refused(refused)) = get(&client, "busy").await else { panic!("not refused") };
+    assert_eq!(
+        (refused.status, &*refused.reason, refused.retry_after),
+        (429, "TooManyRequests", Some(7))
+    );
+}
+
+#[tokio::test]
+async fn a_watch_is_read_as_it_comes_and_let_go_when_dropped() {
+    let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
+    let client = served.client(served.config(), Patience::default());
+    let mut watch = client.watch(kind::PODS, &Scope::default(), "1", 600).await.unwrap();
+    let mut lines = watch.next().await;
+    let read = lines.read(|notice| Ok(format!("{notice:?}"))).unwrap().unwrap();
+    assert!(read.starts_with("Applied"), "{read}");
+    drop(watch);
+    assert_eq!(get(&client, "p").await.unwrap()["kind"], "Pod");
+}
+
+#[tokio::test]
+async fn a_watch_that_its_server_forgot_ends() {
+    let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
+    let patience = Patience { watch_slack: Duration::from_millis(50), ..Patience::default() };
+    let client = served.client(served.config(), patience);
+    let mut watch = client.watch(kind::PODS, &Scope::default(), "1", 0).await.unwrap();
+    while !watch.next().await.is_empty() {}
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_come_in_time_is_an_error() {
+    let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
+    let patience = Patience { request: Duration::from_millis(200), ..Patience::default() };
+    let client = served.client(served.config(), patience);
+    for name in ["silent", "late"] {
+        let error = get(&client, name).await.unwrap_err();
+        assert_eq!(texts(&error), "no answer within 0.2 s", "{name}");
+    }
+    // The connection is as good as before.
+    assert_eq!(get(&client, "p").await.unwrap()["kind"], "Pod");
+}
+
+#[tokio::test]
+async fn a_server_that_was_away_is_found_again() {
+    let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
+    let client = served.client(served.config(), Patience::default());
+    let address = served.address.to_string();
+    assert!(get(&client, "p").await.is_ok());
+    let authority = served.end().await;
+    let error = get(&client, "p").await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+    let served = serve(authority, &address).await;
+    assert!(get(&client, "p").await.is_ok());
+    assert_eq!(served.asked.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn tokens_are_read_again_from_their_file() {
+    let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    fs::write(&file, "one\n").unwrap();
+    let mut config = served.config();
+    config.token = Some(Source::File(file.clone()));
+    let patience = Patience { token: Duration::ZERO, ..Patience::default() };
+    let client = served.client(config, patience);
+    get(&client, "p").await.unwrap();
+    fs::write(&file, "two\n").unwrap();
+    get(&client, "p").await.unwrap();
+    let asked = served.asked.lock().unwrap().clone();
+    let tokens: Vec<&str> = asked.iter().map(|(_, _, token, _)| token.as_str()).collect();
+    assert_eq!(tokens, ["Bearer one", "Bearer two"]);
+}
+
+#[tokio::test]
+async fn a_server_that_nobody_vouches_for_is_not_asked() {
+    let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
+    let mut config = served.config();
+    let other = certificates::authority("b").unwrap();
+    config.authority = Source::Inline(other.certificate);
+    let error = get(&served.client(config, Patience::default()), "p").await.unwrap_err();
+    assert!(texts(&error).contains("invalid peer certificate"), "{}", texts(&error));
+    let mut config = served.config();
+    config.server_name = "elsewhere".to_owned();
+    let error = get(&served.client(config, Patience::default()), "p").await.unwrap_err();
+    assert!(texts(&error).contains("not valid for name"), "{}", texts(&error));
+    assert!(served.asked.lock().unwrap().is_empty());
+}
+
+/// A way to a server that speaks only HTTP/1.1, as some gateways do: TLS ends in it. Counts the
+/// connections it was asked for.
+async fn gateway(served: &Served, connections: Arc<AtomicUsize>) -> u16 {
+    let identity = certificates::client(&served.authority, "gateway", "g").unwrap();
+    let dialer = Dialer::new(
+        &served.authority.certificate,
+        Some(&identity),
+        &["http/1.1"],
+        Duration::from_secs(10),
+    )
+    .unwrap();
+    let pair = certificates::server(&served.authority, &["127.0.0.1".to_owned()]).unwrap();
+    let acceptor = acceptor(&pair);
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, to) = (socket.local_addr().unwrap().port(), served.address.port());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = socket.accept().await {
+            connections.fetch_add(1, Ordering::Relaxed);
+            let (acceptor, dialer) = (acceptor.clone(), dialer.clone());
+            tokio::spawn(async move {
+                let mut near = acceptor.accept(stream).await.unwrap();
+                let mut far = dialer.connect("127.0.0.1", to, "127.0.0.1").await.unwrap();
+                let _ = copy_bidirectional::<_, tokio_rustls::client::TlsStream<TcpStream>>(
+                    &mut near, &mut far,
+                )
+                .await;
+            });
+        }
+    });
+    port
+}
+
+fn acceptor(pair: &Pair) -> tokio_rustls::TlsAcceptor {
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let chain = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![chain], key)
+        .unwrap();
+    tokio_rustls::TlsAcceptor::from(Arc::new(config))
+}
+
+#[tokio::test]
+async fn http1_is_spoken_where_there_is_nothing_else_and_connections_are_used_again() {
+    let served = serve(certificates::authority("a").unwrap(), "127.0.0.1:0").await;
+    let connections = Arc::new(AtomicUsize::new(0));
+    let mut config = served.config();
+    config.address.port = gateway(&served, connections.clone()).await;
+    let client = served.client(config, Patience::default());
+    for _ in 0..3 {
+        get(&client, "p").await.unwrap();
+    }
+    assert_eq!(connections.load(Ordering::Relaxed), 1);
+    let _watch = client.watch(kind::PODS, &Scope::default(), "1", 600).await.unwrap();
+    get(&client, "p").await.unwrap();
+    assert_eq!(connections.load(Ordering::Relaxed), 2);
+    let asked = served.asked.lock().unwrap().clone();
+    assert!(asked.iter().all(|(version, ..)| *version == Version::HTTP_11), "{asked:?}");
+    assert_eq!(asked[0].1, "/api/v1/namespaces/a/pods/p");
+}

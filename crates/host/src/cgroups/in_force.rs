@@ -1,0 +1,229 @@
+//! What is really in force for a process: [`InForce`], read from its cgroups and its threads.
+//!
+//! Whether that is right, somebody else says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use placement::{CpuSet, NumaId};
+
+use super::limits::{PERIOD_V1, QUOTA_V1, parse_bound};
+use super::tree::{is_gone, processes_below, read};
+use super::{Bound, CgroupError, Cgroups, Quota, Version, failed};
+
+/// What the kernel holds a process to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InForce {
+    /// Its cgroups by controller; the unified one has an empty name.
+    pub cgroups: BTreeMap<String, String>,
+    /// CPUs of its cpuset as they were written, empty where nothing was (version 2: any).
+    pub cpus: CpuSet,
+    /// CPUs that are left of them in the kernel's eyes.
+    pub effective_cpus: CpuSet,
+    pub mems: BTreeSet<NumaId>,
+    pub effective_mems: BTreeSet<NumaId>,
+    pub cpu_share: Option<CpuShare>,
+    pub cpu_quota: Option<Quota>,
+    pub memory: Option<Bound>,
+    pub pids: Option<Bound>,
+    /// All that are in the same cpuset or below it, the process itself among them.
+    pub processes: Vec<ProcessSeen>,
+}
+
+/// How CPU time is divided when there is not enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuShare {
+    /// Version 1, 1024 if nobody says anything.
+    Shares(u64),
+    /// Version 2, 100 if nobody says anything.
+    Weight(u64),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessSeen {
+    pub pid: u32,
+    pub threads: Vec<ThreadSeen>,
+}
+
+/// Where a thread may run and have memory: within its cpuset, it can narrow that itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadSeen {
+    pub id: u32,
+    pub cpus: CpuSet,
+    pub mems: BTreeSet<NumaId>,
+}
+
+impl Cgroups {
+    /// What is in force for a process and those it shares a container with.
+    pub fn in_force(&self, pid: u32) -> Result<InForce, CgroupError> {
+        let cgroups = self.of_process(pid)?;
+        let version = self.version();
+        let directory = |controller: &str| -> Option<PathBuf> {
+            let name = if version == Version::V1 { controller } else { "" };
+            self.layout.of(controller)?.of_process(cgroups.get(name)?)
+        };
+        let (cpuset, cpu) = (directory("cpuset"), directory("cpu"));
+        let list = |file: &str| -> Result<CpuSet, CgroupError> {
+            match &cpuset {
+                Some(directory) => parse_list(&directory.join(file)),
+                None => Ok(CpuSet::new()),
+            }
+        };
+        let bound = |controller: &str, file: &str| -> Result<Option<Bound>, CgroupError> {
+            match directory(controller) {
+                Some(directory) => read_bound(&directory.join(file)),
+                None => Ok(None),
+            }
+        };
+        let memory = match version {
+            Version::V1 => bound("memory", "memory.limit_in_bytes")?,
+            Version::V2 => bound("memory", "memory.max")?,
+        };
+        let mut pids = BTreeSet::from([pid]);
+        if let Some(directory) = &cpuset {
+            processes_below(directory, &mut pids)?;
+        }
+        let processes: Vec<ProcessSeen> =
+            pids.into_iter().map(|pid| self.seen(pid)).collect::<Result<_, _>>()?;
+        Ok(InForce {
+            cpus: list("cpuset.cpus")?,
+            effective_cpus: list(&version.effective("cpus"))?,
+            mems: nodes(&list("cpuset.mems")?),
+            effective_mems: nodes(&list(&version.effective("mems"))?),
+            cpu_share: cpu.as_deref().map(|cpu| share(cpu, version)).transpose()?.flatten(),
+            cpu_quota: cpu.as_deref().map(|cpu| quota(cpu, version)).transpose()?.flatten(),
+            memory,
+            pids: bound("pids", "pids.max")?,
+            processes: processes.into_iter().filter(|of| !of.threads.is_empty()).collect(),
+            cgroups,
+        })
+    }
+
+    /// The cgroups of a process by controller, from the lines of `/proc/PID/cgroup`.
+    pub fn of_process(&self, pid: u32) -> Result<BTreeMap<String, String>, CgroupError> {
+        let file = self.proc.join(pid.to_string()).join("cgroup");
+        let text = match fs::read_to_string(&file) {
+            Err(error) if is_over(&error) => return Err(CgroupError::NoProcess(pid)),
+            text => text.map_err(failed("read", &file))?,
+        };
+        Ok(parse_cgroups(&text))
+    }
+
+    /// A process with its threads; none if it ended meanwhile.
+    fn seen(&self, pid: u32) -> Result<ProcessSeen, CgroupError> {
+        let tasks = self.proc.join(pid.to_string()).join("task");
+        let mut threads = Vec::new();
+        let entries = match fs::read_dir(&tasks) {
+            Err(error) if is_over(&error) => return Ok(ProcessSeen { pid, threads }),
+            entries => entries.map_err(failed("list", &tasks))?,
+        };
+        for entry in entries.flatten() {
+            let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            let file = entry.path().join("status");
+            let text = match fs::read_to_string(&file) {
+                Err(error) if is_over(&error) => continue,
+                text => text.map_err(failed("read", &file))?,
+            };
+            let list = |field: &str| {
+                let line =
+                    text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
+                parse_cpus(&file, line.trim())
+            };
+            let (cpus, mems) = (list("Cpus_allowed_list:")?, nodes(&list("Mems_allowed_list:")?));
+            threads.push(ThreadSeen { id, cpus, mems });
+        }
+        threads.sort_by_key(|thread| thread.id);
+        Ok(ProcessSeen { pid, threads })
+    }
+}
+
+/// A process that ended has no files, or has some that lead nowhere (`ESRCH`).
+fn is_over(error: &std::io::Error) -> bool {
+    const NO_PROCESS: i32 = 3;
+    is_gone(error) || error.raw_os_error() == Some(NO_PROCESS)
+}
+
+/// Lines such as `4:memory:/a`, `1:cpu,cpuacct:/a`, `9:name=systemd:/a` and `0::/a`.
+pub(super) fn parse_cgroups(text: &str) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        for controller in controllers.split(',') {
+            found.insert(controller.to_owned(), path.to_owned());
+        }
+    }
+    found
+}
+
+fn nodes(list: &CpuSet) -> BTreeSet<NumaId> {
+    list.iter().map(|id| NumaId(id.0)).collect()
+}
+
+fn parse_cpus(file: &Path, text: &str) -> Result<CpuSet, CgroupError> {
+    CpuSet::parse(text).map_err(|_| CgroupError::Text {
+        path: file.to_owned(),
+        text: text.to_owned(),
+        expected: "list such as 0-3,8",
+    })
+}
+
+/// A list of numbers; empty if the kernel has no such file.
+fn parse_list(file: &Path) -> Result<CpuSet, CgroupError> {
+    match optional(file)? {
+        Some(text) => parse_cpus(file, &text),
+        None => Ok(CpuSet::new()),
+    }
+}
+
+fn optional(file: &Path) -> Result<Option<String>, CgroupError> {
+    match read(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(CgroupError::Io { source, .. }) if is_gone(&source) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn text_error(file: &Path, text: &str, expected: &'static str) -> CgroupError {
+    CgroupError::Text { path: file.to_owned(), text: text.to_owned(), expected }
+}
+
+fn read_bound(file: &Path) -> Result<Option<Bound>, CgroupError> {
+    let Some(text) = optional(file)? else { return Ok(None) };
+    let bound = parse_bound(&text).ok_or_else(|| text_error(file, &text, "number or \"max\""))?;
+    Ok(Some(bound))
+}
+
+fn read_number(file: &Path) -> Result<Option<u64>, CgroupError> {
+    let Some(text) = optional(file)? else { return Ok(None) };
+    let number = text.parse().map_err(|_| text_error(file, &text, "number"))?;
+    Ok(Some(number))
+}
+
+fn share(cpu: &Path, version: Version) -> Result<Option<CpuShare>, CgroupError> {
+    Ok(match version {
+        Version::V1 => read_number(&cpu.join("cpu.shares"))?.map(CpuShare::Shares),
+        Version::V2 => read_number(&cpu.join("cpu.weight"))?.map(CpuShare::Weight),
+    })
+}
+
+fn quota(cpu: &Path, version: Version) -> Result<Option<Quota>, CgroupError> {
+    match version {
+        Version::V1 => {
+            let time = read_bound(&cpu.join(QUOTA_V1))?;
+            let period = read_number(&cpu.join(PERIOD_V1))?;
+            Ok(time.zip(period).map(|(time, period)| Quota { time, period }))
+        }
+        Version::V2 => {
+            let file = cpu.join("cpu.max");
+            let Some(text) = optional(&file)? else { return Ok(None) };
+            let parsed = text.split_once(' ').and_then(|(time, period)| {
+                Some(Quota { time: parse_bound(time)?, period: period.parse().ok()? })
+            });
+            parsed.map(Some).ok_or_else(|| text_error(&file, &text, "time and period"))
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Cgroups of this machine, below one of the test's own making.
+
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+
+/// A cgroup that is removed with everything in it.
+struct Own {
+    cgroups: Cgroups,
+    path: String,
+}
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+impl Own {
+    /// `None`, and said so, where this process may not make cgroups. In CI it has to.
+    fn new() -> Option<Own> {
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = format!("/berth-test-{}-{number}", std::process::id());
+        let made = Cgroups::observe().and_then(|cgroups| {
+            cgroups.ensure(&path, &Limits::default())?;
+            Ok(cgroups)
+        });
+        match made {
+            Ok(cgroups) => Some(Own { cgroups, path }),
+            Err(error) => {
+                eprintln!("skipped: no cgroup can be made: {error:?}");
+                assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "CI has to be able to");
+                None
+            }
+        }
+    }
+
+    fn below(&self, name: &str) -> String {
+        format!("{}/{name}", self.path)
+    }
+
+    /// Starts a process that waits, and puts it into a cgroup of every hierarchy.
+    fn start(&self, path: &str) -> Child {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let names = names(path).unwrap();
+        for hierarchy in self.cgroups.layout.limiting() {
+            let file = hierarchy.directory(&names).join("cgroup.procs");
+            tree::write_existing(&file, &child.id().to_string()).unwrap();
+        }
+        child
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Err(error) = self.cgroups.remove(&self.path) {
+            eprintln!("{} is left behind: {error:?}", self.path);
+        }
+    }
+}
+
+#[test]
+fn a_process_is_held_to_what_its_cgroup_was_given_and_dies_with_it() {
+    let Some(own) = Own::new() else { return };
+    let pod = own.below("pod1");
+    let limits = Limits { huge_pages: BTreeMap::new(), unified: BTreeMap::new(), ..some_limits() };
+    own.cgroups.ensure(&pod, &limits).unwrap();
+    assert!(own.cgroups.exists(&pod));
+    let container = format!("{pod}/c");
+    own.cgroups.ensure(&container, &Limits::default()).unwrap();
+    let mut child = own.start(&pod);
+    let seen = own.cgroups.in_force(child.id()).unwrap();
+    assert_eq!(seen.memory, Some(Bound::At(64 << 20)));
+    assert_eq!(seen.cpu_quota, Some(Quota { time: Bound::At(15_000), period: 100_000 }));
+    let share = match own.cgroups.version() {
+        Version::V1 => CpuShare::Shares(102),
+        Version::V2 => CpuShare::Weight(17),
+    };
+    assert_eq!(seen.cpu_share, Some(share));
+    assert!(!seen.effective_cpus.is_empty() && !seen.effective_mems.is_empty());
+    let [process] = seen.processes.as_slice() else { panic!("{seen:?}") };
+    assert_eq!((process.pid, process.threads.len()), (child.id(), 1));
+    assert_eq!(process.threads[0].cpus, seen.effective_cpus);
+    assert_eq!(own.cgroups.processes(&own.path).unwrap(), [child.id()].into());
+    own.cgroups.remove(&pod).unwrap();
+    assert!(!own.cgroups.exists(&pod));
+    assert!(!child.wait().unwrap().success());
+    assert!(own.cgroups.children(&own.path).unwrap().is_empty());
+}
+
+#[test]
+fn a_quota_changes_with_its_period_whichever_is_larger() {
+    let Some(own) = Own::new() else { return };
+    let (pod, container) = (own.below("pod1"), own.below("pod1/c"));
+    let set = |path: &str, time: Bound, period: u64| {
+        let cpu_quota = Some(Quota { time, period });
+        let limits = Limits { cpu_quota, ..Limits::default() };
+        own.cgroups.ensure(path, &limits)
+    };
+    set(&pod, Bound::At(100_000), 100_000).unwrap();
+    set(&container, Bound::At(50_000), 100_000).unwrap();
+    // A fifth of the period with the old time would be more than the parent has.
+    set(&container, Bound::At(10_000), 20_000).unwrap();
+    set(&container, Bound::At(90_000), 100_000).unwrap();
+    set(&container, Bound::Max, 100_000).unwrap();
+    set(&pod, Bound::Max, 50_000).unwrap();
+    if own.cgroups.version() == Version::V1 {
+        set(&pod, Bound::At(10_000), 100_000).unwrap();
+        let error = set(&container, Bound::At(20_000), 100_000).unwrap_err();
+        assert!(error.to_string().contains("cpu.cfs_quota_us"), "{error}");
+    }
+}
+
+#[test]
+fn a_frozen_process_is_killed_all_the_same() {
+    let Some(own) = Own::new() else { return };
+    let Some(freezer) = own.cgroups.layout.of("freezer") else { return };
+    if own.cgroups.version() == Version::V2 {
+        return;
+    }
+    let pod = own.below("pod1");
+    own.cgroups.ensure(&pod, &Limits::default()).unwrap();
+    let mut child = own.start(&pod);
+    let state = freezer.directory(&names(&pod).unwrap()).join("freezer.state");
+    tree::write_existing(&state, "FROZEN").unwrap();
+    own.cgroups.remove(&pod).unwrap();
+    assert!(!child.wait().unwrap().success());
+}

@@ -1,0 +1,201 @@
+//! Cgroups as directories: making them, writing to them, and seeing what is there.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use super::layout::{Hierarchy, Layout};
+use super::limits::{Limits, PERIOD_V1, Write};
+use super::{CgroupError, Cgroups, Version, failed, names};
+
+/// Controllers that cgroups of pods have in version 2, as far as the kernel does.
+const CONTROLLERS: [&str; 6] = ["cpu", "cpuset", "hugetlb", "io", "memory", "pids"];
+
+impl Cgroups {
+    /// Whether a cgroup is there in every hierarchy that limits something.
+    #[must_use]
+    pub fn exists(&self, path: &str) -> bool {
+        let Ok(names) = names(path) else { return false };
+        self.layout.limiting().iter().all(|of| of.directory(&names).is_dir())
+    }
+
+    /// Makes a cgroup and those above it, ready to have processes below it, and limits it.
+    pub fn ensure(&self, path: &str, limits: &Limits) -> Result<(), CgroupError> {
+        let names = names(path)?;
+        for hierarchy in self.layout.limiting() {
+            for depth in 1..=names.len() {
+                make(&hierarchy.directory(&names[..depth]))?;
+            }
+        }
+        match &self.layout {
+            Layout::V1 { controllers, .. } => {
+                if let Some(cpuset) = controllers.get("cpuset") {
+                    self.inherit_cpuset(cpuset, &names)?;
+                }
+            }
+            Layout::V2(hierarchy) => {
+                for depth in 0..=names.len() {
+                    enable(&hierarchy.directory(&names[..depth]))?;
+                }
+            }
+        }
+        self.update(path, limits)
+    }
+
+    /// Limits a cgroup that is there. A limit that grows has to be written to a cgroup before those
+    /// below it, one that shrinks after them: version 1 refuses a child that may use more CPU time
+    /// than its parent. [`super::Bound`]s compare accordingly.
+    pub fn update(&self, path: &str, limits: &Limits) -> Result<(), CgroupError> {
+        let names = names(path)?;
+        let writes = limits.writes(self.version());
+        let mut writes = writes.as_slice();
+        while let [write, rest @ ..] = writes {
+            writes = rest;
+            let done = self.put(&names, write);
+            // Version 1 checks time and period after each write. If a new period does not go with the
+            // old time, it does with the new.
+            match (done, rest) {
+                (Err(_), [second, after @ ..]) if write.file == PERIOD_V1 => {
+                    self.put(&names, second)?;
+                    self.put(&names, write)?;
+                    writes = after;
+                }
+                (done, _) => done?,
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&self, names: &[&str], write: &Write) -> Result<(), CgroupError> {
+        let Some(hierarchy) = self.layout.of(write.controller) else {
+            // Without the controller there is nothing that could be used too much of.
+            return Ok(());
+        };
+        let file = hierarchy.directory(names).join(&write.file);
+        match write_existing(&file, &write.value) {
+            Err(error) if write.optional && error.kind() == ErrorKind::NotFound => Ok(()),
+            done => done.map_err(failed("write", &file)),
+        }
+    }
+
+    /// A cpuset of version 1 starts with no CPUs and takes no processes; those of pods have what their
+    /// parents have. CPUs that went and came back are missing below the root until this is called again.
+    fn inherit_cpuset(&self, cpuset: &Hierarchy, names: &[&str]) -> Result<(), CgroupError> {
+        for depth in 1..=names.len() {
+            let parent = cpuset.directory(&names[..depth - 1]);
+            let child = cpuset.directory(&names[..depth]);
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                let (from, to) = (parent.join(file), child.join(file));
+                let wanted = read(&from)?;
+                if read(&to)? != wanted {
+                    write_existing(&to, &wanted).map_err(failed("write", &to))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Names of the cgroups directly below one, in whichever hierarchy they are.
+    pub fn children(&self, path: &str) -> Result<BTreeSet<String>, CgroupError> {
+        let names = if path == "/" { Vec::new() } else { names(path)? };
+        let mut found = BTreeSet::new();
+        for hierarchy in self.layout.all() {
+            for child in directories(&hierarchy.directory(&names))? {
+                found.extend(child.file_name().and_then(|name| name.to_str()).map(str::to_owned));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The processes in a cgroup and below it, in whichever hierarchy they are.
+    pub fn processes(&self, path: &str) -> Result<BTreeSet<u32>, CgroupError> {
+        let names = names(path)?;
+        let mut found = BTreeSet::new();
+        for hierarchy in self.layout.all() {
+            processes_below(&hierarchy.directory(&names), &mut found)?;
+        }
+        Ok(found)
+    }
+}
+
+fn make(directory: &Path) -> Result<(), CgroupError> {
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            Err(failed("make the cgroup", directory)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Lets cgroups below one have controllers (version 2).
+fn enable(directory: &Path) -> Result<(), CgroupError> {
+    let there = read(&directory.join("cgroup.controllers"))?;
+    let file = directory.join("cgroup.subtree_control");
+    let enabled = read(&file)?;
+    let has = |list: &str, name: &str| list.split_whitespace().any(|known| known == name);
+    let missing: Vec<String> = CONTROLLERS
+        .iter()
+        .filter(|name| has(&there, name) && !has(&enabled, name))
+        .map(|name| format!("+{name}"))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    write_existing(&file, &missing.join(" ")).map_err(failed("enable controllers in", &file))
+}
+
+/// Writes to a file of the kernel, which is there or not.
+pub(super) fn write_existing(path: &Path, value: &str) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).truncate(true).open(path)?;
+    io::Write::write_all(&mut file, value.as_bytes())
+}
+
+pub(super) fn read(path: &Path) -> Result<String, CgroupError> {
+    let text = fs::read_to_string(path).map_err(failed("read", path))?;
+    Ok(text.trim().to_owned())
+}
+
+/// Directories in a directory; none if it is not there.
+pub(super) fn directories(path: &Path) -> Result<Vec<PathBuf>, CgroupError> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if is_gone(&error) => return Ok(Vec::new()),
+        entries => entries.map_err(failed("list", path))?,
+    };
+    let entries = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|of| of.is_dir()));
+    Ok(entries.map(|entry| entry.path()).collect())
+}
+
+/// Files of a cgroup that was removed while they were open are no device any more (`ENODEV`).
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    const NO_DEVICE: i32 = 19;
+    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(NO_DEVICE)
+}
+
+pub(super) fn processes_below(
+    directory: &Path,
+    found: &mut BTreeSet<u32>,
+) -> Result<(), CgroupError> {
+    let file = directory.join("cgroup.procs");
+    let text = match fs::read_to_string(&file) {
+        Err(error) if is_gone(&error) => String::new(),
+        text => text.map_err(failed("read", &file))?,
+    };
+    // A process that this namespace does not see has the number 0.
+    let pids = text.lines().filter_map(|line| line.trim().parse::<u32>().ok());
+    found.extend(pids.filter(|pid| *pid != 0));
+    for below in directories(directory)? {
+        processes_below(&below, found)?;
+    }
+    Ok(())
+}
+
+impl Version {
+    /// The file of the CPUs or memory nodes that processes really get, `kind` being `cpus` or `mems`.
+    pub(super) fn effective(self, kind: &str) -> String {
+        match self {
+            Version::V1 => format!("cpuset.effective_{kind}"),
+            Version::V2 => format!("cpuset.{kind}.effective"),
+        }
+    }
+}

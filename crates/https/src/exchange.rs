@@ -1,0 +1,219 @@
+//! One request over one connection, and what follows when it changes its protocol.
+//!
+//! Main entries: [`exchange`] sends a request over any stream; [`relay`] makes the answer to pass on
+//! from it, with the far end of a tunnel if the other side switched protocols. No byte of a tunnel is
+//! looked at.
+
+use std::any::Any;
+use std::fmt;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, HeaderMap, HeaderName, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
+
+use crate::body::Body;
+
+/// How many pieces of an answer are read ahead of whoever it is for.
+const AHEAD: usize = 16;
+
+/// The far end of a connection that changed its protocol.
+pub struct Tunnel {
+    pub(crate) stream: TokioIo<Upgraded>,
+    /// Dropped when the tunnel is over.
+    _held: Option<Box<dyn Any + Send>>,
+}
+
+impl Tunnel {
+    /// Keeps something until the tunnel is over.
+    #[must_use]
+    pub fn holding(self, held: impl Any + Send) -> Tunnel {
+        Tunnel { _held: Some(Box::new(held)), ..self }
+    }
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tunnel").finish_non_exhaustive()
+    }
+}
+
+/// A request as it is received.
+pub type Inbound = Request<Incoming>;
+
+/// What goes back to a client: a response, and with a switch of protocols what to join it to.
+#[derive(Debug)]
+pub struct Answer {
+    pub response: Response<Body>,
+    /// The far end, if the response says 101.
+    pub tunnel: Option<Tunnel>,
+}
+
+impl From<Response<Body>> for Answer {
+    fn from(response: Response<Body>) -> Answer {
+        Answer { response, tunnel: None }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub enum ExchangeError {
+    #[error("the connection ended before an answer came: {0}")]
+    Broken(#[source] hyper::Error),
+    #[error("the change of protocol failed: {0}")]
+    Upgrade(#[source] hyper::Error),
+}
+
+/// Whether a request asks to change the protocol.
+#[must_use]
+pub fn is_upgrade(headers: &HeaderMap) -> bool {
+    let mut options = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    headers.contains_key(UPGRADE)
+        && options
+            .any(|list| list.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade")))
+}
+
+/// The headers by which client and server agree on a protocol, and nothing of who the client is: its
+/// credentials are for us and not for the next one.
+#[must_use]
+pub fn without_upgrade_secrets(headers: &HeaderMap) -> HeaderMap {
+    const KEPT: [&str; 7] = [
+        "connection",
+        "upgrade",
+        "sec-websocket-extensions",
+        "sec-websocket-key",
+        "sec-websocket-version",
+        "user-agent",
+        "x-stream-protocol-version",
+    ];
+    let mut kept = HeaderMap::new();
+    for name in KEPT {
+        for value in headers.get_all(name) {
+            kept.append(HeaderName::from_static(name), value.clone());
+        }
+    }
+    // A browser can send a token only as if it were the name of a protocol.
+    let protocols = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
+    let protocols: Vec<&str> = protocols
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|list| list.split(','))
+        .map(str::trim)
+        .filter(|name| !name.is_empty() && !name.starts_with("base64url.bearer.authorization"))
+        .collect();
+    if let Ok(value) = protocols.join(", ").parse()
+        && !protocols.is_empty()
+    {
+        kept.insert(SEC_WEBSOCKET_PROTOCOL, value);
+    }
+    kept
+}
+
+/// Sends a request over a stream that is used for nothing else, with HTTP/1.1.
+pub async fn exchange<S>(
+    stream: S,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Incoming>, ExchangeError>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let handshake = hyper::client::conn::http1::Builder::new()
+        .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
+        .await;
+    let (mut sender, connection) = handshake.map_err(ExchangeError::Broken)?;
+    // It ends when the answer has been read or dropped, or hands its stream to the tunnel.
+    tokio::spawn(async move { connection.with_upgrades().await });
+    sender.send_request(request).await.map_err(ExchangeError::Broken)
+}
+
+/// An answer as it came, to be passed on.
+pub async fn relay(response: Response<Incoming>) -> Result<Answer, ExchangeError> {
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let (mut parts, body) = response.into_parts();
+        // They are about the connection the answer came by.
+        for name in ["connection", "keep-alive", "transfer-encoding", "upgrade"] {
+            parts.headers.remove(name);
+        }
+        return Ok(Answer::from(Response::from_parts(parts, streamed(body))));
+    }
+    let mut passed = Response::new(Body::Whole(Bytes::new()));
+    *passed.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    *passed.headers_mut() = response.headers().clone();
+    let upgraded = hyper::upgrade::on(response).await.map_err(ExchangeError::Upgrade)?;
+    let tunnel = Tunnel { stream: TokioIo::new(upgraded), _held: None };
+    Ok(Answer { response: passed, tunnel: Some(tunnel) })
+}
+
+/// A body that is read as fast as it is wanted. When nobody wants it any more, it is let go.
+pub(crate) fn streamed(mut body: Incoming) -> Body {
+    let (sender, chunks) = mpsc::channel(AHEAD);
+    tokio::spawn(async move {
+        loop {
+            let frame = tokio::select! {
+                frame = body.frame() => frame,
+                () = sender.closed() => return,
+            };
+            // A body that breaks off has an end like any other: there is no way to say more.
+            let Some(Ok(frame)) = frame else { return };
+            if let Ok(bytes) = frame.into_data()
+                && sender.send(bytes).await.is_err()
+            {
+                return;
+            }
+        }
+    });
+    Body::Stream(chunks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn a_change_of_protocol_is_recognised() {
+        for (pairs, asked) in [
+            (&[("connection", "Upgrade"), ("upgrade", "websocket")][..], true),
+            (&[("connection", "keep-alive, upgrade"), ("upgrade", "SPDY/3.1")][..], true),
+            (&[("connection", "keep-alive"), ("upgrade", "websocket")][..], false),
+            (&[("connection", "upgrade")][..], false),
+            (&[][..], false),
+        ] {
+            assert_eq!(is_upgrade(&headers(pairs)), asked, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn credentials_stay_behind() {
+        let given = headers(&[
+            ("authorization", "Bearer secret"),
+            ("cookie", "secret"),
+            ("impersonate-user", "root"),
+            ("connection", "Upgrade"),
+            ("upgrade", "SPDY/3.1"),
+            ("x-stream-protocol-version", "v4.channel.k8s.io"),
+            ("x-stream-protocol-version", "v3.channel.k8s.io"),
+            (
+                "sec-websocket-protocol",
+                "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.c2VjcmV0",
+            ),
+        ]);
+        let kept = without_upgrade_secrets(&given);
+        assert!(!format!("{kept:?}").contains("secret") && !kept.contains_key("impersonate-user"));
+        assert_eq!(kept.get_all("x-stream-protocol-version").iter().count(), 2);
+        assert_eq!(kept.get("sec-websocket-protocol").unwrap(), "v4.channel.k8s.io");
+    }
+}

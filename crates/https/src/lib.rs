@@ -1,0 +1,22 @@
+//! HTTPS both ways, for whatever of ours listens or dials.
+//!
+//! - [`certificates`]: an authority of our own and what it signs.
+//! - [`Listener`]: a socket that serves TLS, knows its clients by their certificates, keeps limits,
+//!   and joins connections that changed their protocol to another one.
+//! - [`Dialer`] and [`exchange`]: the other side.
+//! - [`Body`]: an answer's bytes, at once or as they come.
+//!
+//! It knows no Kubernetes: who may do what is decided by who answers.
+
+mod body;
+pub mod certificates;
+mod dial;
+mod exchange;
+mod listener;
+
+pub use body::Body;
+pub use dial::{DialError, Dialer, MaterialError};
+pub use exchange::{
+    Answer, ExchangeError, Inbound, Tunnel, exchange, is_upgrade, relay, without_upgrade_secrets,
+};
+pub use listener::{Limits, ListenError, Listener, Peer};
