@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use rustls::pki_types::PrivateKeyDer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use super::*;
 use crate::spec::HttpHeader;
@@ -207,7 +207,8 @@ async fn servers_that_break_off_are_told_from_those_that_are_not_there() {
     let server = Server::start(&["what?\r\n\r\n"]).await;
     let error = get(&asking(server.port, |_| {}), PATIENCE).await.unwrap_err().to_string();
     assert!(error.contains("malformed HTTP response"), "{error}");
-    let closed = closed_port().await;
+    let kept = ClosedPort::new();
+    let closed = kept.port;
     let error = get(&asking(closed, |_| {}), PATIENCE).await.unwrap_err();
     let expected = format!(
         "Get \"http://127.0.0.1:{closed}/healthz\": dial tcp 127.0.0.1:{closed}: connect: \
@@ -216,9 +217,18 @@ async fn servers_that_break_off_are_told_from_those_that_are_not_there() {
     assert_eq!(error.to_string(), expected);
 }
 
-/// A port that nobody listens at, and that nobody else gets while the test runs: it was ours.
-pub(crate) async fn closed_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).await.unwrap().local_addr().unwrap().port()
+/// A port that nobody listens at, nor can as long as this is kept.
+pub(crate) struct ClosedPort {
+    pub(crate) port: u16,
+    _bound: TcpSocket,
+}
+
+impl ClosedPort {
+    pub(crate) fn new() -> ClosedPort {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        ClosedPort { port: socket.local_addr().unwrap().port(), _bound: socket }
+    }
 }
 
 #[tokio::test]

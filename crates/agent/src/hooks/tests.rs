@@ -4,7 +4,7 @@ use cri::Endpoint;
 use serde_json::json;
 
 use super::*;
-use crate::fetch::tests::{Server, closed_port};
+use crate::fetch::tests::{ClosedPort, Server};
 
 fn handler(value: serde_json::Value) -> Handler {
     serde_json::from_value(value).unwrap()
@@ -26,8 +26,8 @@ async fn run_here(value: serde_json::Value) -> Result<(), HookError> {
 async fn any_answer_of_a_server_will_do() {
     let server = Server::start(&["HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"]).await;
     run_here(json!({"httpGet": {"path": "/", "port": server.port}})).await.unwrap();
-    let closed = closed_port().await;
-    let error = run_here(json!({"httpGet": {"path": "/", "port": closed}})).await.unwrap_err();
+    let closed = ClosedPort::new();
+    let error = run_here(json!({"httpGet": {"path": "/", "port": closed.port}})).await.unwrap_err();
     assert!(error.to_string().ends_with("connect: connection refused"), "{error}");
 }
 

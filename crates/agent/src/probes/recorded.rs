@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::ask::{Question, ask};
 use super::*;
-use crate::fetch::tests::{Server, closed_port};
+use crate::fetch::tests::{ClosedPort, Server};
 use crate::spec::{Handler, IntOrString};
 use crate::status::replay::lines;
 
@@ -87,18 +87,22 @@ async fn told_here(kind: ProbeKind, handler: &Handler, recorded: &str) -> (Strin
     let endpoint = endpoint(&directory);
     let mut handler = handler.clone();
     let mut expected = recorded.to_owned();
-    let mut kept = None;
+    let mut silent = None;
+    let closed = ClosedPort::new();
+    // Where time is not what is to run out, there is enough of it.
+    let runs_out = recorded.contains("timed out") || recorded.contains("Client.Timeout");
+    let timeout_seconds = if runs_out { 1 } else { 60 };
     let mut runtime = cri::Client::new(endpoint.clone());
     if handler.exec.is_some() {
         let answer = runtime_answer(recorded);
         runtime = served(&endpoint, OneAnswer { answer, asked: Arc::default() }).await;
     } else {
         let port = if recorded.contains("connection refused") {
-            closed_port().await
+            closed.port
         } else if recorded.contains("Client.Timeout") {
-            let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-            let port = silent.local_addr().unwrap().port();
-            kept = Some(silent);
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            silent = Some(listener);
             port
         } else if recorded.contains("statuscode: 404") {
             Server::start(&["HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno"]).await.port
@@ -130,10 +134,10 @@ async fn told_here(kind: ProbeKind, handler: &Handler, recorded: &str) -> (Strin
         id: "id",
         pod_ip: "127.0.0.1",
         handler: &handler,
-        timeout_seconds: 1,
+        timeout_seconds,
     };
     let told = ask(&runtime, &question).await.told(kind).unwrap();
-    drop(kept);
+    drop(silent);
     (told.to_string(), expected)
 }
 
@@ -183,8 +187,9 @@ async fn recorded_hooks_are_told_in_the_same_words() {
             let pod: Pod = serde_json::from_value(life["manifest"].clone()).unwrap();
             let container = &pod.spec.containers[0];
             let mut handler = hook.of(container).unwrap().clone();
+            let closed = ClosedPort::new();
             if let Some(get) = &mut handler.http_get {
-                get.port = IntOrString::Int(i64::from(closed_port().await));
+                get.port = IntOrString::Int(i64::from(closed.port));
             }
             hooks::run(&runtime, &handler, container, "id", "127.0.0.1").await.unwrap_err();
             let told = hook.failed();

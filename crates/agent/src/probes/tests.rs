@@ -7,7 +7,7 @@ use cri::v1;
 
 use super::recorded::{OneAnswer, endpoint, served};
 use super::*;
-use crate::fetch::tests::{Server, closed_port};
+use crate::fetch::tests::{ClosedPort, Server};
 
 /// Long enough for a busy machine; nothing waits for it when all is well.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -186,7 +186,8 @@ async fn a_server_that_answers_is_ready() {
 
 #[tokio::test]
 async fn a_port_that_is_closed_fails_the_container_when_it_was_tried_often_enough() {
-    let port = closed_port().await;
+    let closed = ClosedPort::new();
+    let port = closed.port;
     let probe = json!({"periodSeconds": 1, "failureThreshold": 2, "tcpSocket": {"port": port}});
     let pod = pod(&json!({"name": "c", "livenessProbe": probe}));
     let (probes, mut told) = without_runtime();
@@ -302,7 +303,8 @@ async fn grpc_servers_are_told_in_the_kubelets_words() {
     check(Err(12), Err(no_protocol)).await;
     let refused = "error: health rpc probe failed: rpc error: code = NotFound desc = said no";
     check(Err(5), Err(refused)).await;
-    let closed = closed_port().await;
+    let kept = ClosedPort::new();
+    let closed = kept.port;
     let answer = grpc::ask("127.0.0.1", closed, "", Duration::from_millis(50)).await;
     let expected = format!(
         "timeout: failed to connect service \"127.0.0.1:{closed}\" within 0.05s: context deadline \

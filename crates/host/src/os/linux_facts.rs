@@ -4,6 +4,7 @@
 //! missing is empty: a container or a small board has no DMI, and nothing depends on all of it.
 
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -48,6 +49,11 @@ pub fn file_system(path: &Path) -> io::Result<FileSystem> {
         // Some (btrfs) make inodes as they need them, and tell of none.
         inodes: (inodes.total > 0).then_some(inodes),
     })
+}
+
+/// Whether two paths are on the same file system.
+pub fn same_file_system(one: &Path, other: &Path) -> io::Result<bool> {
+    Ok(std::fs::metadata(one)?.dev() == std::fs::metadata(other)?.dev())
 }
 
 /// `None` where the system has no limit worth minding.

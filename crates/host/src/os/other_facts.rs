@@ -24,6 +24,10 @@ pub fn file_system(_path: &Path) -> io::Result<FileSystem> {
     unsupported()
 }
 
+pub fn same_file_system(_one: &Path, _other: &Path) -> io::Result<bool> {
+    unsupported()
+}
+
 pub fn process_ids() -> io::Result<Option<ProcessIds>> {
     unsupported()
 }

@@ -6,9 +6,9 @@ use std::os::windows::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use windows_sys::Win32::Storage::FileSystem::GetDiskFreeSpaceExW;
+use windows_sys::Win32::Storage::FileSystem::{GetDiskFreeSpaceExW, GetVolumePathNameW};
 use windows_sys::Win32::System::Registry::{
-    HKEY_LOCAL_MACHINE, REG_VALUE_TYPE, RRF_RT_REG_DWORD, RRF_RT_REG_SZ, RegGetValueW,
+    HKEY_LOCAL_MACHINE, REG_ROUTINE_FLAGS, RRF_RT_REG_DWORD, RRF_RT_REG_SZ, RegGetValueW,
 };
 use windows_sys::Win32::System::SystemInformation::{
     ComputerNamePhysicalDnsHostname, GetComputerNameExW, GetSystemInfo, GetTickCount64,
@@ -79,6 +79,26 @@ pub fn file_system(path: &Path) -> io::Result<FileSystem> {
     Ok(FileSystem { capacity, available, inodes: None })
 }
 
+/// Whether two paths are on the same volume.
+pub fn same_file_system(one: &Path, other: &Path) -> io::Result<bool> {
+    Ok(volume(one)?.eq_ignore_ascii_case(&volume(other)?))
+}
+
+/// Where the volume of a path is mounted.
+fn volume(path: &Path) -> io::Result<String> {
+    // The call takes what is not there for a part of what would be above it.
+    let path = std::fs::canonicalize(path)?;
+    let path: Vec<u16> = path.as_os_str().encode_wide().chain([0]).collect();
+    let mut mount = vec![0; path.len() + 1];
+    let room = u32::try_from(mount.len()).map_err(io::Error::other)?;
+    // SAFETY: the path is NUL-terminated; the pointer is to `room` characters. Both outlive the call.
+    if unsafe { GetVolumePathNameW(path.as_ptr(), mount.as_mut_ptr(), room) } == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let text = String::from_utf16_lossy(&mount);
+    Ok(text.trim_end_matches('\0').to_owned())
+}
+
 /// Windows has no limit worth minding.
 pub fn process_ids() -> io::Result<Option<ProcessIds>> {
     Ok(None)
@@ -114,7 +134,7 @@ fn computer_name() -> Option<String> {
 }
 
 /// A value of the machine's registry, into `room`; the number of bytes that came.
-fn registry(key: &str, name: &str, kind: REG_VALUE_TYPE, room: &mut [u16]) -> Option<usize> {
+fn registry(key: &str, name: &str, kind: REG_ROUTINE_FLAGS, room: &mut [u16]) -> Option<usize> {
     let wide = |text: &str| text.encode_utf16().chain([0]).collect::<Vec<u16>>();
     let (key, name) = (wide(key), wide(name));
     let mut length = u32::try_from(size_of_val(room)).ok()?;

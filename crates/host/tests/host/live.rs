@@ -50,4 +50,13 @@ fn this_machine_says_what_it_has() {
 fn a_path_that_is_not_there_is_on_no_file_system() {
     let nowhere = std::env::temp_dir().join("no such file, nor directory");
     assert!(host::os::facts::file_system(&nowhere).is_err());
+    assert!(host::os::facts::same_file_system(&nowhere, &nowhere).is_err());
+}
+
+#[test]
+fn a_directory_is_on_the_file_system_of_what_is_in_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let inside = directory.path().join("inside");
+    std::fs::create_dir(&inside).unwrap();
+    assert!(host::os::facts::same_file_system(directory.path(), &inside).unwrap());
 }

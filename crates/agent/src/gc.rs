@@ -1,0 +1,334 @@
+//! What can be thrown away: images nobody uses ([`Images`]) and what is left of containers and
+//! sandboxes that ended ([`dead_containers`], [`dead_sandboxes`]).
+//!
+//! Chooses as upstream does, and removes nothing. Time is an argument, in milliseconds of a clock that
+//! only goes forward.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::node::{Image, Settings};
+use crate::observed::{ContainerSeen, ContainerState, RuntimeId, SandboxSeen};
+
+pub type Millis = i64;
+
+/// When images go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImagePolicy {
+    /// From this share of the disk in use on, images are removed until the lower one is reached.
+    pub high_percent: u8,
+    pub low_percent: u8,
+    /// How long an image is kept after it came, used or not.
+    pub min_age: Duration,
+    /// After this time without use an image goes, however much room there is.
+    pub max_age: Option<Duration>,
+}
+
+impl ImagePolicy {
+    #[must_use]
+    pub fn of(settings: &Settings) -> ImagePolicy {
+        ImagePolicy {
+            high_percent: settings.image_high_percent,
+            low_percent: settings.image_low_percent,
+            min_age: settings.image_min_age,
+            max_age: settings.image_max_age,
+        }
+    }
+}
+
+/// The disk that images are on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageDisk {
+    pub capacity: u64,
+    pub available: u64,
+}
+
+impl ImageDisk {
+    /// How much is to be freed by the policy; nothing while there is room.
+    #[must_use]
+    pub fn to_free(self, policy: &ImagePolicy) -> u64 {
+        let share = |percent: u8| u128::from(self.capacity) * u128::from(percent) / 100;
+        let free_percent = u128::from(self.available) * 100 / u128::from(self.capacity.max(1));
+        let used_percent = 100_u128.saturating_sub(free_percent);
+        if self.capacity == 0 || used_percent < u128::from(policy.high_percent) {
+            return 0;
+        }
+        let wanted = share(100_u8.saturating_sub(policy.low_percent));
+        u64::try_from(wanted).unwrap_or(u64::MAX).saturating_sub(self.available)
+    }
+}
+
+/// What is known of images beyond what the runtime says: since when they are there and when they
+/// were last in use.
+#[derive(Debug, Clone, Default)]
+pub struct Images {
+    known: BTreeMap<String, Known>,
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    first_seen: Millis,
+    last_used: Option<Millis>,
+    bytes: u64,
+    kept: bool,
+}
+
+/// Images that are to go, oldest use first, and what that comes to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Chosen {
+    pub ids: Vec<String>,
+    pub bytes: u64,
+}
+
+impl Images {
+    /// Takes note of the images there are and of those that containers use, whether they run or have
+    /// ended. `sandbox` is the image of sandboxes, by name or id, which is always in use.
+    pub fn note(&mut self, images: &[Image], used: &BTreeSet<String>, sandbox: &str, now: Millis) {
+        let there: BTreeSet<&str> = images.iter().map(|image| image.id.as_str()).collect();
+        self.known.retain(|id, _| there.contains(id.as_str()));
+        for image in images {
+            let known = self.known.entry(image.id.clone()).or_insert(Known {
+                first_seen: now,
+                last_used: None,
+                bytes: 0,
+                kept: false,
+            });
+            let names = || image.tags.iter().chain(&image.digests).chain([&image.id]);
+            known.bytes = image.bytes;
+            known.kept = image.pinned || names().any(|name| name == sandbox);
+            if names().any(|name| used.contains(name)) {
+                known.last_used = Some(now);
+            }
+        }
+    }
+
+    /// The images to remove to free so many bytes; fewer if there are not enough that may go.
+    #[must_use]
+    pub fn free(&self, bytes: u64, policy: &ImagePolicy, now: Millis) -> Chosen {
+        let mut chosen = Chosen::default();
+        for (id, known) in self.idle(now) {
+            if chosen.bytes >= bytes {
+                break;
+            }
+            // What has just come is about to be used.
+            if now - known.first_seen < millis(policy.min_age) {
+                continue;
+            }
+            chosen.ids.push(id.clone());
+            chosen.bytes = chosen.bytes.saturating_add(known.bytes);
+        }
+        chosen
+    }
+
+    /// The images that nobody has used for longer than the policy lets them be.
+    #[must_use]
+    pub fn expired(&self, policy: &ImagePolicy, now: Millis) -> Chosen {
+        let Some(max_age) = policy.max_age else { return Chosen::default() };
+        let mut chosen = Chosen::default();
+        for (id, known) in self.idle(now) {
+            let last = known.last_used.unwrap_or(known.first_seen);
+            if now - last > millis(max_age) {
+                chosen.ids.push(id.clone());
+                chosen.bytes = chosen.bytes.saturating_add(known.bytes);
+            }
+        }
+        chosen
+    }
+
+    /// Images that were not in use when they were last looked at, those unused for longest first.
+    fn idle(&self, now: Millis) -> Vec<(&String, &Known)> {
+        let idle = self
+            .known
+            .iter()
+            .filter(|(_, known)| !known.kept && known.last_used.is_none_or(|last| last < now));
+        let mut idle: Vec<_> = idle.collect();
+        idle.sort_by_key(|(id, known)| (known.last_used, known.first_seen, (*id).clone()));
+        idle
+    }
+}
+
+fn millis(duration: Duration) -> Millis {
+    Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
+}
+
+/// What is told when there is not enough to remove, in upstream's words.
+#[must_use]
+pub fn not_enough(wanted: u64, found: u64) -> String {
+    format!(
+        "Failed to garbage collect required amount of images. Attempted to free {wanted} bytes, \
+         but only found {found} bytes eligible to free."
+    )
+}
+
+/// How many dead containers of a name are kept for their logs and exit codes: upstream's default.
+pub const DEAD_PER_CONTAINER: usize = 1;
+
+/// The containers of a pod that are to be removed: all that ended, if the pod is `gone`, and else all
+/// but the newest few of each name. What runs stays.
+#[must_use]
+pub fn dead_containers(containers: &[ContainerSeen], gone: bool, keep: usize) -> Vec<RuntimeId> {
+    let mut dead: Vec<&ContainerSeen> =
+        containers.iter().filter(|container| container.state != ContainerState::Running).collect();
+    dead.sort_by_key(|container| std::cmp::Reverse((container.created_at, container.attempt)));
+    let mut kept: BTreeMap<&str, usize> = BTreeMap::new();
+    let keep = if gone { 0 } else { keep };
+    let surplus = dead.into_iter().filter(|container| {
+        let count = kept.entry(container.name.as_str()).or_default();
+        *count += 1;
+        *count > keep
+    });
+    surplus.map(|container| container.id.clone()).collect()
+}
+
+/// The sandboxes of a pod that are to be removed: those that are not ready and have no containers any
+/// more, save the newest of a pod that is not `gone`, which tells of its network.
+#[must_use]
+pub fn dead_sandboxes(
+    sandboxes: &[SandboxSeen],
+    containers: &[ContainerSeen],
+    gone: bool,
+) -> Vec<RuntimeId> {
+    let newest = sandboxes.iter().max_by_key(|sandbox| (sandbox.created_at, sandbox.attempt));
+    let dead = sandboxes.iter().filter(|sandbox| {
+        let empty = !containers.iter().any(|container| container.sandbox == sandbox.id);
+        let last = newest.is_some_and(|newest| newest.id == sandbox.id);
+        !sandbox.ready && empty && (gone || !last)
+    });
+    dead.map(|sandbox| sandbox.id.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: ImagePolicy = ImagePolicy {
+        high_percent: 85,
+        low_percent: 80,
+        min_age: Duration::from_secs(120),
+        max_age: None,
+    };
+
+    fn image(id: &str, bytes: u64) -> Image {
+        Image { id: id.to_owned(), tags: vec![format!("{id}:1")], bytes, ..Image::default() }
+    }
+
+    fn used(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn so_much_is_freed_that_the_lower_share_is_reached() {
+        let check = |available, expected| {
+            assert_eq!(ImageDisk { capacity: 1000, available }.to_free(&POLICY), expected);
+        };
+        check(1000, 0);
+        check(160, 0);
+        // Shares are rounded down, so that more seems to be in use.
+        check(151, 49);
+        check(150, 50);
+        check(0, 200);
+        assert_eq!(ImageDisk { capacity: 0, available: 0 }.to_free(&POLICY), 0);
+    }
+
+    #[test]
+    fn images_unused_for_longest_go_first_and_those_in_use_stay() {
+        let all = [image("a", 10), image("b", 20), image("c", 30), image("d", 40)];
+        let mut images = Images::default();
+        images.note(&all, &used(&["a", "b:1", "c"]), "", 0);
+        images.note(&all, &used(&["b", "c"]), "", 1_000);
+        let now = 200_000;
+        images.note(&all, &used(&["c"]), "", now);
+        let chosen = |bytes| images.free(bytes, &POLICY, now);
+        assert_eq!(chosen(1), Chosen { ids: vec!["d".to_owned()], bytes: 40 });
+        assert_eq!(chosen(45).ids, ["d", "a"]);
+        assert_eq!(
+            chosen(u64::MAX),
+            Chosen { ids: vec!["d".to_owned(), "a".to_owned(), "b".to_owned()], bytes: 70 }
+        );
+        assert_eq!(chosen(0), Chosen::default());
+    }
+
+    #[test]
+    fn what_has_just_come_and_what_sandboxes_need_stays() {
+        let mut pinned = image("pinned", 1);
+        pinned.pinned = true;
+        let old = [image("old", 1), image("pause", 1), pinned];
+        let mut images = Images::default();
+        images.note(&old, &BTreeSet::new(), "pause:1", 0);
+        let mut all = old.to_vec();
+        all.push(image("new", 1));
+        images.note(&all, &BTreeSet::new(), "pause:1", 110_000);
+        assert_eq!(images.free(100, &POLICY, 120_000).ids, ["old"]);
+        assert_eq!(images.free(100, &POLICY, 230_000).ids, ["old", "new"]);
+        // One that was removed and came back is new.
+        images.note(&all[1..], &BTreeSet::new(), "pause:1", 240_000);
+        images.note(&all, &BTreeSet::new(), "pause:1", 250_000);
+        assert_eq!(images.free(100, &POLICY, 260_000).ids, ["new"]);
+    }
+
+    #[test]
+    fn images_may_grow_too_old() {
+        let policy = ImagePolicy { max_age: Some(Duration::from_secs(1)), ..POLICY };
+        let mut images = Images::default();
+        let all = [image("a", 5), image("b", 5)];
+        images.note(&all, &used(&["a"]), "", 0);
+        images.note(&all, &used(&["a"]), "", 900);
+        assert_eq!(images.expired(&policy, 1_000), Chosen::default());
+        assert_eq!(images.expired(&policy, 1_001).ids, ["b"]);
+        assert_eq!(images.expired(&policy, 1_901).ids, ["b", "a"]);
+        assert_eq!(images.expired(&POLICY, 9_000), Chosen::default());
+    }
+
+    fn container(name: &str, attempt: u32, state: ContainerState) -> ContainerSeen {
+        ContainerSeen {
+            id: format!("{name}{attempt}"),
+            sandbox: "s".to_owned(),
+            name: name.to_owned(),
+            attempt,
+            state,
+            created_at: i64::from(attempt),
+            started_at: 0,
+            finished_at: 0,
+            exit_code: 0,
+            reason: String::new(),
+            message: String::new(),
+            image: String::new(),
+            image_id: String::new(),
+            hash: String::new(),
+        }
+    }
+
+    #[test]
+    fn of_every_name_the_newest_dead_container_is_kept() {
+        use ContainerState::{Created, Exited, Running};
+        let all = [
+            container("a", 0, Exited),
+            container("a", 1, Exited),
+            container("a", 2, Running),
+            container("b", 0, Exited),
+            container("c", 0, Exited),
+            container("c", 1, Created),
+        ];
+        assert_eq!(dead_containers(&all, false, DEAD_PER_CONTAINER), ["a0", "c0"]);
+        assert_eq!(dead_containers(&all, true, DEAD_PER_CONTAINER), ["a1", "c1", "a0", "b0", "c0"]);
+        assert_eq!(dead_containers(&all[..3], false, 0), ["a1", "a0"]);
+    }
+
+    #[test]
+    fn the_last_sandbox_of_a_pod_stays_until_the_pod_is_gone() {
+        let sandbox = |id: &str, attempt, ready| SandboxSeen {
+            id: id.to_owned(),
+            attempt,
+            ready,
+            created_at: i64::from(attempt),
+            ips: Vec::new(),
+            host_network: false,
+        };
+        let all = [sandbox("s", 0, false), sandbox("t", 1, false), sandbox("u", 2, false)];
+        let containers = [container("a", 0, ContainerState::Exited)];
+        assert_eq!(dead_sandboxes(&all, &containers, false), ["t"]);
+        assert_eq!(dead_sandboxes(&all, &containers, true), ["t", "u"]);
+        assert_eq!(dead_sandboxes(&all, &[], true), ["s", "t", "u"]);
+        assert_eq!(dead_sandboxes(&[sandbox("s", 0, true)], &[], true), [""; 0]);
+    }
+}
