@@ -216,6 +216,22 @@ mod tests {
     }
 
     #[test]
+    fn huge_pages_are_mounted_in_the_size_asked_for_and_in_no_other() {
+        let Some(place) = Place::new() else { return };
+        let sizes = Path::new("/sys/kernel/mm/hugepages");
+        if !sizes.join("hugepages-2048kB").exists() {
+            eprintln!("skipped: this machine has no huge pages of 2 MiB");
+            return;
+        }
+        let target = place.make("pages");
+        mount_huge_pages(&target, 2 << 20).unwrap();
+        let [mount] = place.mounts().try_into().unwrap();
+        assert_eq!(mount.kind, "hugetlbfs");
+        assert!(mount.options.contains(&"pagesize=2M".to_owned()), "{mount:?}");
+        assert!(mount_huge_pages(&place.make("odd"), 3 << 20).is_err());
+    }
+
+    #[test]
     fn what_is_mounted_below_a_directory_is_neither_counted_nor_removed() {
         let Some(place) = Place::new() else { return };
         let (tree, point) = (place.make("tree"), place.make("tree/a/point"));
