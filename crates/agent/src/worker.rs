@@ -297,7 +297,10 @@ impl Worker {
         let phase = status.phase;
         match status::merge(pod, status, may_run, self.now()) {
             Ok(merged) => {
-                self.teller.tell(merged.to_value());
+                let sandbox = self.seen.newest_sandbox().filter(|sandbox| sandbox.ready);
+                let (status, sandbox) = (merged.to_value(), sandbox.map(|of| of.id.clone()));
+                self.hands.board.show_status(&pod.metadata.uid, status.clone(), sandbox);
+                self.teller.tell(status);
                 self.told = Some(merged.clone());
                 // Held back while something runs, but decided.
                 PodStatus { phase, ..merged }
