@@ -7,9 +7,9 @@
 //!                    └──▶ pressure, until it was gone for the transition period
 //! ```
 //!
-//! Decides as upstream does and tells it in upstream's words. Ends nothing, and only [`measure()`] looks at
-//! the machine: amounts are values that come in, and time is an argument, in milliseconds of a clock
-//! that only goes forward.
+//! Decides as upstream does and tells it in upstream's words. Ends nothing, and only [`measure()`] and
+//! [`watch()`] look at the machine: amounts are values that come in, and time is an argument, in
+//! milliseconds of a clock that only goes forward.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,11 +26,13 @@ use crate::node::Pressure;
 mod measure;
 mod rank;
 mod storage;
+mod watch;
 mod words;
 
 pub use measure::measure;
 pub use rank::{ContainerUsage, Disk, PodUsage, Usage, Victim, victim};
 pub use storage::over_limit;
+pub use watch::{Places, watch};
 
 pub type Millis = i64;
 
