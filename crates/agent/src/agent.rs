@@ -82,6 +82,15 @@ pub struct Settings {
     pub listener: Option<Listener>,
 }
 
+/// How the agent ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leave {
+    /// The next agent takes them up again.
+    PodsRunOn,
+    /// The next agent starts them anew.
+    StopPods,
+}
+
 #[derive(Debug, Error)]
 pub enum StartError {
     #[error("the configuration does not suit the machine: {}", listed(.0))]
@@ -210,7 +219,7 @@ impl Agent {
     }
 
     /// Runs until `stop` says so.
-    pub async fn run(self, mut stop: watch::Receiver<bool>) {
+    pub async fn run(self, mut stop: watch::Receiver<Option<Leave>>) {
         let Agent { hands, node, description, root, report, probes, reports, .. } = self;
         let (capabilities, listener) = (self.capabilities, self.listener);
         let mut tasks = JoinSet::new();
@@ -219,7 +228,13 @@ impl Agent {
         if let Some(listener) = listener {
             let answers = Answers::new(Arc::clone(&hands), self.configuration);
             let server = Server::new(Arc::new(answers), hands.runtime.clone());
-            tasks.spawn(server.serve(listener, stop.clone()));
+            let (end, ends) = watch::channel(false);
+            let mut stop = stop.clone();
+            tasks.spawn(server.serve(listener, ends));
+            tasks.spawn(async move {
+                let _ = stop.wait_for(Option::is_some).await;
+                end.send_replace(true);
+            });
         }
         let (health, healthy) = watch::channel(RuntimeHealth::Starting);
         tasks.spawn(node::runtime::watch(hands.runtime.clone(), health));
@@ -253,12 +268,18 @@ impl Agent {
         };
         let first = tokio::select! {
             first = ready => first,
-            _ = stop.wait_for(|stop| *stop) => return,
+            _ = stop.wait_for(Option::is_some) => return,
         };
         view::take(&hands, &node, seen.borrow().as_deref(), &healthy.borrow());
         let pods = Pods::new(Arc::clone(&hands), node, first);
-        follow(&hands, pods, &name, probes, reports, &mut tasks, stop).await;
-        info!("stopped; pods run on");
+        let (pods, leave) = follow(&hands, pods, &name, probes, reports, &mut tasks, stop).await;
+        match leave {
+            Leave::PodsRunOn => info!("stopped; pods run on"),
+            Leave::StopPods => {
+                pods.halt().await;
+                info!("stopped, and pods with it");
+            }
+        }
     }
 }
 
@@ -270,8 +291,8 @@ async fn follow(
     mut probes: mpsc::UnboundedReceiver<ProbeReport>,
     mut reports: mpsc::UnboundedReceiver<Report>,
     tasks: &mut JoinSet<()>,
-    mut stop: watch::Receiver<bool>,
-) {
+    mut stop: watch::Receiver<Option<Leave>>,
+) -> (Pods, Leave) {
     let (happened, mut happenings) = mpsc::unbounded_channel();
     let scope = Scope { field_selector: format!("spec.nodeName={node}"), ..Scope::default() };
     let reflector = Reflector::new(hands.api.clone(), PODS, scope, pods::read);
@@ -283,7 +304,11 @@ async fn follow(
             Some(happening) = happenings.recv() => happening,
             Some(report) = probes.recv() => Happening::Probed(report),
             Some(report) = reports.recv() => Happening::Reported(report),
-            _ = stop.wait_for(|stop| *stop) => return,
+            leave = stop.wait_for(Option::is_some) => {
+                // Whoever could say so is gone: then nothing is to be stopped.
+                let leave = leave.ok().and_then(|leave| *leave).unwrap_or(Leave::PodsRunOn);
+                return (pods, leave);
+            }
         };
         match happening {
             Happening::Pods(change) => pods.take_change(change),

@@ -18,6 +18,7 @@ use placement::demand::{Demand, PodUid};
 use placement::{Placement, Refusal};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::admit::{self, Admission, Neighbour, Rejection, admit};
 use crate::demand::placement_demand;
@@ -57,7 +58,7 @@ struct Entry {
 enum State {
     /// It waits for others to make room.
     Waiting,
-    Working(mpsc::UnboundedSender<Order>),
+    Working(mpsc::UnboundedSender<Order>, JoinHandle<()>),
     /// Kept for what it writes.
     Refused {
         _teller: Teller,
@@ -150,7 +151,7 @@ impl Pods {
 
     fn end_gone(&mut self, uid: &str) {
         match self.entries.get(uid).map(|entry| &entry.state) {
-            Some(State::Working(orders)) => {
+            Some(State::Working(orders, _)) => {
                 let _ = orders.send(Order::Gone);
             }
             Some(State::Waiting | State::Refused { .. }) => {
@@ -185,7 +186,7 @@ impl Pods {
         };
         entry.read = read;
         match &entry.state {
-            State::Working(orders) => {
+            State::Working(orders, _) => {
                 let _ = orders.send(Order::Pod(pod));
             }
             // It is taken away as any other.
@@ -242,7 +243,7 @@ impl Pods {
         self.entries
             .iter()
             .filter(|(uid, entry)| *uid != but && !entry.settled)
-            .filter(|(_, entry)| matches!(entry.state, State::Working(_)))
+            .filter(|(_, entry)| matches!(entry.state, State::Working(..)))
             .map(|(_, entry)| Neighbour::new(&entry.read.pod))
             .collect()
     }
@@ -262,7 +263,7 @@ impl Pods {
     /// Tells who has something of the node.
     fn publish(&self) {
         let active = self.entries.values().filter(|entry| !entry.settled);
-        let active = active.filter(|entry| matches!(entry.state, State::Working(_)));
+        let active = active.filter(|entry| matches!(entry.state, State::Working(..)));
         let active = active.map(|entry| Arc::clone(&entry.read.pod)).collect();
         self.hands.active.send_replace(Arc::new(active));
     }
@@ -272,9 +273,8 @@ impl Pods {
         let seen = self.hands.clock.now().to_micros_text();
         let source = Source { origin: entry.origin, seen };
         let (orders, taken) = mpsc::unbounded_channel();
-        entry.state = State::Working(orders);
         let worker = Worker::new(Arc::clone(&self.hands), Arc::clone(pod), source, taken);
-        tokio::spawn(worker.run());
+        entry.state = State::Working(orders, tokio::spawn(worker.run()));
         self.publish();
     }
 
@@ -330,8 +330,23 @@ impl Pods {
     }
 
     fn send(&self, uid: &str, order: Order) {
-        if let Some(Entry { state: State::Working(orders), .. }) = self.entries.get(uid) {
+        if let Some(Entry { state: State::Working(orders, _), .. }) = self.entries.get(uid) {
             let _ = orders.send(order);
+        }
+    }
+
+    /// Stops everything that runs. What is wanted stays wanted: the next agent starts it anew.
+    pub async fn halt(self) {
+        let mut ending = Vec::new();
+        for entry in self.entries.into_values() {
+            if let State::Working(orders, worker) = entry.state {
+                let _ = orders.send(Order::Halt);
+                ending.push((orders, worker));
+            }
+        }
+        for (_orders, worker) in ending {
+            // One that failed stops nothing any more.
+            let _ = worker.await;
         }
     }
 

@@ -47,6 +47,8 @@ pub enum Order {
     Probe(ProbeReport),
     /// The agent ends it.
     End(Ending),
+    /// The agent ends, and what runs of the pod stops with it. The pod is started anew by the next one.
+    Halt,
 }
 
 /// That and how the agent ends a pod.
@@ -99,6 +101,7 @@ pub struct Worker {
     completed: bool,
     /// Nothing of it runs, and it has given back what it had.
     settled: bool,
+    halted: bool,
 }
 
 impl Worker {
@@ -134,6 +137,7 @@ impl Worker {
             ending: None,
             completed,
             settled: false,
+            halted: false,
         }
     }
 
@@ -168,6 +172,7 @@ impl Worker {
             Order::End(ending) => {
                 let _ = self.ending.get_or_insert(ending);
             }
+            Order::Halt => self.halted = true,
         }
     }
 
@@ -213,6 +218,12 @@ impl Worker {
         match look::closely(&self.hands.runtime, &self.pod.metadata.uid).await {
             Ok(seen) => self.seen = seen,
             Err(_) => return Next::After(RUNTIME_RETRY),
+        }
+        if self.halted {
+            self.hands.probes.forget(&self.pod.metadata.uid);
+            let pod = self.pod_as_told();
+            self.kill_all(&pod, pod.grace_seconds()).await;
+            return Next::Over;
         }
         self.forget_the_dead();
         if self.ending.is_none() && self.is_past_deadline() {

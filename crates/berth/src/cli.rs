@@ -12,6 +12,7 @@ use thiserror::Error;
 mod bench;
 mod config;
 mod input;
+mod node;
 mod plan;
 mod server;
 mod state;
@@ -47,6 +48,14 @@ enum Command {
     Config(config::ConfigArgs),
     /// Show, check or migrate the state files of a kubelet
     State(state::StateArgs),
+    /// Run a whole node in one process: API, scheduler, and the agent of this machine
+    Up(node::UpArgs),
+    /// End a node that `berth up` runs
+    Down(node::DownArgs),
+    /// Say how a node is that `berth up` runs
+    Status(node::StatusArgs),
+    /// Run the agent of this machine alone, for an API server elsewhere
+    Agent(node::AgentArgs),
     /// Run the control plane: an API server kubectl is at home with
     Server(server::ServerArgs),
     /// Measure a control plane under load
@@ -125,6 +134,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Bench(args) => bench::run(&args),
         Command::Server(args) => server::run(args),
+        Command::Up(args) => node::up(args),
+        Command::Down(args) => node::down(&args),
+        Command::Status(args) => node::status(&args),
+        Command::Agent(args) => node::agent(args),
         Command::State(args) => state::run(args),
         Command::Conformance(args) => {
             let report = match args.place.is_file() {

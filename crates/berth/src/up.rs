@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use agent::agent::Agent;
+use agent::agent::{Agent, Leave};
 use agent::node::{Given, describe};
-use agent::server::Server as AgentServer;
+use agent::server::{Server as AgentServer, serving_certificate};
 use anyhow::{Context as _, Result};
 use apiserver::certificates;
 use objects::KubeletConfig;
@@ -17,6 +17,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::in_process::InProcess;
+use crate::presence::Pods;
 use crate::server::{self, Server};
 
 /// What a node is told.
@@ -96,12 +97,83 @@ impl Node {
         self.agent_address
     }
 
-    /// Runs until told to stop. Pods run on.
-    pub async fn run(self, stop: watch::Receiver<bool>) {
-        let agent = tokio::spawn(self.agent.run(stop.clone()));
-        self.server.serve(stop).await;
-        // It was told to stop as well.
-        let _ = agent.await;
+    /// Runs until told to stop: the agent first, as it has something to tell the API to the last.
+    pub async fn run(self, mut stop: watch::Receiver<Option<Pods>>) {
+        let (leave, leaving) = watch::channel(None);
+        let agent = tokio::spawn(self.agent.run(leaving));
+        let (end, ends) = watch::channel(false);
+        let ending = async {
+            let pods = stop.wait_for(Option::is_some).await.ok().and_then(|pods| *pods);
+            leave.send_replace(Some(pods.unwrap_or(Pods::RunOn).into()));
+            // One that failed has nothing to tell.
+            let _ = agent.await;
+            end.send_replace(true);
+        };
+        tokio::join!(self.server.serve(ends), ending);
+    }
+}
+
+impl From<Pods> for Leave {
+    fn from(pods: Pods) -> Leave {
+        match pods {
+            Pods::RunOn => Leave::PodsRunOn,
+            Pods::Stop => Leave::StopPods,
+        }
+    }
+}
+
+/// What an agent is told that joins a cluster.
+#[derive(Debug)]
+pub struct Joined {
+    pub node_name: Option<String>,
+    pub config: KubeletConfig,
+    /// The configuration as it was written.
+    pub configuration: Value,
+    pub machine: Machine,
+    pub runtime: cri::Endpoint,
+    pub root: PathBuf,
+    pub logs: PathBuf,
+    pub log_links: Option<PathBuf>,
+    pub address: SocketAddr,
+    /// `tlsCertFile` and `tlsPrivateKeyFile`.
+    pub certificate: (Option<PathBuf>, Option<PathBuf>),
+    /// Whose certificates get in.
+    pub client_authority: Option<PathBuf>,
+}
+
+impl Joined {
+    /// Gets the agent ready.
+    pub async fn prepare(self, api: client::Client) -> Result<Agent> {
+        let given = Given { name: self.node_name, ..Given::default() };
+        let mut node = describe(self.config.clone(), given)
+            .map_err(|errors| anyhow::anyhow!("{}", joined(&errors)))?;
+        let mut names = vec![node.name.clone()];
+        names.extend(node.addresses.iter().map(ToString::to_string));
+        let (certificate, key) = &self.certificate;
+        let files = (certificate.as_deref(), key.as_deref());
+        let own = serving_certificate(files, &self.root.join("pki"), &names)?;
+        let authority = match &self.client_authority {
+            None => None,
+            Some(file) => Some(
+                std::fs::read_to_string(file)
+                    .with_context(|| format!("clientCAFile {}", file.display()))?,
+            ),
+        };
+        let listener = AgentServer::bind(self.address, &own, authority.as_deref()).await?;
+        node.settings.port = listener.address()?.port();
+        let agent = Agent::prepare(agent::agent::Settings {
+            config: self.config,
+            configuration: self.configuration,
+            machine: self.machine,
+            root: self.root,
+            logs: self.logs,
+            log_links: self.log_links,
+            runtime: self.runtime,
+            api,
+            node,
+            listener: Some(listener),
+        })?;
+        Ok(agent)
     }
 }
 

@@ -83,6 +83,28 @@ impl Endpoint {
         }
     }
 
+    /// Where runtimes listen on this system if nobody says otherwise, the likeliest first.
+    pub fn usual() -> Vec<Self> {
+        let all: &[&str] = if cfg!(windows) {
+            &["npipe:////./pipe/containerd-containerd"]
+        } else {
+            &[
+                "unix:///run/containerd/containerd.sock",
+                "unix:///run/crio/crio.sock",
+                "unix:///run/k3s/containerd/containerd.sock",
+            ]
+        };
+        all.iter().filter_map(|text| Self::parse(text).ok()).collect()
+    }
+
+    /// Whether there is something to connect to. Whether it answers is another question.
+    pub fn is_there(&self) -> bool {
+        match &self.0 {
+            Place::Unix(path) => std::path::Path::new(path).exists(),
+            Place::Pipe(name) => std::fs::metadata(format!(r"\\.\pipe\{name}")).is_ok(),
+        }
+    }
+
     /// The path of the unix socket, if it is one.
     pub fn unix_path(&self) -> Option<&str> {
         match &self.0 {

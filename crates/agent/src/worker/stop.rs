@@ -140,7 +140,7 @@ fn time_left(order: &Order, grace: i64, begun: Instant) -> Option<i64> {
         Order::Pod(pod) if pod.is_terminating() => pod.metadata.deletion_grace_period_seconds?,
         Order::Gone => 0,
         Order::End(ending) => ending.grace?,
-        Order::Pod(_) | Order::Look | Order::Probe(_) => return None,
+        Order::Pod(_) | Order::Look | Order::Probe(_) | Order::Halt => return None,
     };
     (asked < grace.saturating_sub(seconds_since(begun))).then_some(asked)
 }

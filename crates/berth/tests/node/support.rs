@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use berth::in_process::InProcess;
 use berth::machine_source::load_machine;
+use berth::presence::Pods;
 use berth::up::{Node, Settings};
 use client::kind::{NAMESPACES, PODS};
 use client::{Client, DeleteOptions};
@@ -24,7 +25,7 @@ pub(crate) struct Berth {
     pub(crate) api: Client,
     pub(crate) containerd: Containerd,
     pub(crate) settings: Settings,
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Option<Pods>>,
     running: Option<JoinHandle<()>>,
 }
 
@@ -115,18 +116,18 @@ impl Berth {
     }
 
     pub(crate) async fn end(&mut self) {
-        self.stop.send_replace(true);
+        self.stop.send_replace(Some(Pods::RunOn));
         if let Some(running) = self.running.take() {
             running.await.unwrap();
         }
     }
 }
 
-async fn begin(settings: &Settings) -> (Client, watch::Sender<bool>, JoinHandle<()>) {
+async fn begin(settings: &Settings) -> (Client, watch::Sender<Option<Pods>>, JoinHandle<()>) {
     let node = Node::start(settings).await.unwrap();
     let transport = InProcess::new(node.server().api().clone(), "system:admin");
     let api = Client::new(Arc::new(transport), "test");
-    let (stop, stopping) = watch::channel(false);
+    let (stop, stopping) = watch::channel(None);
     (api, stop, tokio::spawn(node.run(stopping)))
 }
 

@@ -1,0 +1,392 @@
+//! `berth up`, `berth down`, `berth status` and `berth agent`: a node of this machine.
+
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::Args;
+use client::kind::{NODES, PODS};
+use client::{Client, Kubeconfig, Patience, Remote, Scope};
+use cri::Endpoint;
+use objects::{FeatureGates, KubeletConfig};
+use placement::Machine;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::{BadInput, input};
+use crate::presence::{self, Pods, Presence};
+use crate::terminal::{Colours, Terminal};
+use crate::up::{self, Joined, Node};
+use crate::{logging, server};
+
+/// Where everything is kept if nobody says otherwise.
+const DATA_DIR: &str = "/var/lib/berth";
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    berth up --data-dir ./here\n  \
+    berth up --config kubelet.yaml --container-runtime-endpoint unix:///run/containerd/containerd.sock\n  \
+    kubectl --kubeconfig ./here/kubeconfig get nodes\n\n\
+    Without an endpoint, containerd and CRI-O are looked for where they usually listen. Without a\n\
+    runtime the API is there all the same, and pods wait.\n\
+    Ctrl-C ends it and lets pods run on, which the next start takes up again; so does\n\
+    `berth down --keep-pods`. `berth down` stops pods first.")]
+pub(super) struct UpArgs {
+    /// Where everything is kept
+    #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+    data_dir: PathBuf,
+    /// The node's configuration, a KubeletConfiguration
+    #[arg(long, value_name = "FILE")]
+    config: Option<String>,
+    /// The container runtime, such as unix:///run/containerd/containerd.sock
+    #[arg(long, value_name = "ENDPOINT")]
+    container_runtime_endpoint: Option<String>,
+    /// Features to switch on or off: A=true,B=false
+    #[arg(long, value_name = "GATES")]
+    feature_gates: Option<String>,
+    /// The node's name; the machine's own if none is given
+    #[arg(long, value_name = "NAME")]
+    hostname_override: Option<String>,
+    /// The address the API listens on
+    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    bind_address: IpAddr,
+    /// The port the API listens on; 0 for one that is free
+    #[arg(long, value_name = "PORT", default_value_t = 6443)]
+    https_listen_port: u16,
+    /// The port the agent listens on; 0 for one that is free
+    #[arg(long, value_name = "PORT")]
+    agent_port: Option<u16>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    berth down --data-dir ./here\n  \
+    berth down --keep-pods                       pods run on; the next `berth up` takes them up")]
+pub(super) struct DownArgs {
+    /// What `berth up` was told
+    #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+    data_dir: PathBuf,
+    /// Let pods run on
+    #[arg(long)]
+    keep_pods: bool,
+    /// Seconds to wait for it to end
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    timeout: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  berth status --data-dir ./here\n  berth status -o json\n\n\
+    Exit codes: 0 the node is ready, 1 it is not, or nothing runs there.")]
+pub(super) struct StatusArgs {
+    /// What `berth up` was told
+    #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+    data_dir: PathBuf,
+    #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Output {
+    Text,
+    Json,
+    Yaml,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    berth agent --kubeconfig /etc/kubernetes/kubelet.conf --config /var/lib/kubelet/config.yaml\n\n\
+    It takes the place of a kubelet: the same configuration, state files, directories and port. Stop the\n\
+    kubelet first.")]
+pub(super) struct AgentArgs {
+    /// How to reach the API server, and as whom
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: PathBuf,
+    /// The node's configuration, a KubeletConfiguration
+    #[arg(long, value_name = "FILE")]
+    config: Option<String>,
+    /// The container runtime, such as unix:///run/containerd/containerd.sock
+    #[arg(long, value_name = "ENDPOINT")]
+    container_runtime_endpoint: Option<String>,
+    /// Features to switch on or off: A=true,B=false
+    #[arg(long, value_name = "GATES")]
+    feature_gates: Option<String>,
+    /// The node's name; the machine's own if none is given
+    #[arg(long, value_name = "NAME")]
+    hostname_override: Option<String>,
+    /// Where state files and the directories of pods are
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    root_dir: PathBuf,
+}
+
+/// The configuration of a node, and the text it came from as an object.
+fn configuration(
+    file: Option<&str>,
+    gates: Option<&str>,
+) -> anyhow::Result<(KubeletConfig, Value)> {
+    let (mut config, written) = match file {
+        None => (KubeletConfig::default(), json!({})),
+        Some(file) => {
+            let given = input::configuration(file)?;
+            let (documents, _) = objects::yaml::parse(&given.text);
+            let written = documents.first().map(|document| document.to_json());
+            (given.config, written.unwrap_or_else(|| json!({})))
+        }
+    };
+    if let Some(text) = gates {
+        config.feature_gates = with_gates(config.feature_gates, text)?;
+    }
+    Ok((config, written))
+}
+
+fn with_gates(gates: FeatureGates, text: &str) -> Result<FeatureGates, BadInput> {
+    gates.with(text).map_err(|errors| {
+        BadInput(errors.iter().map(|error| format!("--feature-gates: {error}")).collect())
+    })
+}
+
+/// The runtime that is meant, and what there is to say about it.
+fn runtime(given: Option<&str>, config: &KubeletConfig) -> anyhow::Result<(Endpoint, String)> {
+    let told = given.or(config.container_runtime_endpoint.as_deref());
+    if let Some(text) = told {
+        let endpoint = Endpoint::parse(text)
+            .map_err(|error| BadInput::new(format!("--container-runtime-endpoint: {error}")))?;
+        return Ok((endpoint.clone(), endpoint.to_string()));
+    }
+    let usual = Endpoint::usual();
+    if let Some(found) = usual.iter().find(|endpoint| endpoint.is_there()) {
+        return Ok((found.clone(), found.to_string()));
+    }
+    let first = usual.into_iter().next().context("no runtime is known for this system")?;
+    let said = format!(
+        "none found; pods wait until containerd listens at {first} (on Debian: apt-get install \
+         containerd), or name another with --container-runtime-endpoint"
+    );
+    Ok((first, said))
+}
+
+/// This machine in a line.
+fn describe(machine: &Machine) -> String {
+    let topology = &machine.topology;
+    let gib = placement::configured::total_memory(topology) as f64 / f64::from(1 << 30);
+    format!(
+        "{} CPUs on {} cores, {} NUMA node{}, {gib:.1} GiB",
+        topology.all_cpus().len(),
+        topology.cores().len(),
+        topology.nodes().len(),
+        if topology.nodes().len() == 1 { "" } else { "s" },
+    )
+}
+
+pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    let gates = args.feature_gates.as_deref();
+    let (config, written) = configuration(args.config.as_deref(), gates)?;
+    let (endpoint, said) = runtime(args.container_runtime_endpoint.as_deref(), &config)?;
+    let mut control = server::Settings::new(args.data_dir.clone());
+    if let Some(text) = gates {
+        control.gates = with_gates(control.gates.clone(), text)?;
+    }
+    control.address = SocketAddr::new(args.bind_address, args.https_listen_port);
+    let Some(presence) = Presence::take(&args.data_dir)
+        .with_context(|| format!("cannot use {}", args.data_dir.display()))?
+    else {
+        let dir = args.data_dir.display();
+        anyhow::bail!("a node runs on {dir} already; berth down --data-dir {dir} ends it");
+    };
+    let machine = input::machine(None)?;
+    let port = args.agent_port.or_else(|| port_of(&config)).unwrap_or(AGENT_PORT);
+    let settings = up::Settings {
+        server: control,
+        node_name: args.hostname_override,
+        configuration: written,
+        machine,
+        runtime: endpoint,
+        root: args.data_dir.join("agent"),
+        logs: args.data_dir.join("logs"),
+        log_links: None,
+        agent_address: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port),
+        config,
+    };
+    logging::begin();
+    run(async {
+        let node = Node::start(&settings).await?;
+        let dir = args.data_dir.display();
+        let text = format!(
+            "Berth is up after {:.0} ms.\n  API      https://{}\n  node     {} ({})\n  runtime  {said}\n  \
+             kubectl  kubectl --kubeconfig {dir}/kubeconfig get nodes\n",
+            started.elapsed().as_secs_f64() * 1000.0,
+            node.server().address(),
+            node.name(),
+            describe(&settings.machine),
+        );
+        // Nobody may be reading.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        let (stop, stopping) = watch::channel(None);
+        let running = tokio::spawn(node.run(stopping));
+        let pods = tokio::select! {
+            pods = presence.asked_to_end() => pods,
+            () = interrupted() => Pods::RunOn,
+        };
+        stop.send_replace(Some(pods));
+        running.await.context("the node failed")?;
+        eprintln!("stopped");
+        drop(presence);
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Where the kubelet listens.
+const AGENT_PORT: u16 = 10_250;
+
+fn port_of(config: &KubeletConfig) -> Option<u16> {
+    config.untyped.get("port")?.as_u64().and_then(|port| u16::try_from(port).ok())
+}
+
+fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+}
+
+/// Waits until the process is asked to stop.
+async fn interrupted() {
+    let (stop, mut stopping) = watch::channel(false);
+    let set = ctrlc::set_handler(move || {
+        let _ = stop.send(true);
+    });
+    if set.is_err() {
+        // Then it can only be ended by the file.
+        std::future::pending::<()>().await;
+    }
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+}
+
+pub(super) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
+    let dir = &args.data_dir;
+    if presence::who(dir).with_context(|| format!("cannot look at {}", dir.display()))?.is_none() {
+        input::note(&format!("nothing runs on {}", dir.display()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let pods = if args.keep_pods { Pods::RunOn } else { Pods::Stop };
+    if presence::end(dir, pods, Duration::from_secs(args.timeout))? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    anyhow::bail!(
+        "the node on {} has not ended after {} s; --timeout gives it longer",
+        dir.display(),
+        args.timeout
+    )
+}
+
+fn remote(kubeconfig: &Path, name: &'static str) -> anyhow::Result<Client> {
+    let config = Kubeconfig::read(kubeconfig)
+        .map_err(|error| BadInput(error.to_string().lines().map(str::to_owned).collect()))?;
+    let remote = Remote::new(config, name, Patience::default())?;
+    Ok(Client::new(Arc::new(remote), name))
+}
+
+pub(super) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    let dir = args.data_dir.display();
+    let Some(process) = presence::who(&args.data_dir)? else {
+        input::note(&format!("nothing runs on {dir}; berth up --data-dir {dir} starts it"));
+        return Ok(ExitCode::FAILURE);
+    };
+    let api = remote(&args.data_dir.join("kubeconfig"), "berth")?;
+    let (nodes, pods) = run(async {
+        let nodes = api.list_values(NODES, &Scope::default()).await?;
+        let pods = api.list_values(PODS, &Scope::default()).await?;
+        Ok((nodes, pods))
+    })?;
+    let nodes: Vec<Value> = nodes.iter().map(node_in_short).collect();
+    let phases = ["Running", "Pending", "Succeeded", "Failed"];
+    let count = |phase: &str| pods.iter().filter(|pod| pod["status"]["phase"] == phase).count();
+    let counts: serde_json::Map<String, Value> =
+        phases.iter().map(|phase| ((*phase).to_owned(), count(phase).into())).collect();
+    let ready = nodes.iter().all(|node| node["ready"] == true) && !nodes.is_empty();
+    let view = json!({"process": process, "nodes": nodes, "pods": counts});
+    let text = match args.output {
+        Output::Json => serde_json::to_string_pretty(&view)? + "\n",
+        Output::Yaml => placement::layout::lay_out_in_blocks(&view.to_string()),
+        Output::Text => {
+            let mut text = String::new();
+            for node in &nodes {
+                let word = if node["ready"] == true { "ready" } else { "not ready" };
+                let field = |name: &str| node[name].as_str().unwrap_or_default().to_owned();
+                let why = match field("message") {
+                    message if message.is_empty() || node["ready"] == true => String::new(),
+                    message => format!(": {message}"),
+                };
+                text += &format!("node {} is {word}{why}\n", field("name"));
+                text += &format!("  runtime {}\n", field("runtime"));
+            }
+            let counted = phases.iter().map(|phase| format!("{} {phase}", count(phase)));
+            text + &format!("pods: {}\n", counted.collect::<Vec<_>>().join(", "))
+        }
+    };
+    Terminal::of_standard_output(Colours::Never).print(&text)?;
+    Ok(if ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn node_in_short(node: &Value) -> Value {
+    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    let ready = conditions.into_iter().find(|condition| condition["type"] == "Ready");
+    let ready = ready.cloned().unwrap_or_default();
+    json!({
+        "name": node["metadata"]["name"],
+        "ready": ready["status"] == "True",
+        "message": ready["message"],
+        "runtime": node["status"]["nodeInfo"]["containerRuntimeVersion"],
+        "allocatable": node["status"]["allocatable"],
+    })
+}
+
+pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
+    let (config, written) = configuration(args.config.as_deref(), args.feature_gates.as_deref())?;
+    let (endpoint, said) = runtime(args.container_runtime_endpoint.as_deref(), &config)?;
+    let Some(presence) = Presence::take(&args.root_dir)
+        .with_context(|| format!("cannot use {}", args.root_dir.display()))?
+    else {
+        anyhow::bail!("an agent runs on {} already", args.root_dir.display());
+    };
+    let port = port_of(&config).unwrap_or(AGENT_PORT);
+    let text = |name: &str| config.untyped.get(name).and_then(Value::as_str).map(PathBuf::from);
+    let joined = Joined {
+        node_name: args.hostname_override,
+        configuration: written,
+        machine: input::machine(None)?,
+        runtime: endpoint,
+        logs: text("podLogsDir").unwrap_or_else(|| PathBuf::from("/var/log/pods")),
+        log_links: Some(PathBuf::from("/var/log/containers")),
+        address: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port),
+        certificate: (text("tlsCertFile"), text("tlsPrivateKeyFile")),
+        client_authority: client_authority(&config),
+        root: args.root_dir,
+        config,
+    };
+    logging::begin();
+    run(async {
+        let api = remote(&args.kubeconfig, "kubelet")?;
+        let agent = joined.prepare(api).await?;
+        let text = format!("Berth's agent runs; the runtime: {said}\n");
+        // Nobody may be reading.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        let (stop, stopping) = watch::channel(None);
+        let running = tokio::spawn(agent.run(stopping));
+        let pods = tokio::select! {
+            pods = presence.asked_to_end() => pods,
+            () = interrupted() => Pods::RunOn,
+        };
+        stop.send_replace(Some(pods.into()));
+        running.await.context("the agent failed")?;
+        drop(presence);
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// `authentication.x509.clientCAFile`.
+fn client_authority(config: &KubeletConfig) -> Option<PathBuf> {
+    let file = config.untyped.get("authentication")?["x509"]["clientCAFile"].as_str()?;
+    Some(PathBuf::from(file))
+}
