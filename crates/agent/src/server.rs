@@ -27,9 +27,12 @@ use crate::metrics;
 mod certificate;
 mod find;
 mod log;
+mod measured;
 mod streams;
 #[cfg(test)]
 mod tests;
+
+use measured::Measured;
 
 pub use certificate::{ServingError, serving_certificate};
 
@@ -135,6 +138,9 @@ fn document(status: StatusCode, media: &'static str, text: impl Into<Bytes>) -> 
 pub struct Server {
     answers: Arc<dyn Answers>,
     runtime: Client,
+    measured: Option<Measured>,
+    /// Once it serves: when to stop.
+    stop: Option<watch::Receiver<bool>>,
 }
 
 impl fmt::Debug for Server {
@@ -146,7 +152,13 @@ impl fmt::Debug for Server {
 impl Server {
     #[must_use]
     pub fn new(answers: Arc<dyn Answers>, runtime: Client) -> Server {
-        Server { answers, runtime }
+        Server { answers, runtime, measured: None, stop: None }
+    }
+
+    /// Counts what it is asked.
+    #[must_use]
+    pub fn measured(self, registry: &metrics::Registry) -> Server {
+        Server { measured: Some(Measured::new(registry)), ..self }
     }
 
     /// A socket for it. Without an authority nobody gets in who must have a name.
@@ -161,7 +173,8 @@ impl Server {
     }
 
     /// Serves until told to stop.
-    pub async fn serve(self, listener: Listener, stop: watch::Receiver<bool>) {
+    pub async fn serve(mut self, listener: Listener, stop: watch::Receiver<bool>) {
+        self.stop = Some(stop.clone());
         let handle = move |request: Inbound, peer: Option<Arc<Peer>>| {
             let server = self.clone();
             async move { server.answer(request, peer.as_deref()).await }
@@ -179,6 +192,8 @@ impl Server {
             headers: parts.headers,
             path,
         };
+        let begin = |measured: &Measured| measured.begin(&asked.method, &asked.path);
+        let _under_way = self.measured.as_ref().map(begin);
         match self.reply(&asked, peer).await {
             Ok(answer) => answer,
             Err(refusal) => refusal.into(),

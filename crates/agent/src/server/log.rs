@@ -38,11 +38,16 @@ impl Server {
         let reader = opening.map_err(|error| failed(error.to_string()))?;
         let reader = reader.map_err(|error| failed(error.to_string()))?;
         let (sender, chunks) = mpsc::channel(AHEAD);
+        // What is there is told to its end; what is still to come ends with the server.
+        let lasts = options.follow;
         let server = self.clone();
         tokio::spawn(async move {
             let runs = || server.runs(&id);
-            // A log that cannot be read further ends: that is all its reader can be told by now.
-            let _ = reader::follow(reader, runs, sender).await;
+            tokio::select! {
+                // A log that cannot be read further ends: that is all its reader can be told by now.
+                _ = reader::follow(reader, runs, sender) => {}
+                () = server.stopping(), if lasts => {}
+            }
         });
         let mut response = Response::new(Body::Stream(chunks));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(TEXT));
@@ -52,6 +57,13 @@ impl Server {
     async fn container(&self, id: &str) -> Result<v1::ContainerStatus, cri::Error> {
         let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
         Ok(self.runtime.call(request).await?.status.unwrap_or_default())
+    }
+
+    /// Returns when the server is told to stop.
+    async fn stopping(&self) {
+        let Some(mut stop) = self.stop.clone() else { return std::future::pending().await };
+        // Who no longer can tell it to stop has gone.
+        let _ = stop.wait_for(|stopping| *stopping).await;
     }
 
     /// Whether a container still runs. A runtime that does not answer does not say that it does not.

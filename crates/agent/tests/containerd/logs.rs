@@ -44,3 +44,13 @@ async fn a_log_is_followed_over_a_rotation_to_the_end_of_its_container() {
     assert_eq!(followed.whole().await, "one\ntwo\nbye\n");
     assert_eq!(logs(&node, "").await.whole().await, "bye\n");
 }
+
+#[tokio::test]
+async fn whoever_follows_a_log_is_let_go_when_the_server_stops() {
+    let node = Node::start().await;
+    node.run(&["sh", "-c", "echo one; sleep 600"], false).await;
+    let mut followed = logs(&node, "follow=true").await;
+    followed.until(|seen| seen == "one\n").await;
+    node.stop_serving();
+    assert_eq!(followed.whole().await, "one\n");
+}

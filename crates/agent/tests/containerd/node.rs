@@ -59,7 +59,7 @@ pub(crate) struct Node {
     pods: Arc<Pods>,
     authority: Pair,
     port: u16,
-    _stop: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
     /// Last, so that it is there as long as anything uses it.
     containerd: Containerd,
 }
@@ -78,7 +78,7 @@ impl Node {
         let pods = Arc::new(Pods::default());
         let server = Server::new(pods.clone(), runtime.clone());
         tokio::spawn(server.serve(listener, stopping));
-        Node { runtime, pods, authority, port, _stop: stop, containerd }
+        Node { runtime, pods, authority, port, stop, containerd }
     }
 
     /// Runs a pod `p` in the namespace `default` on the host's network, with one container `c`; gives
@@ -144,6 +144,11 @@ impl Node {
         });
         self.pods.pods.lock().unwrap().push((pod, sandbox_id));
         id
+    }
+
+    /// The server ends, and the containers go on.
+    pub(crate) fn stop_serving(&self) {
+        self.stop.send(true).unwrap();
     }
 
     pub(crate) fn log(&self) -> PathBuf {
