@@ -14,51 +14,56 @@ use std::time::Duration;
 
 use client::kind::PODS;
 use client::{Change, Client, Reflector, Scope};
-use cri::{Capabilities, v1};
+use cri::Capabilities;
 use host::cgroups::CgroupError;
+use https::Listener;
 use objects::KubeletConfig;
 use placement::Machine;
 use placement::configured::{Configured, Finding};
 use placement::report::{NodeReport, ReportError};
+use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use crate::admit;
+use crate::board::Board;
 use crate::book::{Book, BookError};
 use crate::cgroups::{self, PodCgroups};
 use crate::clock::{Clock, SystemClock};
+use crate::counters::Counters;
 use crate::events::Told;
 use crate::facts::{self, Places};
 use crate::hands::{Hands, Report};
 use crate::images::Images;
 use crate::look::{self, Brief};
-use crate::node::{self, Description, Image, Pressure, RuntimeHealth, SettingsError};
+use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError};
 use crate::pods::{self, Pods, Read};
 use crate::pool::Pool;
 use crate::probes::{ProbeReport, Probes};
 use crate::record::{self, Recorder};
+use crate::server::Server;
 use crate::sources::Sources;
 use crate::volumes::Volumes;
 
-mod describe;
+mod answers;
 mod view;
 
-pub use describe::describe;
+use answers::Answers;
 
 /// Between two looks at the runtime. Upstream's figure.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Between two looks at the images. Upstream's figure for collecting them.
-const LOOK_AT_IMAGES_EVERY: Duration = Duration::from_secs(300);
 /// How many pods start containers at a time: with more, all are later (measured with containerd on two
 /// CPUs).
 const STARTS: usize = 8;
 
 /// What the agent is told.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Settings {
     pub config: KubeletConfig,
+    /// The configuration as it was written, for whoever asks.
+    pub configuration: Value,
     pub machine: Machine,
     /// Where state files and pods' directories are; `/var/lib/kubelet` with the kubelet.
     pub root: PathBuf,
@@ -70,6 +75,8 @@ pub struct Settings {
     pub api: Client,
     /// Who the node is.
     pub node: Description,
+    /// Where the agent's own server listens; it has none if this is not given.
+    pub listener: Option<Listener>,
 }
 
 #[derive(Debug, Error)]
@@ -109,12 +116,15 @@ pub struct Agent {
     probes: mpsc::UnboundedReceiver<ProbeReport>,
     reports: mpsc::UnboundedReceiver<Report>,
     capabilities: watch::Sender<Option<Arc<Capabilities>>>,
+    listener: Option<Listener>,
+    configuration: Value,
 }
 
 impl Agent {
     /// Reads what was handed out before, and gets everything ready that needs neither API nor runtime.
     pub fn prepare(settings: Settings) -> Result<Agent, StartError> {
-        let Settings { config, machine, root, logs, log_links, runtime, api, node } = settings;
+        let Settings { config, configuration, machine, root, logs, log_links, runtime, api, node, listener } =
+            settings;
         let configured = Configured::new(&machine, &config).map_err(StartError::Configuration)?;
         for warning in &configured.warnings {
             warn!(%warning, "configuration");
@@ -152,6 +162,8 @@ impl Agent {
             cgroups,
             pids_limit: config.pod_pids_limit,
             log_links,
+            board: Board::default(),
+            counters: Counters::new(),
             reports: worker_reports,
             api,
             runtime,
@@ -172,6 +184,8 @@ impl Agent {
             probes,
             reports,
             capabilities,
+            listener,
+            configuration,
         })
     }
 
@@ -182,14 +196,21 @@ impl Agent {
 
     /// Runs until `stop` says so.
     pub async fn run(self, mut stop: watch::Receiver<bool>) {
-        let Agent { hands, node, description, root, report, probes, reports, capabilities } = self;
+        let Agent { hands, node, description, root, report, probes, reports, .. } = self;
+        let (capabilities, listener) = (self.capabilities, self.listener);
         let mut tasks = JoinSet::new();
+        hands.note_booked();
+        if let Some(listener) = listener {
+            let answers = Answers::new(Arc::clone(&hands), self.configuration);
+            let server = Server::new(Arc::new(answers), hands.runtime.clone());
+            tasks.spawn(server.serve(listener, stop.clone()));
+        }
         let (health, healthy) = watch::channel(RuntimeHealth::Starting);
         tasks.spawn(node::runtime::watch(hands.runtime.clone(), health));
         tasks.spawn(ask(hands.runtime.clone(), healthy.clone(), capabilities));
         tasks.spawn(keep_report(Arc::clone(&hands), report.clone()));
         let (images, have) = watch::channel(Arc::default());
-        tasks.spawn(look_at_images(hands.runtime.clone(), images));
+        tasks.spawn(node::images::watch(hands.runtime.clone(), images));
         let sources = node::Sources {
             runtime: healthy.clone(),
             pressure: watch::channel(Pressure::default()).1,
@@ -210,6 +231,7 @@ impl Agent {
         // Nothing is decided before it is known what runs, and what node this is.
         let ready = async {
             let first = first_look(&hands.runtime).await;
+            let _ = hands.capabilities.clone().wait_for(Option::is_some).await;
             let _ = seen.clone().wait_for(Option::is_some).await;
             first
         };
@@ -348,15 +370,5 @@ async fn keep_report(hands: Arc<Hands>, report: watch::Sender<Arc<NodeReport>>) 
         if booked.changed().await.is_err() {
             return;
         }
-    }
-}
-
-async fn look_at_images(runtime: cri::Client, images: watch::Sender<Arc<Vec<Image>>>) {
-    loop {
-        if let Ok(answer) = runtime.call(v1::ListImagesRequest::default()).await {
-            let found = answer.images.into_iter().map(Image::from).collect();
-            images.send_replace(Arc::new(found));
-        }
-        tokio::time::sleep(LOOK_AT_IMAGES_EVERY).await;
     }
 }

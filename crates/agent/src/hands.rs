@@ -12,9 +12,11 @@ use placement::CpuSet;
 use placement::demand::PodUid;
 use tokio::sync::{Semaphore, mpsc, watch};
 
+use crate::board::Board;
 use crate::book::{Book, BookError};
 use crate::cgroups::PodCgroups;
 use crate::clock::Clock;
+use crate::counters::Counters;
 use crate::demand::placement_demand;
 use crate::images::Images;
 use crate::lower::env::Environment;
@@ -53,6 +55,9 @@ pub struct Hands {
     pub pids_limit: Option<u64>,
     /// Where links to containers' logs are; `/var/log/containers` on Linux.
     pub log_links: Option<PathBuf>,
+    /// What is shown to whoever asks the agent.
+    pub board: Board,
+    pub counters: Counters,
     /// What becomes of pods.
     pub reports: mpsc::UnboundedSender<Report>,
 }
@@ -98,6 +103,7 @@ impl Hands {
         Known {
             runtime: runtime.unwrap_or_default(),
             recursive_read_only: self.recursive_read_only(),
+            host_ips: self.facts().ips.clone(),
             ..Known::default()
         }
     }
@@ -111,7 +117,20 @@ impl Hands {
     /// Every container without CPUs of its own leaves those that are somebody's by now.
     pub async fn follow_pool(&self) -> Result<usize, NotMoved> {
         let shared = || -> CpuSet { self.book().shared() };
-        self.pool.follow(&self.runtime, self.facts().os, shared).await
+        let moved = self.pool.follow(&self.runtime, self.facts().os, shared).await?;
+        self.counters.moved.add(&[], u64::try_from(moved).unwrap_or(0));
+        Ok(moved)
+    }
+
+    /// Something was handed out or taken back.
+    pub fn note_booked(&self) {
+        let (shared, exclusive) = {
+            let book = self.book();
+            (book.shared().len(), book.ledger().cpu.exclusive(None).len())
+        };
+        self.counters.shared_pool.set(&[], (shared * 1000) as f64);
+        self.counters.exclusive_cpus.set(&[], exclusive as f64);
+        self.booked.send_modify(|count| *count += 1);
     }
 
     /// A container is about to start.
@@ -125,7 +144,7 @@ impl Hands {
         let released = self.book().release(&uid).map_err(|error| error.to_string())?;
         let _ = self.reports.send(Report::Settled(pod.metadata.uid.clone()));
         if released {
-            self.booked.send_modify(|count| *count += 1);
+            self.note_booked();
             // Nothing depends on a larger pool; who could not be moved is found by the next check.
             let _ = self.follow_pool().await;
         }

@@ -6,9 +6,11 @@
 pub mod admit;
 pub mod agent;
 pub mod backoff;
+pub mod board;
 pub mod book;
 pub mod cgroups;
 pub mod clock;
+pub mod counters;
 mod demand;
 pub mod events;
 pub mod eviction;

@@ -10,10 +10,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
 use client::{Change, Key};
-use placement::Placement;
-use placement::demand::PodUid;
+use placement::alignment::AlignmentPolicy;
+use placement::demand::{Demand, PodUid};
+use placement::{Placement, Refusal};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
@@ -150,6 +152,7 @@ impl Pods {
                 let _ = orders.send(Order::Gone);
             }
             Some(State::Waiting | State::Refused { .. }) => {
+                self.hands.board.forget(uid);
                 self.entries.remove(uid);
             }
             None => {}
@@ -173,6 +176,7 @@ impl Pods {
         if let Some(other) = namesake.map(|(other, _)| other.clone()) {
             self.end_gone(&other);
         }
+        self.hands.board.show(uid, Arc::clone(&read.text));
         let Some(entry) = self.entries.get_mut(uid) else {
             self.begin(read, origin);
             return;
@@ -206,8 +210,7 @@ impl Pods {
         let demand = placement_demand(pod);
         let mut planned: Option<Placement> = None;
         let mut allocate = || -> Result<(), Rejection> {
-            let placement = self.hands.book().plan(&demand).map_err(Rejection::Placement)?;
-            planned = Some(placement);
+            planned = Some(plan(&self.hands, &demand).map_err(Rejection::Placement)?);
             Ok(())
         };
         let admission = if self.is_running(&uid) {
@@ -250,7 +253,7 @@ impl Pods {
             self.hands.recorder.pod(pod, Told::SyncFailed { error: error.to_string() });
             return;
         }
-        self.hands.booked.send_modify(|count| *count += 1);
+        self.hands.note_booked();
         self.work(pod);
     }
 
@@ -377,6 +380,7 @@ impl Pods {
                 }
             }
             Report::Over(uid) => {
+                self.hands.board.forget(&uid);
                 self.entries.remove(&uid);
                 self.briefs.remove(&uid);
             }
@@ -391,6 +395,36 @@ impl Pods {
             self.decide(&pod);
         }
     }
+}
+
+/// Where a pod would go; what there is to count is counted.
+fn plan(hands: &Hands, demand: &Demand) -> Result<Placement, Refusal> {
+    let counters = &hands.counters;
+    let book = hands.book();
+    let begun = Instant::now();
+    let planned = book.plan(demand);
+    if book.node().alignment.policy != AlignmentPolicy::None {
+        counters.alignment_requests.increment(&[]);
+        counters.alignment_duration.observe(&[], begun.elapsed().as_secs_f64() * 1000.0);
+    }
+    match &planned {
+        Ok(placement) => {
+            let pinned = placement.containers.iter().filter(|of| of.cpus.is_some()).count();
+            counters.cpu_pinning_requests.add(&[], u64::try_from(pinned).unwrap_or(0));
+            let bound = placement.containers.iter().filter(|of| of.memory.is_some()).count();
+            counters.memory_pinning_requests.add(&[], u64::try_from(bound).unwrap_or(0));
+        }
+        Err(Refusal::NotAligned { .. }) => counters.alignment_errors.increment(&[]),
+        Err(Refusal::Cpus { .. }) => {
+            counters.cpu_pinning_requests.increment(&[]);
+            counters.cpu_pinning_errors.increment(&[]);
+        }
+        Err(_) => {
+            counters.memory_pinning_requests.increment(&[]);
+            counters.memory_pinning_errors.increment(&[]);
+        }
+    }
+    planned
 }
 
 /// Whether it only shows a static pod.

@@ -286,7 +286,8 @@ impl Worker {
 
     /// Says how the pod is, as it was last seen.
     fn tell(&mut self, pod: &Pod, may_run: bool) -> PodStatus {
-        self.known.host_ips.clone_from(&self.hands.facts().ips);
+        let Known { runtime, recursive_read_only, host_ips, .. } = self.hands.known();
+        self.known = Known { runtime, recursive_read_only, host_ips, ..std::mem::take(&mut self.known) };
         self.known.end = self.ending.as_ref().map(|ending| ending.end.clone());
         self.known.finished = !may_run;
         let mut status = status::generate(pod, &self.seen, &self.known);
@@ -296,7 +297,10 @@ impl Worker {
         let phase = status.phase;
         match status::merge(pod, status, may_run, self.now()) {
             Ok(merged) => {
-                self.teller.tell(merged.to_value());
+                let sandbox = self.seen.newest_sandbox().filter(|sandbox| sandbox.ready);
+                let (status, sandbox) = (merged.to_value(), sandbox.map(|of| of.id.clone()));
+                self.hands.board.show_status(&pod.metadata.uid, status.clone(), sandbox);
+                self.teller.tell(status);
                 self.told = Some(merged.clone());
                 // Held back while something runs, but decided.
                 PodStatus { phase, ..merged }

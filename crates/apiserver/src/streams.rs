@@ -264,7 +264,7 @@ pub(crate) async fn connect(api: &Api, call: &Call, place: &Place) -> Result<Rep
         method: call.method.clone(),
         path: path(verb, if container.is_empty() { &names[..2] } else { &names }),
         query,
-        headers: https::without_upgrade_secrets(&call.headers),
+        headers: https::upgrade_headers(&call.headers),
     };
     let response = agent.ask(dialer, errand).await?;
     let answer = https::relay(response).await.map_err(|error| failed(error.to_string()))?;

@@ -15,6 +15,7 @@ use apiserver::certificates::{self, Pair};
 use apiserver::{ADMINISTRATORS, Api, Limits, Listener, VIEWERS};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use https::Dialer;
 use objects::{FeatureGates, Gate};
 use store::Store;
 use tokio::sync::watch;
@@ -25,6 +26,12 @@ mod settings_file;
 
 /// How long history is kept for watches and paged lists.
 const HISTORY: Duration = Duration::from_secs(300);
+
+/// How long an agent may take to be connected to.
+const AGENT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The group of the certificate that agents are shown.
+const API_SERVERS: &str = "berth:apiservers";
 
 /// What the control plane is told.
 #[derive(Debug, Clone)]
@@ -116,6 +123,7 @@ impl Server {
             advertised: address.to_string(),
             token_secret: keys.token_secret.clone(),
             audit_log: settings.audit_log.clone(),
+            agents: Some(keys.way_to_agents()?),
             ..apiserver::Options::default()
         };
         let api = Api::new(store.clone(), options)
@@ -210,6 +218,8 @@ struct Keys {
     server: Pair,
     admin: Pair,
     viewer: Pair,
+    /// Who the API server is to the agents of nodes.
+    to_agents: Pair,
     token_secret: Vec<u8>,
 }
 
@@ -225,6 +235,8 @@ impl Keys {
         let server = save_pair(&pki, "server", certificates::server(&authority, &names)?)?;
         let admin = certificates::client(&authority, "kubernetes-admin", ADMINISTRATORS)?;
         let viewer = certificates::client(&authority, "viewer", VIEWERS)?;
+        // The group has no role at the API itself: whoever gets hold of it may ask agents only.
+        let to_agents = certificates::client(&authority, agent::server::API_SERVER, API_SERVERS)?;
         let path = pki.join("token.key");
         let token_secret = match fs::read(&path) {
             Ok(secret) if secret.len() >= 32 => secret,
@@ -234,7 +246,13 @@ impl Keys {
                 secret
             }
         };
-        Ok(Keys { authority, server, admin, viewer, token_secret })
+        Ok(Keys { authority, server, admin, viewer, to_agents, token_secret })
+    }
+
+    /// Agents are believed by certificates of our authority, and believe ours.
+    fn way_to_agents(&self) -> Result<Dialer> {
+        let (authority, own) = (&self.authority.certificate, Some(&self.to_agents));
+        Ok(Dialer::new(authority, own, &["http/1.1"], AGENT_PATIENCE)?)
     }
 
     fn write_kubeconfigs(&self, dir: &Path, address: SocketAddr) -> Result<()> {

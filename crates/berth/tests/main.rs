@@ -8,6 +8,8 @@ use std::path::Path;
 mod controllers;
 #[path = "cases/plan.rs"]
 mod plan;
+#[path = "cases/remote.rs"]
+mod remote;
 #[path = "cases/state.rs"]
 mod state;
 #[path = "cases/topology.rs"]

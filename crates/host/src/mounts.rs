@@ -171,9 +171,11 @@ nonsense
     proptest::proptest! {
         #[test]
         fn any_text_is_read_without_trouble(text in ".{0,200}") {
-            parse(&text);
-            parse(&format!("1 2 0:1 {text} - {text}"));
-            unescape(&text);
+            let whole = parse(&text).len();
+            proptest::prop_assert!(whole <= text.lines().count());
+            let line = format!("1 2 0:1 {text} - {text}");
+            proptest::prop_assert!(parse(&line).len() <= line.lines().count());
+            proptest::prop_assert!(unescape(&text).chars().count() <= text.chars().count());
         }
 
         #[test]

@@ -28,12 +28,12 @@ pub mod owners;
 #[path = "os/linux_mounts.rs"]
 pub mod mounts;
 
-#[cfg(not(target_os = "linux"))]
-#[path = "os/other_mounts.rs"]
-pub mod mounts;
 #[cfg(target_os = "linux")]
 #[path = "os/linux_facts.rs"]
 pub mod facts;
+#[cfg(not(target_os = "linux"))]
+#[path = "os/other_mounts.rs"]
+pub mod mounts;
 
 #[cfg(windows)]
 #[path = "os/windows_facts.rs"]

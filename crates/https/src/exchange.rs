@@ -82,7 +82,7 @@ pub fn is_upgrade(headers: &HeaderMap) -> bool {
 /// The headers by which client and server agree on a protocol, and nothing of who the client is: its
 /// credentials are for us and not for the next one.
 #[must_use]
-pub fn without_upgrade_secrets(headers: &HeaderMap) -> HeaderMap {
+pub fn upgrade_headers(headers: &HeaderMap) -> HeaderMap {
     const KEPT: [&str; 7] = [
         "connection",
         "upgrade",
@@ -211,7 +211,7 @@ mod tests {
                 "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.c2VjcmV0",
             ),
         ]);
-        let kept = without_upgrade_secrets(&given);
+        let kept = upgrade_headers(&given);
         assert!(!format!("{kept:?}").contains("secret") && !kept.contains_key("impersonate-user"));
         assert_eq!(kept.get_all("x-stream-protocol-version").iter().count(), 2);
         assert_eq!(kept.get("sec-websocket-protocol").unwrap(), "v4.channel.k8s.io");

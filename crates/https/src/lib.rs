@@ -17,6 +17,6 @@ mod listener;
 pub use body::Body;
 pub use dial::{DialError, Dialer, MaterialError};
 pub use exchange::{
-    Answer, ExchangeError, Inbound, Tunnel, exchange, is_upgrade, relay, without_upgrade_secrets,
+    Answer, ExchangeError, Inbound, Tunnel, exchange, is_upgrade, relay, upgrade_headers,
 };
 pub use listener::{Limits, ListenError, Listener, Peer};

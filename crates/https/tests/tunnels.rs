@@ -85,7 +85,7 @@ async fn serve(tunnels: usize) -> Served {
             let stream = TcpStream::connect(backend).await.unwrap();
             let mut passed = Request::new(Full::new(Bytes::new()));
             *passed.uri_mut() = request.uri().path().parse().unwrap();
-            *passed.headers_mut() = https::without_upgrade_secrets(request.headers());
+            *passed.headers_mut() = https::upgrade_headers(request.headers());
             let response = https::exchange(stream, passed).await.unwrap();
             let mut answer = https::relay(response).await.unwrap();
             answer.tunnel = answer.tunnel.map(|tunnel| {

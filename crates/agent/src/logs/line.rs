@@ -108,6 +108,23 @@ mod tests {
     }
 
     #[test]
+    fn no_text_is_too_odd_to_be_read_or_refused() {
+        let good = b"2016-10-06T00:17:09.6697942+02:00 stdout P:x \xc3\xbc b";
+        for length in 0..good.len() {
+            for byte in 0..=255 {
+                let mut odd = good.to_vec();
+                odd[length] = byte;
+                for text in [&odd[..], &odd[..=length], &odd[length..]] {
+                    if let Ok(line) = Line::parse(text) {
+                        let shown = line.shown_time();
+                        assert_eq!(Timestamp::parse(&shown), Ok(line.time), "{shown}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn what_no_runtime_writes_is_refused() {
         for (text, error) in [
             (&b""[..], ParseLineError::Time),

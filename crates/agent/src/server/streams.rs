@@ -182,7 +182,7 @@ fn request(asked: &Asked, url: &str) -> Result<(String, u16, Request<Full<Bytes>
     let mut request = Request::new(Full::new(Bytes::new()));
     *request.method_mut() = asked.method.clone();
     *request.uri_mut() = path.parse().map_err(|_| failed("which has no path"))?;
-    *request.headers_mut() = https::without_upgrade_secrets(&asked.headers);
+    *request.headers_mut() = https::upgrade_headers(&asked.headers);
     request.headers_mut().insert(HOST, named.map_err(|_| failed("which names no host"))?);
     Ok((host, port, request))
 }
@@ -236,7 +236,7 @@ mod tests {
         );
         for (url, words) in [
             ("https://127.0.0.1:1/x", "enable_tls_streaming"),
-            ("unix:///x", "no http:// URL"),
+            ("unix:///x", "no URL"),
             ("/exec/x", "no http:// URL"),
             ("http://", "no URL"),
         ] {

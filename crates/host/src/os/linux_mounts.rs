@@ -40,18 +40,26 @@ pub fn mounted() -> io::Result<Vec<Mount>> {
 }
 
 /// Mounts memory on a directory: as much as `size` bytes, or as the kernel thinks right. It is not
-/// swapped out where the kernel (from 6.4 on) can see to that.
+/// swapped out where the kernel can see to that.
 pub fn mount_tmpfs(target: &Path, size: Option<u64>) -> io::Result<()> {
     let size = size.map(|size| format!("size={size}"));
-    let with_swap = size.clone().unwrap_or_default();
-    let without_swap =
-        size.iter().map(String::as_str).chain(["noswap"]).collect::<Vec<_>>().join(",");
-    match mount("tmpfs", target, "tmpfs", &without_swap) {
-        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
-            mount("tmpfs", target, "tmpfs", &with_swap)
-        }
-        result => result,
-    }
+    let no_swap = knows_no_swap().then(|| "noswap".to_owned());
+    let options: Vec<String> = size.into_iter().chain(no_swap).collect();
+    mount("tmpfs", target, "tmpfs", &options.join(","))
+}
+
+/// From this version on. Older kernels refuse the option and complain in their log, so it is not tried.
+const NO_SWAP_SINCE: (u32, u32) = (6, 4);
+
+fn knows_no_swap() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    version(&release).is_some_and(|version| version >= NO_SWAP_SINCE)
+}
+
+/// The first two numbers of `6.1.0-50-cloud-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|char: char| !char.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// Mounts huge pages of one size on a directory.
@@ -197,6 +205,20 @@ mod tests {
     }
 
     #[test]
+    fn a_version_is_read_from_a_release() {
+        for (release, expected) in [
+            ("6.1.0-50-cloud-amd64\n", Some((6, 1))),
+            ("6.18.44-fc-v445", Some((6, 18))),
+            ("10.0", Some((10, 0))),
+            ("6", None),
+            ("", None),
+        ] {
+            assert_eq!(version(release), expected, "{release}");
+        }
+        assert!(version("6.10").unwrap() > NO_SWAP_SINCE);
+    }
+
+    #[test]
     fn memory_is_mounted_with_its_size_and_unmounted() {
         let Some(place) = Place::new() else { return };
         let target = place.make("memory");
@@ -206,6 +228,7 @@ mod tests {
         let [mount] = place.mounts().try_into().unwrap();
         assert_eq!((mount.kind.as_str(), &mount.point), ("tmpfs", &target));
         assert!(mount.options.contains(&"size=1024k".to_owned()), "{mount:?}");
+        assert_eq!(mount.options.contains(&"noswap".to_owned()), knows_no_swap(), "{mount:?}");
         fs::write(target.join("fits"), vec![1_u8; 512 << 10]).unwrap();
         assert!(fs::write(target.join("does not"), vec![1_u8; 2 << 20]).is_err());
         unmount(&target).unwrap();
@@ -213,6 +236,22 @@ mod tests {
         assert!(!target.join("fits").exists());
         mount_tmpfs(&target, None).unwrap();
         assert_eq!(place.mounts().len(), 1);
+    }
+
+    #[test]
+    fn huge_pages_are_mounted_in_the_size_asked_for_and_in_no_other() {
+        let Some(place) = Place::new() else { return };
+        let sizes = Path::new("/sys/kernel/mm/hugepages");
+        if !sizes.join("hugepages-2048kB").exists() {
+            eprintln!("skipped: this machine has no huge pages of 2 MiB");
+            return;
+        }
+        let target = place.make("pages");
+        mount_huge_pages(&target, 2 << 20).unwrap();
+        let [mount] = place.mounts().try_into().unwrap();
+        assert_eq!(mount.kind, "hugetlbfs");
+        assert!(mount.options.contains(&"pagesize=2M".to_owned()), "{mount:?}");
+        assert!(mount_huge_pages(&place.make("odd"), 3 << 20).is_err());
     }
 
     #[test]

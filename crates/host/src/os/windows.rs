@@ -159,6 +159,6 @@ pub fn file_identity(file: &File) -> io::Result<(u64, u64)> {
     if done == 0 {
         return Err(io::Error::last_os_error());
     }
-    let index = u64::from(found.nFileIndexHigh) << 32 | u64::from(found.nFileIndexLow);
+    let index = (u64::from(found.nFileIndexHigh) << 32) | u64::from(found.nFileIndexLow);
     Ok((u64::from(found.dwVolumeSerialNumber), index))
 }

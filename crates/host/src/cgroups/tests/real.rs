@@ -36,15 +36,24 @@ impl Own {
         format!("{}/{name}", self.path)
     }
 
-    /// Starts a process that waits, and puts it into a cgroup of every hierarchy.
-    fn start(&self, path: &str) -> Child {
+    /// Starts a process that waits, in a cgroup `c` below one, made as a runtime makes it: in version 2
+    /// there are processes only where no cgroups with controllers are below.
+    fn start(&self, above: &str) -> (String, Child) {
+        let path = format!("{above}/c");
+        let names = names(&path).unwrap();
+        match self.cgroups.version() {
+            Version::V1 => self.cgroups.ensure(&path, &Limits::default()).unwrap(),
+            Version::V2 => {
+                let hierarchy = self.cgroups.layout.of("cpu").unwrap();
+                fs::create_dir(hierarchy.directory(&names)).unwrap();
+            }
+        }
         let child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let names = names(path).unwrap();
         for hierarchy in self.cgroups.layout.limiting() {
             let file = hierarchy.directory(&names).join("cgroup.procs");
             tree::write_existing(&file, &child.id().to_string()).unwrap();
         }
-        child
+        (path, child)
     }
 }
 
@@ -63,9 +72,8 @@ fn a_process_is_held_to_what_its_cgroup_was_given_and_dies_with_it() {
     let limits = Limits { huge_pages: BTreeMap::new(), unified: BTreeMap::new(), ..some_limits() };
     own.cgroups.ensure(&pod, &limits).unwrap();
     assert!(own.cgroups.exists(&pod));
-    let container = format!("{pod}/c");
-    own.cgroups.ensure(&container, &Limits::default()).unwrap();
-    let mut child = own.start(&pod);
+    let (container, mut child) = own.start(&pod);
+    own.cgroups.update(&container, &limits).unwrap();
     let seen = own.cgroups.in_force(child.id()).unwrap();
     assert_eq!(seen.memory, Some(Bound::At(64 << 20)));
     assert_eq!(seen.cpu_quota, Some(Quota { time: Bound::At(15_000), period: 100_000 }));
@@ -78,6 +86,13 @@ fn a_process_is_held_to_what_its_cgroup_was_given_and_dies_with_it() {
     let [process] = seen.processes.as_slice() else { panic!("{seen:?}") };
     assert_eq!((process.pid, process.threads.len()), (child.id(), 1));
     assert_eq!(process.threads[0].cpus, seen.effective_cpus);
+    let first: CpuSet = seen.effective_cpus.first().into_iter().collect();
+    let cpuset = own.cgroups.layout.of("cpuset").unwrap();
+    let file = cpuset.directory(&names(&container).unwrap()).join("cpuset.cpus");
+    tree::write_existing(&file, &first.to_string()).unwrap();
+    let seen = own.cgroups.in_force(child.id()).unwrap();
+    assert_eq!((&seen.cpus, &seen.effective_cpus), (&first, &first));
+    assert_eq!(seen.processes[0].threads[0].cpus, first);
     assert_eq!(own.cgroups.processes(&own.path).unwrap(), [child.id()].into());
     own.cgroups.remove(&pod).unwrap();
     assert!(!own.cgroups.exists(&pod));
@@ -117,7 +132,7 @@ fn a_frozen_process_is_killed_all_the_same() {
     }
     let pod = own.below("pod1");
     own.cgroups.ensure(&pod, &Limits::default()).unwrap();
-    let mut child = own.start(&pod);
+    let (_, mut child) = own.start(&pod);
     let state = freezer.directory(&names(&pod).unwrap()).join("freezer.state");
     tree::write_existing(&state, "FROZEN").unwrap();
     own.cgroups.remove(&pod).unwrap();

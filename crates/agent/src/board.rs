@@ -1,0 +1,106 @@
+//! What the agent knows of its pods, for whoever asks it: [`Board`].
+//!
+//! Written by those who know, read by the agent's own server; nobody waits. The API has the same, later.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use serde_json::Value;
+
+use crate::observed::RuntimeId;
+
+#[derive(Debug, Clone, Default)]
+struct Shown {
+    /// The pod as it came.
+    text: Arc<str>,
+    /// What was last told of it.
+    status: Option<Value>,
+    /// The sandbox that is ready, if one is.
+    sandbox: Option<RuntimeId>,
+}
+
+/// All pods of the node, by uid.
+#[derive(Debug, Default)]
+pub struct Board {
+    pods: RwLock<BTreeMap<String, Shown>>,
+}
+
+impl Board {
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, Shown>> {
+        self.pods.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<String, Shown>> {
+        self.pods.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows a pod as it is wanted.
+    pub fn show(&self, uid: &str, text: Arc<str>) {
+        self.write().entry(uid.to_owned()).or_default().text = text;
+    }
+
+    /// Shows how it is.
+    pub fn show_status(&self, uid: &str, status: Value, sandbox: Option<RuntimeId>) {
+        if let Some(shown) = self.write().get_mut(uid) {
+            (shown.status, shown.sandbox) = (Some(status), sandbox);
+        }
+    }
+
+    pub fn forget(&self, uid: &str) {
+        self.write().remove(uid);
+    }
+
+    /// The pods, each with its newest status.
+    #[must_use]
+    pub fn pods(&self) -> Vec<Value> {
+        self.read().values().filter_map(Shown::whole).collect()
+    }
+
+    /// One of them by name.
+    #[must_use]
+    pub fn pod(&self, namespace: &str, name: &str) -> Option<Value> {
+        let is_it = |pod: &Value| {
+            pod["metadata"]["namespace"] == namespace && pod["metadata"]["name"] == name
+        };
+        self.read().values().filter_map(Shown::whole).find(is_it)
+    }
+
+    /// The sandbox of a pod that is ready, if it has one.
+    #[must_use]
+    pub fn sandbox(&self, uid: &str) -> Option<RuntimeId> {
+        self.read().get(uid)?.sandbox.clone()
+    }
+}
+
+impl Shown {
+    fn whole(&self) -> Option<Value> {
+        let mut pod: Value = serde_json::from_str(&self.text).ok()?;
+        if let Some(status) = &self.status {
+            pod["status"] = status.clone();
+        }
+        Some(pod)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pods_are_shown_with_their_newest_status() {
+        let board = Board::default();
+        let pod = json!({"metadata": {"namespace": "a", "name": "b"}, "status": {"phase": "Old"}});
+        board.show_status("u", json!({}), None);
+        assert_eq!(board.pods(), [] as [Value; 0]);
+        board.show("u", pod.to_string().into());
+        assert_eq!(board.pod("a", "b").unwrap()["status"]["phase"], "Old");
+        board.show_status("u", json!({"phase": "New"}), Some("sandbox".to_owned()));
+        assert_eq!(board.pod("a", "b").unwrap()["status"]["phase"], "New");
+        assert_eq!(board.sandbox("u").as_deref(), Some("sandbox"));
+        assert_eq!(board.pod("a", "c"), None);
+        board.forget("u");
+        assert_eq!(board.sandbox("u"), None);
+    }
+}

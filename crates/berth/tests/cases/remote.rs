@@ -1,0 +1,103 @@
+//! The client over HTTPS, by the kubeconfigs that a control plane writes, against that control plane.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth::server::{Server, Settings};
+use client::kind::{NAMESPACES, PODS, SERVICE_ACCOUNTS};
+use client::{Client, DeleteOptions, Kubeconfig, PatchKind, Patience, Reflector, Remote, Scope};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Plane {
+    settings: Settings,
+    stop: watch::Sender<bool>,
+    over: tokio::task::JoinHandle<()>,
+}
+
+impl Plane {
+    async fn start(settings: Settings) -> (Plane, SocketAddr) {
+        let server = Server::start(&settings).await.unwrap();
+        let address = server.address();
+        let (stop, stopping) = watch::channel(false);
+        let over = tokio::spawn(server.serve(stopping));
+        (Plane { settings, stop, over }, address)
+    }
+
+    fn client(&self, file: &str) -> Client {
+        let config = Kubeconfig::read(&self.settings.data_dir.join(file)).unwrap();
+        let remote = Remote::new(config, "berth-test", Patience::default()).unwrap();
+        Client::new(Arc::new(remote), "test")
+    }
+
+    async fn end(self) {
+        self.stop.send(true).unwrap();
+        timeout(PATIENCE, self.over).await.unwrap().unwrap();
+    }
+}
+
+fn account(name: &str) -> Value {
+    json!({"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": name}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_control_plane_is_spoken_to_over_https_and_found_again_after_its_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = Settings::new(dir.path().join("data"));
+    settings.address.set_port(0);
+    let (plane, address) = Plane::start(settings.clone()).await;
+    let admin = plane.client("kubeconfig");
+
+    // Objects come and go, and errors have their reasons.
+    let made = admin.create(SERVICE_ACCOUNTS, "default", &account("a")).await.unwrap();
+    let again = admin.create(SERVICE_ACCOUNTS, "default", &account("a")).await.unwrap_err();
+    assert!(again.is_already_there(), "{again}");
+    let label = json!({"metadata": {"labels": {"x": "y z=&"}}});
+    let wrong =
+        admin.patch(SERVICE_ACCOUNTS, "default", "a", PatchKind::Merge, &label).await.unwrap_err();
+    assert_eq!((wrong.status(), wrong.reason()), (422, "Invalid"));
+    let uid = made["metadata"]["uid"].as_str().unwrap();
+    let stranger = DeleteOptions::of_uid("another");
+    let conflict = admin.delete(SERVICE_ACCOUNTS, "default", "a", &stranger).await.unwrap_err();
+    assert!(conflict.is_conflict(), "{conflict}");
+    admin.delete(SERVICE_ACCOUNTS, "default", "a", &DeleteOptions::of_uid(uid)).await.unwrap();
+
+    // A list has pages, and a watch goes on where it ended.
+    for index in 0..501 {
+        let object = account(&format!("s{index:03}"));
+        admin.create(SERVICE_ACCOUNTS, "default", &object).await.unwrap();
+    }
+    let scope = Scope { namespace: "default".to_owned(), ..Scope::default() };
+    let name = |raw: &serde_json::value::RawValue| {
+        let object: Value = serde_json::from_str(raw.get())?;
+        Ok(object["metadata"]["name"].as_str().unwrap_or_default().to_owned())
+    };
+    let mut reflector = Reflector::new(admin.clone(), SERVICE_ACCOUNTS, scope, name);
+    let listed = timeout(PATIENCE, reflector.step()).await.unwrap().unwrap();
+    let shown = format!("{listed:?}");
+    assert!(shown.contains("\"s000\"") && shown.contains("\"s500\""), "{shown}");
+    admin.create(SERVICE_ACCOUNTS, "default", &account("later")).await.unwrap();
+    timeout(PATIENCE, async {
+        while !format!("{:?}", reflector.step().await.unwrap()).contains("\"later\"") {}
+    })
+    .await
+    .unwrap();
+
+    // Whoever may only look is told so.
+    let viewer = plane.client("viewer.kubeconfig");
+    assert!(viewer.list_values(PODS, &Scope::default()).await.unwrap().is_empty());
+    let refused = viewer.create(SERVICE_ACCOUNTS, "default", &account("b")).await.unwrap_err();
+    assert_eq!((refused.status(), refused.reason()), (403, "Forbidden"));
+
+    // The same client reaches the one that comes after.
+    plane.end().await;
+    assert!(admin.get::<Value>(NAMESPACES, "", "default").await.is_err());
+    settings.address = address;
+    let (plane, _) = Plane::start(settings).await;
+    admin.get::<Value>(NAMESPACES, "", "default").await.unwrap();
+    plane.end().await;
+}
