@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The object and its conditions are pure functions of [`Description`] and [`Observation`]; only
-//! `run` and `runtime` touch the world. Whether there is pressure is eviction's to say. Cordons and
-//! taints of others are left as they are.
+//! `describe`, `run`, `runtime` and `images` touch the world. Whether there is pressure is eviction's to
+//! say. Cordons and taints of others are left as they are.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,6 +25,8 @@ mod amounts;
 mod changes;
 pub mod classes;
 mod conditions;
+mod describe;
+pub mod images;
 mod lease;
 mod object;
 mod run;
@@ -33,6 +35,7 @@ mod settings;
 
 pub use amounts::{allocatable, capacity};
 pub use conditions::{Conditions, conditions};
+pub use describe::{Given, describe};
 pub use object::{object, status};
 pub use run::{Sources, run};
 pub use runtime::RuntimeHealth;
@@ -49,8 +52,6 @@ pub struct Description {
     pub identity: Identity,
     /// The first one is the node's own.
     pub addresses: Vec<IpAddr>,
-    /// Of the agent's own server.
-    pub port: u16,
     /// Beside the usual ones.
     pub labels: BTreeMap<String, String>,
     /// What the agent says it is.

@@ -84,7 +84,7 @@ pub fn status(of: &Description, now: &Observation) -> Value {
         "addresses": addresses.chain([hostname]).collect::<Vec<_>>(),
         "capacity": amounts(&capacity(of, now)),
         "allocatable": amounts(&allocatable(of, now)),
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": of.port}},
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": of.settings.port}},
         "nodeInfo": node_info(of, now),
         "images": images(&now.images, of.settings.max_images),
     });

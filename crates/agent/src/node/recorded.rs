@@ -28,6 +28,7 @@ fn config(other: &Value) -> KubeletConfig {
             "memory.available": "100Mi", "nodefs.available": "1Gi", "imagefs.available": "1Gi",
         },
         "maxPods": 150,
+        "port": 23250,
     });
     for (field, value) in other.as_object().into_iter().flatten() {
         match (file.get_mut(field).and_then(Value::as_object_mut), value.as_object()) {
@@ -74,7 +75,6 @@ pub(super) fn described(other: &Value) -> (Description, Observation) {
         architecture: "amd64".to_owned(),
         identity,
         addresses: vec!["192.0.2.7".parse().unwrap()],
-        port: 23250,
         labels: BTreeMap::new(),
         version: "v0.0.0-master+$Format:%H$".to_owned(),
         declared_features: Vec::new(),

@@ -9,6 +9,8 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub register: bool,
+    /// Of the agent's own server.
+    pub port: u16,
     pub taints: Vec<Value>,
     pub provider_id: String,
     pub attach_detach: bool,
@@ -97,6 +99,9 @@ impl Settings {
         };
         let settings = Settings {
             register: reader.switch("registerNode"),
+            port: reader.read("port", "a port from 1 to 65535", 10_250, |given| {
+                u16::try_from(given.as_u64()?).ok().filter(|port| *port > 0)
+            }),
             taints: reader.read("registerWithTaints", "a list of taints", Vec::new(), |given| {
                 let taints = given.as_array()?;
                 let whole =

@@ -17,6 +17,25 @@ use crate::events::{NodeIs, Told};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
+fn this_machine_can_be_a_node() {
+    let of = describe(KubeletConfig::default(), Given::default()).unwrap();
+    assert!(!of.name.is_empty() && of.name == of.hostname);
+    assert_eq!(os_name(of.os), if on_windows() { "windows" } else { "linux" });
+    assert!(of.version.starts_with("v1.37."));
+    let given = Given {
+        name: Some("n".to_owned()),
+        addresses: vec!["192.0.2.9".parse().unwrap()],
+        ..Given::default()
+    };
+    let of = describe(KubeletConfig::default(), given).unwrap();
+    assert_eq!((of.name.as_str(), of.addresses.len()), ("n", 1));
+}
+
+fn on_windows() -> bool {
+    std::env::consts::FAMILY == "windows"
+}
+
+#[test]
 fn windows_nodes_tell_their_build() {
     let (mut of, now) = described(&Value::Null);
     of.os = OsName::Windows;
@@ -182,6 +201,7 @@ fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
     assert_eq!((both.update_every.as_secs(), both.report_every.as_secs()), (20, 20));
     assert_eq!(read(json!({"nodeStatusMaxImages": -1})).unwrap().max_images, None);
     let wrong = read(json!({
+        "port": 70000,
         "nodeLeaseDurationSeconds": 0,
         "imageGCHighThresholdPercent": 101,
         "imageMinimumGCAge": "soon",
@@ -189,6 +209,7 @@ fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
     }));
     let told: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
     let expected = [
+        "port: 70000 should be a port from 1 to 65535",
         "registerWithTaints: [{\"key\":\"a\"}] should be a list of taints",
         "nodeLeaseDurationSeconds: 0 should be a number of seconds above zero",
         "imageGCHighThresholdPercent: 101 should be a percentage from 0 to 100",
