@@ -38,6 +38,7 @@ use crate::facts::{self, Places};
 use crate::hands::{Hands, Report};
 use crate::images::Images;
 use crate::look::{self, Brief};
+use crate::lower::NodeFacts;
 use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError};
 use crate::pods::{self, Pods, Read};
 use crate::pool::Pool;
@@ -45,9 +46,11 @@ use crate::probes::{ProbeReport, Probes};
 use crate::record::{self, Recorder};
 use crate::server::Server;
 use crate::sources::Sources;
+use crate::spec::Amounts;
 use crate::volumes::Volumes;
 
 mod answers;
+mod shares;
 mod view;
 
 use answers::Answers;
@@ -118,13 +121,25 @@ pub struct Agent {
     capabilities: watch::Sender<Option<Arc<Capabilities>>>,
     listener: Option<Listener>,
     configuration: Value,
+    /// What pods have together.
+    amounts: Amounts,
 }
 
 impl Agent {
     /// Reads what was handed out before, and gets everything ready that needs neither API nor runtime.
     pub fn prepare(settings: Settings) -> Result<Agent, StartError> {
-        let Settings { config, configuration, machine, root, logs, log_links, runtime, api, node, listener } =
-            settings;
+        let Settings {
+            config,
+            configuration,
+            machine,
+            root,
+            logs,
+            log_links,
+            runtime,
+            api,
+            node,
+            listener,
+        } = settings;
         let configured = Configured::new(&machine, &config).map_err(StartError::Configuration)?;
         for warning in &configured.warnings {
             warn!(%warning, "configuration");
@@ -147,7 +162,8 @@ impl Agent {
         let kernel = host::cgroups::Cgroups::observe();
         let places = Places { root: &root, logs: &logs };
         let facts = facts::gather(&config, &machine, &places, kernel.as_ref().ok(), &node);
-        let cgroups = pod_cgroups(kernel, &config, &facts);
+        let amounts = shares::of_pods(&machine, &config);
+        let cgroups = pod_cgroups(kernel, &amounts, &facts);
         let hands = Hands {
             images: Images::new(runtime.clone(), Arc::clone(&clock), 1),
             sources: Sources::start(api.clone(), Arc::clone(&clock)),
@@ -162,6 +178,7 @@ impl Agent {
             cgroups,
             pids_limit: config.pod_pids_limit,
             log_links,
+            active: watch::Sender::default(),
             board: Board::default(),
             counters: Counters::new(),
             reports: worker_reports,
@@ -170,11 +187,8 @@ impl Agent {
             recorder,
             clock,
         };
-        let seen = admit::Node {
-            name: node.name.clone(),
-            os: Some(machine.os),
-            ..admit::Node::default()
-        };
+        let seen =
+            admit::Node { name: node.name.clone(), os: Some(machine.os), ..admit::Node::default() };
         Ok(Agent {
             hands: Arc::new(hands),
             node: Arc::new(RwLock::new(seen)),
@@ -186,6 +200,7 @@ impl Agent {
             capabilities,
             listener,
             configuration,
+            amounts,
         })
     }
 
@@ -200,6 +215,7 @@ impl Agent {
         let (capabilities, listener) = (self.capabilities, self.listener);
         let mut tasks = JoinSet::new();
         hands.note_booked();
+        tasks.spawn(shares::keep(Arc::clone(&hands), self.amounts));
         if let Some(listener) = listener {
             let answers = Answers::new(Arc::clone(&hands), self.configuration);
             let server = Server::new(Arc::new(answers), hands.runtime.clone());
@@ -281,12 +297,12 @@ async fn follow(
 /// Makes the cgroups all pods are below. Without them pods run without limits of their own, which is said.
 fn pod_cgroups(
     kernel: Result<host::cgroups::Cgroups, CgroupError>,
-    config: &KubeletConfig,
-    facts: &crate::lower::NodeFacts,
+    amounts: &Amounts,
+    facts: &NodeFacts,
 ) -> Option<PodCgroups> {
     let made = kernel.and_then(|kernel| {
         let cgroups = PodCgroups::new(kernel, facts.cgroups.clone());
-        let all = cgroups::of_all_pods(facts, &facts.allocatable, config.pod_pids_limit);
+        let all = cgroups::of_all_pods(facts, amounts, None);
         cgroups.ensure_classes(facts, &all, [])?;
         Ok(cgroups)
     });
@@ -299,11 +315,7 @@ fn pod_cgroups(
     }
 }
 
-async fn tell_of_node(
-    recorder: Recorder,
-    name: String,
-    mut told: mpsc::UnboundedReceiver<Told>,
-) {
+async fn tell_of_node(recorder: Recorder, name: String, mut told: mpsc::UnboundedReceiver<Told>) {
     while let Some(told) = told.recv().await {
         recorder.node(&name, told);
     }

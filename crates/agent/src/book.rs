@@ -11,10 +11,10 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use host::files::{WriteError, back_up, write_atomically};
+use placement::demand::{Demand, PodUid};
 use placement::plan::Placement;
 use placement::state_file::{CpuState, Gates, Manager, MemoryState, StateFileError};
 use placement::takeover::{Change, migrate, states_of, take_over};
-use placement::demand::{Demand, PodUid};
 use placement::{CpuSet, Ledger, Node, Refusal};
 use thiserror::Error;
 

@@ -22,9 +22,8 @@ pub struct Counters {
 }
 
 /// Bounds of the time an admission takes, in milliseconds: upstream's, from 50 µs doubling.
-const ADMISSION_MILLIS: [f64; 15] = [
-    0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6, 819.2,
-];
+const ADMISSION_MILLIS: [f64; 15] =
+    [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6, 819.2];
 
 impl Counters {
     #[must_use]

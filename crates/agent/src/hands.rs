@@ -58,6 +58,8 @@ pub struct Hands {
     /// What is shown to whoever asks the agent.
     pub board: Board,
     pub counters: Counters,
+    /// The pods that have something of the node.
+    pub active: watch::Sender<Arc<Vec<Arc<Pod>>>>,
     /// What becomes of pods.
     pub reports: mpsc::UnboundedSender<Report>,
 }
@@ -166,10 +168,8 @@ impl Hands {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
         let (pod, source, facts) = (pod.clone(), source.clone(), self.facts());
         let (placed, pids) = (self.placed(&pod), self.pids_limit);
-        blocking(move || {
-            cgroups.ensure_pod(&Hands::input(&pod, &facts, &source, &placed), pids)
-        })
-        .await
+        blocking(move || cgroups.ensure_pod(&Hands::input(&pod, &facts, &source, &placed), pids))
+            .await
     }
 
     pub async fn remove_cgroups(&self, pod: &Pod) -> Result<(), String> {
@@ -202,8 +202,7 @@ impl Hands {
         let contents = {
             let (facts, placed) = (self.facts(), self.placed(pod));
             let input = Hands::input(pod, &facts, source, &placed);
-            let sources =
-                volumes::Sources { configs: &configs, tokens: &tokens, claims: &claims };
+            let sources = volumes::Sources { configs: &configs, tokens: &tokens, claims: &claims };
             volumes::contents(&input, &sources)
         };
         let (volumes, pod) = (self.volumes.clone(), pod.clone());

@@ -195,11 +195,7 @@ impl Images {
         waits.then(|| error.clone())
     }
 
-    async fn pull_with_any(
-        &self,
-        wanted: &Wanted<'_>,
-        full: &str,
-    ) -> Result<Present, cri::Error> {
+    async fn pull_with_any(&self, wanted: &Wanted<'_>, full: &str) -> Result<Present, cri::Error> {
         let mut tries: Vec<Option<v1::AuthConfig>> =
             wanted.credentials.iter().cloned().map(Some).collect();
         if tries.is_empty() {

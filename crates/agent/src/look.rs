@@ -210,7 +210,11 @@ fn log_of(path: &Path) -> String {
     // Each line has its time, stream and tag before it, some 50 bytes.
     const MOST: usize = 4 * LOG_BYTES;
     let Some(text) = end_of(path, MOST) else { return String::new() };
-    let whole = if text.len() < MOST { Some(text.as_str()) } else { text.split_once('\n').map(|(_, rest)| rest) };
+    let whole = if text.len() < MOST {
+        Some(text.as_str())
+    } else {
+        text.split_once('\n').map(|(_, rest)| rest)
+    };
     let mut out = String::new();
     for line in whole.unwrap_or_default().lines() {
         let mut parts = line.splitn(4, ' ').skip(2);

@@ -59,7 +59,9 @@ enum State {
     Waiting,
     Working(mpsc::UnboundedSender<Order>),
     /// Kept for what it writes.
-    Refused { _teller: Teller },
+    Refused {
+        _teller: Teller,
+    },
 }
 
 /// All pods of the node.
@@ -257,6 +259,14 @@ impl Pods {
         self.work(pod);
     }
 
+    /// Tells who has something of the node.
+    fn publish(&self) {
+        let active = self.entries.values().filter(|entry| !entry.settled);
+        let active = active.filter(|entry| matches!(entry.state, State::Working(_)));
+        let active = active.map(|entry| Arc::clone(&entry.read.pod)).collect();
+        self.hands.active.send_replace(Arc::new(active));
+    }
+
     fn work(&mut self, pod: &Arc<Pod>) {
         let Some(entry) = self.entries.get_mut(&pod.metadata.uid) else { return };
         let seen = self.hands.clock.now().to_micros_text();
@@ -265,6 +275,7 @@ impl Pods {
         entry.state = State::Working(orders);
         let worker = Worker::new(Arc::clone(&self.hands), Arc::clone(pod), source, taken);
         tokio::spawn(worker.run());
+        self.publish();
     }
 
     fn refuse(&mut self, pod: &Arc<Pod>, rejection: &Rejection) {
@@ -363,8 +374,7 @@ impl Pods {
             };
             let pod = Arc::new(Pod { metadata, ..Pod::default() });
             let read = Read { pod: Arc::clone(&pod), text: "".into() };
-            let entry =
-                Entry { read, origin: Origin::Api, state: State::Waiting, settled: false };
+            let entry = Entry { read, origin: Origin::Api, state: State::Waiting, settled: false };
             self.entries.insert(uid.clone(), entry);
             self.work(&pod);
             self.send(&uid, Order::Gone);
@@ -385,6 +395,7 @@ impl Pods {
                 self.briefs.remove(&uid);
             }
         }
+        self.publish();
         let waiting: Vec<Arc<Pod>> = self
             .entries
             .values()

@@ -127,8 +127,7 @@ impl Pool {
 
 /// Whether there is nothing left that could run on the wrong CPUs.
 async fn has_ended(runtime: &cri::Client, id: &RuntimeId) -> bool {
-    let request =
-        cri::v1::ContainerStatusRequest { container_id: id.clone(), verbose: false };
+    let request = cri::v1::ContainerStatusRequest { container_id: id.clone(), verbose: false };
     match runtime.call(request).await {
         Ok(answer) => answer
             .status

@@ -102,11 +102,7 @@ impl Sources {
         Ok((configs, tokens, claims))
     }
 
-    pub async fn secret(
-        &self,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Option<SecretData>, Error> {
+    pub async fn secret(&self, namespace: &str, name: &str) -> Result<Option<SecretData>, Error> {
         let found: Option<Secret> = or_none(self.api.get(SECRETS, namespace, name).await)?;
         Ok(found.map(|found| decoded(found.data).collect()))
     }
@@ -163,7 +159,8 @@ impl Sources {
             name => name,
         };
         let kind = SERVICE_ACCOUNTS;
-        let answer = self.api.create_answered(kind, &of.namespace, account, "token", &request).await;
+        let answer =
+            self.api.create_answered(kind, &of.namespace, account, "token", &request).await;
         let answer = answer.map_err(|error| format!("failed to fetch token: {error}"))?;
         let text = |field: &str| answer["status"][field].as_str().unwrap_or_default();
         let token = text("token").to_owned();

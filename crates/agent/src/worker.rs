@@ -287,7 +287,8 @@ impl Worker {
     /// Says how the pod is, as it was last seen.
     fn tell(&mut self, pod: &Pod, may_run: bool) -> PodStatus {
         let Known { runtime, recursive_read_only, host_ips, .. } = self.hands.known();
-        self.known = Known { runtime, recursive_read_only, host_ips, ..std::mem::take(&mut self.known) };
+        self.known =
+            Known { runtime, recursive_read_only, host_ips, ..std::mem::take(&mut self.known) };
         self.known.end = self.ending.as_ref().map(|ending| ending.end.clone());
         self.known.finished = !may_run;
         let mut status = status::generate(pod, &self.seen, &self.known);

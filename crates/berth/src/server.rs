@@ -96,6 +96,7 @@ pub struct Server {
     listener: Listener,
     address: SocketAddr,
     loops: controllers::Handle,
+    authority: Pair,
 }
 
 impl Server {
@@ -131,7 +132,7 @@ impl Server {
             .map_err(|refusal| anyhow::anyhow!("the API cannot start: {}", refusal.message))?;
         keys.write_kubeconfigs(dir, address)?;
         let loops = start_loops(&api, settings)?;
-        Ok(Server { store, api, listener, address, loops })
+        Ok(Server { store, api, listener, address, loops, authority: keys.authority })
     }
 
     #[must_use]
@@ -139,12 +140,18 @@ impl Server {
         self.address
     }
 
+    /// Who vouches for the node's servers and clients.
+    #[must_use]
+    pub fn authority(&self) -> &Pair {
+        &self.authority
+    }
+
     #[must_use]
     pub fn api(&self) -> &Api {
         &self.api
     }
 
-    fn announce(&self, settings: &Settings, took: Duration) {
+    pub(crate) fn announce(&self, settings: &Settings, took: Duration) {
         let kubeconfig = settings.data_dir.join("kubeconfig");
         let text = format!(
             "Berth's control plane is ready after {:.0} ms.\n  API      https://{}\n  kubectl  kubectl --kubeconfig {} get namespaces\n",

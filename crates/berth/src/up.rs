@@ -2,13 +2,18 @@
 //!
 //! [`Node::start`] brings both up, [`Node::run`] runs them until told to stop. Nothing is decided here.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use agent::agent::{Agent, describe};
-use anyhow::Result;
+use agent::agent::Agent;
+use agent::node::{Given, describe};
+use agent::server::Server as AgentServer;
+use anyhow::{Context as _, Result};
+use apiserver::certificates;
 use objects::KubeletConfig;
 use placement::Machine;
+use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::in_process::InProcess;
@@ -18,14 +23,19 @@ use crate::server::{self, Server};
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub server: server::Settings,
-    pub node_name: String,
+    /// The machine's own name if none is given.
+    pub node_name: Option<String>,
     pub config: KubeletConfig,
+    /// The configuration as it was written.
+    pub configuration: Value,
     pub machine: Machine,
     pub runtime: cri::Endpoint,
     /// Where the agent keeps state files and the directories of pods.
     pub root: PathBuf,
     pub logs: PathBuf,
     pub log_links: Option<PathBuf>,
+    /// Where the agent listens; with port 0 on one that is free, whatever the configuration says.
+    pub agent_address: SocketAddr,
 }
 
 /// A node that is about to run.
@@ -33,33 +43,57 @@ pub struct Settings {
 pub struct Node {
     server: Server,
     agent: Agent,
+    name: String,
+    agent_address: SocketAddr,
 }
 
 impl Node {
     /// Starts the control plane, and gets the agent ready.
     pub async fn start(settings: &Settings) -> Result<Node> {
         let server = Server::start(&settings.server).await?;
-        let name = format!("system:node:{}", settings.node_name);
-        let transport = InProcess::new(server.api().clone(), &name);
-        let api = client::Client::new(Arc::new(transport), "kubelet");
-        let node = describe(&settings.config, settings.machine.os, &settings.node_name, 10250)
+        let given = Given { name: settings.node_name.clone(), ..Given::default() };
+        let mut node = describe(settings.config.clone(), given)
             .map_err(|errors| anyhow::anyhow!("{}", joined(&errors)))?;
+        let mut names = vec![node.name.clone(), "localhost".to_owned(), "127.0.0.1".to_owned()];
+        names.extend(node.addresses.iter().map(ToString::to_string));
+        let own = certificates::server(server.authority(), &names)?;
+        let authority = Some(server.authority().certificate.as_str());
+        let listener = AgentServer::bind(settings.agent_address, &own, authority).await?;
+        let agent_address = listener.address()?;
+        node.settings.port = agent_address.port();
+        let name = node.name.clone();
+        let user = format!("system:node:{name}");
+        let transport = InProcess::new(server.api().clone(), &user);
         let agent = Agent::prepare(agent::agent::Settings {
             config: settings.config.clone(),
+            configuration: settings.configuration.clone(),
             machine: settings.machine.clone(),
             root: settings.root.clone(),
             logs: settings.logs.clone(),
             log_links: settings.log_links.clone(),
             runtime: settings.runtime.clone(),
-            api,
+            api: client::Client::new(Arc::new(transport), "kubelet"),
             node,
-        })?;
-        Ok(Node { server, agent })
+            listener: Some(listener),
+        })
+        .context("the agent cannot start")?;
+        Ok(Node { server, agent, name, agent_address })
     }
 
     #[must_use]
     pub fn server(&self) -> &Server {
         &self.server
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where the agent listens.
+    #[must_use]
+    pub fn agent_address(&self) -> SocketAddr {
+        self.agent_address
     }
 
     /// Runs until told to stop. Pods run on.

@@ -27,7 +27,8 @@ pub(super) async fn keep(
         if changed.is_err() {
             return;
         }
-        let (now, runtime) = (object.borrow_and_update().clone(), health.borrow_and_update().clone());
+        let (now, runtime) =
+            (object.borrow_and_update().clone(), health.borrow_and_update().clone());
         take(&hands, &node, now.as_deref(), &runtime);
     }
 }

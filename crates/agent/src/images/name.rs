@@ -9,9 +9,13 @@ use thiserror::Error;
 pub enum NameError {
     #[error("couldn't parse image name \"{0}\": invalid reference format")]
     Format(String),
-    #[error("couldn't parse image name \"{name}\": invalid reference format: repository name ({path}) must be lowercase")]
+    #[error(
+        "couldn't parse image name \"{name}\": invalid reference format: repository name ({path}) must be lowercase"
+    )]
     UpperCase { name: String, path: String },
-    #[error("couldn't parse image name \"{0}\": repository name must not be longer than 255 characters")]
+    #[error(
+        "couldn't parse image name \"{0}\": repository name must not be longer than 255 characters"
+    )]
     TooLong(String),
 }
 
@@ -76,9 +80,10 @@ fn is_host(component: &str) -> bool {
         || component == "localhost"
         || component.chars().any(|c| c.is_ascii_uppercase());
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
-    let is_v6 = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).is_some_and(|ip| {
-        ip.bytes().all(|b| b.is_ascii_hexdigit() || b == b':')
-    });
+    let is_v6 = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .is_some_and(|ip| ip.bytes().all(|b| b.is_ascii_hexdigit() || b == b':'));
     let label = |label: &str| {
         !label.is_empty()
             && !label.starts_with('-')
@@ -147,7 +152,8 @@ mod tests {
                     name (Case) must be lowercase";
         assert_eq!(upper.to_string(), text);
         let long = "a".repeat(129);
-        let bad = ["", ":1", "a:", "a:b:c", "a//b", "-a", "a_", "a___b", "a@sha256:12", "a b", "a/"];
+        let bad =
+            ["", ":1", "a:", "a:b:c", "a//b", "-a", "a_", "a___b", "a@sha256:12", "a b", "a/"];
         for name in bad.into_iter().chain([format!("a:{long}").as_str()]) {
             assert!(with_tag(name).is_err(), "{name}");
         }

@@ -157,7 +157,9 @@ impl ContainerStatus {
     /// Whether it was ever started.
     #[must_use]
     pub fn has_run(&self) -> bool {
-        self.state.running.is_some() || self.state.terminated.is_some() || self.last_state.terminated.is_some()
+        self.state.running.is_some()
+            || self.state.terminated.is_some()
+            || self.last_state.terminated.is_some()
     }
 }
 

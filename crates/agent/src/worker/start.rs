@@ -69,8 +69,7 @@ impl Worker {
             None => Next::Now,
             Some(after) => {
                 // The reason is told at once, not when it is tried again.
-                if let Ok(seen) =
-                    crate::look::closely(&self.hands.runtime, &pod.metadata.uid).await
+                if let Ok(seen) = crate::look::closely(&self.hands.runtime, &pod.metadata.uid).await
                 {
                     self.seen = seen;
                 }
@@ -121,8 +120,7 @@ impl Worker {
             return Err(failed(self, unsaid.to_string()));
         }
         make_directory(&config.log_directory).map_err(|error| failed(self, error))?;
-        let request =
-            v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler };
+        let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler };
         match self.hands.runtime.call(request).await {
             Ok(_) => {}
             Err(error) => return Err(failed(self, error.rpc_text())),

@@ -41,7 +41,9 @@ impl Berth {
         change(&mut config);
         let settings = Settings {
             server,
-            node_name: "node-1".to_owned(),
+            node_name: Some("node-1".to_owned()),
+            configuration: json!({}),
+            agent_address: "127.0.0.1:0".parse().unwrap(),
             config,
             machine: load_machine(None).unwrap(),
             runtime: cri::Endpoint::parse(&containerd.endpoint()).unwrap(),

@@ -1,0 +1,114 @@
+//! Books on disk: what was handed out is there after a restart, and what no longer fits is named.
+
+use objects::KubeletConfig;
+use objects::kubelet_config::CpuManagerPolicy;
+use objects::pod::OsName;
+use placement::configured::Configured;
+use placement::topology::{Cpu, NodeMemory, Parts};
+use placement::{Bytes, CacheId, CoreId, CpuId, Machine, NumaId, SocketId};
+
+use super::*;
+use crate::demand::placement_demand;
+
+/// A machine of so many CPUs, of which the first is kept for the system.
+fn node(cpus: u32, reserved: &str) -> Node {
+    let cpu = |n: u32| Cpu {
+        cpu: CpuId(n),
+        core: CoreId(n),
+        socket: SocketId(0),
+        numa: NumaId(0),
+        cache: CacheId(0),
+    };
+    let memory = NodeMemory { numa: NumaId(0), memory: Bytes(8 << 30), huge_pages: Vec::new() };
+    let cpus = (0..cpus).map(cpu).collect();
+    let parts = Parts { cpus, nodes: vec![memory], distances: Vec::new() };
+    let machine = Machine::new("", OsName::Linux, parts).unwrap();
+    let config = KubeletConfig {
+        cpu_manager_policy: CpuManagerPolicy::Static,
+        reserved_system_cpus: Some(reserved.to_owned()),
+        ..KubeletConfig::default()
+    };
+    Configured::new(&machine, &config).unwrap().node
+}
+
+/// A pod with so many CPUs of its own.
+fn pod(uid: &str, cpus: u32) -> Pod {
+    let resources = serde_json::json!({"cpu": cpus.to_string(), "memory": "1Gi"});
+    let pod = serde_json::json!({
+        "metadata": {"uid": uid},
+        "spec": {"containers": [
+            {"name": "c", "resources": {"requests": resources, "limits": resources}},
+        ]},
+    });
+    serde_json::from_value(pod).unwrap()
+}
+
+fn hand_out(book: &mut Book, pod: &Pod) -> CpuSet {
+    let placement = book.plan(&placement_demand(pod)).unwrap();
+    book.commit(placement).unwrap();
+    book.placed(pod)["c"].cpus.clone()
+}
+
+fn text(set: &CpuSet) -> String {
+    set.to_string()
+}
+
+#[test]
+fn what_was_handed_out_is_there_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut book, found) = Book::open(directory.path(), node(4, "0")).unwrap();
+    assert_eq!(found, []);
+    assert_eq!(text(&hand_out(&mut book, &pod("a", 2))), "1-2");
+    assert_eq!(text(&book.shared()), "0,3");
+    drop(book);
+
+    let (mut book, found) = Book::open(directory.path(), node(4, "0")).unwrap();
+    assert_eq!(found, []);
+    assert!(book.holds(&PodUid::new("a")));
+    // Nobody else gets them, and the pod gets the same again.
+    assert_eq!(text(&hand_out(&mut book, &pod("b", 1))), "3");
+    assert_eq!(text(&hand_out(&mut book, &pod("a", 2))), "1-2");
+    assert!(book.plan(&placement_demand(&pod("c", 1))).is_err());
+    assert!(book.release(&PodUid::new("a")).unwrap());
+    assert!(!book.release(&PodUid::new("a")).unwrap());
+    drop(book);
+
+    let (book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
+    assert_eq!(text(&book.shared()), "0-2");
+}
+
+#[test]
+fn what_no_longer_fits_is_named_and_the_old_files_are_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
+    hand_out(&mut book, &pod("a", 1));
+    hand_out(&mut book, &pod("b", 1));
+    drop(book);
+    let before = fs::read_to_string(directory.path().join("cpu_manager_state")).unwrap();
+
+    // CPU 1, which is a's, is the system's now.
+    let (book, found) = Book::open(directory.path(), node(4, "0-1")).unwrap();
+    let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert!(lines.iter().any(|line| line.contains("pod a, container c")), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("pod b")), "{lines:?}");
+    assert!(!book.holds(&PodUid::new("a")) && book.holds(&PodUid::new("b")));
+    let kept: Vec<&String> = found
+        .iter()
+        .filter_map(|found| match found {
+            Found::Kept(path) => Some(path),
+            _ => None,
+        })
+        .collect();
+    assert!(kept.iter().any(|path| fs::read_to_string(path).unwrap() == before), "{kept:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_blocks_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("cpu_manager_state"), "{\"policyName\":\"static\"").unwrap();
+    let (mut book, found) = Book::open(directory.path(), node(4, "0")).unwrap();
+    assert!(matches!(found.first(), Some(Found::Unusable { .. })), "{found:?}");
+    assert_eq!(text(&hand_out(&mut book, &pod("a", 1))), "1");
+    let (_, found) = Book::open(directory.path(), node(4, "0")).unwrap();
+    assert_eq!(found, []);
+}
