@@ -18,7 +18,6 @@ use tokio::time::Instant;
 use crate::events::{ProbeKind, Told};
 use crate::observed::RuntimeId;
 use crate::spec::{Container, Pod, Probe};
-use crate::steps::KillReason;
 
 mod ask;
 mod cycle;
@@ -96,17 +95,6 @@ pub(crate) fn probe_of(container: &Container, kind: ProbeKind) -> Option<&Probe>
         ProbeKind::Readiness => container.readiness_probe.as_ref(),
         ProbeKind::Startup => container.startup_probe.as_ref(),
     }
-}
-
-/// Seconds a container is given to end that is killed for this reason, if its probe says so.
-#[must_use]
-pub fn kill_grace(container: &Container, reason: KillReason) -> Option<i64> {
-    let kind = match reason {
-        KillReason::Liveness => ProbeKind::Liveness,
-        KillReason::Startup => ProbeKind::Startup,
-        KillReason::Changed | KillReason::Unknown => return None,
-    };
-    probe_of(container, kind)?.termination_grace_period_seconds
 }
 
 async fn run(

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn this_machine_can_be_a_node() {
     let of = describe(KubeletConfig::default(), Given::default()).unwrap();
     assert!(!of.name.is_empty() && of.name == of.hostname);
-    assert_eq!(os_name(of.os), if cfg_is_windows() { "windows" } else { "linux" });
+    assert_eq!(os_name(of.os), if on_windows() { "windows" } else { "linux" });
     assert!(of.version.starts_with("v1.37."));
     let given = Given {
         name: Some("n".to_owned()),
@@ -31,7 +31,7 @@ fn this_machine_can_be_a_node() {
     assert_eq!((of.name.as_str(), of.addresses.len()), ("n", 1));
 }
 
-fn cfg_is_windows() -> bool {
+fn on_windows() -> bool {
     std::env::consts::FAMILY == "windows"
 }
 

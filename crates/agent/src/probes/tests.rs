@@ -144,16 +144,6 @@ fn sidecars_are_probed_and_other_init_containers_are_not() {
     assert_eq!(names, ["s"]);
 }
 
-#[test]
-fn a_probe_may_say_how_long_its_container_is_given() {
-    let value = json!({"name": "c",
-        "livenessProbe": {"terminationGracePeriodSeconds": 2}, "startupProbe": {}});
-    let container: Container = serde_json::from_value(value).unwrap();
-    assert_eq!(kill_grace(&container, KillReason::Liveness), Some(2));
-    assert_eq!(kill_grace(&container, KillReason::Startup), None);
-    assert_eq!(kill_grace(&container, KillReason::Changed), None);
-}
-
 /// Probes of which nothing is expected of the runtime.
 fn without_runtime() -> (Probes, UnboundedReceiver<ProbeReport>) {
     let directory = tempfile::tempdir().unwrap();
