@@ -57,6 +57,8 @@ use answers::Answers;
 
 /// Between two looks at the runtime. Upstream's figure.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long the runtime may take to answer before the node is told to be without one.
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
 /// How many pods start containers at a time: with more, all are later (measured with containerd on two
 /// CPUs).
 const STARTS: usize = 8;
@@ -255,7 +257,14 @@ impl Agent {
         let (tell, told) = mpsc::unbounded_channel();
         tasks.spawn(tell_of_node(hands.recorder.clone(), description.name.clone(), told));
         let name = description.name.clone();
-        tasks.spawn(node::run(hands.api.clone(), description, sources, object, tell));
+        let api = hands.api.clone();
+        tasks.spawn(async move {
+            // A node that was only restarted does not have to be unready for a moment.
+            let mut health = sources.runtime.clone();
+            let answered = health.wait_for(|health| *health != RuntimeHealth::Starting);
+            let _ = tokio::time::timeout(FIRST_ANSWER, answered).await;
+            node::run(api, description, sources, object, tell).await;
+        });
         let (object, runtime) = (seen.clone(), healthy.clone());
         tasks.spawn(view::keep(Arc::clone(&hands), Arc::clone(&node), object, runtime));
 

@@ -179,6 +179,9 @@ pub enum Told {
     DnsLimits {
         message: String,
     },
+    MissingClusterDns {
+        message: String,
+    },
     // The node
     Starting,
     Node {
@@ -280,6 +283,7 @@ impl Told {
                 ResizeStep::Error => "ResizeError",
             },
             Told::DnsLimits { .. } => "DNSConfigForming",
+            Told::MissingClusterDns { .. } => "MissingClusterDNS",
             Told::Node { is, .. } => is.reason(),
             Told::Rebooted { .. } => "Rebooted",
             Told::NodeShutdown { .. } => "Shutdown",

@@ -18,7 +18,7 @@ mod message;
 mod model;
 mod phase;
 
-pub use merge::{IllegalRestart, carry, merge, rejected, terminate};
+pub use merge::{IllegalRestart, carry, is_overwritten, merge, rejected, terminate};
 pub use message::{FILE_BYTES, LOG_BYTES, LOG_LINES, Left, compose, needs_log};
 pub use model::{
     Condition, ContainerStatus, Ip, MountStatus, Phase, PodStatus, Resources, Running, State,

@@ -36,6 +36,8 @@ pub struct Teller {
 struct Told {
     number: u64,
     status: Value,
+    /// What the API has, if it is not what was last written.
+    found: Option<Value>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +61,22 @@ impl Teller {
     pub fn tell(&self, status: Value) {
         self.newest.send_modify(|told| {
             if told.status != status {
-                *told = Told { number: told.number + 1, status };
+                *told = Told { number: told.number + 1, status, found: None };
             }
+        });
+    }
+
+    /// Somebody else wrote something into the status: what was last told is written over it. While
+    /// something is still to be written, what was found is most likely only older.
+    pub fn found(&self, found: Value) {
+        let written = *self.written.borrow();
+        self.newest.send_if_modified(|told| {
+            let is_news = told.number > 0 && written == Written::UpTo(told.number);
+            if is_news {
+                told.number += 1;
+                told.found = Some(found);
+            }
+            is_news
         });
     }
 
@@ -87,7 +103,10 @@ async fn write(
     let mut wait = WAITS.0;
     while told.changed().await.is_ok() {
         loop {
-            let Told { number, status } = told.borrow_and_update().clone();
+            let Told { number, status, found } = told.borrow_and_update().clone();
+            if let Some(found) = found {
+                before = found;
+            }
             match patch(&client, &subject, &before, &status).await {
                 Ok(()) => {
                     (before, wait) = (status, WAITS.0);

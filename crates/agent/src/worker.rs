@@ -165,7 +165,13 @@ impl Worker {
 
     fn take(&mut self, order: Order) {
         match order {
-            Order::Pod(pod) => self.pod = pod,
+            Order::Pod(pod) => {
+                self.pod = pod;
+                let differs = |told: &PodStatus| status::is_overwritten(&self.pod.status, told);
+                if self.told.as_ref().is_some_and(differs) {
+                    self.teller.found(self.pod.status.clone());
+                }
+            }
             Order::Gone => self.gone = true,
             Order::Look => {}
             Order::Probe(report) => self.take_report(report),

@@ -104,6 +104,7 @@ impl fmt::Display for Told {
             Told::Evicted { message }
             | Told::Rejected { message, .. }
             | Told::DnsLimits { message }
+            | Told::MissingClusterDns { message }
             | Told::NodeShutdown { message } => f.write_str(message),
             Told::ContainerGcFailed { error }
             | Told::ImageGcFailed { error }

@@ -91,6 +91,22 @@ pub fn carry(api: &Value, told: &PodStatus) -> Value {
     carried.to_value()
 }
 
+/// Whether the API has something else than what was told, in what is the agent's alone to say.
+#[must_use]
+pub fn is_overwritten(api: &Value, told: &PodStatus) -> bool {
+    let api = PodStatus::read(api);
+    let ours = |status: &PodStatus| -> Vec<Condition> {
+        let mut ours: Vec<Condition> =
+            status.conditions.iter().filter(|c| conditions::is_ours(&c.kind)).cloned().collect();
+        ours.sort_by(|a, b| a.kind.cmp(&b.kind));
+        ours
+    };
+    api.phase != told.phase
+        || ours(&api) != ours(told)
+        || api.container_statuses != told.container_statuses
+        || api.init_container_statuses != told.init_container_statuses
+}
+
 /// A pod that is over is not ready, whatever was found of its containers.
 fn unready(new: &mut PodStatus) {
     let is_true = |new: &PodStatus, kind| new.condition(kind).is_some_and(|c| c.is_true());

@@ -113,7 +113,7 @@ fn a_pod_comes_up_in_order_and_is_kept_up() {
         ("app a", Always, "a=unknown", "-a +a"),
         ("init i, init j, app a", Always, "", "+i"),
         ("init i, init j, app a", Always, "i=run", ""),
-        ("init i, init j, app a", Always, "i=made", ""),
+        ("init i, init j, app a", Always, "i=made", "+i"),
         ("init i, init j, app a", Always, "i=0", "+j"),
         ("init i, init j, app a", Always, "i=0, j=0", "+a"),
         ("init i, init j, app a", Always, "i=0, j=7", "+j"),

@@ -15,7 +15,9 @@ use crate::events::Told;
 use crate::hands::Hands;
 use crate::hooks;
 use crate::images::{Found, Present, Wanted, credentials};
-use crate::lower::{self, Attached, ContainerInput, Mounted, Placed, PodInput, security};
+use crate::lower::{
+    self, Attached, ContainerInput, DnsNotice, Mounted, Placed, PodInput, security,
+};
 use crate::observed::{ContainerState, RuntimeId};
 use crate::pool::Entry;
 use crate::spec::{Container, Pod, Role};
@@ -105,7 +107,11 @@ impl Worker {
             .map_err(|error| failed(self, error.to_string()))?;
         for notice in &sandbox.notices {
             let message = notice.to_string();
-            self.hands.recorder.pod(pod, Told::DnsLimits { message });
+            let told = match notice {
+                DnsNotice::NoClusterDns { .. } => Told::MissingClusterDns { message },
+                DnsNotice::Servers(_) | DnsNotice::Searches(_) => Told::DnsLimits { message },
+            };
+            self.hands.recorder.pod(pod, told);
         }
         let handler = match &pod.spec.runtime_class_name {
             None => String::new(),

@@ -88,19 +88,25 @@ impl Worker {
         }
     }
 
-    /// Of containers that ended, the newest of each name is kept for its log.
+    /// Of containers that ended, the newest of each name is kept for its log. One that was made and
+    /// never started goes when there is a newer one.
     pub(super) async fn remove_superseded(&mut self) {
+        let mut met: Vec<&str> = Vec::new();
         let mut kept: Vec<&str> = Vec::new();
         let mut superseded: Vec<RuntimeId> = Vec::new();
         for container in &self.seen.containers {
-            if container.state != ContainerState::Exited {
-                continue;
-            }
-            if kept.contains(&container.name.as_str()) {
+            let name = container.name.as_str();
+            let needed = match container.state {
+                ContainerState::Running | ContainerState::Unknown => true,
+                ContainerState::Created => !met.contains(&name),
+                ContainerState::Exited => !kept.contains(&name),
+            };
+            if !needed {
                 superseded.push(container.id.clone());
-            } else {
-                kept.push(&container.name);
+            } else if container.state == ContainerState::Exited {
+                kept.push(name);
             }
+            met.push(name);
         }
         for id in superseded {
             self.remove(&id).await;
