@@ -17,8 +17,9 @@ use futures::stream;
 use objects::pod::OsName;
 use placement::CpuSet;
 
+use crate::look::Brief;
 use crate::lower::{Placed, update};
-use crate::observed::RuntimeId;
+use crate::observed::{ContainerState, RuntimeId};
 
 /// How many containers are moved at a time.
 const AT_A_TIME: usize = 8;
@@ -69,25 +70,56 @@ impl Pool {
         self.entries().clone()
     }
 
-    /// Tells every shared container that is elsewhere to be on the CPUs of `shared()`, which is asked
-    /// when nobody else moves containers any more. Returns when all of them are; those that have ended in
-    /// the meantime do not count.
+    #[must_use]
+    pub fn entry(&self, id: &RuntimeId) -> Option<Entry> {
+        self.entries().get(id).cloned()
+    }
+
+    /// A container was found where it is to be, although nobody remembers having told it.
+    pub fn found(&self, id: &RuntimeId, placed: Placed) {
+        if let Some(entry) = self.entries().get_mut(id) {
+            entry.placed = placed;
+        }
+    }
+
+    /// Takes up what ran before the agent was started. Nobody remembers where those without CPUs of their
+    /// own were told to be, so they are told again, or looked at, before anything else starts.
+    pub fn take_up(&self, briefs: &BTreeMap<String, Brief>, place: impl Fn(&str, &str) -> Placed) {
+        for (pod_uid, brief) in briefs {
+            for (id, container) in &brief.containers {
+                if !matches!(container.state, ContainerState::Created | ContainerState::Running) {
+                    continue;
+                }
+                let booked = place(pod_uid, &container.name);
+                let placed = if booked.exclusive { booked } else { Placed::default() };
+                let entry =
+                    Entry { pod_uid: pod_uid.clone(), container: container.name.clone(), placed };
+                self.enter(id, entry);
+            }
+        }
+    }
+
+    /// Nobody moves containers while this is held.
+    pub async fn stand_still(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.moving.lock().await
+    }
+
+    /// Tells every shared container that is elsewhere to be where `place` says, which is asked when
+    /// nobody else moves containers any more. Returns when all of them are; those that have ended in the
+    /// meantime do not count.
     pub async fn follow(
         &self,
         runtime: &cri::Client,
         os: OsName,
-        shared: impl Fn() -> CpuSet,
+        place: impl Fn(&Entry) -> Placed,
     ) -> Result<usize, NotMoved> {
         let _moving = self.moving.lock().await;
-        let cpus = shared();
-        if cpus.is_empty() {
-            return Ok(0);
-        }
-        let elsewhere: Vec<(RuntimeId, Placed)> = self
-            .entries()
-            .iter()
-            .filter(|(_, entry)| !entry.placed.exclusive && entry.placed.cpus != cpus)
-            .map(|(id, entry)| (id.clone(), Placed { cpus: cpus.clone(), ..entry.placed.clone() }))
+        let all = self.all();
+        let shared = all.into_iter().filter(|(_, entry)| !entry.placed.exclusive);
+        let elsewhere: Vec<(RuntimeId, Placed)> = shared
+            .map(|(id, entry)| (id, place(&entry), entry.placed))
+            .filter(|(_, place, told)| !place.cpus.is_empty() && place != told)
+            .map(|(id, place, _)| (id, place))
             .collect();
         let moved = elsewhere.len();
         let moves = elsewhere.into_iter().map(|(id, placed)| self.put(runtime, os, id, placed));
