@@ -167,3 +167,41 @@ async fn has_ended(runtime: &cri::Client, id: &RuntimeId) -> bool {
         Err(error) => error.is_not_found(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::look::ContainerBrief;
+
+    #[test]
+    fn what_runs_at_the_start_is_taken_up_and_the_dead_are_not() {
+        let container = |name: &str, state: ContainerState| ContainerBrief {
+            name: name.to_owned(),
+            sandbox: "s".to_owned(),
+            state,
+            created_at: 0,
+        };
+        let containers = [
+            ("1", container("own", ContainerState::Running)),
+            ("2", container("shared", ContainerState::Created)),
+            ("3", container("dead", ContainerState::Exited)),
+        ];
+        let containers = containers.map(|(id, of)| (id.to_owned(), of)).into();
+        let briefs = BTreeMap::from([("u".to_owned(), Brief { containers, ..Brief::default() })]);
+        let pool = Pool::default();
+        let own = Placed { cpus: CpuSet::range(1, 2), exclusive: true, ..Placed::default() };
+        let shared = Placed { cpus: CpuSet::range(3, 4), ..Placed::default() };
+        let place = |_: &str, name: &str| if name == "own" { own.clone() } else { shared.clone() };
+        pool.take_up(&briefs, place);
+        let entry = |name: &str, placed: &Placed| {
+            let (pod_uid, container) = ("u".to_owned(), name.to_owned());
+            Some(Entry { pod_uid, container, placed: placed.clone() })
+        };
+        assert_eq!(pool.entry(&"1".to_owned()), entry("own", &own));
+        // Where it is nobody remembers.
+        assert_eq!(pool.entry(&"2".to_owned()), entry("shared", &Placed::default()));
+        assert_eq!(pool.all().len(), 2);
+        pool.found(&"2".to_owned(), shared.clone());
+        assert_eq!(pool.entry(&"2".to_owned()), entry("shared", &shared));
+    }
+}

@@ -153,7 +153,13 @@ impl Round<'_> {
         let want = hands.place(&entry);
         match &view {
             View::Still => return,
-            View::Blind => self.checked.blind += 1,
+            View::Blind => {
+                self.checked.blind += 1;
+                if entry.placed != want {
+                    self.follow(id, want).await;
+                }
+                return;
+            }
             View::Gone => {
                 hands.pool.leave(id);
                 hands.counters.repaired.increment(&["gone"]);

@@ -6,7 +6,7 @@ use host::cgroups::ProcessSeen;
 use host::neighbours::Neighbour;
 use placement::Ledger;
 use placement::demand::{ContainerName, PodUid};
-use placement::windows::GroupAffinity;
+use placement::windows::{GroupAffinity, GroupId};
 
 use super::audit::held_twice;
 use super::check::{pid, worded};
@@ -117,7 +117,7 @@ fn what_is_not_as_told_is_found_and_what_a_container_narrows_itself_is_not() {
 
 #[test]
 fn what_a_runtime_says_is_compared_where_nothing_can_be_read() {
-    let group = |group: u16, mask: u64| GroupAffinity { group: group.try_into().unwrap(), mask };
+    let group = |group: u64, mask: u64| GroupAffinity { group: GroupId::new(group).unwrap(), mask };
     let of_windows = Placed { groups: vec![group(0, 3), group(1, 1)], ..told("0-1,64", "") };
     let windows = |of: &[(u64, u32)]| {
         let affinity_cpus = of
