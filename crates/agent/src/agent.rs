@@ -20,6 +20,7 @@ use https::Listener;
 use objects::KubeletConfig;
 use placement::Machine;
 use placement::configured::{Configured, Finding};
+use placement::demand::PodUid;
 use placement::report::{NodeReport, ReportError};
 use serde_json::Value;
 use thiserror::Error;
@@ -36,6 +37,7 @@ use crate::counters::Counters;
 use crate::events::Told;
 use crate::facts::{self, Places};
 use crate::hands::{Hands, Report};
+use crate::housekeeping;
 use crate::images::Images;
 use crate::look::{self, Brief};
 use crate::lower::NodeFacts;
@@ -47,6 +49,7 @@ use crate::record::{self, Recorder};
 use crate::server::Server;
 use crate::sources::Sources;
 use crate::spec::Amounts;
+use crate::truth;
 use crate::volumes::Volumes;
 
 mod answers;
@@ -134,6 +137,7 @@ pub struct Agent {
     configuration: Value,
     /// What pods have together.
     amounts: Amounts,
+    check_every: Duration,
 }
 
 impl Agent {
@@ -180,6 +184,7 @@ impl Agent {
             sources: Sources::start(api.clone(), Arc::clone(&clock)),
             probes: Probes::new(runtime.clone(), probe_reports),
             pool: Pool::default(),
+            truth: tokio::sync::Mutex::default(),
             starts: Arc::new(Semaphore::new(STARTS)),
             book: Mutex::new(book),
             booked: watch::Sender::new(0),
@@ -190,6 +195,7 @@ impl Agent {
             pids_limit: config.pod_pids_limit,
             log_links,
             active: watch::Sender::default(),
+            known_pods: watch::Sender::default(),
             board: Board::default(),
             counters: Counters::new(),
             reports: worker_reports,
@@ -212,6 +218,7 @@ impl Agent {
             listener,
             configuration,
             amounts,
+            check_every: config.cpu_manager_reconcile_period,
         })
     }
 
@@ -280,6 +287,16 @@ impl Agent {
             _ = stop.wait_for(Option::is_some) => return,
         };
         view::take(&hands, &node, seen.borrow().as_deref(), &healthy.borrow());
+        // What runs already is where it is to be before anything else starts.
+        hands.pool.take_up(&first, |uid, name| hands.book().place(&PodUid::new(uid), name));
+        let checking = truth::check(&hands);
+        let checked = tokio::select! {
+            checked = checking => checked,
+            _ = stop.wait_for(|stop| *stop) => return,
+        };
+        info!(?checked, "took up what runs");
+        tasks.spawn(truth::keep(Arc::clone(&hands), self.check_every));
+        tasks.spawn(housekeeping::keep(Arc::clone(&hands)));
         let pods = Pods::new(Arc::clone(&hands), node, first);
         let (pods, leave) = follow(&hands, pods, &name, probes, reports, &mut tasks, stop).await;
         match leave {

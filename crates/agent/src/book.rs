@@ -194,6 +194,35 @@ impl Book {
         placed
     }
 
+    /// What one container is given now, also if its pod was admitted before the agent was started.
+    #[must_use]
+    pub fn place(&self, pod: &PodUid, container: &str) -> Placed {
+        let placement = self.placements.get(pod);
+        let admitted =
+            placement.and_then(|of| of.containers.iter().find(|of| of.name.as_str() == container));
+        match admitted {
+            Some(admitted) => Placed::of(admitted, &self.node, &self.ledger),
+            None => Placed::booked(pod, container, &self.node, &self.ledger),
+        }
+    }
+
+    /// State files that do not say what was written to them: somebody else writes there.
+    #[must_use]
+    pub fn altered(&self) -> Vec<PathBuf> {
+        let paths = FILES.map(|manager| self.directory.join(manager.file_name()));
+        let is_other = |(path, text): &(PathBuf, &String)| {
+            fs::read_to_string(path).ok().as_ref() != Some(*text)
+        };
+        let altered = paths.into_iter().zip(&self.written).filter(is_other);
+        altered.map(|(path, _)| path).collect()
+    }
+
+    /// Writes the files again, whatever they say.
+    pub fn rewrite(&mut self) -> Result<(), BookError> {
+        self.written = Default::default();
+        self.save()
+    }
+
     /// The CPUs of everybody without CPUs of his own; empty if nobody has such.
     #[must_use]
     pub fn shared(&self) -> CpuSet {

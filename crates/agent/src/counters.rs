@@ -19,6 +19,7 @@ pub struct Counters {
     pub alignment_duration: Histogram,
     pub repaired: Counter,
     pub moved: Counter,
+    pub left_behind: Counter,
 }
 
 /// Bounds of the time an admission takes, in milliseconds: upstream's, from 50 µs doubling.
@@ -79,6 +80,11 @@ impl Counters {
             moved: counter(
                 "berth_moved_containers_total",
                 "Containers that were moved because the shared pool changed.",
+            ),
+            left_behind: registry.counter(
+                "berth_left_behind_total",
+                "Things that pods had left behind which are gone, and that were taken away.",
+                &["what"],
             ),
             registry,
         }

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use crate::truth::Fight;
+
 mod correlate;
 mod words;
 
@@ -182,6 +184,23 @@ pub enum Told {
     MissingClusterDns {
         message: String,
     },
+    /// A container was not where it had been put, and is again. Ours.
+    PlacementRepaired {
+        container: String,
+        found: String,
+        fight: Option<Fight>,
+        suspects: Vec<String>,
+    },
+    /// A container is not where it was put, and cannot be put there. Ours.
+    PlacementNotInForce {
+        container: String,
+        found: String,
+        /// What the runtime said, if it said anything.
+        why: String,
+        /// It never was there, and nobody but the runtime can be why.
+        ignored: bool,
+        suspects: Vec<String>,
+    },
     // The node
     Starting,
     Node {
@@ -284,6 +303,8 @@ impl Told {
             },
             Told::DnsLimits { .. } => "DNSConfigForming",
             Told::MissingClusterDns { .. } => "MissingClusterDNS",
+            Told::PlacementRepaired { .. } => "PlacementRepaired",
+            Told::PlacementNotInForce { .. } => "PlacementNotInForce",
             Told::Node { is, .. } => is.reason(),
             Told::Rebooted { .. } => "Rebooted",
             Told::NodeShutdown { .. } => "Shutdown",

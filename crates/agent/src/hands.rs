@@ -2,13 +2,12 @@
 //!
 //! Every effect a worker has goes through here. Decides nothing about pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use client::Client;
 use cri::{Capabilities, ClassSupport};
-use placement::CpuSet;
 use placement::demand::PodUid;
 use tokio::sync::{Semaphore, mpsc, watch};
 
@@ -21,12 +20,13 @@ use crate::demand::placement_demand;
 use crate::images::Images;
 use crate::lower::env::Environment;
 use crate::lower::{self, Mounted, NodeFacts, Placed, PodInput, Source};
-use crate::pool::{NotMoved, Pool};
+use crate::pool::{Entry, NotMoved, Pool};
 use crate::probes::Probes;
 use crate::record::Recorder;
 use crate::sources::Sources;
 use crate::spec::{Container, Pod, Volume};
 use crate::status::{self, Known, PodStatus};
+use crate::truth::History;
 use crate::volumes::{self, VolumeError, Volumes};
 
 /// Shared by all workers.
@@ -40,6 +40,8 @@ pub struct Hands {
     pub sources: Sources,
     pub probes: Probes,
     pub pool: Pool,
+    /// What earlier truth checks found.
+    pub truth: tokio::sync::Mutex<History>,
     /// How many pods start containers at a time, first come first served.
     pub starts: Arc<Semaphore>,
     pub book: Mutex<Book>,
@@ -60,6 +62,8 @@ pub struct Hands {
     pub counters: Counters,
     /// The pods that have something of the node.
     pub active: watch::Sender<Arc<Vec<Arc<Pod>>>>,
+    /// The pods the agent has, by uid; `None` until all of them have been told of.
+    pub known_pods: watch::Sender<Option<Arc<BTreeSet<String>>>>,
     /// What becomes of pods.
     pub reports: mpsc::UnboundedSender<Report>,
 }
@@ -115,10 +119,16 @@ impl Hands {
         self.book().placed(pod)
     }
 
+    /// Where a container of the pool is to be now.
+    #[must_use]
+    pub fn place(&self, entry: &Entry) -> Placed {
+        self.book().place(&PodUid::new(&entry.pod_uid), &entry.container)
+    }
+
     /// Every container without CPUs of its own leaves those that are somebody's by now.
     pub async fn follow_pool(&self) -> Result<usize, NotMoved> {
-        let shared = || -> CpuSet { self.book().shared() };
-        let moved = self.pool.follow(&self.runtime, self.facts().os, shared).await?;
+        let place = |entry: &Entry| self.place(entry);
+        let moved = self.pool.follow(&self.runtime, self.facts().os, place).await?;
         self.counters.moved.add(&[], u64::try_from(moved).unwrap_or(0));
         Ok(moved)
     }

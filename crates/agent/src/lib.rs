@@ -19,6 +19,7 @@ mod fetch;
 pub mod gc;
 pub mod hands;
 pub mod hooks;
+pub mod housekeeping;
 pub mod images;
 pub mod logs;
 pub mod look;
@@ -36,6 +37,7 @@ pub mod spec;
 pub mod status;
 pub mod steps;
 pub mod teller;
+pub mod truth;
 pub mod volumes;
 pub mod worker;
 

@@ -19,6 +19,7 @@ use placement::{Placement, Refusal};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tracing::{info, warn};
 
 use crate::admit::{self, Admission, Neighbour, Rejection, admit};
 use crate::demand::placement_demand;
@@ -100,6 +101,9 @@ impl Pods {
         match change {
             Change::Replaced { all, .. } => {
                 let mut news: Vec<Read> = all.into_iter().map(|(_, _, read)| read).collect();
+                if !self.complete {
+                    self.release_forgotten(&news);
+                }
                 self.gone_but(&news);
                 news.sort_by_key(|read| self.rank(&read.pod));
                 for read in news {
@@ -110,8 +114,30 @@ impl Pods {
             }
             Change::Applied { object, .. } => self.upsert(object, Origin::Api),
             Change::Removed { key, .. } => self.gone(&key),
-            Change::UpTo { .. } => {}
+            Change::UpTo { .. } => return,
         }
+        self.publish_known();
+    }
+
+    /// What the book has for pods that went while no agent was there is free for those that come.
+    fn release_forgotten(&self, news: &[Read]) {
+        let mut book = self.hands.book();
+        let booked: Vec<PodUid> = book.ledger().pods().cloned().collect();
+        for uid in booked {
+            let is_there = news.iter().any(|read| read.pod.metadata.uid == uid.as_str())
+                || self.entries.contains_key(uid.as_str())
+                || self.briefs.contains_key(uid.as_str());
+            if is_there {
+                continue;
+            }
+            match book.release(&uid) {
+                Ok(_) => info!(%uid, "released what the book had for a pod that is gone"),
+                // It is tried again with whatever else was left behind.
+                Err(error) => warn!(%uid, %error, "the book"),
+            }
+        }
+        drop(book);
+        self.hands.note_booked();
     }
 
     /// Who runs already comes first, then who was made first.
@@ -260,6 +286,17 @@ impl Pods {
         self.work(pod);
     }
 
+    /// Tells which pods there are, once that is known. Done before anything is made for a pod, so that it
+    /// is not taken for what one that is gone left behind.
+    fn publish_known(&self) {
+        let known = self.complete.then(|| Arc::new(self.entries.keys().cloned().collect()));
+        self.hands.known_pods.send_if_modified(|before| {
+            let is_news = *before != known;
+            *before = known;
+            is_news
+        });
+    }
+
     /// Tells who has something of the node.
     fn publish(&self) {
         let active = self.entries.values().filter(|entry| !entry.settled);
@@ -269,6 +306,7 @@ impl Pods {
     }
 
     fn work(&mut self, pod: &Arc<Pod>) {
+        self.publish_known();
         let Some(entry) = self.entries.get_mut(&pod.metadata.uid) else { return };
         let seen = self.hands.clock.now().to_micros_text();
         let source = Source { origin: entry.origin, seen };
@@ -411,6 +449,7 @@ impl Pods {
             }
         }
         self.publish();
+        self.publish_known();
         let waiting: Vec<Arc<Pod>> = self
             .entries
             .values()

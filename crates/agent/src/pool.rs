@@ -17,8 +17,9 @@ use futures::stream;
 use objects::pod::OsName;
 use placement::CpuSet;
 
+use crate::look::Brief;
 use crate::lower::{Placed, update};
-use crate::observed::RuntimeId;
+use crate::observed::{ContainerState, RuntimeId};
 
 /// How many containers are moved at a time.
 const AT_A_TIME: usize = 8;
@@ -69,25 +70,56 @@ impl Pool {
         self.entries().clone()
     }
 
-    /// Tells every shared container that is elsewhere to be on the CPUs of `shared()`, which is asked
-    /// when nobody else moves containers any more. Returns when all of them are; those that have ended in
-    /// the meantime do not count.
+    #[must_use]
+    pub fn entry(&self, id: &RuntimeId) -> Option<Entry> {
+        self.entries().get(id).cloned()
+    }
+
+    /// A container was found where it is to be, although nobody remembers having told it.
+    pub fn found(&self, id: &RuntimeId, placed: Placed) {
+        if let Some(entry) = self.entries().get_mut(id) {
+            entry.placed = placed;
+        }
+    }
+
+    /// Takes up what ran before the agent was started. Nobody remembers where those without CPUs of their
+    /// own were told to be, so they are told again, or looked at, before anything else starts.
+    pub fn take_up(&self, briefs: &BTreeMap<String, Brief>, place: impl Fn(&str, &str) -> Placed) {
+        for (pod_uid, brief) in briefs {
+            for (id, container) in &brief.containers {
+                if !matches!(container.state, ContainerState::Created | ContainerState::Running) {
+                    continue;
+                }
+                let booked = place(pod_uid, &container.name);
+                let placed = if booked.exclusive { booked } else { Placed::default() };
+                let entry =
+                    Entry { pod_uid: pod_uid.clone(), container: container.name.clone(), placed };
+                self.enter(id, entry);
+            }
+        }
+    }
+
+    /// Nobody moves containers while this is held.
+    pub async fn stand_still(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.moving.lock().await
+    }
+
+    /// Tells every shared container that is elsewhere to be where `place` says, which is asked when
+    /// nobody else moves containers any more. Returns when all of them are; those that have ended in the
+    /// meantime do not count.
     pub async fn follow(
         &self,
         runtime: &cri::Client,
         os: OsName,
-        shared: impl Fn() -> CpuSet,
+        place: impl Fn(&Entry) -> Placed,
     ) -> Result<usize, NotMoved> {
         let _moving = self.moving.lock().await;
-        let cpus = shared();
-        if cpus.is_empty() {
-            return Ok(0);
-        }
-        let elsewhere: Vec<(RuntimeId, Placed)> = self
-            .entries()
-            .iter()
-            .filter(|(_, entry)| !entry.placed.exclusive && entry.placed.cpus != cpus)
-            .map(|(id, entry)| (id.clone(), Placed { cpus: cpus.clone(), ..entry.placed.clone() }))
+        let all = self.all();
+        let shared = all.into_iter().filter(|(_, entry)| !entry.placed.exclusive);
+        let elsewhere: Vec<(RuntimeId, Placed)> = shared
+            .map(|(id, entry)| (id, place(&entry), entry.placed))
+            .filter(|(_, place, told)| !place.cpus.is_empty() && place != told)
+            .map(|(id, place, _)| (id, place))
             .collect();
         let moved = elsewhere.len();
         let moves = elsewhere.into_iter().map(|(id, placed)| self.put(runtime, os, id, placed));
@@ -133,5 +165,43 @@ async fn has_ended(runtime: &cri::Client, id: &RuntimeId) -> bool {
             .status
             .is_none_or(|status| status.state() == cri::v1::ContainerState::ContainerExited),
         Err(error) => error.is_not_found(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::look::ContainerBrief;
+
+    #[test]
+    fn what_runs_at_the_start_is_taken_up_and_the_dead_are_not() {
+        let container = |name: &str, state: ContainerState| ContainerBrief {
+            name: name.to_owned(),
+            sandbox: "s".to_owned(),
+            state,
+            created_at: 0,
+        };
+        let containers = [
+            ("1", container("own", ContainerState::Running)),
+            ("2", container("shared", ContainerState::Created)),
+            ("3", container("dead", ContainerState::Exited)),
+        ];
+        let containers = containers.map(|(id, of)| (id.to_owned(), of)).into();
+        let briefs = BTreeMap::from([("u".to_owned(), Brief { containers, ..Brief::default() })]);
+        let pool = Pool::default();
+        let own = Placed { cpus: CpuSet::range(1, 2), exclusive: true, ..Placed::default() };
+        let shared = Placed { cpus: CpuSet::range(3, 4), ..Placed::default() };
+        let place = |_: &str, name: &str| if name == "own" { own.clone() } else { shared.clone() };
+        pool.take_up(&briefs, place);
+        let entry = |name: &str, placed: &Placed| {
+            let (pod_uid, container) = ("u".to_owned(), name.to_owned());
+            Some(Entry { pod_uid, container, placed: placed.clone() })
+        };
+        assert_eq!(pool.entry(&"1".to_owned()), entry("own", &own));
+        // Where it is nobody remembers.
+        assert_eq!(pool.entry(&"2".to_owned()), entry("shared", &Placed::default()));
+        assert_eq!(pool.all().len(), 2);
+        pool.found(&"2".to_owned(), shared.clone());
+        assert_eq!(pool.entry(&"2".to_owned()), entry("shared", &shared));
     }
 }

@@ -11,7 +11,7 @@
 //! neither fetches anything nor decides when; images are mounted by the runtime; and what a host path
 //! leads to is never removed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use host::os::mounts;
 use thiserror::Error;
@@ -52,6 +52,12 @@ impl Volumes {
     #[must_use]
     pub fn without_mounts(root: impl Into<PathBuf>) -> Volumes {
         Volumes { root: root.into(), can_mount: false }
+    }
+
+    /// Below which everything is.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     /// Whether secrets are kept in memory, and sub-paths safe from whoever changes links meanwhile.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use agent::agent::{Agent, Leave};
+use agent::hands::Hands;
 use agent::node::{Given, describe};
 use agent::server::{Server as AgentServer, serving_certificate};
 use anyhow::{Context as _, Result};
@@ -84,6 +85,12 @@ impl Node {
     #[must_use]
     pub fn server(&self) -> &Server {
         &self.server
+    }
+
+    /// What the agent works with.
+    #[must_use]
+    pub fn hands(&self) -> Arc<Hands> {
+        self.agent.hands()
     }
 
     #[must_use]

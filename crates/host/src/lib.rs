@@ -12,6 +12,7 @@ pub mod facts;
 pub mod file_kind;
 pub mod files;
 pub mod mounts;
+pub mod neighbours;
 pub mod os;
 pub mod sysfs;
 pub mod tree;

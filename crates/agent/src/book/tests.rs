@@ -78,6 +78,36 @@ fn what_was_handed_out_is_there_after_a_restart() {
 }
 
 #[test]
+fn what_runs_has_its_place_before_it_is_admitted_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
+    hand_out(&mut book, &pod("a", 2));
+    let before = book.place(&PodUid::new("a"), "c");
+    drop(book);
+    let (book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
+    assert_eq!(book.place(&PodUid::new("a"), "c"), before);
+    assert!(before.exclusive && text(&before.cpus) == "1-2");
+    let shared = book.place(&PodUid::new("b"), "c");
+    assert!(!shared.exclusive && text(&shared.cpus) == "0,3");
+}
+
+#[test]
+fn files_that_somebody_else_wrote_are_noticed_and_written_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
+    hand_out(&mut book, &pod("a", 2));
+    assert_eq!(book.altered(), [] as [PathBuf; 0]);
+    let [cpu, memory] = FILES.map(|manager| directory.path().join(manager.file_name()));
+    let text = fs::read_to_string(&cpu).unwrap();
+    fs::write(&cpu, "{}").unwrap();
+    fs::remove_file(&memory).unwrap();
+    assert_eq!(book.altered(), [cpu.clone(), memory]);
+    book.rewrite().unwrap();
+    assert_eq!(book.altered(), [] as [PathBuf; 0]);
+    assert_eq!(fs::read_to_string(&cpu).unwrap(), text);
+}
+
+#[test]
 fn what_no_longer_fits_is_named_and_the_old_files_are_kept() {
     let directory = tempfile::tempdir().unwrap();
     let (mut book, _) = Book::open(directory.path(), node(4, "0")).unwrap();

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{ProbeKind, ResizeStep, Told};
+use crate::truth::Fight;
 
 const CGROUP_V1: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a \
                          future release. Please migrate to cgroup v2. More information at \
@@ -87,6 +88,30 @@ impl fmt::Display for Told {
             }
             Told::Preempted => f.write_str("Preempted in order to admit critical pod"),
             Told::Resize { step, pod } => write!(f, "Pod resize {}: {pod}", step.word()),
+            Told::PlacementRepaired { container, found, fight, suspects } => {
+                write!(f, "Container {container} had {found} and was put back")?;
+                if let Some(fight) = fight {
+                    let Fight { times, checks } = fight;
+                    write!(f, ", {times} times within {checks} checks: somebody else sets it")?;
+                }
+                match (suspects.is_empty(), fight) {
+                    (false, _) => write!(f, "; suspected: {}", suspects.join(", ")),
+                    (true, Some(_)) => f.write_str("; no kubelet or other agent was found running"),
+                    (true, None) => Ok(()),
+                }
+            }
+            Told::PlacementNotInForce { container, found, why, ignored, suspects } => {
+                write!(f, "Container {container} has {found} and cannot be put there")?;
+                match (why.is_empty(), ignored) {
+                    (false, _) => write!(f, ": {why}")?,
+                    (true, true) => f.write_str(": the runtime ignores where it is to run")?,
+                    (true, false) => {}
+                }
+                match suspects.is_empty() {
+                    false => write!(f, "; suspected: {}", suspects.join(", ")),
+                    true => Ok(()),
+                }
+            }
             Told::Starting => f.write_str("Starting kubelet."),
             Told::Node { name, is } => write!(f, "Node {name} status is now: {}", is.reason()),
             Told::Rebooted { name, boot_id } => {

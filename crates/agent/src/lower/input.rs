@@ -6,9 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cri::v1;
 use objects::pod::OsName;
+use placement::demand::PodUid;
 use placement::node::CpuPolicy;
+use placement::numa::NumaMask;
 use placement::plan::ContainerPlacement;
-use placement::windows::GroupAffinity;
+use placement::windows::{AffinityDemand, GroupAffinity, plan_affinity};
 use placement::{CpuSet, Ledger, Node, NumaId};
 
 use super::Service;
@@ -155,6 +157,42 @@ impl Placed {
             exclusive: placement.cpus.is_some(),
             mems: node.topology.node_ids(mems).collect(),
             groups: affinity.map(|affinity| affinity.groups()).unwrap_or_default(),
+        }
+    }
+
+    /// From a ledger alone: of a container whose placement nobody remembers.
+    #[must_use]
+    pub fn booked(pod: &PodUid, container: &str, node: &Node, ledger: &Ledger) -> Placed {
+        let own = ledger.cpu.assigned(pod, container);
+        let cpus = match (own, &node.cpu) {
+            (Some(own), _) => own.clone(),
+            (None, CpuPolicy::Static(_)) => ledger.cpu.shared.clone(),
+            (None, CpuPolicy::None) => CpuSet::new(),
+        };
+        let blocks = ledger.memory.assignments.get(pod).and_then(|of| of.get(container));
+        let nodes = blocks
+            .map(|blocks| blocks.iter().fold(NumaMask::EMPTY, |nodes, block| nodes | block.nodes));
+        let near = nodes.map(|nodes| -> Vec<CpuSet> {
+            nodes.iter().map(|n| node.topology.nodes()[n].cpus.clone()).collect()
+        });
+        let mut others = ledger.cpu.exclusive(None);
+        if let Some(own) = own {
+            others.subtract(own);
+        }
+        let affinity = match node.os {
+            OsName::Linux => None,
+            OsName::Windows => plan_affinity(AffinityDemand {
+                cpus: &cpus,
+                memory_nodes: near.as_deref(),
+                exclusive_to_others: &others,
+                mode: node.affinity_mode,
+            }),
+        };
+        Placed {
+            exclusive: own.is_some(),
+            mems: node.topology.node_ids(nodes.unwrap_or_default()).collect(),
+            groups: affinity.map(|affinity| affinity.groups()).unwrap_or_default(),
+            cpus,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use agent::hands::Hands;
 use berth::in_process::InProcess;
 use berth::machine_source::load_machine;
 use berth::presence::Pods;
@@ -25,6 +26,8 @@ pub(crate) struct Berth {
     pub(crate) api: Client,
     pub(crate) containerd: Containerd,
     pub(crate) settings: Settings,
+    /// The agent's.
+    pub(crate) hands: Arc<Hands>,
     stop: watch::Sender<Option<Pods>>,
     running: Option<JoinHandle<()>>,
 }
@@ -52,8 +55,8 @@ impl Berth {
             logs: here.join("logs"),
             log_links: None,
         };
-        let (api, stop, running) = begin(&settings).await;
-        let berth = Berth { api, containerd, settings, stop, running: Some(running) };
+        let (api, hands, stop, running) = begin(&settings).await;
+        let berth = Berth { api, containerd, settings, hands, stop, running: Some(running) };
         let namespace = json!({"metadata": {"name": "test"}});
         berth.api.create(NAMESPACES, "", &namespace).await.unwrap();
         berth
@@ -111,8 +114,9 @@ impl Berth {
     /// Ends the process in an orderly way, and starts it again.
     pub(crate) async fn restart(&mut self) {
         self.end().await;
-        let (api, stop, running) = begin(&self.settings).await;
-        (self.api, self.stop, self.running) = (api, stop, Some(running));
+        let (api, hands, stop, running) = begin(&self.settings).await;
+        (self.api, self.hands) = (api, hands);
+        (self.stop, self.running) = (stop, Some(running));
     }
 
     pub(crate) async fn end(&mut self) {
@@ -123,12 +127,15 @@ impl Berth {
     }
 }
 
-async fn begin(settings: &Settings) -> (Client, watch::Sender<Option<Pods>>, JoinHandle<()>) {
+async fn begin(
+    settings: &Settings,
+) -> (Client, Arc<Hands>, watch::Sender<Option<Pods>>, JoinHandle<()>) {
     let node = Node::start(settings).await.unwrap();
     let transport = InProcess::new(node.server().api().clone(), "system:admin");
     let api = Client::new(Arc::new(transport), "test");
     let (stop, stopping) = watch::channel(None);
-    (api, stop, tokio::spawn(node.run(stopping)))
+    let hands = node.hands();
+    (api, hands, stop, tokio::spawn(node.run(stopping)))
 }
 
 /// A pod with one container on the host's network.

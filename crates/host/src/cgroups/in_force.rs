@@ -100,6 +100,33 @@ impl Cgroups {
         })
     }
 
+    /// What is left of the CPUs in each cgroup above one, the topmost first: whoever narrows one of
+    /// these narrows all below. What cannot be read is left out.
+    #[must_use]
+    pub fn cpus_above(&self, found: &InForce) -> Vec<(String, CpuSet)> {
+        let version = self.version();
+        let name = if version == Version::V1 { "cpuset" } else { "" };
+        let (Some(path), Some(hierarchy)) = (found.cgroups.get(name), self.layout.of("cpuset"))
+        else {
+            return Vec::new();
+        };
+        let mut above: Vec<(String, CpuSet)> = Path::new(path)
+            .ancestors()
+            .skip(1)
+            .filter_map(|path| {
+                let path = path.to_str()?;
+                let directory = hierarchy.of_process(path)?;
+                let cpus = match parse_list(&directory.join(version.effective("cpus"))) {
+                    Ok(cpus) if !cpus.is_empty() => cpus,
+                    _ => parse_list(&directory.join("cpuset.cpus")).ok()?,
+                };
+                (!cpus.is_empty()).then(|| (path.to_owned(), cpus))
+            })
+            .collect();
+        above.reverse();
+        above
+    }
+
     /// The cgroups of a process by controller, from the lines of `/proc/PID/cgroup`.
     pub fn of_process(&self, pid: u32) -> Result<BTreeMap<String, String>, CgroupError> {
         let file = self.proc.join(pid.to_string()).join("cgroup");

@@ -387,6 +387,10 @@ fn what_is_in_force_is_read_in_either_version() {
             .collect();
         assert_eq!(threads, ["41/41 2-3", "41/45 2", "42/42 0-3"]);
         assert!(matches!(cgroups.in_force(44), Err(CgroupError::NoProcess(44))));
+        tree.make("pod");
+        tree.put("cpuset", "pod", "cpuset.cpus", "0-3");
+        tree.put("cpuset", "pod", &version.effective("cpus"), "0-1,3");
+        assert!(cgroups.cpus_above(&found).contains(&("/pod".to_owned(), cpus("0-1,3"))));
         tree.put("cpuset", "pod/c", "cpuset.cpus", "two");
         let error = cgroups.in_force(41).unwrap_err().to_string();
         assert!(error.ends_with("says \"two\", which is no list such as 0-3,8"), "{error}");

@@ -1,0 +1,144 @@
+//! Who may be at odds with the agent over where containers run: [`Rival`], named by [`rivals`] from what
+//! there is on the machine ([`Surroundings`]).
+//!
+//! Nobody is accused: who changed a cgroup cannot be known afterwards. Ends nobody.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use host::neighbours::{self, Neighbour};
+use placement::CpuSet;
+
+/// Somebody or something that also decides where processes run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rival {
+    Kubelet {
+        pid: u32,
+    },
+    /// Another agent of our kind.
+    Agent {
+        pid: u32,
+    },
+    /// A plugin of the runtime that sets cpusets.
+    Plugin {
+        pid: u32,
+        name: String,
+    },
+    /// State files of a kubelet, which somebody writes.
+    StateFile(PathBuf),
+    /// A cgroup above has too few CPUs: `AllowedCPUs=` of a slice, or written by hand.
+    Above {
+        cgroup: String,
+        cpus: CpuSet,
+    },
+    /// The first process, and with it every service, may not run everywhere: `CPUAffinity=`.
+    First {
+        cpus: CpuSet,
+    },
+}
+
+impl fmt::Display for Rival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rival::Kubelet { pid } => write!(f, "a kubelet (process {pid})"),
+            Rival::Agent { pid } => write!(f, "another berth (process {pid})"),
+            Rival::Plugin { pid, name } => {
+                write!(f, "the runtime's plugin {name} (process {pid})")
+            }
+            Rival::StateFile(path) => write!(f, "whoever writes {}", path.display()),
+            Rival::Above { cgroup, cpus } => {
+                write!(f, "cgroup {cgroup}, which has CPUs {cpus} only (AllowedCPUs= of a slice?)")
+            }
+            Rival::First { cpus } => {
+                write!(f, "the init process, which has CPUs {cpus} only (CPUAffinity= of systemd?)")
+            }
+        }
+    }
+}
+
+/// What there is on the machine that could be a rival.
+#[derive(Debug, Clone, Default)]
+pub struct Surroundings {
+    pub own_pid: u32,
+    pub processes: Vec<Neighbour>,
+    pub online: Option<CpuSet>,
+    pub first: Option<CpuSet>,
+    /// What is left of the CPUs above the container, the topmost cgroup first.
+    pub above: Vec<(String, CpuSet)>,
+    pub changed_files: Vec<PathBuf>,
+}
+
+/// Plugins of the runtime that are known to set cpusets; the kernel cuts names off after 15 bytes.
+const PLUGINS: [&str; 3] = ["nri-resource-po", "nri-plugin-cpu", "cri-resmgr"];
+
+/// Who could have moved a container that was told to be on `told`.
+#[must_use]
+pub fn rivals(told: &CpuSet, around: &Surroundings) -> Vec<Rival> {
+    let others = around.processes.iter().filter(|process| process.pid != around.own_pid);
+    let mut found: Vec<Rival> = others.filter_map(rival).collect();
+    found.extend(around.changed_files.iter().cloned().map(Rival::StateFile));
+    let narrow = around.above.iter().find(|(_, cpus)| !told.is_subset(cpus));
+    if let Some((cgroup, cpus)) = narrow {
+        found.push(Rival::Above { cgroup: cgroup.clone(), cpus: cpus.clone() });
+    }
+    if let (Some(first), Some(online)) = (&around.first, &around.online)
+        && !online.is_subset(first)
+    {
+        found.push(Rival::First { cpus: first.clone() });
+    }
+    found
+}
+
+fn rival(process: &Neighbour) -> Option<Rival> {
+    let pid = process.pid;
+    let program = process.command.first().map_or("", String::as_str);
+    let program = program.rsplit(['/', '\\']).next().unwrap_or_default();
+    // A script's or test's command may contain the word; the program itself is what counts.
+    if process.name == "kubelet" || program == "kubelet" {
+        return Some(Rival::Kubelet { pid });
+    }
+    let runs_agent = process.command.get(1).is_some_and(|verb| verb == "agent" || verb == "up");
+    if program == "berth" && runs_agent {
+        return Some(Rival::Agent { pid });
+    }
+    let plugin = PLUGINS.iter().any(|name| process.name.starts_with(name));
+    plugin.then(|| Rival::Plugin { pid, name: process.name.clone() })
+}
+
+/// Where a stock kubelet keeps its state.
+const KUBELET: &str = "/var/lib/kubelet";
+const STATE_FILES: [&str; 2] = ["cpu_manager_state", "memory_manager_state"];
+
+/// When the state files of a kubelet were written; none are looked at where they are the agent's own.
+pub(super) fn stamps(own_root: &Path) -> BTreeMap<PathBuf, Option<SystemTime>> {
+    let directory = Path::new(KUBELET);
+    if own_root == directory {
+        return BTreeMap::new();
+    }
+    let of = |name: &str| {
+        let path = directory.join(name);
+        let written = fs::metadata(&path).and_then(|of| of.modified()).ok();
+        (path, written)
+    };
+    STATE_FILES.map(of).into()
+}
+
+/// Reads what there is to be read on this machine.
+pub(super) fn observe(above: Vec<(String, CpuSet)>, changed_files: Vec<PathBuf>) -> Surroundings {
+    let proc = Path::new("/proc");
+    Surroundings {
+        own_pid: std::process::id(),
+        processes: neighbours::processes(proc),
+        online: online(),
+        first: neighbours::first_process_cpus(proc),
+        above,
+        changed_files,
+    }
+}
+
+pub(super) fn online() -> Option<CpuSet> {
+    neighbours::online_cpus(Path::new("/sys/devices/system/cpu"))
+}

@@ -1,0 +1,383 @@
+//! Where containers really run, read from `/proc` and from cgroup files: CPUs of one's own, the shared pool,
+//! and what becomes of them when agent, runtime or somebody else interferes.
+//!
+//! All CPUs of the machine but the last are reserved, so that there is one to be had, on any machine.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use agent::hands::Hands;
+use agent::{housekeeping, placement_demand, truth};
+use berth::machine_source::load_machine;
+use client::Scope;
+use client::kind::EVENTS;
+use objects::KubeletConfig;
+use objects::kubelet_config::CpuManagerPolicy;
+use placement::CpuSet;
+use serde_json::{Value, json};
+
+use crate::support::{Berth, PATIENCE, SLEEP, phase, pod};
+
+/// No check comes by itself in a test that does not wait for one.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// The CPUs of this machine: all, the one that can be had, and the others.
+fn machine() -> (CpuSet, CpuSet, CpuSet) {
+    let all = load_machine(None).unwrap().topology.all_cpus().clone();
+    let last: CpuSet = all.last().into_iter().collect();
+    let others = &all - &last;
+    (all, last, others)
+}
+
+fn one_to_be_had(config: &mut KubeletConfig) {
+    let (_, _, reserved) = machine();
+    config.cpu_manager_policy = CpuManagerPolicy::Static;
+    config.reserved_system_cpus = Some(reserved.to_string());
+    config.cpu_manager_reconcile_period = NEVER;
+}
+
+/// A pod with a CPU of its own.
+fn exclusive(name: &str) -> Value {
+    let mut pod = pod(name, SLEEP);
+    let amounts = json!({"cpu": "1", "memory": "32Mi"});
+    pod["spec"]["containers"][0]["resources"] = json!({"requests": amounts, "limits": amounts});
+    pod
+}
+
+async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let looking = async {
+        loop {
+            if let Some(seen) = look().await {
+                return seen;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    match tokio::time::timeout(PATIENCE, looking).await {
+        Ok(seen) => seen,
+        Err(_) => panic!("not in time: {what}"),
+    }
+}
+
+fn container_id(pod: &Value) -> String {
+    let id = pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap();
+    id.strip_prefix("containerd://").unwrap().to_owned()
+}
+
+/// The first process of a pod's container.
+async fn process(hands: &Hands, pod: &Value) -> u32 {
+    let request =
+        cri::v1::ContainerStatusRequest { container_id: container_id(pod), verbose: true };
+    let answer = hands.runtime.call(request).await.unwrap();
+    let told: Value = serde_json::from_str(&answer.info["info"]).unwrap();
+    u32::try_from(told["pid"].as_u64().unwrap()).unwrap()
+}
+
+/// The CPUs a process may run on.
+fn allowed(pid: u32) -> CpuSet {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    CpuSet::parse(list.trim()).unwrap()
+}
+
+/// Where cpusets are mounted.
+fn cpusets() -> PathBuf {
+    let first = Path::new("/sys/fs/cgroup/cpuset");
+    if first.exists() { first.to_owned() } else { PathBuf::from("/sys/fs/cgroup") }
+}
+
+/// The cpuset of a process, as a directory.
+fn cpuset_of(pid: u32) -> PathBuf {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let of = |start: &str| {
+        let mut lines = text.lines().filter_map(|line| line.split_once(':')).map(|(_, of)| of);
+        lines.find_map(|line| line.strip_prefix(start)).map(str::to_owned)
+    };
+    let path = of("cpuset:").or_else(|| of(":")).unwrap();
+    cpusets().join(path.trim_start_matches('/'))
+}
+
+fn cpus_in(directory: &Path) -> Option<CpuSet> {
+    let text = std::fs::read_to_string(directory.join("cpuset.cpus")).ok()?;
+    CpuSet::parse(text.trim()).ok()
+}
+
+/// Every directory below one.
+fn below(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let directories = entries.map(|entry| entry.path()).filter(|path| path.is_dir());
+    directories.flat_map(|path| [vec![path.clone()], below(&path)].concat()).collect()
+}
+
+async fn running(berth: &Berth, name: &str) -> (Value, u32) {
+    let pod = berth.until(name, |pod| phase(pod) == "Running").await;
+    let pid = process(&berth.hands, &pod).await;
+    (pod, pid)
+}
+
+async fn clean(berth: &Berth) {
+    until("a clean audit", async || {
+        let report = truth::audit(&berth.hands).await;
+        report.is_clean().then_some(())
+    })
+    .await;
+}
+
+/// Watches from beside until it is told to stop: whether `shared` could run where a container below
+/// `parent` has its own CPU, once that container has a process. Says how often both were seen.
+fn watch(parent: PathBuf, own: CpuSet, shared: u32, stop: Arc<AtomicBool>) -> (usize, usize) {
+    let (mut seen, mut both) = (0, 0);
+    while !stop.load(Ordering::Relaxed) {
+        let has_process = |directory: &PathBuf| {
+            let processes = std::fs::read_to_string(directory.join("cgroup.procs"));
+            processes.is_ok_and(|text| !text.trim().is_empty())
+        };
+        let owners = below(&parent).into_iter().filter(|of| cpus_in(of).as_ref() == Some(&own));
+        if owners.filter(has_process).count() > 0 {
+            seen += 1;
+            both += usize::from(!allowed(shared).is_disjoint(&own));
+        }
+    }
+    (seen, both)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn others_leave_a_cpu_before_its_owner_starts_and_come_back_when_it_goes() {
+    let (all, own, others) = machine();
+    let mut berth = Berth::start(one_to_be_had).await;
+    berth.create(pod("shared", SLEEP)).await;
+    let (_, shared) = running(&berth, "shared").await;
+    assert_eq!(allowed(shared), all);
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let parent = cpusets().join(berth.containerd.cgroup_parent().trim_start_matches('/'));
+    let watcher = {
+        let (own, stop) = (own.clone(), Arc::clone(&stop));
+        std::thread::spawn(move || watch(parent, own, shared, stop))
+    };
+    berth.create(exclusive("own")).await;
+    let (pod_with_own, owner) = running(&berth, "own").await;
+    until("the watcher", async || watcher_saw(owner, &own)).await;
+    stop.store(true, Ordering::Relaxed);
+    let (seen, both) = watcher.join().unwrap();
+    assert!(seen > 0, "the watcher saw nothing");
+    assert_eq!(both, 0, "of {seen} looks");
+    assert_eq!(allowed(owner), own);
+    assert_eq!(cpus_in(&cpuset_of(owner)), Some(own.clone()));
+    assert_eq!(
+        (allowed(shared), cpus_in(&cpuset_of(shared))),
+        (others.clone(), Some(others.clone()))
+    );
+
+    berth.create(exclusive("second")).await;
+    let refused = berth.until("second", |pod| phase(pod) == "Failed").await;
+    assert_eq!(refused["status"]["reason"], "OutOfcpu", "{refused:#}");
+    assert_eq!((allowed(owner), allowed(shared)), (own.clone(), others.clone()));
+    berth.delete("second").await;
+    berth.gone("second").await;
+    clean(&berth).await;
+
+    // Another agent finds everything as it was, and so does one with another runtime.
+    berth.restart().await;
+    let (again, pid) = running(&berth, "own").await;
+    assert_eq!((container_id(&again), pid), (container_id(&pod_with_own), owner));
+    clean(&berth).await;
+    berth.containerd.restart().unwrap();
+    clean(&berth).await;
+    assert_eq!((allowed(owner), allowed(shared)), (own.clone(), others.clone()));
+    berth.create(pod("late", SLEEP)).await;
+    let (_, late) = running(&berth, "late").await;
+    assert_eq!(allowed(late), others);
+
+    berth.delete("own").await;
+    berth.gone("own").await;
+    for pid in [shared, late] {
+        until("the larger pool", async || (allowed(pid) == all).then_some(())).await;
+    }
+    for name in ["shared", "late"] {
+        berth.delete(name).await;
+        berth.gone(name).await;
+    }
+    clean(&berth).await;
+    assert_eq!(berth.hands.cgroups.as_ref().unwrap().pods().unwrap().len(), 0);
+    berth.end().await;
+}
+
+/// The owner runs where the watcher looks for it.
+fn watcher_saw(owner: u32, own: &CpuSet) -> Option<()> {
+    (cpus_in(&cpuset_of(owner)).as_ref() == Some(own)).then_some(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_shrank_while_the_agent_was_away_is_left_at_its_return() {
+    let (all, own, others) = machine();
+    let mut berth = Berth::start(one_to_be_had).await;
+    berth.create(pod("shared", SLEEP)).await;
+    let (_, shared) = running(&berth, "shared").await;
+    berth.create(exclusive("own")).await;
+    let (_, owner) = running(&berth, "own").await;
+    berth.end().await;
+    // As if the agent had been killed between writing its book and moving the others.
+    std::fs::write(cpuset_of(shared).join("cpuset.cpus"), all.to_string()).unwrap();
+    assert_eq!(allowed(shared), all);
+    berth.restart().await;
+    until("the pool", async || (allowed(shared) == others).then_some(())).await;
+    assert_eq!(allowed(owner), own);
+    clean(&berth).await;
+    for name in ["shared", "own"] {
+        berth.delete(name).await;
+        berth.gone(name).await;
+    }
+    berth.end().await;
+}
+
+/// Messages of a pod's events with that reason.
+async fn told(berth: &Berth, name: &str, reason: &str) -> Vec<String> {
+    let scope = Scope { namespace: "test".to_owned(), ..Scope::default() };
+    let events = berth.api.list_values(EVENTS, &scope).await.unwrap();
+    let about = events
+        .iter()
+        .filter(|event| event["involvedObject"]["name"] == name && event["reason"] == reason);
+    about.map(|event| event["message"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_somebody_moves_is_put_back_and_that_is_told() {
+    let (_, own, others) = machine();
+    let mut berth = Berth::start(one_to_be_had).await;
+    berth.create(exclusive("own")).await;
+    let (_, owner) = running(&berth, "own").await;
+    assert_eq!(truth::check(&berth.hands).await.repaired, 0);
+
+    let file = cpuset_of(owner).join("cpuset.cpus");
+    for time in 1..=3 {
+        std::fs::write(&file, others.to_string()).unwrap();
+        assert_eq!(allowed(owner), others);
+        let outside = truth::audit(&berth.hands).await.outside;
+        assert_eq!(outside.len(), 1, "{outside:?}");
+        let checked = truth::check(&berth.hands).await;
+        assert_eq!((checked.repaired, checked.wrong), (1, 0), "{time}: {checked:?}");
+        assert_eq!((allowed(owner), cpus_in(&cpuset_of(owner))), (own.clone(), Some(own.clone())));
+    }
+    let start = format!("Container c had CPUs {others} instead of {own} and was put back");
+    until("the event of a fight", async || {
+        let messages = told(&berth, "own", "PlacementRepaired").await;
+        assert!(messages.iter().all(|message| message.starts_with(&start)), "{messages:?}");
+        messages.iter().any(|of| of.contains("3 times within 5 checks")).then_some(())
+    })
+    .await;
+    let counted = berth.hands.counters.registry.render();
+    assert!(counted.contains("berth_repaired_containers_total{what=\"cpus\"} 3\n"), "{counted}");
+
+    // The state files are ours as well.
+    let state = berth.settings.root.join("cpu_manager_state");
+    let text = std::fs::read_to_string(&state).unwrap();
+    std::fs::write(&state, "{}").unwrap();
+    truth::check(&berth.hands).await;
+    assert_eq!(std::fs::read_to_string(&state).unwrap(), text);
+    clean(&berth).await;
+    berth.delete("own").await;
+    berth.gone("own").await;
+    berth.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_may_hold_its_own_threads_to_less() {
+    let (all, _, others) = machine();
+    let first: CpuSet = others.first().into_iter().collect();
+    let command = format!("trap 'exit 0' TERM; taskset -c {first} sleep 600 & wait");
+    let mut berth = Berth::start(one_to_be_had).await;
+    berth.create(pod("narrow", &["sh", "-c", &command])).await;
+    let (_, shell) = running(&berth, "narrow").await;
+    let narrowed = until("the narrowed process", async || {
+        let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"));
+        let child = children.ok()?.trim().parse().ok()?;
+        (allowed(child) == first).then_some(child)
+    })
+    .await;
+    let checked = truth::check(&berth.hands).await;
+    assert_eq!((checked.looked, checked.repaired, checked.wrong), (1, 0, 0));
+    assert_eq!((allowed(shell), allowed(narrowed)), (all, first));
+    clean(&berth).await;
+    berth.delete("narrow").await;
+    berth.gone("narrow").await;
+    berth.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_check_comes_by_itself_every_period() {
+    let (_, own, others) = machine();
+    let mut berth = Berth::start(|config| {
+        one_to_be_had(config);
+        config.cpu_manager_reconcile_period = Duration::from_millis(200);
+    })
+    .await;
+    berth.create(exclusive("own")).await;
+    let (_, owner) = running(&berth, "own").await;
+    std::fs::write(cpuset_of(owner).join("cpuset.cpus"), others.to_string()).unwrap();
+    until("the repair", async || (allowed(owner) == own).then_some(())).await;
+    until("the event", async || told(&berth, "own", "PlacementRepaired").await.pop()).await;
+    berth.delete("own").await;
+    berth.gone("own").await;
+    berth.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
+    let (all, own, _) = machine();
+    let mut berth = Berth::start(one_to_be_had).await;
+    let hands = Arc::clone(&berth.hands);
+    let uid = berth.create(pod("here", SLEEP)).await;
+    let (here, pid) = running(&berth, "here").await;
+    let ghost = |uid: &str| -> agent::spec::Pod {
+        let mut pod = exclusive("ghost");
+        pod["metadata"]["uid"] = uid.into();
+        serde_json::from_value(pod).unwrap()
+    };
+    let gone = ghost("11111111-2222-3333-4444-555555555555");
+    {
+        let mut book = hands.book();
+        let placement = book.plan(&placement_demand(&gone)).unwrap();
+        book.commit(placement).unwrap();
+        assert!(!book.shared().contains(own.first().unwrap()));
+    }
+    let cgroups = hands.cgroups.clone().unwrap();
+    let path = cgroups.path(&gone);
+    cgroups.host().ensure(&path, &host::cgroups::Limits::default()).unwrap();
+    hands.volumes.make_pod_directories(&gone.metadata.uid).unwrap();
+    let logs = berth.settings.logs.join(format!("test_ghost_{}", gone.metadata.uid));
+    std::fs::create_dir_all(&logs).unwrap();
+    // One in which something runs that nobody told of is not ours to end.
+    let foreign = ghost("99999999-2222-3333-4444-555555555555");
+    let theirs = cgroups.path(&foreign);
+    cgroups.host().ensure(&theirs, &host::cgroups::Limits::default()).unwrap();
+    let mut sleeper = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let procs = cpusets().join(theirs.trim_start_matches('/')).join("cgroup.procs");
+    std::fs::write(procs, sleeper.id().to_string()).unwrap();
+
+    let report = truth::audit(&hands).await;
+    assert_eq!(report.booked_for_nobody, [gone.metadata.uid.clone()]);
+    let left: BTreeSet<String> = report.left_cgroups.into_iter().collect();
+    assert_eq!(left, [path.clone(), theirs.clone()].into());
+    assert_eq!(report.left_directories.len(), 2, "{:?}", report.left_directories);
+    housekeeping::sweep(&hands).await;
+    let report = truth::audit(&hands).await;
+    assert_eq!(report.left_cgroups, [theirs.clone()]);
+    assert!(report.booked_for_nobody.is_empty() && report.left_directories.is_empty());
+    assert!(!logs.exists() && !cgroups.host().exists(&path));
+    assert_eq!(hands.book().shared(), all);
+    assert!(sleeper.try_wait().unwrap().is_none(), "somebody else's process was ended");
+
+    assert_eq!((process(&hands, &here).await, allowed(pid)), (pid, all));
+    assert!(hands.volumes.pods().unwrap().contains(&uid));
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    housekeeping::sweep(&hands).await;
+    clean(&berth).await;
+    berth.delete("here").await;
+    berth.gone("here").await;
+    berth.end().await;
+}

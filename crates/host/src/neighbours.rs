@@ -1,0 +1,89 @@
+//! Who else is on this machine: [`processes`], and how far the first of them lets all others run
+//! ([`first_process_cpus`]).
+//!
+//! Read from a directory such as `/proc`, so a tree of a test's will do on any system; where there is none
+//! nobody is seen. What to make of a neighbour is decided elsewhere.
+
+use std::fs;
+use std::path::Path;
+
+use placement::CpuSet;
+
+/// A process and how it was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    pub pid: u32,
+    /// The kernel's name of it, of 15 bytes at most.
+    pub name: String,
+    /// Its program and arguments; empty for those of the kernel.
+    pub command: Vec<String>,
+}
+
+/// The processes of this machine, by id. Those that end meanwhile are left out.
+#[must_use]
+pub fn processes(proc: &Path) -> Vec<Neighbour> {
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    let mut found: Vec<Neighbour> = entries
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let name = fs::read_to_string(entry.path().join("comm")).ok()?;
+            let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            Some(Neighbour { pid, name: name.trim_end().to_owned(), command: arguments(&command) })
+        })
+        .collect();
+    found.sort_by_key(|neighbour| neighbour.pid);
+    found
+}
+
+/// Each argument ends with a zero byte.
+fn arguments(command: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(command);
+    let text = text.strip_suffix('\0').unwrap_or(&text);
+    if text.is_empty() { Vec::new() } else { text.split('\0').map(str::to_owned).collect() }
+}
+
+/// The CPUs of the first process, which those it starts have from it; `None` if nothing tells.
+#[must_use]
+pub fn first_process_cpus(proc: &Path) -> Option<CpuSet> {
+    let status = fs::read_to_string(proc.join("1/status")).ok()?;
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    CpuSet::parse(list.trim()).ok()
+}
+
+/// The CPUs that are switched on, from `/sys/devices/system/cpu`; `None` if nothing tells.
+#[must_use]
+pub fn online_cpus(cpus: &Path) -> Option<CpuSet> {
+    CpuSet::parse(fs::read_to_string(cpus.join("online")).ok()?.trim()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_are_read_and_what_is_no_process_is_not() {
+        let proc = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = proc.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        put("12/comm", "kubelet\n");
+        put("12/cmdline", "/usr/bin/kubelet\0--config\0/a b\0\0");
+        put("2/comm", "kthreadd\n");
+        put("2/cmdline", "");
+        put("1/status", "Name:\tinit\nCpus_allowed_list:\t0-2\n");
+        put("sys/comm", "x");
+        put("online", "0-3\n");
+        let found = processes(proc.path());
+        let shown: Vec<_> =
+            found.iter().map(|of| format!("{} {} {:?}", of.pid, of.name, of.command)).collect();
+        let kubelet = "12 kubelet [\"/usr/bin/kubelet\", \"--config\", \"/a b\", \"\"]";
+        assert_eq!(shown, ["2 kthreadd []", kubelet]);
+        assert_eq!(first_process_cpus(proc.path()), CpuSet::parse("0-2").ok());
+        assert_eq!(online_cpus(proc.path()), CpuSet::parse("0-3").ok());
+        let nowhere = proc.path().join("nowhere");
+        assert_eq!(processes(&nowhere), []);
+        assert_eq!((first_process_cpus(&nowhere), online_cpus(&nowhere)), (None, None));
+    }
+}
