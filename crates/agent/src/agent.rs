@@ -49,10 +49,12 @@ use crate::record::{self, Recorder};
 use crate::server::Server;
 use crate::sources::Sources;
 use crate::spec::Amounts;
+use crate::static_pods::{self, mirror};
 use crate::truth;
 use crate::volumes::Volumes;
 
 mod answers;
+mod files;
 mod shares;
 mod view;
 
@@ -120,6 +122,8 @@ enum Happening {
     Looked(BTreeMap<String, Brief>),
     Probed(ProbeReport),
     Reported(Report),
+    /// The static pods that there are to be.
+    Files(Vec<Read>),
 }
 
 /// An agent that is about to run.
@@ -196,6 +200,7 @@ impl Agent {
             log_links,
             active: watch::Sender::default(),
             known_pods: watch::Sender::default(),
+            mirrors: watch::Sender::default(),
             board: Board::default(),
             counters: Counters::new(),
             reports: worker_reports,
@@ -264,6 +269,9 @@ impl Agent {
         let (tell, told) = mpsc::unbounded_channel();
         tasks.spawn(tell_of_node(hands.recorder.clone(), description.name.clone(), told));
         let name = description.name.clone();
+        let files = files::settings(&description);
+        let mirrors = hands.mirrors.subscribe();
+        tasks.spawn(mirror::keep(hands.api.clone(), name.clone(), seen.clone(), mirrors));
         let api = hands.api.clone();
         tasks.spawn(async move {
             // A node that was only restarted does not have to be unready for a moment.
@@ -292,13 +300,14 @@ impl Agent {
         let checking = truth::check(&hands);
         let checked = tokio::select! {
             checked = checking => checked,
-            _ = stop.wait_for(|stop| *stop) => return,
+            _ = stop.wait_for(Option::is_some) => return,
         };
         info!(?checked, "took up what runs");
         tasks.spawn(truth::keep(Arc::clone(&hands), self.check_every));
         tasks.spawn(housekeeping::keep(Arc::clone(&hands)));
         let pods = Pods::new(Arc::clone(&hands), node, first);
-        let (pods, leave) = follow(&hands, pods, &name, probes, reports, &mut tasks, stop).await;
+        let (pods, leave) =
+            follow(&hands, pods, (&name, files), probes, reports, &mut tasks, stop).await;
         match leave {
             Leave::PodsRunOn => info!("stopped; pods run on"),
             Leave::StopPods => {
@@ -313,7 +322,7 @@ impl Agent {
 async fn follow(
     hands: &Arc<Hands>,
     mut pods: Pods,
-    node: &str,
+    (node, files): (&str, Option<static_pods::Settings>),
     mut probes: mpsc::UnboundedReceiver<ProbeReport>,
     mut reports: mpsc::UnboundedReceiver<Report>,
     tasks: &mut JoinSet<()>,
@@ -324,7 +333,13 @@ async fn follow(
     let reflector = Reflector::new(hands.api.clone(), PODS, scope, pods::read);
     let of_pods = happened.clone();
     tasks.spawn(reflector.run(move |change| of_pods.send(Happening::Pods(change)).is_ok()));
-    tasks.spawn(look_often(hands.runtime.clone(), happened));
+    tasks.spawn(look_often(hands.runtime.clone(), happened.clone()));
+    match files {
+        None => pods.take_files(Vec::new()),
+        Some(files) => {
+            tasks.spawn(files::follow(Arc::clone(hands), files, happened));
+        }
+    }
     loop {
         let happening = tokio::select! {
             Some(happening) = happenings.recv() => happening,
@@ -341,6 +356,7 @@ async fn follow(
             Happening::Looked(briefs) => pods.take_look(briefs),
             Happening::Probed(report) => pods.take_probe(report),
             Happening::Reported(report) => pods.take_report(report),
+            Happening::Files(wanted) => pods.take_files(wanted),
         }
     }
 }

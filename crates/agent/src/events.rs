@@ -233,6 +233,11 @@ pub enum Told {
     FreeDiskSpaceFailed {
         error: String,
     },
+    /// A file that is no static pod, and why not.
+    StaticPodFailed {
+        file: String,
+        error: String,
+    },
     CgroupV1,
 }
 
@@ -315,6 +320,7 @@ impl Told {
             Told::ContainerGcFailed { .. } => "ContainerGCFailed",
             Told::ImageGcFailed { .. } => "ImageGCFailed",
             Told::FreeDiskSpaceFailed { .. } => "FreeDiskSpaceFailed",
+            Told::StaticPodFailed { .. } => "FailedStaticPod",
             Told::CgroupV1 => "CgroupV1",
         }
     }

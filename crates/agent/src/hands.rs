@@ -25,7 +25,9 @@ use crate::probes::Probes;
 use crate::record::Recorder;
 use crate::sources::Sources;
 use crate::spec::{Container, Pod, Volume};
+use crate::static_pods::mirror::Mirrors;
 use crate::status::{self, Known, PodStatus};
+use crate::teller::Subject;
 use crate::truth::History;
 use crate::volumes::{self, VolumeError, Volumes};
 
@@ -64,6 +66,8 @@ pub struct Hands {
     pub active: watch::Sender<Arc<Vec<Arc<Pod>>>>,
     /// The pods the agent has, by uid; `None` until all of them have been told of.
     pub known_pods: watch::Sender<Option<Arc<BTreeSet<String>>>>,
+    /// What the API is to show of static pods, and what it shows.
+    pub mirrors: watch::Sender<Arc<Mirrors>>,
     /// What becomes of pods.
     pub reports: mpsc::UnboundedSender<Report>,
 }
@@ -259,11 +263,12 @@ impl Hands {
         }
     }
 
-    /// The uid under which the API has the pod; empty if it is a static pod, whose mirror is known by
-    /// its name alone.
+    /// Whose status the pod's is: its own, or that of the mirror of a static pod.
     #[must_use]
-    pub fn api_uid(&self, pod: &Pod) -> String {
-        if status::is_static(pod) { String::new() } else { pod.metadata.uid.clone() }
+    pub fn subject(&self, pod: &Pod) -> Subject {
+        let mirrors = status::is_static(pod).then(|| self.mirrors.subscribe());
+        let of = pod.metadata.clone();
+        Subject { namespace: of.namespace, name: of.name, uid: of.uid, mirrors }
     }
 
     /// Writes the file of host names, and makes what the container mounts from within volumes.

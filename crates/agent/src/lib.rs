@@ -34,6 +34,7 @@ pub mod record;
 pub mod server;
 pub mod sources;
 pub mod spec;
+pub mod static_pods;
 pub mod status;
 pub mod steps;
 pub mod teller;

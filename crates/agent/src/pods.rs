@@ -29,9 +29,14 @@ use crate::look::Brief;
 use crate::lower::{Origin, Source};
 use crate::probes::ProbeReport;
 use crate::spec::{Metadata, Pod};
+use crate::static_pods::mirror::Mirror;
 use crate::status::{self, End, PodStatus};
-use crate::teller::{Subject, Teller};
+use crate::teller::Teller;
 use crate::worker::{Ending, Order, Worker};
+
+mod files;
+
+use files::Files;
 
 /// A pod as it came, beside the text of it.
 #[derive(Debug, Clone)]
@@ -76,8 +81,9 @@ pub struct Pods {
     entries: BTreeMap<String, Entry>,
     /// The last look at the runtime.
     briefs: BTreeMap<String, Brief>,
-    /// Whether all pods that there are have been told of.
+    /// Whether all pods that the API has have been told of.
     complete: bool,
+    files: Files,
 }
 
 impl Pods {
@@ -87,7 +93,8 @@ impl Pods {
         node: Arc<RwLock<admit::Node>>,
         briefs: BTreeMap<String, Brief>,
     ) -> Pods {
-        Pods { hands, node, entries: BTreeMap::new(), briefs, complete: false }
+        let files = Files::default();
+        Pods { hands, node, entries: BTreeMap::new(), briefs, complete: false, files }
     }
 
     /// The pods, as the API has them.
@@ -98,6 +105,7 @@ impl Pods {
 
     /// Takes what the API tells.
     pub fn take_change(&mut self, change: Change<Read>) {
+        self.files.note(&change);
         match change {
             Change::Replaced { all, .. } => {
                 let mut news: Vec<Read> = all.into_iter().map(|(_, _, read)| read).collect();
@@ -116,6 +124,7 @@ impl Pods {
             Change::Removed { key, .. } => self.gone(&key),
             Change::UpTo { .. } => return,
         }
+        self.publish_mirrors();
         self.publish_known();
     }
 
@@ -235,6 +244,9 @@ impl Pods {
     }
 
     fn decide(&mut self, pod: &Arc<Pod>) {
+        if self.waits_for_namesake(pod) {
+            return;
+        }
         let uid = pod.metadata.uid.clone();
         let demand = placement_demand(pod);
         let mut planned: Option<Placement> = None;
@@ -303,6 +315,7 @@ impl Pods {
         let active = active.filter(|entry| matches!(entry.state, State::Working(..)));
         let active = active.map(|entry| Arc::clone(&entry.read.pod)).collect();
         self.hands.active.send_replace(Arc::new(active));
+        self.publish_mirrors();
     }
 
     fn work(&mut self, pod: &Arc<Pod>) {
@@ -328,17 +341,12 @@ impl Pods {
             return;
         }
         let refused = status::rejected(pod, &reason, &message);
-        let of = &pod.metadata;
-        let subject = Subject {
-            namespace: of.namespace.clone(),
-            name: of.name.clone(),
-            uid: self.hands.api_uid(pod),
-        };
+        let subject = self.hands.subject(pod);
         let teller = Teller::start(self.hands.api.clone(), subject, pod.status.clone());
         if let Ok(status) = status::merge(pod, refused, false, self.hands.clock.now()) {
             teller.tell(status.to_value());
         }
-        if let Some(entry) = self.entries.get_mut(&of.uid) {
+        if let Some(entry) = self.entries.get_mut(&pod.metadata.uid) {
             entry.settled = true;
             entry.state = State::Refused { _teller: teller };
         }
@@ -409,7 +417,7 @@ impl Pods {
 
     /// Ends what the runtime has of pods that nobody knows.
     fn end_unwanted(&mut self) {
-        if !self.complete {
+        if !self.complete || !self.files.are_read() {
             return;
         }
         let unwanted: Vec<(String, Brief)> = self
@@ -446,6 +454,7 @@ impl Pods {
                 self.hands.board.forget(&uid);
                 self.entries.remove(&uid);
                 self.briefs.remove(&uid);
+                self.static_is_over(&uid);
             }
         }
         self.publish();
@@ -494,5 +503,5 @@ fn plan(hands: &Hands, demand: &Demand) -> Result<Placement, Refusal> {
 
 /// Whether it only shows a static pod.
 fn is_mirror(pod: &Pod) -> bool {
-    pod.metadata.annotations.contains_key("kubernetes.io/config.mirror")
+    Mirror::of(pod).is_some()
 }

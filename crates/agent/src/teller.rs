@@ -3,12 +3,15 @@
 //! Whoever tells does not wait; what is overtaken by something newer is never written. Only differences
 //! are sent, so that conditions others have set stay as they are. What is to be said is decided elsewhere.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use client::kind::PODS;
 use client::{Client, Error, PatchKind};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
+
+use crate::static_pods::mirror::Mirrors;
 
 mod difference;
 
@@ -23,6 +26,8 @@ pub struct Subject {
     pub namespace: String,
     pub name: String,
     pub uid: String,
+    /// Where the mirrors of static pods are told of, if it is one of them.
+    pub mirrors: Option<watch::Receiver<Arc<Mirrors>>>,
 }
 
 /// Takes statuses of one pod.
@@ -53,7 +58,11 @@ impl Teller {
     pub fn start(client: Client, subject: Subject, before: Value) -> Teller {
         let (newest, told) = watch::channel(Told::default());
         let (done, written) = watch::channel(Written::UpTo(0));
-        tokio::spawn(write(client, subject, before, told, done));
+        let mut subject = subject;
+        match subject.mirrors.take() {
+            None => tokio::spawn(write(client, subject, before, told, done)),
+            Some(mirrors) => tokio::spawn(show(client, subject, mirrors, told, done)),
+        };
         Teller { newest, written }
     }
 
@@ -100,13 +109,15 @@ async fn write(
     mut told: watch::Receiver<Told>,
     done: watch::Sender<Written>,
 ) {
-    let mut wait = WAITS.0;
+    let (mut wait, mut tried) = (WAITS.0, 0);
     while told.changed().await.is_ok() {
         loop {
             let Told { number, status, found } = told.borrow_and_update().clone();
-            if let Some(found) = found {
+            // Only at the first attempt: by the next one it is known better.
+            if let Some(found) = found.filter(|_| number != tried) {
                 before = found;
             }
+            tried = number;
             match patch(&client, &subject, &before, &status).await {
                 Ok(()) => {
                     (before, wait) = (status, WAITS.0);
@@ -126,6 +137,50 @@ async fn write(
                     }
                 }
             }
+        }
+    }
+}
+
+/// Writes the status of a static pod to its mirror, to every one that there is in the course of time.
+async fn show(
+    client: Client,
+    subject: Subject,
+    mut mirrors: watch::Receiver<Arc<Mirrors>>,
+    mut told: watch::Receiver<Told>,
+    done: watch::Sender<Written>,
+) {
+    let mut wait = WAITS.0;
+    // The mirror that was last written to, and the status it has.
+    let mut last: Option<(Subject, Value)> = None;
+    loop {
+        let Told { number, status, .. } = told.borrow_and_update().clone();
+        let uid = mirrors.borrow_and_update().showing(&subject.uid).map(str::to_owned);
+        let mut failed = false;
+        if let Some(uid) = uid.filter(|_| number > 0) {
+            let (mirror, before) = match last.take() {
+                Some(last) if last.0.uid == uid => last,
+                _ => (Subject { uid, ..subject.clone() }, Value::Null),
+            };
+            match patch(&client, &mirror, &before, &status).await {
+                Ok(()) => {
+                    (last, wait) = (Some((mirror, status)), WAITS.0);
+                    done.send_replace(Written::UpTo(number));
+                }
+                // The next one is told of.
+                Err(error) if is_final(&error) => {}
+                Err(_) => failed = true,
+            }
+        }
+        let again = async {
+            match failed {
+                true => tokio::time::sleep(wait).await,
+                false => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = told.changed() => if changed.is_err() { return },
+            changed = mirrors.changed() => if changed.is_err() { return },
+            () = again => wait = (wait * 2).min(WAITS.1),
         }
     }
 }

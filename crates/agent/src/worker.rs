@@ -29,7 +29,7 @@ use crate::probes::{ProbeReport, ProbeTarget};
 use crate::spec::{Container, Pod};
 use crate::status::{self, End, Known, PodStatus};
 use crate::steps::{self, Health, Knowledge, Plan};
-use crate::teller::{Subject, Teller};
+use crate::teller::Teller;
 
 mod prepare;
 mod start;
@@ -112,12 +112,7 @@ impl Worker {
         source: Source,
         orders: mpsc::UnboundedReceiver<Order>,
     ) -> Worker {
-        let of = &pod.metadata;
-        let subject = Subject {
-            namespace: of.namespace.clone(),
-            name: of.name.clone(),
-            uid: hands.api_uid(&pod),
-        };
+        let subject = hands.subject(&pod);
         let teller = Teller::start(hands.api.clone(), subject, pod.status.clone());
         let completed = PodStatus::read(&pod.status).phase.is_terminal();
         Worker {
@@ -362,7 +357,10 @@ impl Worker {
 
     /// Takes the last traces of a pod away, and tells the API that it is gone.
     async fn leave(&mut self) -> Next {
-        self.teller.written().await;
+        // The mirror of a static pod may not be there, and goes with it.
+        if !status::is_static(&self.pod) {
+            self.teller.written().await;
+        }
         if self.remove_everything().await.is_err() {
             return Next::After(RUNTIME_RETRY);
         }

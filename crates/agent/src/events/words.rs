@@ -125,6 +125,10 @@ impl fmt::Display for Told {
                 write!(f, "invalid capacity 0 on {filesystem} filesystem")
             }
             Told::ReclaimsFor { resource } => write!(f, "Attempting to reclaim {resource}"),
+            // Upstream says this in its log alone.
+            Told::StaticPodFailed { file, error } => {
+                write!(f, "Could not process manifest file {file}: {error}")
+            }
             Told::CgroupV1 => f.write_str(CGROUP_V1),
             Told::Evicted { message }
             | Told::Rejected { message, .. }

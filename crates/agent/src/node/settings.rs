@@ -29,6 +29,8 @@ pub struct Settings {
     pub image_min_age: Duration,
     /// `None`: images do not grow too old.
     pub image_max_age: Option<Duration>,
+    /// How often manifests of static pods are looked at.
+    pub files_every: Duration,
 }
 
 /// A field that says what it cannot.
@@ -139,6 +141,7 @@ impl Settings {
             image_min_age: reader.time("imageMinimumGCAge", seconds(2 * 60)),
             image_max_age: Some(reader.time("imageMaximumGCAge", Duration::ZERO))
                 .filter(|age| !age.is_zero()),
+            files_every: reader.time("fileCheckFrequency", seconds(20)),
         };
         let Settings { image_high_percent: high, image_low_percent: low, .. } = settings;
         if low >= high {
