@@ -16,6 +16,7 @@ use client::kind::PODS;
 use client::{Change, Client, Reflector, Scope};
 use cri::Capabilities;
 use host::cgroups::CgroupError;
+use host::detected::Detected;
 use https::Listener;
 use objects::KubeletConfig;
 use placement::Machine;
@@ -159,6 +160,8 @@ impl Agent {
             node,
             listener,
         } = settings;
+        let detected = serde_json::to_string(&Detected(&machine.topology)).unwrap_or_default();
+        info!(topology = %detected, "{}", host::detected::MESSAGE);
         let configured = Configured::new(&machine, &config).map_err(StartError::Configuration)?;
         for warning in &configured.warnings {
             warn!(%warning, "configuration");

@@ -2,7 +2,8 @@
 //!
 //! `observe_topology` describes this machine; `create_private_file`, `replace_file` and
 //! `sync_directory` are the steps of a write that survives a crash; [`owners`] has modes, owners and
-//! links of files, [`mounts`] mounts, and [`facts`] is what a machine says of itself. Everything else in
+//! links of files, [`mounts`] mounts, [`facts`] is what a machine says of itself, and [`service`]
+//! speaks to the service manager. Everything else in
 //! the crate is the same everywhere.
 //! links of files, [`mounts`] mounts, and [`processes`] ends
 //! processes. Everything else in the crate is the same everywhere.
@@ -15,6 +16,14 @@ mod imp;
 #[cfg(windows)]
 #[path = "os/windows.rs"]
 mod imp;
+
+#[cfg(not(windows))]
+#[path = "os/unix_service.rs"]
+pub mod service;
+
+#[cfg(windows)]
+#[path = "os/windows_service.rs"]
+pub mod service;
 
 #[cfg(not(windows))]
 #[path = "os/unix_owners.rs"]

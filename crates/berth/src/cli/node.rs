@@ -227,16 +227,24 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         let _ = std::io::stdout().write_all(text.as_bytes());
         let (stop, stopping) = watch::channel(None);
         let running = tokio::spawn(node.run(stopping));
+        tell_service_manager("READY=1");
         let pods = tokio::select! {
             pods = presence.asked_to_end() => pods,
             () = interrupted() => Pods::RunOn,
         };
+        tell_service_manager("STOPPING=1");
         stop.send_replace(Some(pods));
         running.await.context("the node failed")?;
         eprintln!("stopped");
         drop(presence);
         Ok(ExitCode::SUCCESS)
     })
+}
+
+fn tell_service_manager(state: &str) {
+    if let Err(error) = host::os::service::tell(state) {
+        input::warn(&format!("the service manager was not told {state}: {error}"));
+    }
 }
 
 /// Where the kubelet listens.
@@ -374,6 +382,7 @@ pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         let _ = std::io::stdout().write_all(text.as_bytes());
         let (stop, stopping) = watch::channel(None);
         let running = tokio::spawn(agent.run(stopping));
+        tell_service_manager("READY=1");
         let pods = tokio::select! {
             pods = presence.asked_to_end() => pods,
             () = interrupted() => Pods::RunOn,

@@ -1,0 +1,30 @@
+//! Speaking to the service manager, on systems where systemd may be it.
+//!
+//! See [`crate::os`] for the twin.
+
+use std::io;
+use std::os::unix::net::UnixDatagram;
+
+/// Tells the service manager how the service is (`READY=1`, `STOPPING=1`), if there is one that wants to
+/// know.
+pub fn tell(state: &str) -> io::Result<()> {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
+    let from = UnixDatagram::unbound()?;
+    let Some(name) = socket.to_str().and_then(|path| path.strip_prefix('@')) else {
+        return from.send_to(state.as_bytes(), &socket).map(|_| ());
+    };
+    abstract_socket(&from, name, state)
+}
+
+/// A socket that has a name and no file.
+#[cfg(target_os = "linux")]
+fn abstract_socket(from: &UnixDatagram, name: &str, state: &str) -> io::Result<()> {
+    use std::os::linux::net::SocketAddrExt as _;
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+    from.send_to_addr(state.as_bytes(), &address).map(|_| ())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn abstract_socket(_: &UnixDatagram, name: &str, _: &str) -> io::Result<()> {
+    Err(io::Error::other(format!("NOTIFY_SOCKET=@{name}: only Linux has such sockets")))
+}
