@@ -2,4 +2,5 @@
 //! crates/rig.
 
 mod life;
+mod static_pods;
 mod support;
