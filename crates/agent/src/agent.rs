@@ -25,7 +25,7 @@ use placement::demand::PodUid;
 use placement::report::{NodeReport, ReportError};
 use serde_json::Value;
 use thiserror::Error;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
@@ -40,6 +40,7 @@ use crate::facts::{self, Places};
 use crate::hands::{Hands, Report};
 use crate::housekeeping;
 use crate::images::Images;
+use crate::logs::rotate::Policy;
 use crate::look::{self, Brief};
 use crate::lower::NodeFacts;
 use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError};
@@ -53,13 +54,17 @@ use crate::spec::Amounts;
 use crate::static_pods::{self, mirror};
 use crate::truth;
 use crate::volumes::Volumes;
+use crate::worker::Ending;
 
 mod answers;
 mod files;
+mod logs;
+mod reclaim;
 mod shares;
 mod view;
 
 use answers::Answers;
+pub use logs::RunningLog;
 
 /// Between two looks at the runtime. Upstream's figure.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -125,6 +130,10 @@ enum Happening {
     Reported(Report),
     /// The static pods that there are to be.
     Files(Vec<Read>),
+    /// A pod, by uid, has to go.
+    Evict(String, Ending),
+    /// Somebody asks where the logs are that are being written.
+    Logs(oneshot::Sender<Vec<RunningLog>>),
 }
 
 /// An agent that is about to run.
@@ -257,22 +266,30 @@ impl Agent {
         tasks.spawn(node::runtime::watch(hands.runtime.clone(), health));
         tasks.spawn(ask(hands.runtime.clone(), healthy.clone(), capabilities));
         tasks.spawn(keep_report(Arc::clone(&hands), report.clone()));
+        let (pressure, pressed) = watch::channel(Pressure::default());
+        tasks.spawn(reclaim::tell_admission(Arc::clone(&node), pressed.clone()));
         let (images, have) = watch::channel(Arc::default());
         tasks.spawn(node::images::watch(hands.runtime.clone(), images));
         let sources = node::Sources {
             runtime: healthy.clone(),
-            pressure: watch::channel(Pressure::default()).1,
+            pressure: pressed,
             images: have,
             devices: watch::channel(BTreeMap::new()).1,
             report: report.subscribe(),
             problems: watch::channel(Vec::new()).1,
-            root,
+            root: root.clone(),
         };
         let (object, seen) = watch::channel(None);
         let (tell, told) = mpsc::unbounded_channel();
         tasks.spawn(tell_of_node(hands.recorder.clone(), description.name.clone(), told));
         let name = description.name.clone();
-        let files = files::settings(&description);
+        let duties = Duties {
+            node: name.clone(),
+            files: files::settings(&description),
+            logs: (description.settings.logs, description.settings.logs_every),
+            reclaim: reclaim::Settings::of(&description, root),
+            pressure,
+        };
         let mirrors = hands.mirrors.subscribe();
         tasks.spawn(mirror::keep(hands.api.clone(), name.clone(), seen.clone(), mirrors));
         let api = hands.api.clone();
@@ -309,8 +326,7 @@ impl Agent {
         tasks.spawn(truth::keep(Arc::clone(&hands), self.check_every));
         tasks.spawn(housekeeping::keep(Arc::clone(&hands)));
         let pods = Pods::new(Arc::clone(&hands), node, first);
-        let (pods, leave) =
-            follow(&hands, pods, (&name, files), probes, reports, &mut tasks, stop).await;
+        let (pods, leave) = follow(&hands, pods, duties, probes, reports, &mut tasks, stop).await;
         match leave {
             Leave::PodsRunOn => info!("stopped; pods run on"),
             Leave::StopPods => {
@@ -321,16 +337,29 @@ impl Agent {
     }
 }
 
+/// What is looked after beside the pods of the API.
+#[derive(Debug)]
+struct Duties {
+    /// The node's name.
+    node: String,
+    files: Option<static_pods::Settings>,
+    /// How large logs may be, and how often they are looked at.
+    logs: (Policy, Duration),
+    reclaim: reclaim::Settings,
+    pressure: watch::Sender<Pressure>,
+}
+
 /// Takes what happens to pods until told to stop.
 async fn follow(
     hands: &Arc<Hands>,
     mut pods: Pods,
-    (node, files): (&str, Option<static_pods::Settings>),
+    duties: Duties,
     mut probes: mpsc::UnboundedReceiver<ProbeReport>,
     mut reports: mpsc::UnboundedReceiver<Report>,
     tasks: &mut JoinSet<()>,
     mut stop: watch::Receiver<Option<Leave>>,
 ) -> (Pods, Leave) {
+    let Duties { node, files, logs, reclaim, pressure } = duties;
     let (happened, mut happenings) = mpsc::unbounded_channel();
     let scope = Scope { field_selector: format!("spec.nodeName={node}"), ..Scope::default() };
     let reflector = Reflector::new(hands.api.clone(), PODS, scope, pods::read);
@@ -340,9 +369,12 @@ async fn follow(
     match files {
         None => pods.take_files(Vec::new()),
         Some(files) => {
-            tasks.spawn(files::follow(Arc::clone(hands), files, happened));
+            tasks.spawn(files::follow(Arc::clone(hands), files, happened.clone()));
         }
     }
+    let (policy, every) = logs;
+    tasks.spawn(logs::keep(Arc::clone(hands), policy, every, happened.clone()));
+    tasks.spawn(reclaim::keep(Arc::clone(hands), reclaim, pressure, happened));
     loop {
         let happening = tokio::select! {
             Some(happening) = happenings.recv() => happening,
@@ -360,6 +392,11 @@ async fn follow(
             Happening::Probed(report) => pods.take_probe(report),
             Happening::Reported(report) => pods.take_report(report),
             Happening::Files(wanted) => pods.take_files(wanted),
+            Happening::Evict(uid, ending) => pods.evict(&uid, ending),
+            Happening::Logs(answer) => {
+                // Whoever asked may be gone.
+                let _ = answer.send(pods.running_logs());
+            }
         }
     }
 }

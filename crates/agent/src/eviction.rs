@@ -7,8 +7,8 @@
 //!                    └──▶ pressure, until it was gone for the transition period
 //! ```
 //!
-//! Decides as upstream does and tells it in upstream's words. Ends nothing, and only [`measure()`] and
-//! [`watch()`] look at the machine: amounts are values that come in, and time is an argument, in
+//! Decides as upstream does and tells it in upstream's words. Ends nothing, and only [`measure()`],
+//! [`watch()`] and [`collect`] look at the machine: amounts are values that come in, and time is an argument, in
 //! milliseconds of a clock that only goes forward.
 
 use std::collections::BTreeMap;
@@ -26,12 +26,14 @@ use crate::node::Pressure;
 mod measure;
 mod rank;
 mod storage;
+mod usage;
 mod watch;
 mod words;
 
 pub use measure::measure;
 pub use rank::{ContainerUsage, Disk, PodUsage, Usage, Victim, victim};
 pub use storage::over_limit;
+pub use usage::{Asked, OnDisk, collect, usages};
 pub use watch::{Places, watch};
 
 pub type Millis = i64;

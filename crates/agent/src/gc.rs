@@ -76,7 +76,8 @@ struct Known {
 /// Images that are to go, oldest use first, and what that comes to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chosen {
-    pub ids: Vec<String>,
+    /// With the bytes of each.
+    pub images: Vec<(String, u64)>,
     pub bytes: u64,
 }
 
@@ -114,7 +115,7 @@ impl Images {
             if now - known.first_seen < millis(policy.min_age) {
                 continue;
             }
-            chosen.ids.push(id.clone());
+            chosen.images.push((id.clone(), known.bytes));
             chosen.bytes = chosen.bytes.saturating_add(known.bytes);
         }
         chosen
@@ -128,7 +129,7 @@ impl Images {
         for (id, known) in self.idle(now) {
             let last = known.last_used.unwrap_or(known.first_seen);
             if now - last > millis(max_age) {
-                chosen.ids.push(id.clone());
+                chosen.images.push((id.clone(), known.bytes));
                 chosen.bytes = chosen.bytes.saturating_add(known.bytes);
             }
         }
@@ -212,6 +213,10 @@ mod tests {
         Image { id: id.to_owned(), tags: vec![format!("{id}:1")], bytes, ..Image::default() }
     }
 
+    fn ids(chosen: &Chosen) -> Vec<&str> {
+        chosen.images.iter().map(|(id, _)| id.as_str()).collect()
+    }
+
     fn used(names: &[&str]) -> BTreeSet<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
@@ -239,12 +244,10 @@ mod tests {
         let now = 200_000;
         images.note(&all, &used(&["c"]), "", now);
         let chosen = |bytes| images.free(bytes, &POLICY, now);
-        assert_eq!(chosen(1), Chosen { ids: vec!["d".to_owned()], bytes: 40 });
-        assert_eq!(chosen(45).ids, ["d", "a"]);
-        assert_eq!(
-            chosen(u64::MAX),
-            Chosen { ids: vec!["d".to_owned(), "a".to_owned(), "b".to_owned()], bytes: 70 }
-        );
+        assert_eq!(chosen(1), Chosen { images: vec![("d".to_owned(), 40)], bytes: 40 });
+        assert_eq!(ids(&chosen(45)), ["d", "a"]);
+        let all_of_them = chosen(u64::MAX);
+        assert_eq!((ids(&all_of_them), all_of_them.bytes), (vec!["d", "a", "b"], 70));
         assert_eq!(chosen(0), Chosen::default());
     }
 
@@ -258,12 +261,12 @@ mod tests {
         let mut all = old.to_vec();
         all.push(image("new", 1));
         images.note(&all, &BTreeSet::new(), "pause:1", 110_000);
-        assert_eq!(images.free(100, &POLICY, 120_000).ids, ["old"]);
-        assert_eq!(images.free(100, &POLICY, 230_000).ids, ["old", "new"]);
+        assert_eq!(ids(&images.free(100, &POLICY, 120_000)), ["old"]);
+        assert_eq!(ids(&images.free(100, &POLICY, 230_000)), ["old", "new"]);
         // One that was removed and came back is new.
         images.note(&all[1..], &BTreeSet::new(), "pause:1", 240_000);
         images.note(&all, &BTreeSet::new(), "pause:1", 250_000);
-        assert_eq!(images.free(100, &POLICY, 260_000).ids, ["new"]);
+        assert_eq!(ids(&images.free(100, &POLICY, 260_000)), ["new"]);
     }
 
     #[test]
@@ -274,8 +277,8 @@ mod tests {
         images.note(&all, &used(&["a"]), "", 0);
         images.note(&all, &used(&["a"]), "", 900);
         assert_eq!(images.expired(&policy, 1_000), Chosen::default());
-        assert_eq!(images.expired(&policy, 1_001).ids, ["b"]);
-        assert_eq!(images.expired(&policy, 1_901).ids, ["b", "a"]);
+        assert_eq!(ids(&images.expired(&policy, 1_001)), ["b"]);
+        assert_eq!(ids(&images.expired(&policy, 1_901)), ["b", "a"]);
         assert_eq!(images.expired(&POLICY, 9_000), Chosen::default());
     }
 

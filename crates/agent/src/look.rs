@@ -27,6 +27,7 @@ pub struct Brief {
 pub struct ContainerBrief {
     pub name: String,
     pub sandbox: RuntimeId,
+    pub attempt: u32,
     pub state: ContainerState,
     pub created_at: i64,
 }
@@ -61,6 +62,7 @@ pub async fn briefly(runtime: &cri::Client) -> Result<BTreeMap<String, Brief>, c
         let brief = ContainerBrief {
             name: of.name.clone(),
             sandbox: container.pod_sandbox_id.clone(),
+            attempt: of.attempt,
             state: state(container.state()),
             created_at: container.created_at,
         };

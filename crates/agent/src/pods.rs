@@ -35,6 +35,7 @@ use crate::teller::Teller;
 use crate::worker::{Ending, Order, Worker};
 
 mod files;
+mod logs;
 
 use files::Files;
 

@@ -159,7 +159,12 @@ async fn show(
         if let Some(uid) = uid.filter(|_| number > 0) {
             let (mirror, before) = match last.take() {
                 Some(last) if last.0.uid == uid => last,
-                _ => (Subject { uid, ..subject.clone() }, Value::Null),
+                _ => {
+                    let mirror = Subject { uid, ..subject.clone() };
+                    // One that is there already may say something of an older life.
+                    let has = current(&client, &mirror).await.ok().flatten();
+                    (mirror, has.unwrap_or_default())
+                }
             };
             match patch(&client, &mirror, &before, &status).await {
                 Ok(()) => {

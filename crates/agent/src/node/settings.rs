@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use objects::{KubeletConfig, duration};
+use objects::{KubeletConfig, Quantity, duration};
 use serde_json::Value;
+
+use crate::logs::rotate::Policy;
 
 /// Fields that only the node, eviction and garbage collection mind.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +31,10 @@ pub struct Settings {
     pub image_min_age: Duration,
     /// `None`: images do not grow too old.
     pub image_max_age: Option<Duration>,
+    /// How large logs of containers may be, and how many are kept.
+    pub logs: Policy,
+    /// How often they are looked at.
+    pub logs_every: Duration,
     /// How often manifests of static pods are looked at.
     pub files_every: Duration,
 }
@@ -141,6 +147,30 @@ impl Settings {
             image_min_age: reader.time("imageMinimumGCAge", seconds(2 * 60)),
             image_max_age: Some(reader.time("imageMaximumGCAge", Duration::ZERO))
                 .filter(|age| !age.is_zero()),
+            logs: Policy {
+                max_size: reader.read(
+                    "containerLogMaxSize",
+                    "a quantity of bytes above zero such as 10Mi",
+                    10 << 20,
+                    |given| {
+                        let bytes = Quantity::parse(given.as_str()?).ok()?.checked_value()?;
+                        u64::try_from(bytes).ok().filter(|bytes| *bytes > 0)
+                    },
+                ),
+                max_files: reader.read(
+                    "containerLogMaxFiles",
+                    "a number of files from 2 on",
+                    5,
+                    |given| usize::try_from(given.as_u64()?).ok().filter(|files| *files > 1),
+                ),
+            },
+            // Names of rotated logs are told apart by seconds.
+            logs_every: reader.read(
+                "containerLogMonitorInterval",
+                "a duration of at least 3s",
+                seconds(10),
+                |given| duration::parse(given.as_str()?).filter(|every| *every >= seconds(3)),
+            ),
             files_every: reader.time("fileCheckFrequency", seconds(20)),
         };
         let Settings { image_high_percent: high, image_low_percent: low, .. } = settings;

@@ -200,6 +200,18 @@ fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
     let both = read(json!({"nodeStatusUpdateFrequency": "20s"})).unwrap();
     assert_eq!((both.update_every.as_secs(), both.report_every.as_secs()), (20, 20));
     assert_eq!(read(json!({"nodeStatusMaxImages": -1})).unwrap().max_images, None);
+    assert_eq!((usual.files_every.as_secs(), usual.logs_every.as_secs()), (20, 10));
+    assert_eq!(usual.logs, crate::logs::rotate::Policy::default());
+    let logs = read(json!({"containerLogMaxSize": "1Mi", "containerLogMaxFiles": 2})).unwrap().logs;
+    assert_eq!((logs.max_size, logs.max_files), (1 << 20, 2));
+    for (field, value) in [
+        ("containerLogMaxSize", json!("-1")),
+        ("containerLogMaxFiles", json!(1)),
+        ("containerLogMonitorInterval", json!("1s")),
+    ] {
+        let wrong = read(json!({field: value})).unwrap_err();
+        assert_eq!(wrong.iter().map(|wrong| wrong.field).collect::<Vec<_>>(), [field]);
+    }
     let wrong = read(json!({
         "port": 70000,
         "nodeLeaseDurationSeconds": 0,

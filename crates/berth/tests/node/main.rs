@@ -4,4 +4,5 @@
 mod kills;
 mod life;
 mod placement;
+mod static_pods;
 mod support;

@@ -1,10 +1,8 @@
-use std::path::Path;
-
-use flate2::read::GzDecoder;
 use serde_json::Value;
 
 use super::super::mirror;
 use super::*;
+use crate::status::replay::lines;
 
 const NOW: Timestamp = Timestamp::new(1_136_214_245, 0);
 
@@ -117,11 +115,8 @@ fn volumes_may_not_come_from_the_api() {
 
 /// The scenarios of the family `static` that the kubelet was recorded with.
 fn recorded() -> Vec<Value> {
-    let file =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden-node/pods.jsonl.gz");
-    let text = std::io::read_to_string(GzDecoder::new(std::fs::File::open(file).unwrap())).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    lines.filter(|scenario| scenario["family"] == "static").collect()
+    let all = lines("pods.jsonl.gz").into_iter();
+    all.filter(|scenario| scenario["family"] == "static").collect()
 }
 
 #[test]

@@ -1,0 +1,388 @@
+//! Reclaiming what runs short: [`keep`] watches the machine and the disk pods use, throws away images that
+//! nobody needs, and has pods evicted, one at a time.
+//!
+//! ```text
+//!   eviction::watch ──▶ pressure ──▶ node, admission
+//!          └──▶ order ──▶ images that nobody uses ──nothing freed──▶ one pod, until it is gone
+//!   every 10 s: pods over limits of their own ──▶ evicted          every 5 min: images by age and disk
+//! ```
+//!
+//! What is to be done is decided by `eviction` and `gc`. While nothing is short only the machine itself is
+//! looked at, and of pods those alone that have a limit to break.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use cri::v1;
+use host::os::{facts, owners};
+use objects::kubelet_config::EvictionSignal;
+use objects::resources::EPHEMERAL_STORAGE;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::Happening;
+use crate::admit;
+use crate::events::Told;
+use crate::eviction::{
+    self, Amounts, Asked, Eviction, PodUsage, Reclaim, Usage, Victim, collect, over_limit, victim,
+};
+use crate::gc::{self, ImageDisk, ImagePolicy};
+use crate::hands::Hands;
+use crate::node::{self, Description, Image, Pressure};
+use crate::spec::Pod;
+use crate::status::End;
+use crate::worker::Ending;
+
+/// Between two looks at what pods use of the disk. Upstream's figure.
+const STORAGE_EVERY: Duration = Duration::from_secs(10);
+/// Between two looks at images. Upstream's figure.
+const IMAGES_EVERY: Duration = Duration::from_secs(5 * 60);
+/// How long to wait for an evicted pod beyond its grace. Upstream's figure.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two questions to a runtime that does not answer.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What reclaiming goes by.
+#[derive(Debug)]
+pub(super) struct Settings {
+    node: String,
+    root: PathBuf,
+    limits: Vec<eviction::Limit>,
+    of_node: node::Settings,
+}
+
+impl Settings {
+    pub(super) fn of(description: &Description, root: PathBuf) -> Settings {
+        Settings {
+            node: description.name.clone(),
+            root,
+            limits: eviction::limits(&description.config, description.os),
+            of_node: description.settings.clone(),
+        }
+    }
+}
+
+/// Admission goes by the pressure that is told.
+pub(super) async fn tell_admission(
+    node: Arc<RwLock<admit::Node>>,
+    mut pressure: watch::Receiver<Pressure>,
+) {
+    loop {
+        let now = *pressure.borrow_and_update();
+        node.write().unwrap_or_else(PoisonError::into_inner).pressures = names(now);
+        if pressure.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn names(pressure: Pressure) -> Vec<String> {
+    let all = [
+        (pressure.memory, "MemoryPressure"),
+        (pressure.disk, "DiskPressure"),
+        (pressure.pids, "PIDPressure"),
+    ];
+    all.into_iter().filter(|(is, _)| *is).map(|(_, name)| name.to_owned()).collect()
+}
+
+/// Goes on for as long as it is polled.
+pub(super) async fn keep(
+    hands: Arc<Hands>,
+    settings: Settings,
+    pressure: watch::Sender<Pressure>,
+    happened: mpsc::UnboundedSender<Happening>,
+) {
+    let images = place_of_images(&hands.runtime).await.unwrap_or_else(|| settings.root.clone());
+    let image_disk = differ(&settings.root, &images);
+    let places = eviction::Places { root: settings.root.clone(), images: images.clone() };
+    let transition = settings.of_node.pressure_transition;
+    let eviction = Eviction::new(settings.limits.clone(), transition, image_disk);
+    let (order, orders) = mpsc::channel(1);
+    let watching = eviction::watch(eviction, places, Amounts::new, pressure, order);
+    let reclaimer = Reclaimer {
+        began: Instant::now(),
+        known: gc::Images::default(),
+        hands,
+        settings,
+        images,
+        image_disk,
+        happened,
+    };
+    tokio::join!(watching, reclaimer.run(orders));
+}
+
+/// Where the runtime keeps images, asked until it answers; `None` if it does not know or the place is
+/// nowhere here.
+async fn place_of_images(runtime: &cri::Client) -> Option<PathBuf> {
+    let answer = loop {
+        match runtime.call(v1::ImageFsInfoRequest::default()).await {
+            Ok(answer) => break answer,
+            Err(error) if error.is_unimplemented() => return None,
+            Err(_) => tokio::time::sleep(AGAIN).await,
+        }
+    };
+    let first = answer.image_filesystems.into_iter().next()?;
+    let path = PathBuf::from(first.fs_id?.mountpoint);
+    path.exists().then_some(path)
+}
+
+/// Whether two places are on file systems of their own.
+fn differ(one: &Path, other: &Path) -> bool {
+    let device = |path: &Path| std::fs::metadata(path).map(|of| owners::identity(&of).0);
+    matches!((device(one), device(other)), (Ok(one), Ok(other)) if one != other)
+}
+
+struct Reclaimer {
+    hands: Arc<Hands>,
+    settings: Settings,
+    /// Where images are.
+    images: PathBuf,
+    /// Whether that is a file system of their own.
+    image_disk: bool,
+    began: Instant,
+    known: gc::Images,
+    happened: mpsc::UnboundedSender<Happening>,
+}
+
+impl Reclaimer {
+    async fn run(mut self, mut orders: mpsc::Receiver<Reclaim>) {
+        let timer = |every: Duration| {
+            let mut timer = tokio::time::interval_at(Instant::now() + every, every);
+            timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            timer
+        };
+        let (mut storage, mut images) = (timer(STORAGE_EVERY), timer(IMAGES_EVERY));
+        // What is on the disk now is known from now on.
+        self.look_at_images().await;
+        loop {
+            tokio::select! {
+                order = orders.recv() => {
+                    let Some(order) = order else { return };
+                    self.reclaim(&order).await;
+                    // One that was given meanwhile is out of date.
+                    let _ = orders.try_recv();
+                }
+                _ = storage.tick(), if self.settings.of_node.local_storage_isolation => {
+                    self.check_storage().await;
+                }
+                _ = images.tick() => self.collect_images().await,
+            }
+        }
+    }
+
+    fn active(&self) -> Arc<Vec<Arc<Pod>>> {
+        Arc::clone(&self.hands.active.borrow())
+    }
+
+    /// Frees something of what is short.
+    async fn reclaim(&mut self, order: &Reclaim) {
+        warn!(resource = order.resource, signal = %order.signal, "the node runs short");
+        let told = Told::ReclaimsFor { resource: order.resource.to_owned() };
+        self.hands.recorder.node(&self.settings.node, told);
+        // What that does is to be seen before anybody goes.
+        if order.collect_garbage && self.remove_unused(u64::MAX).await > 0 {
+            return;
+        }
+        let pods = self.active();
+        let processes = order.signal == EvictionSignal::PidAvailable;
+        let memory = matches!(
+            order.signal,
+            EvictionSignal::MemoryAvailable | EvictionSignal::AllocatableMemoryAvailable
+        );
+        let asked = Asked { runtime: true, disk: !memory && !processes, processes };
+        let usages = match collect(&self.hands, &pods, asked).await {
+            Ok(usages) => usages,
+            Err(error) => {
+                warn!(%error, "what pods use cannot be told; none is evicted");
+                return;
+            }
+        };
+        let of = |pod: &Pod| usages.get(&pod.metadata.uid).cloned();
+        let used = with_usage(&pods, of);
+        let grace = self.settings.of_node.eviction_max_pod_grace;
+        match victim(order, &used, self.image_disk, grace) {
+            Some(victim) => {
+                let disruption = Some(victim.message.clone());
+                self.evict(victim, disruption).await;
+            }
+            None => warn!(resource = order.resource, "there is no pod that may be evicted"),
+        }
+    }
+
+    /// Pods that use more of the disk than they may.
+    async fn check_storage(&self) {
+        let limited = |pod: &&Arc<Pod>| has_storage_limit(pod);
+        let pods: Vec<Arc<Pod>> = self.active().iter().filter(limited).cloned().collect();
+        if pods.is_empty() {
+            return;
+        }
+        let runtime = pods.iter().any(|pod| has_ephemeral_limit(pod));
+        let asked = Asked { runtime, disk: true, processes: false };
+        let usages = match collect(&self.hands, &pods, asked).await {
+            Ok(usages) => usages,
+            Err(_) => return,
+        };
+        let used = with_usage(&pods, |pod| usages.get(&pod.metadata.uid).cloned());
+        for victim in over_limit(&used, self.image_disk) {
+            self.evict(victim, None).await;
+        }
+    }
+
+    /// Has a pod ended, and waits until it has given back what it had.
+    async fn evict(&self, victim: Victim, disruption: Option<String>) {
+        let Victim { pod_uid, message, grace_seconds } = victim;
+        info!(pod = pod_uid, why = message, "evicted");
+        let end = End { reason: "Evicted".to_owned(), message, disruption };
+        let ending = Ending { end, grace: Some(grace_seconds) };
+        if self.happened.send(Happening::Evict(pod_uid.clone(), ending)).is_err() {
+            return;
+        }
+        let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
+        let mut active = self.hands.active.subscribe();
+        let gone = |pods: &Arc<Vec<Arc<Pod>>>| !pods.iter().any(|pod| pod.metadata.uid == pod_uid);
+        // One that takes longer is not waited for: others may have to go.
+        let _ = tokio::time::timeout(grace + PATIENCE, active.wait_for(gone)).await;
+    }
+
+    fn now(&self) -> gc::Millis {
+        gc::Millis::try_from(self.began.elapsed().as_millis()).unwrap_or(gc::Millis::MAX)
+    }
+
+    fn policy(&self) -> ImagePolicy {
+        ImagePolicy::of(&self.settings.of_node)
+    }
+
+    /// Takes note of images and of who uses them: when that was, if it was possible. What is in use then
+    /// is in use for a choice of that time, and for no later one.
+    async fn look_at_images(&mut self) -> Option<gc::Millis> {
+        let (images, used, sandbox) = seen(&self.hands.runtime).await.ok()?;
+        let now = self.now();
+        self.known.note(&images, &used, &sandbox, now);
+        Some(now)
+    }
+
+    /// Images that nobody has used for long, and as many as it takes when the disk fills up.
+    async fn collect_images(&mut self) {
+        let Some(now) = self.look_at_images().await else { return };
+        let policy = self.policy();
+        self.remove(self.known.expired(&policy, now)).await;
+        let Ok(disk) = facts::file_system(&self.images) else { return };
+        let disk = ImageDisk { capacity: disk.capacity, available: disk.available };
+        let wanted = disk.to_free(&policy);
+        if wanted == 0 {
+            return;
+        }
+        let freed = self.remove_unused(wanted).await;
+        if freed < wanted {
+            let error = gc::not_enough(wanted, freed);
+            self.hands.recorder.node(&self.settings.node, Told::FreeDiskSpaceFailed { error });
+        }
+    }
+
+    /// Removes images that nobody uses until so many bytes are free. How many that were.
+    async fn remove_unused(&mut self, bytes: u64) -> u64 {
+        let Some(now) = self.look_at_images().await else { return 0 };
+        let chosen = self.known.free(bytes, &self.policy(), now);
+        self.remove(chosen).await
+    }
+
+    async fn remove(&self, chosen: gc::Chosen) -> u64 {
+        let mut removed = 0_u64;
+        for (id, bytes) in chosen.images {
+            let image = v1::ImageSpec { image: id.clone(), ..Default::default() };
+            match self.hands.runtime.call(v1::RemoveImageRequest { image: Some(image) }).await {
+                Ok(_) => {
+                    info!(image = id, bytes, "image removed");
+                    removed = removed.saturating_add(bytes);
+                }
+                Err(error) => {
+                    let error = format!("{id}: {error}");
+                    self.hands.recorder.node(&self.settings.node, Told::ImageGcFailed { error });
+                }
+            }
+        }
+        removed
+    }
+}
+
+/// Images, the names by which containers use some, and the image of sandboxes.
+async fn seen(runtime: &cri::Client) -> Result<(Vec<Image>, BTreeSet<String>, String), cri::Error> {
+    let images = runtime.call(v1::ListImagesRequest::default()).await?.images;
+    let containers = runtime.call(v1::ListContainersRequest::default()).await?.containers;
+    let status = runtime.call(v1::StatusRequest { verbose: true }).await?;
+    let names = containers.into_iter().flat_map(|container| {
+        let image = container.image.map(|image| image.image);
+        [Some(container.image_ref), image, Some(container.image_id)]
+    });
+    let used = names.flatten().filter(|name| !name.is_empty()).collect();
+    Ok((images.into_iter().map(Image::from).collect(), used, sandbox_image(&status)))
+}
+
+/// What containerd says of its configuration. Newer runtimes pin the image, which serves as well.
+fn sandbox_image(status: &v1::StatusResponse) -> String {
+    let config = status.info.get("config").and_then(|text| serde_json::from_str(text).ok());
+    let config: serde_json::Value = config.unwrap_or_default();
+    config["sandboxImage"].as_str().unwrap_or_default().to_owned()
+}
+
+fn with_usage<'a>(
+    pods: &'a [Arc<Pod>],
+    usage: impl Fn(&Pod) -> Option<Usage>,
+) -> Vec<PodUsage<'a>> {
+    pods.iter().map(|pod| PodUsage { pod, usage: usage(pod) }).collect()
+}
+
+fn has_ephemeral_limit(pod: &Pod) -> bool {
+    pod.containers()
+        .any(|(_, container)| container.resources.limits.contains_key(EPHEMERAL_STORAGE))
+}
+
+fn has_storage_limit(pod: &Pod) -> bool {
+    let limited = |volume: &crate::spec::Volume| {
+        volume.empty_dir.as_ref().is_some_and(|of| of.size_limit.is_some())
+    };
+    has_ephemeral_limit(pod) || pod.spec.volumes.iter().any(limited)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pressures_have_the_names_of_conditions() {
+        assert_eq!(names(Pressure::default()), [""; 0]);
+        let all = Pressure { memory: true, disk: true, pids: true };
+        assert_eq!(names(all), ["MemoryPressure", "DiskPressure", "PIDPressure"]);
+    }
+
+    #[test]
+    fn only_pods_with_a_limit_are_measured() {
+        let check = |spec: serde_json::Value, wanted: (bool, bool)| {
+            let pod: Pod = serde_json::from_value(json!({ "spec": spec })).unwrap();
+            assert_eq!((has_storage_limit(&pod), has_ephemeral_limit(&pod)), wanted, "{pod:?}");
+        };
+        let plain = json!({"name": "c", "resources": {"limits": {"memory": "1Gi"}}});
+        check(
+            json!({"containers": [plain], "volumes": [{"name": "v", "emptyDir": {}}]}),
+            (false, false),
+        );
+        let volume = json!({"name": "v", "emptyDir": {"sizeLimit": "1Mi"}});
+        check(json!({"volumes": [volume]}), (true, false));
+        let limited = json!({"name": "c", "resources": {"limits": {"ephemeral-storage": "1Gi"}}});
+        check(json!({"containers": [limited]}), (true, true));
+    }
+
+    #[test]
+    fn the_image_of_sandboxes_is_where_containerd_says_it() {
+        let mut status = v1::StatusResponse::default();
+        assert_eq!(sandbox_image(&status), "");
+        let config = json!({"sandboxImage": "registry/pause:3.6"}).to_string();
+        status.info.insert("config".to_owned(), config);
+        assert_eq!(sandbox_image(&status), "registry/pause:3.6");
+    }
+}

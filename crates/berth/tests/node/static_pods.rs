@@ -1,0 +1,181 @@
+//! Pods that live by a file, and what the node does by itself: evictions by limits, and logs that do not
+//! grow without end.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use client::Scope;
+use client::kind::EVENTS;
+use objects::KubeletConfig;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{Berth, PATIENCE, SLEEP, phase, pod};
+
+/// Waits until there is an answer.
+async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let looking = async {
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    match tokio::time::timeout(PATIENCE, looking).await {
+        Ok(found) => found,
+        Err(_) => panic!("{what}: not in time"),
+    }
+}
+
+fn set(config: &mut KubeletConfig, field: &str, value: impl Into<Value>) {
+    config.untyped.insert(field.to_owned(), value.into());
+}
+
+/// Writes a manifest as people should: all of it at once.
+fn write(directory: &Path, pod: &Value) {
+    let mut pod = pod.clone();
+    pod["apiVersion"] = "v1".into();
+    pod["kind"] = "Pod".into();
+    pod["metadata"]["namespace"] = "test".into();
+    std::fs::write(directory.join(".new"), pod.to_string()).unwrap();
+    std::fs::rename(directory.join(".new"), directory.join("web.json")).unwrap();
+}
+
+fn container_id(pod: &Value) -> &Value {
+    &pod["status"]["containerStatuses"][0]["containerID"]
+}
+
+fn hash(pod: &Value) -> &str {
+    pod["metadata"]["annotations"]["kubernetes.io/config.hash"].as_str().unwrap()
+}
+
+fn is_running(pod: &Value) -> bool {
+    phase(pod) == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_static_pod_lives_by_its_file_and_is_shown_by_its_mirror() {
+    let place = TempDir::new().unwrap();
+    let manifests = place.path().to_owned();
+    let mut berth = Berth::start(|config| {
+        config.static_pod_path = Some(manifests.display().to_string());
+        set(config, "fileCheckFrequency", "200ms");
+    })
+    .await;
+    write(&manifests, &pod("web", SLEEP));
+    let shown = berth.until("web-node-1", is_running).await;
+    let annotations = &shown["metadata"]["annotations"];
+    assert_eq!(annotations["kubernetes.io/config.source"], "file");
+    assert_eq!(annotations["kubernetes.io/config.mirror"], hash(&shown));
+    let owner = &shown["metadata"]["ownerReferences"][0];
+    assert_eq!((&owner["kind"], &owner["name"]), (&"Node".into(), &"node-1".into()));
+    let first = hash(&shown).to_owned();
+    let directory = |uid: &str| berth.settings.root.join("pods").join(uid);
+    let (of_first, same) = (directory(&first), container_id(&shown).clone());
+    assert!(of_first.exists());
+
+    // Only what shows it can be deleted.
+    berth.delete("web-node-1").await;
+    let again = |pod: &Value| is_running(pod) && pod["metadata"]["uid"] != shown["metadata"]["uid"];
+    let back = berth.until("web-node-1", again).await;
+    assert_eq!((container_id(&back), hash(&back)), (&same, first.as_str()));
+
+    // A file that is wrong is told of, and no matter to the other.
+    std::fs::write(manifests.join("wrong.yaml"), "apiVersion: v1\nkind: Job\n").unwrap();
+    let told = told_of_node(&berth, "FailedStaticPod").await;
+    assert!(
+        told.ends_with("wrong.yaml: line 2, column 7: kind: should be \"Pod\", found \"Job\""),
+        "{told}"
+    );
+    berth.restart().await;
+    let after = berth.until("web-node-1", is_running).await;
+    assert_eq!((container_id(&after), hash(&after)), (&same, first.as_str()));
+
+    let mut changed = pod("web", SLEEP);
+    changed["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": "B"}]);
+    write(&manifests, &changed);
+    let other = |pod: &Value| is_running(pod) && hash(pod) != first;
+    let now = berth.until("web-node-1", other).await;
+    assert_ne!(container_id(&now), &same);
+    assert!(!of_first.exists());
+    let of_second = berth.settings.root.join("pods").join(hash(&now));
+    std::fs::remove_file(manifests.join("web.json")).unwrap();
+    berth.gone("web-node-1").await;
+    assert!(!of_second.exists());
+    berth.end().await;
+}
+
+/// The message of an event of the node.
+async fn told_of_node(berth: &Berth, reason: &str) -> String {
+    let scope = Scope { namespace: "default".to_owned(), ..Scope::default() };
+    let looking = async {
+        loop {
+            let events = berth.api.list_values(EVENTS, &scope).await.unwrap();
+            if let Some(event) = events.iter().find(|event| event["reason"] == reason) {
+                return event["message"].as_str().unwrap().to_owned();
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, looking).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_fills_its_volume_beyond_the_limit_is_evicted() {
+    let mut berth = Berth::start(|_| {}).await;
+    let script = "trap 'exit 0' TERM; head -c 3145728 /dev/zero > /scratch/full; sleep 600 & wait";
+    let mut greedy = pod("greedy", &["sh", "-c", script]);
+    greedy["spec"]["volumes"] = json!([{"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}]);
+    greedy["spec"]["containers"][0]["volumeMounts"] =
+        json!([{"name": "scratch", "mountPath": "/scratch"}]);
+    let mut modest = greedy.clone();
+    modest["metadata"]["name"] = "modest".into();
+    modest["spec"]["volumes"][0]["emptyDir"]["sizeLimit"] = "4Mi".into();
+    berth.create(modest).await;
+    berth.until("modest", is_running).await;
+    berth.create(greedy).await;
+    let evicted = berth.until("greedy", |pod| phase(pod) == "Failed").await;
+    let status = &evicted["status"];
+    assert_eq!(status["reason"], "Evicted", "{evicted:#}");
+    let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"1Mi\". ";
+    assert_eq!(status["message"], message);
+    berth.until("modest", is_running).await;
+    for name in ["greedy", "modest"] {
+        berth.delete(name).await;
+        berth.gone(name).await;
+    }
+    berth.end().await;
+}
+
+/// Files whose names begin so.
+fn named(directory: &Path, start: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let fits = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(start);
+    entries.map(|entry| entry.path()).filter(fits).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_grows_too_large_is_rotated_and_goes_on() {
+    let mut berth = Berth::start(|config| {
+        set(config, "containerLogMaxSize", "8Ki");
+        set(config, "containerLogMonitorInterval", "3s");
+    })
+    .await;
+    let script = "trap 'exit 0' TERM; for i in $(seq 1000); do echo line $i; done; \
+                  while true; do echo more; sleep 1 & wait $!; done";
+    let uid = berth.create(pod("chatty", &["sh", "-c", script])).await;
+    let directory = berth.settings.logs.join(format!("test_chatty_{uid}")).join("c");
+    let holds = |paths: Vec<PathBuf>, line: &str| {
+        paths.iter().any(|path| std::fs::read_to_string(path).is_ok_and(|text| text.contains(line)))
+    };
+    eventually("a rotated log", || holds(named(&directory, "0.log."), "line 7").then_some(()))
+        .await;
+    let current = directory.join("0.log");
+    eventually("a new log", || holds(vec![current.clone()], "more").then_some(())).await;
+    assert!(!holds(vec![current], "line 7\n"));
+    berth.delete("chatty").await;
+    berth.gone("chatty").await;
+    assert!(!directory.exists());
+    berth.end().await;
+}
