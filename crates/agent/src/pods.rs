@@ -237,7 +237,8 @@ impl Pods {
         let over = PodStatus::read(&pod.status).phase.is_terminal();
         let entry = Entry { read, origin, state: State::Waiting, settled: over };
         self.entries.insert(pod.metadata.uid.clone(), entry);
-        if over || (pod.is_terminating() && !self.is_running(&pod.metadata.uid)) {
+        // Nobody has to be let in to go.
+        if over || pod.is_terminating() {
             self.work(&pod);
         } else {
             self.decide(&pod);

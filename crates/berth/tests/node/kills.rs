@@ -152,14 +152,15 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
     let last: CpuSet = all.last().into_iter().collect();
     let configuration = format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
-         cgroupRoot: {}\ncpuManagerPolicy: static\nreservedSystemCPUs: \"{}\"\n",
+         cgroupRoot: {}\ncpuManagerPolicy: static\nreservedSystemCPUs: \"{}\"\n\
+         evictionHard: {{memory.available: 1Mi}}\n",
         containerd.cgroup_parent(),
         &all - &last,
     );
     std::fs::write(containerd.directory().join("kubelet.yaml"), configuration).unwrap();
 
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
-    let mut made = 0;
+    let (mut made, mut seen, mut owners) = (0, 0, 0);
     let mut victim = start(&containerd).await;
     let namespace = json!({"metadata": {"name": "test"}});
     victim.api.create(NAMESPACES, "", &namespace).await.unwrap();
@@ -169,9 +170,17 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
         let _ = tokio::time::timeout(life, churn(&api, &mut chance, &mut made)).await;
         victim.process.kill().unwrap();
         victim.process.wait().unwrap();
-        check(&running(&runtime).await, kill);
+        let running = running(&runtime).await;
+        check(&running, kill);
+        seen += running.len();
+        owners += running.values().filter(|(exclusive, _)| *exclusive).count();
         victim = start(&containerd).await;
     }
+
+    println!(
+        "{kills} kills, {made} pods; running containers looked at: {seen}, exclusive: {owners}"
+    );
+    assert!(seen > owners && owners > 0, "there was nothing to look at");
 
     // What is wanted runs or was refused, and everything goes when it is deleted.
     let begun = Instant::now();
@@ -195,7 +204,10 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
     while !victim.api.list_values(PODS, &Scope::default()).await.unwrap().is_empty()
         || !running(&runtime).await.is_empty()
     {
-        assert!(begun.elapsed() < PATIENCE, "pods do not go");
+        if begun.elapsed() > PATIENCE {
+            let left = victim.api.list_values(PODS, &Scope::default()).await.unwrap();
+            panic!("pods do not go: {left:#?}; {:?}", running(&runtime).await);
+        }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let data = containerd.directory().join("data/agent");

@@ -174,7 +174,7 @@ async fn others_leave_a_cpu_before_its_owner_starts_and_come_back_when_it_goes()
 
     berth.create(exclusive("second")).await;
     let refused = berth.until("second", |pod| phase(pod) == "Failed").await;
-    assert_eq!(refused["status"]["reason"], "OutOfcpu", "{refused:#}");
+    assert_eq!(refused["status"]["reason"], "UnexpectedAdmissionError", "{refused:#}");
     assert_eq!((allowed(owner), allowed(shared)), (own.clone(), others.clone()));
     berth.delete("second").await;
     berth.gone("second").await;

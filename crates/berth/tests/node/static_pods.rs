@@ -98,7 +98,7 @@ async fn a_static_pod_lives_by_its_file_and_is_shown_by_its_mirror() {
     let other = |pod: &Value| is_running(pod) && hash(pod) != first;
     let now = berth.until("web-node-1", other).await;
     assert_ne!(container_id(&now), &same);
-    assert!(!of_first.exists());
+    rig::wait_until(PATIENCE, || (!of_first.exists()).then_some(())).unwrap();
     let of_second = berth.settings.root.join("pods").join(hash(&now));
     std::fs::remove_file(manifests.join("web.json")).unwrap();
     berth.gone("web-node-1").await;

@@ -40,6 +40,8 @@ impl Berth {
         server.address.set_port(0);
         let mut config = KubeletConfig {
             cgroup_root: Some(containerd.cgroup_parent()),
+            // However full the machine's disk is.
+            eviction_hard: Some(Default::default()),
             ..KubeletConfig::default()
         };
         change(&mut config);
