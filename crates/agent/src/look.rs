@@ -141,14 +141,14 @@ async fn container_status(
         Err(error) if error.is_not_found() => return Ok(None),
         Err(error) => return Err(error),
     };
-    Ok(status.map(|status| seen(status, container.pod_sandbox_id)))
+    Ok(status.map(|status| seen(&status, container.pod_sandbox_id)))
 }
 
-fn seen(status: v1::ContainerStatus, sandbox: RuntimeId) -> ContainerSeen {
+fn seen(status: &v1::ContainerStatus, sandbox: RuntimeId) -> ContainerSeen {
     let metadata = status.metadata.clone().unwrap_or_default();
     let state = state(status.state());
     let message = match state {
-        ContainerState::Exited => last_words(&status),
+        ContainerState::Exited => last_words(status),
         _ => status.message.clone(),
     };
     let annotation = |name: &str| status.annotations.get(name).cloned().unwrap_or_default();
