@@ -4,7 +4,9 @@ use tempfile::TempDir;
 
 use super::*;
 
-const NOW: Timestamp = Timestamp::new(1_136_214_245, 0);
+fn now() -> Timestamp {
+    Timestamp::new(1_136_214_245, 0)
+}
 
 fn files(path: &Path) -> Files {
     Files::new(Settings {
@@ -31,13 +33,13 @@ fn pods_come_and_go_with_their_files() {
     let place = TempDir::new().unwrap();
     let path = place.path().join("manifests");
     let mut files = files(&path);
-    let found = files.look(NOW);
+    let found = files.look(now());
     assert!(names(&found).is_empty() && found.problems.is_empty());
     fs::create_dir_all(path.join("directory")).unwrap();
     fs::write(path.join("a.yaml"), manifest("a")).unwrap();
     fs::write(path.join(".b.yaml.swp"), "unfinished").unwrap();
     fs::write(path.join("c.json"), manifest("c")).unwrap();
-    let found = files.look(NOW);
+    let found = files.look(now());
     assert_eq!((names(&found), found.changed), (vec!["a-n".to_owned(), "c-n".to_owned()], true));
     let uids = |found: &Found| -> Vec<String> {
         found.pods.iter().map(|read| read.pod.metadata.uid.clone()).collect()
@@ -47,11 +49,11 @@ fn pods_come_and_go_with_their_files() {
     assert!(!later.changed);
     assert_eq!((uids(&later), &later.pods[0].text), (before.clone(), &found.pods[0].text));
     fs::write(path.join("c.json"), manifest("d")).unwrap();
-    let found = files.look(NOW);
+    let found = files.look(now());
     assert_eq!((names(&found), found.changed), (vec!["a-n".to_owned(), "d-n".to_owned()], true));
     assert_eq!(uids(&found)[0], before[0]);
     fs::remove_file(path.join("a.yaml")).unwrap();
-    let found = files.look(NOW);
+    let found = files.look(now());
     assert_eq!((names(&found), found.changed), (vec!["d-n".to_owned()], true));
 }
 
@@ -62,26 +64,26 @@ fn a_bad_manifest_is_told_once_and_disturbs_no_other() {
     fs::write(&good, manifest("a")).unwrap();
     fs::write(&bad, "kind: Job").unwrap();
     let mut files = files(place.path());
-    let found = files.look(NOW);
+    let found = files.look(now());
     assert_eq!(names(&found), ["a-n"]);
     let why = "line 1, column 1: apiVersion: should be \"v1\", found nothing".to_owned();
     assert_eq!(found.problems, [Problem { file: bad.clone(), why }]);
-    let found = files.look(NOW);
+    let found = files.look(now());
     assert!(found.problems.is_empty() && !found.changed);
     // Another pod of the same name.
     fs::write(&bad, manifest("a")).unwrap();
-    let found = files.look(NOW);
+    let found = files.look(now());
     assert_eq!(names(&found), ["a-n"]);
     let why = format!("metadata.name: default/a-n is the pod of {} already", good.display());
     assert_eq!(found.problems, [Problem { file: bad.clone(), why }]);
     assert!(!found.changed);
     // Which is let go.
     fs::remove_file(&good).unwrap();
-    let found = files.look(NOW);
+    let found = files.look(now());
     assert_eq!((names(&found), found.changed), (vec!["a-n".to_owned()], true));
     assert!(found.problems.is_empty());
     fs::write(&bad, [0xff, 0xfe]).unwrap();
-    let found = files.look(NOW);
+    let found = files.look(now());
     assert!(found.pods.is_empty() && found.changed);
     assert_eq!(found.problems.len(), 1, "{:?}", found.problems);
 }
@@ -91,5 +93,5 @@ fn one_file_is_as_good_as_a_directory() {
     let place = TempDir::new().unwrap();
     let path = place.path().join("a.yaml");
     fs::write(&path, manifest("a")).unwrap();
-    assert_eq!(names(&files(&path).look(NOW)), ["a-n"]);
+    assert_eq!(names(&files(&path).look(now())), ["a-n"]);
 }
