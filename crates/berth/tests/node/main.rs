@@ -1,6 +1,12 @@
 //! Real pods in a real containerd, through the API. Needs root, Linux and Debian's packages; see
 //! crates/rig.
 
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "clippy.toml allows them in tests, not helpers"
+)]
+
 mod kills;
 mod life;
 mod placement;

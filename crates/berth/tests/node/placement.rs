@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use agent::hands::Hands;
@@ -126,22 +126,33 @@ async fn clean(berth: &Berth) {
     .await;
 }
 
-/// Watches from beside until it is told to stop: whether `shared` could run where a container below
-/// `parent` has its own CPU, once that container has a process. Says how often both were seen.
-fn watch(parent: PathBuf, own: CpuSet, shared: u32, stop: Arc<AtomicBool>) -> (usize, usize) {
-    let (mut seen, mut both) = (0, 0);
-    while !stop.load(Ordering::Relaxed) {
+/// What a look from beside finds, over and over.
+#[derive(Debug, Default)]
+struct Watched {
+    stop: AtomicBool,
+    /// How often a container with the CPU of its own was seen that had a process.
+    seen: AtomicUsize,
+    /// How often another one could run there then.
+    both: AtomicUsize,
+}
+
+impl Watched {
+    /// Looks until it is told to stop: at the containers below `parent`, and then at `shared`.
+    fn watch(&self, parent: &Path, own: &CpuSet, shared: u32) {
         let has_process = |directory: &PathBuf| {
             let processes = std::fs::read_to_string(directory.join("cgroup.procs"));
             processes.is_ok_and(|text| !text.trim().is_empty())
         };
-        let owners = below(&parent).into_iter().filter(|of| cpus_in(of).as_ref() == Some(&own));
-        if owners.filter(has_process).count() > 0 {
-            seen += 1;
-            both += usize::from(!allowed(shared).is_disjoint(&own));
+        while !self.stop.load(Ordering::Relaxed) {
+            let mut owners =
+                below(parent).into_iter().filter(|of| cpus_in(of).as_ref() == Some(own));
+            if owners.any(|of| has_process(&of)) {
+                let both = usize::from(!allowed(shared).is_disjoint(own));
+                self.both.fetch_add(both, Ordering::Relaxed);
+                self.seen.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
-    (seen, both)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -152,19 +163,19 @@ async fn others_leave_a_cpu_before_its_owner_starts_and_come_back_when_it_goes()
     let (_, shared) = running(&berth, "shared").await;
     assert_eq!(allowed(shared), all);
 
-    let stop = Arc::new(AtomicBool::new(false));
+    let watched = Arc::new(Watched::default());
     let parent = cpusets().join(berth.containerd.cgroup_parent().trim_start_matches('/'));
     let watcher = {
-        let (own, stop) = (own.clone(), Arc::clone(&stop));
-        std::thread::spawn(move || watch(parent, own, shared, stop))
+        let (own, watched) = (own.clone(), Arc::clone(&watched));
+        std::thread::spawn(move || watched.watch(&parent, &own, shared))
     };
     berth.create(exclusive("own")).await;
     let (pod_with_own, owner) = running(&berth, "own").await;
-    until("the watcher", async || watcher_saw(owner, &own)).await;
-    stop.store(true, Ordering::Relaxed);
-    let (seen, both) = watcher.join().unwrap();
-    assert!(seen > 0, "the watcher saw nothing");
-    assert_eq!(both, 0, "of {seen} looks");
+    until("a look at the owner", async || (watched.seen.load(Ordering::Relaxed) > 0).then_some(()))
+        .await;
+    watched.stop.store(true, Ordering::Relaxed);
+    watcher.join().unwrap();
+    assert_eq!(watched.both.load(Ordering::Relaxed), 0, "{watched:?}");
     assert_eq!(allowed(owner), own);
     assert_eq!(cpus_in(&cpuset_of(owner)), Some(own.clone()));
     assert_eq!(
@@ -204,11 +215,6 @@ async fn others_leave_a_cpu_before_its_owner_starts_and_come_back_when_it_goes()
     clean(&berth).await;
     assert_eq!(berth.hands.cgroups.as_ref().unwrap().pods().unwrap().len(), 0);
     berth.end().await;
-}
-
-/// The owner runs where the watcher looks for it.
-fn watcher_saw(owner: u32, own: &CpuSet) -> Option<()> {
-    (cpus_in(&cpuset_of(owner)).as_ref() == Some(own)).then_some(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
