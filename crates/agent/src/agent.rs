@@ -17,7 +17,7 @@ use client::{Change, Client, Reflector, Scope};
 use cri::Capabilities;
 use host::cgroups::CgroupError;
 use https::Listener;
-use objects::KubeletConfig;
+use objects::{Gate, KubeletConfig};
 use placement::Machine;
 use placement::configured::{Configured, Finding};
 use placement::report::{NodeReport, ReportError};
@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use crate::admit;
+use crate::allocations::{AllocationError, Allocations};
 use crate::board::Board;
 use crate::book::{Book, BookError};
 use crate::cgroups::{self, PodCgroups};
@@ -40,6 +41,7 @@ use crate::images::Images;
 use crate::look::{self, Brief};
 use crate::lower::NodeFacts;
 use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError};
+use crate::pod_resources;
 use crate::pods::{self, Pods, Read};
 use crate::pool::Pool;
 use crate::probes::{ProbeReport, Probes};
@@ -101,6 +103,8 @@ pub enum StartError {
     Directory { path: String, cause: std::io::Error },
     #[error(transparent)]
     Book(#[from] BookError),
+    #[error(transparent)]
+    Allocations(#[from] AllocationError),
     #[error("what the node would tell of itself is wrong: {0}")]
     Report(#[from] ReportError),
 }
@@ -159,6 +163,10 @@ impl Agent {
         for found in &found {
             warn!(%found, "state");
         }
+        let (allocations, unusable) = Allocations::open(&root)?;
+        for unusable in &unusable {
+            warn!(%unusable, "state");
+        }
         let report = NodeReport::new(&machine, &config, book.ledger().clone())?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (recorder, queue) = Recorder::new(Arc::clone(&clock));
@@ -180,6 +188,10 @@ impl Agent {
             pool: Pool::default(),
             starts: Arc::new(Semaphore::new(STARTS)),
             book: Mutex::new(book),
+            allocations: Mutex::new(allocations),
+            change_static_cpus: config
+                .feature_gates
+                .enabled(Gate::InPlacePodVerticalScalingExclusiveCpus),
             booked: watch::Sender::new(0),
             facts: RwLock::new(Arc::new(facts)),
             capabilities: can,
@@ -225,6 +237,7 @@ impl Agent {
         let mut tasks = JoinSet::new();
         hands.note_booked();
         tasks.spawn(shares::keep(Arc::clone(&hands), self.amounts));
+        tasks.spawn(tell_of_resources(Arc::clone(&hands), root.clone()));
         if let Some(listener) = listener {
             let answers = Answers::new(Arc::clone(&hands), self.configuration);
             let server = Server::new(Arc::new(answers), hands.runtime.clone());
@@ -337,6 +350,14 @@ fn pod_cgroups(
             warn!(%error, "pods have no cgroups of their own");
             None
         }
+    }
+}
+
+/// Without this door only monitoring misses something, so that pods run all the same.
+async fn tell_of_resources(hands: Arc<Hands>, root: PathBuf) {
+    let os = hands.facts().os;
+    if let Err(error) = pod_resources::serve(hands, os, &root).await {
+        warn!(%error, "the Pod Resources API");
     }
 }
 

@@ -19,6 +19,7 @@ pub struct Counters {
     pub alignment_duration: Histogram,
     pub repaired: Counter,
     pub moved: Counter,
+    pub infeasible_resizes: Counter,
 }
 
 /// Bounds of the time an admission takes, in milliseconds: upstream's, from 50 µs doubling.
@@ -79,6 +80,11 @@ impl Counters {
             moved: counter(
                 "berth_moved_containers_total",
                 "Containers that were moved because the shared pool changed.",
+            ),
+            infeasible_resizes: registry.counter(
+                "kubelet_pod_infeasible_resizes_total",
+                "[ALPHA] Number of infeasible resizes for pods, by reason.",
+                &["reason_detail"],
             ),
             registry,
         }
