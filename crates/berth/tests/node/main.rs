@@ -2,4 +2,5 @@
 //! crates/rig.
 
 mod life;
+mod resize;
 mod support;
