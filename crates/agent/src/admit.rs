@@ -20,6 +20,8 @@ mod fit;
 mod preempt;
 mod taints;
 
+pub(crate) use fit::amount;
+
 pub use classes::{ClassOffer, Offered};
 pub use preempt::{NoVictims, Requirement, is_critical, victims};
 pub use taints::{Taint, Toleration};
@@ -149,6 +151,21 @@ impl Rejection {
         };
         text.to_owned()
     }
+}
+
+/// What the node has too little of for a pod beside the `others` it has.
+#[must_use]
+pub(crate) fn lacking(pod: &Pod, node: &Node, others: &[Neighbour<'_>]) -> Vec<Rejection> {
+    fit::insufficient(pod, node, others)
+}
+
+/// Whether the node has room in the classes a pod asks for.
+pub(crate) fn check_classes(
+    pod: &Pod,
+    node: &Node,
+    others: &[Neighbour<'_>],
+) -> Result<(), Rejection> {
+    classes::check(pod, &node.classes, others)
 }
 
 /// Whether the node takes a pod beside the `others` it has. `allocate` asks placement and the devices;

@@ -18,7 +18,7 @@ use cri::Capabilities;
 use host::cgroups::CgroupError;
 use host::detected::Detected;
 use https::Listener;
-use objects::KubeletConfig;
+use objects::{Gate, KubeletConfig};
 use placement::Machine;
 use placement::configured::{Configured, Finding};
 use placement::demand::PodUid;
@@ -30,6 +30,7 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use crate::admit;
+use crate::allocations::{AllocationError, Allocations};
 use crate::board::Board;
 use crate::book::{Book, BookError};
 use crate::cgroups::{self, PodCgroups};
@@ -44,6 +45,7 @@ use crate::logs::rotate::Policy;
 use crate::look::{self, Brief};
 use crate::lower::NodeFacts;
 use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError};
+use crate::pod_resources;
 use crate::pods::{self, Pods, Read};
 use crate::pool::Pool;
 use crate::probes::{ProbeReport, Probes};
@@ -114,6 +116,8 @@ pub enum StartError {
     Directory { path: String, cause: std::io::Error },
     #[error(transparent)]
     Book(#[from] BookError),
+    #[error(transparent)]
+    Allocations(#[from] AllocationError),
     #[error("what the node would tell of itself is wrong: {0}")]
     Report(#[from] ReportError),
 }
@@ -181,6 +185,10 @@ impl Agent {
         for found in &found {
             warn!(%found, "state");
         }
+        let (allocations, unusable) = Allocations::open(&root)?;
+        for unusable in &unusable {
+            warn!(%unusable, "state");
+        }
         let report = NodeReport::new(&machine, &config, book.ledger().clone())?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (recorder, queue) = Recorder::new(Arc::clone(&clock));
@@ -203,6 +211,10 @@ impl Agent {
             truth: tokio::sync::Mutex::default(),
             starts: Arc::new(Semaphore::new(STARTS)),
             book: Mutex::new(book),
+            allocations: Mutex::new(allocations),
+            change_static_cpus: config
+                .feature_gates
+                .enabled(Gate::InPlacePodVerticalScalingExclusiveCpus),
             booked: watch::Sender::new(0),
             facts: RwLock::new(Arc::new(facts)),
             capabilities: can,
@@ -251,6 +263,7 @@ impl Agent {
         let mut tasks = JoinSet::new();
         hands.note_booked();
         tasks.spawn(shares::keep(Arc::clone(&hands), self.amounts));
+        tasks.spawn(tell_of_resources(Arc::clone(&hands), root.clone()));
         if let Some(listener) = listener {
             let answers = Answers::new(Arc::clone(&hands), self.configuration);
             let server = Server::new(Arc::new(answers), hands.runtime.clone());
@@ -419,6 +432,14 @@ fn pod_cgroups(
             warn!(%error, "pods have no cgroups of their own");
             None
         }
+    }
+}
+
+/// Without this door only monitoring misses something, so that pods run all the same.
+async fn tell_of_resources(hands: Arc<Hands>, root: PathBuf) {
+    let os = hands.facts().os;
+    if let Err(error) = pod_resources::serve(hands, os, &root).await {
+        warn!(%error, "the Pod Resources API");
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use host::files::{WriteError, back_up, write_atomically};
 use placement::demand::{Demand, PodUid};
-use placement::plan::Placement;
+use placement::plan::{Placement, Surplus};
 use placement::state_file::{CpuState, Gates, Manager, MemoryState, StateFileError};
 use placement::takeover::{Change, migrate, states_of, take_over};
 use placement::{CpuSet, Ledger, Node, Refusal};
@@ -126,6 +126,11 @@ impl Book {
         placement::plan(&self.node, &self.ledger, demand)
     }
 
+    /// Where a pod that has its place would be with other amounts; see [`placement::plan::replan`].
+    pub fn replan(&self, demand: &Demand, surplus: Surplus) -> Result<Placement, Refusal> {
+        placement::plan::replan(&self.node, &self.ledger, demand, surplus)
+    }
+
     /// Hands out what was planned, for good: the files are on disk when this returns. If they cannot be
     /// written nothing was handed out.
     pub fn commit(&mut self, placement: Placement) -> Result<(), BookError> {
@@ -221,6 +226,17 @@ impl Book {
     pub fn rewrite(&mut self) -> Result<(), BookError> {
         self.written = Default::default();
         self.save()
+    }
+
+    /// What the containers of a pod would be given by a placement that is not committed.
+    #[must_use]
+    pub fn placed_by(&self, placement: &Placement) -> BTreeMap<String, Placed> {
+        let mut ledger = self.ledger.clone();
+        ledger.commit(placement);
+        let of = |one: &placement::plan::ContainerPlacement| {
+            (one.name.to_string(), Placed::of(one, &self.node, &ledger))
+        };
+        placement.containers.iter().map(of).collect()
     }
 
     /// The CPUs of everybody without CPUs of his own; empty if nobody has such.

@@ -183,6 +183,15 @@ impl PodCgroups {
         self.cgroups.ensure(&self.path(input.pod), &of_pod(input, pids))
     }
 
+    /// Gives the cgroup of a pod other limits, if it has one: systemd's are made with containers.
+    pub fn limit_pod(&self, pod: &Pod, limits: &Limits) -> Result<(), CgroupError> {
+        let path = self.path(pod);
+        if !self.cgroups.exists(&path) {
+            return Ok(());
+        }
+        self.cgroups.update(&path, limits)
+    }
+
     /// The cgroup of a pod.
     #[must_use]
     pub fn path(&self, pod: &Pod) -> String {

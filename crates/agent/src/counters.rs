@@ -20,6 +20,7 @@ pub struct Counters {
     pub repaired: Counter,
     pub moved: Counter,
     pub left_behind: Counter,
+    pub infeasible_resizes: Counter,
 }
 
 /// Bounds of the time an admission takes, in milliseconds: upstream's, from 50 µs doubling.
@@ -85,6 +86,11 @@ impl Counters {
                 "berth_left_behind_total",
                 "Things that pods had left behind which are gone, and that were taken away.",
                 &["what"],
+            ),
+            infeasible_resizes: registry.counter(
+                "kubelet_pod_infeasible_resizes_total",
+                "[ALPHA] Number of infeasible resizes for pods, by reason.",
+                &["reason_detail"],
             ),
             registry,
         }

@@ -11,6 +11,7 @@ use cri::{Capabilities, ClassSupport};
 use placement::demand::PodUid;
 use tokio::sync::{Semaphore, mpsc, watch};
 
+use crate::allocations::Allocations;
 use crate::board::Board;
 use crate::book::{Book, BookError};
 use crate::cgroups::PodCgroups;
@@ -47,6 +48,10 @@ pub struct Hands {
     /// How many pods start containers at a time, first come first served.
     pub starts: Arc<Semaphore>,
     pub book: Mutex<Book>,
+    /// What pods were given of what can change while they run.
+    pub allocations: Mutex<Allocations>,
+    /// Gate `InPlacePodVerticalScalingExclusiveCPUs`.
+    pub change_static_cpus: bool,
     /// Grows with everything the book hands out or takes back.
     pub booked: watch::Sender<u64>,
     pub facts: RwLock<Arc<NodeFacts>>,
@@ -89,6 +94,11 @@ impl Hands {
 
     pub fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[must_use]
+    pub fn allocations(&self) -> MutexGuard<'_, Allocations> {
+        self.allocations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Which form of QoS-class resources the runtime understands.
@@ -183,6 +193,40 @@ impl Hands {
         let (placed, pids) = (self.placed(&pod), self.pids_limit);
         blocking(move || cgroups.ensure_pod(&Hands::input(&pod, &facts, &source, &placed), pids))
             .await
+    }
+
+    /// Gives the pod's cgroup other limits.
+    pub async fn limit_pod(&self, pod: &Pod, limits: host::cgroups::Limits) -> Result<(), String> {
+        let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
+        let pod = pod.clone();
+        blocking(move || cgroups.limit_pod(&pod, &limits)).await
+    }
+
+    /// Bytes that all of the pod uses, where that can be known.
+    pub async fn memory_usage(&self, pod: &Pod) -> Option<u64> {
+        let cgroups = self.cgroups.clone()?;
+        let path = cgroups.path(pod);
+        let read = move || cgroups.host().memory_usage(&path).ok().flatten();
+        tokio::task::spawn_blocking(read).await.ok().flatten()
+    }
+
+    /// Tells containers of a pod that run elsewhere to be where they are placed.
+    pub async fn move_to(
+        &self,
+        pod: &Pod,
+        placed: &BTreeMap<String, Placed>,
+    ) -> Result<(), String> {
+        for (id, entry) in self.pool.all() {
+            if entry.pod_uid != pod.metadata.uid {
+                continue;
+            }
+            let Some(to) = placed.get(&entry.container).filter(|to| **to != entry.placed) else {
+                continue;
+            };
+            let moved = self.pool.put(&self.runtime, self.facts().os, id, to.clone()).await;
+            moved.map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 
     pub async fn remove_cgroups(&self, pod: &Pod) -> Result<(), String> {

@@ -5,6 +5,7 @@
 
 pub mod admit;
 pub mod agent;
+pub mod allocations;
 pub mod backoff;
 pub mod board;
 pub mod book;
@@ -27,10 +28,12 @@ pub mod lower;
 pub mod metrics;
 pub mod node;
 pub mod observed;
+pub mod pod_resources;
 pub mod pods;
 pub mod pool;
 pub mod probes;
 pub mod record;
+pub mod resize;
 pub mod server;
 pub mod sources;
 pub mod spec;

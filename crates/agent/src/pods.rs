@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use crate::admit::{self, Admission, Neighbour, Rejection, admit};
+use crate::admit::{self, Admission, Rejection, admit};
 use crate::demand::placement_demand;
 use crate::events::Told;
 use crate::hands::{Hands, Report};
@@ -30,12 +30,13 @@ use crate::lower::{Origin, Source};
 use crate::probes::ProbeReport;
 use crate::spec::{Metadata, Pod};
 use crate::static_pods::mirror::Mirror;
-use crate::status::{self, End, PodStatus};
+use crate::status::{self, End, PodStatus, ResizeSaid};
 use crate::teller::Teller;
 use crate::worker::{Ending, Order, Worker};
 
 mod files;
 mod logs;
+mod resize;
 
 use files::Files;
 
@@ -55,6 +56,10 @@ pub fn read(raw: &RawValue) -> Result<Read, serde_json::Error> {
 #[derive(Debug)]
 struct Entry {
     read: Read,
+    /// The pod with what it was allocated, which is not what it asks for while a change has to wait.
+    given: Arc<Pod>,
+    /// Why a change has to wait.
+    pending: Option<ResizeSaid>,
     origin: Origin,
     state: State,
     /// It has given back what it had.
@@ -119,6 +124,7 @@ impl Pods {
                     self.upsert(read, Origin::Api);
                 }
                 self.complete = true;
+                self.forget_allocations();
                 self.end_unwanted();
             }
             Change::Applied { object, .. } => self.upsert(object, Origin::Api),
@@ -222,20 +228,21 @@ impl Pods {
         };
         entry.read = read;
         match &entry.state {
-            State::Working(orders, _) => {
-                let _ = orders.send(Order::Pod(pod));
-            }
+            State::Working(..) => self.tell_worker_and_others(uid),
             // It is taken away as any other.
             State::Refused { .. } | State::Waiting if pod.is_terminating() => self.work(&pod),
-            State::Refused { .. } | State::Waiting => {}
+            State::Waiting => entry.given = pod,
+            State::Refused { .. } => {}
         }
     }
 
     /// Lets a new pod in, or not.
     fn begin(&mut self, read: Read, origin: Origin) {
-        let pod = Arc::clone(&read.pod);
+        let pod = self.as_allocated(&read.pod);
         let over = PodStatus::read(&pod.status).phase.is_terminal();
-        let entry = Entry { read, origin, state: State::Waiting, settled: over };
+        let given = Arc::clone(&pod);
+        let entry =
+            Entry { read, given, pending: None, origin, state: State::Waiting, settled: over };
         self.entries.insert(pod.metadata.uid.clone(), entry);
         // Nobody has to be let in to go.
         if over || pod.is_terminating() {
@@ -278,16 +285,6 @@ impl Pods {
         }
     }
 
-    /// The pods that have something of the node.
-    fn neighbours(&self, but: &str) -> Vec<Neighbour<'_>> {
-        self.entries
-            .iter()
-            .filter(|(uid, entry)| *uid != but && !entry.settled)
-            .filter(|(_, entry)| matches!(entry.state, State::Working(..)))
-            .map(|(_, entry)| Neighbour::new(&entry.read.pod))
-            .collect()
-    }
-
     fn let_in(&mut self, pod: &Arc<Pod>, planned: Option<Placement>) {
         let Some(placement) = planned else { return };
         let committed = self.hands.book().commit(placement);
@@ -297,7 +294,10 @@ impl Pods {
             return;
         }
         self.hands.note_booked();
+        self.note_allocated(pod);
         self.work(pod);
+        // What it asks for by now, if the agent was not there when it was asked.
+        self.tell_worker(&pod.metadata.uid);
     }
 
     /// Tells which pods there are, once that is known. Done before anything is made for a pod, so that it
@@ -315,7 +315,7 @@ impl Pods {
     fn publish(&self) {
         let active = self.entries.values().filter(|entry| !entry.settled);
         let active = active.filter(|entry| matches!(entry.state, State::Working(..)));
-        let active = active.map(|entry| Arc::clone(&entry.read.pod)).collect();
+        let active = active.map(|entry| Arc::clone(&entry.given)).collect();
         self.hands.active.send_replace(Arc::new(active));
         self.publish_mirrors();
     }
@@ -437,7 +437,14 @@ impl Pods {
             };
             let pod = Arc::new(Pod { metadata, ..Pod::default() });
             let read = Read { pod: Arc::clone(&pod), text: "".into() };
-            let entry = Entry { read, origin: Origin::Api, state: State::Waiting, settled: false };
+            let entry = Entry {
+                read,
+                given: Arc::clone(&pod),
+                pending: None,
+                origin: Origin::Api,
+                state: State::Waiting,
+                settled: false,
+            };
             self.entries.insert(uid.clone(), entry);
             self.work(&pod);
             self.send(&uid, Order::Gone);
@@ -457,15 +464,17 @@ impl Pods {
                 self.entries.remove(&uid);
                 self.briefs.remove(&uid);
                 self.static_is_over(&uid);
+                self.forget_allocations();
             }
         }
         self.publish();
         self.publish_known();
+        self.retry_resizes();
         let waiting: Vec<Arc<Pod>> = self
             .entries
             .values()
             .filter(|entry| matches!(entry.state, State::Waiting))
-            .map(|entry| Arc::clone(&entry.read.pod))
+            .map(|entry| Arc::clone(&entry.given))
             .collect();
         for pod in waiting {
             self.decide(&pod);

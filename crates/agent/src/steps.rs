@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   no sandbox, or a dead one        ──▶ kill what is left, make a sandbox, start the first init
+//!   an exit whose rule restarts all  ──▶ kill and remove all containers; the sandbox stays
 //!   init containers not through      ──▶ start the next one, or the failed one again
 //!   sidecars that ended              ──▶ start them again, whatever else happens
 //!   containers that ended            ──▶ start them again as the restart policy says
@@ -35,6 +36,10 @@ pub trait Knowledge {
     fn startup(&self, container: &RuntimeId) -> Health;
     /// What the agent would make of the container's spec today.
     fn hash(&self, container: &Container) -> String;
+    /// Whether a container that runs has to start again to have what it was allocated.
+    fn must_restart(&self, _container: &Container) -> bool {
+        false
+    }
 }
 
 /// Why a container is killed.
@@ -46,6 +51,10 @@ pub enum KillReason {
     Changed,
     /// The runtime does not know its state.
     Unknown,
+    /// It is to have other resources, which its policy does not allow while it runs.
+    Resize,
+    /// All containers start again.
+    RestartAll,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +76,8 @@ pub struct Plan {
     pub create_sandbox: Option<u32>,
     /// Start these, by role and name, one after the other.
     pub start: Vec<(Role, String)>,
+    /// Remove these, in this order, so that all start again. Nothing else is planned before they are gone.
+    pub remove: Vec<RuntimeId>,
 }
 
 impl Plan {
@@ -115,7 +126,7 @@ fn begin(pod: &Pod, seen: &PodSeen, attempt: u32) -> Plan {
         Some(first) => vec![(init_role(first), first.name.clone())],
         None => apps.iter().map(|container| (Role::App, container.name.clone())).collect(),
     };
-    Plan { kill_pod, create_sandbox: Some(attempt), start, kill: Vec::new() }
+    Plan { kill_pod, create_sandbox: Some(attempt), start, ..Plan::default() }
 }
 
 pub(crate) fn init_role(container: &Container) -> Role {
@@ -124,6 +135,9 @@ pub(crate) fn init_role(container: &Container) -> Role {
 
 /// With a sandbox that is as it should be.
 fn go_on(pod: &Pod, seen: &PodSeen, known: &dyn Knowledge) -> Plan {
+    if let Some(plan) = restart::all(pod, seen) {
+        return plan;
+    }
     let mut plan = Plan::default();
     for container in &pod.spec.ephemeral_containers {
         if seen.container(&container.name).is_none() {
@@ -181,6 +195,10 @@ fn app(
         (KillReason::Liveness, format!("Container {name} failed liveness probe"))
     } else if known.startup(&found.id) == Health::Failure {
         (KillReason::Startup, format!("Container {name} failed startup probe"))
+    } else if known.must_restart(container) {
+        plan.start.push((Role::App, name.clone()));
+        plan.kill.push(kill(found, KillReason::Resize, resize_message(name)));
+        return false;
     } else {
         return true;
     };
@@ -190,6 +208,10 @@ fn app(
     }
     plan.kill.push(kill(found, reason, message));
     false
+}
+
+fn resize_message(name: &str) -> String {
+    format!("Container {name} resize requires restart")
 }
 
 pub(crate) fn kill(found: &ContainerSeen, reason: KillReason, message: String) -> Kill {

@@ -15,9 +15,11 @@ use std::time::Duration;
 
 use client::kind::PODS;
 use client::{DeleteOptions, gone_is_fine};
+use host::cgroups::Limits;
 use objects::timestamp::Timestamp;
 use tokio::sync::mpsc;
 
+use crate::allocations::PodGiven;
 use crate::backoff::Backoff;
 use crate::clock::nanos;
 use crate::events::{ProbeKind, Told};
@@ -27,19 +29,22 @@ use crate::lower::{Mounted, Source};
 use crate::observed::{ContainerState, PodSeen, RuntimeId};
 use crate::probes::{ProbeReport, ProbeTarget};
 use crate::spec::{Container, Pod};
-use crate::status::{self, End, Known, PodStatus};
+use crate::status::{self, End, Known, PodStatus, ResizeSaid};
 use crate::steps::{self, Health, Knowledge, Plan};
 use crate::teller::Teller;
 
 mod prepare;
+mod resize;
 mod start;
 mod stop;
 
 /// What a worker is told.
 #[derive(Debug)]
 pub enum Order {
-    /// The pod as it is wanted now.
+    /// The pod as it is to be now, with what it was allocated.
     Pod(Arc<Pod>),
+    /// Why it does not have other resources that are wanted for it, or that it has.
+    Resize(Option<ResizeSaid>),
     /// The API does not have it any more: it is to go at once.
     Gone,
     /// Something happened to it in the runtime.
@@ -93,6 +98,14 @@ pub struct Worker {
     liveness: BTreeMap<RuntimeId, Health>,
     backoff: Backoff,
     mounted: Option<Mounted>,
+    /// What its cgroup was last limited to.
+    limits: Option<Limits>,
+    /// What is in force of its resources, if that is not what was allocated.
+    actuated: Option<PodGiven>,
+    /// Why other resources wait to be allocated.
+    pending: Option<ResizeSaid>,
+    /// Why they could not be put in force.
+    resize_error: Option<String>,
     /// How often volumes could not be mounted in a row.
     mount_failures: u32,
     gone: bool,
@@ -127,6 +140,10 @@ impl Worker {
             seen: PodSeen::default(),
             liveness: BTreeMap::new(),
             mounted: None,
+            limits: None,
+            actuated: None,
+            pending: None,
+            resize_error: None,
             mount_failures: 0,
             gone: false,
             ending: None,
@@ -167,6 +184,7 @@ impl Worker {
                     self.teller.found(self.pod.status.clone());
                 }
             }
+            Order::Resize(pending) => self.pending = pending,
             Order::Gone => self.gone = true,
             Order::Look => {}
             Order::Probe(report) => self.take_report(report),
@@ -247,6 +265,7 @@ impl Worker {
 
     /// One round of a pod that is to run.
     async fn go_on(&mut self) -> Next {
+        self.refresh_actuated();
         let pod = self.pod_as_told();
         let plan = steps::plan(&pod, &self.seen, self);
         let status = self.tell(&pod, true);
@@ -256,7 +275,7 @@ impl Worker {
             return Next::Now;
         }
         self.probe();
-        if plan.is_nothing() {
+        if plan.is_nothing() && self.actuated.is_none() {
             return self.rest(&pod).await;
         }
         self.act(&pod, plan).await
@@ -277,6 +296,9 @@ impl Worker {
     }
 
     async fn act(&mut self, pod: &Pod, plan: Plan) -> Next {
+        if !plan.remove.is_empty() {
+            return self.remove_all(pod, &plan).await;
+        }
         if plan.kill_pod {
             if plan.create_sandbox.is_some() && !self.seen.sandboxes.is_empty() {
                 self.hands.recorder.pod(pod, Told::SandboxChanged);
@@ -286,6 +308,14 @@ impl Worker {
         for kill in &plan.kill {
             self.kill_one(pod, kill).await;
         }
+        // Of a pod that was killed, nothing is left that could have something else.
+        let resized = if plan.kill_pod { Ok(()) } else { self.resize(pod).await };
+        if plan.is_nothing() {
+            // What could not be done without a restart waits for it.
+            self.refresh_actuated();
+            let waits = self.actuated.is_some();
+            return resized.err().unwrap_or(if waits { Next::After(RETRY) } else { Next::Now });
+        }
         if (plan.create_sandbox.is_some() || !plan.start.is_empty())
             && let Err(next) = self.prepare(pod).await
         {
@@ -293,7 +323,10 @@ impl Worker {
         }
         let next = self.start(pod, &plan).await;
         self.remove_superseded().await;
-        next
+        match resized {
+            Err(later) if next == Next::Now => later,
+            _ => next,
+        }
     }
 
     /// Says how the pod is, as it was last seen.
@@ -303,6 +336,7 @@ impl Worker {
             Known { runtime, recursive_read_only, host_ips, ..std::mem::take(&mut self.known) };
         self.known.end = self.ending.as_ref().map(|ending| ending.end.clone());
         self.known.finished = !may_run;
+        self.tell_resize(pod);
         let mut status = status::generate(pod, &self.seen, &self.known);
         if !may_run && (self.is_to_go() || self.ending.is_some()) {
             status = status::terminate(pod, status);
@@ -439,5 +473,9 @@ impl Knowledge for Worker {
 
     fn hash(&self, container: &Container) -> String {
         crate::lower::hash(container)
+    }
+
+    fn must_restart(&self, container: &Container) -> bool {
+        self.must_restart_for_resize(container)
     }
 }

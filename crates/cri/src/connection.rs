@@ -54,6 +54,15 @@ impl Connection {
     }
 }
 
+/// A channel to any other service that is spoken with over such a socket or pipe. It connects when it is
+/// first used.
+#[must_use]
+pub fn channel(endpoint: &Endpoint) -> tonic::transport::Channel {
+    let target = tonic::transport::Endpoint::from_static("http://localhost");
+    let backoff = Arc::default();
+    target.connect_with_connector_lazy(Connector { endpoint: endpoint.clone(), backoff })
+}
+
 /// Connects for the gRPC library, whatever address that believes in.
 struct Connector {
     endpoint: Endpoint,

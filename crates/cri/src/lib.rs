@@ -40,6 +40,7 @@ mod transport;
 pub use capabilities::{Capabilities, Condition, Handler};
 pub use classes::{ClassSupport, Level, Unsupported};
 pub use client::{Client, Responses, Settings};
+pub use connection::channel;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{Error, Origin};
 pub use rpc::{Rpc, StreamingRpc};

@@ -414,6 +414,27 @@ impl StaticCpus {
         Ok(Some(cpus))
     }
 
+    /// Gives a container that has CPUs another number of them: it keeps as many of its own as it may,
+    /// and what it lacks comes from `free`, as near to its own as possible.
+    pub fn change(
+        &self,
+        topology: &Topology,
+        own: &CpuSet,
+        requested: usize,
+        free: &CpuSet,
+    ) -> Result<CpuSet, CpuRefusal> {
+        let per_core = topology.cpus_per_core();
+        if self.options.full_cores && !requested.is_multiple_of(per_core) {
+            return Err(CpuRefusal::NotWholeCores { requested, per_core });
+        }
+        if requested <= own.len() {
+            return Ok(pick(topology, own, requested, self.options.picking(topology))?);
+        }
+        let near = Hint { nodes: Some(topology.nodes_of(own)), ..Hint::NOWHERE };
+        let more = self.choose(topology, free, requested - own.len(), near)?;
+        Ok(own | &more)
+    }
+
     fn check_whole_cores(
         &self,
         topology: &Topology,

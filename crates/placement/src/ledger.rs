@@ -47,9 +47,11 @@ impl Ledger {
         let pod = &placement.pod;
         self.cpu.shared = draft.cpu.shared.clone();
         self.cpu.reuse = draft.cpu.reuse.clone();
-        if let Some(containers) = draft.cpu.assignments.get(pod) {
-            self.cpu.assignments.insert(pod.clone(), containers.clone());
-        }
+        match draft.cpu.assignments.get(pod) {
+            Some(containers) => self.cpu.assignments.insert(pod.clone(), containers.clone()),
+            // It has given back what it had.
+            None => self.cpu.assignments.remove(pod),
+        };
         self.memory.nodes.clone_from(&draft.memory.nodes);
         self.memory.reuse = draft.memory.reuse.clone();
         if let Some(containers) = draft.memory.assignments.get(pod) {

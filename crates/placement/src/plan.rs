@@ -21,6 +21,10 @@ use crate::numa::NumaMask;
 use crate::rationale::{Agreement, ContainerRationale, Place, Refusal, Say, WhyCpus, WhyMemory};
 use crate::windows::{Affinity, AffinityDemand, AffinityMode, plan_affinity};
 
+mod replan;
+
+pub use replan::{Surplus, replan};
+
 /// Where one container goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerPlacement {

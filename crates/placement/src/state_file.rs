@@ -158,6 +158,12 @@ fn verify(stored: u64, preimage: &str) -> Result<(), StateFileError> {
     if stored == computed { Ok(()) } else { Err(StateFileError::Corrupted { stored, computed }) }
 }
 
+/// The checksum of a text, as the kubelet's checkpoints have it beside their `data`.
+#[must_use]
+pub fn text_checksum(data: &str) -> u64 {
+    fnv1a(&data_preimage(data))
+}
+
 /// What `dataChecksum` is the hash of: the dump of a plain string.
 fn data_preimage(data: &str) -> String {
     format!("(string){data}")

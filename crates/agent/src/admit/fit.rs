@@ -45,12 +45,12 @@ pub(super) fn check(pod: &Pod, node: &Node, others: &[Neighbour<'_>]) -> Vec<Rej
 }
 
 /// An amount in the unit in which the resource is counted.
-pub(super) fn amount(list: &Amounts, resource: &str) -> i64 {
+pub(crate) fn amount(list: &Amounts, resource: &str) -> i64 {
     let of = if resource == CPU { Quantity::milli_value } else { Quantity::value };
     list.get(resource).map_or(0, of)
 }
 
-fn insufficient(pod: &Pod, node: &Node, others: &[Neighbour<'_>]) -> Vec<Rejection> {
+pub(super) fn insufficient(pod: &Pod, node: &Node, others: &[Neighbour<'_>]) -> Vec<Rejection> {
     let requests = crate::requests(pod);
     let mut lacking = Vec::new();
     let mut check = |resource: &str, requested: i64, used: i64| {

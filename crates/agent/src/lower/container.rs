@@ -112,7 +112,7 @@ fn stop_signal(container: &Container) -> Result<v1::Signal, LowerError> {
     v1::Signal::from_str_name(&spelt).ok_or_else(|| LowerError::StopSignal(name.clone()))
 }
 
-fn classes(container: &Container) -> Vec<v1::ContainerQosResource> {
+pub(super) fn classes(container: &Container) -> Vec<v1::ContainerQosResource> {
     let class = |wanted: &QosResourceRequest| v1::ContainerQosResource {
         name: wanted.name.clone(),
         class: wanted.class.clone(),

@@ -1,4 +1,5 @@
-//! Changes of what runs: [`resources`] of a container, its CPUs alone ([`cpus`]), the [`sandbox`].
+//! Changes of what runs: [`resources`] of a container, its CPUs or classes alone ([`cpus`],
+//! [`classes`]), the [`sandbox`].
 //!
 //! A field that is not set stays as it is in the runtime. In which order changes are made (limits up
 //! before requests, a pool smaller before its CPUs are given away) is the caller's.
@@ -25,6 +26,15 @@ pub fn resources(
         request.linux = Some(super::resources::of_container(input, container, role));
     }
     request
+}
+
+/// A container in the classes it has in the pod now. Everything else stays.
+#[must_use]
+pub fn classes(container: &Container, id: &RuntimeId) -> v1::UpdateContainerResourcesRequest {
+    v1::UpdateContainerResourcesRequest {
+        qos_resources: super::container::classes(container),
+        ..of(id)
+    }
 }
 
 /// A container on other CPUs and memory nodes. How much it gets stays.

@@ -1,6 +1,6 @@
 //! Containers: what runs, with what environment, resources and mounts.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     Amounts, FieldRef, Lifecycle, NameOnly, Probe, ResourceFieldRef, RestartPolicy, SecurityContext,
@@ -104,7 +104,7 @@ pub struct Requirements {
 }
 
 /// A class of a QoS-class resource.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct QosResourceRequest {
     pub name: String,

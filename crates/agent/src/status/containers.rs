@@ -14,7 +14,7 @@ use crate::spec::{Container, Pod, Role, VolumeMount};
 use crate::steps::{Verdict, after_exit};
 
 /// Of a container that ran and is no longer there.
-const LOST: &str = "ContainerStatusUnknown";
+pub(super) const LOST: &str = "ContainerStatusUnknown";
 const LOST_WHILE_RUNNING: &str = "The container could not be located when the pod was deleted.  \
                                   The container used to be Running";
 pub(super) const LOST_AT_THE_END: &str =

@@ -8,6 +8,7 @@ use objects::timestamp::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::containers::{LOST, RESTARTING_ALL};
 use crate::spec::Amounts;
 
 #[derive(Debug, Clone, PartialEq, Default, Deserialize, Serialize)]
@@ -160,6 +161,13 @@ impl ContainerStatus {
         self.state.running.is_some()
             || self.state.terminated.is_some()
             || self.last_state.terminated.is_some()
+    }
+
+    /// Whether the count is of a start that is still to come: the last one's end was not seen.
+    #[must_use]
+    pub fn is_counted(&self) -> bool {
+        let unseen = |end: &Terminated| [LOST, RESTARTING_ALL].contains(&end.reason.as_str());
+        self.state.waiting.is_some() && self.last_state.terminated.as_ref().is_some_and(unseen)
     }
 }
 

@@ -160,6 +160,10 @@ impl Walk<'_> {
             let message = format!("Init container {name} failed liveness probe");
             self.kill.push(kill(found, KillReason::Liveness, message));
             self.start.push(index);
+        } else if self.known.must_restart(container) {
+            let message = super::resize_message(name);
+            self.kill.push(kill(found, KillReason::Resize, message));
+            self.start.push(index);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Whether a container that has ended is started again.
 
-use crate::observed::{ContainerSeen, ContainerState};
+use super::{KillReason, Plan};
+use crate::observed::{ContainerSeen, ContainerState, PodSeen};
 use crate::spec::{Container, Pod, RestartPolicy};
 
 /// What follows from a container's end.
@@ -37,6 +38,34 @@ pub fn after_exit(pod: &Pod, container: &Container, exit_code: i32) -> Verdict {
         RestartPolicy::OnFailure if exit_code != 0 => Verdict::Restarts,
         RestartPolicy::OnFailure | RestartPolicy::Never => Verdict::Stays,
     }
+}
+
+/// The plan by which all containers start again, if an exit is to lead to that.
+pub(super) fn all(pod: &Pod, seen: &PodSeen) -> Option<Plan> {
+    let is_cause = |found: &ContainerSeen| {
+        let newest = seen.container(&found.name).is_some_and(|newest| newest.id == found.id);
+        let verdict = |container| after_exit(pod, container, found.exit_code);
+        newest
+            && found.state == ContainerState::Exited
+            && pod.container(&found.name).map(|(_, container)| verdict(container))
+                == Some(Verdict::RestartsAll)
+    };
+    if !seen.containers.iter().any(is_cause) {
+        return None;
+    }
+    let may_run = |found: &&ContainerSeen| {
+        matches!(found.state, ContainerState::Running | ContainerState::Unknown)
+    };
+    let kill = |found| super::kill(found, KillReason::RestartAll, "killing".to_owned());
+    let mut remove: Vec<&ContainerSeen> = seen.containers.iter().collect();
+    // The cause goes last: until then, whoever looks again comes to the same plan.
+    let place = |name: &str| pod.containers().position(|(_, container)| container.name == name);
+    remove.sort_by_key(|found| (is_cause(found), !may_run(found), place(&found.name)));
+    Some(Plan {
+        kill: seen.containers.iter().filter(may_run).map(kill).collect(),
+        remove: remove.into_iter().map(|found| found.id.clone()).collect(),
+        ..Plan::default()
+    })
 }
 
 /// Whether an app container that does not run is to be started.

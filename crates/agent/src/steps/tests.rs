@@ -9,6 +9,7 @@ struct Told {
     liveness: BTreeMap<String, Health>,
     startup: BTreeMap<String, Health>,
     changed: bool,
+    resized: bool,
 }
 
 impl Knowledge for Told {
@@ -22,6 +23,10 @@ impl Knowledge for Told {
 
     fn hash(&self, _: &Container) -> String {
         if self.changed { "other" } else { "" }.to_owned()
+    }
+
+    fn must_restart(&self, _: &Container) -> bool {
+        self.resized
     }
 }
 
@@ -94,6 +99,7 @@ fn short(plan: &Plan) -> String {
     words.extend(plan.kill.iter().map(|kill| format!("-{}", kill.container)));
     words.extend(plan.create_sandbox.map(|attempt| format!("sandbox {attempt}")));
     words.extend(plan.start.iter().map(|(_, name)| format!("+{name}")));
+    words.extend(plan.remove.iter().map(|id| format!("x{id}")));
     words.join(" ")
 }
 
@@ -221,5 +227,47 @@ fn rules_come_before_the_policy() {
         (7, Verdict::RestartsAll),
     ] {
         assert_eq!(after_exit(&pod, &pod.spec.containers[0], code), expected, "{code}");
+    }
+}
+
+#[test]
+fn containers_that_must_start_again_for_other_resources_do() {
+    use RestartPolicy::{Always, Never};
+    let told = Told { resized: true, ..Told::default() };
+    let cases: &[(&str, RestartPolicy, &str, &str)] = &[
+        ("app a, app b", Always, "a=run, b=run", "-a -b +a +b"),
+        ("app a, app b", Never, "a=run, b=0", "-a +a"),
+        ("sidecar s, init i, app a", Always, "s=run, i=run", "-s +s"),
+        ("init i, app a", Always, "i=run", ""),
+    ];
+    for (containers, policy, has, expected) in cases {
+        let found = plan(&pod(containers, *policy), &seen(has), &told);
+        assert_eq!(short(&found), *expected, "{containers} {policy:?}, has {has}");
+    }
+    let found = plan(&pod("app a", Always), &seen("a=run"), &told);
+    assert_eq!(found.kill[0].message, "Container a resize requires restart");
+}
+
+#[test]
+fn an_exit_whose_rule_says_so_removes_all_containers_and_itself_last() {
+    let mut pod = pod("init i, app a, app b", RestartPolicy::Never);
+    let rule = serde_json::json!([
+        {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}},
+    ]);
+    pod.spec.containers[0].restart_policy_rules = serde_json::from_value(rule).unwrap();
+    let cases = [
+        // As recorded: b is killed, and then b, i and a are removed.
+        ("i=0, a=42, b=run", "-b xb xi xa"),
+        ("i=0, a=42, b=0", "xi xb xa"),
+        // What was cut short goes on.
+        ("a=42", "xa"),
+        ("", "+i"),
+        ("i=0, a=7, b=run", ""),
+        ("i=0, a=run, b=42", ""),
+        ("i=0, a=7, b=0", "kill pod"),
+    ];
+    for (has, expected) in cases {
+        let found = plan(&pod, &seen(has), &Told::default());
+        assert_eq!(short(&found), expected, "{has}");
     }
 }

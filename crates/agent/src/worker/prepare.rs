@@ -27,6 +27,7 @@ impl Worker {
             self.hands.recorder.pod(pod, Told::SyncFailed { error });
             return Err(Next::After(super::RETRY));
         }
+        self.limits = Some(self.limits_of(pod));
         match self.hands.mount(pod, &self.source).await {
             Ok(mounted) => {
                 self.mounted = Some(mounted);
@@ -63,6 +64,7 @@ impl Worker {
     pub(super) async fn clean_up(&mut self, pod: &Pod) -> Result<(), String> {
         self.hands.unmount(pod).await?;
         self.mounted = None;
+        self.limits = None;
         self.hands.remove_cgroups(pod).await?;
         self.hands.release(pod).await
     }

@@ -248,6 +248,7 @@ impl Worker {
             return Err(NotStarted::new("RunContainerError", error.message));
         }
         tell(Told::Started);
+        self.note_started(pod, container);
         self.hands.link_log(pod, &container.name, &log, &id);
         let pod_ip = pod_ips.first().map_or("", String::as_str);
         self.after_start(pod, role, container, &id, pod_ip).await
@@ -350,6 +351,8 @@ impl Worker {
         });
         let mut found = statuses.filter(|status| status.name == name);
         match found.next() {
+            // The one to be started has been counted when the last one was lost or removed.
+            Some(status) if status.is_counted() => status.restart_count,
             Some(status) if status.has_run() => status.restart_count + 1,
             _ => 0,
         }

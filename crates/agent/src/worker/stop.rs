@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use cri::v1;
 
-use super::{Order, Worker};
+use super::{Next, Order, RUNTIME_RETRY, Worker};
 use crate::events::Told;
 use crate::hands::Hands;
 use crate::hooks;
+use crate::look;
 use crate::observed::{ContainerSeen, ContainerState, PodSeen, RuntimeId};
 use crate::spec::Pod;
-use crate::steps::{Kill, KillReason};
+use crate::status::RestartingAll;
+use crate::steps::{Kill, KillReason, Plan};
 
 /// Seconds every container has to end, whatever is asked. Upstream's figure.
 const LEAST_GRACE: i64 = 2;
@@ -70,14 +72,44 @@ impl Worker {
         let probe = match kill.reason {
             KillReason::Liveness => container.liveness_probe.as_ref(),
             KillReason::Startup => container.startup_probe.as_ref(),
-            KillReason::Changed | KillReason::Unknown => None,
+            KillReason::Changed
+            | KillReason::Unknown
+            | KillReason::Resize
+            | KillReason::RestartAll => None,
         };
         let of_probe = probe.and_then(|probe| probe.termination_grace_period_seconds);
-        let grace = of_probe.unwrap_or_else(|| pod.grace_seconds());
+        let grace = match kill.reason {
+            // Upstream leaves no time for it.
+            KillReason::RestartAll => 0,
+            _ => of_probe.unwrap_or_else(|| pod.grace_seconds()),
+        };
         let found = self.seen.containers.iter().find(|found| found.id == kill.id).cloned();
         // One that was just made is not in the last look.
         let found = found.unwrap_or_else(|| ContainerSeen::started(&kill.id, &kill.container));
         stop_container(&self.hands, pod, &found, Manner { grace, hurried: false }).await;
+    }
+
+    /// Kills and removes all containers, so that they start again from the first.
+    pub(super) async fn remove_all(&mut self, pod: &Pod, plan: &Plan) -> Next {
+        self.known.restarting_all = RestartingAll::Stopping;
+        self.tell(pod, true);
+        for kill in &plan.kill {
+            self.kill_one(pod, kill).await;
+        }
+        for id in &plan.remove {
+            if !self.remove(id).await {
+                return Next::After(RUNTIME_RETRY);
+            }
+        }
+        match look::closely(&self.hands.runtime, &pod.metadata.uid).await {
+            Ok(seen) => self.seen = seen,
+            Err(_) => return Next::After(RUNTIME_RETRY),
+        }
+        self.known.restarting_all = RestartingAll::Removed;
+        let pod = self.pod_as_told();
+        self.tell(&pod, true);
+        self.known.restarting_all = RestartingAll::No;
+        Next::Now
     }
 
     async fn stop_sandboxes(&self) {
@@ -146,7 +178,9 @@ fn time_left(order: &Order, grace: i64, begun: Instant) -> Option<i64> {
         Order::Pod(pod) if pod.is_terminating() => pod.metadata.deletion_grace_period_seconds?,
         Order::Gone => 0,
         Order::End(ending) => ending.grace?,
-        Order::Pod(_) | Order::Look | Order::Probe(_) | Order::Halt => return None,
+        Order::Pod(_) | Order::Resize(_) | Order::Look | Order::Probe(_) | Order::Halt => {
+            return None;
+        }
     };
     (asked < grace.saturating_sub(seconds_since(begun))).then_some(asked)
 }

@@ -10,5 +10,6 @@
 mod kills;
 mod life;
 mod placement;
+mod resize;
 mod static_pods;
 mod support;

@@ -10,7 +10,7 @@ use placement::{CpuSet, NumaId};
 
 use super::limits::{PERIOD_V1, QUOTA_V1, parse_bound};
 use super::tree::{is_gone, processes_below, read};
-use super::{Bound, CgroupError, Cgroups, Quota, Version, failed};
+use super::{Bound, CgroupError, Cgroups, Quota, Version, failed, names};
 
 /// What the kernel holds a process to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +55,17 @@ pub struct ThreadSeen {
 }
 
 impl Cgroups {
+    /// Bytes that everything in a cgroup and below it uses; `None` if nobody counts them.
+    pub fn memory_usage(&self, path: &str) -> Result<Option<u64>, CgroupError> {
+        let names = names(path)?;
+        let Some(hierarchy) = self.layout.of("memory") else { return Ok(None) };
+        let file = match self.version() {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        };
+        read_number(&hierarchy.directory(&names).join(file))
+    }
+
     /// What is in force for a process and those it shares a container with.
     pub fn in_force(&self, pid: u32) -> Result<InForce, CgroupError> {
         let cgroups = self.of_process(pid)?;

@@ -309,6 +309,18 @@ fn children_and_processes_are_found_in_every_tree() {
 }
 
 #[test]
+fn memory_in_use_is_read_in_either_version() {
+    let table = [(Version::V1, "memory.usage_in_bytes"), (Version::V2, "memory.current")];
+    for (version, file) in table {
+        let tree = Tree::new(version);
+        tree.make("kubepods");
+        tree.put("memory", "kubepods", file, "42639360\n");
+        assert_eq!(tree.cgroups().memory_usage("/kubepods").unwrap(), Some(42_639_360));
+        assert_eq!(tree.cgroups().memory_usage("/none").unwrap(), None);
+    }
+}
+
+#[test]
 fn directories_are_removed_deepest_first_and_nothing_else_is() {
     let tree = Tree::new(Version::V1);
     for name in ["kubepods/poda/c1", "kubepods/poda/c2/nested", "kubepods/podb"] {

@@ -8,6 +8,7 @@ mod exhaustive;
 mod machine_file;
 mod machines;
 mod merging;
+mod replan;
 mod report;
 mod spreading;
 mod takeover;

@@ -1,0 +1,88 @@
+//! The kubelet's own files, and what is remembered over a restart.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::status::replay::lines;
+
+#[test]
+fn the_files_of_a_kubelet_are_read_and_written_again_byte_for_byte() {
+    let all = lines("node.jsonl.gz");
+    let line = all.iter().find(|line| line["id"] == "state-files-policy-none").unwrap();
+    let mut text = line["with_pods"]["allocated_pods_state"].as_str().unwrap().to_owned();
+    for (name, uid) in line["uids"].as_object().unwrap() {
+        text = text.replace(&format!("<UID:{name}>"), uid.as_str().unwrap());
+    }
+    let entries = parse(text.as_bytes()).unwrap();
+    assert_eq!(entries.len(), 10);
+    let uid = line["uids"]["cg-podlevel"].as_str().unwrap();
+    let level = entries[uid].pod_level_resources.as_ref().unwrap();
+    assert_eq!(level.limits[CPU].milli_value(), 120);
+    assert_eq!(render(&entries), text);
+    let wrong = text.replace("128Mi", "129Mi");
+    assert!(parse(wrong.as_bytes()).unwrap_err().contains("checksum"));
+}
+
+fn pod(cpu: &str) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"uid": "u"},
+        "spec": {"containers": [
+            {"name": "a", "resources": {"requests": {"cpu": cpu, "memory": "1Mi"}}},
+            {"name": "b", "resources": {"limits": {"cpu": "1"}}},
+        ]},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn what_a_pod_has_is_known_until_it_has_what_it_was_allocated() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = || Allocations::open(directory.path()).unwrap();
+    let (mut allocations, unusable) = open();
+    assert_eq!(unusable, []);
+    let (old, new) = (PodGiven::of(&pod("100m")), PodGiven::of(&pod("200m")));
+    allocations.allocate("u", old.clone()).unwrap();
+    assert_eq!(open().0.actuated("u"), None);
+    allocations.allocate("u", new.clone()).unwrap();
+    let (mut allocations, _) = open();
+    assert_eq!(allocations.allocated("u"), Some(&new));
+    assert_eq!(allocations.actuated("u"), Some(&old));
+    assert_eq!(old.put(&pod("1")), pod("100m"));
+    // Back again before anything was done.
+    allocations.allocate("u", old.clone()).unwrap();
+    assert_eq!(open().0.actuated("u"), None);
+    allocations.allocate("u", new.clone()).unwrap();
+    let given = |of: &PodGiven, name: &str| of.container_resources[name].clone();
+    assert!(!allocations.actuate("u", "b", given(&new, "b")).unwrap());
+    assert!(allocations.actuate("u", "a", given(&new, "a")).unwrap());
+    assert_eq!(open().0.actuated("u"), None);
+    allocations.forget("u").unwrap();
+    assert_eq!(open().0.allocated("u"), None);
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join(FILES[1]), "{}").unwrap();
+    let (_, unusable) = Allocations::open(directory.path()).unwrap();
+    assert_eq!(unusable.len(), 1);
+    assert!(unusable[0].to_string().contains("actuated_pods_state"), "{}", unusable[0]);
+}
+
+#[test]
+fn only_what_can_change_makes_a_difference() {
+    let given = |limits: Value| Given {
+        limits: serde_json::from_value(limits).unwrap(),
+        ..Given::default()
+    };
+    let table = [
+        (json!({}), json!({"cpu": "0"}), true),
+        (json!({"cpu": "1"}), json!({"cpu": "1000m"}), true),
+        (json!({"cpu": "1"}), json!({}), false),
+        (json!({"memory": "1Mi"}), json!({"memory": "2Mi"}), false),
+        (json!({"ephemeral-storage": "1Mi"}), json!({}), true),
+    ];
+    for (one, other, expected) in table {
+        assert_eq!(given(one.clone()).agrees(&given(other.clone())), expected, "{one} {other}");
+    }
+}
