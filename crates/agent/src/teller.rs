@@ -131,9 +131,14 @@ async fn write(
                 Err(_) => {
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(WAITS.1);
-                    // What the API has by now may be something else.
-                    if let Ok(Some(status)) = current(&client, &subject).await {
-                        before = status;
+                    // What the API has by now may be something else, or another pod of the name.
+                    match current(&client, &subject).await {
+                        Ok(Some(status)) => before = status,
+                        Ok(None) => {
+                            done.send_replace(Written::Gone);
+                            return;
+                        }
+                        Err(_) => {}
                     }
                 }
             }

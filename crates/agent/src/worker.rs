@@ -391,8 +391,9 @@ impl Worker {
 
     /// Takes the last traces of a pod away, and tells the API that it is gone.
     async fn leave(&mut self) -> Next {
-        // The mirror of a static pod may not be there, and goes with it.
-        if !status::is_static(&self.pod) {
+        // The mirror of a static pod may not be there, and goes with it; of a pod that the API does not
+        // have there is nothing to be told.
+        if !self.gone && !status::is_static(&self.pod) {
             self.teller.written().await;
         }
         if self.remove_everything().await.is_err() {

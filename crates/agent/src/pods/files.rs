@@ -89,16 +89,19 @@ impl Pods {
     }
 
     fn end_static(&mut self, uid: &str) {
-        let Some(entry) = self.entries.get(uid) else { return };
+        let Some(entry) = self.entries.get_mut(uid) else { return };
         let State::Working(orders, _) = &entry.state else {
             self.end_gone(uid);
             return;
         };
         if self.files.leaving.insert(uid.to_owned()) {
-            // As a pod of the API that is deleted, with its own time to end.
-            let mut pod = Pod::clone(&entry.read.pod);
-            pod.metadata.deletion_timestamp = Some(self.hands.clock.now().to_seconds_text());
-            let _ = orders.send(Order::Pod(Arc::new(pod)));
+            // As a pod of the API that is deleted, with its own time to end. Whatever else is said of it
+            // from now on says so too.
+            let now = self.hands.clock.now().to_seconds_text();
+            for pod in [&mut entry.read.pod, &mut entry.given] {
+                Arc::make_mut(pod).metadata.deletion_timestamp = Some(now.clone());
+            }
+            let _ = orders.send(Order::Pod(Arc::clone(&entry.given)));
         }
     }
 
