@@ -96,7 +96,6 @@ impl Hands {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[must_use]
     pub fn allocations(&self) -> MutexGuard<'_, Allocations> {
         self.allocations.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -176,6 +176,7 @@ mod tests {
     #[test]
     fn what_runs_at_the_start_is_taken_up_and_the_dead_are_not() {
         let container = |name: &str, state: ContainerState| ContainerBrief {
+            attempt: 0,
             name: name.to_owned(),
             sandbox: "s".to_owned(),
             state,

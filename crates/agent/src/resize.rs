@@ -150,7 +150,7 @@ fn may_swap(pod: &Pod, container: &Container, facts: &NodeFacts) -> bool {
         && facts.cgroups.version == CgroupVersion::V2
         && facts.cgroups.swap_controller
         && crate::qos_class(pod) == QosClass::Burstable
-        && of.requests.get(MEMORY).is_some()
+        && of.requests.contains_key(MEMORY)
         && of.requests.get(MEMORY) != of.limits.get(MEMORY)
 }
 

@@ -82,14 +82,14 @@ impl Worker {
             let given = Given::of(&container.resources);
             let uid = &pod.metadata.uid;
             let done = self.hands.allocations().actuate(uid, &container.name, given);
-            self.note(pod, done.map_err(|error| error.to_string()));
+            self.note(pod, &done.map_err(|error| error.to_string()));
         }
     }
 
     /// Tells when the last step is done.
-    fn note(&self, pod: &Pod, done: Result<bool, String>) {
+    fn note(&self, pod: &Pod, done: &Result<bool, String>) {
         // What could not be written down is done once more after a restart.
-        if done == Ok(true) {
+        if *done == Ok(true) {
             let text = resize::describe(pod, None);
             let told = Told::Resize { step: ResizeStep::Completed, pod: text };
             self.hands.recorder.pod(pod, told);
@@ -167,11 +167,11 @@ impl Worker {
         }
         for of in changing {
             let done = hands.allocations().actuate(&pod.metadata.uid, &of.container.name, of.has);
-            self.note(pod, done.map_err(|error| error.to_string()));
+            self.note(pod, &done.map_err(|error| error.to_string()));
         }
         if hands.allocations().actuated(&pod.metadata.uid).is_some() {
             let done = hands.allocations().actuate_pod(&pod.metadata.uid);
-            self.note(pod, done.map_err(|error| error.to_string()));
+            self.note(pod, &done.map_err(|error| error.to_string()));
         }
         Ok(())
     }
