@@ -49,7 +49,7 @@ fn what_a_pod_has_is_known_until_it_has_what_it_was_allocated() {
     assert_eq!(allocations.actuated("u"), Some(&old));
     assert_eq!(old.put(&pod("1")), pod("100m"));
     // Back again before anything was done.
-    allocations.allocate("u", old.clone()).unwrap();
+    allocations.allocate("u", old).unwrap();
     assert_eq!(open().0.actuated("u"), None);
     allocations.allocate("u", new.clone()).unwrap();
     let given = |of: &PodGiven, name: &str| of.container_resources[name].clone();

@@ -8,6 +8,7 @@ use crate::spec::Amounts;
 use crate::status::replay::{defaulted, lines};
 
 /// A pod of one container with these resources.
+#[allow(clippy::needless_pass_by_value, reason = "tables read better without &")]
 fn pod(resources: Value) -> Pod {
     let spec = json!({"containers": [{"name": "c", "resources": resources}]});
     let metadata = json!({"name": "p", "uid": "u", "generation": 2});
@@ -252,8 +253,8 @@ fn a_limit_below_what_is_used_is_told_as_upstream_tells_it() {
     let whole = InUse::Pod { limit: 34_603_008, usage: 42_639_360 };
     let all = lines("pods.jsonl.gz");
     let line = all.iter().find(|line| line["id"] == "resize-mem-below-usage").unwrap();
-    let events = line["events"].as_array().unwrap().iter();
-    let last = events.filter(|event| event["reason"] == "ResizeError").last().unwrap();
+    let mut events = line["events"].as_array().unwrap().iter();
+    let last = events.rfind(|event| event["reason"] == "ResizeError").unwrap();
     let (_, recorded) = last["message"].as_str().unwrap().split_once(": ").unwrap();
     let recorded: Value = serde_json::from_str(recorded).unwrap();
     assert_eq!(recorded["error"], cannot_decrease(&[whole, container.clone()]));

@@ -29,10 +29,27 @@ struct Victim {
     api: Client,
 }
 
+impl Victim {
+    /// Ends it in the middle of whatever it does.
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // One that was killed already cannot be killed again.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 /// Starts a node as a user would, and waits until its API answers.
 async fn start(containerd: &Containerd) -> Victim {
     let here = containerd.directory();
     let data = here.join("data");
+    #[allow(clippy::zombie_processes, reason = "whoever gives up here fails the test")]
     let process = Command::new(env!("CARGO_BIN_EXE_berth"))
         .args(["up", "--https-listen-port", "0", "--agent-port", "0"])
         .args(["--hostname-override", "node-1"])
@@ -168,8 +185,7 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
         let life = Duration::from_millis(50 + chance.below(LONGEST_LIFE));
         let api = victim.api.clone();
         let _ = tokio::time::timeout(life, churn(&api, &mut chance, &mut made)).await;
-        victim.process.kill().unwrap();
-        victim.process.wait().unwrap();
+        victim.kill();
         let running = running(&runtime).await;
         check(&running, kill);
         seen += running.len();
@@ -215,6 +231,5 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
     let left = std::fs::read_dir(data.join("pods")).unwrap().count();
     assert!(!state.contains("entries"), "{state}");
     assert_eq!(left, 0, "directories of pods are left");
-    victim.process.kill().unwrap();
-    victim.process.wait().unwrap();
+    victim.kill();
 }

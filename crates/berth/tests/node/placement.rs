@@ -365,13 +365,13 @@ async fn what_pods_that_are_gone_left_is_taken_away_and_nothing_else() {
     std::fs::write(procs, sleeper.id().to_string()).unwrap();
 
     let report = truth::audit(&hands).await;
-    assert_eq!(report.booked_for_nobody, [gone.metadata.uid.clone()]);
+    assert_eq!(report.booked_for_nobody, std::slice::from_ref(&gone.metadata.uid));
     let left: BTreeSet<String> = report.left_cgroups.into_iter().collect();
     assert_eq!(left, [path.clone(), theirs.clone()].into());
     assert_eq!(report.left_directories.len(), 2, "{:?}", report.left_directories);
     housekeeping::sweep(&hands).await;
     let report = truth::audit(&hands).await;
-    assert_eq!(report.left_cgroups, [theirs.clone()]);
+    assert_eq!(report.left_cgroups, std::slice::from_ref(&theirs));
     assert!(report.booked_for_nobody.is_empty() && report.left_directories.is_empty());
     assert!(!logs.exists() && !cgroups.host().exists(&path));
     assert_eq!(hands.book().shared(), all);
