@@ -54,7 +54,7 @@ fn recorded_events_are_told_again() {
             told += 1;
         }
     }
-    assert_eq!(told, 15);
+    assert_eq!(told, 16);
 }
 
 fn amounts(cpu: &str, memory: &str) -> Amounts {
