@@ -11,6 +11,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use host::files::{WriteError, back_up, write_atomically};
+use objects::pod::OsName;
 use placement::demand::{Demand, PodUid};
 use placement::plan::{Placement, Surplus};
 use placement::state_file::{CpuState, Gates, Manager, MemoryState, StateFileError};
@@ -237,6 +238,22 @@ impl Book {
             (one.name.to_string(), Placed::of(one, &self.node, &ledger))
         };
         placement.containers.iter().map(of).collect()
+    }
+
+    /// Containers of a placement that is not committed whose memory may come from elsewhere than planned,
+    /// and why: Windows does not bind memory.
+    #[must_use]
+    pub fn memory_warnings(&self, placement: &Placement) -> Vec<(String, String)> {
+        if self.node.os != OsName::Windows {
+            return Vec::new();
+        }
+        let mut ledger = self.ledger.clone();
+        ledger.commit(placement);
+        let of = |one: &placement::plan::ContainerPlacement| {
+            let warning = one.affinity(&self.node, &ledger)?.locality.warning()?;
+            Some((one.name.to_string(), warning))
+        };
+        placement.containers.iter().filter_map(of).collect()
     }
 
     /// The CPUs of everybody without CPUs of his own; empty if nobody has such.

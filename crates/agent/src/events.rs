@@ -184,6 +184,21 @@ pub enum Told {
     MissingClusterDns {
         message: String,
     },
+    /// What the pod's containers have of their own, and why. Ours.
+    Placed {
+        placement: String,
+    },
+    /// What a rejection's message leaves out. Ours.
+    NotPlaced {
+        evidence: String,
+        pod: String,
+        namespace: String,
+    },
+    /// On Windows memory is not bound: a container's CPUs and memory nodes do not coincide. Ours.
+    MemoryAffinityNotGuaranteed {
+        container: String,
+        warning: String,
+    },
     /// A container was not where it had been put, and is again. Ours.
     PlacementRepaired {
         container: String,
@@ -258,6 +273,7 @@ impl Told {
             | Told::SandboxChanged
             | Told::DeadlineExceeded
             | Told::Resize { step: ResizeStep::Started | ResizeStep::Completed, .. }
+            | Told::Placed { .. }
             | Told::Starting
             | Told::Node { .. }
             | Told::NodeShutdown { .. }
@@ -308,6 +324,9 @@ impl Told {
             },
             Told::DnsLimits { .. } => "DNSConfigForming",
             Told::MissingClusterDns { .. } => "MissingClusterDNS",
+            Told::Placed { .. } => "Placed",
+            Told::NotPlaced { .. } => "NotPlaced",
+            Told::MemoryAffinityNotGuaranteed { .. } => "MemoryAffinityNotGuaranteed",
             Told::PlacementRepaired { .. } => "PlacementRepaired",
             Told::PlacementNotInForce { .. } => "PlacementNotInForce",
             Told::Node { is, .. } => is.reason(),

@@ -287,6 +287,8 @@ impl Pods {
 
     fn let_in(&mut self, pod: &Arc<Pod>, planned: Option<Placement>) {
         let Some(placement) = planned else { return };
+        let is_new = !self.is_running(&pod.metadata.uid);
+        let told = if is_new { self.told_of(&placement) } else { Vec::new() };
         let committed = self.hands.book().commit(placement);
         if let Err(error) = committed {
             // Nothing was handed out; it is tried again when something changes.
@@ -294,10 +296,27 @@ impl Pods {
             return;
         }
         self.hands.note_booked();
+        for told in told {
+            self.hands.recorder.pod(pod, told);
+        }
         self.note_allocated(pod);
         self.work(pod);
         // What it asks for by now, if the agent was not there when it was asked.
         self.tell_worker(&pod.metadata.uid);
+    }
+
+    /// What there is to say of a new pod's place.
+    fn told_of(&self, placement: &Placement) -> Vec<Told> {
+        let book = self.hands.book();
+        let mut told = Vec::new();
+        if let Some(placement) = placement.summary(book.node()) {
+            told.push(Told::Placed { placement });
+        }
+        for (container, warning) in book.memory_warnings(placement) {
+            warn!(%container, %warning, "memory affinity is not guaranteed on Windows");
+            told.push(Told::MemoryAffinityNotGuaranteed { container, warning });
+        }
+        told
     }
 
     /// Tells which pods there are, once that is known. Done before anything is made for a pod, so that it
@@ -335,6 +354,15 @@ impl Pods {
         let (reason, message) = (rejection.reason(), rejection.to_string());
         let told = Told::Rejected { reason: reason.clone(), message: message.clone() };
         self.hands.recorder.pod(pod, told);
+        if let Rejection::Placement(refusal) = rejection {
+            let evidence = refusal.evidence(&self.hands.book().node().topology);
+            if let Some(evidence) = evidence {
+                let (pod_name, namespace) =
+                    (pod.metadata.name.clone(), pod.metadata.namespace.clone());
+                let told = Told::NotPlaced { evidence, pod: pod_name, namespace };
+                self.hands.recorder.pod(pod, told);
+            }
+        }
         if self.briefs.contains_key(&pod.metadata.uid) {
             // What runs of it has to end.
             self.work(pod);

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 mod bench;
 mod config;
+mod explain;
 mod input;
 mod node;
 mod plan;
@@ -54,6 +55,8 @@ enum Command {
     Down(node::DownArgs),
     /// Say how a node is that `berth up` runs
     Status(node::StatusArgs),
+    /// Say why a pod is where it is, or what sits where on a node
+    Explain(explain::ExplainArgs),
     /// Run the agent of this machine alone, for an API server elsewhere
     Agent(node::AgentArgs),
     /// Run the control plane: an API server kubectl is at home with
@@ -137,6 +140,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Up(args) => node::up(args),
         Command::Down(args) => node::down(&args),
         Command::Status(args) => node::status(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Agent(args) => node::agent(args),
         Command::State(args) => state::run(args),
         Command::Conformance(args) => {

@@ -14,11 +14,15 @@ use crate::alignment::{AlignmentPolicy, Scope};
 use crate::cpu::{CpuRefusal, StaticCpus};
 use crate::cpuset::CpuSet;
 use crate::demand::{ContainerName, Demand, PodUid, QosClass, Role};
+use crate::ids::Bytes;
 use crate::ledger::Ledger;
 use crate::memory::{Blocks, MemoryHints, StaticMemory};
 use crate::node::{CpuPolicy, MemoryPolicy, Node};
 use crate::numa::NumaMask;
-use crate::rationale::{Agreement, ContainerRationale, Place, Refusal, Say, WhyCpus, WhyMemory};
+use crate::rationale::{
+    Agreement, ContainerRationale, Place, Refusal, Say, WhyCpus, WhyMemory, render_nodes,
+};
+use crate::topology::Topology;
 use crate::windows::{Affinity, AffinityDemand, AffinityMode, plan_affinity};
 
 mod replan;
@@ -53,6 +57,14 @@ impl Placement {
         &self.draft.cpu.shared
     }
 
+    /// What its containers have of their own, and why, in a line; `None` if they have nothing.
+    #[must_use]
+    pub fn summary(&self, node: &Node) -> Option<String> {
+        let own = self.containers.iter().filter_map(|one| one.summary(&node.topology));
+        let own: Vec<String> = own.collect();
+        (!own.is_empty()).then(|| own.join("; "))
+    }
+
     /// What a Windows runtime is sent for one container; see [`ContainerPlacement::affinity`].
     #[must_use]
     pub fn affinity(&self, node: &Node, ledger: &Ledger, container: usize) -> Option<Affinity> {
@@ -61,6 +73,29 @@ impl Placement {
 }
 
 impl ContainerPlacement {
+    /// What it has of its own, and why, in a line; `None` if it has nothing.
+    fn summary(&self, topology: &Topology) -> Option<String> {
+        if self.cpus.is_none() && self.memory.is_none() {
+            return None;
+        }
+        let cpus = match &self.cpus {
+            Some(cpus) => format!("CPUs {cpus}"),
+            None => "shared CPUs".to_owned(),
+        };
+        let mut text = format!("container {} has {cpus}", self.name);
+        for block in self.memory.iter().flatten() {
+            let nodes = render_nodes(topology, block.nodes);
+            text += &format!(" and {} of {} on {nodes}", Bytes(block.size), block.kind);
+        }
+        let agreement = self.rationale.agreement.map(|agreement| agreement.render(topology));
+        let why = match (&self.cpus, agreement) {
+            (_, Some(agreement)) => agreement,
+            (Some(_), None) => self.rationale.cpus.to_string(),
+            (None, None) => self.rationale.memory.to_string(),
+        };
+        Some(format!("{text} ({why})"))
+    }
+
     /// The nodes its memory comes from; `None` if from anywhere.
     #[must_use]
     pub fn memory_nodes(&self) -> Option<NumaMask> {

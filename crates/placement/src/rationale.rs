@@ -144,6 +144,23 @@ impl Refusal {
         }
     }
 
+    /// What the message leaves out: which container, what it asked for, and what each resource could
+    /// have lived with.
+    #[must_use]
+    pub fn evidence(&self, topology: &Topology) -> Option<String> {
+        let mut parts = Vec::new();
+        if let Some(container) = self.container() {
+            parts.push(format!("container {container}"));
+        }
+        if let Refusal::Memory { wanted, .. } = self {
+            let wanted: Vec<String> =
+                wanted.iter().map(|(kind, bytes)| format!("{bytes} of {kind}")).collect();
+            parts.push(format!("it asks for {}", wanted.join(" and ")));
+        }
+        parts.extend(self.agreement().map(|agreement| agreement.render(topology)));
+        (!parts.is_empty()).then(|| parts.join(": "))
+    }
+
     #[must_use]
     pub fn agreement(&self) -> Option<&Agreement> {
         match self {

@@ -202,6 +202,25 @@ pub enum Locality {
     },
 }
 
+impl Locality {
+    /// What to expect of memory that Windows does not bind; `None` if nothing is to be feared.
+    #[must_use]
+    pub fn warning(&self) -> Option<String> {
+        let Locality::Apart { outside, unreached_nodes } = self else { return None };
+        let mut parts = Vec::new();
+        if !outside.is_empty() {
+            parts.push(format!("CPUs {outside} lie outside the memory's NUMA nodes"));
+        }
+        if *unreached_nodes > 0 {
+            let verb = if *unreached_nodes == 1 { "has" } else { "have" };
+            parts.push(format!(
+                "{unreached_nodes} of the memory's NUMA nodes {verb} none of the CPUs"
+            ));
+        }
+        Some(format!("memory may come from other NUMA nodes than planned: {}", parts.join("; ")))
+    }
+}
+
 /// The affinity of one container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

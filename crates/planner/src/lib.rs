@@ -3,6 +3,7 @@
 //! Pure: text and values in, text and values out; reading files is the binary's business.
 
 pub mod generate;
+pub mod live;
 pub mod machine;
 pub mod picture;
 pub mod remedy;

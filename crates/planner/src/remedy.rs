@@ -115,28 +115,54 @@ pub fn remedies(
         (None, Some(spare)) => &simulation.shapes[spare],
         (None, None) => return (None, Vec::new()),
     };
-    let mut trial = Trial {
-        configured: &shape.configured,
-        node: &shape.configured.node,
-        used: Amounts::default(),
-        ledger: shape.configured.node.empty_ledger(),
+    let Some(machine) = machine else {
+        let empty = Trial::empty(&shape.configured);
+        return (None, empty.changes(template, obstacle));
     };
-    let empty = Trial { used: Amounts::default(), ledger: trial.ledger.clone(), ..trial };
-    if let Some(machine) = machine {
-        trial.used = simulation.used(machine).clone();
-        trial.ledger = simulation.ledger(machine).clone();
+    let trial = Trial {
+        used: simulation.used(machine).clone(),
+        ledger: simulation.ledger(machine).clone(),
+        ..Trial::empty(&shape.configured)
+    };
+    let others = simulation.standing(machine).into_iter();
+    let others = others.filter(|other| other.class != refused.class).map(|other| Other {
+        name: name(other.pod),
+        uid: other.uid,
+        need: simulation.class(other.class).need.clone(),
+    });
+    let mut found = trial.changes(template, obstacle);
+    found.extend(trial.without_a_pod(template, others.collect()));
+    if !simulation.machines[machine].pods.is_empty() {
+        found.extend(trial.elsewhere(template, &shape.name));
     }
-    let mut found = Vec::new();
-    trial.sizes(template, obstacle, &mut found);
-    trial.policies(template, &mut found);
-    trial.capacities(template, &mut found);
-    if let Some(machine) = machine {
-        found.extend(trial.without_a_pod(simulation, machine, refused, template, name));
-        if !simulation.machines[machine].pods.is_empty() && empty.takes(template) {
-            found.push(Remedy::EmptyMachine { shape: shape.name.clone() });
-        }
+    (Some(machine), found)
+}
+
+/// A pod that has a place on a machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Other {
+    pub name: String,
+    pub uid: PodUid,
+    pub need: Amounts,
+}
+
+/// Finds what would let a pod in on one machine as it stands.
+pub(crate) fn on_machine(
+    configured: &Configured,
+    (used, ledger): (&Amounts, &Ledger),
+    pod: &Pod,
+    obstacle: &Obstacle,
+    others: Vec<Other>,
+    machine: &str,
+) -> Vec<Remedy> {
+    let trial = Trial { used: used.clone(), ledger: ledger.clone(), ..Trial::empty(configured) };
+    let is_used = !others.is_empty();
+    let mut found = trial.changes(pod, obstacle);
+    found.extend(trial.without_a_pod(pod, others));
+    if is_used {
+        found.extend(trial.elsewhere(pod, machine));
     }
-    (machine, found)
+    found
 }
 
 /// The machine asked for least that the pod could be on at all.
@@ -160,7 +186,27 @@ struct Trial<'a> {
     ledger: Ledger,
 }
 
-impl Trial<'_> {
+impl<'a> Trial<'a> {
+    fn empty(configured: &'a Configured) -> Trial<'a> {
+        let node = &configured.node;
+        Trial { configured, node, used: Amounts::default(), ledger: node.empty_ledger() }
+    }
+
+    /// Changes to the pod or to the machine's configuration.
+    fn changes(&self, pod: &Pod, obstacle: &Obstacle) -> Vec<Remedy> {
+        let mut found = Vec::new();
+        self.sizes(pod, obstacle, &mut found);
+        self.policies(pod, &mut found);
+        self.capacities(pod, &mut found);
+        found
+    }
+
+    /// Another machine of the same kind.
+    fn elsewhere(&self, pod: &Pod, shape: &str) -> Option<Remedy> {
+        let empty = Trial::empty(self.configured);
+        empty.takes(pod).then(|| Remedy::EmptyMachine { shape: shape.to_owned() })
+    }
+
     fn takes(&self, pod: &Pod) -> bool {
         let class = Class::of(pod);
         let demand = Demand { uid: PodUid::new("trial"), ..class.demand.clone() };
@@ -285,27 +331,15 @@ impl Trial<'_> {
     }
 
     /// The smallest other pod whose going would make room.
-    fn without_a_pod(
-        &self,
-        simulation: &Simulation<'_>,
-        machine: usize,
-        refused: &Refused,
-        pod: &Pod,
-        name: impl Fn(PodRef) -> String,
-    ) -> Option<Remedy> {
-        let mut others = simulation.standing(machine);
-        others.retain(|other| other.class != refused.class);
-        others.sort_by_key(|other| {
-            let need = &simulation.class(other.class).need;
-            (need.milli_cpus, need.memory)
-        });
-        let gone = others.iter().find(|other| {
+    fn without_a_pod(&self, pod: &Pod, mut others: Vec<Other>) -> Option<Remedy> {
+        others.sort_by_key(|other| (other.need.milli_cpus, other.need.memory));
+        let gone = others.into_iter().find(|other| {
             let mut trial = self.clone();
             trial.ledger.release(&other.uid);
-            trial.used = trial.used.minus(&simulation.class(other.class).need);
+            trial.used = trial.used.minus(&other.need);
             trial.takes(pod)
         })?;
-        Some(Remedy::WithoutPod { pod: name(gone.pod) })
+        Some(Remedy::WithoutPod { pod: gone.name })
     }
 }
 

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 
 use objects::Workload;
 use objects::pod::OsName;
-use placement::configured::total_memory;
+use placement::configured::{Amounts, Configured, total_memory};
 use placement::demand::{MemoryKind, Role};
 use placement::layout::{lay_out, lay_out_in_blocks};
 use placement::memory::Block;
 use placement::node::{CpuPolicy, MemoryPolicy, Node};
 use placement::plan::ContainerPlacement;
-use placement::rationale::{ContainerRationale, Refusal, WhyMemory};
-use placement::windows::{Affinity, Locality};
+use placement::rationale::{ContainerRationale, WhyMemory};
+use placement::windows::Affinity;
 use placement::{Bytes, CpuSet, Ledger, NumaId, Topology};
 use serde::Serialize;
 
@@ -249,7 +249,7 @@ impl Report {
     }
 }
 
-fn workload_name(workload: &Workload) -> String {
+pub(crate) fn workload_name(workload: &Workload) -> String {
     format!("{}/{}", workload.kind, workload.name)
 }
 
@@ -299,7 +299,7 @@ fn machine_report(
         numa_nodes: topology.nodes().len(),
         memory: Bytes(total_memory(topology)).to_string(),
         pods,
-        left: left(simulation, machine, &ledger),
+        left: left(&shape.configured, simulation.used(machine), &ledger),
     }
 }
 
@@ -316,7 +316,7 @@ fn why_here(workload: &Workload, strategy: Strategy, machine: usize, machines: u
     }
 }
 
-fn container_report(
+pub(crate) fn container_report(
     container: &ContainerPlacement,
     node: &Node,
     ledger: &Ledger,
@@ -353,7 +353,7 @@ fn container_report(
         } else {
             Vec::new()
         },
-        warning: affinity.as_ref().and_then(|affinity| memory_warning(&affinity.locality)),
+        warning: affinity.as_ref().and_then(|affinity| affinity.locality.warning()),
     }
 }
 
@@ -394,23 +394,9 @@ fn long(
     lines
 }
 
-/// Windows takes memory from the node of the CPU that asks for it.
-fn memory_warning(locality: &Locality) -> Option<String> {
-    let Locality::Apart { outside, unreached_nodes } = locality else { return None };
-    let mut parts = Vec::new();
-    if !outside.is_empty() {
-        parts.push(format!("CPUs {outside} lie outside the memory's NUMA nodes"));
-    }
-    if *unreached_nodes > 0 {
-        let verb = if *unreached_nodes == 1 { "has" } else { "have" };
-        parts.push(format!("{unreached_nodes} of the memory's NUMA nodes {verb} none of the CPUs"));
-    }
-    Some(format!("memory may come from other NUMA nodes than planned: {}", parts.join("; ")))
-}
-
-fn left(simulation: &Simulation<'_>, machine: usize, ledger: &Ledger) -> Left {
-    let configured = &simulation.shape_of(machine).configured;
-    let (node, used, all) = (&configured.node, simulation.used(machine), &configured.allocatable);
+/// What a machine still has of which `used` was asked for and `ledger` handed out.
+pub(crate) fn left(configured: &Configured, used: &Amounts, ledger: &Ledger) -> Left {
+    let (node, all) = (&configured.node, &configured.allocatable);
     let topology = &node.topology;
     let mut requests = BTreeMap::new();
     let milli = all.milli_cpus.saturating_sub(used.milli_cpus);
@@ -525,7 +511,7 @@ fn refused_report(
 }
 
 /// What the kubelet's message leaves out.
-fn detail(obstacle: &Obstacle, topology: &Topology) -> Option<String> {
+pub(crate) fn detail(obstacle: &Obstacle, topology: &Topology) -> Option<String> {
     match obstacle {
         Obstacle::Os { wanted, has, .. } => {
             Some(format!("the pod is for {wanted}, the machine runs {has}"))
@@ -544,18 +530,6 @@ fn detail(obstacle: &Obstacle, topology: &Topology) -> Option<String> {
                 show(*capacity)
             ))
         }
-        Obstacle::Placement(refusal) => {
-            let mut parts = Vec::new();
-            if let Some(container) = refusal.container() {
-                parts.push(format!("container {container}"));
-            }
-            if let Refusal::Memory { wanted, .. } = refusal {
-                let wanted: Vec<String> =
-                    wanted.iter().map(|(kind, bytes)| format!("{bytes} of {kind}")).collect();
-                parts.push(format!("it asks for {}", wanted.join(" and ")));
-            }
-            parts.extend(refusal.agreement().map(|agreement| agreement.render(topology)));
-            (!parts.is_empty()).then(|| parts.join(": "))
-        }
+        Obstacle::Placement(refusal) => refusal.evidence(topology),
     }
 }

@@ -88,6 +88,14 @@ impl fmt::Display for Told {
             }
             Told::Preempted => f.write_str("Preempted in order to admit critical pod"),
             Told::Resize { step, pod } => write!(f, "Pod resize {}: {pod}", step.word()),
+            Told::Placed { placement } => f.write_str(placement),
+            Told::NotPlaced { evidence, pod, namespace } => write!(
+                f,
+                "{evidence}. What would let it in: berth explain pod {pod} -n {namespace}"
+            ),
+            Told::MemoryAffinityNotGuaranteed { container, warning } => {
+                write!(f, "container {container}: {warning}")
+            }
             Told::PlacementRepaired { container, found, fight, suspects } => {
                 write!(f, "Container {container} had {found} and was put back")?;
                 if let Some(fight) = fight {

@@ -24,7 +24,7 @@ use crate::up::{self, Joined, Node};
 use crate::{logging, server};
 
 /// Where everything is kept if nobody says otherwise.
-const DATA_DIR: &str = "/var/lib/berth";
+pub(super) const DATA_DIR: &str = "/var/lib/berth";
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -90,7 +90,7 @@ pub(super) struct StatusArgs {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Output {
+pub(super) enum Output {
     Text,
     Json,
     Yaml,
@@ -254,7 +254,7 @@ fn port_of(config: &KubeletConfig) -> Option<u16> {
     config.untyped.get("port")?.as_u64().and_then(|port| u16::try_from(port).ok())
 }
 
-fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+pub(super) fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
 }
 
@@ -288,7 +288,7 @@ pub(super) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
     )
 }
 
-fn remote(kubeconfig: &Path, name: &'static str) -> anyhow::Result<Client> {
+pub(super) fn remote(kubeconfig: &Path, name: &'static str) -> anyhow::Result<Client> {
     let config = Kubeconfig::read(kubeconfig)
         .map_err(|error| BadInput(error.to_string().lines().map(str::to_owned).collect()))?;
     let remote = Remote::new(config, name, Patience::default())?;

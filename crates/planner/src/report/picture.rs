@@ -5,7 +5,7 @@
 
 use objects::Quantity;
 use placement::demand::MemoryKind;
-use placement::node::{CpuPolicy, MemoryPolicy};
+use placement::node::{CpuPolicy, MemoryPolicy, Node};
 use placement::{Bytes, CpuSet, Ledger};
 
 use super::{ContainerReport, MachineReport, PodReport, RefusedReport, Report};
@@ -20,18 +20,25 @@ const MOST_PICTURES: usize = 24;
 /// One machine of a plan with the containers it has.
 #[must_use]
 pub fn picture(simulation: &mut Simulation<'_>, report: &Report, machine: usize) -> Picture {
-    seated(simulation, report, machine).0
+    of_fleet(simulation, report, machine).0
 }
 
-/// A machine's picture, and for each pod and container the occupant it is.
-fn seated(
+fn of_fleet(
     simulation: &mut Simulation<'_>,
     report: &Report,
     machine: usize,
 ) -> (Picture, Vec<Vec<Option<usize>>>) {
     let node = &simulation.shape_of(machine).configured.node;
     let ledger = simulation.ledger(machine).clone();
-    let about = &report.machines[machine];
+    seated(node, &ledger, &report.machines[machine])
+}
+
+/// A machine's picture, and for each pod and container the occupant it is.
+pub(crate) fn seated(
+    node: &Node,
+    ledger: &Ledger,
+    about: &MachineReport,
+) -> (Picture, Vec<Vec<Option<usize>>>) {
     let mut picture = Picture {
         title: about.name.clone(),
         os: about.os,
@@ -53,7 +60,7 @@ fn seated(
     }
     if let CpuPolicy::Static(policy) = &node.cpu {
         let mut system = Occupant::new("system", Seat::Reserved(policy.reserved().clone()));
-        system.memory = reserved_memory(node, &ledger);
+        system.memory = reserved_memory(node, ledger);
         system.note = "reserved for the system and the kubelet".to_owned();
         picture.occupants.push(system);
         sharing(about, &ledger.cpu.shared, &mut picture, &mut seats);
@@ -158,7 +165,7 @@ pub fn page(simulation: &mut Simulation<'_>, report: &Report) -> String {
     let mut rows: Vec<SeatRow> = Vec::new();
     for group in &groups {
         let Some((first, rest)) = group.split_first() else { continue };
-        let (mut drawn, seats) = seated(simulation, report, *first);
+        let (mut drawn, seats) = of_fleet(simulation, report, *first);
         if let Some(last) = rest.last() {
             let last = &report.machines[*last].name;
             drawn.title = format!("{} … {last} ({} alike)", drawn.title, group.len());

@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 
 use objects::pod::OsName;
 
-use super::{ContainerReport, Left, MachineReport, PodReport, RefusedReport, Report};
+use super::{
+    ContainerReport, Left, MachineReport, NodeLeft, PodReport, RefusedReport, RemedyReport, Report,
+};
 
 /// With more machines than this each gets a line instead of a table.
 const MOST_TABLES: usize = 4;
@@ -28,23 +30,23 @@ impl Look {
         if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
-    fn bold(self, text: &str) -> String {
+    pub(crate) fn bold(self, text: &str) -> String {
         self.paint("1", text)
     }
 
-    fn dim(self, text: &str) -> String {
+    pub(crate) fn dim(self, text: &str) -> String {
         self.paint("2", text)
     }
 
-    fn red(self, text: &str) -> String {
+    pub(crate) fn red(self, text: &str) -> String {
         self.paint("31", text)
     }
 
-    fn green(self, text: &str) -> String {
+    pub(crate) fn green(self, text: &str) -> String {
         self.paint("32", text)
     }
 
-    fn yellow(self, text: &str) -> String {
+    pub(crate) fn yellow(self, text: &str) -> String {
         self.paint("33", text)
     }
 }
@@ -73,6 +75,14 @@ pub fn render(report: &Report, look: Look) -> String {
         out.push('\n');
     }
     closing(report, look, &mut out);
+    out
+}
+
+/// One machine with everybody on it.
+#[must_use]
+pub fn render_machine(machine: &MachineReport, look: Look) -> String {
+    let mut out = String::new();
+    table(machine, look, &mut out);
     out
 }
 
@@ -158,21 +168,42 @@ fn table(machine: &MachineReport, look: Look, out: &mut String) {
     if rows.is_empty() {
         let _ = writeln!(out, "  no pods");
     } else {
-        let widths = widths(&head, &rows);
-        let _ = writeln!(out, "  {}", look.dim(&line(&head, &widths)));
-        for row in &rows {
-            let cells: Vec<&str> = row.cells.iter().map(String::as_str).collect();
-            let _ = writeln!(out, "  {}", line(&cells, &widths));
-            for note in &row.notes {
-                let _ = writeln!(out, "      {}", look.dim(note));
-            }
-            if let Some(warning) = &row.warning {
-                let _ = writeln!(out, "      {} {warning}", look.yellow("warning:"));
-            }
-        }
+        write_rows(&head, &rows, look, out);
     }
     left(&machine.left, look, out);
     out.push('\n');
+}
+
+fn write_rows(head: &[&str], rows: &[Row], look: Look, out: &mut String) {
+    let widths = widths(head, rows);
+    let _ = writeln!(out, "  {}", look.dim(&line(head, &widths)));
+    for row in rows {
+        let cells: Vec<&str> = row.cells.iter().map(String::as_str).collect();
+        let _ = writeln!(out, "  {}", line(&cells, &widths));
+        for note in &row.notes {
+            let _ = writeln!(out, "      {}", look.dim(note));
+        }
+        if let Some(warning) = &row.warning {
+            let _ = writeln!(out, "      {} {warning}", look.yellow("warning:"));
+        }
+    }
+}
+
+/// The containers of one pod.
+pub(crate) fn containers(containers: &[ContainerReport], look: Look, out: &mut String) {
+    let windows = containers.iter().any(|container| !container.affinity.is_empty());
+    let mut head = vec!["CONTAINER", "CPUS", "MEMORY"];
+    if windows {
+        head.push("AFFINITY");
+    }
+    head.push("WHY");
+    let row = |container| {
+        let mut row = container_row(String::new(), container, windows);
+        row.cells.remove(0);
+        row
+    };
+    let rows: Vec<Row> = containers.iter().map(row).collect();
+    write_rows(&head, &rows, look, out);
 }
 
 fn shown_name(pod: &PodReport) -> String {
@@ -267,9 +298,14 @@ fn left(left: &Left, look: Look, out: &mut String) {
     if let Some(shared) = &left.shared_cpus {
         let _ = writeln!(out, "        shared CPUs: {shared}");
     }
+    numa_nodes(&left.numa_nodes, out);
+}
+
+/// What each NUMA node has left.
+pub(crate) fn numa_nodes(nodes: &[NodeLeft], out: &mut String) {
     // Nodes with the same left are named together; a machine may have many.
     let mut groups: Vec<(Vec<String>, String)> = Vec::new();
-    for node in &left.numa_nodes {
+    for node in nodes {
         let mut parts = Vec::new();
         parts.extend(node.exclusive_cpus.map(|cpus| plural(cpus as u64, "CPU")));
         parts.extend(node.memory.iter().map(|(name, amount)| match name.as_str() {
@@ -366,12 +402,17 @@ fn turned_away(refused: &RefusedReport, look: Look, out: &mut String) {
             refused.machines.iter().map(|(reason, count)| format!("{count} × {reason}")).collect();
         let _ = writeln!(out, "      {}", look.dim(&format!("machines: {}", by_reason.join(", "))));
     }
-    let Some(remedies) = &refused.remedies else { return };
+    let Some(found) = &refused.remedies else { return };
+    let place = refused.tried_on.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
+    remedies(found, &place, look, out);
+}
+
+/// What would let a pod in.
+pub(crate) fn remedies(remedies: &[RemedyReport], place: &str, look: Look, out: &mut String) {
     if remedies.is_empty() {
         let _ = writeln!(out, "      {}", look.dim("no single change would let it in"));
         return;
     }
-    let place = refused.tried_on.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
     let _ = writeln!(out, "      any of these would let it in{place}:");
     for remedy in remedies {
         let _ = writeln!(out, "        {} {}", look.green("·"), remedy.text);
