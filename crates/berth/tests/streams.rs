@@ -20,6 +20,9 @@ use tokio::time::timeout;
 #[path = "streams/cluster.rs"]
 mod cluster;
 
+#[path = "streams/up.rs"]
+mod up;
+
 use cluster::{Cluster, PATIENCE};
 
 /// Every kubectl there is, by name.

@@ -142,3 +142,52 @@ fn a_file_that_cannot_be_read_blocks_nothing() {
     let (_, found) = Book::open(directory.path(), node(4, "0")).unwrap();
     assert_eq!(found, []);
 }
+
+#[test]
+fn memory_that_windows_may_take_from_elsewhere_is_warned_about() {
+    let cpu = |n: u32| Cpu {
+        cpu: CpuId(n),
+        core: CoreId(n),
+        socket: SocketId(0),
+        numa: NumaId(n / 4),
+        cache: CacheId(n / 4),
+    };
+    let memory = |numa: u32, gib: u64| NodeMemory {
+        numa: NumaId(numa),
+        memory: Bytes(gib << 30),
+        huge_pages: Vec::new(),
+    };
+    // The node with CPUs to spare has little memory.
+    let parts = Parts {
+        cpus: (0..8).map(cpu).collect(),
+        nodes: vec![memory(0, 1), memory(1, 8)],
+        distances: Vec::new(),
+    };
+    let warnings = |os| {
+        let machine = Machine::new("", os, parts.clone()).unwrap();
+        let written = format!(
+            "{{apiVersion: kubelet.config.k8s.io/v1beta1, kind: KubeletConfiguration, \
+             cpuManagerPolicy: static, reservedSystemCPUs: '4-7', memoryManagerPolicy: {}, \
+             reservedMemory: [{{numaNode: 0, limits: {{memory: 100Mi}}}}], \
+             evictionHard: {{memory.available: 100Mi}}, \
+             featureGates: {{WindowsCPUAndMemoryAffinity: true}}}}",
+            if os == OsName::Windows { "BestEffort" } else { "Static" },
+        );
+        let (config, _) = objects::kubelet_config::read(&written).unwrap();
+        let node = Configured::new(&machine, &config).unwrap().node;
+        let directory = tempfile::tempdir().unwrap();
+        let (book, _) = Book::open(directory.path(), node).unwrap();
+        let mut large = pod("a", 2);
+        let resources = &mut large.spec.containers[0].resources;
+        for list in [&mut resources.requests, &mut resources.limits] {
+            list.insert("memory".to_owned(), "4Gi".parse().unwrap());
+        }
+        let placement = book.plan(&placement_demand(&large)).unwrap();
+        assert_eq!(placement.containers[0].cpus.as_ref().map(text), Some("0-1".to_owned()));
+        book.memory_warnings(&placement)
+    };
+    let (container, warning) = warnings(OsName::Windows).pop().unwrap();
+    assert_eq!(container, "c");
+    assert!(warning.starts_with("memory may come from other NUMA nodes than planned"), "{warning}");
+    assert_eq!(warnings(OsName::Linux), []);
+}
