@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::metrics::{Counter, Gauge, Histogram, Registry};
+use crate::spec::Role;
 
 /// All of the agent's metrics.
 #[derive(Debug, Clone)]
@@ -21,6 +22,10 @@ pub struct Counters {
     pub moved: Counter,
     pub left_behind: Counter,
     pub infeasible_resizes: Counter,
+    pub started_containers: Counter,
+    pub started_containers_errors: Counter,
+    pub started_host_processes: Counter,
+    pub started_host_processes_errors: Counter,
 }
 
 /// Bounds of the time an admission takes, in milliseconds: upstream's, from 50 µs doubling.
@@ -92,13 +97,83 @@ impl Counters {
                 "[ALPHA] Number of infeasible resizes for pods, by reason.",
                 &["reason_detail"],
             ),
+            started_containers: registry.counter(
+                "kubelet_started_containers_total",
+                "[ALPHA] Cumulative number of containers started",
+                &["container_type"],
+            ),
+            started_containers_errors: registry.counter(
+                "kubelet_started_containers_errors_total",
+                "[ALPHA] Cumulative number of errors when starting containers",
+                &["container_type", "code"],
+            ),
+            started_host_processes: registry.counter(
+                "kubelet_started_host_process_containers_total",
+                "[ALPHA] Cumulative number of hostprocess containers started. This metric will only be \
+                 collected on Windows.",
+                &["container_type"],
+            ),
+            started_host_processes_errors: registry.counter(
+                "kubelet_started_host_process_containers_errors_total",
+                "[ALPHA] Cumulative number of errors when starting hostprocess containers. This metric \
+                 will only be collected on Windows.",
+                &["container_type", "code"],
+            ),
             registry,
         }
+    }
+
+    /// A container is about to be started.
+    pub fn starting(&self, role: Role, host_process: bool) {
+        self.started_containers.increment(&[kind(role)]);
+        if host_process {
+            self.started_host_processes.increment(&[kind(role)]);
+        }
+    }
+
+    /// It could not be, for the reason that its status gives.
+    pub fn not_started(&self, role: Role, host_process: bool, reason: &str) {
+        self.started_containers_errors.increment(&[kind(role), reason]);
+        if host_process {
+            self.started_host_processes_errors.increment(&[kind(role), reason]);
+        }
+    }
+}
+
+/// How upstream names the kinds of containers.
+fn kind(role: Role) -> &'static str {
+    match role {
+        Role::Init | Role::Sidecar => "init_container",
+        Role::App => "container",
+        Role::Ephemeral => "ephemeral_container",
     }
 }
 
 impl Default for Counters {
     fn default() -> Counters {
         Counters::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_processes_are_counted_beside_all_containers() {
+        let counters = Counters::new();
+        counters.starting(Role::App, true);
+        counters.starting(Role::Sidecar, false);
+        counters.not_started(Role::App, true, "CreateContainerError");
+        let told = counters.registry.render();
+        for line in [
+            "kubelet_started_containers_total{container_type=\"container\"} 1",
+            "kubelet_started_containers_total{container_type=\"init_container\"} 1",
+            "kubelet_started_host_process_containers_total{container_type=\"container\"} 1",
+            "kubelet_started_host_process_containers_errors_total{container_type=\"container\",\
+             code=\"CreateContainerError\"} 1",
+        ] {
+            assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+        }
     }
 }

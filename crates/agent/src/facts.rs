@@ -76,6 +76,8 @@ pub fn gather(
             .enabled(Gate::MemoryQos)
             .then_some(config.memory_throttling_factor),
         selinux: false,
+        qos_classes: config.feature_gates.enabled(Gate::QosResources),
+        host_process: config.feature_gates.enabled(Gate::WindowsHostProcessContainers),
         masked_paths: masked_paths(machine.os),
     }
 }

@@ -205,7 +205,10 @@ impl Pods {
     }
 
     /// Takes a pod that is new or has changed.
-    pub fn upsert(&mut self, read: Read, origin: Origin) {
+    pub fn upsert(&mut self, mut read: Read, origin: Origin) {
+        if !self.hands.facts().qos_classes {
+            Arc::make_mut(&mut read.pod).forget_classes();
+        }
         let pod = Arc::clone(&read.pod);
         if origin == Origin::Api && is_mirror(&pod) {
             return;

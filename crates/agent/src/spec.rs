@@ -179,6 +179,16 @@ pub enum Role {
 }
 
 impl Pod {
+    /// As if nobody had asked for classes of QoS resources.
+    pub fn forget_classes(&mut self) {
+        let spec = &mut self.spec;
+        spec.qos_resources.clear();
+        let containers = spec.init_containers.iter_mut().chain(&mut spec.containers);
+        for container in containers.chain(&mut spec.ephemeral_containers) {
+            container.resources.qos_resources.clear();
+        }
+    }
+
     /// All containers with their roles: init containers first, as they are written.
     pub fn containers(&self) -> impl Iterator<Item = (Role, &Container)> {
         let init = self.spec.init_containers.iter().map(|container| {

@@ -41,7 +41,7 @@ pub(super) fn take(
     runtime: &RuntimeHealth,
 ) {
     let mut view = node.write().unwrap_or_else(PoisonError::into_inner);
-    view.host_process = true;
+    view.host_process = hands.facts().host_process;
     if let RuntimeHealth::Seen(runtime) = runtime {
         view.supplemental_groups_policy = runtime.supplemental_groups_policy;
         view.classes = runtime.classes.as_ref().map(classes::offer).unwrap_or_default();

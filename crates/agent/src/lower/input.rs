@@ -48,6 +48,10 @@ pub struct NodeFacts {
     /// The throttling factor of the gate `MemoryQoS`; `None` if it is off.
     pub memory_throttling: Option<f64>,
     pub selinux: bool,
+    /// Whether classes of QoS resources mean anything: the gate `QOSResources`.
+    pub qos_classes: bool,
+    /// Whether host-process containers may be started: the gate `WindowsHostProcessContainers`.
+    pub host_process: bool,
     /// Paths to hide from containers beside the usual ones: `thermal_throttle` of each CPU that has
     /// one.
     pub masked_paths: Vec<String>,

@@ -50,6 +50,8 @@ pub(super) fn facts() -> NodeFacts {
         swap: SwapBehavior::NoSwap,
         memory_throttling: None,
         selinux: false,
+        qos_classes: true,
+        host_process: true,
         masked_paths: Vec::new(),
     }
 }

@@ -52,7 +52,19 @@ impl Worker {
         let mut retry: Option<Duration> = None;
         for (role, name) in &plan.start {
             let Some((_, container)) = pod.container(name) else { continue };
-            match self.start_one(pod, &placed, *role, container, &mut permit).await {
+            let started = match self.check_backoff(pod, *role, container) {
+                Ok(()) => {
+                    let of_host = lower::security::is_host_process(pod, container);
+                    self.hands.counters.starting(*role, of_host);
+                    let started = self.start_one(pod, &placed, *role, container, &mut permit).await;
+                    if let Err(NotStarted { waiting, .. }) = &started {
+                        self.hands.counters.not_started(*role, of_host, &waiting.reason);
+                    }
+                    started
+                }
+                Err(backs_off) => Err(backs_off),
+            };
+            match started {
                 Ok(()) => {
                     self.known.waiting.remove(name);
                 }
@@ -150,7 +162,6 @@ impl Worker {
         container: &Container,
         permit: &mut Option<OwnedSemaphorePermit>,
     ) -> Result<(), NotStarted> {
-        self.check_backoff(pod, role, container)?;
         let recorder = self.hands.recorder.clone();
         let tell = |told: Told| recorder.container(pod, role, &container.name, told);
         let facts = self.hands.facts();
