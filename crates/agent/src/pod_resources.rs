@@ -52,8 +52,7 @@ pub enum ServeError {
 pub fn endpoint(os: OsName, root: &Path) -> Result<Endpoint, EndpointError> {
     match os {
         OsName::Linux => {
-            let socket = root.join("pod-resources").join("kubelet.sock");
-            Endpoint::parse(&format!("unix://{}", socket.display()))
+            Endpoint::parse(&format!("unix://{}/pod-resources/kubelet.sock", root.display()))
         }
         OsName::Windows => Endpoint::parse(r"\\.\pipe\kubelet-pod-resources"),
     }

@@ -71,6 +71,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(windows, ignore = "not on wine: it lets a socket have an address of others")]
     fn an_address_of_this_machine_is_told_from_others() {
         assert!(is_ours(Ipv4Addr::LOCALHOST.into()));
         assert!(!is_ours(ELSEWHERE_V4.into()));
