@@ -21,8 +21,8 @@ use crate::support::{PATIENCE, SLEEP, phase, pod};
 
 /// How often, if nobody says otherwise.
 const KILLS: usize = 12;
-/// How long a node lives at most before it is killed, in milliseconds.
-const LONGEST_LIFE: u64 = 900;
+/// How many pods are made at most before a node is killed.
+const LONGEST_LIFE: u64 = 7;
 
 struct Victim {
     process: Child,
@@ -103,18 +103,29 @@ fn wanted(name: &str, exclusive: bool) -> Value {
     pod
 }
 
-/// Makes and deletes pods for as long as it is polled. Errors are to be expected.
-async fn churn(api: &Client, chance: &mut Chance, made: &mut u64) {
-    loop {
+/// Makes so many pods and deletes older ones, as fast as the machine is: a pod that is deleted has been
+/// decided about.
+async fn churn(api: &Client, chance: &mut Chance, made: &mut u64, pods: u64) {
+    for _ in 0..pods {
         let exclusive = chance.below(2) == 0;
-        let _ = api.create(PODS, "test", &wanted(&format!("p{made}"), exclusive)).await;
+        api.create(PODS, "test", &wanted(&format!("p{made}"), exclusive)).await.unwrap();
         *made += 1;
-        tokio::time::sleep(Duration::from_millis(chance.below(120))).await;
         if let Some(old) = made.checked_sub(3 + chance.below(3)) {
             let name = format!("p{old}");
+            let begun = Instant::now();
+            while let Ok(pod) = api.get::<Value>(PODS, "test", &name).await
+                && phase(&pod) == "Pending"
+                && pod["metadata"]["deletionTimestamp"].is_null()
+            {
+                assert!(begun.elapsed() < PATIENCE, "{name} is not decided about: {pod:#}");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            // It may be gone already.
             let _ = api.delete(PODS, "test", &name, &DeleteOptions::default()).await;
         }
     }
+    // In the middle of whatever comes next.
+    tokio::time::sleep(Duration::from_millis(chance.below(200))).await;
 }
 
 /// What every running container may run on, by its id; those with CPUs of their own apart.
@@ -182,9 +193,8 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
     let namespace = json!({"metadata": {"name": "test"}});
     victim.api.create(NAMESPACES, "", &namespace).await.unwrap();
     for kill in 1..=kills {
-        let life = Duration::from_millis(50 + chance.below(LONGEST_LIFE));
-        let api = victim.api.clone();
-        let _ = tokio::time::timeout(life, churn(&api, &mut chance, &mut made)).await;
+        let pods = chance.below(LONGEST_LIFE);
+        churn(&victim.api, &mut chance, &mut made, pods).await;
         victim.kill();
         let running = running(&runtime).await;
         check(&running, kill);
