@@ -1,0 +1,328 @@
+//! A life of ours beside the recorded one: [`differences`].
+//!
+//! States by the rule of [`significant`](super::significant), each standing one and the last with the
+//! whole status; Events as a set of type, reason, message, field and source; calls to the runtime in their
+//! order for each container, with attempts, grace periods and errors. When things happened, how often an
+//! Event was repeated, and when what has ended is cleared away is not compared.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::super::Difference;
+use super::calls::{Call, Calls};
+use super::life::{self, Played};
+use super::significant::{self, in_order, is_not_yet, runs, without_artefacts, words};
+use super::stage::{NODE, Scene};
+use super::template::Template;
+
+/// By how much a grace period may differ, in seconds: what has passed since the deletion is taken off it.
+const GRACE: i64 = 1;
+
+fn differ(what: impl Into<String>, expected: impl ToString, got: impl ToString) -> Difference {
+    Difference { what: what.into(), expected: expected.to_string(), got: got.to_string() }
+}
+
+/// Where a life of ours is not as it was recorded.
+pub(super) fn differences(
+    scene: &Scene,
+    line: &Value,
+    played: &Played,
+    calls: &Calls,
+) -> Vec<Difference> {
+    if let Some(expected) = line.get("create_error") {
+        return refusal(expected, played.refused.as_deref());
+    }
+    let mut found = Vec::new();
+    let mut template = scene.template();
+    let whole = scene.trace.whole(&played.namespace, &played.name);
+    let uid = whole.last().map_or("", |pod| pod["metadata"]["uid"].as_str().unwrap_or_default());
+    // A mirror pod's Events are about the pod in the file, whose uid is the hash.
+    let _ = template.text("<UID>", uid);
+    states(scene, line, played, &mut template, &mut found);
+    answers(line, played, &mut template, &mut found);
+    events(scene, line, played, &mut template, &mut found);
+    requests(line, calls.of(uid), &mut template, &mut found);
+    found
+}
+
+/// That the API server did not take it, and what it said.
+fn refusal(expected: &Value, got: Option<&str>) -> Vec<Difference> {
+    let message = expected["message"].as_str().or_else(|| expected.as_str()).unwrap_or_default();
+    match got {
+        Some(got) if got == message || message.is_empty() => Vec::new(),
+        got => vec![differ("create", message, got.unwrap_or("the pod was created"))],
+    }
+}
+
+fn list<'a>(line: &'a Value, key: &str) -> &'a [Value] {
+    line[key].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn states(
+    scene: &Scene,
+    line: &Value,
+    played: &Played,
+    template: &mut Template,
+    found: &mut Vec<Difference>,
+) {
+    let recorded = list(line, "snapshots");
+    let ours = scene.trace.snapshots(&played.namespace, &played.name, played.zero);
+    let (recorded_runs, our_runs) = (runs(recorded), runs(&ours));
+    let wanted: Vec<_> = recorded_runs.iter().filter(|run| run.stands()).collect();
+    let matched = in_order(wanted.iter().map(|run| &run.state), &our_runs);
+    if let Some(missing) = wanted.get(matched.len()) {
+        found.push(differ(
+            format!("state {} of {} in order", matched.len() + 1, wanted.len()),
+            &missing.state,
+            life::told(&ours),
+        ));
+    }
+    for (run, index) in wanted.iter().zip(&matched) {
+        let place = format!("status at {:.1} s", run.from);
+        let (wanted, got) = (&recorded[run.last], &ours[our_runs[*index].last]);
+        template.value(&prepared(wanted), &prepared(got), &place, found);
+    }
+    let (their_words, our_words) = (
+        words(recorded, &recorded_runs, false),
+        words(&ours, &our_runs, false),
+    );
+    let standing = words(recorded, &recorded_runs, true);
+    for word in their_words.difference(&our_words) {
+        if !is_not_yet(word) || standing.contains(word) {
+            found.push(differ("what is said of the pod", word, "never said"));
+        }
+    }
+    for word in our_words.difference(&their_words) {
+        if !is_not_yet(word) {
+            found.push(differ("what is said of the pod", "never said", word));
+        }
+    }
+}
+
+/// A snapshot with lists as maps where order carries no meaning, and without what depends on the machine.
+fn prepared(snapshot: &Value) -> Value {
+    let mut status = without_artefacts(&snapshot["status"]);
+    by_name(&mut status, "conditions", "type");
+    for list in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
+        by_name(&mut status, list, "name");
+    }
+    if let Some(message) = status["message"].as_str() {
+        status["message"] = figures(message).into();
+    }
+    json!({
+        "status": status,
+        "deleting": snapshot["deleting"],
+        "generation": snapshot["generation"],
+        "removed": snapshot["removed"],
+    })
+}
+
+fn by_name(status: &mut Value, list: &str, key: &str) {
+    let Some(items) = status.get(list).and_then(Value::as_array) else { return };
+    let named = items.iter().map(|item| {
+        (item[key].as_str().unwrap_or_default().to_owned(), without_artefacts(item))
+    });
+    status[list] = Value::Object(named.collect::<Map<_, _>>());
+}
+
+/// What is used and what there is, in a refusal, depends on the machine and on who else is there. That is
+/// not so for the number of pods, which the configuration says.
+fn figures(message: &str) -> String {
+    if message.contains("resource: pods") {
+        return message.to_owned();
+    }
+    let mut text = message.to_owned();
+    for word in ["used: ", "capacity: "] {
+        let mut from = 0;
+        while let Some(start) = text[from..].find(word).map(|at| at + from + word.len()) {
+            let end = text[start..].find(|c: char| !c.is_ascii_digit());
+            let end = end.map_or(text.len(), |end| start + end);
+            text.replace_range(start..end, "N");
+            from = start;
+        }
+    }
+    text
+}
+
+fn answers(line: &Value, played: &Played, template: &mut Template, found: &mut Vec<Difference>) {
+    for (index, code, message) in &played.answers {
+        let response = &list(line, "steps")[*index]["response"];
+        let Some(expected) = response["code"].as_u64() else { continue };
+        if expected != *code {
+            found.push(differ(format!("answer of step {index}"), expected, format!("{code} {message}")));
+        } else if let Some(wanted) = response["message"].as_str()
+            && !template.text(wanted, message)
+        {
+            found.push(differ(format!("answer of step {index}"), wanted, message));
+        }
+    }
+}
+
+/// An Event as it is compared.
+fn event_view(event: &Value, about: &Value) -> Value {
+    let or = |value: &Value, default: Value| if value.is_null() { default } else { value.clone() };
+    json!({
+        "type": event["type"],
+        "reason": event["reason"],
+        "message": figures(event["message"].as_str().unwrap_or_default()),
+        "fieldPath": about["fieldPath"],
+        "source": or(&event["source"], json!({"component": "kubelet", "host": NODE})),
+        "reportingComponent": or(&event["reportingComponent"], "kubelet".into()),
+        "reportingInstance": or(&event["reportingInstance"], NODE.into()),
+    })
+}
+
+fn events(
+    scene: &Scene,
+    line: &Value,
+    played: &Played,
+    template: &mut Template,
+    found: &mut Vec<Difference>,
+) {
+    let recorded = list(line, "events").iter().map(|event| event_view(event, event));
+    let ours = scene.trace.events(&played.namespace, &played.name);
+    let mut ours: Vec<(Value, bool)> =
+        ours.iter().map(|event| (event_view(event, &event["involvedObject"]), false)).collect();
+    for wanted in recorded {
+        let mut there = false;
+        for (event, known) in &mut ours {
+            let mut differences = Vec::new();
+            let mut tried = template.clone();
+            tried.value(&wanted, event, "", &mut differences);
+            if differences.is_empty() {
+                *template = tried;
+                (*known, there) = (true, true);
+            }
+        }
+        if !there {
+            let like: Vec<String> = ours
+                .iter()
+                .filter(|(event, _)| event["reason"] == wanted["reason"])
+                .map(|(event, _)| brief(event))
+                .collect();
+            found.push(differ("event", brief(&wanted), like.join(" | ")));
+        }
+    }
+    for (event, _) in ours.iter().filter(|(_, known)| !known) {
+        found.push(differ("event", "none", template.localised(&brief(event))));
+    }
+}
+
+fn brief(event: &Value) -> String {
+    let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
+    let place = text("fieldPath");
+    let place = if place.is_empty() { place } else { format!(" {place}") };
+    format!("{} {}{place}: {}", text("type"), text("reason"), text("message"))
+}
+
+/// What was asked of the runtime for one container, or for the sandbox.
+fn sequence<'a>(
+    calls: impl Iterator<Item = (&'a str, Option<&'a str>, Option<u64>, Option<i64>, Option<String>)>,
+) -> BTreeMap<String, Vec<(String, Option<i64>)>> {
+    let mut all: BTreeMap<String, Vec<(String, Option<i64>)>> = BTreeMap::new();
+    for (method, container, attempt, timeout, error) in calls {
+        // What has ended is cleared away some time later, and probes are as many as there was time for.
+        let counts = matches!(
+            method,
+            "RunPodSandbox"
+                | "CreateContainer"
+                | "StartContainer"
+                | "StopContainer"
+                | "UpdateContainerResources"
+        );
+        if !counts {
+            continue;
+        }
+        let attempt = attempt.map(|attempt| format!(" attempt {attempt}")).unwrap_or_default();
+        let error = error.map(|code| format!(" {code}")).unwrap_or_default();
+        let of = container.unwrap_or("sandbox").to_owned();
+        all.entry(of).or_default().push((format!("{method}{attempt}{error}"), timeout));
+    }
+    all
+}
+
+fn requests(line: &Value, calls: &[Call], template: &mut Template, found: &mut Vec<Difference>) {
+    let Some(recorded) = line["cri_calls"].as_array() else { return };
+    let number = |value: &Value| value.as_str().and_then(|text| text.parse::<i64>().ok());
+    let theirs = sequence(recorded.iter().map(|call| {
+        let attempt = call["attempt"].as_u64();
+        let code = call["error"]["code"].as_str().map(str::to_owned);
+        let (method, container) = (call["call"].as_str(), call["container"].as_str());
+        (method.unwrap_or_default(), container, attempt, number(&call["timeout"]), code)
+    }));
+    let ours = sequence(calls.iter().map(|call| {
+        let code = call.error.as_ref().map(|(code, _)| code.clone());
+        let timeout = number(&call.request["timeout"]);
+        (call.method, call.container.as_deref(), call.attempt, timeout, code)
+    }));
+    let nothing = Vec::new();
+    for name in theirs.keys().chain(ours.keys().filter(|name| !theirs.contains_key(*name))) {
+        let (wanted, got) = (theirs.get(name).unwrap_or(&nothing), ours.get(name).unwrap_or(&nothing));
+        let same = wanted.len() == got.len()
+            && wanted.iter().zip(got).all(|(wanted, got)| {
+                let graces = (wanted.1.unwrap_or(0), got.1.unwrap_or(0));
+                wanted.0 == got.0 && (graces.0 - graces.1).abs() <= GRACE
+            });
+        if !same {
+            let told = |calls: &[(String, Option<i64>)]| {
+                let words = calls.iter().map(|(call, grace)| match grace {
+                    Some(grace) => format!("{call} within {grace}"),
+                    None => call.clone(),
+                });
+                words.collect::<Vec<_>>().join(", ")
+            };
+            found.push(differ(format!("calls for {name}"), told(wanted), told(got)));
+        }
+    }
+    for call in recorded.iter().filter(|call| call["error"].is_object()) {
+        let message = call["error"]["message"].as_str().unwrap_or_default();
+        let same_call = calls.iter().filter(|ours| call["call"] == ours.method);
+        let errors: Vec<&String> =
+            same_call.filter_map(|call| call.error.as_ref()).map(|(_, message)| message).collect();
+        if !errors.is_empty() && !errors.iter().any(|error| template.text(message, error)) {
+            let what = format!("error of {}", call["call"].as_str().unwrap_or_default());
+            found.push(differ(what, message, format!("{errors:?}")));
+        }
+    }
+}
+
+/// Whether two lives are told by the same states, for whoever only wants to know that.
+pub(super) fn is_as_recorded(scene: &Scene, line: &Value, played: &Played) -> bool {
+    let ours = scene.trace.snapshots(&played.namespace, &played.name, played.zero);
+    let recorded = significant::runs(list(line, "snapshots"));
+    let wanted: Vec<_> = recorded.iter().filter(|run| run.stands()).map(|run| &run.state).collect();
+    in_order(wanted.iter().copied(), &runs(&ours)).len() == wanted.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_the_machine_are_not_compared_and_those_of_the_configuration_are() {
+        assert_eq!(
+            figures("resource: cpu, requested: 5, used: 17, capacity: 1700"),
+            "resource: cpu, requested: 5, used: N, capacity: N"
+        );
+        let pods = "resource: pods, requested: 1, used: 3, capacity: 3";
+        assert_eq!(figures(pods), pods);
+    }
+
+    #[test]
+    fn calls_are_told_by_container_without_what_is_cleared_away() {
+        let told = sequence(
+            [
+                ("RunPodSandbox", None, None, None, None),
+                ("CreateContainer", Some("c"), Some(0), None, None),
+                ("StartContainer", Some("c"), None, None, Some("UNKNOWN".to_owned())),
+                ("RemoveContainer", Some("c"), None, None, None),
+                ("ExecSync", Some("c"), None, None, None),
+            ]
+            .into_iter(),
+        );
+        let of = |name: &str| told[name].iter().map(|(call, _)| call.as_str()).collect::<Vec<_>>();
+        assert_eq!(of("sandbox"), ["RunPodSandbox"]);
+        assert_eq!(of("c"), ["CreateContainer attempt 0", "StartContainer UNKNOWN"]);
+    }
+}
