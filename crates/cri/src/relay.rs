@@ -7,7 +7,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use prost::Message as _;
 use tokio_stream::StreamExt as _;
 use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;

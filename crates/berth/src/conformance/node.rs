@@ -5,10 +5,11 @@
 //! script of node actions alone; what cannot be played here is counted as not served, with the reason.
 //! Without a runtime that is everything. This module says what is played; [`verdict`] judges.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
@@ -18,6 +19,7 @@ mod calls;
 mod deliberate;
 mod fixtures;
 mod life;
+mod script;
 mod significant;
 mod stage;
 mod template;
@@ -134,21 +136,47 @@ async fn play(recording: Recording, runtime: &cri::Endpoint) -> Result<Vec<Outco
     let mut stage = Stage::start(runtime).await?;
     fixtures::make(&stage.scene()).await?;
     stage.start_agent(&Shape::default()).await?;
+    let other_name = has_image(&client, OTHER_NAME).await;
     let mut outcomes = Vec::new();
     let mut alone = Vec::new();
-    for line in &recording.pods {
-        let (kind, id) = (kind_of(line), text(line, "id"));
-        if let Some(group) = line["group"].as_str() {
-            outcomes.push(not_served(kind, id, format!("group {group}")));
-        } else if let Some(why) = unplayable(line, network) {
-            outcomes.push(not_served(kind, id, why));
+    let mut groups: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for line in recording.pods {
+        let why = match line["group"].as_str() {
+            Some(group) => script::unplayable(group).map(str::to_owned),
+            None => unplayable(&line, network, other_name),
+        };
+        if let Some(why) = why {
+            outcomes.push(not_served(kind_of(&line), text(&line, "id"), why));
+        } else if let Some(group) = line["group"].as_str() {
+            groups.entry(group.to_owned()).or_default().push(line);
         } else {
-            alone.push(line.clone());
+            alone.push(line);
         }
     }
     outcomes.extend(play_alone(&stage.scene(), alone).await?);
+    for (group, lines) in groups {
+        eprintln!("        group {group}, {} pods", lines.len());
+        outcomes.extend(play_group(&mut stage, &group, &lines).await?);
+    }
     stage.end().await;
     Ok(outcomes)
+}
+
+/// Plays the lines of a group and judges them.
+async fn play_group(stage: &mut Stage, group: &str, lines: &[Value]) -> Result<Vec<Outcome>> {
+    let played = script::play(stage, group, lines).await;
+    let scene = stage.scene();
+    let calls = Calls::read(&scene.passage.since(0))?;
+    Ok(match played {
+        Ok(played) => {
+            let each = lines.iter().zip(played);
+            each.map(|(line, played)| judge(&scene, line, &Ok(played), &calls)).collect()
+        }
+        Err(error) => {
+            let why = format!("{error:#}");
+            lines.iter().map(|line| judge(&scene, line, &Err(anyhow!(why.clone())), &calls)).collect()
+        }
+    })
 }
 
 async fn check_runtime(client: &cri::Client, endpoint: &cri::Endpoint) -> Result<(), CannotPlay> {
@@ -167,10 +195,13 @@ async fn has_image(client: &cri::Client, name: &str) -> bool {
 }
 
 /// Why a life cannot be played here, if so.
-fn unplayable(line: &Value, network: bool) -> Option<String> {
+fn unplayable(line: &Value, network: bool, other_name: bool) -> Option<String> {
     let manifest = line["manifest"].to_string();
     if manifest.contains(REGISTRY) {
         return Some("needs the recording's registry".to_owned());
+    }
+    if other_name && manifest.contains(OTHER_NAME) {
+        return Some(format!("the runtime has an image {OTHER_NAME}, and the recorded one had not"));
     }
     if !network && life::needs_network(line) {
         return Some("the runtime has no network for pods".to_owned());

@@ -138,10 +138,7 @@ pub(super) async fn play(scene: &Scene, line: &Value) -> Result<Played> {
     let steps = line["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (index, step) in steps.iter().enumerate() {
         let t = step["t"].as_f64().unwrap_or_default();
-        let after = steps.get(index + 1).and_then(|next| next["t"].as_f64());
-        // Steps in a row for one thing (a deletion, and the recorder's own at the end) are not told
-        // apart by states between them.
-        until_recorded(scene, line, &played, t, after).await;
+        until_recorded(scene, line, &played, t).await;
         if let Some((code, message)) = act(scene, &played, &step["action"]).await? {
             played.answers.push((index, code, message));
         }
@@ -156,7 +153,6 @@ pub(super) async fn until_recorded(
     line: &Value,
     played: &Played,
     t: f64,
-    _after: Option<f64>,
 ) {
     if t < INTERRUPTS {
         let passed = scene.trace.now() - played.zero;
@@ -172,12 +168,9 @@ pub(super) async fn until_recorded(
     let wanted: Vec<&State> = recorded
         .iter()
         .enumerate()
-        .filter(|(index, run)| {
-            if index + 1 == recorded.len() { held >= SETTLE } else { run.stands() }
-        })
+        .filter(|(index, run)| run.stands() || index + 1 == recorded.len())
         .map(|(_, run)| &run.state)
         .collect();
-    let target = (held >= SETTLE).then_some(&last.state);
     let events: Vec<&Value> = line["events"]
         .as_array()
         .into_iter()
@@ -186,8 +179,13 @@ pub(super) async fn until_recorded(
         .collect();
     let arrived = || {
         let ours = runs(&scene.trace.snapshots(&played.namespace, &played.name, played.zero));
-        let current = ours.last().map(|run| &run.state);
-        let there = target.is_none_or(|target| current == Some(target));
+        let Some(current) = ours.last().map(|run| &run.state) else { return false };
+        if current.restarts > last.state.restarts {
+            // Waiting only makes it later still.
+            return true;
+        }
+        // What was seen for a moment only need not be the state that is left.
+        let there = held < SETTLE || current.is(&last.state);
         there && in_order(wanted.iter().copied(), &ours).len() == wanted.len() && {
             let seen = scene.trace.events(&played.namespace, &played.name);
             events.iter().all(|wanted| {
@@ -199,7 +197,8 @@ pub(super) async fn until_recorded(
         }
     };
     let settle = Duration::from_secs_f64(held.clamp(0.0, SETTLE));
-    wait(scene, patience(t), settle, arrived).await;
+    let patience = if held < SETTLE { Duration::from_secs_f64(10.0 + t) } else { patience(t) };
+    wait(scene, patience, settle, arrived).await;
 }
 
 /// Waits until the life has ended as it did when it was recorded.
@@ -214,7 +213,7 @@ pub(super) async fn until_end(scene: &Scene, line: &Value, played: &Played) {
             return scene.trace.last(&played.namespace, &played.name).is_some_and(|(_, gone)| gone);
         }
         let ours = runs(&scene.trace.snapshots(&played.namespace, &played.name, played.zero));
-        ours.last().is_some_and(|run| run.state == wanted)
+        ours.last().is_some_and(|run| run.state.is(&wanted))
     };
     wait(scene, patience(t), Duration::ZERO, arrived).await;
 }

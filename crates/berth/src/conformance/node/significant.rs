@@ -4,15 +4,26 @@
 //!
 //! 1. A state is *significant* by phase, reason, conditions (type, status, reason), every container's
 //!    state (kind, reason, exit code, restarts, ready, started, last end), resources, the generation that
-//!    was observed, and whether the pod is being deleted. Snapshots in a row with the same significant
-//!    state are one *run*. Times, ids, messages and the number of snapshots are not part of it.
+//!    was observed, and whether the pod is being deleted. Times, ids, messages and the number of snapshots
+//!    are not part of it. Where two words say the same and which is seen is a matter of when the kubelet
+//!    last looked, they count as one: a container that has ended and will be started again is
+//!    `terminated`, or `waiting` with `CrashLoopBackOff` or the error of its last start; an image that
+//!    cannot be had is `ErrImagePull` or `ImagePullBackOff`; a pod whose containers have all ended and
+//!    that is not over yet keeps the phase that was told before, `Pending` or `Running`. Snapshots in a row
+//!    with the same significant state are one *run*.
 //! 2. A recorded run *stands* if it lasted for [`STANDING`] or is the last. Whoever looks now and then
 //!    sees it, so it has to occur in ours, and all of them in the recorded order. What came and went
-//!    faster depends on which of two writers was first, and may be missing.
+//!    faster depends on which of two writers was first, and may be missing. States on the way into a
+//!    life or out of it (nothing has started yet; everything has ended and the pod is not over) last as
+//!    long as the runtime takes, which was up to [`BUSY`] on the recorded machine.
 //! 3. Of the words that clients match on (phases, reasons of waiting, reason and exit code of ends) each
-//!    that was recorded has to occur, however shortly it was seen, and none may occur that was not. The
-//!    words of a container that has not started yet (`ContainerCreating`, `PodInitializing`) may be
-//!    missing where they were not seen standing.
+//!    that was recorded has to occur, however shortly it was seen, and none may occur that was not. Words
+//!    of a container that has not started yet (`ContainerCreating`, `PodInitializing`) and the phase
+//!    `Running` of a pod that ended at once may be missing where they were not seen standing; and
+//!    `CrashLoopBackOff` may be said of a container that was recorded to end twice.
+//!
+//! Resources of a pod that is over are not compared: the recorded kubelet read them from a cgroup that
+//! was being removed.
 //!
 //! Nothing is waited for here; this module only reads snapshots, recorded ones and ours alike.
 
@@ -25,19 +36,31 @@ use serde_json::Value;
 /// once a second, so that a state of under two may be one that two such looks happened to fall around.
 pub(super) const STANDING: f64 = 2.0;
 
+/// How long starting and stopping took on the recorded machine when it was busy, in seconds.
+pub(super) const BUSY: f64 = 5.0;
+
 /// The kernel's word for "no limit" on cgroup v1, read back by the recorded kubelet.
 const ARTEFACT: &str = "9007199254740988Ki";
 
 /// Words that say only that nothing has happened yet.
 const NOT_YET: &[&str] = &["ContainerCreating", "PodInitializing"];
 
-/// A significant state, as a text that can be compared and read.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct State(String);
+/// A significant state, as texts that can be compared and read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    /// With words that say the same as one.
+    same: String,
+    /// As it was said.
+    exact: String,
+    /// Whether it is on the way into a life or out of it.
+    passing: bool,
+    /// How often containers were started again.
+    pub(super) restarts: u64,
+}
 
 impl std::fmt::Display for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.exact)
     }
 }
 
@@ -45,37 +68,76 @@ impl State {
     /// Of a snapshot, recorded or ours.
     pub(super) fn of(snapshot: &Value) -> State {
         let status = &snapshot["status"];
-        let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
-        let mut all = text(status, "phase");
-        for (name, value) in [("reason", text(status, "reason"))] {
-            if !value.is_empty() {
-                let _ = write!(all, " {name}={value}");
-            }
+        let phase = text(status, "phase");
+        let is_over = matches!(phase.as_str(), "Succeeded" | "Failed");
+        let has_ended = |c: &Value| c["state"]["terminated"].is_object();
+        let apps = status["containerStatuses"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let all_ended = !apps.is_empty() && apps.iter().all(has_ended) && !is_over;
+        let not_yet = |c: &Value| {
+            let reason = text(&c["state"]["waiting"], "reason");
+            NOT_YET.contains(&reason.as_str())
+        };
+        let nothing_yet = !is_over && containers(status).all(not_yet);
+        let mut rest = String::new();
+        let reason = text(status, "reason");
+        if !reason.is_empty() {
+            let _ = write!(rest, " reason={reason}");
         }
         if let Some(generation) = status["observedGeneration"].as_i64() {
-            let _ = write!(all, " g{generation}");
+            let _ = write!(rest, " g{generation}");
         }
         if snapshot["deleting"].is_object() {
-            all.push_str(" deleting");
+            rest.push_str(" deleting");
         }
-        let conditions = status["conditions"].as_array().into_iter().flatten();
-        let mut conditions: Vec<String> = conditions
-            .map(|c| {
-                let reason = text(c, "reason");
-                let reason = if reason.is_empty() { reason } else { format!("({reason})") };
-                format!("{}={}{reason}", text(c, "type"), text(c, "status"))
-            })
-            .collect();
-        conditions.sort_unstable();
-        let _ = write!(all, " [{}]", conditions.join(" "));
+        let _ = write!(rest, " [{}]", conditions(status));
+        let (mut same, mut exact) = (rest.clone(), rest);
         for container in containers(status) {
-            let _ = write!(all, " {}", container_state(container));
+            let _ = write!(exact, " {}", container_state(container, true));
+            let _ = write!(same, " {}", container_state(container, is_over));
         }
-        for key in ["resources", "allocatedResources"] {
-            let _ = write!(all, "{}", amounts(key, &status[key]));
+        if !is_over {
+            for key in ["resources", "allocatedResources"] {
+                let amounts = amounts(key, &status[key]);
+                exact.push_str(&amounts);
+                same.push_str(&amounts);
+            }
         }
-        State(all)
+        let restarts = containers(status).filter_map(|c| c["restartCount"].as_u64()).sum();
+        let told = if all_ended { "Ending" } else { phase.as_str() };
+        State {
+            same: format!("{told}{same}"),
+            exact: format!("{phase}{exact}"),
+            passing: all_ended || nothing_yet,
+            restarts,
+        }
     }
+
+    /// Whether it is the same to clients.
+    pub(super) fn is(&self, other: &State) -> bool {
+        self.same == other.same
+    }
+
+    /// Whether it is said in the same words.
+    pub(super) fn is_exactly(&self, other: &State) -> bool {
+        self.exact == other.exact
+    }
+}
+
+fn text(value: &Value, key: &str) -> String {
+    value[key].as_str().unwrap_or_default().to_owned()
+}
+
+fn conditions(status: &Value) -> String {
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let mut conditions: Vec<String> = conditions
+        .map(|c| {
+            let reason = text(c, "reason");
+            let reason = if reason.is_empty() { reason } else { format!("({reason})") };
+            format!("{}={}{reason}", text(c, "type"), text(c, "status"))
+        })
+        .collect();
+    conditions.sort_unstable();
+    conditions.join(" ")
 }
 
 fn containers(status: &Value) -> impl Iterator<Item = &Value> {
@@ -84,23 +146,43 @@ fn containers(status: &Value) -> impl Iterator<Item = &Value> {
         .flat_map(|list| status[list].as_array().into_iter().flatten())
 }
 
-fn container_state(container: &Value) -> String {
-    let name = container["name"].as_str().unwrap_or_default();
-    let mut text = format!("{name}:{}", one_state(&container["state"]));
-    let last = one_state(&container["lastState"]);
-    if !last.is_empty() {
-        let _ = write!(text, " last={last}");
-    }
-    let _ = write!(text, " restarts={}", container["restartCount"]);
+fn container_state(container: &Value, exact: bool) -> String {
+    let name = text(container, "name");
+    let (state, last) = (one_state(&container["state"]), one_state(&container["lastState"]));
+    let mut told = match exact {
+        true if last.is_empty() => format!("{name}:{state}"),
+        true => format!("{name}:{state} last={last}"),
+        false => format!("{name}:{}", in_one_word(&state, &last)),
+    };
+    let _ = write!(told, " restarts={}", container["restartCount"]);
     for flag in ["ready", "started"] {
         if container[flag] == true {
-            let _ = write!(text, " {flag}");
+            let _ = write!(told, " {flag}");
         }
     }
     for key in ["resources", "allocatedResources"] {
-        text.push_str(&amounts(key, &container[key]));
+        told.push_str(&amounts(key, &container[key]));
     }
-    text
+    told
+}
+
+/// A container's state where words that say the same are one.
+fn in_one_word(state: &str, last: &str) -> String {
+    const BETWEEN: &[&str] = &["CrashLoopBackOff", "RunContainerError", "PostStartHookError"];
+    const NO_IMAGE: &[&str] = &["ErrImagePull", "ImagePullBackOff"];
+    let is = |words: &[&str]| words.iter().any(|word| state == format!("waiting({word})"));
+    let ended = |how: &str| how.replace("terminated", "ended");
+    if is(NO_IMAGE) {
+        "waiting(no image)".to_owned()
+    } else if is(BETWEEN) && !last.is_empty() {
+        ended(last)
+    } else if state.starts_with("terminated") {
+        ended(state)
+    } else if last.is_empty() {
+        state.to_owned()
+    } else {
+        format!("{state} last={last}")
+    }
 }
 
 /// Resources; where there are none it does not matter how that is said.
@@ -148,7 +230,9 @@ fn one_state(state: &Value) -> String {
 /// Snapshots in a row with the same significant state.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
+    /// As it was said last.
     pub(super) state: State,
+    pub(super) first: usize,
     /// Index of its last snapshot.
     pub(super) last: usize,
     pub(super) from: f64,
@@ -159,7 +243,8 @@ pub(super) struct Run {
 impl Run {
     /// Whether it has to occur.
     pub(super) fn stands(&self) -> bool {
-        self.to.is_none_or(|to| to - self.from >= STANDING)
+        let enough = if self.state.passing { BUSY } else { STANDING };
+        self.to.is_none_or(|to| to - self.from >= enough)
     }
 }
 
@@ -170,12 +255,15 @@ pub(super) fn runs(snapshots: &[Value]) -> Vec<Run> {
         let state = State::of(snapshot);
         let t = snapshot["t"].as_f64().unwrap_or_default();
         match found.last_mut() {
-            Some(run) if run.state == state => run.last = index,
+            Some(run) if run.state.is(&state) => {
+                run.last = index;
+                run.state = state;
+            }
             last => {
                 if let Some(run) = last {
                     run.to = Some(t);
                 }
-                found.push(Run { state, last: index, from: t, to: None });
+                found.push(Run { state, first: index, last: index, from: t, to: None });
             }
         }
     }
@@ -191,7 +279,7 @@ pub(super) fn in_order<'a>(
     let mut found = Vec::new();
     for state in wanted {
         let rest = ours.get(at..).unwrap_or_default();
-        let Some(index) = rest.iter().position(|run| run.state == *state) else { break };
+        let Some(index) = rest.iter().position(|run| run.state.is(state)) else { break };
         found.push(at + index);
         at += index + 1;
     }
@@ -202,15 +290,14 @@ pub(super) fn in_order<'a>(
 pub(super) fn words(snapshots: &[Value], runs: &[Run], standing_only: bool) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     let chosen = runs.iter().filter(|run| !standing_only || run.stands());
-    for run in chosen {
-        let Some(snapshot) = snapshots.get(run.last) else { continue };
+    for snapshot in chosen.flat_map(|run| snapshots.get(run.first..=run.last).unwrap_or_default()) {
         let status = &snapshot["status"];
-        words.insert(format!("phase {}", status["phase"].as_str().unwrap_or_default()));
+        words.insert(format!("phase {}", text(status, "phase")));
         if let Some(reason) = status["reason"].as_str() {
             words.insert(format!("reason {reason}"));
         }
         for container in containers(status) {
-            let name = container["name"].as_str().unwrap_or_default();
+            let name = text(container, "name");
             for state in ["state", "lastState"] {
                 let word = one_state(&container[state]);
                 if !word.is_empty() && word != "running" {
@@ -222,9 +309,19 @@ pub(super) fn words(snapshots: &[Value], runs: &[Run], standing_only: bool) -> B
     words
 }
 
-/// Whether a word says only that nothing has happened yet.
-pub(super) fn is_not_yet(word: &str) -> bool {
-    NOT_YET.iter().any(|not_yet| word.ends_with(&format!("waiting({not_yet})")))
+/// Whether a recorded word may be missing where it did not stand.
+pub(super) fn may_be_missing(word: &str) -> bool {
+    word == "phase Running"
+        || NOT_YET.iter().any(|not_yet| word.ends_with(&format!("waiting({not_yet})")))
+}
+
+/// Whether a word that was not recorded may be said: nothing has started yet, or a container waits to be
+/// started again that was recorded to have ended more than once.
+pub(super) fn may_be_said(word: &str, recorded: &Run) -> bool {
+    if may_be_missing(word) {
+        return true;
+    }
+    word.ends_with("waiting(CrashLoopBackOff)") && recorded.state.restarts > 0
 }
 
 #[cfg(test)]
@@ -252,6 +349,31 @@ mod tests {
     }
 
     #[test]
+    fn words_that_say_the_same_are_one_state() {
+        let pod = |state: Value, last: Value| {
+            json!({"t": 0.0, "status": {"phase": "Running", "containerStatuses": [
+                {"name": "c", "state": state, "lastState": last, "restartCount": 2},
+                {"name": "d", "state": {"running": {}}, "restartCount": 0},
+            ]}})
+        };
+        let end = json!({"terminated": {"reason": "Error", "exitCode": 1}});
+        let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
+        let ended = State::of(&pod(end.clone(), end.clone()));
+        let backing_off = State::of(&pod(waiting("CrashLoopBackOff"), end.clone()));
+        let running = State::of(&pod(json!({"running": {}}), end.clone()));
+        assert!(ended.is(&backing_off) && !ended.is_exactly(&backing_off));
+        assert!(!ended.is(&running));
+        let pulling = State::of(&pod(waiting("ErrImagePull"), Value::Null));
+        assert!(pulling.is(&State::of(&pod(waiting("ImagePullBackOff"), Value::Null))));
+        let over = |last: Value| {
+            let mut pod = pod(end.clone(), last);
+            pod["status"]["phase"] = "Failed".into();
+            State::of(&pod)
+        };
+        assert!(!over(end.clone()).is(&over(Value::Null)), "the last end counts in the end");
+    }
+
+    #[test]
     fn order_counts_and_surplus_states_do_not() {
         let life = [at(0.0, "Pending", "A"), at(1.0, "Pending", "B"), at(2.0, "Pending", "C")];
         let runs = runs(&life);
@@ -266,8 +388,8 @@ mod tests {
         let life = [at(0.0, "Pending", "ContainerCreating"), at(9.0, "Failed", "Error")];
         let words = words(&life, &runs(&life), false);
         assert!(words.contains("phase Failed") && words.contains("c waiting(Error)"), "{words:?}");
-        assert!(is_not_yet("c waiting(ContainerCreating)"));
-        assert!(!is_not_yet("c waiting(Error)"));
+        assert!(may_be_missing("c waiting(ContainerCreating)"));
+        assert!(!may_be_missing("c waiting(Error)"));
     }
 
     #[test]

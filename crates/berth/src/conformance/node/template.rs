@@ -111,7 +111,7 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
 fn class(name: &str) -> Option<fn(char) -> bool> {
     let hexadecimal = |c: char| c.is_ascii_hexdigit();
     Some(match name {
-        "ID" | "RAND" | "HASH" | "CONFIG_HASH" => hexadecimal,
+        "ID" | "ANY_ID" | "RAND" | "HASH" | "CONFIG_HASH" => hexadecimal,
         "UID" => |c| c.is_ascii_hexdigit() || c == '-',
         "DIGEST" => |c| c.is_ascii_alphanumeric() || c == ':',
         "TIME" | "DATE" | "STAMP" => |c| c.is_ascii_alphanumeric() || "-:.+_ ".contains(c),
@@ -170,7 +170,7 @@ fn matches(pieces: &[Piece<'_>], text: &str, bound: &mut HashMap<String, String>
 
 fn fits(name: &str, text: &str) -> bool {
     match name {
-        "ID" => text.len() == 64,
+        "ID" | "ANY_ID" => text.len() == 64,
         // A static pod's is the hash of its file.
         "UID" => text.len() == 36 || text.len() == 32,
         "DIGEST" => text.strip_prefix("sha256:").is_some_and(|hex| hex.len() == 64),

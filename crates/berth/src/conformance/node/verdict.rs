@@ -12,8 +12,11 @@ use serde_json::{Map, Value, json};
 use super::super::Difference;
 use super::calls::{Call, Calls};
 use super::life::{self, Played};
-use super::significant::{self, in_order, is_not_yet, runs, without_artefacts, words};
+use super::significant::{
+    State, in_order, may_be_missing, may_be_said, runs, without_artefacts, words,
+};
 use super::stage::{NODE, Scene};
+use super::{IMAGE, OTHER_NAME, REGISTRY};
 use super::template::Template;
 
 /// By how much a grace period may differ, in seconds: what has passed since the deletion is taken off it.
@@ -42,7 +45,7 @@ pub(super) fn differences(
     states(scene, line, played, &mut template, &mut found);
     answers(line, played, &mut template, &mut found);
     events(scene, line, played, &mut template, &mut found);
-    requests(line, calls.of(uid), &mut template, &mut found);
+    requests(line, calls.of(uid), &template, &mut found);
     found
 }
 
@@ -79,22 +82,26 @@ fn states(
         ));
     }
     for (run, index) in wanted.iter().zip(&matched) {
+        let our_run = &our_runs[*index];
+        let same = (our_run.first..=our_run.last)
+            .rev()
+            .find(|index| State::of(&ours[*index]).is_exactly(&run.state));
+        let is_last = run.to.is_none();
+        // Where other words say the same there is nothing more to compare, but for the end.
+        let Some(index) = same.or(is_last.then_some(our_run.last)) else { continue };
         let place = format!("status at {:.1} s", run.from);
-        let (wanted, got) = (&recorded[run.last], &ours[our_runs[*index].last]);
-        template.value(&prepared(wanted), &prepared(got), &place, found);
+        template.value(&prepared(&recorded[run.last]), &prepared(&ours[index]), &place, found);
     }
-    let (their_words, our_words) = (
-        words(recorded, &recorded_runs, false),
-        words(&ours, &our_runs, false),
-    );
+    let (their_words, our_words) =
+        (words(recorded, &recorded_runs, false), words(&ours, &our_runs, false));
     let standing = words(recorded, &recorded_runs, true);
     for word in their_words.difference(&our_words) {
-        if !is_not_yet(word) || standing.contains(word) {
+        if !may_be_missing(word) || standing.contains(word) {
             found.push(differ("what is said of the pod", word, "never said"));
         }
     }
     for word in our_words.difference(&their_words) {
-        if !is_not_yet(word) {
+        if !recorded_runs.last().is_some_and(|last| may_be_said(word, last)) {
             found.push(differ("what is said of the pod", "never said", word));
         }
     }
@@ -107,8 +114,12 @@ fn prepared(snapshot: &Value) -> Value {
     for list in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
         by_name(&mut status, list, "name");
     }
-    if let Some(message) = status["message"].as_str() {
-        status["message"] = figures(message).into();
+    without_nothing(&mut status);
+    if matches!(status["phase"].as_str(), Some("Succeeded" | "Failed"))
+        && let Some(fields) = status.as_object_mut()
+    {
+        fields.remove("resources");
+        fields.remove("allocatedResources");
     }
     json!({
         "status": status,
@@ -116,6 +127,28 @@ fn prepared(snapshot: &Value) -> Value {
         "generation": snapshot["generation"],
         "removed": snapshot["removed"],
     })
+}
+
+/// Resources of which there are none may be said or left out; upstream does one or the other by whether
+/// the pod's cgroup was still there. An image is told by any of its names, as the runtime likes.
+fn without_nothing(status: &mut Value) {
+    let Some(fields) = status.as_object_mut() else { return };
+    let is_nothing = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+    fields.retain(|name, value| name != "resources" || !is_nothing(value));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    for (name, value) in fields {
+        match name.as_str() {
+            "image" if text(value) == OTHER_NAME || text(value).starts_with(REGISTRY) => {
+                *value = IMAGE.into();
+            }
+            "imageID" => {
+                let id = text(value);
+                *value = id.rsplit('@').next().unwrap_or_default().into();
+            }
+            "message" if value.is_string() => *value = figures(&text(value)).into(),
+            _ => without_nothing(value),
+        }
+    }
 }
 
 fn by_name(status: &mut Value, list: &str, key: &str) {
@@ -126,23 +159,52 @@ fn by_name(status: &mut Value, list: &str, key: &str) {
     status[list] = Value::Object(named.collect::<Map<_, _>>());
 }
 
-/// What is used and what there is, in a refusal, depends on the machine and on who else is there. That is
-/// not so for the number of pods, which the configuration says.
+/// A message without what depends on the machine and on who else is there: what is used and what there
+/// is, in a refusal (but for the number of pods, which the configuration says); process ids; how long the
+/// name of a directory is that only has to be new; what this machine's resolver says.
 fn figures(message: &str) -> String {
-    if message.contains("resource: pods") {
-        return message.to_owned();
-    }
     let mut text = message.to_owned();
-    for word in ["used: ", "capacity: "] {
-        let mut from = 0;
-        while let Some(start) = text[from..].find(word).map(|at| at + from + word.len()) {
-            let end = text[start..].find(|c: char| !c.is_ascii_digit());
-            let end = end.map_or(text.len(), |end| start + end);
-            text.replace_range(start..end, "N");
-            from = start;
+    if !message.contains("resource: pods") {
+        for word in ["used: ", "capacity: "] {
+            text = after_each(&text, word, |c| c.is_ascii_digit() || "<>_".contains(c) || c.is_ascii_uppercase());
         }
     }
-    text
+    text = after_each(&text, "current usage (", |c| c.is_ascii_digit());
+    if let Some((before, _)) = text.split_once("cannot decrease memory limits: ") {
+        // Which of pod and container is named depends on which was measured first.
+        text = format!("{before}cannot decrease memory limits: N");
+    }
+    if let Some((before, _)) = text.split_once("dial tcp: lookup ") {
+        text = format!("{before}dial tcp: lookup N");
+    }
+    let lines = text.split_inclusive('\n').map(|line| {
+        let is_process = message.starts_with("PID ") && !line.starts_with("PID ");
+        let is_link = line.contains("..data -> ..");
+        match (is_process, is_link) {
+            (true, _) => {
+                let rest = line.trim_start().trim_start_matches(|c: char| c.is_ascii_digit());
+                format!("N{rest}")
+            }
+            (_, true) => {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let words = words.iter().enumerate().filter(|(index, _)| *index != 4);
+                words.map(|(_, word)| *word).collect::<Vec<_>>().join(" ") + "\n"
+            }
+            _ => line.to_owned(),
+        }
+    });
+    lines.collect()
+}
+
+/// Puts one letter for whatever of a class follows a word.
+fn after_each(text: &str, word: &str, class: fn(char) -> bool) -> String {
+    let mut parts = text.split(word);
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |all, part| {
+        let rest = part.trim_start_matches(class);
+        let figure = if rest.len() < part.len() { "N" } else { "" };
+        format!("{all}{word}{figure}{rest}")
+    })
 }
 
 fn answers(line: &Value, played: &Played, template: &mut Template, found: &mut Vec<Difference>) {
@@ -152,25 +214,49 @@ fn answers(line: &Value, played: &Played, template: &mut Template, found: &mut V
         if expected != *code {
             found.push(differ(format!("answer of step {index}"), expected, format!("{code} {message}")));
         } else if let Some(wanted) = response["message"].as_str()
-            && !template.text(wanted, message)
+            && !template.text(&figures(wanted), &figures(message))
         {
             found.push(differ(format!("answer of step {index}"), wanted, message));
         }
     }
 }
 
-/// An Event as it is compared.
+/// An Event as it is compared. Ids in it are any: those of commands are new for each.
 fn event_view(event: &Value, about: &Value) -> Value {
     let or = |value: &Value, default: Value| if value.is_null() { default } else { value.clone() };
+    let message = figures(event["message"].as_str().unwrap_or_default());
     json!({
         "type": event["type"],
         "reason": event["reason"],
-        "message": figures(event["message"].as_str().unwrap_or_default()),
+        "message": after_each(&message, "<ID", |c| c == '-' || c.is_ascii_digit()).replace("<IDN>", "<ANY_ID>"),
         "fieldPath": about["fieldPath"],
         "source": or(&event["source"], json!({"component": "kubelet", "host": NODE})),
         "reportingComponent": or(&event["reportingComponent"], "kubelet".into()),
         "reportingInstance": or(&event["reportingInstance"], NODE.into()),
     })
+}
+
+/// Whether a recorded Event may be missing: a probe that fell together with the start or the end of its
+/// container, and the summary of many.
+fn is_chance(line: &Value, event: &Value) -> bool {
+    let message = event["message"].as_str().unwrap_or_default();
+    if message.starts_with("(combined from similar events)") {
+        return true;
+    }
+    if event["reason"] != "Unhealthy" {
+        return false;
+    }
+    let t = event["t"].as_f64().unwrap_or_default();
+    let is_later = |thing: &Value| t >= thing["t"].as_f64().unwrap_or_default();
+    let being_deleted =
+        list(line, "snapshots").iter().any(|snapshot| snapshot["deleting"].is_object() && is_later(snapshot));
+    let being_killed =
+        list(line, "events").iter().any(|other| other["reason"] == "Killing" && is_later(other));
+    let was_ready = list(line, "snapshots").iter().any(|snapshot| {
+        let statuses = list(&snapshot["status"], "containerStatuses");
+        statuses.iter().any(|container| container["ready"] == true)
+    });
+    being_deleted || being_killed || (was_ready && event["count"] == 1)
 }
 
 fn events(
@@ -180,12 +266,12 @@ fn events(
     template: &mut Template,
     found: &mut Vec<Difference>,
 ) {
-    let recorded = list(line, "events").iter().map(|event| event_view(event, event));
     let ours = scene.trace.events(&played.namespace, &played.name);
     let mut ours: Vec<(Value, bool)> =
         ours.iter().map(|event| (event_view(event, &event["involvedObject"]), false)).collect();
-    for wanted in recorded {
-        let mut there = false;
+    for recorded in list(line, "events") {
+        let wanted = event_view(recorded, recorded);
+        let mut there = is_chance(line, recorded);
         for (event, known) in &mut ours {
             let mut differences = Vec::new();
             let mut tried = template.clone();
@@ -204,7 +290,11 @@ fn events(
             found.push(differ("event", brief(&wanted), like.join(" | ")));
         }
     }
-    for (event, _) in ours.iter().filter(|(_, known)| !known) {
+    let combined = |event: &Value| {
+        let message = event["message"].as_str().unwrap_or_default();
+        message.starts_with("(combined from similar events)")
+    };
+    for (event, _) in ours.iter().filter(|(event, known)| !known && !combined(event)) {
         found.push(differ("event", "none", template.localised(&brief(event))));
     }
 }
@@ -242,7 +332,7 @@ fn sequence<'a>(
     all
 }
 
-fn requests(line: &Value, calls: &[Call], template: &mut Template, found: &mut Vec<Difference>) {
+fn requests(line: &Value, calls: &[Call], template: &Template, found: &mut Vec<Difference>) {
     let Some(recorded) = line["cri_calls"].as_array() else { return };
     let number = |value: &Value| value.as_str().and_then(|text| text.parse::<i64>().ok());
     let theirs = sequence(recorded.iter().map(|call| {
@@ -280,19 +370,12 @@ fn requests(line: &Value, calls: &[Call], template: &mut Template, found: &mut V
         let same_call = calls.iter().filter(|ours| call["call"] == ours.method);
         let errors: Vec<&String> =
             same_call.filter_map(|call| call.error.as_ref()).map(|(_, message)| message).collect();
-        if !errors.is_empty() && !errors.iter().any(|error| template.text(message, error)) {
+        let same = |error: &&String| template.clone().text(&figures(message), &figures(error));
+        if !errors.is_empty() && !errors.iter().any(same) {
             let what = format!("error of {}", call["call"].as_str().unwrap_or_default());
             found.push(differ(what, message, format!("{errors:?}")));
         }
     }
-}
-
-/// Whether two lives are told by the same states, for whoever only wants to know that.
-pub(super) fn is_as_recorded(scene: &Scene, line: &Value, played: &Played) -> bool {
-    let ours = scene.trace.snapshots(&played.namespace, &played.name, played.zero);
-    let recorded = significant::runs(list(line, "snapshots"));
-    let wanted: Vec<_> = recorded.iter().filter(|run| run.stands()).map(|run| &run.state).collect();
-    in_order(wanted.iter().copied(), &runs(&ours)).len() == wanted.len()
 }
 
 #[cfg(test)]
