@@ -17,8 +17,10 @@ use super::{Difference, Outcome, Verdict};
 
 mod calls;
 mod deliberate;
+mod facts;
 mod fixtures;
 mod life;
+mod requests;
 mod script;
 mod significant;
 mod stage;
@@ -153,12 +155,57 @@ async fn play(recording: Recording, runtime: &cri::Endpoint) -> Result<Vec<Outco
             alone.push(line);
         }
     }
-    outcomes.extend(play_alone(&stage.scene(), alone).await?);
+    let mut lives = BTreeMap::new();
+    outcomes.extend(play_alone(&stage.scene(), alone, &mut lives).await?);
+    outcomes.extend(play_requests(&stage.scene(), &recording.cri, &lives, network).await?);
     for (group, lines) in groups {
         eprintln!("        group {group}, {} pods", lines.len());
         outcomes.extend(play_group(&mut stage, &group, &lines).await?);
     }
+    stage.start_agent(&Shape::default()).await?;
+    for line in &recording.node {
+        outcomes.push(facts::judge(&mut stage, line).await?);
+    }
     stage.end().await;
+    Ok(outcomes)
+}
+
+/// Plays what `cri.jsonl` has and `pods.jsonl` has not, and compares the requests of both.
+async fn play_requests(
+    scene: &Scene,
+    lines: &[Value],
+    lives: &BTreeMap<String, Played>,
+    network: bool,
+) -> Result<Vec<Outcome>> {
+    let mut outcomes = Vec::new();
+    let mut playing = tokio::task::JoinSet::new();
+    let mut judged: Vec<(Value, Result<Played>)> = Vec::new();
+    let permits = Arc::new(Semaphore::new(AT_A_TIME));
+    for line in lines {
+        let (kind, id) = (format!("cri/{}", text(line, "kind")), text(line, "id"));
+        let life = lives.get(id).filter(|_| text(line, "kind") == "pod");
+        if let Some(why) = requests::unplayable(line, life.is_some(), network) {
+            outcomes.push(not_served(kind, id, why));
+        } else if let Some(life) = life {
+            judged.push((line.clone(), Ok(life.clone())));
+        } else if text(line, "kind") == "pod" {
+            let (scene, line, permits) = (scene.clone(), line.clone(), Arc::clone(&permits));
+            playing.spawn(async move {
+                let _permit = permits.acquire_owned().await;
+                let played = requests::play(&scene, &line).await;
+                (line, played)
+            });
+        }
+    }
+    while let Some(next) = playing.join_next().await {
+        judged.push(next.context("a player failed")?);
+    }
+    let passed = scene.passage.since(0);
+    let calls = Calls::read(&passed)?;
+    let each = judged.iter().map(|(line, played)| requests::judge(scene, line, played, &calls));
+    outcomes.extend(each);
+    let deadlines = lines.iter().filter(|line| text(line, "kind") == "deadlines");
+    outcomes.extend(deadlines.map(|line| requests::deadlines(line, &passed)));
     Ok(outcomes)
 }
 
@@ -210,7 +257,11 @@ fn unplayable(line: &Value, network: bool, other_name: bool) -> Option<String> {
 }
 
 /// Plays lives that nothing else belongs to, many at a time, and judges them.
-async fn play_alone(scene: &Scene, lines: Vec<Value>) -> Result<Vec<Outcome>> {
+async fn play_alone(
+    scene: &Scene,
+    lines: Vec<Value>,
+    lives: &mut BTreeMap<String, Played>,
+) -> Result<Vec<Outcome>> {
     let permits = Arc::new(Semaphore::new(AT_A_TIME));
     let (began, count) = (Instant::now(), lines.len());
     let mut playing = tokio::task::JoinSet::new();
@@ -228,6 +279,11 @@ async fn play_alone(scene: &Scene, lines: Vec<Value>) -> Result<Vec<Outcome>> {
         done.push((line, played));
         if done.len() % 20 == 0 || done.len() == count {
             eprintln!("{:4.0} s  {} of {count} pods", began.elapsed().as_secs_f64(), done.len());
+        }
+    }
+    for (line, played) in &done {
+        if let Ok(played) = played {
+            lives.insert(text(line, "id").to_owned(), played.clone());
         }
     }
     let calls = Calls::read(&scene.passage.since(0))?;

@@ -136,9 +136,13 @@ pub(super) async fn play(scene: &Scene, line: &Value) -> Result<Played> {
         return Ok(played);
     }
     let steps = line["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut astray = false;
     for (index, step) in steps.iter().enumerate() {
         let t = step["t"].as_f64().unwrap_or_default();
-        until_recorded(scene, line, &played, t).await;
+        // A life that has left the recorded way does not come back to it.
+        if !astray {
+            astray = !until_recorded(scene, line, &played, t).await;
+        }
         if let Some((code, message)) = act(scene, &played, &step["action"]).await? {
             played.answers.push((index, code, message));
         }
@@ -147,23 +151,23 @@ pub(super) async fn play(scene: &Scene, line: &Value) -> Result<Played> {
     Ok(played)
 }
 
-/// Waits until what was recorded before `t` has come.
+/// Waits until what was recorded before `t` has come, or patience is at an end; says which.
 pub(super) async fn until_recorded(
     scene: &Scene,
     line: &Value,
     played: &Played,
     t: f64,
-) {
+) -> bool {
     if t < INTERRUPTS {
         let passed = scene.trace.now() - played.zero;
         tokio::time::sleep(Duration::from_secs_f64((t - passed).max(0.0))).await;
-        return;
+        return true;
     }
     let snapshots = line["snapshots"].as_array().map(Vec::as_slice).unwrap_or_default();
     let before: Vec<Value> =
         snapshots.iter().filter(|s| s["t"].as_f64().unwrap_or_default() < t).cloned().collect();
     let recorded = runs(&before);
-    let Some(last) = recorded.last() else { return };
+    let Some(last) = recorded.last() else { return true };
     let held = t - last.from;
     let wanted: Vec<&State> = recorded
         .iter()
@@ -198,7 +202,7 @@ pub(super) async fn until_recorded(
     };
     let settle = Duration::from_secs_f64(held.clamp(0.0, SETTLE));
     let patience = if held < SETTLE { Duration::from_secs_f64(10.0 + t) } else { patience(t) };
-    wait(scene, patience, settle, arrived).await;
+    wait(scene, patience, settle, arrived).await
 }
 
 /// Waits until the life has ended as it did when it was recorded.

@@ -5,7 +5,8 @@
 //! recorded, up to [`LONGEST`]: some steps are there to let something happen meanwhile. Pods that the
 //! script names and the recording does not have are left out, but for one that is told by others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -46,12 +47,14 @@ pub(super) fn shape(group: &str) -> Shape {
     match group {
         "maxpods" => shape.config = json!({"maxPods": 3}),
         "cpustatic" => {
+            shape.name = "agent-static";
             shape.config = managers;
             // What is reserved has to add up to what the memory manager is told.
             shape.config["systemReserved"] = json!({"memory": "200Mi", "ephemeral-storage": "1Gi"});
             shape.config["kubeReserved"] = json!({"memory": "300Mi", "ephemeral-storage": "2Gi"});
         }
         "numa" => {
+            shape.name = "agent-numa";
             shape.machine = "2 sockets x 4 cores x 2 threads mem=12Gi".to_owned();
             shape.config = json!({
                 "cpuManagerPolicy": "static",
@@ -77,6 +80,8 @@ struct Playing<'a> {
     zero: f64,
     /// By name of the pod.
     played: BTreeMap<String, Played>,
+    /// Pods that have left the recorded way and are not waited for any more.
+    astray: BTreeSet<String>,
     /// Versions of a static pod's file that were written.
     written: usize,
 }
@@ -95,6 +100,7 @@ pub(super) async fn play(stage: &mut Stage, group: &str, lines: &[Value]) -> Res
         lines,
         zero,
         played: BTreeMap::new(),
+        astray: BTreeSet::new(),
         written: 0,
     };
     let steps = lines.first().and_then(|line| line["steps"].as_array()).cloned();
@@ -126,12 +132,23 @@ impl Playing<'_> {
     }
 
     /// Waits until every pod is where it was recorded at `t`.
-    async fn until(&self, t: f64) {
-        let waiting = self.lines.iter().filter_map(|line| {
-            let played = self.played.get(text(line, "id"))?;
-            Some(life::until_recorded(&self.scene, line, played, t))
-        });
-        join_all(waiting).await;
+    async fn until(&mut self, t: f64) {
+        let astray = Mutex::new(Vec::new());
+        {
+            let (scene, astray) = (&self.scene, &astray);
+            let on_the_way = self.lines.iter().filter_map(|line| {
+                let id = text(line, "id");
+                let played = self.played.get(id).filter(|_| !self.astray.contains(id))?;
+                Some((id, line, played))
+            });
+            let waiting = on_the_way.map(|(id, line, played)| async move {
+                if !life::until_recorded(scene, line, played, t).await {
+                    astray.lock().unwrap_or_else(PoisonError::into_inner).push(id.to_owned());
+                }
+            });
+            join_all(waiting).await;
+        }
+        self.astray.extend(astray.into_inner().unwrap_or_else(PoisonError::into_inner));
     }
 
     async fn step(&mut self, action: &str) -> Result<()> {
@@ -323,6 +340,9 @@ impl Playing<'_> {
         let mut waiting = Vec::new();
         for (id, played) in &self.played {
             let Some(line) = self.line(id) else { continue };
+            if self.astray.contains(id) {
+                continue;
+            }
             waiting.push(async {
                 let snapshots = line["snapshots"].as_array().into_iter().flatten();
                 let deleted = snapshots.into_iter().find(|s| s["deleting"].is_object());

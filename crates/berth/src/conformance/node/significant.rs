@@ -17,7 +17,7 @@
 //!    life or out of it (nothing has started yet; everything has ended and the pod is not over) last as
 //!    long as the runtime takes, which was up to [`BUSY`] on the recorded machine.
 //! 3. Of the words that clients match on (phases, reasons of waiting, reason and exit code of ends) each
-//!    that was recorded has to occur, however shortly it was seen, and none may occur that was not. Words
+//!    that was recorded for [`GLIMPSE`] has to occur, and none may occur that was not recorded. Words
 //!    of a container that has not started yet (`ContainerCreating`, `PodInitializing`) and the phase
 //!    `Running` of a pod that ended at once may be missing where they were not seen standing; and
 //!    `CrashLoopBackOff` may be said of a container that was recorded to end twice.
@@ -27,7 +27,7 @@
 //!
 //! Nothing is waited for here; this module only reads snapshots, recorded ones and ours alike.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::Value;
@@ -38,6 +38,9 @@ pub(super) const STANDING: f64 = 2.0;
 
 /// How long starting and stopping took on the recorded machine when it was busy, in seconds.
 pub(super) const BUSY: f64 = 5.0;
+
+/// What was said for less than this, in seconds, is seen or not by which of two writes came first.
+const GLIMPSE: f64 = 0.5;
 
 /// The kernel's word for "no limit" on cgroup v1, read back by the recorded kubelet.
 const ARTEFACT: &str = "9007199254740988Ki";
@@ -291,22 +294,49 @@ pub(super) fn words(snapshots: &[Value], runs: &[Run], standing_only: bool) -> B
     let mut words = BTreeSet::new();
     let chosen = runs.iter().filter(|run| !standing_only || run.stands());
     for snapshot in chosen.flat_map(|run| snapshots.get(run.first..=run.last).unwrap_or_default()) {
-        let status = &snapshot["status"];
-        words.insert(format!("phase {}", text(status, "phase")));
-        if let Some(reason) = status["reason"].as_str() {
-            words.insert(format!("reason {reason}"));
-        }
-        for container in containers(status) {
-            let name = text(container, "name");
-            for state in ["state", "lastState"] {
-                let word = one_state(&container[state]);
-                if !word.is_empty() && word != "running" {
-                    words.insert(format!("{name} {word}"));
-                }
+        words.extend(words_of(&snapshot["status"]));
+    }
+    words
+}
+
+fn words_of(status: &Value) -> BTreeSet<String> {
+    let mut words = BTreeSet::from([format!("phase {}", text(status, "phase"))]);
+    if let Some(reason) = status["reason"].as_str() {
+        words.insert(format!("reason {reason}"));
+    }
+    for container in containers(status) {
+        for state in ["state", "lastState"] {
+            let word = one_state(&container[state]);
+            if !word.is_empty() && word != "running" {
+                words.insert(format!("{} {word}", text(container, "name")));
             }
         }
     }
     words
+}
+
+/// Words of a life that were said for less than [`GLIMPSE`] each time they were said.
+pub(super) fn glimpsed(snapshots: &[Value]) -> BTreeSet<String> {
+    let mut long = BTreeSet::new();
+    let mut all = BTreeSet::new();
+    let mut since: BTreeMap<String, f64> = BTreeMap::new();
+    for snapshot in snapshots {
+        let t = snapshot["t"].as_f64().unwrap_or_default();
+        let now = words_of(&snapshot["status"]);
+        since.retain(|word, from| {
+            if t - *from >= GLIMPSE {
+                long.insert(word.clone());
+            }
+            now.contains(word)
+        });
+        for word in now {
+            since.entry(word.clone()).or_insert(t);
+            all.insert(word);
+        }
+    }
+    // What was said last stays.
+    long.extend(since.into_keys());
+    all.difference(&long).cloned().collect()
 }
 
 /// Whether a recorded word may be missing where it did not stand.

@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use agent::agent::Leave;
 use anyhow::{Context as _, Result, anyhow};
-use client::Client;
-use client::kind::NODES;
+use client::kind::{NODES, PODS};
+use client::{Client, DeleteOptions};
 use cri::{Endpoint, Passage, Relay};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::calls;
+use super::{calls, life};
 use super::template::Template;
 use super::trace::Trace;
 use crate::in_process::InProcess;
@@ -31,6 +31,8 @@ use crate::up::Joined;
 pub(super) const NODE: &str = "node-1";
 /// The recorded machine: two CPUs without SMT, one NUMA node.
 const MACHINE: &str = "2 cores mem=24682416Ki hugepages-1Gi=0 hugepages-2Mi=0";
+/// Directories of agents, by the name of their shape.
+const ROOTS: &[&str] = &["agent", "agent-static", "agent-numa"];
 /// How long anything may take that should take no time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -56,25 +58,33 @@ impl Scene {
         self.directory.join("manifests")
     }
 
-    pub(super) fn root(&self) -> PathBuf {
-        self.directory.join("agent")
+    /// Where the agent of a shape keeps its state: one that was told other policies does not take over
+    /// what another one booked.
+    pub(super) fn root(&self, shape: &Shape) -> PathBuf {
+        self.directory.join(shape.name)
     }
 
     /// For a line of the recording.
     pub(super) fn template(&self) -> Template {
         let path = |path: &Path| path.display().to_string();
-        Template::new(vec![
-            (path(&self.root()), "/var/lib/kubelet".to_owned()),
+        let roots = ROOTS.iter().map(|root| {
+            (path(&self.directory.join(root)), "/var/lib/kubelet".to_owned())
+        });
+        let mut paths: Vec<(String, String)> = roots.collect();
+        paths.extend([
             (path(&self.directory.join("logs")), "/var/log/pods".to_owned()),
             (path(&self.host_paths()), "/srv/hp".to_owned()),
             (format!("/{}", self.cgroup_root), "<CGROUP_ROOT>".to_owned()),
-        ])
+        ]);
+        Template::new(paths)
     }
 }
 
 /// What differs between the nodes of the recording.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Shape {
+    /// One of [`ROOTS`].
+    pub(super) name: &'static str,
     /// Fields of the kubelet's configuration beside those of all.
     pub(super) config: Value,
     pub(super) machine: String,
@@ -82,7 +92,7 @@ pub(super) struct Shape {
 
 impl Default for Shape {
     fn default() -> Shape {
-        Shape { config: json!({}), machine: MACHINE.to_owned() }
+        Shape { name: "agent", config: json!({}), machine: MACHINE.to_owned() }
     }
 }
 
@@ -95,7 +105,6 @@ pub(super) struct Stage {
     place: Endpoint,
     door: Option<(watch::Sender<bool>, JoinHandle<()>)>,
     agent: Option<(watch::Sender<Option<Leave>>, JoinHandle<()>)>,
-    address: Option<SocketAddr>,
     server: (watch::Sender<bool>, JoinHandle<()>),
     watchers: Vec<JoinHandle<()>>,
     _directory: TempDir,
@@ -145,7 +154,6 @@ impl Stage {
             place: Endpoint::parse(&place)?,
             door: None,
             agent: None,
-            address: None,
             server: (end, serving),
             watchers,
             _directory: held,
@@ -156,11 +164,6 @@ impl Stage {
 
     pub(super) fn scene(&self) -> Scene {
         self.scene.clone()
-    }
-
-    /// Where the agent listens.
-    pub(super) fn agent_address(&self) -> Option<SocketAddr> {
-        self.address
     }
 
     /// The runtime is there.
@@ -204,7 +207,7 @@ impl Stage {
             configuration: written,
             machine,
             runtime: self.place.clone(),
-            root: scene.root(),
+            root: scene.root(shape),
             logs: scene.directory.join("logs"),
             log_links: Some(scene.directory.join("links")),
             address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
@@ -246,7 +249,9 @@ impl Stage {
 
     /// Deletes what is left, ends everything, and removes what the agent made outside its directory.
     pub(super) async fn end(mut self) {
+        self.clear().await;
         self.stop_agent().await;
+        remove_sandboxes(&self.scene).await;
         self.close_runtime().await;
         self.server.0.send_replace(true);
         let _ = self.server.1.await;
@@ -254,6 +259,37 @@ impl Stage {
             watcher.abort();
         }
         remove_cgroups(&self.scene.cgroup_root);
+    }
+}
+
+impl Stage {
+    /// Deletes pods that are left, and waits until they are gone.
+    pub(super) async fn clear(&self) {
+        let scene = &self.scene;
+        let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::default() };
+        for ((namespace, name), _) in scene.trace.lives().iter().filter(|(_, gone)| !gone) {
+            // One that is gone by now is as good.
+            let _ = scene.api.delete(PODS, namespace, name, &options).await;
+        }
+        let all_gone = || scene.trace.lives().iter().all(|(_, gone)| *gone);
+        life::wait(scene, PATIENCE, Duration::ZERO, all_gone).await;
+    }
+}
+
+/// Removes what the agent had no time to: sandboxes of pods that were on this stage, and no others.
+async fn remove_sandboxes(scene: &Scene) {
+    let uids = scene.trace.uids();
+    let request = cri::v1::ListPodSandboxRequest::default();
+    let Ok(found) = scene.runtime.call(request).await else { return };
+    for sandbox in found.items {
+        if !sandbox.metadata.is_some_and(|of| uids.contains(&of.uid)) {
+            continue;
+        }
+        let pod_sandbox_id = sandbox.id;
+        let stop = cri::v1::StopPodSandboxRequest { pod_sandbox_id: pod_sandbox_id.clone() };
+        // What cannot be removed is for whoever looks after the runtime.
+        let _ = scene.runtime.call(stop).await;
+        let _ = scene.runtime.call(cri::v1::RemovePodSandboxRequest { pod_sandbox_id }).await;
     }
 }
 

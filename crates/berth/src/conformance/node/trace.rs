@@ -2,7 +2,7 @@
 //!
 //! Each distinct state of a pod is kept in the form of the recording's snapshots. Nothing is judged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -117,12 +117,23 @@ impl Trace {
         })
     }
 
-    /// Pods that are there.
-    pub(super) fn present(&self) -> Vec<(String, String)> {
+    /// Every pod that was seen, by namespace and name, and whether it is gone.
+    pub(super) fn lives(&self) -> Vec<((String, String), bool)> {
         self.with(|seen| {
             let pods = seen.pods.iter();
-            let there = pods.filter(|(_, life)| life.last().is_some_and(|last| !last.removed));
-            there.map(|(key, _)| key.clone()).collect()
+            let gone = |life: &[Snapshot]| life.last().is_some_and(|last| last.removed);
+            pods.map(|(key, life)| (key.clone(), gone(life))).collect()
+        })
+    }
+
+    /// Uids of all pods that were seen, also of those in files, by which runtimes know them.
+    pub(super) fn uids(&self) -> BTreeSet<String> {
+        self.with(|seen| {
+            let all = seen.pods.values().flatten().map(|snapshot| &snapshot.pod["metadata"]);
+            let ids = all.flat_map(|metadata| {
+                [&metadata["uid"], &metadata["annotations"]["kubernetes.io/config.hash"]]
+            });
+            ids.filter_map(Value::as_str).map(str::to_owned).collect()
         })
     }
 

@@ -13,7 +13,7 @@ use super::super::Difference;
 use super::calls::{Call, Calls};
 use super::life::{self, Played};
 use super::significant::{
-    State, in_order, may_be_missing, may_be_said, runs, without_artefacts, words,
+    State, glimpsed, in_order, may_be_missing, may_be_said, runs, without_artefacts, words,
 };
 use super::stage::{NODE, Scene};
 use super::{IMAGE, OTHER_NAME, REGISTRY};
@@ -45,8 +45,38 @@ pub(super) fn differences(
     states(scene, line, played, &mut template, &mut found);
     answers(line, played, &mut template, &mut found);
     events(scene, line, played, &mut template, &mut found);
-    requests(line, calls.of(uid), &template, &mut found);
+    let mut uids: Vec<&str> = Vec::new();
+    for pod in &whole {
+        let metadata = &pod["metadata"];
+        let hash = metadata["annotations"]["kubernetes.io/config.hash"].as_str();
+        let id = hash.or(metadata["uid"].as_str()).unwrap_or_default();
+        if !uids.contains(&id) {
+            uids.push(id);
+        }
+    }
+    let calls: Vec<Call> = uids.iter().flat_map(|uid| calls.of(uid)).cloned().collect();
+    requests(line, &calls, &template, &mut found);
+    if let (Some(wanted), Some(first)) = (line.get("mirror_pod"), whole.first()) {
+        mirror(scene, wanted, first, &mut found);
+    }
     found
+}
+
+/// What clients depend on of a mirror pod.
+fn mirror(scene: &Scene, wanted: &Value, ours: &Value, found: &mut Vec<Difference>) {
+    let view = |pod: &Value| {
+        let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
+        json!({
+            "name": metadata["name"], "namespace": metadata["namespace"],
+            "labels": metadata["labels"], "annotations": metadata["annotations"],
+            "ownerReferences": metadata["ownerReferences"],
+            "tolerations": spec["tolerations"], "nodeName": spec["nodeName"],
+            "hostNetwork": spec["hostNetwork"], "containers": spec["containers"],
+            "restartPolicy": spec["restartPolicy"], "priority": spec["priority"],
+            "terminationGracePeriodSeconds": spec["terminationGracePeriodSeconds"],
+        })
+    };
+    scene.template().value(&view(wanted), &view(ours), "mirror pod", found);
 }
 
 /// That the API server did not take it, and what it said.
@@ -95,7 +125,11 @@ fn states(
     let (their_words, our_words) =
         (words(recorded, &recorded_runs, false), words(&ours, &our_runs, false));
     let standing = words(recorded, &recorded_runs, true);
+    let glimpsed = glimpsed(recorded);
     for word in their_words.difference(&our_words) {
+        if glimpsed.contains(word) {
+            continue;
+        }
         if !may_be_missing(word) || standing.contains(word) {
             found.push(differ("what is said of the pod", word, "never said"));
         }
