@@ -140,7 +140,10 @@ pub(super) async fn play(scene: &Scene, line: &Value) -> Result<Played> {
     for (index, step) in steps.iter().enumerate() {
         let t = step["t"].as_f64().unwrap_or_default();
         // A life that has left the recorded way does not come back to it.
-        if !astray {
+        if t < INTERRUPTS {
+            let passed = scene.trace.now() - played.zero;
+            tokio::time::sleep(Duration::from_secs_f64((t - passed).max(0.0))).await;
+        } else if !astray {
             astray = !until_recorded(scene, line, &played, t).await;
         }
         if let Some((code, message)) = act(scene, &played, &step["action"]).await? {
@@ -158,11 +161,6 @@ pub(super) async fn until_recorded(
     played: &Played,
     t: f64,
 ) -> bool {
-    if t < INTERRUPTS {
-        let passed = scene.trace.now() - played.zero;
-        tokio::time::sleep(Duration::from_secs_f64((t - passed).max(0.0))).await;
-        return true;
-    }
     let snapshots = line["snapshots"].as_array().map(Vec::as_slice).unwrap_or_default();
     let before: Vec<Value> =
         snapshots.iter().filter(|s| s["t"].as_f64().unwrap_or_default() < t).cloned().collect();
@@ -179,6 +177,8 @@ pub(super) async fn until_recorded(
         .as_array()
         .into_iter()
         .flatten()
+        // The recorder's own deletion is told of before anybody sees it.
+        .filter(|event| event["reason"] != "Killing")
         .filter(|event| event["t"].as_f64().unwrap_or_default() < t)
         .collect();
     let arrived = || {
