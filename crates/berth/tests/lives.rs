@@ -11,9 +11,13 @@
 )]
 
 use std::path::Path;
+use std::time::Duration;
 
 use berth::conformance::{Options, run_files};
 use rig::Containerd;
+
+/// Long enough for a busy machine; nothing waits for it when all is well.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Lives that end by themselves or by one deletion, without back-off.
 const PLAYED: &[&str] = &[
@@ -61,11 +65,28 @@ fn without_a_runtime_nothing_is_passed() {
     assert!(report.not_served() > 200, "{}", report.render(None));
 }
 
+/// Waits until the runtime knows that the image is gone: it is told of it, and not asked.
+fn until_gone(runtime: &cri::Endpoint) {
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio.block_on(async {
+        let client = cri::Client::new(runtime.clone());
+        let image = cri::v1::ImageSpec { image: rig::BUSYBOX.to_owned(), ..Default::default() };
+        let request = cri::v1::ImageStatusRequest { image: Some(image), verbose: false };
+        let looking = async {
+            while client.call(request.clone()).await.unwrap().image.is_some() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, looking).await.unwrap();
+    });
+}
+
 #[test]
 fn a_runtime_without_the_image_is_told_of() {
     let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
     let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
     containerd.remove_image(rig::BUSYBOX).unwrap();
+    until_gone(&runtime);
     let options = Options { runtime: Some(runtime), only: Vec::new() };
     let error = run_files([testdata("pods.jsonl.gz")], &options).unwrap_err();
     let text = format!("{error:#}");
