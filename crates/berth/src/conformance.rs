@@ -244,10 +244,7 @@ pub fn run_dir(dir: &Path, options: &Options) -> Result<Report> {
 }
 
 /// Runs these vector files; others are passed over.
-pub fn run_files(
-    paths: impl IntoIterator<Item = PathBuf>,
-    options: &Options,
-) -> Result<Report> {
+pub fn run_files(paths: impl IntoIterator<Item = PathBuf>, options: &Options) -> Result<Report> {
     let mut files = BTreeMap::new();
     for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -269,11 +266,9 @@ pub fn run_files(
     let mut report = Report::default();
     // What a node did is in three files, and is played together.
     let mut recording = node::Recording::default();
-    for (stem, lines) in [
-        ("pods", &mut recording.pods),
-        ("cri", &mut recording.cri),
-        ("node", &mut recording.node),
-    ] {
+    for (stem, lines) in
+        [("pods", &mut recording.pods), ("cri", &mut recording.cri), ("node", &mut recording.node)]
+    {
         if let Some(path) = files.remove(stem) {
             *lines = read_lines(&path)?;
         }

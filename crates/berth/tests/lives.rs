@@ -52,7 +52,8 @@ fn recorded_lives_are_lived_again() {
     let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
     let only = PLAYED.iter().map(|word| (*word).to_owned()).collect();
     let options = Options { runtime: Some(runtime), only };
-    let report = run_files([testdata("pods.jsonl.gz"), testdata("cri.jsonl.gz")], &options).unwrap();
+    let report =
+        run_files([testdata("pods.jsonl.gz"), testdata("cri.jsonl.gz")], &options).unwrap();
     assert_eq!(report.failed(), 0, "{}", report.failures());
     // Each of them, and the requests of some besides.
     assert!(report.passed() >= PLAYED.len(), "{}", report.render(None));

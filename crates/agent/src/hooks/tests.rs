@@ -66,7 +66,8 @@ async fn what_is_said_of_a_hook_that_failed_is_upstreams() {
     let get = json!({"httpGet": {"path": "/x", "port": closed.port}});
     let error = run_here(get.clone()).await.unwrap_err();
     let said = told(&handler(get), "c", "p_n(u)", &error);
-    let begin = "HTTP lifecycle hook (/x) for Container \"c\" in Pod \"p_n(u)\" failed - error: Get ";
+    let begin =
+        "HTTP lifecycle hook (/x) for Container \"c\" in Pod \"p_n(u)\" failed - error: Get ";
     assert!(said.starts_with(begin), "{said}");
     let exec = json!({"exec": {"command": ["sh", "-c", "exit 3"]}});
     let error = HookError::Exit {

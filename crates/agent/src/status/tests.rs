@@ -347,7 +347,8 @@ fn the_classes_in_force_are_told_and_what_others_wrote_is_kept() {
 
 #[test]
 fn the_end_that_was_told_while_a_container_waited_is_still_told_when_the_pod_goes() {
-    let end = json!({"terminated": {"reason": "Error", "exitCode": 1, "containerID": "containerd://a0"}});
+    let end =
+        json!({"terminated": {"reason": "Error", "exitCode": 1, "containerID": "containerd://a0"}});
     let value = json!({
         "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"containers": [{"name": "a"}]},

@@ -135,10 +135,21 @@ async fn play(recording: Recording, runtime: &cri::Endpoint) -> Result<Vec<Outco
     let client = cri::Client::new(runtime.clone());
     check_runtime(&client, runtime).await?;
     let network = stage::network_is_ready(&client).await;
+    let other_name = has_image(&client, OTHER_NAME).await;
     let mut stage = Stage::start(runtime).await?;
+    let outcomes = play_on(&mut stage, recording, network, other_name).await;
+    stage.end().await;
+    outcomes
+}
+
+async fn play_on(
+    stage: &mut Stage,
+    recording: Recording,
+    network: bool,
+    other_name: bool,
+) -> Result<Vec<Outcome>> {
     fixtures::make(&stage.scene()).await?;
     stage.start_agent(&Shape::default()).await?;
-    let other_name = has_image(&client, OTHER_NAME).await;
     let mut outcomes = Vec::new();
     let mut alone = Vec::new();
     let mut groups: BTreeMap<String, Vec<Value>> = BTreeMap::new();
@@ -160,13 +171,12 @@ async fn play(recording: Recording, runtime: &cri::Endpoint) -> Result<Vec<Outco
     outcomes.extend(play_requests(&stage.scene(), &recording.cri, &lives, network).await?);
     for (group, lines) in groups {
         eprintln!("        group {group}, {} pods", lines.len());
-        outcomes.extend(play_group(&mut stage, &group, &lines).await?);
+        outcomes.extend(play_group(stage, &group, &lines).await?);
     }
     stage.start_agent(&Shape::default()).await?;
     for line in &recording.node {
-        outcomes.push(facts::judge(&mut stage, line).await?);
+        outcomes.push(facts::judge(stage, line).await?);
     }
-    stage.end().await;
     Ok(outcomes)
 }
 
@@ -221,7 +231,10 @@ async fn play_group(stage: &mut Stage, group: &str, lines: &[Value]) -> Result<V
         }
         Err(error) => {
             let why = format!("{error:#}");
-            lines.iter().map(|line| judge(&scene, line, &Err(anyhow!(why.clone())), &calls)).collect()
+            lines
+                .iter()
+                .map(|line| judge(&scene, line, &Err(anyhow!(why.clone())), &calls))
+                .collect()
         }
     })
 }
@@ -248,7 +261,9 @@ fn unplayable(line: &Value, network: bool, other_name: bool) -> Option<String> {
         return Some("needs the recording's registry".to_owned());
     }
     if other_name && manifest.contains(OTHER_NAME) {
-        return Some(format!("the runtime has an image {OTHER_NAME}, and the recorded one had not"));
+        return Some(format!(
+            "the runtime has an image {OTHER_NAME}, and the recorded one had not"
+        ));
     }
     if !network && life::needs_network(line) {
         return Some("the runtime has no network for pods".to_owned());
@@ -292,6 +307,10 @@ async fn play_alone(
 
 fn judge(scene: &Scene, line: &Value, played: &Result<Played>, calls: &Calls) -> Outcome {
     let differences = match played {
+        Ok(played) if line["quirk"].is_string() => {
+            let wrong = deliberate::wrong_answer(scene, line, played);
+            return quirk_outcome(line, wrong, verdict::differences(scene, line, played, calls));
+        }
         Ok(played) => verdict::differences(scene, line, played, calls),
         Err(error) => vec![Difference {
             what: "the life".into(),
@@ -302,22 +321,30 @@ fn judge(scene: &Scene, line: &Value, played: &Result<Played>, calls: &Calls) ->
     outcome(kind_of(line), line, differences)
 }
 
-/// What differences mean: lines marked as a quirk record a defect of upstream, and some differences are
-/// on purpose.
+/// What comes of a line that records a defect of upstream: ours has to be the right answer, which is known
+/// here, and other differences follow from it.
+fn quirk_outcome(line: &Value, wrong: Option<Difference>, differences: Vec<Difference>) -> Outcome {
+    let verdict = if wrong.is_some() { Verdict::Failed } else { Verdict::DeliberatelyDifferent };
+    Outcome {
+        kind: kind_of(line),
+        id: text(line, "id").to_owned(),
+        verdict,
+        quirk: line["quirk"].as_str().map(str::to_owned),
+        differences: wrong.into_iter().chain(differences).collect(),
+    }
+}
+
+/// What differences mean: some are on purpose.
 fn outcome(kind: String, line: &Value, differences: Vec<Difference>) -> Outcome {
     let id = text(line, "id").to_owned();
-    let quirk = line["quirk"].as_str().map(str::to_owned);
     let (differences, on_purpose) = deliberate::apart(&id, differences);
-    let verdict = match (&quirk, differences.is_empty(), on_purpose.is_empty()) {
-        (Some(_), _, _) if differences.is_empty() || deliberate::quirk_is_answered(line) => {
-            Verdict::DeliberatelyDifferent
-        }
-        (_, false, _) => Verdict::Failed,
-        (_, true, false) => Verdict::DeliberatelyDifferent,
-        (_, true, true) => Verdict::Passed,
+    let verdict = match (differences.is_empty(), on_purpose.is_empty()) {
+        (false, _) => Verdict::Failed,
+        (true, false) => Verdict::DeliberatelyDifferent,
+        (true, true) => Verdict::Passed,
     };
     let reason = on_purpose.first().map(|(reason, _)| (*reason).to_owned());
     let mut all = differences;
     all.extend(on_purpose.into_iter().map(|(_, difference)| difference));
-    Outcome { kind, id, verdict, quirk: quirk.or(reason), differences: all }
+    Outcome { kind, id, verdict, quirk: reason, differences: all }
 }

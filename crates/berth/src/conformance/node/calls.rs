@@ -91,10 +91,10 @@ impl Calls {
                 }
                 "PullImage" => text(&request["sandbox_config"]["metadata"]["uid"]),
                 _ => {
-                    let sandbox = text(&request["pod_sandbox_id"])
-                        .and_then(|id| sandboxes.get(&id).cloned());
-                    let of = text(&request["container_id"])
-                        .and_then(|id| containers.get(&id).cloned());
+                    let sandbox =
+                        text(&request["pod_sandbox_id"]).and_then(|id| sandboxes.get(&id).cloned());
+                    let of =
+                        text(&request["container_id"]).and_then(|id| containers.get(&id).cloned());
                     container = of.as_ref().map(|(_, name)| name.clone());
                     sandbox.or(of.map(|(uid, _)| uid))
                 }

@@ -77,7 +77,8 @@ async fn object(stage: &Stage, line: &Value) -> Result<Vec<Difference>> {
     found.extend(differ("addresses", &types(theirs), &types(ours)));
     for list in ["capacity", "allocatable"] {
         for (name, value) in theirs[list].as_object().into_iter().flatten() {
-            let of_machine = name == "ephemeral-storage" || text(&theirs[list], name).starts_with('<');
+            let of_machine =
+                name == "ephemeral-storage" || text(&theirs[list], name).starts_with('<');
             if !of_machine {
                 found.extend(differ(&format!("{list} of {name}"), value, &ours[list][name]));
             }
@@ -103,7 +104,8 @@ fn conditions(status: &Value) -> Value {
 /// Does the steps one after the other, and waits for the conditions that were recorded after each.
 async fn life(stage: &mut Stage, line: &Value) -> Result<Vec<Difference>> {
     let scene = stage.scene();
-    let before: BTreeSet<String> = scene.trace.node_events(NODE).iter().map(name_and_count).collect();
+    let before: BTreeSet<String> =
+        scene.trace.node_events(NODE).iter().map(name_and_count).collect();
     let steps = line["steps"].as_array().cloned().unwrap_or_default();
     let snapshots = line["snapshots"].as_array().cloned().unwrap_or_default();
     let mut found = Vec::new();
@@ -218,7 +220,9 @@ fn vocabulary(scene: &Scene, line: &Value) -> Vec<Difference> {
     let words = |key: &str| -> BTreeSet<String> {
         match &line[key] {
             Value::Object(fields) => fields.keys().cloned().collect(),
-            Value::Array(items) => items.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            Value::Array(items) => {
+                items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+            }
             _ => BTreeSet::new(),
         }
     };

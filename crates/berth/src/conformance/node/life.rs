@@ -155,12 +155,7 @@ pub(super) async fn play(scene: &Scene, line: &Value) -> Result<Played> {
 }
 
 /// Waits until what was recorded before `t` has come, or patience is at an end; says which.
-pub(super) async fn until_recorded(
-    scene: &Scene,
-    line: &Value,
-    played: &Played,
-    t: f64,
-) -> bool {
+pub(super) async fn until_recorded(scene: &Scene, line: &Value, played: &Played, t: f64) -> bool {
     let snapshots = line["snapshots"].as_array().map(Vec::as_slice).unwrap_or_default();
     let before: Vec<Value> =
         snapshots.iter().filter(|s| s["t"].as_f64().unwrap_or_default() < t).cloned().collect();
@@ -316,8 +311,7 @@ async fn kill_sandbox(scene: &Scene, played: &Played) -> Result<()> {
     let request = cri::v1::ListPodSandboxRequest { filter: Some(filter) };
     let found = scene.runtime.call(request).await?.items;
     let sandbox = found.into_iter().next().context("the pod has no sandbox")?;
-    let request =
-        cri::v1::PodSandboxStatusRequest { pod_sandbox_id: sandbox.id, verbose: true };
+    let request = cri::v1::PodSandboxStatusRequest { pod_sandbox_id: sandbox.id, verbose: true };
     let told = scene.runtime.call(request).await?.info;
     let told: Value = serde_json::from_str(told.get("info").map_or("{}", String::as_str))?;
     let process = told["pid"].as_u64().context("the runtime does not say which process it is")?;

@@ -32,7 +32,9 @@ const COMPARED: &[&str] = &[
 pub(super) fn unplayable(line: &Value, of_pods: bool, network: bool) -> Option<&'static str> {
     match text(line, "kind") {
         "pod" | "deadlines" => {}
-        "cadence" | "start" => return Some("how often and when the runtime is looked at is our own"),
+        "cadence" | "start" => {
+            return Some("how often and when the runtime is looked at is our own");
+        }
         _ => return Some("a kind of line that is not known"),
     }
     let manifest = &line["manifest"];
@@ -48,7 +50,8 @@ pub(super) fn unplayable(line: &Value, of_pods: bool, network: bool) -> Option<&
         .flat_map(|list| manifest["spec"][*list].as_array().into_iter().flatten())
         .map(|container| text(container, "name"))
         .collect();
-    if calls.iter().any(|call| call["container"].as_str().is_some_and(|name| !names.contains(name))) {
+    if calls.iter().any(|call| call["container"].as_str().is_some_and(|name| !names.contains(name)))
+    {
         return Some("the recording does not have a container that was added later");
     }
     if manifest["metadata"]["namespace"] == "lives2" {
@@ -66,7 +69,9 @@ pub(super) async fn play(scene: &Scene, line: &Value) -> Result<Played> {
     let played = life::create_and_bind(scene, &line).await?;
     let wanted = starts(&line);
     let started = || {
-        let Some((pod, _)) = scene.trace.last(&played.namespace, &played.name) else { return false };
+        let Some((pod, _)) = scene.trace.last(&played.namespace, &played.name) else {
+            return false;
+        };
         let uid = text(&pod["metadata"], "uid").to_owned();
         Calls::read(&scene.passage.since(0)).is_ok_and(|calls| {
             let ours = calls.of(&uid).iter().filter(|call| call.method == "StartContainer");
@@ -91,7 +96,12 @@ fn starts(line: &Value) -> usize {
 }
 
 /// Compares the requests of a line.
-pub(super) fn judge(scene: &Scene, line: &Value, played: &Result<Played>, calls: &Calls) -> Outcome {
+pub(super) fn judge(
+    scene: &Scene,
+    line: &Value,
+    played: &Result<Played>,
+    calls: &Calls,
+) -> Outcome {
     let kind = format!("cri/{}", text(line, "kind"));
     let played = match played {
         Ok(played) => played,
@@ -120,7 +130,8 @@ pub(super) fn judge(scene: &Scene, line: &Value, played: &Result<Played>, calls:
             continue;
         }
         let index = met.entry(key).or_default();
-        let place = format!("{}{}{} {}", key.0, if key.1.is_empty() { "" } else { " " }, key.1, index);
+        let place =
+            format!("{}{}{} {}", key.0, if key.1.is_empty() { "" } else { " " }, key.1, index);
         let call = ours.get(&key).and_then(|calls| calls.get(*index));
         *index += 1;
         let Some(call) = call else {
@@ -166,9 +177,9 @@ fn prepared(request: &Value, own: &BTreeSet<String>) -> Value {
     let all = std::mem::take(envs);
     let (first, rest): (Vec<Value>, Vec<Value>) =
         all.into_iter().partition(|variable| own.contains(text(variable, "key")));
-    let named = rest.into_iter().map(|variable| {
-        (text(&variable, "key").to_owned(), variable["value"].clone())
-    });
+    let named = rest
+        .into_iter()
+        .map(|variable| (text(&variable, "key").to_owned(), variable["value"].clone()));
     let services: Map<String, Value> = named.collect();
     request["config"]["envs"] = serde_json::json!({"own": first, "services": services});
     request
@@ -208,7 +219,8 @@ mod tests {
         ]}});
         let own = own_variables(&manifest, "c");
         let of = |keys: &[&str]| {
-            let envs: Vec<Value> = keys.iter().map(|key| json!({"key": key, "value": "v"})).collect();
+            let envs: Vec<Value> =
+                keys.iter().map(|key| json!({"key": key, "value": "v"})).collect();
             prepared(&json!({"config": {"envs": envs}}), &own)
         };
         assert_eq!(of(&["B", "A", "X_PORT", "Y_PORT"]), of(&["B", "Y_PORT", "X_PORT", "A"]));
@@ -222,7 +234,8 @@ mod tests {
         };
         let spec = json!({"containers": [{"name": "c"}]});
         let call = |name: &str| json!([{"call": name, "container": "c"}]);
-        let line = |calls: Value| json!({"kind": "pod", "manifest": {"spec": spec}, "calls": calls});
+        let line =
+            |calls: Value| json!({"kind": "pod", "manifest": {"spec": spec}, "calls": calls});
         check(line(call("CreateContainer")), false);
         check(line(call("UpdateContainerResources")), true);
         check(line(json!([{"call": "CreateContainer", "container": "dbg"}])), true);

@@ -200,7 +200,9 @@ impl Playing<'_> {
                 Ok(())
             }
             ["write", "static", "pod", "file", name] => self.write(name),
-            ["write", "a", "broken", ..] => self.write_text("broken", "apiVersion: v1\nkind: [Pod\n"),
+            ["write", "a", "broken", ..] => {
+                self.write_text("broken", "apiVersion: v1\nkind: [Pod\n")
+            }
             ["write", "a", "static", "pod", "file", "that", "fails", "validation"] => {
                 let pod = json!({
                     "apiVersion": "v1", "kind": "Pod",
@@ -314,8 +316,13 @@ impl Playing<'_> {
         if versions > 1 {
             self.written += 1;
         }
-        let played =
-            Played { namespace, name: id.clone(), zero: self.zero, answers: Vec::new(), refused: None };
+        let played = Played {
+            namespace,
+            name: id.clone(),
+            zero: self.zero,
+            answers: Vec::new(),
+            refused: None,
+        };
         self.played.insert(id, played);
         self.write_text(name, &manifest.to_string())
     }

@@ -20,9 +20,9 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{calls, life};
 use super::template::Template;
 use super::trace::Trace;
+use super::{calls, life};
 use crate::in_process::InProcess;
 use crate::server::{self, Server};
 use crate::up::Joined;
@@ -67,9 +67,9 @@ impl Scene {
     /// For a line of the recording.
     pub(super) fn template(&self) -> Template {
         let path = |path: &Path| path.display().to_string();
-        let roots = ROOTS.iter().map(|root| {
-            (path(&self.directory.join(root)), "/var/lib/kubelet".to_owned())
-        });
+        let roots = ROOTS
+            .iter()
+            .map(|root| (path(&self.directory.join(root)), "/var/lib/kubelet".to_owned()));
         let mut paths: Vec<(String, String)> = roots.collect();
         paths.extend([
             (path(&self.directory.join("logs")), "/var/log/pods".to_owned()),
@@ -313,10 +313,21 @@ fn configuration(scene: &Scene, shape: &Shape) -> Value {
         "clusterDomain": "cluster.local",
         "staticPodPath": scene.manifests().display().to_string(),
     });
+    if disk_is_full(&scene.directory) {
+        // Pods would be evicted for it, which is not what is compared.
+        config["evictionHard"] = json!({"memory.available": "100Mi"});
+    }
     for (name, value) in shape.config.as_object().into_iter().flatten() {
         config[name] = value.clone();
     }
     config
+}
+
+/// Whether the recorded thresholds of the disk could not be met here.
+fn disk_is_full(directory: &Path) -> bool {
+    /// The recorded threshold, and as much for the pods.
+    const NEEDED: u64 = 2 << 30;
+    host::os::facts::file_system(directory).is_ok_and(|disk| disk.available < NEEDED)
 }
 
 /// The status of a condition.

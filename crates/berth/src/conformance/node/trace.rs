@@ -42,11 +42,7 @@ struct Snapshot {
 impl Trace {
     /// Begins to watch; ends with the API.
     pub(super) fn start(api: &Client) -> (Trace, Vec<JoinHandle<()>>) {
-        let seen = Seen {
-            began: Instant::now(),
-            pods: BTreeMap::new(),
-            events: BTreeMap::new(),
-        };
+        let seen = Seen { began: Instant::now(), pods: BTreeMap::new(), events: BTreeMap::new() };
         let trace = Trace { seen: Arc::new(Mutex::new(seen)), changes: watch::Sender::new(0) };
         let tasks = [PODS, EVENTS]
             .map(|kind| tokio::spawn(watch_kind(api.clone(), kind, trace.clone())))
@@ -186,7 +182,9 @@ async fn watch_kind(api: Client, kind: Kind, trace: Trace) {
             }
             while let Some(read) = lines.read(|notice| {
                 Ok(match notice {
-                    Notice::Applied(raw) => (serde_json::from_str::<Value>(raw.get())?, Some(false)),
+                    Notice::Applied(raw) => {
+                        (serde_json::from_str::<Value>(raw.get())?, Some(false))
+                    }
                     Notice::Removed(raw) => (serde_json::from_str(raw.get())?, Some(true)),
                     Notice::Bookmark(raw) => (serde_json::from_str(raw.get())?, None),
                 })

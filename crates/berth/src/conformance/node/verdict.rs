@@ -16,8 +16,8 @@ use super::significant::{
     State, glimpsed, in_order, may_be_missing, may_be_said, runs, without_artefacts, words,
 };
 use super::stage::{NODE, Scene};
-use super::{IMAGE, OTHER_NAME, REGISTRY};
 use super::template::Template;
+use super::{IMAGE, OTHER_NAME, REGISTRY};
 
 /// By how much a grace period may differ, in seconds: what has passed since the deletion is taken off it.
 const GRACE: i64 = 1;
@@ -187,9 +187,9 @@ fn without_nothing(status: &mut Value) {
 
 fn by_name(status: &mut Value, list: &str, key: &str) {
     let Some(items) = status.get(list).and_then(Value::as_array) else { return };
-    let named = items.iter().map(|item| {
-        (item[key].as_str().unwrap_or_default().to_owned(), without_artefacts(item))
-    });
+    let named = items
+        .iter()
+        .map(|item| (item[key].as_str().unwrap_or_default().to_owned(), without_artefacts(item)));
     status[list] = Value::Object(named.collect::<Map<_, _>>());
 }
 
@@ -200,7 +200,9 @@ fn figures(message: &str) -> String {
     let mut text = message.to_owned();
     if !message.contains("resource: pods") {
         for word in ["used: ", "capacity: "] {
-            text = after_each(&text, word, |c| c.is_ascii_digit() || "<>_".contains(c) || c.is_ascii_uppercase());
+            text = after_each(&text, word, |c| {
+                c.is_ascii_digit() || "<>_".contains(c) || c.is_ascii_uppercase()
+            });
         }
     }
     text = after_each(&text, "current usage (", |c| c.is_ascii_digit());
@@ -246,7 +248,11 @@ fn answers(line: &Value, played: &Played, template: &mut Template, found: &mut V
         let response = &list(line, "steps")[*index]["response"];
         let Some(expected) = response["code"].as_u64() else { continue };
         if expected != *code {
-            found.push(differ(format!("answer of step {index}"), expected, format!("{code} {message}")));
+            found.push(differ(
+                format!("answer of step {index}"),
+                expected,
+                format!("{code} {message}"),
+            ));
         } else if let Some(wanted) = response["message"].as_str()
             && !template.text(&figures(wanted), &figures(message))
         {
@@ -282,8 +288,9 @@ fn is_chance(line: &Value, event: &Value) -> bool {
     }
     let t = event["t"].as_f64().unwrap_or_default();
     let is_later = |thing: &Value| t >= thing["t"].as_f64().unwrap_or_default();
-    let being_deleted =
-        list(line, "snapshots").iter().any(|snapshot| snapshot["deleting"].is_object() && is_later(snapshot));
+    let being_deleted = list(line, "snapshots")
+        .iter()
+        .any(|snapshot| snapshot["deleting"].is_object() && is_later(snapshot));
     let being_killed =
         list(line, "events").iter().any(|other| other["reason"] == "Killing" && is_later(other));
     let was_ready = list(line, "snapshots").iter().any(|snapshot| {
@@ -382,7 +389,8 @@ fn requests(line: &Value, calls: &[Call], template: &Template, found: &mut Vec<D
     }));
     let nothing = Vec::new();
     for name in theirs.keys().chain(ours.keys().filter(|name| !theirs.contains_key(*name))) {
-        let (wanted, got) = (theirs.get(name).unwrap_or(&nothing), ours.get(name).unwrap_or(&nothing));
+        let (wanted, got) =
+            (theirs.get(name).unwrap_or(&nothing), ours.get(name).unwrap_or(&nothing));
         let same = wanted.len() == got.len()
             && wanted.iter().zip(got).all(|(wanted, got)| {
                 let graces = (wanted.1.unwrap_or(0), got.1.unwrap_or(0));
