@@ -212,6 +212,10 @@ impl View<'_> {
 
     /// A container that is to start and could not waits, and why is known.
     fn explain_waiting(&self, container: &Container, init: bool, status: &mut ContainerStatus) {
+        // Upstream does not say of ephemeral containers why they do not start.
+        if self.pod.spec.ephemeral_containers.iter().any(|added| added.name == container.name) {
+            return;
+        }
         let found = self.seen.container(&container.name);
         let done = init && found.is_some_and(ContainerSeen::has_succeeded);
         if done || !self.is_to_start(container, found) {

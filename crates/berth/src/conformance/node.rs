@@ -265,6 +265,12 @@ fn unplayable(line: &Value, network: bool, other_name: bool) -> Option<String> {
             "the runtime has an image {OTHER_NAME}, and the recorded one had not"
         ));
     }
+    if line["manifest"]["spec"]["resourceClaims"].is_array() {
+        return Some("dynamic resources are not served".to_owned());
+    }
+    if line["events"].to_string().contains("<NAMESERVER>") {
+        return Some("depends on the machine's resolver".to_owned());
+    }
     if !network && life::needs_network(line) {
         return Some("the runtime has no network for pods".to_owned());
     }
@@ -310,6 +316,10 @@ fn judge(scene: &Scene, line: &Value, played: &Result<Played>, calls: &Calls) ->
         Ok(played) if line["quirk"].is_string() => {
             let wrong = deliberate::wrong_answer(scene, line, played);
             return quirk_outcome(line, wrong, verdict::differences(scene, line, played, calls));
+        }
+        Ok(played) if scene.says_of(played, "is not a shared") => {
+            let why = "the machine's mounts are not shared";
+            return not_served(kind_of(line), text(line, "id"), why);
         }
         Ok(played) => verdict::differences(scene, line, played, calls),
         Err(error) => vec![Difference {

@@ -23,8 +23,8 @@ pub(super) async fn make(scene: &Scene) -> Result<()> {
         create(scene, SECRETS, namespace, &object).await?;
     }
     let ports = json!([
-        {"name": "web", "port": 80, "protocol": "TCP"},
         {"name": "sql", "port": 5432, "protocol": "TCP"},
+        {"name": "web", "port": 80, "protocol": "TCP"},
     ]);
     let object = json!({
         "metadata": {"name": "my-db"},

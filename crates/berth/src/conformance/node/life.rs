@@ -141,6 +141,7 @@ pub(super) async fn play(scene: &Scene, line: &Value) -> Result<Played> {
         let t = step["t"].as_f64().unwrap_or_default();
         // A life that has left the recorded way does not come back to it.
         if t < INTERRUPTS {
+            until_taken(scene, line, &played, t).await;
             let passed = scene.trace.now() - played.zero;
             tokio::time::sleep(Duration::from_secs_f64((t - passed).max(0.0))).await;
         } else if !astray {
@@ -152,6 +153,19 @@ pub(super) async fn play(scene: &Scene, line: &Value) -> Result<Played> {
     }
     until_end(scene, line, &played).await;
     Ok(played)
+}
+
+/// Waits until the agent has taken a pod up, if the recorded kubelet had by then.
+async fn until_taken(scene: &Scene, line: &Value, played: &Played, t: f64) {
+    let calls = line["cri_calls"].as_array().into_iter().flatten();
+    if calls.into_iter().all(|call| call["t"].as_f64().unwrap_or_default() >= t) {
+        return;
+    }
+    let taken = || {
+        let last = scene.trace.last(&played.namespace, &played.name);
+        last.is_some_and(|(pod, _)| pod["status"]["startTime"].is_string())
+    };
+    wait(scene, patience(t), Duration::ZERO, taken).await;
 }
 
 /// Waits until what was recorded before `t` has come, or patience is at an end; says which.
@@ -220,7 +234,7 @@ pub(super) async fn until_end(scene: &Scene, line: &Value, played: &Played) {
 /// How long to wait for what took so many seconds when it was recorded: busy machines are slower, and
 /// what never comes must not hold up the rest for ever.
 fn patience(recorded: f64) -> Duration {
-    Duration::from_secs_f64(30.0 + 1.5 * recorded.clamp(0.0, 300.0))
+    Duration::from_secs_f64(60.0 + 1.5 * recorded.clamp(0.0, 300.0))
 }
 
 /// Waits until `arrived` holds and has held for `settle`, or patience is at an end; says which.

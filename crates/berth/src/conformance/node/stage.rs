@@ -54,6 +54,12 @@ impl Scene {
         self.directory.join("hp")
     }
 
+    /// Whether an Event of a pod has these words in it.
+    pub(super) fn says_of(&self, played: &life::Played, words: &str) -> bool {
+        let events = self.trace.events(&played.namespace, &played.name);
+        events.iter().any(|event| event["message"].as_str().is_some_and(|m| m.contains(words)))
+    }
+
     pub(super) fn manifests(&self) -> PathBuf {
         self.directory.join("manifests")
     }

@@ -179,6 +179,11 @@ fn without_nothing(status: &mut Value) {
                 let id = text(value);
                 *value = id.rsplit('@').next().unwrap_or_default().into();
             }
+            // Its own or its predecessor's, by what was told last before the pod was deleted.
+            "lastState" if value["terminated"]["containerID"].is_string() => {
+                value["terminated"]["containerID"] = Value::Null;
+                without_nothing(value);
+            }
             "message" if value.is_string() => *value = figures(&text(value)).into(),
             _ => without_nothing(value),
         }
