@@ -80,6 +80,8 @@ struct Playing<'a> {
     zero: f64,
     /// By name of the pod.
     played: BTreeMap<String, Played>,
+    /// Pods that were deleted.
+    deleted: BTreeSet<String>,
     /// Pods that have left the recorded way and are not waited for any more.
     astray: BTreeSet<String>,
     /// Versions of a static pod's file that were written.
@@ -100,6 +102,7 @@ pub(super) async fn play(stage: &mut Stage, group: &str, lines: &[Value]) -> Res
         lines,
         zero,
         played: BTreeMap::new(),
+        deleted: BTreeSet::new(),
         astray: BTreeSet::new(),
         written: 0,
     };
@@ -107,6 +110,7 @@ pub(super) async fn play(stage: &mut Stage, group: &str, lines: &[Value]) -> Res
     let mut last = (0.0, playing.scene.trace.now());
     for step in steps.unwrap_or_default() {
         let t = step["t"].as_f64().unwrap_or_default();
+        playing.delete_those_gone_by(t).await?;
         playing.until(t).await;
         let rest = (t - last.0).clamp(0.0, LONGEST) - (playing.scene.trace.now() - last.1);
         tokio::time::sleep(Duration::from_secs_f64(rest.max(0.0))).await;
@@ -129,6 +133,31 @@ pub(super) async fn play(stage: &mut Stage, group: &str, lines: &[Value]) -> Res
 impl Playing<'_> {
     fn line(&self, id: &str) -> Option<&Value> {
         self.lines.iter().find(|line| text(line, "id") == id)
+    }
+
+    /// Deletes pods that the recorder had deleted by `t`, which the script does not say.
+    async fn delete_those_gone_by(&mut self, t: f64) -> Result<()> {
+        let mut due = Vec::new();
+        for (id, played) in self.played.iter().filter(|(id, _)| !self.deleted.contains(*id)) {
+            let Some(line) = self.line(id) else { continue };
+            let snapshots = line["snapshots"].as_array().into_iter().flatten();
+            let deleted = snapshots.into_iter().find(|snapshot| snapshot["deleting"].is_object());
+            let Some(at) = deleted.and_then(|snapshot| snapshot["t"].as_f64()) else { continue };
+            if at < t && !is_mirror(played) {
+                due.push((id.clone(), at));
+            }
+        }
+        for (id, at) in due {
+            if let (Some(line), Some(played)) = (self.line(&id), self.played.get(&id))
+                && !self.astray.contains(&id)
+            {
+                life::until_recorded(&self.scene, line, played, at).await;
+            }
+            self.delete(&id).await?;
+            self.gone(&id).await;
+            self.deleted.insert(id);
+        }
+        Ok(())
     }
 
     /// Waits until every pod is where it was recorded at `t`.
@@ -193,8 +222,12 @@ impl Playing<'_> {
             ["delete", "all"] => Ok(()),
             ["delete", "mirror", "pod", "through", ..] => self.delete_mirrors(None).await,
             ["delete", "mirror", "pod", "with", "grace", "0"] => self.delete_mirrors(Some(0)).await,
-            ["delete", name, ..] => self.delete(name).await,
+            ["delete", name, ..] => {
+                self.deleted.insert((*name).to_owned());
+                self.delete(name).await
+            }
             [name, "is", "gone"] => {
+                self.deleted.insert((*name).to_owned());
                 self.delete(name).await?;
                 self.gone(name).await;
                 Ok(())
@@ -361,7 +394,7 @@ impl Playing<'_> {
         join_all(waiting).await;
         self.remove_files()?;
         for name in self.played.keys() {
-            if !self.played[name].name.ends_with(&format!("-{NODE}")) {
+            if !is_mirror(&self.played[name]) {
                 self.delete(name).await?;
             }
         }
@@ -374,6 +407,11 @@ impl Playing<'_> {
         join_all(waiting).await;
         self.patch_node(&json!({"spec": {"taints": null, "unschedulable": null}})).await
     }
+}
+
+/// Whether a pod lives by a file, and the API only shows it.
+fn is_mirror(played: &Played) -> bool {
+    played.name.ends_with(&format!("-{NODE}"))
 }
 
 /// Waits for all of them, at the same time.
