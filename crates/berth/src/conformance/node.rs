@@ -298,7 +298,7 @@ async fn play_alone(
     while let Some(next) = playing.join_next().await {
         let (line, played) = next.context("a player failed")?;
         done.push((line, played));
-        if done.len() % 20 == 0 || done.len() == count {
+        if done.len().is_multiple_of(20) || done.len() == count {
             eprintln!("{:4.0} s  {} of {count} pods", began.elapsed().as_secs_f64(), done.len());
         }
     }

@@ -22,6 +22,7 @@ use super::{IMAGE, OTHER_NAME, REGISTRY};
 /// By how much a grace period may differ, in seconds: what has passed since the deletion is taken off it.
 const GRACE: i64 = 1;
 
+#[expect(clippy::needless_pass_by_value, reason = "texts are made where they are told")]
 fn differ(what: impl Into<String>, expected: impl ToString, got: impl ToString) -> Difference {
     Difference { what: what.into(), expected: expected.to_string(), got: got.to_string() }
 }
