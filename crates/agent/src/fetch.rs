@@ -19,10 +19,12 @@ use tokio::net::TcpStream;
 
 use crate::spec::{Container, HttpGetAction, IntOrString};
 
+mod ask_first;
 mod tls;
 mod url;
 pub(crate) mod words;
 
+use ask_first::AskFirst;
 pub(crate) use url::Url;
 
 /// The version of Kubernetes whose client this is, for servers that look at the agent's name.
@@ -227,6 +229,7 @@ async fn converse(
 ) -> Result<Exchanged, Failure> {
     let broken = |error: &hyper::Error| Failure::Other(words::broken(error, &ends.0));
     let mut builder = hyper::client::conn::http1::Builder::new();
+    let stream = AskFirst::new(stream);
     let handshake = builder.title_case_headers(true).handshake(TokioIo::new(stream));
     let (mut sender, connection) = handshake.await.map_err(|error| broken(&error))?;
     let answer = async move {

@@ -42,8 +42,8 @@ impl Hook {
 /// Why a hook failed, in upstream's words as far as it has some.
 #[derive(Debug, Error)]
 pub enum HookError {
-    #[error("command '{command}' exited with {code}: {output}")]
-    Exit { command: String, code: i32, output: String },
+    #[error("command '{command}' exited with {code}: {errors}")]
+    Exit { command: String, code: i32, errors: String, output: String },
     #[error("command '{command}' could not be run: {}", .source.rpc_text())]
     Exec { command: String, source: cri::Error },
     #[error("{0}")]
@@ -55,6 +55,24 @@ pub enum HookError {
         if *.tcp_socket { "; tcpSocket is only known to probes" } else { "" }
     )]
     NoHandler { tcp_socket: bool },
+}
+
+/// What is said of a container whose hook failed, in upstream's words.
+#[must_use]
+pub fn told(handler: &Handler, container: &str, pod: &str, error: &HookError) -> String {
+    let failed = format!("for Container {container:?} in Pod {pod:?} failed - error: {error}");
+    if let Some(action) = &handler.exec {
+        let output = match error {
+            HookError::Exit { output, .. } => output.as_str(),
+            _ => "",
+        };
+        let command = action.command.join(" ");
+        format!("Exec lifecycle hook ([{command}]) {failed}, message: {output:?}")
+    } else if let Some(action) = &handler.http_get {
+        format!("HTTP lifecycle hook ({}) {failed}", action.path)
+    } else {
+        error.to_string()
+    }
 }
 
 /// Runs a hook to its end.
@@ -90,7 +108,9 @@ async fn exec(runtime: &cri::Client, action: &ExecAction, id: &str) -> Result<()
         Ok(response) => Err(HookError::Exit {
             command,
             code: response.exit_code,
-            output: String::from_utf8_lossy(&response.stderr).into_owned(),
+            errors: String::from_utf8_lossy(&response.stderr).into_owned(),
+            output: String::from_utf8_lossy(&[response.stdout, response.stderr].concat())
+                .into_owned(),
         }),
         Err(source) => Err(HookError::Exec { command, source }),
     }

@@ -128,13 +128,7 @@ impl Images {
     async fn status(&self, image: v1::ImageSpec) -> Result<Option<Present>, cri::Error> {
         let request = v1::ImageStatusRequest { image: Some(image), verbose: false };
         let found = self.runtime.call(request).await?.image;
-        Ok(found.map(|image| Present {
-            user: ImageUser {
-                uid: image.uid.as_ref().map(|uid| uid.value),
-                name: image.username.clone(),
-            },
-            id: image.id,
-        }))
+        Ok(found.map(|image| Present { user: user_of(&image), id: image.id }))
     }
 
     fn backoffs(&self) -> std::sync::MutexGuard<'_, Backoffs> {
@@ -234,5 +228,28 @@ fn pull_text(error: &cri::Error) -> String {
     match error.code {
         cri::Code::Unknown => error.message.clone(),
         _ => error.rpc_text(),
+    }
+}
+/// Whom an image runs as: an id, a name, or root if it says neither.
+fn user_of(image: &v1::Image) -> ImageUser {
+    let uid = image.uid.as_ref().map(|uid| uid.value);
+    let root = image.username.is_empty().then_some(0);
+    ImageUser { uid: uid.or(root), name: image.username.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_that_names_nobody_runs_as_root() {
+        let check = |uid: Option<i64>, name: &str, expected: Option<i64>| {
+            let uid = uid.map(|value| v1::Int64Value { value });
+            let image = v1::Image { uid, username: name.to_owned(), ..Default::default() };
+            assert_eq!(user_of(&image).uid, expected, "{name}");
+        };
+        check(None, "", Some(0));
+        check(Some(7), "", Some(7));
+        check(None, "nobody", None);
     }
 }

@@ -127,7 +127,10 @@ impl Sources {
 
     /// The runtime handler of a class.
     pub async fn handler(&self, class: &str) -> Result<String, Error> {
-        let found: Value = self.api.get(RUNTIME_CLASSES, "", class).await?;
+        let found: Value = match self.api.get(RUNTIME_CLASSES, "", class).await {
+            Err(error) if error.is_not_found() => return Err(no_class(class)),
+            answer => answer?,
+        };
         Ok(found["handler"].as_str().unwrap_or_default().to_owned())
     }
 
@@ -226,4 +229,26 @@ fn service(raw: &RawValue) -> Result<Service, serde_json::Error> {
         cluster_ip: spec.cluster_ip,
         ports: spec.ports.into_iter().map(port).collect(),
     })
+}
+/// That there is no such class, in the words of upstream's cache, which are not those of its API.
+fn no_class(class: &str) -> Error {
+    Error::Refused(Box::new(client::Refused {
+        status: 404,
+        reason: "NotFound".to_owned(),
+        message: format!("runtimeclass.node.k8s.io \"{class}\" not found"),
+        causes: Vec::new(),
+        retry_after: None,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_that_is_not_there_is_told_as_upstreams_cache_does() {
+        let error = no_class("x");
+        assert!(error.is_not_found());
+        assert_eq!(error.to_string(), "runtimeclass.node.k8s.io \"x\" not found");
+    }
 }

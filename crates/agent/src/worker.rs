@@ -234,6 +234,16 @@ impl Worker {
     }
 
     async fn step(&mut self) -> Next {
+        let next = self.round().await;
+        let left = self.deadline_in().filter(|left| !left.is_zero() && self.ending.is_none());
+        match (next, left) {
+            // Whatever is waited for, the deadline is not missed.
+            (Next::After(wait), Some(left)) => Next::After(wait.min(left)),
+            (next, _) => next,
+        }
+    }
+
+    async fn round(&mut self) -> Next {
         match look::closely(&self.hands.runtime, &self.pod.metadata.uid).await {
             Ok(seen) => self.seen = seen,
             Err(_) => return Next::After(RUNTIME_RETRY),
@@ -285,13 +295,9 @@ impl Worker {
     async fn rest(&mut self, pod: &Pod) -> Next {
         self.known.waiting.clear();
         self.remove_superseded().await;
-        let wait = match self.deadline_in() {
-            Some(left) => left.min(RESYNC),
-            None => RESYNC,
-        };
         match self.refresh(pod).await {
-            Ok(()) => Next::After(wait),
-            Err(_) => Next::After(RETRY.min(wait)),
+            Ok(()) => Next::After(RESYNC),
+            Err(_) => Next::After(RETRY),
         }
     }
 

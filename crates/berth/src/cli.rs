@@ -3,7 +3,6 @@
 //! Main type: [`Cli`]. Commands live in modules of their own; this one only dispatches and turns
 //! a result into an exit code.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -11,6 +10,7 @@ use thiserror::Error;
 
 mod bench;
 mod config;
+mod conformance;
 mod explain;
 mod input;
 mod node;
@@ -64,7 +64,7 @@ enum Command {
     /// Measure a control plane under load
     Bench(bench::BenchArgs),
     /// Compare decisions with those recorded from the upstream kubelet
-    Conformance(ConformanceArgs),
+    Conformance(conformance::ConformanceArgs),
     /// Print completions for a shell
     #[command(
         after_help = "Examples:\n  berth completions bash > /etc/bash_completion.d/berth\n  \
@@ -74,22 +74,6 @@ enum Command {
         /// The shell to complete in
         shell: clap_complete::Shell,
     },
-}
-
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  berth conformance testdata/golden\n  \
-    berth conformance testdata/golden --show cpu_assign\n\n\
-    Recorded kubectl commands are run with the kubectl on the PATH and those that BERTH_KUBECTL\n\
-    lists; where there is none they count as not served.\n\n\
-    Exit code 0 only if nothing failed. Lines marked with a quirk record upstream defects; Berth\n\
-    answers differently there on purpose, and they are counted apart.")]
-struct ConformanceArgs {
-    /// Directory with recorded vectors (*.jsonl or *.jsonl.gz), or one file of them
-    #[arg(value_name = "DIR")]
-    place: PathBuf,
-    /// Print each difference; with a word, only those whose file or id contains it
-    #[arg(long, num_args = 0..=1, default_missing_value = "", value_name = "WORD")]
-    show: Option<String>,
 }
 
 /// What the user gave cannot be used; the text says why, one line per problem.
@@ -143,13 +127,6 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => explain::run(&args),
         Command::Agent(args) => node::agent(args),
         Command::State(args) => state::run(args),
-        Command::Conformance(args) => {
-            let report = match args.place.is_file() {
-                true => crate::conformance::run_files([args.place])?,
-                false => crate::conformance::run_dir(&args.place)?,
-            };
-            print!("{}", report.render(args.show.as_deref()));
-            Ok(if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
-        }
+        Command::Conformance(args) => conformance::run(args),
     }
 }

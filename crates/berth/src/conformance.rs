@@ -15,6 +15,8 @@ use anyhow::{Context as _, Result, bail};
 use placement::Topology;
 use serde_json::Value;
 
+pub use node::{CannotPlay, Options};
+
 mod admit;
 mod checkpoint;
 mod cpu_assign;
@@ -23,6 +25,7 @@ mod cpuset;
 mod exchanges;
 mod fields;
 mod memory_static;
+mod node;
 pub mod printed;
 mod quantity;
 mod scheduling;
@@ -232,16 +235,16 @@ impl Outcome {
 }
 
 /// Runs every vector file in `dir`.
-pub fn run_dir(dir: &Path) -> Result<Report> {
+pub fn run_dir(dir: &Path, options: &Options) -> Result<Report> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
         paths.push(entry?.path());
     }
-    run_files(paths).with_context(|| format!("cannot run {}", dir.display()))
+    run_files(paths, options).with_context(|| format!("cannot run {}", dir.display()))
 }
 
 /// Runs these vector files; others are passed over.
-pub fn run_files(paths: impl IntoIterator<Item = PathBuf>) -> Result<Report> {
+pub fn run_files(paths: impl IntoIterator<Item = PathBuf>, options: &Options) -> Result<Report> {
     let mut files = BTreeMap::new();
     for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -261,6 +264,16 @@ pub fn run_files(paths: impl IntoIterator<Item = PathBuf>) -> Result<Report> {
         }
     }
     let mut report = Report::default();
+    // What a node did is in three files, and is played together.
+    let mut recording = node::Recording::default();
+    for (stem, lines) in
+        [("pods", &mut recording.pods), ("cri", &mut recording.cri), ("node", &mut recording.node)]
+    {
+        if let Some(path) = files.remove(stem) {
+            *lines = read_lines(&path)?;
+        }
+    }
+    report.outcomes.extend(node::run(recording, options)?);
     for (stem, path) in files {
         if stem == "exchanges" {
             report.outcomes.extend(exchanges::run(read_lines(&path)?)?);

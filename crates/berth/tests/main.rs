@@ -4,6 +4,8 @@
 
 use std::path::Path;
 
+use berth::conformance::{Options, run_dir, run_files};
+
 #[path = "cases/controllers.rs"]
 mod controllers;
 #[path = "cases/plan.rs"]
@@ -18,8 +20,8 @@ mod topology;
 /// Every recorded exchange with kube-apiserver about what we serve is answered the same.
 #[test]
 fn recorded_exchanges_are_answered_as_upstream_does() {
-    let report =
-        berth::conformance::run_files([testdata("golden-api/exchanges.jsonl.gz")]).unwrap();
+    let exchanges = testdata("golden-api/exchanges.jsonl.gz");
+    let report = run_files([exchanges], &Options::default()).unwrap();
     assert_eq!(report.failed(), 0, "{}", report.failures());
     assert!(report.passed() > 1900, "{}", report.render(None));
 }
@@ -31,6 +33,6 @@ fn testdata(name: &str) -> std::path::PathBuf {
 #[test]
 fn every_recorded_decision_of_the_kubelet_is_ours_too() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden");
-    let report = berth::conformance::run_dir(&dir).unwrap();
+    let report = run_dir(&dir, &Options::default()).unwrap();
     assert!(report.failed() == 0 && report.passed() > 0, "{}", report.failures());
 }

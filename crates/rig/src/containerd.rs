@@ -150,6 +150,11 @@ impl Containerd {
         .unwrap_or_else(|_| Err(self.broken("containerd does not answer")))
     }
 
+    /// Removes an image.
+    pub fn remove_image(&self, name: &str) -> Result<(), RigError> {
+        self.ctr(&["images", "remove", "--sync", name])
+    }
+
     fn is_running(&mut self) -> bool {
         self.daemon.as_mut().is_some_and(|daemon| matches!(daemon.try_wait(), Ok(None)))
     }

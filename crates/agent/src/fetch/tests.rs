@@ -269,3 +269,24 @@ fn ports_are_found_by_number_or_name() {
     check(IntOrString::Int(65_536), Err("invalid port number: 65536"));
     check(named("99999"), Err("invalid port number: 99999"));
 }
+
+#[tokio::test]
+async fn a_server_that_answers_before_it_is_asked_is_heard() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (answered, was_answered) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let answer = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
+        stream.write_all(answer).await.unwrap();
+        answered.send(()).unwrap();
+        // Held open until the question has come, as a script does that reads it.
+        let _ = stream.read(&mut [0; 1024]).await;
+    });
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    was_answered.await.unwrap();
+    let ends = Ends::of(&stream);
+    let request = Request::builder().uri("/").body(Empty::new()).unwrap();
+    let got = converse(stream, request, &ends).await.unwrap();
+    assert_eq!(got.got.status, 204);
+}

@@ -59,3 +59,26 @@ async fn a_runtime_that_is_not_there_fails_the_hook() {
     let error = run_here(json!({"exec": {"command": ["sh", "-c", "true"]}})).await.unwrap_err();
     assert!(error.to_string().starts_with("command 'sh -c true' could not be run: "), "{error}");
 }
+
+#[tokio::test]
+async fn what_is_said_of_a_hook_that_failed_is_upstreams() {
+    let closed = ClosedPort::new();
+    let get = json!({"httpGet": {"path": "/x", "port": closed.port}});
+    let error = run_here(get.clone()).await.unwrap_err();
+    let said = told(&handler(get), "c", "p_n(u)", &error);
+    let begin =
+        "HTTP lifecycle hook (/x) for Container \"c\" in Pod \"p_n(u)\" failed - error: Get ";
+    assert!(said.starts_with(begin), "{said}");
+    let exec = json!({"exec": {"command": ["sh", "-c", "exit 3"]}});
+    let error = HookError::Exit {
+        command: "sh -c exit 3".to_owned(),
+        code: 3,
+        errors: "e".to_owned(),
+        output: "oe".to_owned(),
+    };
+    assert_eq!(
+        told(&handler(exec), "c", "p_n(u)", &error),
+        "Exec lifecycle hook ([sh -c exit 3]) for Container \"c\" in Pod \"p_n(u)\" failed - error: \
+         command 'sh -c exit 3' exited with 3: e, message: \"oe\""
+    );
+}

@@ -47,7 +47,8 @@ pub(super) fn of(
         }
     }
     let given = all.len();
-    all.extend(resize(&known.resize));
+    // Nothing is resized any more of a pod that is over.
+    all.extend(resize(&known.resize).filter(|_| !new.phase.is_terminal()));
     all.push(sandbox(pod, seen));
     all.push(initialized(pod, new));
     let containers = containers_ready(pod, new);

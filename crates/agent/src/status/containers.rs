@@ -115,7 +115,9 @@ impl View<'_> {
             Some(previous) => self.state(previous),
             None => self.last_known(found, old),
         };
-        let resources = self.known.actual.get(&found.id).cloned();
+        // What has ended has nothing; what it was to have is said of it.
+        let has = found.state != ContainerState::Exited;
+        let resources = self.known.actual.get(&found.id).filter(|_| has).cloned();
         ContainerStatus {
             state,
             last_state,
@@ -132,12 +134,10 @@ impl View<'_> {
     /// The last state of a container whose predecessor the runtime has no more.
     fn last_known(&self, found: &ContainerSeen, old: Option<&ContainerStatus>) -> State {
         let Some(old) = old else { return State::default() };
-        let id = self.full_id(&found.id);
-        // What was said of the same container when it had not ended is still said of it.
-        let same = old.container_id == id;
-        let of_itself = old.last_state.terminated.as_ref().is_some_and(|t| t.container_id == id);
+        // What was said of the same container is still said of it: also its own end, where it was told
+        // as the last one while the container waited to be started again.
+        let same = old.container_id == self.full_id(&found.id);
         match &old.state {
-            _ if of_itself => State::default(),
             State { terminated: Some(ended), .. } if !same => State::terminated(ended.clone()),
             _ => old.last_state.clone(),
         }
@@ -212,6 +212,10 @@ impl View<'_> {
 
     /// A container that is to start and could not waits, and why is known.
     fn explain_waiting(&self, container: &Container, init: bool, status: &mut ContainerStatus) {
+        // Upstream does not say of ephemeral containers why they do not start.
+        if self.pod.spec.ephemeral_containers.iter().any(|added| added.name == container.name) {
+            return;
+        }
         let found = self.seen.container(&container.name);
         let done = init && found.is_some_and(ContainerSeen::has_succeeded);
         if done || !self.is_to_start(container, found) {

@@ -344,3 +344,36 @@ fn the_classes_in_force_are_told_and_what_others_wrote_is_kept() {
     assert!(containers[1].get("qosResources").is_none());
     assert_eq!(status["nominatedNodeName"], "n");
 }
+
+#[test]
+fn the_end_that_was_told_while_a_container_waited_is_still_told_when_the_pod_goes() {
+    let end =
+        json!({"terminated": {"reason": "Error", "exitCode": 1, "containerID": "containerd://a0"}});
+    let value = json!({
+        "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"containers": [{"name": "a"}]},
+        "status": {"phase": "Running", "containerStatuses": [{
+            "name": "a", "restartCount": 0, "containerID": "containerd://a0",
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": end,
+        }]},
+    });
+    let status = generate(&pod(value), &seen("a=1"), &known());
+    let container = &status.container_statuses[0];
+    assert_eq!(container.state.terminated.as_ref().unwrap().container_id, "containerd://a0");
+    let last = container.last_state.terminated.as_ref().unwrap();
+    assert_eq!(last.container_id, "containerd://a0");
+}
+
+#[test]
+fn a_pod_that_is_over_is_not_being_resized() {
+    let said = ResizeSaid { reason: "Error".to_owned(), message: String::new(), generation: 2 };
+    let check = |seen_now: &str, expected: bool| {
+        let value = json!({"spec": {"containers": [{"name": "a"}], "restartPolicy": "Never"}});
+        let resize = Resize { in_progress: Some(said.clone()), ..Resize::default() };
+        let known = Known { resize, ..known() };
+        let status = generate(&pod(value), &seen(seen_now), &known);
+        assert_eq!(status.condition("PodResizeInProgress").is_some(), expected, "{seen_now}");
+    };
+    check("a=run", true);
+    check("a=0", false);
+}

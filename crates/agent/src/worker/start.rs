@@ -20,7 +20,7 @@ use crate::lower::{
 };
 use crate::observed::{ContainerState, RuntimeId};
 use crate::pool::Entry;
-use crate::spec::{Container, Pod, Role};
+use crate::spec::{Container, ImageSource, Pod, Role};
 use crate::status::Waiting;
 use crate::steps::{Kill, KillReason, Plan};
 use crate::volumes;
@@ -179,7 +179,13 @@ impl Worker {
             .map_err(|error| config_error(error.to_string()))?
             .config;
 
-        let image = self.image(pod, container, &input, &sandbox_config, permit, &tell).await?;
+        let tell_pod = |told: Told| recorder.pod(pod, told);
+        for volume in image_volumes(pod, container) {
+            let wanted = (volume.reference.as_str(), volume.pull_policy.as_str());
+            self.image(pod, wanted, &input, &sandbox_config, permit, &tell_pod).await?;
+        }
+        let wanted = (container.image.as_str(), container.image_pull_policy.as_str());
+        let image = self.image(pod, wanted, &input, &sandbox_config, permit, &tell).await?;
         lower::verify_run_as_non_root(pod, container, &image.user, facts.os)
             .map_err(|error| config_error(error.to_string()))?;
         let references = volumes::references(pod);
@@ -310,7 +316,7 @@ impl Worker {
         Err(NotStarted {
             waiting: Waiting {
                 reason: "PostStartHookError".to_owned(),
-                message: error.to_string(),
+                message: hooks::told(hook, &container.name, &security::describe(pod), &error),
             },
             after: Duration::ZERO,
         })
@@ -369,27 +375,24 @@ impl Worker {
         }
     }
 
+    /// An image by name and pull policy.
     async fn image(
         &self,
         pod: &Pod,
-        container: &Container,
+        (name, policy): (&str, &str),
         input: &PodInput<'_>,
         sandbox: &v1::PodSandboxConfig,
         permit: &mut Option<OwnedSemaphorePermit>,
         tell: &(dyn Fn(Told) + Send + Sync),
     ) -> Result<Present, NotStarted> {
-        let mut request = lower::pull(input, &container.image, sandbox);
+        let mut request = lower::pull(input, name, sandbox);
         // The sandbox was made with them, or not at all.
         let _ = self.hands.classes().fit_pull(&mut request);
         let secrets = self.hands.sources.pull_secrets(pod).await;
-        let credentials = credentials::matching(&container.image, &secrets);
-        let policy = match container.image_pull_policy.as_str() {
-            "" => "IfNotPresent",
-            policy => policy,
-        };
+        let credentials = credentials::matching(name, &secrets);
         let wanted = Wanted {
-            image: &container.image,
-            policy,
+            image: name,
+            policy: if policy.is_empty() { "IfNotPresent" } else { policy },
             pod_uid: &pod.metadata.uid,
             request: &request,
             credentials: &credentials,
@@ -411,6 +414,16 @@ impl Worker {
             NotStarted::new(missing.reason, missing.message)
         })
     }
+}
+
+/// The volumes that a container mounts and that are images.
+fn image_volumes<'a>(
+    pod: &'a Pod,
+    container: &'a Container,
+) -> impl Iterator<Item = &'a ImageSource> {
+    let mounted = |name: &str| container.volume_mounts.iter().any(|mount| mount.name == name);
+    let volumes = pod.spec.volumes.iter().filter(move |volume| mounted(&volume.name));
+    volumes.filter_map(|volume| volume.image.as_ref())
 }
 
 fn make_directory(path: &str) -> Result<(), String> {

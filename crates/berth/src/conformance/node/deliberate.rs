@@ -1,0 +1,92 @@
+//! Where our agent differs from the recorded kubelet on purpose: [`apart`], and what is right where the
+//! recorded one is wrong: [`wrong_answer`]. Each is in docs/reference/differences.md with its reason.
+
+use serde_json::Value;
+
+use super::super::Difference;
+use super::life::Played;
+use super::stage::Scene;
+
+/// A difference on purpose: how the line's id begins, how the place begins, what of ours has to be in it,
+/// and the reason.
+const ON_PURPOSE: &[(&str, &str, &str, &str)] = &[];
+
+/// Differences that are mistakes, and those on purpose with their reason.
+pub(super) fn apart(
+    id: &str,
+    differences: Vec<Difference>,
+) -> (Vec<Difference>, Vec<(&'static str, Difference)>) {
+    let (mut mistakes, mut on_purpose) = (Vec::new(), Vec::new());
+    for difference in differences {
+        let row = ON_PURPOSE.iter().find(|(line, place, ours, _)| {
+            id.starts_with(line)
+                && difference.what.starts_with(place)
+                && difference.got.contains(ours)
+        });
+        match row {
+            Some((_, _, _, reason)) => on_purpose.push((*reason, difference)),
+            None => mistakes.push(difference),
+        }
+    }
+    (mistakes, on_purpose)
+}
+
+/// Where ours is not the right answer to a line that records a defect of upstream.
+pub(super) fn wrong_answer(scene: &Scene, line: &Value, played: &Played) -> Option<Difference> {
+    let whole = scene.trace.whole(&played.namespace, &played.name);
+    let status = whole.last().map(|pod| pod["status"].clone()).unwrap_or_default();
+    is_wrong(line["quirk"].as_str().unwrap_or_default(), &status)
+}
+
+fn is_wrong(quirk: &str, status: &Value) -> Option<Difference> {
+    let containers = status["containerStatuses"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let lost = |c: &Value| c["state"]["terminated"]["reason"] == "ContainerStatusUnknown";
+    let (expected, right) = match quirk {
+        "evicted-exit-0" => (
+            "Failed with the reason Evicted or Preempting",
+            status["phase"] == "Failed"
+                && matches!(status["reason"].as_str(), Some("Evicted" | "Preempting")),
+        ),
+        "evicted-container-lost" => (
+            "Failed with the reason Evicted, and containers with their own exit",
+            status["phase"] == "Failed"
+                && status["reason"] == "Evicted"
+                && !containers.iter().any(lost),
+        ),
+        _ => ("a right answer that is known here", false),
+    };
+    (!right).then(|| Difference {
+        what: "the right answer".to_owned(),
+        expected: expected.to_owned(),
+        got: status.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_evicted_pod_has_failed_whatever_its_containers_say() {
+        let check = |phase: &str, reason: &str, right: bool| {
+            let status = json!({"phase": phase, "reason": reason});
+            assert_eq!(is_wrong("evicted-exit-0", &status).is_none(), right, "{phase} {reason}");
+        };
+        check("Failed", "Evicted", true);
+        check("Failed", "Preempting", true);
+        check("Succeeded", "", false);
+        check("Failed", "Error", false);
+    }
+
+    #[test]
+    fn a_container_that_ended_is_not_lost() {
+        let status = |reason: &str| {
+            let ended = json!({"state": {"terminated": {"reason": reason}}});
+            json!({"phase": "Failed", "reason": "Evicted", "containerStatuses": [ended]})
+        };
+        assert!(is_wrong("evicted-container-lost", &status("Completed")).is_none());
+        assert!(is_wrong("evicted-container-lost", &status("ContainerStatusUnknown")).is_some());
+        assert!(is_wrong("another", &status("Completed")).is_some());
+    }
+}

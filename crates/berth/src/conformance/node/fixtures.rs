@@ -1,0 +1,39 @@
+//! What was in the recorded cluster before any pod: namespaces, a ConfigMap, a Secret, a Service.
+
+use anyhow::Result;
+use client::kind::{CONFIG_MAPS, Kind, NAMESPACES, SECRETS, SERVICES};
+use serde_json::{Value, json};
+
+use super::stage::Scene;
+
+/// Makes them.
+pub(super) async fn make(scene: &Scene) -> Result<()> {
+    for namespace in ["lives", "lives2"] {
+        let object = json!({"metadata": {"name": namespace}});
+        create(scene, NAMESPACES, "", &object).await?;
+        let mut data = json!({"key1": "value1"});
+        if namespace == "lives" {
+            data["key2"] = "value2".into();
+            data["file.conf"] = "a=1\nb=2\n".into();
+        }
+        let object = json!({"metadata": {"name": "cm1"}, "data": data});
+        create(scene, CONFIG_MAPS, namespace, &object).await?;
+        let secret = json!({"user": "admin", "pass": "s3cret"});
+        let object = json!({"metadata": {"name": "sec1"}, "stringData": secret});
+        create(scene, SECRETS, namespace, &object).await?;
+    }
+    let ports = json!([
+        {"name": "sql", "port": 5432, "protocol": "TCP"},
+        {"name": "web", "port": 80, "protocol": "TCP"},
+    ]);
+    let object = json!({
+        "metadata": {"name": "my-db"},
+        "spec": {"clusterIP": "10.0.0.77", "ports": ports, "selector": {"app": "db"}},
+    });
+    create(scene, SERVICES, "lives", &object).await
+}
+
+async fn create(scene: &Scene, kind: Kind, namespace: &str, object: &Value) -> Result<()> {
+    scene.api.create(kind, namespace, object).await?;
+    Ok(())
+}

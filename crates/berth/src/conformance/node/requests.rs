@@ -1,0 +1,260 @@
+//! Recorded requests to the runtime (`cri.jsonl`), compared with ours field for field: [`judge`].
+//!
+//! A line's pod is one of `pods.jsonl` if that has the same id, or else is played by itself: created,
+//! bound, and deleted when everything has been started that was recorded. Requests of one method for one
+//! container are compared in their order. The order of variables that come from services carries no
+//! meaning, nor does when what has ended is cleared away.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use serde_json::{Map, Value};
+
+use super::super::{Difference, Outcome};
+use super::calls::{Call, Calls};
+use super::life::{self, Played};
+use super::stage::{PATIENCE, Scene};
+use super::{not_served, outcome, text};
+
+/// Which calls are compared.
+const COMPARED: &[&str] = &[
+    "RunPodSandbox",
+    "CreateContainer",
+    "StartContainer",
+    "StopContainer",
+    "UpdateContainerResources",
+    "UpdatePodSandboxResources",
+    "ExecSync",
+    "PullImage",
+];
+
+/// Why a line cannot be played, if so. `of_pods` says whether its pod is among those of `pods.jsonl`.
+pub(super) fn unplayable(line: &Value, of_pods: bool, network: bool) -> Option<&'static str> {
+    match text(line, "kind") {
+        "pod" | "deadlines" => {}
+        "cadence" | "start" => {
+            return Some("how often and when the runtime is looked at is our own");
+        }
+        _ => return Some("a kind of line that is not known"),
+    }
+    let manifest = &line["manifest"];
+    if of_pods || text(line, "kind") != "pod" {
+        return None;
+    }
+    let calls = line["calls"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if calls.iter().any(|call| text(call, "call").starts_with("Update")) {
+        return Some("the recording does not say how the pod was resized");
+    }
+    let names: BTreeSet<&str> = ["containers", "initContainers"]
+        .iter()
+        .flat_map(|list| manifest["spec"][*list].as_array().into_iter().flatten())
+        .map(|container| text(container, "name"))
+        .collect();
+    if calls.iter().any(|call| call["container"].as_str().is_some_and(|name| !names.contains(name)))
+    {
+        return Some("the recording does not have a container that was added later");
+    }
+    if manifest["metadata"]["namespace"] == "lives2" {
+        return Some("the recording does not say which node it was on");
+    }
+    if !network && manifest["spec"]["hostNetwork"] != true {
+        return Some("the runtime has no network for pods");
+    }
+    None
+}
+
+/// Plays a line by itself.
+pub(super) async fn play(scene: &Scene, line: &Value) -> Result<Played> {
+    let line = without_times(line);
+    let played = life::create_and_bind(scene, &line).await?;
+    let wanted = starts(&line);
+    let started = || {
+        let Some((pod, _)) = scene.trace.last(&played.namespace, &played.name) else {
+            return false;
+        };
+        let uid = text(&pod["metadata"], "uid").to_owned();
+        Calls::read(&scene.passage.since(0)).is_ok_and(|calls| {
+            let ours = calls.of(&uid).iter().filter(|call| call.method == "StartContainer");
+            ours.count() >= wanted
+        }) && !pod["status"]["containerStatuses"][0]["state"]["waiting"].is_object()
+    };
+    life::wait(scene, PATIENCE, std::time::Duration::from_secs(1), started).await;
+    life::act(scene, &played, &serde_json::json!({"delete": {}})).await?;
+    let gone = || scene.trace.last(&played.namespace, &played.name).is_some_and(|(_, gone)| gone);
+    life::wait(scene, PATIENCE, std::time::Duration::ZERO, gone).await;
+    Ok(played)
+}
+
+/// The line as one of `pods.jsonl` without anything recorded.
+fn without_times(line: &Value) -> Value {
+    serde_json::json!({"id": line["id"], "manifest": line["manifest"], "objects": line["objects"]})
+}
+
+fn starts(line: &Value) -> usize {
+    let calls = line["calls"].as_array().into_iter().flatten();
+    calls.filter(|call| text(call, "call") == "StartContainer").count()
+}
+
+/// Compares the requests of a line.
+pub(super) fn judge(
+    scene: &Scene,
+    line: &Value,
+    played: &Result<Played>,
+    calls: &Calls,
+) -> Outcome {
+    let kind = format!("cri/{}", text(line, "kind"));
+    let played = match played {
+        Ok(played) => played,
+        Err(error) => {
+            let (what, expected) = ("the pod".to_owned(), "to be played".to_owned());
+            let got = format!("{error:#}");
+            return outcome(kind, line, vec![Difference { what, expected, got }]);
+        }
+    };
+    let Some((pod, _)) = scene.trace.last(&played.namespace, &played.name) else {
+        return not_served(kind, text(line, "id"), "there was no pod");
+    };
+    let uid = text(&pod["metadata"], "uid");
+    let mut template = scene.template();
+    let _ = template.text("<UID>", uid);
+    let mut found = Vec::new();
+    let mut ours: BTreeMap<(&str, &str), Vec<&Call>> = BTreeMap::new();
+    for call in calls.of(uid) {
+        let container = call.container.as_deref().unwrap_or_default();
+        ours.entry((call.method, container)).or_default().push(call);
+    }
+    let mut met: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for recorded in line["calls"].as_array().into_iter().flatten() {
+        let key = (text(recorded, "call"), text(recorded, "container"));
+        if !COMPARED.contains(&key.0) {
+            continue;
+        }
+        // Upstream changes limits and requests one after the other, and tells the runtime in between;
+        // what counts is what it is told in the end.
+        if key.0.starts_with("Update") && !is_last(line, recorded) {
+            continue;
+        }
+        let index = met.entry(key).or_default();
+        let place =
+            format!("{}{}{} {}", key.0, if key.1.is_empty() { "" } else { " " }, key.1, index);
+        let call = ours.get(&key).and_then(|calls| match key.0.starts_with("Update") {
+            true => calls.last(),
+            false => calls.get(*index),
+        });
+        *index += 1;
+        let Some(call) = call else {
+            let (expected, got) = (recorded["request"].to_string(), "no such call".to_owned());
+            found.push(Difference { what: place, expected, got });
+            continue;
+        };
+        let own = own_variables(&line["manifest"], key.1);
+        let (wanted, got) = (prepared(&recorded["request"], &own), prepared(&call.request, &own));
+        template.value(&wanted, &got, &place, &mut found);
+        if let Some(response) = &call.response {
+            // For the ids in it, which later requests name.
+            template.value(&recorded["response"], response, &place, &mut Vec::new());
+        }
+        if let Some(deadline) = recorded["deadline_s"].as_u64()
+            && call.deadline.is_some_and(|ours| ours.abs_diff(deadline) > 1)
+        {
+            let got = format!("{:?}", call.deadline);
+            let what = format!("{place} deadline");
+            found.push(Difference { what, expected: deadline.to_string(), got });
+        }
+    }
+    outcome(kind, line, found)
+}
+
+/// Whether no other call of the same method for the same container follows.
+fn is_last(line: &Value, call: &Value) -> bool {
+    let calls = line["calls"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let same =
+        |other: &&Value| other["call"] == call["call"] && other["container"] == call["container"];
+    calls.iter().rfind(same).is_some_and(|last| std::ptr::eq(last, call))
+}
+
+/// Names of variables that a container has of its own.
+fn own_variables(manifest: &Value, container: &str) -> BTreeSet<String> {
+    ["containers", "initContainers"]
+        .iter()
+        .flat_map(|list| manifest["spec"][*list].as_array().into_iter().flatten())
+        .filter(|found| text(found, "name") == container)
+        .flat_map(|found| found["env"].as_array().into_iter().flatten())
+        .map(|variable| text(variable, "name").to_owned())
+        .collect()
+}
+
+/// A request with variables of services by name, behind the container's own.
+fn prepared(request: &Value, own: &BTreeSet<String>) -> Value {
+    let mut request = request.clone();
+    let Some(envs) = request.pointer_mut("/config/envs").and_then(Value::as_array_mut) else {
+        return request;
+    };
+    let all = std::mem::take(envs);
+    let (first, rest): (Vec<Value>, Vec<Value>) =
+        all.into_iter().partition(|variable| own.contains(text(variable, "key")));
+    let named = rest
+        .into_iter()
+        .map(|variable| (text(&variable, "key").to_owned(), variable["value"].clone()));
+    let services: Map<String, Value> = named.collect();
+    request["config"]["envs"] = serde_json::json!({"own": first, "services": services});
+    request
+}
+
+/// Compares what was said to be waited for, by method.
+pub(super) fn deadlines(line: &Value, passed: &[cri::Passed]) -> Outcome {
+    let mut found = Vec::new();
+    for (method, seconds) in line["seconds"].as_object().into_iter().flatten() {
+        let recorded: BTreeSet<u64> =
+            seconds.as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+        // Those with several depend on what was asked.
+        let [wanted] = recorded.iter().copied().collect::<Vec<_>>()[..] else { continue };
+        let ours: BTreeSet<u64> = passed
+            .iter()
+            .filter(|passed| passed.method == method.as_str() && method != "ExecSync")
+            .filter_map(|passed| passed.deadline)
+            .map(|deadline| deadline.as_secs())
+            .collect();
+        if ours.iter().any(|ours| ours.abs_diff(wanted) > 1) {
+            let (expected, got) = (wanted.to_string(), format!("{ours:?}"));
+            found.push(Difference { what: method.clone(), expected, got });
+        }
+    }
+    outcome("cri/deadlines".to_owned(), line, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn own_variables_keep_their_order_and_those_of_services_have_none() {
+        let manifest = json!({"spec": {"containers": [
+            {"name": "c", "env": [{"name": "B"}, {"name": "A"}]},
+        ]}});
+        let own = own_variables(&manifest, "c");
+        let of = |keys: &[&str]| {
+            let envs: Vec<Value> =
+                keys.iter().map(|key| json!({"key": key, "value": "v"})).collect();
+            prepared(&json!({"config": {"envs": envs}}), &own)
+        };
+        assert_eq!(of(&["B", "A", "X_PORT", "Y_PORT"]), of(&["B", "Y_PORT", "X_PORT", "A"]));
+        assert_ne!(of(&["B", "A"]), of(&["A", "B"]));
+    }
+
+    #[test]
+    fn what_is_not_in_the_recording_is_not_served() {
+        let check = |line: Value, expected: bool| {
+            assert_eq!(unplayable(&line, false, true).is_some(), expected, "{line}");
+        };
+        let spec = json!({"containers": [{"name": "c"}]});
+        let call = |name: &str| json!([{"call": name, "container": "c"}]);
+        let line =
+            |calls: Value| json!({"kind": "pod", "manifest": {"spec": spec}, "calls": calls});
+        check(line(call("CreateContainer")), false);
+        check(line(call("UpdateContainerResources")), true);
+        check(line(json!([{"call": "CreateContainer", "container": "dbg"}])), true);
+        check(json!({"kind": "cadence"}), true);
+    }
+}

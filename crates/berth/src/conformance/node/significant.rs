@@ -1,0 +1,431 @@
+//! What of a pod's state clients depend on: [`State`], and a life as a sequence of them: [`runs`].
+//!
+//! The rule of the comparison, in three parts:
+//!
+//! 1. A state is *significant* by phase, reason, conditions (type, status, reason), every container's
+//!    state (kind, reason, exit code, restarts, ready, started, last end), resources, the generation that
+//!    was observed, and whether the pod is being deleted. Times, ids, messages and the number of snapshots
+//!    are not part of it. Where two words say the same and which is seen is a matter of when the kubelet
+//!    last looked, they count as one: a container that has ended and will be started again is
+//!    `terminated`, or `waiting` with `CrashLoopBackOff` or the error of its last start; an image that
+//!    cannot be had is `ErrImagePull` or `ImagePullBackOff`; a pod whose containers have all ended and
+//!    that is not over yet keeps the phase that was told before, `Pending` or `Running`. Snapshots in a row
+//!    with the same significant state are one *run*.
+//! 2. A recorded run *stands* if it lasted for [`STANDING`] or is the last. Whoever looks now and then
+//!    sees it, so it has to occur in ours, and all of them in the recorded order. What came and went
+//!    faster depends on which of two writers was first, and may be missing. States on the way into a
+//!    life or out of it (nothing has started yet; everything has ended and the pod is not over) last as
+//!    long as the runtime takes, which was up to [`BUSY`] on the recorded machine.
+//! 3. Of the words that clients match on (phases, reasons of waiting, reason and exit code of ends) each
+//!    that was recorded for [`GLIMPSE`] has to occur, and none may occur that was not recorded. Words
+//!    of a container that has not started yet (`ContainerCreating`, `PodInitializing`) and the phase
+//!    `Running` of a pod that ended at once may be missing where they were not seen standing; and
+//!    `CrashLoopBackOff` may be said of a container that was recorded to end twice.
+//!
+//! Resources of a pod that is over are not compared: the recorded kubelet read them from a cgroup that
+//! was being removed.
+//!
+//! Nothing is waited for here; this module only reads snapshots, recorded ones and ours alike.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+/// From when on a state counts as one that somebody will see, in seconds: the kubelet looks at its pods
+/// once a second, so that a state of under two may be one that two such looks happened to fall around.
+pub(super) const STANDING: f64 = 2.0;
+
+/// How long starting and stopping took on the recorded machine when it was busy, in seconds.
+pub(super) const BUSY: f64 = 5.0;
+
+/// What was said for less than this, in seconds, is seen or not by which of two writes came first.
+const GLIMPSE: f64 = 0.5;
+
+/// The kernel's word for "no limit" on cgroup v1, read back by the recorded kubelet.
+const ARTEFACT: &str = "9007199254740988Ki";
+
+/// Words that say only that nothing has happened yet.
+const NOT_YET: &[&str] = &["ContainerCreating", "PodInitializing"];
+
+/// A significant state, as texts that can be compared and read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    /// With words that say the same as one.
+    same: String,
+    /// As it was said.
+    exact: String,
+    /// Whether it is on the way into a life or out of it.
+    passing: bool,
+    /// How often containers were started again.
+    pub(super) restarts: u64,
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.exact)
+    }
+}
+
+impl State {
+    /// Of a snapshot, recorded or ours.
+    pub(super) fn of(snapshot: &Value) -> State {
+        let status = &snapshot["status"];
+        let phase = text(status, "phase");
+        let is_over = matches!(phase.as_str(), "Succeeded" | "Failed");
+        let has_ended = |c: &Value| c["state"]["terminated"].is_object();
+        let apps = status["containerStatuses"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let all_ended = !apps.is_empty() && apps.iter().all(has_ended) && !is_over;
+        let not_yet = |c: &Value| {
+            let reason = text(&c["state"]["waiting"], "reason");
+            NOT_YET.contains(&reason.as_str())
+        };
+        let nothing_yet = !is_over && containers(status).all(not_yet);
+        let mut rest = String::new();
+        let reason = text(status, "reason");
+        if !reason.is_empty() {
+            let _ = write!(rest, " reason={reason}");
+        }
+        if let Some(generation) = status["observedGeneration"].as_i64() {
+            let _ = write!(rest, " g{generation}");
+        }
+        if snapshot["deleting"].is_object() {
+            rest.push_str(" deleting");
+        }
+        let _ = write!(rest, " [{}]", conditions(status));
+        let (mut same, mut exact) = (rest.clone(), rest);
+        for container in containers(status) {
+            let _ = write!(exact, " {}", container_state(container, true));
+            let _ = write!(same, " {}", container_state(container, is_over));
+        }
+        if !is_over {
+            for key in ["resources", "allocatedResources"] {
+                let amounts = amounts(key, &status[key]);
+                exact.push_str(&amounts);
+                same.push_str(&amounts);
+            }
+        }
+        let restarts = containers(status).filter_map(|c| c["restartCount"].as_u64()).sum();
+        let told = if all_ended { "Ending" } else { phase.as_str() };
+        State {
+            same: format!("{told}{same}"),
+            exact: format!("{phase}{exact}"),
+            passing: all_ended || nothing_yet,
+            restarts,
+        }
+    }
+
+    /// Whether it is the same to clients.
+    pub(super) fn is(&self, other: &State) -> bool {
+        self.same == other.same
+    }
+
+    /// Whether it is said in the same words.
+    pub(super) fn is_exactly(&self, other: &State) -> bool {
+        self.exact == other.exact
+    }
+}
+
+fn text(value: &Value, key: &str) -> String {
+    value[key].as_str().unwrap_or_default().to_owned()
+}
+
+fn conditions(status: &Value) -> String {
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let mut conditions: Vec<String> = conditions
+        .map(|c| {
+            let reason = text(c, "reason");
+            let reason = if reason.is_empty() { reason } else { format!("({reason})") };
+            format!("{}={}{reason}", text(c, "type"), text(c, "status"))
+        })
+        .collect();
+    conditions.sort_unstable();
+    conditions.join(" ")
+}
+
+fn containers(status: &Value) -> impl Iterator<Item = &Value> {
+    ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"]
+        .into_iter()
+        .flat_map(|list| status[list].as_array().into_iter().flatten())
+}
+
+fn container_state(container: &Value, exact: bool) -> String {
+    let name = text(container, "name");
+    let (state, last) = (one_state(&container["state"]), one_state(&container["lastState"]));
+    let mut told = match exact {
+        true if last.is_empty() => format!("{name}:{state}"),
+        true => format!("{name}:{state} last={last}"),
+        false => format!("{name}:{}", in_one_word(&state, &last)),
+    };
+    let _ = write!(told, " restarts={}", container["restartCount"]);
+    for flag in ["ready", "started"] {
+        if container[flag] == true {
+            let _ = write!(told, " {flag}");
+        }
+    }
+    for key in ["resources", "allocatedResources"] {
+        told.push_str(&amounts(key, &container[key]));
+    }
+    told
+}
+
+/// A container's state where words that say the same are one.
+fn in_one_word(state: &str, last: &str) -> String {
+    const BETWEEN: &[&str] = &["CrashLoopBackOff", "RunContainerError", "PostStartHookError"];
+    const NO_IMAGE: &[&str] = &["ErrImagePull", "ImagePullBackOff"];
+    let is = |words: &[&str]| words.iter().any(|word| state == format!("waiting({word})"));
+    let ended = |how: &str| how.replace("terminated", "ended");
+    if is(NO_IMAGE) {
+        "waiting(no image)".to_owned()
+    } else if is(BETWEEN) && !last.is_empty() {
+        ended(last)
+    } else if state.starts_with("terminated") {
+        ended(state)
+    } else if last.is_empty() {
+        state.to_owned()
+    } else {
+        format!("{state} last={last}")
+    }
+}
+
+/// Resources; where there are none it does not matter how that is said.
+fn amounts(key: &str, value: &Value) -> String {
+    let value = without_artefacts(value);
+    match &value {
+        Value::Null => String::new(),
+        Value::Object(fields) if fields.is_empty() => String::new(),
+        value => format!(" {key}={value}"),
+    }
+}
+
+/// Without what the recorded machine's kernel said for "no limit".
+pub(super) fn without_artefacts(value: &Value) -> Value {
+    let Value::Object(fields) = value else { return value.clone() };
+    let mut kept = serde_json::Map::new();
+    for (name, value) in fields {
+        if value == ARTEFACT {
+            continue;
+        }
+        let inner = without_artefacts(value);
+        let emptied = inner.as_object().is_some_and(serde_json::Map::is_empty)
+            && value.as_object().is_some_and(|value| !value.is_empty());
+        if !emptied {
+            kept.insert(name.clone(), inner);
+        }
+    }
+    Value::Object(kept)
+}
+
+fn one_state(state: &Value) -> String {
+    let reason = |state: &Value| state["reason"].as_str().unwrap_or_default().to_owned();
+    if state["running"].is_object() {
+        "running".to_owned()
+    } else if state["waiting"].is_object() {
+        format!("waiting({})", reason(&state["waiting"]))
+    } else if state["terminated"].is_object() {
+        let ended = &state["terminated"];
+        format!("terminated({},{})", reason(ended), ended["exitCode"])
+    } else {
+        String::new()
+    }
+}
+
+/// Snapshots in a row with the same significant state.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    /// As it was said last.
+    pub(super) state: State,
+    pub(super) first: usize,
+    /// Index of its last snapshot.
+    pub(super) last: usize,
+    pub(super) from: f64,
+    /// When the next began; nothing for the last.
+    pub(super) to: Option<f64>,
+}
+
+impl Run {
+    /// Whether it has to occur.
+    pub(super) fn stands(&self) -> bool {
+        let enough = if self.state.passing { BUSY } else { STANDING };
+        self.to.is_none_or(|to| to - self.from >= enough)
+    }
+}
+
+/// The runs of a life.
+pub(super) fn runs(snapshots: &[Value]) -> Vec<Run> {
+    let mut found: Vec<Run> = Vec::new();
+    for (index, snapshot) in snapshots.iter().enumerate() {
+        let state = State::of(snapshot);
+        let t = snapshot["t"].as_f64().unwrap_or_default();
+        match found.last_mut() {
+            Some(run) if run.state.is(&state) => {
+                run.last = index;
+                run.state = state;
+            }
+            last => {
+                if let Some(run) = last {
+                    run.to = Some(t);
+                }
+                found.push(Run { state, first: index, last: index, from: t, to: None });
+            }
+        }
+    }
+    found
+}
+
+/// Which of our runs are the wanted ones, in order, as far as they are there.
+pub(super) fn in_order<'a>(
+    wanted: impl IntoIterator<Item = &'a State>,
+    ours: &[Run],
+) -> Vec<usize> {
+    let mut at = 0;
+    let mut found = Vec::new();
+    for state in wanted {
+        let rest = ours.get(at..).unwrap_or_default();
+        let Some(index) = rest.iter().position(|run| run.state.is(state)) else { break };
+        found.push(at + index);
+        at += index + 1;
+    }
+    found
+}
+
+/// The words of a life that clients match on. With `standing_only`, those of states that stand.
+pub(super) fn words(snapshots: &[Value], runs: &[Run], standing_only: bool) -> BTreeSet<String> {
+    let mut words = BTreeSet::new();
+    let chosen = runs.iter().filter(|run| !standing_only || run.stands());
+    for snapshot in chosen.flat_map(|run| snapshots.get(run.first..=run.last).unwrap_or_default()) {
+        words.extend(words_of(&snapshot["status"]));
+    }
+    words
+}
+
+fn words_of(status: &Value) -> BTreeSet<String> {
+    let mut words = BTreeSet::from([format!("phase {}", text(status, "phase"))]);
+    if let Some(reason) = status["reason"].as_str() {
+        words.insert(format!("reason {reason}"));
+    }
+    for container in containers(status) {
+        for state in ["state", "lastState"] {
+            let word = one_state(&container[state]);
+            if !word.is_empty() && word != "running" {
+                words.insert(format!("{} {word}", text(container, "name")));
+            }
+        }
+    }
+    words
+}
+
+/// Words of a life that were said for less than [`GLIMPSE`] each time they were said.
+pub(super) fn glimpsed(snapshots: &[Value]) -> BTreeSet<String> {
+    let mut long = BTreeSet::new();
+    let mut all = BTreeSet::new();
+    let mut since: BTreeMap<String, f64> = BTreeMap::new();
+    for snapshot in snapshots {
+        let t = snapshot["t"].as_f64().unwrap_or_default();
+        let now = words_of(&snapshot["status"]);
+        since.retain(|word, from| {
+            if t - *from >= GLIMPSE {
+                long.insert(word.clone());
+            }
+            now.contains(word)
+        });
+        for word in now {
+            since.entry(word.clone()).or_insert(t);
+            all.insert(word);
+        }
+    }
+    // What was said last stays.
+    long.extend(since.into_keys());
+    all.difference(&long).cloned().collect()
+}
+
+/// Whether a recorded word may be missing where it did not stand.
+pub(super) fn may_be_missing(word: &str) -> bool {
+    word == "phase Running"
+        || NOT_YET.iter().any(|not_yet| word.ends_with(&format!("waiting({not_yet})")))
+}
+
+/// Whether a word that was not recorded may be said: nothing has started yet, or a container waits to be
+/// started again that was recorded to have ended more than once.
+pub(super) fn may_be_said(word: &str, recorded: &Run) -> bool {
+    if may_be_missing(word) {
+        return true;
+    }
+    word.ends_with("waiting(CrashLoopBackOff)") && recorded.state.restarts > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn at(t: f64, phase: &str, waiting: &str) -> Value {
+        json!({"t": t, "status": {"phase": phase, "containerStatuses": [
+            {"name": "c", "state": {"waiting": {"reason": waiting}}, "restartCount": 0}
+        ]}})
+    }
+
+    #[test]
+    fn snapshots_with_one_state_are_one_run() {
+        let life = [
+            at(0.0, "Pending", "A"),
+            at(0.5, "Pending", "A"),
+            at(3.0, "Pending", "B"),
+            at(3.5, "Failed", "B"),
+        ];
+        let runs = runs(&life);
+        let seen: Vec<_> = runs.iter().map(|run| (run.last, run.stands())).collect();
+        assert_eq!(seen, [(1, true), (2, false), (3, true)]);
+    }
+
+    #[test]
+    fn words_that_say_the_same_are_one_state() {
+        let pod = |state: Value, last: Value| {
+            json!({"t": 0.0, "status": {"phase": "Running", "containerStatuses": [
+                {"name": "c", "state": state, "lastState": last, "restartCount": 2},
+                {"name": "d", "state": {"running": {}}, "restartCount": 0},
+            ]}})
+        };
+        let end = json!({"terminated": {"reason": "Error", "exitCode": 1}});
+        let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
+        let ended = State::of(&pod(end.clone(), end.clone()));
+        let backing_off = State::of(&pod(waiting("CrashLoopBackOff"), end.clone()));
+        let running = State::of(&pod(json!({"running": {}}), end.clone()));
+        assert!(ended.is(&backing_off) && !ended.is_exactly(&backing_off));
+        assert!(!ended.is(&running));
+        let pulling = State::of(&pod(waiting("ErrImagePull"), Value::Null));
+        assert!(pulling.is(&State::of(&pod(waiting("ImagePullBackOff"), Value::Null))));
+        let over = |last: Value| {
+            let mut pod = pod(end.clone(), last);
+            pod["status"]["phase"] = "Failed".into();
+            State::of(&pod)
+        };
+        assert!(!over(end.clone()).is(&over(Value::Null)), "the last end counts in the end");
+    }
+
+    #[test]
+    fn order_counts_and_surplus_states_do_not() {
+        let life = [at(0.0, "Pending", "A"), at(1.0, "Pending", "B"), at(2.0, "Pending", "C")];
+        let runs = runs(&life);
+        let [a, b, c] = [0, 1, 2].map(|index| runs[index].state.clone());
+        assert_eq!(in_order([&a, &c], &runs), [0, 2]);
+        assert_eq!(in_order([&a, &b, &c], &runs).len(), 3);
+        assert_eq!(in_order([&c, &a], &runs).len(), 1);
+    }
+
+    #[test]
+    fn words_are_those_that_clients_match_on() {
+        let life = [at(0.0, "Pending", "ContainerCreating"), at(9.0, "Failed", "Error")];
+        let words = words(&life, &runs(&life), false);
+        assert!(words.contains("phase Failed") && words.contains("c waiting(Error)"), "{words:?}");
+        assert!(may_be_missing("c waiting(ContainerCreating)"));
+        assert!(!may_be_missing("c waiting(Error)"));
+    }
+
+    #[test]
+    fn what_the_kernel_says_for_no_limit_is_none() {
+        let read = json!({"limits": {"memory": ARTEFACT}, "requests": {"cpu": "1"}});
+        assert_eq!(without_artefacts(&read), json!({"requests": {"cpu": "1"}}));
+        assert_eq!(without_artefacts(&json!({})), json!({}));
+    }
+}

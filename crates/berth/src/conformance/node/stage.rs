@@ -1,0 +1,369 @@
+//! Where recorded lives are played: an API server and an agent of ours on a runtime that is given, with a
+//! relay between agent and runtime: [`Stage`].
+//!
+//! Everything is kept in a temporary directory, and nothing is decided here. What the recording did to
+//! its kubelet (stop, start, start with another configuration) is done to the agent, and what it did to
+//! its runtime (stop, start) to the relay: the runtime itself may have other users.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::agent::Leave;
+use anyhow::{Context as _, Result, anyhow};
+use client::kind::{NODES, PODS};
+use client::{Client, DeleteOptions};
+use cri::{Endpoint, Passage, Relay};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::template::Template;
+use super::trace::Trace;
+use super::{calls, life};
+use crate::in_process::InProcess;
+use crate::server::{self, Server};
+use crate::up::Joined;
+
+/// The recorded node's name.
+pub(super) const NODE: &str = "node-1";
+/// The recorded machine: two CPUs without SMT, one NUMA node.
+const MACHINE: &str = "2 cores mem=24682416Ki hugepages-1Gi=0 hugepages-2Mi=0";
+/// Directories of agents, by the name of their shape.
+const ROOTS: &[&str] = &["agent", "agent-static", "agent-numa"];
+/// How long anything may take that should take no time.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What players of lives need. Clones are the same stage.
+#[derive(Clone, Debug)]
+pub(super) struct Scene {
+    pub(super) api: Client,
+    pub(super) trace: Trace,
+    pub(super) passage: Passage,
+    /// The runtime itself, without the relay.
+    pub(super) runtime: cri::Client,
+    pub(super) directory: PathBuf,
+    cgroup_root: String,
+}
+
+impl Scene {
+    /// Where host paths of the recording are.
+    pub(super) fn host_paths(&self) -> PathBuf {
+        self.directory.join("hp")
+    }
+
+    /// Whether an Event of a pod has these words in it.
+    pub(super) fn says_of(&self, played: &life::Played, words: &str) -> bool {
+        let events = self.trace.events(&played.namespace, &played.name);
+        events.iter().any(|event| event["message"].as_str().is_some_and(|m| m.contains(words)))
+    }
+
+    pub(super) fn manifests(&self) -> PathBuf {
+        self.directory.join("manifests")
+    }
+
+    /// Where the agent of a shape keeps its state: one that was told other policies does not take over
+    /// what another one booked.
+    pub(super) fn root(&self, shape: &Shape) -> PathBuf {
+        self.directory.join(shape.name)
+    }
+
+    /// For a line of the recording.
+    pub(super) fn template(&self) -> Template {
+        let path = |path: &Path| path.display().to_string();
+        let roots = ROOTS
+            .iter()
+            .map(|root| (path(&self.directory.join(root)), "/var/lib/kubelet".to_owned()));
+        let mut paths: Vec<(String, String)> = roots.collect();
+        paths.extend([
+            (path(&self.directory.join("logs")), "/var/log/pods".to_owned()),
+            (path(&self.host_paths()), "/srv/hp".to_owned()),
+            (format!("/{}", self.cgroup_root), "<CGROUP_ROOT>".to_owned()),
+        ]);
+        Template::new(paths)
+    }
+}
+
+/// What differs between the nodes of the recording.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Shape {
+    /// One of [`ROOTS`].
+    pub(super) name: &'static str,
+    /// Fields of the kubelet's configuration beside those of all.
+    pub(super) config: Value,
+    pub(super) machine: String,
+}
+
+impl Default for Shape {
+    fn default() -> Shape {
+        Shape { name: "agent", config: json!({}), machine: MACHINE.to_owned() }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Stage {
+    scene: Scene,
+    /// In the node's name.
+    agent_api: Client,
+    relay: Relay,
+    place: Endpoint,
+    door: Option<(watch::Sender<bool>, JoinHandle<()>)>,
+    agent: Option<(watch::Sender<Option<Leave>>, JoinHandle<()>)>,
+    server: (watch::Sender<bool>, JoinHandle<()>),
+    watchers: Vec<JoinHandle<()>>,
+    _directory: TempDir,
+}
+
+impl Stage {
+    /// The API server, the relay and the watchers; no agent yet.
+    pub(super) async fn start(runtime: &Endpoint) -> Result<Stage> {
+        let held = tempfile::Builder::new().prefix("berth-conformance-").tempdir()?;
+        let directory = held.path().to_owned();
+        let mut settings = server::Settings::new(directory.join("data"));
+        settings.address.set_port(0);
+        // Neither scheduler nor any other controller ran.
+        settings.controllers.loops = controllers::Selection::parse([])?;
+        let server = Server::start(&settings).await?;
+        let transport = InProcess::new(server.api().clone(), "system:admin");
+        let api = Client::new(Arc::new(transport), "conformance");
+        let transport = InProcess::new(server.api().clone(), &format!("system:node:{NODE}"));
+        let agent_api = Client::new(Arc::new(transport), "kubelet");
+        let (end, ends) = watch::channel(false);
+        let serving = tokio::spawn(server.serve(ends));
+        let (trace, watchers) = Trace::start(&api);
+        let to = cri::Client::new(runtime.clone());
+        let relay = Relay::new(to.clone(), calls::is_kept);
+        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let place = match std::env::consts::FAMILY {
+            "windows" => format!("npipe:////./pipe/{name}"),
+            _ => format!("unix://{}/cri.sock", directory.display()),
+        };
+        let scene = Scene {
+            api,
+            trace,
+            passage: relay.passage(),
+            runtime: to,
+            cgroup_root: name,
+            directory,
+        };
+        for directory in [scene.manifests(), scene.host_paths().join("dir")] {
+            std::fs::create_dir_all(&directory)
+                .with_context(|| format!("cannot make {}", directory.display()))?;
+        }
+        std::fs::write(scene.host_paths().join("file"), "x")?;
+        let mut stage = Stage {
+            scene,
+            agent_api,
+            relay,
+            place: Endpoint::parse(&place)?,
+            door: None,
+            agent: None,
+            server: (end, serving),
+            watchers,
+            _directory: held,
+        };
+        stage.open_runtime().await?;
+        Ok(stage)
+    }
+
+    pub(super) fn scene(&self) -> Scene {
+        self.scene.clone()
+    }
+
+    /// The runtime is there.
+    pub(super) async fn open_runtime(&mut self) -> Result<()> {
+        if self.door.is_some() {
+            return Ok(());
+        }
+        let listener = cri::Listener::bind(&self.place).await?;
+        let (close, mut closing) = watch::channel(false);
+        let stop = async move {
+            let _ = closing.wait_for(|closing| *closing).await;
+        };
+        let (a, b) = (self.relay.clone(), self.relay.clone());
+        let serving = tokio::spawn(async move {
+            // It ends when it is told to, and then at once, as a process that is ended.
+            let _ = cri::serve(listener, a, b, stop, Duration::ZERO).await;
+        });
+        self.door = Some((close, serving));
+        Ok(())
+    }
+
+    /// The runtime is gone; containers run on.
+    pub(super) async fn close_runtime(&mut self) {
+        if let Some((close, serving)) = self.door.take() {
+            close.send_replace(true);
+            let _ = serving.await;
+        }
+    }
+
+    /// Starts an agent, and waits until its node is there.
+    pub(super) async fn start_agent(&mut self, shape: &Shape) -> Result<()> {
+        self.stop_agent().await;
+        let scene = &self.scene;
+        let written = configuration(scene, shape);
+        let (config, _) = objects::kubelet_config::read(&written.to_string())
+            .map_err(|findings| anyhow!("the configuration is wrong: {:?}", findings.errors))?;
+        let machine = planner::machine::parse(&shape.machine)?;
+        let joined = Joined {
+            node_name: Some(NODE.to_owned()),
+            config,
+            configuration: written,
+            machine,
+            runtime: self.place.clone(),
+            root: scene.root(shape),
+            logs: scene.directory.join("logs"),
+            log_links: Some(scene.directory.join("links")),
+            address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+            certificate: (None, None),
+            client_authority: None,
+        };
+        let agent = joined.prepare(self.agent_api.clone()).await?;
+        let (leave, leaving) = watch::channel(None);
+        self.agent = Some((leave, tokio::spawn(agent.run(leaving))));
+        self.ready().await
+    }
+
+    /// Waits until the node says that it is ready, if the runtime has a network, or that it is there.
+    async fn ready(&self) -> Result<()> {
+        let network = network_is_ready(&self.scene.runtime).await;
+        let looking = async {
+            loop {
+                let node = self.scene.api.get::<Value>(NODES, "", NODE).await;
+                if let Ok(node) = node
+                    && (condition(&node["status"], "Ready") == Some("True") || !network)
+                {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, looking)
+            .await
+            .map_err(|_| anyhow!("the node is not ready after {} s", PATIENCE.as_secs()))
+    }
+
+    /// Ends the agent; pods run on.
+    pub(super) async fn stop_agent(&mut self) {
+        if let Some((leave, running)) = self.agent.take() {
+            leave.send_replace(Some(Leave::PodsRunOn));
+            let _ = running.await;
+        }
+    }
+
+    /// Deletes what is left, ends everything, and removes what the agent made outside its directory.
+    pub(super) async fn end(mut self) {
+        self.clear().await;
+        self.stop_agent().await;
+        remove_sandboxes(&self.scene).await;
+        self.close_runtime().await;
+        self.server.0.send_replace(true);
+        let _ = self.server.1.await;
+        for watcher in self.watchers {
+            watcher.abort();
+        }
+        remove_cgroups(&self.scene.cgroup_root);
+    }
+}
+
+impl Stage {
+    /// Deletes pods that are left, and waits until they are gone.
+    pub(super) async fn clear(&self) {
+        let scene = &self.scene;
+        let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::default() };
+        for ((namespace, name), _) in scene.trace.lives().iter().filter(|(_, gone)| !gone) {
+            // One that is gone by now is as good.
+            let _ = scene.api.delete(PODS, namespace, name, &options).await;
+        }
+        let all_gone = || scene.trace.lives().iter().all(|(_, gone)| *gone);
+        life::wait(scene, PATIENCE, Duration::ZERO, all_gone).await;
+    }
+}
+
+/// Removes what the agent had no time to: sandboxes of pods that were on this stage, and no others.
+async fn remove_sandboxes(scene: &Scene) {
+    let uids = scene.trace.uids();
+    let request = cri::v1::ListPodSandboxRequest::default();
+    let Ok(found) = scene.runtime.call(request).await else { return };
+    for sandbox in found.items {
+        if !sandbox.metadata.is_some_and(|of| uids.contains(&of.uid)) {
+            continue;
+        }
+        let pod_sandbox_id = sandbox.id;
+        let stop = cri::v1::StopPodSandboxRequest { pod_sandbox_id: pod_sandbox_id.clone() };
+        // What cannot be removed is for whoever looks after the runtime.
+        let _ = scene.runtime.call(stop).await;
+        let _ = scene.runtime.call(cri::v1::RemovePodSandboxRequest { pod_sandbox_id }).await;
+    }
+}
+
+/// The recorded kubelet's configuration, as far as it is not about its ports.
+fn configuration(scene: &Scene, shape: &Shape) -> Value {
+    let mut config = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{}", scene.cgroup_root),
+        "cgroupsPerQOS": true,
+        "enforceNodeAllocatable": ["pods"],
+        "failSwapOn": false,
+        "systemReserved": {"cpu": "100m", "memory": "200Mi", "ephemeral-storage": "1Gi"},
+        "kubeReserved": {"cpu": "200m", "memory": "300Mi", "ephemeral-storage": "2Gi"},
+        "evictionHard": {
+            "memory.available": "100Mi", "nodefs.available": "1Gi", "imagefs.available": "1Gi",
+        },
+        "maxPods": 150,
+        "clusterDNS": ["10.0.0.10"],
+        "clusterDomain": "cluster.local",
+        "staticPodPath": scene.manifests().display().to_string(),
+    });
+    if disk_is_full(&scene.directory) {
+        // Pods would be evicted for it, which is not what is compared.
+        config["evictionHard"] = json!({"memory.available": "100Mi"});
+    }
+    for (name, value) in shape.config.as_object().into_iter().flatten() {
+        config[name] = value.clone();
+    }
+    config
+}
+
+/// Whether the recorded thresholds of the disk could not be met here.
+fn disk_is_full(directory: &Path) -> bool {
+    /// The recorded threshold, and as much for the pods.
+    const NEEDED: u64 = 2 << 30;
+    host::os::facts::file_system(directory).is_ok_and(|disk| disk.available < NEEDED)
+}
+
+/// The status of a condition.
+pub(super) fn condition<'a>(status: &'a Value, kind: &str) -> Option<&'a str> {
+    let mut conditions = status["conditions"].as_array()?.iter();
+    conditions.find(|condition| condition["type"] == kind)?["status"].as_str()
+}
+
+/// Whether pods can have a network of their own.
+pub(super) async fn network_is_ready(runtime: &cri::Client) -> bool {
+    let Ok(answer) = runtime.call(cri::v1::StatusRequest::default()).await else { return false };
+    let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
+    conditions.iter().any(|condition| condition.r#type == "NetworkReady" && condition.status)
+}
+
+/// Removes what is left of a cgroup of ours, in every hierarchy. Only empty ones go.
+fn remove_cgroups(name: &str) {
+    let mounted = Path::new("/sys/fs/cgroup");
+    let hierarchies = std::fs::read_dir(mounted).into_iter().flatten().flatten();
+    let mut roots = vec![mounted.join(name)];
+    roots.extend(hierarchies.map(|hierarchy| hierarchy.path().join(name)));
+    roots.iter().for_each(|root| remove_tree(root));
+}
+
+fn remove_tree(directory: &Path) {
+    for inner in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if inner.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_tree(&inner.path());
+        }
+    }
+    // What is in use stays; whoever uses it removes it.
+    let _ = std::fs::remove_dir(directory);
+}

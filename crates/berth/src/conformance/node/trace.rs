@@ -1,0 +1,202 @@
+//! Everything that a watcher of the API sees of pods and Events: [`Trace`].
+//!
+//! Each distinct state of a pod is kept in the form of the recording's snapshots. Nothing is judged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use client::kind::{EVENTS, Kind, PODS};
+use client::{Client, Notice, Scope};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// How long one watch is asked for, in seconds; it is asked for again when it ends.
+const WATCH: u64 = 3600;
+
+/// What was seen so far. Clones are the same.
+#[derive(Clone, Debug)]
+pub(super) struct Trace {
+    seen: Arc<Mutex<Seen>>,
+    /// Counts what came, so that somebody can wait for the next.
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    began: Instant,
+    /// By namespace and name, each state with when it was seen.
+    pods: BTreeMap<(String, String), Vec<Snapshot>>,
+    /// By namespace and name of the Event.
+    events: BTreeMap<(String, String), Value>,
+}
+
+#[derive(Clone, Debug)]
+struct Snapshot {
+    t: f64,
+    pod: Value,
+    removed: bool,
+}
+
+impl Trace {
+    /// Begins to watch; ends with the API.
+    pub(super) fn start(api: &Client) -> (Trace, Vec<JoinHandle<()>>) {
+        let seen = Seen { began: Instant::now(), pods: BTreeMap::new(), events: BTreeMap::new() };
+        let trace = Trace { seen: Arc::new(Mutex::new(seen)), changes: watch::Sender::new(0) };
+        let tasks = [PODS, EVENTS]
+            .map(|kind| tokio::spawn(watch_kind(api.clone(), kind, trace.clone())))
+            .into();
+        (trace, tasks)
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
+        look(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Seconds since the beginning.
+    pub(super) fn now(&self) -> f64 {
+        self.with(|seen| seen.began.elapsed().as_secs_f64())
+    }
+
+    /// Told whenever something came.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// The life of a pod since `zero`, as the recording has it.
+    pub(super) fn snapshots(&self, namespace: &str, name: &str, zero: f64) -> Vec<Value> {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.with(|seen| {
+            let life = seen.pods.get(&key).map(Vec::as_slice).unwrap_or_default();
+            life.iter().map(|snapshot| snapshot.as_recorded(zero)).collect()
+        })
+    }
+
+    /// The last that was seen of a pod, whole, and whether it is gone.
+    pub(super) fn last(&self, namespace: &str, name: &str) -> Option<(Value, bool)> {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.with(|seen| {
+            let last = seen.pods.get(&key)?.last()?;
+            Some((last.pod.clone(), last.removed))
+        })
+    }
+
+    /// Every state of a pod, whole.
+    pub(super) fn whole(&self, namespace: &str, name: &str) -> Vec<Value> {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.with(|seen| {
+            let life = seen.pods.get(&key).map(Vec::as_slice).unwrap_or_default();
+            life.iter().map(|snapshot| snapshot.pod.clone()).collect()
+        })
+    }
+
+    /// The Events of a pod, by the uids it had.
+    pub(super) fn events(&self, namespace: &str, name: &str) -> Vec<Value> {
+        self.with(|seen| {
+            let events = seen.events.values().filter(|event| {
+                let about = &event["involvedObject"];
+                about["kind"] == "Pod" && about["namespace"] == namespace && about["name"] == name
+            });
+            events.cloned().collect()
+        })
+    }
+
+    /// The Events of a node.
+    pub(super) fn node_events(&self, name: &str) -> Vec<Value> {
+        self.with(|seen| {
+            let events = seen.events.values().filter(|event| {
+                let about = &event["involvedObject"];
+                about["kind"] == "Node" && about["name"] == name
+            });
+            events.cloned().collect()
+        })
+    }
+
+    /// Every pod that was seen, by namespace and name, and whether it is gone.
+    pub(super) fn lives(&self) -> Vec<((String, String), bool)> {
+        self.with(|seen| {
+            let pods = seen.pods.iter();
+            let gone = |life: &[Snapshot]| life.last().is_some_and(|last| last.removed);
+            pods.map(|(key, life)| (key.clone(), gone(life))).collect()
+        })
+    }
+
+    /// Uids of all pods that were seen, also of those in files, by which runtimes know them.
+    pub(super) fn uids(&self) -> BTreeSet<String> {
+        self.with(|seen| {
+            let all = seen.pods.values().flatten().map(|snapshot| &snapshot.pod["metadata"]);
+            let ids = all.flat_map(|metadata| {
+                [&metadata["uid"], &metadata["annotations"]["kubernetes.io/config.hash"]]
+            });
+            ids.filter_map(Value::as_str).map(str::to_owned).collect()
+        })
+    }
+
+    fn take(&self, kind: Kind, object: Value, removed: bool) {
+        let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
+        let key = (text("namespace"), text("name"));
+        self.with(|seen| {
+            if kind == EVENTS {
+                if !removed {
+                    seen.events.insert(key, object);
+                }
+            } else {
+                let t = seen.began.elapsed().as_secs_f64();
+                seen.pods.entry(key).or_default().push(Snapshot { t, pod: object, removed });
+            }
+        });
+        self.changes.send_modify(|count| *count += 1);
+    }
+}
+
+impl Snapshot {
+    fn as_recorded(&self, zero: f64) -> Value {
+        let metadata = &self.pod["metadata"];
+        let mut snapshot = json!({"t": self.t - zero, "status": self.pod["status"]});
+        if metadata["deletionTimestamp"].is_string() {
+            let seconds = metadata["deletionGracePeriodSeconds"].clone();
+            snapshot["deleting"] = json!({"gracePeriodSeconds": seconds});
+        }
+        if metadata["generation"].as_i64().is_some_and(|generation| generation != 1) {
+            snapshot["generation"] = metadata["generation"].clone();
+        }
+        if self.removed {
+            snapshot["removed"] = true.into();
+        }
+        snapshot
+    }
+}
+
+async fn watch_kind(api: Client, kind: Kind, trace: Trace) {
+    let mut revision = "0".to_owned();
+    loop {
+        let Ok(mut watch) = api.watch(kind, &Scope::default(), &revision, WATCH).await else {
+            // The server is ending, and we with it.
+            return;
+        };
+        loop {
+            let mut lines = watch.next().await;
+            if lines.is_empty() {
+                break;
+            }
+            while let Some(read) = lines.read(|notice| {
+                Ok(match notice {
+                    Notice::Applied(raw) => {
+                        (serde_json::from_str::<Value>(raw.get())?, Some(false))
+                    }
+                    Notice::Removed(raw) => (serde_json::from_str(raw.get())?, Some(true)),
+                    Notice::Bookmark(raw) => (serde_json::from_str(raw.get())?, None),
+                })
+            }) {
+                let Ok((object, change)) = read else { return };
+                if let Some(at) = object["metadata"]["resourceVersion"].as_str() {
+                    at.clone_into(&mut revision);
+                }
+                if let Some(removed) = change {
+                    trace.take(kind, object, removed);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! A life of ours beside the recorded one: [`differences`].
+//!
+//! States by the rule of [`significant`](super::significant), each standing one and the last with the
+//! whole status; Events as a set of type, reason, message, field and source; calls to the runtime in their
+//! order for each container, with attempts, grace periods and errors. When things happened, how often an
+//! Event was repeated, and when what has ended is cleared away is not compared.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::super::Difference;
+use super::calls::{Call, Calls};
+use super::life::{self, Played};
+use super::significant::{
+    State, glimpsed, in_order, may_be_missing, may_be_said, runs, without_artefacts, words,
+};
+use super::stage::{NODE, Scene};
+use super::template::Template;
+use super::{IMAGE, OTHER_NAME, REGISTRY};
+
+/// By how much a grace period may differ, in seconds: what has passed since the deletion is taken off it.
+const GRACE: i64 = 1;
+
+#[expect(clippy::needless_pass_by_value, reason = "texts are made where they are told")]
+fn differ(what: impl Into<String>, expected: impl ToString, got: impl ToString) -> Difference {
+    Difference { what: what.into(), expected: expected.to_string(), got: got.to_string() }
+}
+
+/// Where a life of ours is not as it was recorded.
+pub(super) fn differences(
+    scene: &Scene,
+    line: &Value,
+    played: &Played,
+    calls: &Calls,
+) -> Vec<Difference> {
+    if let Some(expected) = line.get("create_error") {
+        return refusal(expected, played.refused.as_deref());
+    }
+    let mut found = Vec::new();
+    let mut template = scene.template();
+    let whole = scene.trace.whole(&played.namespace, &played.name);
+    let uid = whole.last().map_or("", |pod| pod["metadata"]["uid"].as_str().unwrap_or_default());
+    // A mirror pod's Events are about the pod in the file, whose uid is the hash.
+    let _ = template.text("<UID>", uid);
+    states(scene, line, played, &mut template, &mut found);
+    answers(line, played, &mut template, &mut found);
+    events(scene, line, played, &mut template, &mut found);
+    let mut uids: Vec<&str> = Vec::new();
+    for pod in &whole {
+        let metadata = &pod["metadata"];
+        let hash = metadata["annotations"]["kubernetes.io/config.hash"].as_str();
+        let id = hash.or(metadata["uid"].as_str()).unwrap_or_default();
+        if !uids.contains(&id) {
+            uids.push(id);
+        }
+    }
+    let calls: Vec<Call> = uids.iter().flat_map(|uid| calls.of(uid)).cloned().collect();
+    requests(line, &calls, &template, &mut found);
+    if let (Some(wanted), Some(first)) = (line.get("mirror_pod"), whole.first()) {
+        mirror(scene, wanted, first, &mut found);
+    }
+    found
+}
+
+/// What clients depend on of a mirror pod.
+fn mirror(scene: &Scene, wanted: &Value, ours: &Value, found: &mut Vec<Difference>) {
+    let view = |pod: &Value| {
+        let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
+        json!({
+            "name": metadata["name"], "namespace": metadata["namespace"],
+            "labels": metadata["labels"], "annotations": metadata["annotations"],
+            "ownerReferences": metadata["ownerReferences"],
+            "tolerations": spec["tolerations"], "nodeName": spec["nodeName"],
+            "hostNetwork": spec["hostNetwork"], "containers": spec["containers"],
+            "restartPolicy": spec["restartPolicy"], "priority": spec["priority"],
+            "terminationGracePeriodSeconds": spec["terminationGracePeriodSeconds"],
+        })
+    };
+    scene.template().value(&view(wanted), &view(ours), "mirror pod", found);
+}
+
+/// That the API server did not take it, and what it said.
+fn refusal(expected: &Value, got: Option<&str>) -> Vec<Difference> {
+    let message = expected["message"].as_str().or_else(|| expected.as_str()).unwrap_or_default();
+    match got {
+        Some(got) if got == message || message.is_empty() => Vec::new(),
+        got => vec![differ("create", message, got.unwrap_or("the pod was created"))],
+    }
+}
+
+fn list<'a>(line: &'a Value, key: &str) -> &'a [Value] {
+    line[key].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn states(
+    scene: &Scene,
+    line: &Value,
+    played: &Played,
+    template: &mut Template,
+    found: &mut Vec<Difference>,
+) {
+    let recorded = list(line, "snapshots");
+    let ours = scene.trace.snapshots(&played.namespace, &played.name, played.zero);
+    let (recorded_runs, our_runs) = (runs(recorded), runs(&ours));
+    let wanted: Vec<_> = recorded_runs.iter().filter(|run| run.stands()).collect();
+    let matched = in_order(wanted.iter().map(|run| &run.state), &our_runs);
+    if let Some(missing) = wanted.get(matched.len()) {
+        found.push(differ(
+            format!("state {} of {} in order", matched.len() + 1, wanted.len()),
+            &missing.state,
+            life::told(&ours),
+        ));
+    }
+    for (run, index) in wanted.iter().zip(&matched) {
+        let our_run = &our_runs[*index];
+        let same = (our_run.first..=our_run.last)
+            .rev()
+            .find(|index| State::of(&ours[*index]).is_exactly(&run.state));
+        let is_last = run.to.is_none();
+        // Where other words say the same there is nothing more to compare, but for the end.
+        let Some(index) = same.or(is_last.then_some(our_run.last)) else { continue };
+        let place = format!("status at {:.1} s", run.from);
+        template.value(&prepared(&recorded[run.last]), &prepared(&ours[index]), &place, found);
+    }
+    let (their_words, our_words) =
+        (words(recorded, &recorded_runs, false), words(&ours, &our_runs, false));
+    let standing = words(recorded, &recorded_runs, true);
+    let glimpsed = glimpsed(recorded);
+    for word in their_words.difference(&our_words) {
+        if glimpsed.contains(word) {
+            continue;
+        }
+        if !may_be_missing(word) || standing.contains(word) {
+            found.push(differ("what is said of the pod", word, "never said"));
+        }
+    }
+    for word in our_words.difference(&their_words) {
+        if !recorded_runs.last().is_some_and(|last| may_be_said(word, last)) {
+            found.push(differ("what is said of the pod", "never said", word));
+        }
+    }
+}
+
+/// A snapshot with lists as maps where order carries no meaning, and without what depends on the machine.
+fn prepared(snapshot: &Value) -> Value {
+    let mut status = without_artefacts(&snapshot["status"]);
+    by_name(&mut status, "conditions", "type");
+    for list in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
+        by_name(&mut status, list, "name");
+    }
+    without_nothing(&mut status);
+    if matches!(status["phase"].as_str(), Some("Succeeded" | "Failed"))
+        && let Some(fields) = status.as_object_mut()
+    {
+        fields.remove("resources");
+        fields.remove("allocatedResources");
+    }
+    json!({
+        "status": status,
+        "deleting": snapshot["deleting"],
+        "generation": snapshot["generation"],
+        "removed": snapshot["removed"],
+    })
+}
+
+/// Resources of which there are none may be said or left out; upstream does one or the other by whether
+/// the pod's cgroup was still there. An image is told by any of its names, as the runtime likes.
+fn without_nothing(status: &mut Value) {
+    let Some(fields) = status.as_object_mut() else { return };
+    let is_nothing = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+    fields.retain(|name, value| name != "resources" || !is_nothing(value));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    for (name, value) in fields {
+        match name.as_str() {
+            "image" if text(value) == OTHER_NAME || text(value).starts_with(REGISTRY) => {
+                *value = IMAGE.into();
+            }
+            "imageID" => {
+                let id = text(value);
+                *value = id.rsplit('@').next().unwrap_or_default().into();
+            }
+            // Its own or its predecessor's, by what was told last before the pod was deleted.
+            "lastState" if value["terminated"]["containerID"].is_string() => {
+                value["terminated"]["containerID"] = Value::Null;
+                without_nothing(value);
+            }
+            "message" if value.is_string() => *value = figures(&text(value)).into(),
+            _ => without_nothing(value),
+        }
+    }
+}
+
+fn by_name(status: &mut Value, list: &str, key: &str) {
+    let Some(items) = status.get(list).and_then(Value::as_array) else { return };
+    let named = items
+        .iter()
+        .map(|item| (item[key].as_str().unwrap_or_default().to_owned(), without_artefacts(item)));
+    status[list] = Value::Object(named.collect::<Map<_, _>>());
+}
+
+/// A message without what depends on the machine and on who else is there: what is used and what there
+/// is, in a refusal (but for the number of pods, which the configuration says); process ids; how long the
+/// name of a directory is that only has to be new; what this machine's resolver says.
+fn figures(message: &str) -> String {
+    let mut text = message.to_owned();
+    if !message.contains("resource: pods") {
+        for word in ["used: ", "capacity: "] {
+            text = after_each(&text, word, |c| {
+                c.is_ascii_digit() || "<>_".contains(c) || c.is_ascii_uppercase()
+            });
+        }
+    }
+    text = after_each(&text, "current usage (", |c| c.is_ascii_digit());
+    if let Some((before, _)) = text.split_once("cannot decrease memory limits: ") {
+        // Which of pod and container is named depends on which was measured first.
+        text = format!("{before}cannot decrease memory limits: N");
+    }
+    if let Some((before, _)) = text.split_once("dial tcp: lookup ") {
+        text = format!("{before}dial tcp: lookup N");
+    }
+    let lines = text.split_inclusive('\n').map(|line| {
+        let is_process = message.starts_with("PID ") && !line.starts_with("PID ");
+        let is_link = line.contains("..data -> ..");
+        match (is_process, is_link) {
+            (true, _) => {
+                let rest = line.trim_start().trim_start_matches(|c: char| c.is_ascii_digit());
+                format!("N{rest}")
+            }
+            (_, true) => {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let words = words.iter().enumerate().filter(|(index, _)| *index != 4);
+                words.map(|(_, word)| *word).collect::<Vec<_>>().join(" ") + "\n"
+            }
+            _ => line.to_owned(),
+        }
+    });
+    lines.collect()
+}
+
+/// Puts one letter for whatever of a class follows a word.
+fn after_each(text: &str, word: &str, class: fn(char) -> bool) -> String {
+    let mut parts = text.split(word);
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |all, part| {
+        let rest = part.trim_start_matches(class);
+        let figure = if rest.len() < part.len() { "N" } else { "" };
+        format!("{all}{word}{figure}{rest}")
+    })
+}
+
+fn answers(line: &Value, played: &Played, template: &mut Template, found: &mut Vec<Difference>) {
+    for (index, code, message) in &played.answers {
+        let response = &list(line, "steps")[*index]["response"];
+        let Some(expected) = response["code"].as_u64() else { continue };
+        if expected != *code {
+            found.push(differ(
+                format!("answer of step {index}"),
+                expected,
+                format!("{code} {message}"),
+            ));
+        } else if let Some(wanted) = response["message"].as_str()
+            && !template.text(&figures(wanted), &figures(message))
+        {
+            found.push(differ(format!("answer of step {index}"), wanted, message));
+        }
+    }
+}
+
+/// An Event as it is compared. Ids in it are any: those of commands are new for each.
+fn event_view(event: &Value, about: &Value) -> Value {
+    let or = |value: &Value, default: Value| if value.is_null() { default } else { value.clone() };
+    let message = figures(event["message"].as_str().unwrap_or_default());
+    json!({
+        "type": event["type"],
+        "reason": event["reason"],
+        "message": after_each(&message, "<ID", |c| c == '-' || c.is_ascii_digit()).replace("<IDN>", "<ANY_ID>"),
+        "fieldPath": about["fieldPath"],
+        "source": or(&event["source"], json!({"component": "kubelet", "host": NODE})),
+        "reportingComponent": or(&event["reportingComponent"], "kubelet".into()),
+        "reportingInstance": or(&event["reportingInstance"], NODE.into()),
+    })
+}
+
+/// Whether a recorded Event may be missing: a probe that fell together with the start or the end of its
+/// container, and the summary of many.
+fn is_chance(line: &Value, event: &Value) -> bool {
+    let message = event["message"].as_str().unwrap_or_default();
+    if message.starts_with("(combined from similar events)") {
+        return true;
+    }
+    if event["reason"] != "Unhealthy" {
+        return false;
+    }
+    let t = event["t"].as_f64().unwrap_or_default();
+    let is_later = |thing: &Value| t >= thing["t"].as_f64().unwrap_or_default();
+    let being_deleted = list(line, "snapshots")
+        .iter()
+        .any(|snapshot| snapshot["deleting"].is_object() && is_later(snapshot));
+    let being_killed =
+        list(line, "events").iter().any(|other| other["reason"] == "Killing" && is_later(other));
+    let was_ready = list(line, "snapshots").iter().any(|snapshot| {
+        let statuses = list(&snapshot["status"], "containerStatuses");
+        statuses.iter().any(|container| container["ready"] == true)
+    });
+    being_deleted || being_killed || (was_ready && event["count"] == 1)
+}
+
+fn events(
+    scene: &Scene,
+    line: &Value,
+    played: &Played,
+    template: &mut Template,
+    found: &mut Vec<Difference>,
+) {
+    let ours = scene.trace.events(&played.namespace, &played.name);
+    let mut ours: Vec<(Value, bool)> =
+        ours.iter().map(|event| (event_view(event, &event["involvedObject"]), false)).collect();
+    for recorded in list(line, "events") {
+        let wanted = event_view(recorded, recorded);
+        let mut there = is_chance(line, recorded);
+        for (event, known) in &mut ours {
+            let mut differences = Vec::new();
+            let mut tried = template.clone();
+            tried.value(&wanted, event, "", &mut differences);
+            if differences.is_empty() {
+                *template = tried;
+                (*known, there) = (true, true);
+            }
+        }
+        if !there {
+            let like: Vec<String> = ours
+                .iter()
+                .filter(|(event, _)| event["reason"] == wanted["reason"])
+                .map(|(event, _)| brief(event))
+                .collect();
+            found.push(differ("event", brief(&wanted), like.join(" | ")));
+        }
+    }
+    let combined = |event: &Value| {
+        let message = event["message"].as_str().unwrap_or_default();
+        message.starts_with("(combined from similar events)")
+    };
+    for (event, _) in ours.iter().filter(|(event, known)| !known && !combined(event)) {
+        found.push(differ("event", "none", template.localised(&brief(event))));
+    }
+}
+
+fn brief(event: &Value) -> String {
+    let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
+    let place = text("fieldPath");
+    let place = if place.is_empty() { place } else { format!(" {place}") };
+    format!("{} {}{place}: {}", text("type"), text("reason"), text("message"))
+}
+
+/// What was asked of the runtime for one container, or for the sandbox.
+fn sequence<'a>(
+    calls: impl Iterator<Item = (&'a str, Option<&'a str>, Option<u64>, Option<i64>, Option<String>)>,
+) -> BTreeMap<String, Vec<(String, Option<i64>)>> {
+    let mut all: BTreeMap<String, Vec<(String, Option<i64>)>> = BTreeMap::new();
+    for (method, container, attempt, timeout, error) in calls {
+        // What has ended is cleared away some time later, and probes are as many as there was time for.
+        let counts = matches!(
+            method,
+            "RunPodSandbox"
+                | "CreateContainer"
+                | "StartContainer"
+                | "StopContainer"
+                | "UpdateContainerResources"
+        );
+        if !counts {
+            continue;
+        }
+        let attempt = attempt.map(|attempt| format!(" attempt {attempt}")).unwrap_or_default();
+        let error = error.map(|code| format!(" {code}")).unwrap_or_default();
+        let of = container.unwrap_or("sandbox").to_owned();
+        all.entry(of).or_default().push((format!("{method}{attempt}{error}"), timeout));
+    }
+    all
+}
+
+fn requests(line: &Value, calls: &[Call], template: &Template, found: &mut Vec<Difference>) {
+    let Some(recorded) = line["cri_calls"].as_array() else { return };
+    let number = |value: &Value| value.as_str().and_then(|text| text.parse::<i64>().ok());
+    let theirs = sequence(recorded.iter().map(|call| {
+        let attempt = call["attempt"].as_u64();
+        let code = call["error"]["code"].as_str().map(str::to_owned);
+        let (method, container) = (call["call"].as_str(), call["container"].as_str());
+        (method.unwrap_or_default(), container, attempt, number(&call["timeout"]), code)
+    }));
+    let ours = sequence(calls.iter().map(|call| {
+        let code = call.error.as_ref().map(|(code, _)| code.clone());
+        let timeout = number(&call.request["timeout"]);
+        (call.method, call.container.as_deref(), call.attempt, timeout, code)
+    }));
+    let nothing = Vec::new();
+    for name in theirs.keys().chain(ours.keys().filter(|name| !theirs.contains_key(*name))) {
+        let (wanted, got) =
+            (theirs.get(name).unwrap_or(&nothing), ours.get(name).unwrap_or(&nothing));
+        let same = wanted.len() == got.len()
+            && wanted.iter().zip(got).all(|(wanted, got)| {
+                let graces = (wanted.1.unwrap_or(0), got.1.unwrap_or(0));
+                wanted.0 == got.0 && (graces.0 - graces.1).abs() <= GRACE
+            });
+        if !same {
+            let told = |calls: &[(String, Option<i64>)]| {
+                let words = calls.iter().map(|(call, grace)| match grace {
+                    Some(grace) => format!("{call} within {grace}"),
+                    None => call.clone(),
+                });
+                words.collect::<Vec<_>>().join(", ")
+            };
+            found.push(differ(format!("calls for {name}"), told(wanted), told(got)));
+        }
+    }
+    for call in recorded.iter().filter(|call| call["error"].is_object()) {
+        let message = call["error"]["message"].as_str().unwrap_or_default();
+        let same_call = calls.iter().filter(|ours| call["call"] == ours.method);
+        let errors: Vec<&String> =
+            same_call.filter_map(|call| call.error.as_ref()).map(|(_, message)| message).collect();
+        let same = |error: &&String| template.clone().text(&figures(message), &figures(error));
+        if !errors.is_empty() && !errors.iter().any(same) {
+            let what = format!("error of {}", call["call"].as_str().unwrap_or_default());
+            found.push(differ(what, message, format!("{errors:?}")));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_the_machine_are_not_compared_and_those_of_the_configuration_are() {
+        assert_eq!(
+            figures("resource: cpu, requested: 5, used: 17, capacity: 1700"),
+            "resource: cpu, requested: 5, used: N, capacity: N"
+        );
+        let pods = "resource: pods, requested: 1, used: 3, capacity: 3";
+        assert_eq!(figures(pods), pods);
+    }
+
+    #[test]
+    fn calls_are_told_by_container_without_what_is_cleared_away() {
+        let told = sequence(
+            [
+                ("RunPodSandbox", None, None, None, None),
+                ("CreateContainer", Some("c"), Some(0), None, None),
+                ("StartContainer", Some("c"), None, None, Some("UNKNOWN".to_owned())),
+                ("RemoveContainer", Some("c"), None, None, None),
+                ("ExecSync", Some("c"), None, None, None),
+            ]
+            .into_iter(),
+        );
+        let of = |name: &str| told[name].iter().map(|(call, _)| call.as_str()).collect::<Vec<_>>();
+        assert_eq!(of("sandbox"), ["RunPodSandbox"]);
+        assert_eq!(of("c"), ["CreateContainer attempt 0", "StartContainer UNKNOWN"]);
+    }
+}

@@ -1,0 +1,95 @@
+//! Recorded lives of pods, played with our own agent in a real containerd. Needs root, Linux and Debian's
+//! packages; see crates/rig.
+//!
+//! Only families that take seconds are played here, one pod of each kind of life: the whole recording
+//! takes minutes and is for `berth conformance testdata/golden-node --container-runtime-endpoint …`.
+
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "clippy.toml allows them in tests, not helpers"
+)]
+
+use std::path::Path;
+use std::time::Duration;
+
+use berth::conformance::{Options, run_files};
+use rig::Containerd;
+
+/// Long enough for a busy machine; nothing waits for it when all is well.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Lives that end by themselves or by one deletion, without back-off.
+const PLAYED: &[&str] = &[
+    "exit-never-1",
+    "exit-never-two-mixed",
+    "run-burstable",
+    "run-privileged",
+    "cm-env-missing",
+    "cm-env-optional",
+    "sec-env-missing",
+    "hook-prestop-ok",
+    "init-resources",
+    "term-grace-honoured",
+    "term-sigkill-after-grace",
+    "tm-file-fail",
+    "hostpath-directory-dir",
+    "hostpath-file-nofile",
+    "reject-outofcpu",
+    "reject-os-windows",
+    "runtimeclass-ok",
+    "runtimeclass-unknown",
+    "sec-runasnonroot-uid0",
+];
+
+fn testdata(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden-node").join(name)
+}
+
+#[test]
+fn recorded_lives_are_lived_again() {
+    let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
+    let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
+    let only = PLAYED.iter().map(|word| (*word).to_owned()).collect();
+    let options = Options { runtime: Some(runtime), only };
+    let report =
+        run_files([testdata("pods.jsonl.gz"), testdata("cri.jsonl.gz")], &options).unwrap();
+    assert_eq!(report.failed(), 0, "{}", report.failures());
+    // Each of them, and the requests of some besides.
+    assert!(report.passed() >= PLAYED.len(), "{}", report.render(None));
+}
+
+#[test]
+fn without_a_runtime_nothing_is_passed() {
+    let report = run_files([testdata("pods.jsonl.gz")], &Options::default()).unwrap();
+    assert_eq!((report.passed(), report.failed()), (0, 0));
+    assert!(report.not_served() > 200, "{}", report.render(None));
+}
+
+/// Waits until the runtime knows that the image is gone: it is told of it, and not asked.
+fn until_gone(runtime: &cri::Endpoint) {
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio.block_on(async {
+        let client = cri::Client::new(runtime.clone());
+        let image = cri::v1::ImageSpec { image: rig::BUSYBOX.to_owned(), ..Default::default() };
+        let request = cri::v1::ImageStatusRequest { image: Some(image), verbose: false };
+        let looking = async {
+            while client.call(request.clone()).await.unwrap().image.is_some() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, looking).await.unwrap();
+    });
+}
+
+#[test]
+fn a_runtime_without_the_image_is_told_of() {
+    let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
+    let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
+    containerd.remove_image(rig::BUSYBOX).unwrap();
+    until_gone(&runtime);
+    let options = Options { runtime: Some(runtime), only: Vec::new() };
+    let error = run_files([testdata("pods.jsonl.gz")], &options).unwrap_err();
+    let text = format!("{error:#}");
+    assert!(text.contains("has no image localhost/busybox:1"), "{text}");
+}

@@ -1,0 +1,235 @@
+//! A runtime that passes every call on to another one and keeps a list of what passed: [`Relay`].
+//!
+//! It stands between an agent and its runtime for as long as somebody wants to know what is said there.
+//! Requests, answers and errors go through as they are; nothing is added, repeated or kept back. Of the
+//! streams only events are passed on, as nobody here asks for the others.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio_stream::StreamExt as _;
+use tonic::codegen::BoxStream;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::rpc::Rpc;
+use crate::v1;
+use crate::v1::image_service_server::ImageService;
+use crate::v1::runtime_service_server::RuntimeService;
+
+/// The description of all messages and services, as the protocol's compiler writes it
+/// (`google.protobuf.FileDescriptorSet`).
+pub const DESCRIPTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/runtime.v1.bin"));
+
+/// How many events may wait for a reader.
+const EVENTS: usize = 16;
+
+/// A call that passed.
+#[derive(Clone, Debug)]
+pub struct Passed {
+    /// Such as `RunPodSandbox`.
+    pub method: &'static str,
+    /// The encoded message.
+    pub request: Vec<u8>,
+    /// How long the caller said it would wait.
+    pub deadline: Option<Duration>,
+    /// The encoded answer; nothing as long as there is none.
+    pub answer: Option<Result<Vec<u8>, Error>>,
+}
+
+/// What passed, in the order in which it was asked for. Clones are the same list.
+#[derive(Clone, Debug, Default)]
+pub struct Passage(Arc<Mutex<Vec<Passed>>>);
+
+impl Passage {
+    /// Everything from the `first` on.
+    #[must_use]
+    pub fn since(&self, first: usize) -> Vec<Passed> {
+        let passed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        passed.get(first..).unwrap_or_default().to_vec()
+    }
+
+    fn asked(&self, passed: Passed) -> usize {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(passed);
+        all.len() - 1
+    }
+
+    fn answered(&self, index: usize, answer: Result<Vec<u8>, Error>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(passed) = all.get_mut(index) {
+            passed.answer = Some(answer);
+        }
+    }
+}
+
+/// A runtime behind which there is another. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Relay {
+    to: Client,
+    passage: Passage,
+    keep: fn(&str) -> bool,
+}
+
+impl Relay {
+    /// Passes on to a runtime, and keeps calls whose method `keep` names.
+    #[must_use]
+    pub fn new(to: Client, keep: fn(&str) -> bool) -> Relay {
+        Relay { to, passage: Passage::default(), keep }
+    }
+
+    #[must_use]
+    pub fn passage(&self) -> Passage {
+        self.passage.clone()
+    }
+
+    async fn pass<R: Rpc>(&self, request: Request<R>) -> Result<Response<R::Response>, Status> {
+        let deadline = deadline(request.metadata());
+        let request = request.into_inner();
+        let index = (self.keep)(R::METHOD).then(|| {
+            let request = request.encode_to_vec();
+            self.passage.asked(Passed { method: R::METHOD, request, deadline, answer: None })
+        });
+        let answer = self.to.call(request).await;
+        if let Some(index) = index {
+            let kept = answer.as_ref().map(prost::Message::encode_to_vec).map_err(Clone::clone);
+            self.passage.answered(index, kept);
+        }
+        answer.map(Response::new).map_err(|error| Status::new(error.code, error.message))
+    }
+}
+
+/// What the header `grpc-timeout` says: digits and a unit.
+fn deadline(headers: &MetadataMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (count, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let count: u64 = count.parse().ok()?;
+    match unit {
+        "H" => count.checked_mul(3600).map(Duration::from_secs),
+        "M" => count.checked_mul(60).map(Duration::from_secs),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+macro_rules! relayed {
+    ($service:ident { $($name:ident: $request:ident => $response:ident;)* } $($more:item)*) => {
+        #[tonic::async_trait]
+        impl $service for Relay {
+            $(
+                async fn $name(
+                    &self,
+                    request: Request<v1::$request>,
+                ) -> Result<Response<v1::$response>, Status> {
+                    self.pass(request).await
+                }
+            )*
+            $($more)*
+        }
+    };
+}
+
+relayed! { RuntimeService {
+    version: VersionRequest => VersionResponse;
+    run_pod_sandbox: RunPodSandboxRequest => RunPodSandboxResponse;
+    stop_pod_sandbox: StopPodSandboxRequest => StopPodSandboxResponse;
+    remove_pod_sandbox: RemovePodSandboxRequest => RemovePodSandboxResponse;
+    pod_sandbox_status: PodSandboxStatusRequest => PodSandboxStatusResponse;
+    list_pod_sandbox: ListPodSandboxRequest => ListPodSandboxResponse;
+    create_container: CreateContainerRequest => CreateContainerResponse;
+    start_container: StartContainerRequest => StartContainerResponse;
+    stop_container: StopContainerRequest => StopContainerResponse;
+    remove_container: RemoveContainerRequest => RemoveContainerResponse;
+    list_containers: ListContainersRequest => ListContainersResponse;
+    container_status: ContainerStatusRequest => ContainerStatusResponse;
+    update_container_resources: UpdateContainerResourcesRequest => UpdateContainerResourcesResponse;
+    reopen_container_log: ReopenContainerLogRequest => ReopenContainerLogResponse;
+    exec_sync: ExecSyncRequest => ExecSyncResponse;
+    exec: ExecRequest => ExecResponse;
+    attach: AttachRequest => AttachResponse;
+    port_forward: PortForwardRequest => PortForwardResponse;
+    container_stats: ContainerStatsRequest => ContainerStatsResponse;
+    list_container_stats: ListContainerStatsRequest => ListContainerStatsResponse;
+    pod_sandbox_stats: PodSandboxStatsRequest => PodSandboxStatsResponse;
+    list_pod_sandbox_stats: ListPodSandboxStatsRequest => ListPodSandboxStatsResponse;
+    update_runtime_config: UpdateRuntimeConfigRequest => UpdateRuntimeConfigResponse;
+    status: StatusRequest => StatusResponse;
+    checkpoint_container: CheckpointContainerRequest => CheckpointContainerResponse;
+    list_metric_descriptors: ListMetricDescriptorsRequest => ListMetricDescriptorsResponse;
+    list_pod_sandbox_metrics: ListPodSandboxMetricsRequest => ListPodSandboxMetricsResponse;
+    runtime_config: RuntimeConfigRequest => RuntimeConfigResponse;
+    update_pod_sandbox_resources:
+        UpdatePodSandboxResourcesRequest => UpdatePodSandboxResourcesResponse;
+}
+    async fn get_container_events(
+        &self,
+        request: Request<v1::GetEventsRequest>,
+    ) -> Result<Response<BoxStream<v1::ContainerEventResponse>>, Status> {
+        let mut events = self.to.stream(request.into_inner());
+        let (tell, told) = tokio::sync::mpsc::channel(EVENTS);
+        tokio::spawn(async move {
+            loop {
+                let next = tokio::select! {
+                    next = events.next() => next,
+                    // Nobody reads any more.
+                    () = tell.closed() => return,
+                };
+                let event = match next {
+                    Ok(None) => return,
+                    Ok(Some(event)) => Ok(event),
+                    Err(error) => Err(Status::new(error.code, error.message)),
+                };
+                let last = event.is_err();
+                if tell.send(event).await.is_err() || last {
+                    return;
+                }
+            }
+        });
+        let mut told = told;
+        // A runtime that knows no events says so at once, and a caller wants to hear it as the answer.
+        let first = match told.recv().await {
+            Some(Err(status)) => return Err(status),
+            first => first,
+        };
+        let first = tokio_stream::iter(first);
+        let rest = tokio_stream::wrappers::ReceiverStream::new(told);
+        Ok(Response::new(Box::pin(first.chain(rest))))
+    }
+}
+
+relayed! { ImageService {
+    list_images: ListImagesRequest => ListImagesResponse;
+    image_status: ImageStatusRequest => ImageStatusResponse;
+    pull_image: PullImageRequest => PullImageResponse;
+    remove_image: RemoveImageRequest => RemoveImageResponse;
+    image_fs_info: ImageFsInfoRequest => ImageFsInfoResponse;
+} }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_of_a_deadline_is_read() {
+        let check = |text: &str, expected: Option<Duration>| {
+            let mut headers = MetadataMap::new();
+            headers.insert("grpc-timeout", text.parse().unwrap());
+            assert_eq!(deadline(&headers), expected, "{text}");
+        };
+        check("240S", Some(Duration::from_secs(240)));
+        check("2M", Some(Duration::from_secs(120)));
+        check("1H", Some(Duration::from_secs(3600)));
+        check("1500m", Some(Duration::from_millis(1500)));
+        check("7u", Some(Duration::from_micros(7)));
+        check("7n", Some(Duration::from_nanos(7)));
+        check("7", None);
+        check("xS", None);
+        check("5x", None);
+        assert_eq!(deadline(&MetadataMap::new()), None);
+    }
+}
