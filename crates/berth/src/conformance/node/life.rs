@@ -73,6 +73,12 @@ pub(super) async fn create_and_bind(scene: &Scene, line: &Value) -> Result<Playe
             _ => {}
         }
     }
+    if line["end"]["reason"] == "NodePorts" {
+        let ports = host_ports(&manifest);
+        let taken =
+            || scene.trace.any_running(|pod| host_ports(pod).iter().any(|p| ports.contains(p)));
+        wait(scene, patience(0.0), Duration::ZERO, taken).await;
+    }
     let zero = scene.trace.now();
     let mut played = Played { namespace, name, zero, answers: Vec::new(), refused: None };
     if let Err(error) = scene.api.create(PODS, &played.namespace, &manifest).await {
@@ -85,6 +91,9 @@ pub(super) async fn create_and_bind(scene: &Scene, line: &Value) -> Result<Playe
     if let Some((class, _, true)) = &class {
         scene.api.delete(RUNTIME_CLASSES, "", class, &DeleteOptions::default()).await?;
     }
+    if manifest["spec"]["nodeName"].is_string() {
+        return Ok(played);
+    }
     let binding = json!({
         "apiVersion": "v1", "kind": "Binding", "metadata": {"name": played.name},
         "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
@@ -92,6 +101,13 @@ pub(super) async fn create_and_bind(scene: &Scene, line: &Value) -> Result<Playe
     scene.api.create_part(PODS, &played.namespace, &played.name, "binding", &binding).await?;
     played.zero = scene.trace.now();
     Ok(played)
+}
+
+/// Ports of the node that a pod asks for. One that was refused for them needs another that has them.
+fn host_ports(pod: &Value) -> Vec<u64> {
+    let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
+    let ports = containers.flat_map(|c| c["ports"].as_array().into_iter().flatten());
+    ports.filter_map(|port| port["hostPort"].as_u64()).collect()
 }
 
 /// The class that a manifest names and that was there when the pod was created: its name, its handler,

@@ -148,7 +148,9 @@ pub(super) fn judge(
             continue;
         };
         let own = own_variables(&line["manifest"], key.1);
-        let (wanted, got) = (prepared(&recorded["request"], &own), prepared(&call.request, &own));
+        let wanted = in_order_of(prepared(&recorded["request"], &own), &own);
+        let mut got = prepared(&call.request, &own);
+        without_absent_services(&wanted, &mut got);
         template.value(&wanted, &got, &place, &mut found);
         if let Some(response) = &call.response {
             // For the ids in it, which later requests name.
@@ -173,8 +175,32 @@ fn is_last(line: &Value, call: &Value) -> bool {
     calls.iter().rfind(same).is_some_and(|last| std::ptr::eq(last, call))
 }
 
-/// Names of variables that a container has of its own.
-fn own_variables(manifest: &Value, container: &str) -> BTreeSet<String> {
+/// The recorded request with the container's own variables as they are written: upstream sends them in the
+/// order of a map, which is none, and we in the manifest's.
+fn in_order_of(mut request: Value, own: &[String]) -> Value {
+    if let Some(list) = request.pointer_mut("/config/envs/own").and_then(Value::as_array_mut) {
+        list.sort_by_key(|variable| own.iter().position(|name| name == text(variable, "key")));
+    }
+    request
+}
+
+/// Takes away what comes of the recording's Service where it was not there yet.
+fn without_absent_services(wanted: &Value, got: &mut Value) {
+    const OF_SERVICE: &str = "MY_DB_";
+    let of =
+        |request: &Value| request.pointer("/config/envs/services").cloned().unwrap_or_default();
+    let there = |services: &Value| {
+        services.as_object().is_some_and(|all| all.keys().any(|name| name.starts_with(OF_SERVICE)))
+    };
+    if !there(&of(wanted))
+        && let Some(ours) = got.pointer_mut("/config/envs/services").and_then(Value::as_object_mut)
+    {
+        ours.retain(|name, _| !name.starts_with(OF_SERVICE));
+    }
+}
+
+/// Names of variables that a container has of its own, in their order.
+fn own_variables(manifest: &Value, container: &str) -> Vec<String> {
     ["containers", "initContainers"]
         .iter()
         .flat_map(|list| manifest["spec"][*list].as_array().into_iter().flatten())
@@ -185,14 +211,14 @@ fn own_variables(manifest: &Value, container: &str) -> BTreeSet<String> {
 }
 
 /// A request with variables of services by name, behind the container's own.
-fn prepared(request: &Value, own: &BTreeSet<String>) -> Value {
+fn prepared(request: &Value, own: &[String]) -> Value {
     let mut request = request.clone();
     let Some(envs) = request.pointer_mut("/config/envs").and_then(Value::as_array_mut) else {
         return request;
     };
     let all = std::mem::take(envs);
     let (first, rest): (Vec<Value>, Vec<Value>) =
-        all.into_iter().partition(|variable| own.contains(text(variable, "key")));
+        all.into_iter().partition(|variable| own.iter().any(|name| name == text(variable, "key")));
     let named = rest
         .into_iter()
         .map(|variable| (text(&variable, "key").to_owned(), variable["value"].clone()));
@@ -241,6 +267,7 @@ mod tests {
         };
         assert_eq!(of(&["B", "A", "X_PORT", "Y_PORT"]), of(&["B", "Y_PORT", "X_PORT", "A"]));
         assert_ne!(of(&["B", "A"]), of(&["A", "B"]));
+        assert_eq!(in_order_of(of(&["A", "B"]), &own), of(&["B", "A"]));
     }
 
     #[test]

@@ -73,7 +73,11 @@ impl State {
         let status = &snapshot["status"];
         let phase = text(status, "phase");
         let is_over = matches!(phase.as_str(), "Succeeded" | "Failed");
-        let has_ended = |c: &Value| c["state"]["terminated"].is_object();
+        // Also one that waits to be started again.
+        let has_ended = |c: &Value| {
+            let (state, last) = (one_state(&c["state"]), one_state(&c["lastState"]));
+            in_one_word(&state, &last).starts_with("ended")
+        };
         let apps = status["containerStatuses"].as_array().map(Vec::as_slice).unwrap_or_default();
         let all_ended = !apps.is_empty() && apps.iter().all(has_ended) && !is_over;
         let not_yet = |c: &Value| {
@@ -393,6 +397,12 @@ mod tests {
         let running = State::of(&pod(json!({"running": {}}), end.clone()));
         assert!(ended.is(&backing_off) && !ended.is_exactly(&backing_off));
         assert!(!ended.is(&running));
+        let alone = |state: Value| {
+            let mut pod = pod(state, end.clone());
+            pod["status"]["containerStatuses"].as_array_mut().unwrap().truncate(1);
+            State::of(&pod)
+        };
+        assert!(alone(end.clone()).is(&alone(waiting("CrashLoopBackOff"))));
         let pulling = State::of(&pod(waiting("ErrImagePull"), Value::Null));
         assert!(pulling.is(&State::of(&pod(waiting("ImagePullBackOff"), Value::Null))));
         let over = |last: Value| {

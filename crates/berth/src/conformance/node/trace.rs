@@ -122,6 +122,16 @@ impl Trace {
         })
     }
 
+    /// Whether a pod that runs is as described.
+    pub(super) fn any_running(&self, is: impl Fn(&Value) -> bool) -> bool {
+        self.with(|seen| {
+            let last = seen.pods.values().filter_map(|life| life.last());
+            let mut running =
+                last.filter(|last| !last.removed && last.pod["status"]["phase"] == "Running");
+            running.any(|last| is(&last.pod))
+        })
+    }
+
     /// Uids of all pods that were seen, also of those in files, by which runtimes know them.
     pub(super) fn uids(&self) -> BTreeSet<String> {
         self.with(|seen| {
