@@ -29,14 +29,24 @@ mod kernel;
 pub use disk::Disk;
 pub use kernel::Kernel;
 
-/// How long a guest may take to start. It takes ten seconds on an idle machine.
-const BOOT: Duration = Duration::from_secs(180);
+/// How long a guest may take to start. It takes ten seconds on an idle machine, and twenty times as long on
+/// one that others keep busy: eight emulated CPUs are much to ask for.
+const BOOT: Duration = Duration::from_secs(400);
 
 /// How long anything said in its shell may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Between two looks. Looking takes the guest's time, which it may need for what is waited for.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Where Debian's package puts it.
 const QEMU: &str = "/usr/bin/qemu-system-x86_64";
+
+/// A model with hyper-threads.
+const MODEL: &str = "Icelake-Server";
+
+/// What goes over from the guest's serial line to QEMU's own commands, and back: control-A and c.
+const SWITCH: &str = "\x01c";
 
 /// The guest's port that is reached through [`Guest::port`]: where an API server listens.
 const API: u16 = 6443;
@@ -75,6 +85,8 @@ pub struct Shape {
     pub cores: u32,
     /// Per core.
     pub threads: u32,
+    /// How many of the CPUs, the last ones, are not there before they are plugged in.
+    pub absent: u32,
     /// Of each NUMA node.
     pub memory_mib: u32,
     /// Of every NUMA node to every one, as the firmware tells it; as many rows as there are nodes.
@@ -84,22 +96,39 @@ pub struct Shape {
 }
 
 impl Shape {
+    fn cpus(&self) -> u32 {
+        self.sockets * self.cores * self.threads
+    }
+
+    /// What QEMU is told to plug a CPU in.
+    fn plug(&self, cpu: u32) -> String {
+        let (core, thread) = (cpu / self.threads, cpu % self.threads);
+        let (socket, core) = (core / self.cores, core % self.cores);
+        format!(
+            "device_add {MODEL}-x86_64-cpu,id=cpu{cpu},socket-id={socket},die-id=0,core-id={core},\
+             thread-id={thread}"
+        )
+    }
+
     fn arguments(&self) -> Vec<String> {
-        let cpus = self.sockets * self.cores * self.threads;
+        let cpus = self.cpus();
         let nodes = u32::try_from(self.distances.len()).unwrap_or(u32::MAX);
         let mut arguments = vec![
             "-m".to_owned(),
             (self.memory_mib * nodes).to_string(),
             "-smp".to_owned(),
             format!(
-                "{cpus},sockets={},cores={},threads={}",
-                self.sockets, self.cores, self.threads
+                "{},maxcpus={cpus},sockets={},cores={},threads={}",
+                cpus.saturating_sub(self.absent),
+                self.sockets,
+                self.cores,
+                self.threads
             ),
         ];
         let mut add = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
         let each = cpus / nodes.max(1);
         for node in 0..nodes {
-            let (first, last) = (node * each, (node + 1) * each - 1);
+            let (first, last) = (node * each, ((node + 1) * each).saturating_sub(1));
             add("-object", format!("memory-backend-ram,id=m{node},size={}M", self.memory_mib));
             add("-numa", format!("node,nodeid={node},cpus={first}-{last},memdev=m{node}"));
         }
@@ -122,6 +151,7 @@ pub struct Guest {
     rest: Vec<u8>,
     asked: u32,
     port: u16,
+    shape: Shape,
     directory: TempDir,
 }
 
@@ -148,13 +178,14 @@ impl Guest {
             fs::File::create(directory.path().join("qemu")).map_err(failed("make a file"))?;
         let mut qemu = Command::new(QEMU)
             .args(["-accel", "tcg,thread=multi", "-machine", "q35"])
-            // A model with hyper-threads, and with the caches that Linux takes sockets from.
-            .args(["-cpu", "Icelake-Server,level=0x14,l3-cache=on"])
+            // With the caches that Linux takes sockets from.
+            .arg("-cpu")
+            .arg(format!("{MODEL},level=0x14,l3-cache=on"))
             .args(["-display", "none", "-no-reboot", "-nodefaults"])
             .args(shape.arguments())
             .arg("-serial")
             .arg(format!("file:{}", console(directory.path()).display()))
-            .args(["-serial", "stdio"])
+            .args(["-serial", "mon:stdio"])
             .arg("-drive")
             .arg(format!("file={},format=raw,if=virtio,snapshot=on", disk.path().display()))
             .arg("-netdev")
@@ -185,7 +216,8 @@ impl Guest {
             }
         });
         let rest = Vec::new();
-        let mut guest = Guest { qemu, shell, said, rest, asked: 0, port, directory };
+        let mut guest =
+            Guest { qemu, shell, said, rest, asked: 0, port, shape: shape.clone(), directory };
         guest.hear(&format!("{READY}\n"), BOOT, "the start of the guest")?;
         Ok(guest)
     }
@@ -233,6 +265,22 @@ impl Guest {
         self.sh(&format!("cat >'{path}' <<'{END}'\n{text}{line}{END}")).map(drop)
     }
 
+    /// Plugs a CPU in that is absent, and waits until the kernel has found it. It is not switched on.
+    pub fn plug(&mut self, cpu: u32) -> Result<(), GuestError> {
+        let told = format!("{SWITCH}{}\n{SWITCH}", self.shape.plug(cpu));
+        let sent = self.shell.write_all(told.as_bytes()).and_then(|()| self.shell.flush());
+        if sent.is_err() {
+            return Err(self.broken("the guest has ended", &told));
+        }
+        // Before the answer of the shell stands that of QEMU.
+        let said = self.sh("true")?;
+        if said.contains("Error:") {
+            return Err(self.broken(&format!("CPU {cpu} cannot be plugged in"), &said));
+        }
+        let found = format!("[ -e /sys/devices/system/cpu/cpu{cpu}/online ]");
+        self.wait(&format!("CPU {cpu}"), &found, |status, _| (status == 0).then_some(()))
+    }
+
     /// Starts the guest's containerd, with the images [`BUSYBOX`](crate::BUSYBOX) and
     /// [`PAUSE`](crate::PAUSE), and says where it listens.
     pub fn start_containerd(&mut self) -> Result<String, GuestError> {
@@ -259,6 +307,7 @@ impl Guest {
             if started.elapsed() > PATIENCE {
                 return Err(self.broken(&format!("not in time: {what}"), &said));
             }
+            std::thread::sleep(PAUSE);
         }
     }
 
@@ -327,18 +376,21 @@ mod tests {
             sockets: 2,
             cores: 2,
             threads: 2,
+            absent: 1,
             memory_mib: 512,
             distances: vec![vec![10, 21], vec![21, 10]],
             kernel_options: String::new(),
         };
         let arguments = shape.arguments().join(" ");
         for part in [
-            "-m 1024 -smp 8,sockets=2,cores=2,threads=2 ",
+            "-m 1024 -smp 7,maxcpus=8,sockets=2,cores=2,threads=2 ",
             "-numa node,nodeid=0,cpus=0-3,memdev=m0 ",
             "-numa node,nodeid=1,cpus=4-7,memdev=m1 ",
             "-numa dist,src=0,dst=1,val=21 -numa dist,src=1,dst=0,val=21",
         ] {
             assert!(arguments.contains(part), "{part}: {arguments}");
         }
+        let plug = "socket-id=1,die-id=0,core-id=0,thread-id=1";
+        assert!(shape.plug(5).ends_with(plug), "{}", shape.plug(5));
     }
 }

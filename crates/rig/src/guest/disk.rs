@@ -33,7 +33,7 @@ pub(crate) const CONTAINERD: &str = "/var/lib/containerd";
 const MODULES: &[&str] = &["virtio_pci", "virtio_blk", "virtio_net", "overlay"];
 
 /// The longest that a guest is needed.
-const LIFE_SECONDS: u32 = 900;
+const LIFE_SECONDS: u32 = 1800;
 
 /// Beside what is on it: images unpacked, logs, and what pods write.
 const ROOM_MIB: u64 = 512;
