@@ -91,8 +91,6 @@ pub struct Shape {
     pub memory_mib: u32,
     /// Of every NUMA node to every one, as the firmware tells it; as many rows as there are nodes.
     pub distances: Vec<Vec<u32>>,
-    /// For the kernel's command line.
-    pub kernel_options: String,
 }
 
 impl Shape {
@@ -195,8 +193,7 @@ impl Guest {
             .arg(kernel.image())
             .arg("-initrd")
             .arg(&first)
-            .arg("-append")
-            .arg(format!("{KERNEL} {}", shape.kernel_options))
+            .args(["-append", KERNEL])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(errors)
@@ -379,7 +376,6 @@ mod tests {
             absent: 1,
             memory_mib: 512,
             distances: vec![vec![10, 21], vec![21, 10]],
-            kernel_options: String::new(),
         };
         let arguments = shape.arguments().join(" ");
         for part in [

@@ -59,7 +59,6 @@ pub(crate) fn two_nodes() -> Shape {
         absent: 0,
         memory_mib: 768,
         distances: vec![vec![10, 21], vec![21, 10]],
-        kernel_options: String::new(),
     }
 }
 
