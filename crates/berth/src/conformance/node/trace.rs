@@ -15,6 +15,9 @@ use tokio::task::JoinHandle;
 /// How long one watch is asked for, in seconds; it is asked for again when it ends.
 const WATCH: u64 = 3600;
 
+/// Events that upstream has nothing like. They come after its own and say why a pod has its place.
+const OURS: [&str; 2] = ["Placed", "NotPlaced"];
+
 /// What was seen so far. Clones are the same.
 #[derive(Clone, Debug)]
 pub(super) struct Trace {
@@ -91,12 +94,15 @@ impl Trace {
         })
     }
 
-    /// The Events of a pod, by the uids it had.
+    /// The Events of a pod that upstream could have.
     pub(super) fn events(&self, namespace: &str, name: &str) -> Vec<Value> {
         self.with(|seen| {
             let events = seen.events.values().filter(|event| {
                 let about = &event["involvedObject"];
-                about["kind"] == "Pod" && about["namespace"] == namespace && about["name"] == name
+                let is_ours = event["reason"].as_str().is_some_and(|it| OURS.contains(&it));
+                let is_of = |field: &str, text: &str| about[field] == text;
+                let of_pod = is_of("kind", "Pod") && is_of("namespace", namespace);
+                of_pod && is_of("name", name) && !is_ours
             });
             events.cloned().collect()
         })
