@@ -215,6 +215,7 @@ impl Hands {
         pod: &Pod,
         placed: &BTreeMap<String, Placed>,
     ) -> Result<(), String> {
+        let _still = self.pool.stand_still().await;
         for (id, entry) in self.pool.all() {
             if entry.pod_uid != pod.metadata.uid {
                 continue;

@@ -281,7 +281,9 @@ impl Hands {
     /// Containers that have got CPUs in the book are moved to them, once everybody else has left them.
     async fn widen(&self, pod: &Pod) -> Result<(), String> {
         self.follow_pool().await.map_err(|error| error.to_string())?;
-        let placed = self.placed(pod);
+        let mut placed = self.placed(pod);
+        // Those who share have just followed the pool.
+        placed.retain(|_, to| to.exclusive);
         self.move_to(pod, &placed).await
     }
 

@@ -285,6 +285,8 @@ impl Worker {
             placed: placed.clone(),
         };
         self.hands.pool.enter(id, entry);
+        // Somebody who moves others at the same time would take this one for moved, or for not to be moved.
+        let _still = self.hands.pool.stand_still().await;
         let now = self.hands.placed(pod).remove(&container.name).unwrap_or_default();
         if now.cpus == placed.cpus {
             return Ok(());
