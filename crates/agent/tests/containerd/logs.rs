@@ -19,7 +19,7 @@ async fn logs(node: &Node, query: &str) -> Text {
 #[tokio::test]
 async fn a_log_is_followed_over_a_rotation_to_the_end_of_its_container() {
     let node = Node::start().await;
-    let command = "trap 'echo bye; exit 0' TERM; echo one; echo two >&2; sleep 600 & wait";
+    let command = "trap 'echo bye; exit 0' TERM; echo one; echo two; sleep 600 & wait";
     let id = node.run(&["sh", "-c", command], false).await;
     let mut followed = logs(&node, "follow=true").await;
     followed.until(|seen| seen == "one\ntwo\n").await;
