@@ -151,11 +151,22 @@ async fn running(runtime: &cri::Client) -> BTreeMap<String, (bool, CpuSet)> {
         }
         // It may end while it is looked at.
         let Ok(force) = cgroups.in_force(pid) else { continue };
+        // One that has ended is in no cgroup of its container's any more, and runs nowhere.
+        if has_ended(pid) {
+            continue;
+        }
         // Only those have a limit here.
         let limit = &info["config"]["linux"]["resources"]["memory_limit_in_bytes"];
         found.insert(id, (limit.as_i64().is_some_and(|bytes| bytes > 0), force.cpus));
     }
     found
+}
+
+/// Whether nothing is left of a process but its exit code, or not even that.
+fn has_ended(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    matches!(state, None | Some('Z' | 'X'))
 }
 
 /// No CPU that is somebody's own is anybody else's.
