@@ -152,7 +152,7 @@ async fn running(runtime: &cri::Client) -> BTreeMap<String, (bool, CpuSet)> {
         // It may end while it is looked at.
         let Ok(force) = cgroups.in_force(pid) else { continue };
         // One that has ended is in no cgroup of its container's any more, and runs nowhere.
-        if has_ended(pid) {
+        if has_left(pid, &id) {
             continue;
         }
         // Only those have a limit here.
@@ -162,11 +162,10 @@ async fn running(runtime: &cri::Client) -> BTreeMap<String, (bool, CpuSet)> {
     found
 }
 
-/// Whether nothing is left of a process but its exit code, or not even that.
-fn has_ended(pid: u32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    matches!(state, None | Some('Z' | 'X'))
+/// Whether a process is no longer in the cgroups of its container.
+fn has_left(pid: u32, container: &str) -> bool {
+    let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
+    !cgroups.is_ok_and(|cgroups| cgroups.contains(container))
 }
 
 /// No CPU that is somebody's own is anybody else's.
