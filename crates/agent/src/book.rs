@@ -28,6 +28,16 @@ pub enum BookError {
     Read { path: String, cause: std::io::Error },
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// Something was handed out or came back since it was planned: it is to be planned anew.
+    #[error("the book has changed since this was planned")]
+    Stale,
+}
+
+/// A placement, and what it was planned against.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    pub placement: Placement,
+    edition: u64,
 }
 
 /// What opening a book brought to light.
@@ -47,6 +57,8 @@ pub enum Found {
 pub struct Book {
     node: Node,
     ledger: Ledger,
+    /// How often the ledger has changed.
+    edition: u64,
     directory: PathBuf,
     /// The placements of pods that were admitted since the start.
     placements: BTreeMap<PodUid, Placement>,
@@ -104,6 +116,7 @@ impl Book {
         let mut book = Book {
             node,
             ledger,
+            edition: 0,
             directory: directory.to_owned(),
             placements: BTreeMap::new(),
             written: Default::default(),
@@ -123,51 +136,57 @@ impl Book {
     }
 
     /// Where the pod would go.
-    pub fn plan(&self, demand: &Demand) -> Result<Placement, Refusal> {
-        placement::plan(&self.node, &self.ledger, demand)
+    pub fn plan(&self, demand: &Demand) -> Result<Planned, Refusal> {
+        let placement = placement::plan(&self.node, &self.ledger, demand)?;
+        Ok(Planned { placement, edition: self.edition })
     }
 
     /// Where a pod that has its place would be with other amounts; see [`placement::plan::replan`].
-    pub fn replan(&self, demand: &Demand, surplus: Surplus) -> Result<Placement, Refusal> {
-        placement::plan::replan(&self.node, &self.ledger, demand, surplus)
+    pub fn replan(&self, demand: &Demand, surplus: Surplus) -> Result<Planned, Refusal> {
+        let placement = placement::plan::replan(&self.node, &self.ledger, demand, surplus)?;
+        Ok(Planned { placement, edition: self.edition })
     }
 
     /// Hands out what was planned, for good: the files are on disk when this returns. If they cannot be
-    /// written nothing was handed out.
-    pub fn commit(&mut self, placement: Placement) -> Result<(), BookError> {
-        let before = self.ledger.clone();
-        self.ledger.commit(&placement);
-        if let Err(error) = self.save() {
-            self.ledger = before;
-            return Err(error);
+    /// written, or the book is not the one it was planned with, nothing was handed out.
+    pub fn commit(&mut self, planned: Planned) -> Result<(), BookError> {
+        let Planned { placement, edition } = planned;
+        if edition != self.edition {
+            return Err(BookError::Stale);
         }
+        self.change(|ledger, _| ledger.commit(&placement))?;
         self.placements.insert(placement.pod.clone(), placement);
         Ok(())
     }
 
-    /// Takes back what a pod has. Whether it had anything.
+    /// Takes back what a pod has. Whether it had anything. It is not handed out again before it is written
+    /// that it came back.
     pub fn release(&mut self, pod: &PodUid) -> Result<bool, BookError> {
+        let had = self.change(|ledger, _| ledger.release(pod))?;
         self.placements.remove(pod);
-        let before = self.ledger.clone();
-        self.ledger.release(pod);
-        if self.ledger == before {
-            return Ok(false);
-        }
-        // It is not handed out again before it is written that it came back.
-        if let Err(error) = self.save() {
-            self.ledger = before;
-            return Err(error);
-        }
-        Ok(true)
+        Ok(had)
     }
 
     /// A container is about to start; see [`Ledger::starting`].
     pub fn starting(&mut self, demand: &Demand, container: &str) -> Result<(), BookError> {
         let position = demand.containers.iter().position(|c| c.name.as_str() == container);
         let Some(position) = position else { return Ok(()) };
+        self.change(|ledger, node| ledger.starting(node, demand, position)).map(drop)
+    }
+
+    /// Changes what is handed out, on disk as well or not at all. Whether anything is another.
+    fn change(&mut self, apply: impl FnOnce(&mut Ledger, &Node)) -> Result<bool, BookError> {
         let before = self.ledger.clone();
-        self.ledger.starting(&self.node, demand, position);
-        if self.ledger == before { Ok(()) } else { self.save() }
+        apply(&mut self.ledger, &self.node);
+        if self.ledger == before {
+            return Ok(false);
+        }
+        if let Err(error) = self.save() {
+            self.ledger = before;
+            return Err(error);
+        }
+        self.edition += 1;
+        Ok(true)
     }
 
     /// The placement a pod was admitted with.

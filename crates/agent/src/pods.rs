@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::admit::{self, Admission, Rejection, admit};
+use crate::book::{BookError, Planned};
 use crate::demand::placement_demand;
 use crate::events::Told;
 use crate::hands::{Hands, Report};
@@ -261,7 +262,7 @@ impl Pods {
         }
         let uid = pod.metadata.uid.clone();
         let demand = placement_demand(pod);
-        let mut planned: Option<Placement> = None;
+        let mut planned: Option<Planned> = None;
         let mut allocate = || -> Result<(), Rejection> {
             planned = Some(plan(&self.hands, &demand).map_err(Rejection::Placement)?);
             Ok(())
@@ -288,15 +289,20 @@ impl Pods {
         }
     }
 
-    fn let_in(&mut self, pod: &Arc<Pod>, planned: Option<Placement>) {
-        let Some(placement) = planned else { return };
+    fn let_in(&mut self, pod: &Arc<Pod>, planned: Option<Planned>) {
+        let Some(planned) = planned else { return };
         let is_new = !self.is_running(&pod.metadata.uid);
-        let told = if is_new { self.told_of(&placement) } else { Vec::new() };
-        let committed = self.hands.book().commit(placement);
-        if let Err(error) = committed {
-            // Nothing was handed out; it is tried again when something changes.
-            self.hands.recorder.pod(pod, Told::SyncFailed { error: error.to_string() });
-            return;
+        let told = if is_new { self.told_of(&planned.placement) } else { Vec::new() };
+        let committed = self.hands.book().commit(planned);
+        match committed {
+            Ok(()) => {}
+            // A worker gave something back meanwhile, and will not for ever.
+            Err(BookError::Stale) => return self.decide(pod),
+            Err(error) => {
+                // Nothing was handed out; it is tried again when something changes.
+                self.hands.recorder.pod(pod, Told::SyncFailed { error: error.to_string() });
+                return;
+            }
         }
         self.hands.note_booked();
         for told in told {
@@ -514,7 +520,7 @@ impl Pods {
 }
 
 /// Where a pod would go; what there is to count is counted.
-fn plan(hands: &Hands, demand: &Demand) -> Result<Placement, Refusal> {
+fn plan(hands: &Hands, demand: &Demand) -> Result<Planned, Refusal> {
     let counters = &hands.counters;
     let book = hands.book();
     let begun = Instant::now();
@@ -524,7 +530,7 @@ fn plan(hands: &Hands, demand: &Demand) -> Result<Placement, Refusal> {
         counters.alignment_duration.observe(&[], begun.elapsed().as_secs_f64() * 1000.0);
     }
     match &planned {
-        Ok(placement) => {
+        Ok(Planned { placement, .. }) => {
             let pinned = placement.containers.iter().filter(|of| of.cpus.is_some()).count();
             counters.cpu_pinning_requests.add(&[], u64::try_from(pinned).unwrap_or(0));
             let bound = placement.containers.iter().filter(|of| of.memory.is_some()).count();

@@ -78,6 +78,20 @@ fn what_was_handed_out_is_there_after_a_restart() {
 }
 
 #[test]
+fn what_was_planned_with_another_book_is_not_handed_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
+    hand_out(&mut book, &pod("a", 2));
+    let planned = book.plan(&placement_demand(&pod("b", 1))).unwrap();
+    book.release(&PodUid::new("a")).unwrap();
+    assert!(matches!(book.commit(planned), Err(BookError::Stale)));
+    assert!(!book.holds(&PodUid::new("b")));
+    // What came back is in the shared pool, and stays there.
+    assert_eq!(text(&hand_out(&mut book, &pod("b", 1))), "1");
+    assert_eq!(text(&book.shared()), "0,2-3");
+}
+
+#[test]
 fn what_runs_has_its_place_before_it_is_admitted_again() {
     let directory = tempfile::tempdir().unwrap();
     let (mut book, _) = Book::open(directory.path(), node(4, "0")).unwrap();
@@ -182,7 +196,7 @@ fn memory_that_windows_may_take_from_elsewhere_is_warned_about() {
         for list in [&mut resources.requests, &mut resources.limits] {
             list.insert("memory".to_owned(), "4Gi".parse().unwrap());
         }
-        let placement = book.plan(&placement_demand(&large)).unwrap();
+        let placement = book.plan(&placement_demand(&large)).unwrap().placement;
         assert_eq!(placement.containers[0].cpus.as_ref().map(text), Some("0-1".to_owned()));
         book.memory_warnings(&placement)
     };

@@ -102,9 +102,10 @@ impl Pods {
         self.judge(wanted, given)?;
         let hands = &self.hands;
         let demand = placement_demand(wanted);
-        let replanned = hands.book().replan(&demand, Surplus::Kept);
+        let mut book = hands.book();
+        let replanned = book.replan(&demand, Surplus::Kept);
         // Where CPUs are handed out, what is not free today may be tomorrow.
-        let placement = replanned.map_err(|no| match no {
+        let planned = replanned.map_err(|no| match no {
             Refusal::WholeCores { refusal: CpuRefusal::NotWholeCores { .. }, .. } => {
                 Refused::Infeasible(Infeasible::Never(Rejection::Placement(no)))
             }
@@ -114,7 +115,8 @@ impl Pods {
             let no = Rejection::Device { error };
             Refused::Deferred(no)
         };
-        hands.book().commit(placement).map_err(|error| failed(error.to_string()))?;
+        book.commit(planned).map_err(|error| failed(error.to_string()))?;
+        drop(book);
         hands.note_booked();
         let noted = hands.allocations().allocate(uid, PodGiven::of(wanted));
         noted.map_err(|error| failed(error.to_string()))?;

@@ -15,6 +15,7 @@ use placement::plan::Surplus;
 
 use super::{Next, RETRY, Worker};
 use crate::allocations::{Given, PodGiven};
+use crate::book::BookError;
 use crate::cgroups;
 use crate::demand::placement_demand;
 use crate::events::{ResizeStep, Told};
@@ -290,20 +291,27 @@ impl Hands {
     /// Containers leave the CPUs they have no more, which then are everybody's. Whether there were any.
     async fn narrow(&self, pod: &Pod) -> Result<bool, String> {
         let demand = placement_demand(pod);
-        let (placement, leaving) = {
-            let book = self.book();
-            let replanned = book.replan(&demand, Surplus::Returned);
-            let placement = replanned.map_err(|refusal| refusal.to_string())?;
-            let (now, mut then) = (book.placed(pod), book.placed_by(&placement));
-            // Those who share follow the pool, when it has grown.
-            then.retain(|name, to| now.get(name).is_some_and(|at| at.exclusive && *at != *to));
-            (placement, then)
-        };
-        if leaving.is_empty() {
-            return Ok(false);
+        loop {
+            let (planned, leaving) = {
+                let book = self.book();
+                let replanned = book.replan(&demand, Surplus::Returned);
+                let planned = replanned.map_err(|refusal| refusal.to_string())?;
+                let (now, mut then) = (book.placed(pod), book.placed_by(&planned.placement));
+                // Those who share follow the pool, when it has grown.
+                then.retain(|name, to| now.get(name).is_some_and(|at| at.exclusive && *at != *to));
+                (planned, then)
+            };
+            if leaving.is_empty() {
+                return Ok(false);
+            }
+            self.move_to(pod, &leaving).await?;
+            match self.book().commit(planned) {
+                Ok(()) => break,
+                // Somebody else's place changed meanwhile.
+                Err(BookError::Stale) => {}
+                Err(error) => return Err(error.to_string()),
+            }
         }
-        self.move_to(pod, &leaving).await?;
-        self.book().commit(placement).map_err(|error| error.to_string())?;
         self.note_booked();
         // Nothing depends on a larger pool; who could not be moved is found by the next check.
         let _ = self.follow_pool().await;

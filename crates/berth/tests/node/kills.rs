@@ -149,23 +149,13 @@ async fn running(runtime: &cri::Client) -> BTreeMap<String, (bool, CpuSet)> {
         if status.state() != v1::ContainerState::ContainerRunning || pid == 0 {
             continue;
         }
-        // It may end while it is looked at.
+        // It may be ending while it is looked at, and then runs nowhere.
         let Ok(force) = cgroups.in_force(pid) else { continue };
-        // One that has ended is in no cgroup of its container's any more, and runs nowhere.
-        if has_left(pid, &id) {
-            continue;
-        }
         // Only those have a limit here.
         let limit = &info["config"]["linux"]["resources"]["memory_limit_in_bytes"];
         found.insert(id, (limit.as_i64().is_some_and(|bytes| bytes > 0), force.cpus));
     }
     found
-}
-
-/// Whether a process is no longer in the cgroups of its container.
-fn has_left(pid: u32, container: &str) -> bool {
-    let cgroups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
-    !cgroups.is_ok_and(|cgroups| cgroups.contains(container))
 }
 
 /// No CPU that is somebody's own is anybody else's.

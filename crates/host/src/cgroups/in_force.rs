@@ -95,11 +95,20 @@ impl Cgroups {
         if let Some(directory) = &cpuset {
             processes_below(directory, &mut pids)?;
         }
-        let processes: Vec<ProcessSeen> =
+        let mut processes: Vec<ProcessSeen> =
             pids.into_iter().map(|pid| self.seen(pid)).collect::<Result<_, _>>()?;
+        let effective_cpus = list(&version.effective("cpus"))?;
+        // One that is ending is in no cpuset any more and keeps what it had.
+        for process in &mut processes {
+            let tasks = self.proc.join(process.pid.to_string()).join("task");
+            process.threads.retain(|thread| {
+                thread.cpus.is_subset(&effective_cpus)
+                    || !is_ending(&tasks.join(thread.id.to_string()))
+            });
+        }
         Ok(InForce {
             cpus: list("cpuset.cpus")?,
-            effective_cpus: list(&version.effective("cpus"))?,
+            effective_cpus,
             mems: nodes(&list("cpuset.mems")?),
             effective_mems: nodes(&list(&version.effective("mems"))?),
             cpu_share: cpu.as_deref().map(|cpu| share(cpu, version)).transpose()?.flatten(),
@@ -138,14 +147,20 @@ impl Cgroups {
         above
     }
 
-    /// The cgroups of a process by controller, from the lines of `/proc/PID/cgroup`.
+    /// The cgroups of a process by controller, from the lines of `/proc/PID/cgroup`. Of one that is ending
+    /// there are none: version 1 has it in the root of every hierarchy, where it is held to nothing.
     pub fn of_process(&self, pid: u32) -> Result<BTreeMap<String, String>, CgroupError> {
-        let file = self.proc.join(pid.to_string()).join("cgroup");
-        let text = match fs::read_to_string(&file) {
-            Err(error) if is_over(&error) => return Err(CgroupError::NoProcess(pid)),
-            text => text.map_err(failed("read", &file))?,
-        };
-        Ok(parse_cgroups(&text))
+        let process = self.proc.join(pid.to_string());
+        if let Some(found) = of_task(&process)? {
+            return Ok(found);
+        }
+        // The first thread may end before the others do.
+        for thread in fs::read_dir(process.join("task")).into_iter().flatten().flatten() {
+            if let Some(found) = of_task(&thread.path())? {
+                return Ok(found);
+            }
+        }
+        Err(CgroupError::NoProcess(pid))
     }
 
     /// A process with its threads; none if it ended meanwhile.
@@ -176,6 +191,28 @@ impl Cgroups {
         threads.sort_by_key(|thread| thread.id);
         Ok(ProcessSeen { pid, threads })
     }
+}
+
+/// The cgroups of a process or thread that is not ending.
+fn of_task(directory: &Path) -> Result<Option<BTreeMap<String, String>>, CgroupError> {
+    let file = directory.join("cgroup");
+    let text = match fs::read_to_string(&file) {
+        Err(error) if is_over(&error) => return Ok(None),
+        text => text.map_err(failed("read", &file))?,
+    };
+    // Looked at afterwards: what was read of one that is not ending now is right.
+    Ok((!is_ending(directory)).then(|| parse_cgroups(&text)))
+}
+
+/// Whether a process or thread is ending or has ended, as its `stat` says.
+fn is_ending(directory: &Path) -> bool {
+    /// `PF_EXITING` of the kernel.
+    const ENDING: u64 = 0x4;
+    let stat = fs::read_to_string(directory.join("stat")).unwrap_or_default();
+    // The name is in parentheses and may hold any; the flags are the seventh field after it.
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_ascii_whitespace());
+    let flags = fields.and_then(|mut fields| fields.nth(6)?.parse::<u64>().ok());
+    flags.is_none_or(|flags| flags & ENDING != 0)
 }
 
 /// A process that ended has no files, or has some that lead nowhere (`ESRCH`).

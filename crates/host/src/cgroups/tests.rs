@@ -372,12 +372,29 @@ fn what_is_in_force_is_read_in_either_version() {
             }
         };
         let proc = tree.directory.path().join("proc");
-        for (pid, thread, cpus) in [(41, 41, "2-3"), (41, 45, "2"), (42, 42, "0-3")] {
+        let ending = 0x4;
+        for (pid, thread, cpus, flags) in [
+            (41, 41, "3", 0),
+            (41, 45, "3", 0),
+            (42, 42, "0-3", 0x40),
+            (42, 46, "0-3", ending),
+            (47, 47, "0-3", ending),
+            (48, 48, "0-3", ending | 0x40),
+            (48, 49, "3", 0),
+        ] {
             let directory = proc.join(format!("{pid}/task/{thread}"));
             fs::create_dir_all(&directory).unwrap();
             let status = format!("Name:\tx\nCpus_allowed_list:\t{cpus}\nMems_allowed_list:\t1\n");
             fs::write(directory.join("status"), status).unwrap();
-            fs::write(proc.join(format!("{pid}/cgroup")), file).unwrap();
+            let stat = format!("{thread} (x) y) S 1 2 3 4 5 {flags} 7");
+            let root = "4:memory:/\n3:cpuset:/\n2:cpu:/\n1:pids:/\n0::/pod/c\n";
+            let cgroup = if flags & ending == 0 { file } else { root };
+            let process = proc.join(pid.to_string());
+            for directory in [Some(directory), (pid == thread).then_some(process)] {
+                let Some(directory) = directory else { continue };
+                fs::write(directory.join("stat"), &stat).unwrap();
+                fs::write(directory.join("cgroup"), cgroup).unwrap();
+            }
         }
         let cgroups = tree.cgroups();
         let found = cgroups.in_force(41).unwrap();
@@ -397,8 +414,11 @@ fn what_is_in_force_is_read_in_either_version() {
                 of.threads.iter().map(|one| format!("{}/{} {}", of.pid, one.id, one.cpus))
             })
             .collect();
-        assert_eq!(threads, ["41/41 2-3", "41/45 2", "42/42 0-3"]);
+        assert_eq!(threads, ["41/41 3", "41/45 3", "42/42 0-3"]);
         assert!(matches!(cgroups.in_force(44), Err(CgroupError::NoProcess(44))));
+        // One that is ending is in the root, which says nothing about it.
+        assert!(matches!(cgroups.in_force(47), Err(CgroupError::NoProcess(47))));
+        assert_eq!(cgroups.of_process(48).unwrap(), found.cgroups);
         tree.make("pod");
         tree.put("cpuset", "pod", "cpuset.cpus", "0-3");
         tree.put("cpuset", "pod", &version.effective("cpus"), "0-1,3");
