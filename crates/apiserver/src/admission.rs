@@ -145,6 +145,7 @@ pub(crate) async fn validate_update(
     let part = crate::write::part_name(place);
     if part == "resize" {
         check_limits(api, place, new)?;
+        check_node_has(api, place, new)?;
     }
     if part.is_empty() {
         check_default_priority(api, place, new)?;
@@ -172,6 +173,16 @@ fn check_limits(api: &Api, place: &Place, object: &Value) -> Result<(), Refusal>
         Some(message) => Err(forbidden(place, object, &message)),
         None => Ok(()),
     }
+}
+
+/// What a pod is resized to must be there on its node, whoever has it now.
+fn check_node_has(api: &Api, place: &Place, pod: &Value) -> Result<(), Refusal> {
+    let node = match pod["spec"]["nodeName"].as_str() {
+        Some(name) if !name.is_empty() => named(api, "", "nodes", name)?,
+        _ => None,
+    };
+    let Some(node) = node else { return Ok(()) };
+    pods::check_resize(pod, &node).map_err(|error| forbidden(place, pod, &error.to_string()))
 }
 
 /// What a write costs the quotas of its namespace. Held until the write is through, so that the

@@ -11,6 +11,7 @@ mod classes;
 mod concurrency;
 mod gates;
 mod protobuf;
+mod resize;
 mod security;
 
 /// A server on an empty store.

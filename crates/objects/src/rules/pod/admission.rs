@@ -1,5 +1,6 @@
 //! What other objects and the server's defaults put into a pod before it is checked: default
-//! tolerations, priority, what its runtime class costs and where it runs.
+//! tolerations, priority, what its runtime class costs and where it runs; and whether its node could
+//! ever have what a running pod is to have.
 //!
 //! Other objects are asked for through functions the caller gives. A refusal is answered with 403
 //! and its text after `pods "name" is forbidden: `.
@@ -7,7 +8,9 @@
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-use super::equality;
+use super::{amounts, equality};
+use crate::quantity::Quantity;
+use crate::resources::{CPU, MEMORY};
 
 /// How long a pod stays on a node that is not ready or not reachable, unless it says so itself.
 const TOLERATION_SECONDS: i64 = 300;
@@ -41,6 +44,8 @@ pub enum PodRefusal {
          pod.spec.nodeSelector[{key}] = {given}"
     )]
     OtherNodes { key: String, wanted: String, given: String },
+    #[error("node didn't have enough allocatable resources: {}", .0.join("; "))]
+    NotAllocatable(Vec<String>),
 }
 
 fn spec_mut(pod: &mut Value) -> Option<&mut Map<String, Value>> {
@@ -80,6 +85,23 @@ pub fn default_tolerations(pod: &mut Value) {
     if let Some(tolerations) = tolerations.as_array_mut() {
         tolerations.extend(missing);
     }
+}
+
+/// Refuses to resize a pod to more than its node has for pods.
+pub fn check_resize(pod: &Value, node: &Value) -> Result<(), PodRefusal> {
+    let requests = amounts::requests(&pod["spec"]);
+    let more = |name: &str, number: fn(&Quantity) -> i64| {
+        let (requested, there) = (requests.get(name)?, node["status"]["allocatable"].get(name)?);
+        let there = amounts::quantity(there);
+        let (number_requested, number_there) = (number(requested), number(&there));
+        (*requested > there)
+            .then(|| format!("{name}, requested: {number_requested}, allocatable: {number_there}"))
+    };
+    let lacking: Vec<String> = [more(CPU, Quantity::milli_value), more(MEMORY, Quantity::value)]
+        .into_iter()
+        .flatten()
+        .collect();
+    if lacking.is_empty() { Ok(()) } else { Err(PodRefusal::NotAllocatable(lacking)) }
 }
 
 /// Sets the priority of a new pod from its class. `class` finds a PriorityClass by name, the
@@ -263,6 +285,35 @@ mod tests {
         assert_eq!(
             resolve_priority(&mut pod, |_| None).unwrap_err().to_string(),
             "no PriorityClass with name none was found"
+        );
+    }
+
+    #[test]
+    fn a_pod_is_not_resized_to_more_than_its_node_has() {
+        let node = json!({"status": {"allocatable": {"cpu": "1700m", "memory": "1Gi"}}});
+        let check = |spec: Value, wanted: &str| {
+            let refusal = check_resize(&json!({"spec": spec}), &node).err();
+            let said = refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
+            assert_eq!(said, wanted);
+        };
+        let containers = |cpu: &str, memory: &str| {
+            let resources = json!({"requests": {"cpu": cpu, "memory": memory}});
+            json!([{"name": "c", "resources": resources}, {"name": "d"}])
+        };
+        check(json!({"containers": containers("1700m", "1Gi")}), "");
+        let no = "node didn't have enough allocatable resources: ";
+        let cpu = "cpu, requested: 1750, allocatable: 1700";
+        let memory = "memory, requested: 2147483648, allocatable: 1073741824";
+        let spec = json!({"containers": containers("1500m", "1Gi"), "overhead": {"cpu": "250m"}});
+        check(spec, &format!("{no}{cpu}"));
+        let spec = json!({
+            "containers": containers("1", "1Mi"),
+            "resources": {"requests": {"cpu": "1750m", "memory": "2Gi"}},
+        });
+        check(spec, &format!("{no}{cpu}; {memory}"));
+        check(
+            json!({"containers": containers("2", "1Mi"), "resources": {"requests": {"cpu": "1"}}}),
+            "",
         );
     }
 

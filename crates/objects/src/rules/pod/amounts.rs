@@ -92,6 +92,15 @@ pub(super) fn of_containers(spec: &Value, side: Side) -> Amounts<'_> {
     total
 }
 
+/// What the pod requests in all: what it says for itself, else its containers together, and its overhead.
+pub(super) fn requests(spec: &Value) -> Amounts<'_> {
+    let mut total = of_containers(spec, Side::Requests);
+    total.extend(amounts(&spec["resources"], Side::Requests));
+    let overhead = spec.get("overhead").and_then(Value::as_object).into_iter().flatten();
+    add(&mut total, &overhead.map(|(name, value)| (name.as_str(), quantity(value))).collect());
+    total
+}
+
 /// How firmly the pod's requests are promised to it, in the word of `status.qosClass`.
 #[must_use]
 pub fn qos_class(spec: &Value) -> &'static str {

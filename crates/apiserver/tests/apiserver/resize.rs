@@ -1,0 +1,36 @@
+//! Resizing a pod that is on a node.
+
+use http::Method;
+use serde_json::json;
+
+use crate::{Cluster, pod};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+#[tokio::test]
+async fn a_pod_is_not_resized_to_more_than_its_node_has_for_pods() {
+    let cluster = Cluster::new().await;
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
+        "status": {"allocatable": {"cpu": "1700m", "memory": "1Gi"}},
+    });
+    cluster.create("/api/v1/nodes", node).await;
+    let mut bound = pod("p");
+    bound["spec"]["nodeName"] = "n".into();
+    bound["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "100m"}});
+    cluster.create(PODS, bound).await;
+    let mut resized = cluster.get(&format!("{PODS}/p")).await;
+    resized["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "100".into();
+    let path = format!("{PODS}/p/resize");
+    let (code, answer) = cluster.send(Method::PUT, &path, resized.clone()).await;
+    assert_eq!((code, &answer["reason"]), (403, &json!("Forbidden")), "{answer}");
+    let said = "pods \"p\" is forbidden: node didn't have enough allocatable resources: cpu, \
+                requested: 100000, allocatable: 1700";
+    assert_eq!(answer["message"], said);
+    let stored = cluster.get(&format!("{PODS}/p")).await;
+    assert_eq!(stored["spec"]["containers"][0]["resources"]["requests"]["cpu"], "100m");
+    // As much as there is, whoever has it now.
+    resized["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1700m".into();
+    let (code, answer) = cluster.send(Method::PUT, &path, resized).await;
+    assert_eq!(code, 200, "{answer}");
+}
