@@ -380,7 +380,10 @@ impl Worker {
             self.hands.recorder.pod(&pod, Told::KillFailed { error });
             return Next::After(RETRY);
         }
-        self.tell(&pod, false);
+        // The mirror of a static pod goes as it was last seen; others that are gone nobody is told of.
+        if !self.gone {
+            self.tell(&pod, false);
+        }
         self.settled = true;
         Next::Now
     }
