@@ -108,6 +108,8 @@ pub struct Worker {
     resize_error: Option<String>,
     /// How often volumes could not be mounted in a row.
     mount_failures: u32,
+    /// How often a sandbox could not be made in a row.
+    sandbox_failures: u32,
     gone: bool,
     ending: Option<Ending>,
     /// All containers have ended and none starts again.
@@ -145,6 +147,7 @@ impl Worker {
             pending: None,
             resize_error: None,
             mount_failures: 0,
+            sandbox_failures: 0,
             gone: false,
             ending: None,
             completed,

@@ -25,6 +25,10 @@ use crate::status::Waiting;
 use crate::steps::{Kill, KillReason, Plan};
 use crate::volumes;
 
+/// The first wait after a sandbox could not be made, doubled each time. The runtime may only be busy
+/// undoing what an agent before this one began and did not live to see.
+const FIRST_SANDBOX_RETRY: Duration = Duration::from_secs(1);
+
 /// Why a container was not started.
 struct NotStarted {
     waiting: Waiting,
@@ -140,8 +144,13 @@ impl Worker {
         make_directory(&config.log_directory).map_err(|error| failed(self, error))?;
         let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler };
         match self.hands.runtime.call(request).await {
-            Ok(_) => {}
-            Err(error) => return Err(failed(self, error.rpc_text())),
+            Ok(_) => self.sandbox_failures = 0,
+            Err(error) => {
+                failed(self, error.rpc_text());
+                let wait = FIRST_SANDBOX_RETRY * 2u32.saturating_pow(self.sandbox_failures.min(16));
+                self.sandbox_failures += 1;
+                return Err(Next::After(wait.min(RETRY)));
+            }
         }
         match crate::look::closely(&self.hands.runtime, &pod.metadata.uid).await {
             Ok(seen) => self.seen = seen,
