@@ -1,19 +1,21 @@
 //! A runtime that passes every call on to another one and keeps a list of what passed: [`Relay`].
 //!
 //! It stands between an agent and its runtime for as long as somebody wants to know what is said there.
-//! Requests, answers and errors go through as they are; nothing is added, repeated or kept back. Of the
-//! streams only events are passed on, as nobody here asks for the others.
+//! Requests, answers and errors go through as they are, unless it was told to alter them; nothing is
+//! repeated or kept back. Of the streams only events are passed on, as nobody here asks for the others.
 
+use std::any::Any;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio_stream::StreamExt as _;
 use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::client::Client;
-use crate::error::Error;
+use crate::error::{Error, Origin};
 use crate::rpc::Rpc;
 use crate::v1;
 use crate::v1::image_service_server::ImageService;
@@ -31,7 +33,7 @@ const EVENTS: usize = 16;
 pub struct Passed {
     /// Such as `RunPodSandbox`.
     pub method: &'static str,
-    /// The encoded message.
+    /// The encoded message, as it was asked.
     pub request: Vec<u8>,
     /// How long the caller said it would wait.
     pub deadline: Option<Duration>,
@@ -65,19 +67,41 @@ impl Passage {
     }
 }
 
+/// Changes a request on its way there or an answer on its way back.
+#[derive(Clone)]
+struct Alter(Arc<dyn Fn(&mut dyn Any) -> Result<(), String> + Send + Sync>);
+
+impl fmt::Debug for Alter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Alter")
+    }
+}
+
 /// A runtime behind which there is another. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Relay {
     to: Client,
     passage: Passage,
     keep: fn(&str) -> bool,
+    alter: Option<Alter>,
 }
 
 impl Relay {
     /// Passes on to a runtime, and keeps calls whose method `keep` names.
     #[must_use]
     pub fn new(to: Client, keep: fn(&str) -> bool) -> Relay {
-        Relay { to, passage: Passage::default(), keep }
+        Relay { to, passage: Passage::default(), keep, alter: None }
+    }
+
+    /// Has requests and answers altered: the runtime behind it seems to be another one, such as one that
+    /// knows more than there is yet, or less. A message is one of [`v1`], to be told by a downcast; an
+    /// error is in the words in which the runtime seems to refuse.
+    #[must_use]
+    pub fn altering(
+        self,
+        alter: impl Fn(&mut dyn Any) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Relay {
+        Relay { alter: Some(Alter(Arc::new(alter))), ..self }
     }
 
     #[must_use]
@@ -87,17 +111,32 @@ impl Relay {
 
     async fn pass<R: Rpc>(&self, request: Request<R>) -> Result<Response<R::Response>, Status> {
         let deadline = deadline(request.metadata());
-        let request = request.into_inner();
+        let mut request = request.into_inner();
         let index = (self.keep)(R::METHOD).then(|| {
             let request = request.encode_to_vec();
             self.passage.asked(Passed { method: R::METHOD, request, deadline, answer: None })
         });
-        let answer = self.to.call(request).await;
+        let answer = match self.alter::<R>(&mut request) {
+            Ok(()) => self.to.call(request).await,
+            Err(error) => Err(error),
+        };
+        let answer = answer.and_then(|mut answer| self.alter::<R>(&mut answer).map(|()| answer));
         if let Some(index) = index {
             let kept = answer.as_ref().map(prost::Message::encode_to_vec).map_err(Clone::clone);
             self.passage.answered(index, kept);
         }
         answer.map(Response::new).map_err(|error| Status::new(error.code, error.message))
+    }
+
+    fn alter<R: Rpc>(&self, message: &mut dyn Any) -> Result<(), Error> {
+        let Some(Alter(alter)) = &self.alter else { return Ok(()) };
+        alter(message).map_err(|message| Error {
+            endpoint: self.to.endpoint().clone(),
+            method: R::METHOD,
+            origin: Origin::Runtime,
+            code: Code::Unknown,
+            message,
+        })
     }
 }
 

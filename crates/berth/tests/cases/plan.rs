@@ -130,6 +130,7 @@ fn every_configuration_shipped_can_be_used() {
     check("datacenter", "epyc-2s-nps4");
     check("windows", "windows-2-groups");
     check("inference", "gb200");
+    check("node", "edge");
 }
 
 #[test]

@@ -11,5 +11,6 @@ mod kills;
 mod life;
 mod placement;
 mod resize;
+mod runtimes;
 mod static_pods;
 mod support;

@@ -25,14 +25,14 @@ use crate::support::{Berth, PATIENCE, SLEEP, phase, pod};
 const NEVER: Duration = Duration::from_secs(3600);
 
 /// The CPUs of this machine: all, the one that can be had, and the others.
-fn machine() -> (CpuSet, CpuSet, CpuSet) {
+pub(crate) fn machine() -> (CpuSet, CpuSet, CpuSet) {
     let all = load_machine(None).unwrap().topology.all_cpus().clone();
     let last: CpuSet = all.last().into_iter().collect();
     let others = &all - &last;
     (all, last, others)
 }
 
-fn one_to_be_had(config: &mut KubeletConfig) {
+pub(crate) fn one_to_be_had(config: &mut KubeletConfig) {
     let (_, _, reserved) = machine();
     config.cpu_manager_policy = CpuManagerPolicy::Static;
     config.reserved_system_cpus = Some(reserved.to_string());
@@ -40,14 +40,14 @@ fn one_to_be_had(config: &mut KubeletConfig) {
 }
 
 /// A pod with a CPU of its own.
-fn exclusive(name: &str) -> Value {
+pub(crate) fn exclusive(name: &str) -> Value {
     let mut pod = pod(name, SLEEP);
     let amounts = json!({"cpu": "1", "memory": "32Mi"});
     pod["spec"]["containers"][0]["resources"] = json!({"requests": amounts, "limits": amounts});
     pod
 }
 
-async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let looking = async {
         loop {
             if let Some(seen) = look().await {
@@ -241,7 +241,7 @@ async fn a_pool_that_shrank_while_the_agent_was_away_is_left_at_its_return() {
 }
 
 /// Messages of a pod's events with that reason.
-async fn told(berth: &Berth, name: &str, reason: &str) -> Vec<String> {
+pub(crate) async fn told(berth: &Berth, name: &str, reason: &str) -> Vec<String> {
     let scope = Scope { namespace: "test".to_owned(), ..Scope::default() };
     let events = berth.api.list_values(EVENTS, &scope).await.unwrap();
     let about = events

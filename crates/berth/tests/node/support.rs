@@ -1,5 +1,6 @@
 //! A whole node of a test's own: a control plane, an agent and a containerd, and nothing left behind.
 
+use std::any::Any;
 use std::time::Duration;
 
 use agent::hands::Hands;
@@ -35,6 +36,32 @@ pub(crate) struct Berth {
 impl Berth {
     pub(crate) async fn start(change: impl FnOnce(&mut KubeletConfig)) -> Berth {
         let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
+        let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
+        Berth::with(containerd, runtime, change).await
+    }
+
+    /// With a runtime that alters what passes, as if it were another one; and the list of what passed.
+    pub(crate) async fn behind(
+        alter: impl Fn(&mut dyn Any) -> Result<(), String> + Send + Sync + 'static,
+        change: impl FnOnce(&mut KubeletConfig),
+    ) -> (Berth, cri::Passage) {
+        let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
+        let to = cri::Client::new(cri::Endpoint::parse(&containerd.endpoint()).unwrap());
+        let relay = cri::Relay::new(to, |_| true).altering(alter);
+        let passage = relay.passage();
+        let place = containerd.directory().join("relay.sock");
+        let place = cri::Endpoint::parse(&format!("unix://{}", place.display())).unwrap();
+        let listener = cri::Listener::bind(&place).await.unwrap();
+        let (runtime, images) = (relay.clone(), relay);
+        tokio::spawn(cri::serve(listener, runtime, images, std::future::pending(), Duration::ZERO));
+        (Berth::with(containerd, place, change).await, passage)
+    }
+
+    async fn with(
+        containerd: Containerd,
+        runtime: cri::Endpoint,
+        change: impl FnOnce(&mut KubeletConfig),
+    ) -> Berth {
         let here = containerd.directory().join("berth");
         let mut server = berth::server::Settings::new(here.join("data"));
         server.address.set_port(0);
@@ -52,7 +79,7 @@ impl Berth {
             agent_address: "127.0.0.1:0".parse().unwrap(),
             config,
             machine: load_machine(None).unwrap(),
-            runtime: cri::Endpoint::parse(&containerd.endpoint()).unwrap(),
+            runtime,
             root: here.join("agent"),
             logs: here.join("logs"),
             log_links: None,

@@ -1,0 +1,222 @@
+//! Runtimes that are not as one would like, or know more than there is yet: a containerd behind something
+//! that alters what it is told and what it says.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex};
+
+use agent::truth;
+use client::PatchKind;
+use client::kind::{NODES, PODS};
+use cri::v1;
+use objects::KubeletConfig;
+use serde_json::{Value, json};
+
+use crate::placement::{exclusive, machine, one_to_be_had, told, until};
+use crate::support::{Berth, SLEEP, phase, pod};
+
+/// Takes out of a request where its container is to run.
+fn ignore_places(message: &mut dyn Any) -> Result<(), String> {
+    let resources = if let Some(request) = message.downcast_mut::<v1::CreateContainerRequest>() {
+        let linux = request.config.as_mut().and_then(|config| config.linux.as_mut());
+        linux.and_then(|linux| linux.resources.as_mut())
+    } else if let Some(request) = message.downcast_mut::<v1::UpdateContainerResourcesRequest>() {
+        request.linux.as_mut()
+    } else {
+        None
+    };
+    if let Some(resources) = resources {
+        resources.cpuset_cpus.clear();
+        resources.cpuset_mems.clear();
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runtime_that_ignores_where_containers_are_to_run_is_noticed_and_said() {
+    let (all, own, _) = machine();
+    let (mut berth, _) = Berth::behind(ignore_places, one_to_be_had).await;
+    berth.create(exclusive("own")).await;
+    // It starts all the same.
+    berth.until("own", |pod| phase(pod) == "Running").await;
+    for _ in 0..2 {
+        let checked = truth::check(&berth.hands).await;
+        assert_eq!((checked.wrong, checked.repaired), (1, 0), "{checked:?}");
+    }
+    let start = format!("Container c has CPUs {all} instead of {own} and cannot be put there");
+    let message = until("the event", async || {
+        let messages = told(&berth, "own", "PlacementNotInForce").await;
+        assert!(messages.len() <= 1, "{messages:?}");
+        messages.into_iter().next()
+    })
+    .await;
+    // Another node of these tests may be taken for the one who did it.
+    let ignored = format!("{start}: the runtime ignores where it is to run");
+    let suspected = format!("{start}; suspected: ");
+    assert!(message == ignored || message.starts_with(&suspected), "{message}");
+    let outside = truth::audit(&berth.hands).await.outside;
+    assert_eq!(outside.len(), 1, "{outside:?}");
+    berth.delete("own").await;
+    berth.gone("own").await;
+    berth.end().await;
+}
+
+type Advertised = Arc<Mutex<v1::ResourcesInfo>>;
+
+/// A runtime with classes of QoS resources as KEP-3008 has them. Which there are is what `advertised`
+/// says; a container of the class `broken` is refused.
+fn with_classes(advertised: Advertised) -> impl Fn(&mut dyn Any) -> Result<(), String> {
+    move |message| {
+        if let Some(answer) = message.downcast_mut::<v1::StatusResponse>() {
+            let status = answer.status.get_or_insert_default();
+            status.resources = Some(advertised.lock().unwrap().clone());
+        }
+        if let Some(request) = message.downcast_mut::<v1::CreateContainerRequest>() {
+            let config = request.config.clone().unwrap_or_default();
+            if config.qos_resources.iter().any(|of| of.class == "broken") {
+                return Err("class \"broken\" of \"rdt\" has no cache left".to_owned());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn resource(name: &str, mutable: bool, classes: &[(&str, u64)]) -> v1::QosResourceInfo {
+    let class = |(name, capacity): &(&str, u64)| v1::QosResourceClassInfo {
+        name: (*name).to_owned(),
+        capacity: *capacity,
+    };
+    let classes = classes.iter().map(class).collect();
+    v1::QosResourceInfo { name: name.to_owned(), mutable, classes }
+}
+
+fn classy(name: &str, resource: &str, class: &str) -> Value {
+    let mut pod = pod(name, SLEEP);
+    pod["spec"]["containers"][0]["resources"] =
+        json!({"qosResources": [{"name": resource, "class": class}]});
+    pod
+}
+
+/// Classes of all requests of a kind that passed, as `name=class`.
+fn classes_of<R: cri::Rpc>(passage: &cri::Passage, read: impl Fn(R) -> Vec<String>) -> Vec<String> {
+    let passed = passage.since(0).into_iter().filter(|passed| passed.method == R::METHOD);
+    passed.flat_map(|passed| read(R::decode(&*passed.request).unwrap())).collect()
+}
+
+fn created(passage: &cri::Passage) -> Vec<String> {
+    classes_of(passage, |request: v1::CreateContainerRequest| {
+        let classes = request.config.unwrap_or_default().qos_resources;
+        classes.into_iter().map(|of| format!("{}={}", of.name, of.class)).collect()
+    })
+}
+
+fn updated(passage: &cri::Passage) -> Vec<String> {
+    classes_of(passage, |request: v1::UpdateContainerResourcesRequest| {
+        request.qos_resources.into_iter().map(|of| format!("{}={}", of.name, of.class)).collect()
+    })
+}
+
+fn gate_on(config: &mut KubeletConfig) {
+    config.feature_gates.set_named("QOSResources", true).unwrap();
+}
+
+async fn advertises(berth: &Berth, is: impl Fn(&Value) -> bool) -> Value {
+    until("what the node advertises", async || {
+        let node: Value = berth.api.get(NODES, "", "node-1").await.unwrap();
+        Some(node["status"]["qosResources"].clone()).filter(&is)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn classes_of_a_runtime_are_advertised_counted_passed_on_and_changed() {
+    let rdt = resource("rdt", true, &[("gold", 1), ("silver", 0), ("broken", 0)]);
+    let advertised = Advertised::default();
+    advertised.lock().unwrap().container_qos_resources = vec![rdt.clone()];
+    let alter = with_classes(Arc::clone(&advertised));
+    let (mut berth, passage) = Berth::behind(alter, gate_on).await;
+    let containers = |told: &Value| told["containerQOSResources"].clone();
+    let told_of_rdt = json!([{"name": "rdt", "mutable": true, "classes": [
+        {"name": "gold", "capacity": 1}, {"name": "silver"}, {"name": "broken"},
+    ]}]);
+    advertises(&berth, |told| containers(told) == told_of_rdt).await;
+
+    berth.create(classy("gold", "rdt", "gold")).await;
+    berth.until("gold", |pod| phase(pod) == "Running").await;
+    assert_eq!(created(&passage), ["rdt=gold"]);
+    // There is one; and only one after a restart.
+    let refused = async |name: &str, class: &str| {
+        berth.create(classy(name, "rdt", class)).await;
+        let pod = berth.until(name, |pod| phase(pod) == "Failed").await;
+        pod["status"].clone()
+    };
+    let status = refused("second", "gold").await;
+    let said =
+        "enough of class \"gold\" of QoS resource \"rdt\", requested: 1, used: 1, capacity: 1";
+    assert!(status["message"].as_str().unwrap_or_default().contains(said), "{status:#}");
+    let status = refused("unknown", "bronze").await;
+    let said = "QoS resource \"rdt\" of the node has no class \"bronze\"";
+    assert!(status["message"].as_str().unwrap_or_default().contains(said), "{status:#}");
+    berth.restart().await;
+    advertises(&berth, |told| containers(told) == told_of_rdt).await;
+    berth.create(classy("third", "rdt", "gold")).await;
+    berth.until("third", |pod| phase(pod) == "Failed").await;
+
+    // What the runtime refuses is said in its words.
+    berth.create(classy("broken", "rdt", "broken")).await;
+    let waiting = |pod: &Value| pod["status"]["containerStatuses"][0]["state"]["waiting"].clone();
+    let is_refused = |pod: &Value| waiting(pod)["reason"] == "CreateContainerError";
+    let pod = berth.until("broken", is_refused).await;
+    let said = "class \"broken\" of \"rdt\" has no cache left";
+    assert!(waiting(&pod)["message"].as_str().unwrap_or_default().contains(said), "{pod:#}");
+    let events = told(&berth, "broken", "Failed").await;
+    assert!(events.iter().any(|message| message.contains(said)), "{events:?}");
+
+    // Another class while it runs, and what was given up is free.
+    let patch = json!({"spec": {"containers": [
+        {"name": "c", "resources": {"qosResources": [{"name": "rdt", "class": "silver"}]}},
+    ]}});
+    let kind = PatchKind::StrategicMerge;
+    berth.api.patch_part(PODS, "test", "gold", "resize", kind, &patch).await.unwrap();
+    until("the other class", async || {
+        updated(&passage).contains(&"rdt=silver".to_owned()).then_some(())
+    })
+    .await;
+    berth.create(classy("fourth", "rdt", "gold")).await;
+    berth.until("fourth", |pod| phase(pod) == "Running").await;
+
+    // The runtime is configured anew: other classes, and a name that is on both levels counts for neither.
+    {
+        let mut advertised = advertised.lock().unwrap();
+        let network = resource("example.com/network", false, &[("fast", 0)]);
+        advertised.pod_qos_resources = vec![network.clone(), resource("x", false, &[("a", 0)])];
+        advertised.container_qos_resources = vec![rdt, resource("x", false, &[("a", 0)])];
+    }
+    let told = advertises(&berth, |told| told["podQOSResources"][0]["name"] != Value::Null).await;
+    assert_eq!(containers(&told), told_of_rdt);
+    let network =
+        json!({"name": "example.com/network", "mutable": false, "classes": [{"name": "fast"}]});
+    assert_eq!(told["podQOSResources"], json!([network]));
+    berth.create(classy("both", "x", "a")).await;
+    let pod = berth.until("both", |pod| phase(pod) == "Failed").await;
+    let said = pod["status"]["message"].as_str().unwrap_or_default().to_owned();
+    assert!(said.contains("Node has no QoS resource \"x\""), "{said}");
+    for name in ["gold", "broken", "fourth"] {
+        berth.delete(name).await;
+        berth.gone(name).await;
+    }
+    berth.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_the_gate_off_no_class_reaches_the_runtime() {
+    let advertised = Advertised::default();
+    advertised.lock().unwrap().container_qos_resources =
+        vec![resource("rdt", true, &[("gold", 1)])];
+    let (mut berth, passage) = Berth::behind(with_classes(advertised), |_| {}).await;
+    berth.create(classy("gold", "rdt", "gold")).await;
+    berth.until("gold", |pod| phase(pod) == "Running").await;
+    assert_eq!(created(&passage), [""; 0]);
+    berth.delete("gold").await;
+    berth.gone("gold").await;
+    berth.end().await;
+}
