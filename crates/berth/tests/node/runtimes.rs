@@ -121,7 +121,8 @@ fn gate_on(config: &mut KubeletConfig) {
 
 async fn advertises(berth: &Berth, is: impl Fn(&Value) -> bool) -> Value {
     until("what the node advertises", async || {
-        let node: Value = berth.api.get(NODES, "", "node-1").await.unwrap();
+        // It may not be there yet.
+        let node: Value = berth.api.get(NODES, "", "node-1").await.ok()?;
         Some(node["status"]["qosResources"].clone()).filter(&is)
     })
     .await
@@ -135,7 +136,7 @@ async fn classes_of_a_runtime_are_advertised_counted_passed_on_and_changed() {
     let alter = with_classes(Arc::clone(&advertised));
     let (mut berth, passage) = Berth::behind(alter, gate_on).await;
     let containers = |told: &Value| told["containerQOSResources"].clone();
-    let told_of_rdt = json!([{"name": "rdt", "mutable": true, "classes": [
+    let told_of_rdt = json!([{"name": "k8s.io/rdt", "mutable": true, "classes": [
         {"name": "gold", "capacity": 1}, {"name": "silver"}, {"name": "broken"},
     ]}]);
     advertises(&berth, |told| containers(told) == told_of_rdt).await;
@@ -150,11 +151,10 @@ async fn classes_of_a_runtime_are_advertised_counted_passed_on_and_changed() {
         pod["status"].clone()
     };
     let status = refused("second", "gold").await;
-    let said =
-        "enough of class \"gold\" of QoS resource \"rdt\", requested: 1, used: 1, capacity: 1";
+    let said = "enough of class \"gold\" of QoS resource \"k8s.io/rdt\", requested: 1, used: 1, capacity: 1";
     assert!(status["message"].as_str().unwrap_or_default().contains(said), "{status:#}");
     let status = refused("unknown", "bronze").await;
-    let said = "QoS resource \"rdt\" of the node has no class \"bronze\"";
+    let said = "QoS resource \"k8s.io/rdt\" of the node has no class \"bronze\"";
     assert!(status["message"].as_str().unwrap_or_default().contains(said), "{status:#}");
     berth.restart().await;
     advertises(&berth, |told| containers(told) == told_of_rdt).await;
@@ -188,18 +188,19 @@ async fn classes_of_a_runtime_are_advertised_counted_passed_on_and_changed() {
     {
         let mut advertised = advertised.lock().unwrap();
         let network = resource("example.com/network", false, &[("fast", 0)]);
-        advertised.pod_qos_resources = vec![network.clone(), resource("x", false, &[("a", 0)])];
-        advertised.container_qos_resources = vec![rdt, resource("x", false, &[("a", 0)])];
+        advertised.pod_qos_resources =
+            vec![network.clone(), resource("example.com/x", false, &[("a", 0)])];
+        advertised.container_qos_resources =
+            vec![rdt, resource("example.com/x", false, &[("a", 0)])];
     }
     let told = advertises(&berth, |told| told["podQOSResources"][0]["name"] != Value::Null).await;
     assert_eq!(containers(&told), told_of_rdt);
-    let network =
-        json!({"name": "example.com/network", "mutable": false, "classes": [{"name": "fast"}]});
+    let network = json!({"name": "example.com/network", "classes": [{"name": "fast"}]});
     assert_eq!(told["podQOSResources"], json!([network]));
-    berth.create(classy("both", "x", "a")).await;
+    berth.create(classy("both", "example.com/x", "a")).await;
     let pod = berth.until("both", |pod| phase(pod) == "Failed").await;
     let said = pod["status"]["message"].as_str().unwrap_or_default().to_owned();
-    assert!(said.contains("Node has no QoS resource \"x\""), "{said}");
+    assert!(said.contains("Node has no QoS resource \"example.com/x\""), "{said}");
     for name in ["gold", "broken", "fourth"] {
         berth.delete(name).await;
         berth.gone(name).await;
