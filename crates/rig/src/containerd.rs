@@ -232,7 +232,7 @@ fn failed(what: &str) -> impl FnOnce(io::Error) -> RigError {
 }
 
 /// Everything that containerd writes is below the directory.
-fn config(directory: &Path) -> String {
+pub(crate) fn config(directory: &Path) -> String {
     let directory = directory.display();
     let pause = image::PAUSE;
     format!(

@@ -1,5 +1,6 @@
 //! A containerd of a test's own: [`Containerd`]. Real containers, real cgroups, nothing shared with
-//! another test or with a containerd that is there already, and nothing left behind.
+//! another test or with a containerd that is there already, and nothing left behind. And a whole machine of
+//! a test's own, with the NUMA nodes and hyper-threads that this one may lack: [`guest::Guest`].
 //!
 //! For tests only, and for Debian's packages `containerd`, `runc`, `busybox-static` and
 //! `containernetworking-plugins`, as root on Linux; elsewhere [`Containerd::start`] says what is
@@ -17,6 +18,7 @@
 
 mod cgroups;
 mod containerd;
+pub mod guest;
 mod image;
 mod leftovers;
 mod processes;

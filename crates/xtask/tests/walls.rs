@@ -132,7 +132,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
     (
         RIG,
         Portable,
-        "A private containerd for tests: started, restarted, killed, and cleaned up after.",
+        "A private containerd for tests, or a whole emulated machine: started, restarted, killed, and cleaned up after.",
         &[],
     ),
     ("xtask", Portable, "Checks of the repository itself.", &[]),
