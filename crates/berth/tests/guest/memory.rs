@@ -147,10 +147,7 @@ fn memory_lies_on_the_chosen_node_and_what_fits_on_none_is_refused() {
     let larger = json!({"spec": {"containers": [{"name": "c", "resources": larger}]}});
     node.patch("shared", "resize", &larger);
     // Both in the end, whichever comes first.
-    node.sh(&format!(
-        "cd {}; until grep -q '^100663296$' memory.max && grep -q '^200000 100000$' cpu.max; do \
-         usleep 50000; done",
-        cgroup_of(&shared)
-    ));
+    let limits = format!("cd {}; cat memory.max cpu.max", cgroup_of(&shared));
+    node.until_said(&limits, "100663296\n200000 100000\n");
     assert_eq!(node.seen(&shared).pid, of_shared.pid);
 }

@@ -199,6 +199,13 @@ impl Node {
         }
     }
 
+    /// Waits until a script says this.
+    pub(crate) fn until_said(&mut self, script: &str, wanted: &str) {
+        self.poll(&format!("{wanted:?} of {script}"), |node| {
+            (node.sh(script) == wanted).then_some(())
+        });
+    }
+
     /// The node's object.
     pub(crate) fn object(&self) -> Value {
         self.runtime.block_on(self.api().get(NODES, "", "node-1")).unwrap()
