@@ -4,9 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
 
 use serde_json::Value;
 
+use crate::clock::{Clock as _, SystemClock};
+use crate::counters::Lives;
 use crate::observed::RuntimeId;
 
 #[derive(Debug, Clone, Default)]
@@ -17,15 +20,23 @@ struct Shown {
     status: Option<Value>,
     /// The sandbox that is ready, if one is.
     sandbox: Option<RuntimeId>,
+    since: Option<Instant>,
 }
 
 /// All pods of the node, by uid.
 #[derive(Debug, Default)]
 pub struct Board {
     pods: RwLock<BTreeMap<String, Shown>>,
+    lives: Option<Lives>,
 }
 
 impl Board {
+    /// One that counts what happens on it.
+    #[must_use]
+    pub fn counted(lives: Lives) -> Board {
+        Board { lives: Some(lives), ..Board::default() }
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, Shown>> {
         self.pods.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -36,12 +47,24 @@ impl Board {
 
     /// Shows a pod as it is wanted.
     pub fn show(&self, uid: &str, text: Arc<str>) {
-        self.write().entry(uid.to_owned()).or_default().text = text;
+        let mut pods = self.write();
+        let shown = pods.entry(uid.to_owned()).or_default();
+        shown.text = text;
+        if shown.since.is_none() {
+            shown.since = Some(Instant::now());
+            if let (Some(lives), Some(pod)) = (&self.lives, shown.whole()) {
+                lives.came(&pod);
+            }
+        }
     }
 
     /// Shows how it is.
     pub fn show_status(&self, uid: &str, status: Value, sandbox: Option<RuntimeId>) {
         if let Some(shown) = self.write().get_mut(uid) {
+            if let (Some(lives), Some(pod)) = (&self.lives, shown.whole()) {
+                let known = shown.since.map(|since| since.elapsed()).unwrap_or_default();
+                lives.changed(&pod, &status, known, SystemClock.now());
+            }
             (shown.status, shown.sandbox) = (Some(status), sandbox);
         }
     }

@@ -29,6 +29,23 @@ pub mod v1 {
 
 pub mod answer;
 
+/// The questions, so that a [`cri::Client`] can put them: it knows how to reach sockets and pipes.
+macro_rules! questions {
+    ($($method:literal: $request:ident => $response:ident;)*) => {$(
+        impl cri::Rpc for v1::$request {
+            type Response = v1::$response;
+            const METHOD: &'static str = $method;
+            const PATH: &'static str = concat!("/v1.PodResourcesLister/", $method);
+        }
+    )*};
+}
+
+questions! {
+    "List": ListPodResourcesRequest => ListPodResourcesResponse;
+    "GetAllocatableResources": AllocatableResourcesRequest => AllocatableResourcesResponse;
+    "Get": GetPodResourcesRequest => GetPodResourcesResponse;
+}
+
 /// Upstream's figures: so many questions a second, and so many at once.
 const PER_SECOND: f64 = 100.0;
 const AT_ONCE: f64 = 10.0;
