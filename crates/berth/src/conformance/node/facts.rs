@@ -1,8 +1,9 @@
 //! What the recording says of the node itself (`node.jsonl`), compared with ours: [`judge`].
 //!
 //! Played are the Node object, the node's life while agent and runtime are stopped and started or a
-//! threshold cannot be met, a start that is refused, and the vocabulary of everything that was played.
-//! Figures of the machine's disk and names of images are not compared.
+//! threshold cannot be met, a start with another policy, and the vocabulary of everything that was played.
+//! Figures of the machine's disk and names of images are not compared. What is found on the node while
+//! pods stand still is [`super::standing`]'s.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -31,8 +32,7 @@ fn unplayed(line: &Value) -> Option<&'static str> {
             false => None,
         },
         ("log", _) => Some("our log has words of its own"),
-        ("http" | "metrics", _) => Some("asked of the agent by its own tests"),
-        _ => Some("compared by the agent's own tests"),
+        _ => Some("a kind of line that is not known"),
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) async fn judge(stage: &mut Stage, line: &Value) -> Result<Outcome> {
     let found = match text(line, "kind") {
         "node" => object(stage, line).await?,
         "node-life" => life(stage, line).await?,
-        "start-error" => refused_start(stage, line).await,
+        "start-error" => other_policy(stage, line).await,
         _ => vocabulary(&stage.scene(), line),
     };
     Ok(outcome(kind, line, found))
@@ -189,30 +189,42 @@ fn told(event: &Value) -> String {
     format!("{} {}: {}", text(event, "type"), text(event, "reason"), text(event, "message"))
 }
 
-/// A start that a policy change refuses, with the words of the recording.
-async fn refused_start(stage: &mut Stage, line: &Value) -> Vec<Difference> {
+/// A start with another policy. Upstream refuses it and asks for the file to be deleted; ours takes over
+/// what fits and keeps the old file beside the new one.
+async fn other_policy(stage: &mut Stage, line: &Value) -> Vec<Difference> {
     let change = text(line, "change");
     let (what, expected) = ("start".to_owned(), text(line, "message").to_owned());
     if !change.starts_with("cpuManagerPolicy none -> static") {
         return vec![Difference { what, expected, got: format!("not known how: {change}") }];
     }
+    let shape = Shape::default();
+    let file = stage.scene().root(&shape).join("cpu_manager_state");
+    let before = std::fs::read_to_string(&file).unwrap_or_default();
     let config = json!({"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"});
-    let started = stage.start_agent(&Shape { config, ..Shape::default() }).await;
-    let said = match started {
-        Ok(()) => "it started".to_owned(),
+    let started = stage.start_agent(&Shape { config, ..shape.clone() }).await;
+    let got = match started {
+        Ok(()) if is_kept(&file, &before) => MIGRATED.to_owned(),
+        Ok(()) => "it started, and the old file is gone".to_owned(),
         Err(error) => format!("{error:#}"),
     };
-    let restored = stage.start_agent(&Shape::default()).await;
-    let got = match restored {
-        Ok(()) => stage.scene().template().localised(&said),
+    let got = match stage.start_agent(&shape).await {
+        Ok(()) => stage.scene().template().localised(&got),
         Err(error) => format!("it did not start again: {error:#}"),
     };
-    // The same fact and the same remedy; which part of the agent says so is its own.
-    let same = ["policy \"static\"", "policy \"none\"", "cpu_manager_state"];
-    match same.iter().all(|word| got.contains(word)) {
-        true => Vec::new(),
-        false => vec![Difference { what, expected, got }],
-    }
+    vec![Difference { what, expected, got }]
+}
+
+/// What comes of a start with another policy when all is well.
+pub(super) const MIGRATED: &str = "it started, and kept the old file beside the new one";
+
+/// Whether a file that has been replaced is beside the new one as it was.
+fn is_kept(file: &std::path::Path, before: &str) -> bool {
+    let (Some(directory), Some(name)) = (file.parent(), file.file_name()) else { return false };
+    let start = format!("{}.backup-", name.to_string_lossy());
+    let beside = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut backups = beside.filter(|of| of.file_name().to_string_lossy().starts_with(&start));
+    !before.is_empty()
+        && backups.any(|of| std::fs::read_to_string(of.path()).is_ok_and(|text| text == before))
 }
 
 /// Whether anything was said of pods that the recorded kubelet has no word for.
@@ -281,5 +293,17 @@ mod tests {
             {"type": "Ready", "status": "True", "reason": "R", "message": "m", "lastHeartbeatTime": "t"},
         ]});
         assert_eq!(conditions(&status), json!({"Ready": ["True", "R", "m"]}));
+    }
+
+    #[test]
+    fn an_old_file_is_kept_only_if_it_is_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("state");
+        std::fs::write(&file, "new").unwrap();
+        assert!(!is_kept(&file, "old"));
+        std::fs::write(directory.path().join("state.backup-1"), "old").unwrap();
+        assert!(is_kept(&file, "old"));
+        assert!(!is_kept(&file, "other"));
+        assert!(!is_kept(&file, ""));
     }
 }
