@@ -192,6 +192,11 @@ impl Agent {
         for unusable in &unusable {
             warn!(%unusable, "state");
         }
+        if let Some(links) = &log_links
+            && let Err(error) = std::fs::create_dir_all(links)
+        {
+            warn!(%error, directory = %links.display(), "there are no links to logs");
+        }
         let report = NodeReport::new(&machine, &config, book.ledger().clone())?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (recorder, queue) = Recorder::new(Arc::clone(&clock));

@@ -30,6 +30,7 @@ pub struct Counters {
     pub cpu_pinning_errors: Counter,
     pub shared_pool: Gauge,
     pub exclusive_cpus: Gauge,
+    pub exclusive_cpus_by_node: Gauge,
     pub memory_pinning_requests: Counter,
     pub memory_pinning_errors: Counter,
     pub alignment_requests: Counter,
@@ -72,6 +73,11 @@ impl Counters {
                 "kubelet_cpu_manager_exclusive_cpu_allocation_count",
                 "[ALPHA] The total number of CPUs exclusively allocated to containers running on this \
                  node",
+            ),
+            exclusive_cpus_by_node: registry.gauge(
+                "kubelet_cpu_manager_allocation_per_numa",
+                "[ALPHA] Number of CPUs allocated per NUMA node",
+                &["numa_node"],
             ),
             memory_pinning_requests: counter(
                 "kubelet_memory_manager_pinning_requests_total",

@@ -50,6 +50,9 @@ questions! {
 const PER_SECOND: f64 = 100.0;
 const AT_ONCE: f64 = 10.0;
 
+/// Who may look into the directory of the socket. Upstream's.
+const DIRECTORY: u32 = 0o750;
+
 /// How long to leave a system alone that cannot give us connections; it would be asked again at once.
 const RESPITE: Duration = Duration::from_millis(50);
 
@@ -81,6 +84,7 @@ pub async fn serve(hands: Arc<Hands>, os: OsName, root: &Path) -> Result<(), Ser
     if os == OsName::Linux {
         let path = root.join("pod-resources");
         std::fs::create_dir_all(&path)
+            .and_then(|()| host::os::owners::set_mode(&path, DIRECTORY))
             .map_err(|cause| ServeError::Directory { path: path.display().to_string(), cause })?;
     }
     let incoming = Incoming { listener: Listener::bind(&endpoint).await?, respite: None };

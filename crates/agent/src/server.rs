@@ -26,6 +26,7 @@ use tokio::sync::watch;
 use crate::metrics;
 
 mod certificate;
+pub mod configz;
 mod find;
 mod log;
 mod measured;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::clock;
 use crate::hands::Hands;
 use crate::metrics::{self, Text};
-use crate::server;
+use crate::server::{self, configz};
 use crate::stats::Stats;
 use crate::status;
 
@@ -26,6 +26,7 @@ pub(super) struct Answers {
 impl Answers {
     pub(super) fn new(hands: Arc<Hands>, configuration: Value, stats: Stats) -> Answers {
         let began = hands.clock.now();
+        let configuration = configz::in_force(configuration);
         Answers { hands, configuration, stats, began }
     }
 

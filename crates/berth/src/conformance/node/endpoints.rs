@@ -13,6 +13,9 @@ use super::stage::{Scene, Shape};
 use super::tableau::NAMESPACE;
 use super::text;
 
+/// How a field of the configuration is told that means nothing to the agent.
+pub(super) const NOT_TOLD: &str = "not told: the agent does not go by it";
+
 fn differ(what: impl Into<String>, expected: &Value, got: &Value) -> Option<Difference> {
     let (expected, got) = (shown(expected), shown(got));
     (expected != got).then(|| Difference { what: what.into(), expected, got })
@@ -151,10 +154,45 @@ fn configuration(scene: &Scene, recorded: &Value, ours: &Value, found: &mut Vec<
     let ours = ours["kubeletconfig"].as_object().cloned().unwrap_or_default();
     let mut template = scene.template();
     let empty = Map::new();
+    /// What the agent does not go by, and so does not tell unless it was written.
+    const NOT_GONE_BY: &[&str] = &[
+        "configMapAndSecretChangeDetectionStrategy",
+        "containerLogMaxWorkers",
+        "contentType",
+        "enableControllerAttachDetach",
+        "enableDebugFlagsHandler",
+        "enableSystemLogHandler",
+        "enableSystemLogQuery",
+        "eventBurst",
+        "eventRecordQPS",
+        "failCgroupV1",
+        "hairpinMode",
+        "healthzBindAddress",
+        "httpCheckFrequency",
+        "imagePullCredentialsVerificationPolicy",
+        "iptablesDropBit",
+        "iptablesMasqueradeBit",
+        "kubeAPIBurst",
+        "kubeAPIQPS",
+        "makeIPTablesUtilChains",
+        "maxOpenFiles",
+        "memoryReservationPolicy",
+        "oomScoreAdj",
+        "registryBurst",
+        "registryPullQPS",
+        "streamingConnectionIdleTimeout",
+        "syncFrequency",
+        "volumePluginDir",
+        "volumeStatsAggPeriod",
+    ];
     for (name, value) in theirs.iter().filter(|(name, _)| !PLACES.contains(&name.as_str())) {
         let got = ours.get(name).unwrap_or(&Value::Null);
         // A map that has nothing in it says as much as none.
         if got.is_null() && value.as_object() == Some(&empty) {
+            continue;
+        }
+        if got.is_null() && NOT_GONE_BY.contains(&name.as_str()) {
+            found.extend(differ(format!("kubeletconfig.{name}"), value, &NOT_TOLD.into()));
             continue;
         }
         template.value(value, got, &format!("kubeletconfig.{name}"), found);

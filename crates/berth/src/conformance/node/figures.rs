@@ -59,7 +59,6 @@ pub(super) const OURS_HAVE_NONE: &[(&str, &str)] = &[
     ("kubelet_cgroup_manager_duration_seconds", "not measured"),
     ("kubelet_container_aligned_compute_resources_", "kubelet_topology_manager_admission_* have it"),
     ("kubelet_container_log_filesystem_used_bytes", "/stats/summary has it"),
-    ("kubelet_cpu_manager_allocation_per_numa", "the Node object has it"),
     ("kubelet_cri_losing_support", "which version of a runtime suits which Kubernetes is upstream's"),
     ("kubelet_metrics_provider", "there is one provider"),
     ("kubelet_lifecycle_handler_http_fallbacks_total", "not counted"),

@@ -66,10 +66,17 @@ async fn judge_under(
     let played = Tableau::start(&scene, plan).await;
     let mut found: BTreeMap<&str, Result<Vec<Difference>>> = BTreeMap::new();
     if let Ok(tableau) = &played {
-        if lines.iter().any(|line| text(line, "kind") == "metrics") {
+        // Other pods would be found among those of the recording.
+        let (figures, others): (Vec<&Value>, Vec<&Value>) =
+            lines.iter().partition(|line| text(line, "kind") == "metrics");
+        for line in others {
+            let differences = while_standing(&scene, shape, tableau, line, &before).await;
+            found.insert(text(line, "id"), differences);
+        }
+        if !figures.is_empty() {
             tableau::stir(&scene).await?;
         }
-        for line in lines {
+        for line in figures {
             let differences = while_standing(&scene, shape, tableau, line, &before).await;
             found.insert(text(line, "id"), differences);
         }
@@ -80,6 +87,8 @@ async fn judge_under(
                 found.extend(afterwards(&scene, &root, line).await);
             }
         }
+    } else {
+        stage.clear().await;
     }
     let outcomes = lines.iter().map(|line| {
         let (kind, id) = (format!("node/{}", text(line, "kind")), text(line, "id"));
@@ -128,7 +137,7 @@ async fn while_standing(
         "state-files" if line["content"].is_object() => files::record(&root, line),
         "state-files" => files::state_differs(&root, tableau, line, before),
         "directories" => files::tree_differs(scene, &root, tableau, line),
-        "podresources" => resources_differ(line, &resources(&root).await),
+        "podresources" => resources_differ(line, &resources(&root, line).await),
         "http" => endpoints::judge(scene, shape, line).await?,
         _ => {
             let told = scene.ask(shape, Method::GET, text(line, "path")).await?;
@@ -146,8 +155,9 @@ async fn afterwards(scene: &Scene, root: &Path, line: &Value) -> Vec<Difference>
     }
 }
 
-/// What the Pod Resources API of the agent answers, in the recording's form.
-async fn resources(root: &Path) -> Map<String, Value> {
+/// What the Pod Resources API of the agent answers to what was asked, in the recording's form. It lets
+/// itself be asked ten times at once, so nothing else is.
+async fn resources(root: &Path, line: &Value) -> Map<String, Value> {
     let os = if std::env::consts::OS == "windows" { OsName::Windows } else { OsName::Linux };
     let mut answers = Map::new();
     let endpoint = match pod_resources::endpoint(os, root) {
@@ -174,26 +184,15 @@ async fn resources(root: &Path) -> Map<String, Value> {
     let all = client.call(v1::AllocatableResourcesRequest::default()).await;
     let all = all.map_or_else(error, |all| held(&all.cpu_ids, &all.memory).into());
     answers.insert("GetAllocatableResources".to_owned(), all);
-    for name in tableau_names(&answers) {
-        let of = |name: &str| v1::GetPodResourcesRequest {
-            pod_name: name.to_owned(),
-            pod_namespace: NAMESPACE.to_owned(),
-        };
-        let got = client.call(of(&name)).await;
+    let asked = line["answers"].as_object().into_iter().flatten();
+    for name in asked.filter_map(|(question, _)| question.strip_prefix("Get ")) {
+        let pod_name = if name == "missing" { "nope" } else { name }.to_owned();
+        let pod_namespace = NAMESPACE.to_owned();
+        let got = client.call(v1::GetPodResourcesRequest { pod_name, pod_namespace }).await;
         let told = |got: v1::GetPodResourcesResponse| json!({"pod_resources": got.pod_resources.as_ref().map(pod)});
-        let (question, asked) = match name.as_str() {
-            "nope" => ("Get missing".to_owned(), got.map_or_else(error, told)),
-            name => (format!("Get {name}"), got.map_or_else(error, told)),
-        };
-        answers.insert(question, asked);
+        answers.insert(format!("Get {name}"), got.map_or_else(error, told));
     }
     answers
-}
-
-/// Pods to ask for one by one, and one that there is not.
-fn tableau_names(answers: &Map<String, Value>) -> Vec<String> {
-    let pods = answers["List"]["pod_resources"].as_array().into_iter().flatten();
-    pods.map(|pod| text(pod, "name").to_owned()).chain(["nope".to_owned()]).collect()
 }
 
 /// CPUs and memory, without what there is none of.

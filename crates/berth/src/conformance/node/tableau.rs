@@ -184,6 +184,10 @@ fn with_volumes(mut manifest: Value, listed: &[Value]) -> Value {
     }
     manifest["spec"]["containers"][mounted]["volumeMounts"] = mounts.into();
     manifest["spec"]["volumes"] = volumes.into_values().collect();
+    if manifest["spec"]["volumes"].to_string().contains("serviceAccountToken") {
+        manifest["spec"]["serviceAccountName"] = "default".into();
+        manifest["spec"]["automountServiceAccountToken"] = false.into();
+    }
     if group > 0 {
         manifest["spec"]["securityContext"] = json!({"fsGroup": group});
     }
