@@ -24,8 +24,9 @@ const POLICY: &str = "-policy-";
 /// What the recording has of one set of pods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
-    /// Manifests in the order in which pods were started.
-    pods: Vec<Value>,
+    /// Manifests, and whether those pods ran. Those that did come first, as they fitted together, and
+    /// of them those that need something for themselves.
+    pods: Vec<(Value, bool)>,
 }
 
 /// Pods that run, and what is their own.
@@ -64,9 +65,21 @@ impl Plan {
         let mut pods = Vec::new();
         for (name, pod) in groups.and_then(|line| line["pods"].as_object()).into_iter().flatten() {
             let there = groups.map(|line| &line["cgroups"]).unwrap_or(&Value::Null);
-            pods.push(with_volumes(manifest(name, pod, there), &listed));
+            let ran = has_cgroup(there, name);
+            let class = match text(pod, "qosClass") {
+                "Guaranteed" => 0,
+                "Burstable" => 1,
+                _ => 2,
+            };
+            let manifest = match ran {
+                true => manifest(name, pod, there),
+                // Nothing is known of which of its containers come first.
+                false => manifest(name, pod, &Value::Null),
+            };
+            pods.push((!ran, class, with_volumes(manifest, &listed)));
         }
-        Plan { pods }
+        pods.sort_by_key(|(refused, class, _)| (*refused, *class));
+        Plan { pods: pods.into_iter().map(|(refused, _, manifest)| (manifest, !refused)).collect() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -74,15 +87,21 @@ impl Plan {
     }
 }
 
-fn ran(groups: &Value, pod: &str, container: &str) -> bool {
+fn has_cgroup(groups: &Value, pod: &str) -> bool {
+    let name = format!("pod<UID:{pod}>");
+    groups.as_object().is_some_and(|groups| groups.keys().any(|path| path.ends_with(&name)))
+}
+
+/// Whether a container had ended when the others ran.
+fn had_ended(groups: &Value, pod: &str, container: &str) -> bool {
     let id = format!("<CID:{pod}/{container}>");
-    groups.as_object().is_some_and(|groups| groups.keys().any(|path| path.ends_with(&id)))
+    groups.as_object().is_some_and(|groups| !groups.keys().any(|path| path.ends_with(&id)))
 }
 
 /// A pod of these containers and resources.
 fn manifest(name: &str, pod: &Value, groups: &Value) -> Value {
     let listed = pod["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let ended = |of: &Value| !ran(groups, name, text(of, "name"));
+    let ended = |of: &Value| had_ended(groups, name, text(of, "name"));
     let last_init = listed.iter().rposition(ended);
     let (mut inits, mut containers) = (Vec::new(), Vec::new());
     for (index, of) in listed.iter().enumerate() {
@@ -215,13 +234,15 @@ impl Tableau {
             }
         }
         let mut tableau = Tableau::default();
-        for manifest in &plan.pods {
+        for (manifest, ran) in &plan.pods {
             let played = life::create_and_bind(scene, &json!({"manifest": manifest})).await?;
             let ready =
                 |pod: &Value| super::stage::condition(&pod["status"], "Ready") == Some("True");
             let is_ready = || {
                 let last = scene.trace.last(&played.namespace, &played.name);
-                last.is_some_and(|(pod, _)| ready(&pod))
+                last.is_some_and(|(pod, _)| {
+                    ready(&pod) || (!ran && pod["status"]["phase"] == "Failed")
+                })
             };
             let came = life::wait(scene, PATIENCE, Duration::ZERO, is_ready).await;
             let name = played.name.clone();
@@ -359,6 +380,25 @@ mod tests {
         let spec = manifest("p", &listed, &groups)["spec"].clone();
         assert!(spec.get("initContainers").is_none());
         assert_eq!(spec["resources"]["limits"]["cpu"], "1");
+    }
+
+    #[test]
+    fn pods_that_ran_come_before_those_that_were_refused() {
+        let pod = |class: &str| json!({"qosClass": class, "containers": [{"name": "c"}]});
+        let line = json!({
+            "kind": "cgroups", "id": "cgroups-policy-x",
+            "pods": {"a": pod("Burstable"), "b": pod("BestEffort"), "c": pod("Guaranteed")},
+            "cgroups": {
+                "/k/pod<UID:b>": {}, "/k/pod<UID:b>/<CID:b/c>": {},
+                "/k/pod<UID:c>": {}, "/k/pod<UID:c>/<CID:c/c>": {},
+            },
+        });
+        let plan = Plan::new(&[line.clone()], "x");
+        let told: Vec<(&str, bool)> =
+            plan.pods.iter().map(|(pod, ran)| (text(&pod["metadata"], "name"), *ran)).collect();
+        assert_eq!(told, [("c", true), ("b", true), ("a", false)]);
+        assert!(plan.pods.iter().all(|(pod, _)| pod["spec"]["containers"][0]["name"] == "c"));
+        assert!(Plan::new(&[line], "y").is_empty());
     }
 
     #[test]
