@@ -18,6 +18,7 @@ use cri::Capabilities;
 use host::cgroups::CgroupError;
 use host::detected::Detected;
 use https::Listener;
+use objects::kubelet_config::Enforcement;
 use objects::{Gate, KubeletConfig};
 use placement::Machine;
 use placement::configured::{Configured, Finding};
@@ -159,6 +160,8 @@ pub struct Agent {
     /// What pods have together.
     amounts: Amounts,
     check_every: Duration,
+    /// Whether pods are held to what is not reserved.
+    enforced: bool,
 }
 
 impl Agent {
@@ -184,6 +187,7 @@ impl Agent {
         }
         std::fs::create_dir_all(&root)
             .map_err(|cause| StartError::Directory { path: root.display().to_string(), cause })?;
+        let milli_cpus = configured.allocatable.milli_cpus;
         let (book, found) = Book::open(&root, configured.node)?;
         for found in &found {
             warn!(%found, "state");
@@ -220,7 +224,7 @@ impl Agent {
         }
         let places = Places { root: &root, logs: &logs };
         let facts = facts::gather(&config, &machine, &places, kernel.as_ref().ok(), &node);
-        let amounts = shares::of_pods(&machine, &config);
+        let amounts = shares::of_pods(&machine, &config, milli_cpus);
         let cgroups = pod_cgroups(kernel, &amounts, &facts);
         let hands = Hands {
             images: Images::new(runtime.clone(), Arc::clone(&clock), 1),
@@ -256,6 +260,8 @@ impl Agent {
             recorder,
             clock,
         };
+        let enforced =
+            hands.cgroups.is_some() && config.enforce_node_allocatable.contains(&Enforcement::Pods);
         let seen =
             admit::Node { name: node.name.clone(), os: Some(machine.os), ..admit::Node::default() };
         Ok(Agent {
@@ -271,6 +277,7 @@ impl Agent {
             configuration,
             amounts,
             check_every: config.cpu_manager_reconcile_period,
+            enforced,
         })
     }
 
@@ -285,6 +292,10 @@ impl Agent {
         let (capabilities, listener) = (self.capabilities, self.listener);
         let mut tasks = JoinSet::new();
         hands.note_booked();
+        hands.recorder.node(&description.name, Told::Starting);
+        if self.enforced {
+            hands.recorder.node(&description.name, Told::AllocatableEnforced);
+        }
         tasks.spawn(shares::keep(Arc::clone(&hands), self.amounts));
         tasks.spawn(tell_of_resources(Arc::clone(&hands), root.clone()));
         if let Some(listener) = listener {

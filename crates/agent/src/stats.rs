@@ -54,6 +54,13 @@ struct Rate {
     rate: Option<u64>,
 }
 
+/// Whether to walk through volumes and logs, which takes its time where there are many files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Disk {
+    Measured,
+    Left,
+}
+
 /// What is used at one time.
 #[derive(Debug, Clone)]
 struct Snapshot {
@@ -144,16 +151,19 @@ impl Stats {
     pub async fn document(&self, path: &str) -> Option<(&'static str, String)> {
         let text = match path {
             "/stats/summary" => {
-                return Some(("application/json", summary::told(&self.look().await).to_string()));
+                return Some((
+                    "application/json",
+                    summary::told(&self.look(Disk::Measured).await).to_string(),
+                ));
             }
-            "/metrics/resource" => resource::told(&self.look().await),
-            "/metrics/cadvisor" => cadvisor::told(&self.look().await),
+            "/metrics/resource" => resource::told(&self.look(Disk::Left).await),
+            "/metrics/cadvisor" => cadvisor::told(&self.look(Disk::Left).await),
             _ => return None,
         };
         Some((crate::metrics::MEDIA_TYPE, text))
     }
 
-    async fn look(&self) -> Snapshot {
+    async fn look(&self, disk: Disk) -> Snapshot {
         let runtime = &self.hands.runtime;
         let (stats, images) = tokio::join!(
             runtime.call(v1::ListContainerStatsRequest::default()),
@@ -163,7 +173,8 @@ impl Stats {
         let stats = stats.map(|answer| answer.stats).unwrap_or_default();
         let images = images.ok().and_then(|answer| answer.image_filesystems.into_iter().next());
         let (hands, root) = (Arc::clone(&self.hands), self.root.clone());
-        let looked = tokio::task::spawn_blocking(move || blocking(&hands, &root, &stats, images));
+        let looked =
+            tokio::task::spawn_blocking(move || blocking(&hands, &root, &stats, images, disk));
         let mut snapshot = match looked.await {
             Ok(snapshot) => Snapshot { failed: failed || snapshot.failed, ..snapshot },
             Err(_) => Snapshot {
@@ -226,6 +237,7 @@ fn blocking(
     root: &Path,
     stats: &[v1::ContainerStats],
     images: Option<v1::FilesystemUsage>,
+    disk: Disk,
 ) -> Snapshot {
     let at = hands.clock.now();
     let facts = hands.facts();
@@ -239,8 +251,10 @@ fn blocking(
     for pod in hands.board.pods() {
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
         let path = paths.get(uid).cloned().unwrap_or_default();
-        let mut usage = pod_usage(&pod, path, cgroups, &by_id, Path::new(&facts.log_dir));
-        usage.volumes = volumes(&root.join("pods").join(uid).join("volumes"));
+        let mut usage = pod_usage(&pod, path, cgroups, &by_id);
+        if disk == Disk::Measured {
+            usage.measure_disk(&root.join("pods").join(uid), Path::new(&facts.log_dir));
+        }
         pods.push(usage);
     }
     let group = |path: String| {
@@ -296,9 +310,17 @@ fn value(of: Option<&v1::UInt64Value>) -> Option<u64> {
     of.map(|of| of.value)
 }
 
-/// Bytes that are in volumes of a pod on the node's own disk.
-fn volumes(directory: &Path) -> u64 {
-    disk_usage(directory).unwrap_or(0)
+impl PodUsage {
+    /// Adds what volumes and logs take on the node's own disk.
+    fn measure_disk(&mut self, own: &Path, logs: &Path) {
+        self.volumes = disk_usage(&own.join("volumes")).unwrap_or(0);
+        let logs = logs.join(format!("{}_{}_{}", self.namespace, self.name, self.uid));
+        for container in &mut self.containers {
+            let log = logs.join(&container.name);
+            container.logs = disk_usage(&log).ok();
+            container.log_files = std::fs::read_dir(&log).ok().map(|files| files.count() as u64);
+        }
+    }
 }
 
 fn pod_usage(
@@ -306,11 +328,9 @@ fn pod_usage(
     path: String,
     cgroups: Option<&PodCgroups>,
     stats: &BTreeMap<&str, &v1::ContainerStats>,
-    logs: &Path,
 ) -> PodUsage {
     let text = |name: &str| pod["metadata"][name].as_str().unwrap_or_default().to_owned();
     let (name, namespace, uid) = (text("name"), text("namespace"), text("uid"));
-    let logs = logs.join(format!("{namespace}_{name}_{uid}"));
     let usage = |path: &str| {
         let usage = cgroups?.host().usage(path).ok().flatten()?;
         Some(Group { usage, cpu_rate: None })
@@ -331,7 +351,6 @@ fn pod_usage(
         let path = own.map(|child| format!("{path}/{child}")).unwrap_or_default();
         let found = if path.is_empty() { None } else { usage(&path) };
         let name = status["name"].as_str().unwrap_or_default().to_owned();
-        let log = logs.join(&name);
         let writable = told.and_then(|told| told.writable_layer.as_ref());
         ContainerUsage {
             image: status["image"].as_str().unwrap_or_default().to_owned(),
@@ -340,8 +359,8 @@ fn pod_usage(
             written: writable.and_then(|layer| {
                 Some((value(layer.used_bytes.as_ref())?, value(layer.inodes_used.as_ref())))
             }),
-            logs: disk_usage(&log).ok(),
-            log_files: std::fs::read_dir(&log).ok().map(|files| files.count() as u64),
+            logs: None,
+            log_files: None,
             name,
             id,
             path,

@@ -227,4 +227,13 @@ b_seconds_count{op=\"run\"} 3
         let of_go = "metric go_x: not served: there is no Go runtime";
         check(json!({"name": "go_x", "type": "gauge"}), &[of_go]);
     }
+
+    #[test]
+    fn what_is_not_served_is_written_down_for_users() {
+        let written = include_str!("../../../../../docs/reference/differences.md");
+        for (name, why) in OURS_HAVE_NONE {
+            assert!(written.contains(&format!("`{name}")), "{name} is not among the differences");
+            assert!(written.contains(why), "{why} is not among the differences");
+        }
+    }
 }

@@ -296,8 +296,9 @@ mod tests {
     use super::*;
 
     fn tableau() -> Tableau {
-        let uids = BTreeMap::from([("p".to_owned(), "1111-2222".to_owned())]);
-        Tableau { uids, ..Tableau::default() }
+        let mut tableau = Tableau::default();
+        tableau.uids.insert("p".to_owned(), "1111-2222".to_owned());
+        tableau
     }
 
     #[test]
