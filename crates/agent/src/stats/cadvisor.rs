@@ -168,8 +168,11 @@ fn containers(text: &mut Text, snapshot: &Snapshot) {
     each("container_start_time_seconds", help, &|of| of.started.map(since_1970));
 }
 
+/// A figure of what went one way.
+type OfTraffic = fn(&Traffic) -> u64;
+
 fn networks(text: &mut Text, snapshot: &Snapshot) {
-    let figures: [(&str, &str, fn(&Traffic) -> u64); 4] = [
+    let figures: [(&str, &str, OfTraffic); 4] = [
         ("bytes_total", "bytes", |of| of.bytes),
         ("errors_total", "errors encountered while", |of| of.errors),
         ("packets_dropped_total", "packets dropped while", |of| of.dropped),

@@ -131,7 +131,9 @@ fn node(node: &NodeUsage, time: &Value) -> Value {
         let ids = [("maxpid", number(Some(ids.max))), ("curproc", number(Some(ids.used)))];
         at(time, known(ids))
     });
-    let first = node.default_interface.as_deref().unwrap_or_default();
+    // Where nothing leads elsewhere, one is as good as another.
+    let any = || node.interfaces.first().map(|of| of.name.as_str());
+    let first = node.default_interface.as_deref().or_else(any).unwrap_or_default();
     let interfaces = match node.interfaces.is_empty() {
         true => None,
         false => Some(network(time, &node.interfaces, first)),

@@ -393,7 +393,7 @@ mod tests {
                 "/k/pod<UID:c>": {}, "/k/pod<UID:c>/<CID:c/c>": {},
             },
         });
-        let plan = Plan::new(&[line.clone()], "x");
+        let plan = Plan::new(std::slice::from_ref(&line), "x");
         let told: Vec<(&str, bool)> =
             plan.pods.iter().map(|(pod, ran)| (text(&pod["metadata"], "name"), *ran)).collect();
         assert_eq!(told, [("c", true), ("b", true), ("a", false)]);
