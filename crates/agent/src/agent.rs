@@ -18,6 +18,7 @@ use cri::Capabilities;
 use host::cgroups::CgroupError;
 use host::detected::Detected;
 use https::Listener;
+use objects::kubelet_config::Enforcement;
 use objects::{Gate, KubeletConfig};
 use placement::Machine;
 use placement::configured::{Configured, Finding};
@@ -27,6 +28,7 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::admit;
@@ -34,8 +36,8 @@ use crate::allocations::{AllocationError, Allocations};
 use crate::board::Board;
 use crate::book::{Book, BookError};
 use crate::cgroups::{self, PodCgroups};
-use crate::clock::{Clock, SystemClock};
-use crate::counters::Counters;
+use crate::clock::{self, Clock, SystemClock};
+use crate::counters::{Counters, Now};
 use crate::events::Told;
 use crate::facts::{self, Places};
 use crate::hands::{Hands, Report};
@@ -44,6 +46,7 @@ use crate::images::Images;
 use crate::logs::rotate::Policy;
 use crate::look::{self, Brief};
 use crate::lower::NodeFacts;
+use crate::metrics::Counter;
 use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError};
 use crate::pod_resources;
 use crate::pods::{self, Pods, Read};
@@ -54,6 +57,7 @@ use crate::server::Server;
 use crate::sources::Sources;
 use crate::spec::Amounts;
 use crate::static_pods::{self, mirror};
+use crate::stats::Stats;
 use crate::truth;
 use crate::volumes::Volumes;
 use crate::worker::Ending;
@@ -156,6 +160,8 @@ pub struct Agent {
     /// What pods have together.
     amounts: Amounts,
     check_every: Duration,
+    /// Whether pods are held to what is not reserved.
+    enforced: bool,
 }
 
 impl Agent {
@@ -181,6 +187,7 @@ impl Agent {
         }
         std::fs::create_dir_all(&root)
             .map_err(|cause| StartError::Directory { path: root.display().to_string(), cause })?;
+        let milli_cpus = configured.allocatable.milli_cpus;
         let (book, found) = Book::open(&root, configured.node)?;
         for found in &found {
             warn!(%found, "state");
@@ -189,24 +196,44 @@ impl Agent {
         for unusable in &unusable {
             warn!(%unusable, "state");
         }
+        if let Some(links) = &log_links
+            && let Err(error) = std::fs::create_dir_all(links)
+        {
+            warn!(%error, directory = %links.display(), "there are no links to logs");
+        }
         let report = NodeReport::new(&machine, &config, book.ledger().clone())?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (recorder, queue) = Recorder::new(Arc::clone(&clock));
         tokio::spawn(record::deliver(queue, api.clone(), node.name.clone()));
-        let runtime = cri::Client::new(runtime);
+        let counters = Counters::new();
+        counters.node_name.set(&[&node.name], 1.0);
+        let calls = counters.calls.clone();
+        let runtime = cri::Client::new(runtime)
+            .observed(move |method, took, failed| calls.tell(method, took, failed));
         let (probe_reports, probes) = mpsc::unbounded_channel();
         let (worker_reports, reports) = mpsc::unbounded_channel();
         let (capabilities, can) = watch::channel(None);
 
         let kernel = host::cgroups::Cgroups::observe();
+        if let Ok(kernel) = &kernel {
+            let version = match kernel.version() {
+                host::cgroups::Version::V1 => 1.0,
+                host::cgroups::Version::V2 => 2.0,
+            };
+            counters.cgroup_version.set(&[], version);
+        }
         let places = Places { root: &root, logs: &logs };
         let facts = facts::gather(&config, &machine, &places, kernel.as_ref().ok(), &node);
-        let amounts = shares::of_pods(&machine, &config);
+        let amounts = shares::of_pods(&machine, &config, milli_cpus);
         let cgroups = pod_cgroups(kernel, &amounts, &facts);
         let hands = Hands {
             images: Images::new(runtime.clone(), Arc::clone(&clock), 1),
             sources: Sources::start(api.clone(), Arc::clone(&clock)),
-            probes: Probes::new(runtime.clone(), probe_reports),
+            probes: Probes::counted(
+                runtime.clone(),
+                probe_reports,
+                Counter::of_probes(&counters.probes),
+            ),
             pool: Pool::default(),
             truth: tokio::sync::Mutex::default(),
             starts: Arc::new(Semaphore::new(STARTS)),
@@ -225,14 +252,16 @@ impl Agent {
             active: watch::Sender::default(),
             known_pods: watch::Sender::default(),
             mirrors: watch::Sender::default(),
-            board: Board::default(),
-            counters: Counters::new(),
+            board: Board::counted(counters.lives.clone()),
+            counters,
             reports: worker_reports,
             api,
             runtime,
             recorder,
             clock,
         };
+        let enforced =
+            hands.cgroups.is_some() && config.enforce_node_allocatable.contains(&Enforcement::Pods);
         let seen =
             admit::Node { name: node.name.clone(), os: Some(machine.os), ..admit::Node::default() };
         Ok(Agent {
@@ -248,6 +277,7 @@ impl Agent {
             configuration,
             amounts,
             check_every: config.cpu_manager_reconcile_period,
+            enforced,
         })
     }
 
@@ -262,11 +292,17 @@ impl Agent {
         let (capabilities, listener) = (self.capabilities, self.listener);
         let mut tasks = JoinSet::new();
         hands.note_booked();
+        hands.recorder.node(&description.name, Told::Starting);
+        if self.enforced {
+            hands.recorder.node(&description.name, Told::AllocatableEnforced);
+        }
         tasks.spawn(shares::keep(Arc::clone(&hands), self.amounts));
         tasks.spawn(tell_of_resources(Arc::clone(&hands), root.clone()));
         if let Some(listener) = listener {
-            let answers = Answers::new(Arc::clone(&hands), self.configuration);
-            let server = Server::new(Arc::new(answers), hands.runtime.clone());
+            let stats = Stats::new(Arc::clone(&hands), root.clone(), description.name.clone());
+            let answers = Answers::new(Arc::clone(&hands), self.configuration, stats);
+            let server = Server::new(Arc::new(answers), hands.runtime.clone())
+                .measured(&hands.counters.registry);
             let (end, ends) = watch::channel(false);
             let mut stop = stop.clone();
             tasks.spawn(server.serve(listener, ends));
@@ -378,7 +414,8 @@ async fn follow(
     let reflector = Reflector::new(hands.api.clone(), PODS, scope, pods::read);
     let of_pods = happened.clone();
     tasks.spawn(reflector.run(move |change| of_pods.send(Happening::Pods(change)).is_ok()));
-    tasks.spawn(look_often(hands.runtime.clone(), happened.clone()));
+    let now = hands.counters.now.clone();
+    tasks.spawn(look_often(hands.runtime.clone(), now, happened.clone()));
     match files {
         None => pods.take_files(Vec::new()),
         Some(files) => {
@@ -464,15 +501,19 @@ async fn first_look(runtime: &cri::Client) -> BTreeMap<String, Brief> {
     }
 }
 
-async fn look_often(runtime: cri::Client, happened: mpsc::UnboundedSender<Happening>) {
+async fn look_often(runtime: cri::Client, now: Now, happened: mpsc::UnboundedSender<Happening>) {
     let mut timer = tokio::time::interval(LOOK_EVERY);
     timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut last: Option<Instant> = None;
     loop {
         timer.tick().await;
+        let began = Instant::now();
         // Whether the runtime is there is told elsewhere.
-        if let Ok(briefs) = look::briefly(&runtime).await
-            && happened.send(Happening::Looked(briefs)).is_err()
-        {
+        let Ok(briefs) = look::briefly(&runtime).await else { continue };
+        let since = last.replace(began).map(|last| (began - last).as_secs_f64());
+        let at = clock::nanos(SystemClock.now()) as f64 / 1e9;
+        now.looked(&briefs, began.elapsed().as_secs_f64(), since, at);
+        if happened.send(Happening::Looked(briefs)).is_err() {
             return;
         }
     }

@@ -297,9 +297,18 @@ impl Allocations {
     fn save(&self, which: usize) -> Result<(), AllocationError> {
         let entries = if which == 0 { &self.allocated } else { &self.actuated };
         let (path, draft) = (self.directory.join(FILES[which]), self.directory.join(DRAFT));
-        fs::write(&draft, render(entries)).map_err(failed("write", &draft))?;
+        write_private(&draft, &render(entries)).map_err(failed("write", &draft))?;
         fs::rename(&draft, &path).map_err(failed("write", &path))
     }
+}
+
+/// Writes a file that nobody else may read, in the place of whatever is there.
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::io::Write::write_all(&mut host::os::create_private_file(path)?, text.as_bytes())
 }
 
 fn failed(step: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> AllocationError {

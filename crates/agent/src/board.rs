@@ -4,9 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
 
-use serde_json::Value;
+use objects::timestamp::Timestamp;
+use serde_json::{Map, Value};
 
+use crate::clock::{Clock as _, SystemClock};
+use crate::counters::Lives;
 use crate::observed::RuntimeId;
 
 #[derive(Debug, Clone, Default)]
@@ -17,15 +21,28 @@ struct Shown {
     status: Option<Value>,
     /// The sandbox that is ready, if one is.
     sandbox: Option<RuntimeId>,
+    /// When it came, by both clocks.
+    since: Option<(Instant, Timestamp)>,
 }
+
+/// When and where from the agent has a pod. Those of files have it from there.
+const SEEN: &str = "kubernetes.io/config.seen";
+const SOURCE: &str = "kubernetes.io/config.source";
 
 /// All pods of the node, by uid.
 #[derive(Debug, Default)]
 pub struct Board {
     pods: RwLock<BTreeMap<String, Shown>>,
+    lives: Option<Lives>,
 }
 
 impl Board {
+    /// One that counts what happens on it.
+    #[must_use]
+    pub fn counted(lives: Lives) -> Board {
+        Board { lives: Some(lives), ..Board::default() }
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, Shown>> {
         self.pods.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -36,12 +53,24 @@ impl Board {
 
     /// Shows a pod as it is wanted.
     pub fn show(&self, uid: &str, text: Arc<str>) {
-        self.write().entry(uid.to_owned()).or_default().text = text;
+        let mut pods = self.write();
+        let shown = pods.entry(uid.to_owned()).or_default();
+        shown.text = text;
+        if shown.since.is_none() {
+            shown.since = Some((Instant::now(), SystemClock.now()));
+            if let (Some(lives), Some(pod)) = (&self.lives, shown.whole()) {
+                lives.came(&pod);
+            }
+        }
     }
 
     /// Shows how it is.
     pub fn show_status(&self, uid: &str, status: Value, sandbox: Option<RuntimeId>) {
         if let Some(shown) = self.write().get_mut(uid) {
+            if let (Some(lives), Some(pod)) = (&self.lives, shown.whole()) {
+                let known = shown.since.map(|(since, _)| since.elapsed()).unwrap_or_default();
+                lives.changed(&pod, &status, known, SystemClock.now());
+            }
             (shown.status, shown.sandbox) = (Some(status), sandbox);
         }
     }
@@ -78,6 +107,21 @@ impl Shown {
         if let Some(status) = &self.status {
             pod["status"] = status.clone();
         }
+        // In a list every item has the kind that the list says.
+        if let Some(pod) = pod.as_object_mut() {
+            pod.remove("kind");
+            pod.remove("apiVersion");
+        }
+        let metadata = pod["metadata"].as_object_mut()?;
+        let annotations = metadata.entry("annotations").or_insert_with(|| Map::new().into());
+        if let Some(annotations) = annotations.as_object_mut()
+            && !annotations.contains_key(SOURCE)
+        {
+            annotations.insert(SOURCE.to_owned(), "api".into());
+            if let Some((_, at)) = self.since {
+                annotations.insert(SEEN.to_owned(), at.to_string().into());
+            }
+        }
         Some(pod)
     }
 }
@@ -100,6 +144,9 @@ mod tests {
         assert_eq!(board.pod("a", "b").unwrap()["status"]["phase"], "New");
         assert_eq!(board.sandbox("u").as_deref(), Some("sandbox"));
         assert_eq!(board.pod("a", "c"), None);
+        let annotations = board.pod("a", "b").unwrap()["metadata"]["annotations"].clone();
+        assert_eq!(annotations[SOURCE], "api");
+        assert!(Timestamp::parse(annotations[SEEN].as_str().unwrap()).is_ok(), "{annotations}");
         board.forget("u");
         assert_eq!(board.sandbox("u"), None);
     }

@@ -2,6 +2,14 @@
 
 use std::sync::Arc;
 
+mod calls;
+mod lives;
+mod now;
+
+pub use calls::Calls;
+pub use lives::Lives;
+pub use now::Now;
+
 use crate::metrics::{Counter, Gauge, Histogram, Registry};
 use crate::spec::Role;
 
@@ -9,10 +17,20 @@ use crate::spec::Role;
 #[derive(Debug, Clone)]
 pub struct Counters {
     pub registry: Arc<Registry>,
+    /// What is told of probes, apart from the rest as upstream does.
+    pub probes: Arc<Registry>,
+    pub calls: Calls,
+    pub lives: Lives,
+    pub now: Now,
+    pub node_name: Gauge,
+    pub cgroup_version: Gauge,
+    /// What this process uses.
+    pub process: Process,
     pub cpu_pinning_requests: Counter,
     pub cpu_pinning_errors: Counter,
     pub shared_pool: Gauge,
     pub exclusive_cpus: Gauge,
+    pub exclusive_cpus_by_node: Gauge,
     pub memory_pinning_requests: Counter,
     pub memory_pinning_errors: Counter,
     pub alignment_requests: Counter,
@@ -55,6 +73,11 @@ impl Counters {
                 "kubelet_cpu_manager_exclusive_cpu_allocation_count",
                 "[ALPHA] The total number of CPUs exclusively allocated to containers running on this \
                  node",
+            ),
+            exclusive_cpus_by_node: registry.gauge(
+                "kubelet_cpu_manager_allocation_per_numa",
+                "[ALPHA] Number of CPUs allocated per NUMA node",
+                &["numa_node"],
             ),
             memory_pinning_requests: counter(
                 "kubelet_memory_manager_pinning_requests_total",
@@ -119,6 +142,19 @@ impl Counters {
                  will only be collected on Windows.",
                 &["container_type", "code"],
             ),
+            probes: Arc::default(),
+            calls: Calls::new(&registry),
+            lives: Lives::new(&registry),
+            now: Now::new(&registry),
+            node_name: registry.gauge(
+                "kubelet_node_name",
+                "[ALPHA] The node's name. The count is always 1.",
+                &["node"],
+            ),
+            // Where there are no cgroups there is no version to tell.
+            cgroup_version: registry
+                .looked_up("kubelet_cgroup_version", "[ALPHA] cgroup version on the hosts."),
+            process: Process::new(&registry),
             registry,
         }
     }
@@ -137,6 +173,38 @@ impl Counters {
         if host_process {
             self.started_host_processes_errors.increment(&[kind(role), reason]);
         }
+    }
+}
+
+/// What this process uses, by the usual names.
+#[derive(Debug, Clone)]
+pub struct Process {
+    cpu: Gauge,
+    resident: Gauge,
+    virtual_memory: Gauge,
+    open_files: Gauge,
+}
+
+impl Process {
+    fn new(registry: &Registry) -> Process {
+        // Told only where the system says it, hence with a series only then.
+        let gauge = |name, help| registry.looked_up(name, help);
+        Process {
+            cpu: registry.looked_up_counter(
+                "process_cpu_seconds_total",
+                "Total user and system CPU time spent in seconds.",
+            ),
+            resident: gauge("process_resident_memory_bytes", "Resident memory size in bytes."),
+            virtual_memory: gauge("process_virtual_memory_bytes", "Virtual memory size in bytes."),
+            open_files: gauge("process_open_fds", "Number of open file descriptors."),
+        }
+    }
+
+    pub fn tell(&self, usage: host::facts::ProcessUsage) {
+        self.cpu.set(&[], usage.cpu as f64 / 1e9);
+        self.resident.set(&[], usage.resident as f64);
+        self.virtual_memory.set(&[], usage.virtual_memory as f64);
+        self.open_files.set(&[], usage.open_files as f64);
     }
 }
 

@@ -148,10 +148,21 @@ impl Hands {
 
     /// Something was handed out or taken back.
     pub fn note_booked(&self) {
-        let (shared, exclusive) = {
+        let (shared, exclusive, by_node) = {
             let book = self.book();
-            (book.shared().len(), book.ledger().cpu.exclusive(None).len())
+            let exclusive = book.ledger().cpu.exclusive(None);
+            let by_node: Vec<(String, usize)> = book
+                .node()
+                .topology
+                .nodes()
+                .iter()
+                .map(|node| (node.id.0.to_string(), node.cpus.count_common(&exclusive)))
+                .collect();
+            (book.shared().len(), exclusive.len(), by_node)
         };
+        for (node, count) in by_node {
+            self.counters.exclusive_cpus_by_node.set(&[&node], count as f64);
+        }
         self.counters.shared_pool.set(&[], (shared * 1000) as f64);
         self.counters.exclusive_cpus.set(&[], exclusive as f64);
         self.booked.send_modify(|count| *count += 1);

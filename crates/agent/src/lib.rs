@@ -38,6 +38,7 @@ pub mod server;
 pub mod sources;
 pub mod spec;
 pub mod static_pods;
+pub mod stats;
 pub mod status;
 pub mod steps;
 pub mod teller;

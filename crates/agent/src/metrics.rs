@@ -1,11 +1,14 @@
 //! Figures of the agent, in Prometheus' text form: [`Registry`].
 //!
 //! Counters, gauges and histograms, each with labels. Whoever has a handle may change it at any time;
-//! [`Registry::render`] writes all of them, sorted by name. It measures nothing by itself.
+//! [`Registry::render`] writes all of them, sorted by name. Figures that are looked up when somebody asks
+//! are written straight into a [`Text`]. It measures nothing by itself.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use objects::timestamp::Timestamp;
 
 /// What the text form is called where it is served.
 pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -107,6 +110,18 @@ impl Registry {
         Gauge(family)
     }
 
+    /// A gauge without labels that is not there until it is set.
+    #[must_use]
+    pub fn looked_up(&self, name: &'static str, help: &'static str) -> Gauge {
+        Gauge(self.family(name, help, &[], Kind::Gauge))
+    }
+
+    /// Something that somebody else counts up, not there until it is set.
+    #[must_use]
+    pub fn looked_up_counter(&self, name: &'static str, help: &'static str) -> Gauge {
+        Gauge(self.family(name, help, &[], Kind::Counter))
+    }
+
     /// A histogram with buckets up to each of `bounds`, which rise; the one without bound is added.
     #[must_use]
     pub fn histogram(
@@ -144,6 +159,11 @@ impl Counter {
     pub fn increment(&self, labels: &[&str]) {
         self.add(labels, 1);
     }
+
+    /// Forgets the series whose labels this holds for.
+    pub fn forget(&self, is_gone: impl Fn(&[String]) -> bool) {
+        locked(&self.0.series).retain(|labels, _| !is_gone(labels));
+    }
 }
 
 impl Gauge {
@@ -153,6 +173,14 @@ impl Gauge {
 
     pub fn add(&self, labels: &[&str], by: f64) {
         self.0.change(labels, |series| series.value += by);
+    }
+
+    /// All there is: what is not among these is no longer told of.
+    pub fn set_all<'a>(&self, all: impl IntoIterator<Item = (Vec<&'a str>, f64)>) {
+        let series = |value| Series { value, ..Series::default() };
+        let owned = |labels: Vec<&str>| labels.into_iter().map(str::to_owned).collect();
+        let all = all.into_iter().map(|(labels, value)| (owned(labels), series(value))).collect();
+        *locked(&self.0.series) = all;
     }
 
     /// What is no longer there is no longer told of.
@@ -215,15 +243,56 @@ impl Family {
         }
     }
 
-    /// `{a="b",le="1"}`, or nothing.
     fn shown(&self, values: &[String], bound: Option<&str>) -> String {
-        let escaped =
-            |value: &str| value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
         let pairs = self.labels.iter().copied().zip(values.iter().map(String::as_str));
-        let pairs = pairs.chain(bound.map(|bound| ("le", bound)));
-        let shown: Vec<String> =
-            pairs.map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        if shown.is_empty() { String::new() } else { format!("{{{}}}", shown.join(",")) }
+        shown(pairs.chain(bound.map(|bound| ("le", bound))))
+    }
+}
+
+/// `{a="b",le="1"}`, or nothing.
+fn shown<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let escaped =
+        |value: &str| value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
+    let shown: Vec<String> =
+        pairs.map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+    if shown.is_empty() { String::new() } else { format!("{{{}}}", shown.join(",")) }
+}
+
+/// Figures that are written as they are looked up. A family without a sample is not shown.
+#[derive(Debug, Clone, Default)]
+pub struct Text {
+    text: String,
+    head: String,
+}
+
+impl Text {
+    /// What the samples that follow are.
+    pub fn family(&mut self, name: &str, help: &str, kind: &str) {
+        self.head = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    /// A sample, with the time at which it was true, if its value is known.
+    pub fn sample(
+        &mut self,
+        name: &str,
+        labels: &[(&str, &str)],
+        value: Option<f64>,
+        at: Option<Timestamp>,
+    ) {
+        let Some(value) = value else { return };
+        self.text.push_str(&std::mem::take(&mut self.head));
+        let labels = shown(labels.iter().copied());
+        let _ = write!(self.text, "{name}{labels} {value}");
+        if let Some(at) = at {
+            let millis = at.seconds().saturating_mul(1000) + i64::from(at.nanos() / 1_000_000);
+            let _ = write!(self.text, " {millis}");
+        }
+        self.text.push('\n');
+    }
+
+    #[must_use]
+    pub fn into_string(self) -> String {
+        self.text
     }
 }
 
@@ -275,5 +344,32 @@ kubelet_running_pods 2
         assert!(!registry.render().contains("# TYPE g "));
         assert!(registry.counter("zero_total", "Z.", &[]).0.name == "zero_total");
         assert!(registry.render().ends_with("zero_total 0\n"));
+    }
+
+    #[test]
+    fn what_is_looked_up_is_written_with_its_time() {
+        let mut text = Text::default();
+        text.family("a", "A.", "gauge");
+        text.sample("a", &[], None, None);
+        text.family("b", "B.", "counter");
+        text.sample("b", &[("x", "\"")], Some(1.5), Some(Timestamp::new(2, 3_000_000)));
+        text.sample("b", &[], Some(2.0), None);
+        let expected = "# HELP b B.\n# TYPE b counter\nb{x=\"\\\"\"} 1.5 2003\nb 2\n";
+        assert_eq!(text.into_string(), expected);
+    }
+
+    #[test]
+    fn what_is_gone_is_no_longer_told_of() {
+        let registry = Registry::default();
+        let gauge = registry.gauge("g", "G.", &["a"]);
+        gauge.set(&["old"], 1.0);
+        gauge.set_all([(vec!["new"], 2.0)]);
+        let counter = registry.counter("c", "C.", &["uid"]);
+        counter.increment(&["gone"]);
+        counter.increment(&["here"]);
+        counter.forget(|labels| labels == ["gone"]);
+        let text = registry.render();
+        assert!(text.contains("g{a=\"new\"} 2\n") && !text.contains("old"), "{text}");
+        assert!(text.contains("c{uid=\"here\"} 1\n") && !text.contains("gone"), "{text}");
     }
 }

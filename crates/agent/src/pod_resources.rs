@@ -29,9 +29,29 @@ pub mod v1 {
 
 pub mod answer;
 
+/// The questions, so that a [`cri::Client`] can put them: it knows how to reach sockets and pipes.
+macro_rules! questions {
+    ($($method:literal: $request:ident => $response:ident;)*) => {$(
+        impl cri::Rpc for v1::$request {
+            type Response = v1::$response;
+            const METHOD: &'static str = $method;
+            const PATH: &'static str = concat!("/v1.PodResourcesLister/", $method);
+        }
+    )*};
+}
+
+questions! {
+    "List": ListPodResourcesRequest => ListPodResourcesResponse;
+    "GetAllocatableResources": AllocatableResourcesRequest => AllocatableResourcesResponse;
+    "Get": GetPodResourcesRequest => GetPodResourcesResponse;
+}
+
 /// Upstream's figures: so many questions a second, and so many at once.
 const PER_SECOND: f64 = 100.0;
 const AT_ONCE: f64 = 10.0;
+
+/// Who may look into the directory of the socket. Upstream's.
+const DIRECTORY: u32 = 0o750;
 
 /// How long to leave a system alone that cannot give us connections; it would be asked again at once.
 const RESPITE: Duration = Duration::from_millis(50);
@@ -64,6 +84,7 @@ pub async fn serve(hands: Arc<Hands>, os: OsName, root: &Path) -> Result<(), Ser
     if os == OsName::Linux {
         let path = root.join("pod-resources");
         std::fs::create_dir_all(&path)
+            .and_then(|()| host::os::owners::set_mode(&path, DIRECTORY))
             .map_err(|cause| ServeError::Directory { path: path.display().to_string(), cause })?;
     }
     let incoming = Incoming { listener: Listener::bind(&endpoint).await?, respite: None };

@@ -383,7 +383,9 @@ impl Pods {
         let subject = self.hands.subject(pod);
         let teller = Teller::start(self.hands.api.clone(), subject, pod.status.clone());
         if let Ok(status) = status::merge(pod, refused, false, self.hands.clock.now()) {
-            teller.tell(status.to_value());
+            let status = status.to_value();
+            self.hands.board.show_status(&pod.metadata.uid, status.clone(), None);
+            teller.tell(status);
         }
         if let Some(entry) = self.entries.get_mut(&pod.metadata.uid) {
             entry.settled = true;

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::events::{ProbeKind, Told};
+use crate::metrics::{Counter, Registry};
 use crate::observed::RuntimeId;
 use crate::spec::{Container, Pod, Probe};
 
@@ -66,8 +67,18 @@ impl Probes {
     /// Starts the task that probes; needs to be called on a tokio runtime.
     #[must_use]
     pub fn new(runtime: cri::Client, reports: mpsc::UnboundedSender<ProbeReport>) -> Probes {
+        Probes::counted(runtime, reports, Counter::of_probes(&Registry::default()))
+    }
+
+    /// The same, and counts what they say.
+    #[must_use]
+    pub fn counted(
+        runtime: cri::Client,
+        reports: mpsc::UnboundedSender<ProbeReport>,
+        counter: Counter,
+    ) -> Probes {
         let (orders, taken) = mpsc::unbounded_channel();
-        tokio::spawn(run(runtime, reports, taken));
+        tokio::spawn(run(runtime, reports, counter, taken));
         Probes { orders }
     }
 
@@ -100,6 +111,7 @@ pub(crate) fn probe_of(container: &Container, kind: ProbeKind) -> Option<&Probe>
 async fn run(
     runtime: cri::Client,
     reports: mpsc::UnboundedSender<ProbeReport>,
+    counter: Counter,
     mut orders: mpsc::UnboundedReceiver<Order>,
 ) {
     let clock = Clock::start();
@@ -114,12 +126,14 @@ async fn run(
                 }
                 Some(Order::Forget(uid)) => {
                     table.forget(&uid);
+                    counter.forget(|labels| labels.get(POD_UID_LABEL) == Some(&uid));
                     Vec::new()
                 }
                 None => return,
             },
             // The table's own sender keeps this open.
             Some((asked, answer)) = answered.recv() => {
+                count(&counter, &asked, answer.good());
                 table.answer(&asked, answer, clock.now().millis)
             }
             () = until(due) => {
@@ -135,6 +149,37 @@ async fn run(
             }
         }
     }
+}
+
+/// Which of the labels of [`Counter::of_probes`] says whose probe it is.
+const POD_UID_LABEL: usize = 3;
+
+impl Counter {
+    /// What probes said, by upstream's name.
+    #[must_use]
+    pub fn of_probes(registry: &Registry) -> Counter {
+        registry.counter(
+            "prober_probe_total",
+            "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by \
+             result.",
+            &["container", "namespace", "pod", "pod_uid", "probe_type", "result"],
+        )
+    }
+}
+
+fn count(counter: &Counter, asked: &Asked, good: Option<bool>) {
+    let of = &asked.pod.metadata;
+    let kind = match asked.kind {
+        ProbeKind::Liveness => "Liveness",
+        ProbeKind::Readiness => "Readiness",
+        ProbeKind::Startup => "Startup",
+    };
+    let result = match good {
+        Some(true) => "successful",
+        Some(false) => "failed",
+        None => "unknown",
+    };
+    counter.increment(&[&asked.container, &of.namespace, &of.name, &of.uid, kind, result]);
 }
 
 async fn until(due: Option<Instant>) {

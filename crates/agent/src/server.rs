@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cri::Client;
+use futures::future::BoxFuture;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Response, StatusCode};
 use https::certificates::Pair;
@@ -25,6 +26,7 @@ use tokio::sync::watch;
 use crate::metrics;
 
 mod certificate;
+pub mod configz;
 mod find;
 mod log;
 mod measured;
@@ -45,7 +47,7 @@ const ADMINISTRATORS: &str = "system:masters";
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// What the server is told by the rest of the agent. All of it is in memory: nobody waits.
+/// What the server is told by the rest of the agent. All of it is in memory but where it says otherwise.
 pub trait Answers: Send + Sync + 'static {
     /// The pods of this node as the API has them, with the statuses that the agent knows.
     fn pods(&self) -> Vec<Value>;
@@ -67,10 +69,11 @@ pub trait Answers: Send + Sync + 'static {
         None
     }
 
-    /// What else is told under a path, such as `/stats/summary`: its media type and text.
-    fn document(&self, path: &str) -> Option<(&'static str, String)> {
+    /// What else is told under a path, such as `/stats/summary`: its media type and text. This may be
+    /// waited for: it is looked up when somebody asks.
+    fn document<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Option<(&'static str, String)>> {
         let _ = path;
-        None
+        Box::pin(std::future::ready(None))
     }
 }
 
@@ -230,18 +233,23 @@ impl Server {
             ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container] => {
                 self.exec(asked, namespace, pod, container).await
             }
+            ["run", namespace, pod, container] | ["run", namespace, pod, _, container]
+                if asked.method == Method::POST =>
+            {
+                self.run(asked, namespace, pod, container).await
+            }
             ["attach", namespace, pod, container] | ["attach", namespace, pod, _, container] => {
                 self.attach(asked, namespace, pod, container).await
             }
             ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
                 self.port_forward(asked, namespace, pod).await
             }
-            ref path if reads => self.document(&path.join("/")),
+            ref path if reads => self.document(&path.join("/")).await,
             _ => Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed")),
         }
     }
 
-    fn document(&self, path: &str) -> Result<Answer, Refusal> {
+    async fn document(&self, path: &str) -> Result<Answer, Refusal> {
         let answers = &self.answers;
         let (media, text) = match path {
             "pods" => {
@@ -255,6 +263,7 @@ impl Server {
             "metrics" => (metrics::MEDIA_TYPE, answers.metrics()),
             _ => answers
                 .document(&format!("/{path}"))
+                .await
                 .ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "404 page not found\n"))?,
         };
         Ok(document(StatusCode::OK, media, text))

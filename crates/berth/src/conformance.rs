@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use placement::Topology;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub use node::{CannotPlay, Options};
 
@@ -163,6 +163,25 @@ impl Report {
         text
     }
 
+    /// Everything that was judged, for programs: counts, and each line with its verdict, reason and
+    /// differences (those of lines whose kind or id contains the word `show`, or all).
+    #[must_use]
+    pub fn to_json(&self, show: Option<&str>) -> Value {
+        let is_shown = |outcome: &&Outcome| {
+            show.is_none_or(|word| outcome.kind.contains(word) || outcome.id.contains(word))
+        };
+        let lines: Vec<Value> =
+            self.outcomes.iter().filter(is_shown).map(Outcome::to_json).collect();
+        json!({
+            "passed": self.passed(),
+            "failed": self.failed(),
+            "deliberatelyDifferent": self.deliberately_different(),
+            "notServed": self.not_served(),
+            "unknownFiles": self.not_served,
+            "lines": lines,
+        })
+    }
+
     /// A table per kind, the differences if `show` is given (those of lines whose kind or id
     /// contains the word), and the closing line.
     #[must_use]
@@ -219,6 +238,24 @@ impl Report {
 }
 
 impl Outcome {
+    fn to_json(&self) -> Value {
+        let verdict = match self.verdict {
+            Verdict::Passed => "passed",
+            Verdict::Failed => "failed",
+            Verdict::DeliberatelyDifferent => "deliberatelyDifferent",
+            Verdict::NotServed => "notServed",
+        };
+        let differences: Vec<Value> = self
+            .differences
+            .iter()
+            .map(|of| json!({"what": of.what, "expected": of.expected, "got": of.got}))
+            .collect();
+        json!({
+            "kind": self.kind, "id": self.id, "verdict": verdict, "reason": self.quirk,
+            "differences": differences,
+        })
+    }
+
     fn render(&self, text: &mut String) {
         let word = match self.verdict {
             Verdict::Passed | Verdict::NotServed => return,

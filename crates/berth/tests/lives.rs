@@ -42,6 +42,18 @@ const PLAYED: &[&str] = &[
     "sec-runasnonroot-uid0",
 ];
 
+/// Kinds of what is told of a node, and a node.
+const FOUND: &[&str] = &[
+    "cgroups",
+    "state-files",
+    "directories",
+    "podresources",
+    "http",
+    "metrics",
+    "start-error",
+    "node-registered-not-ready",
+];
+
 fn testdata(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden-node").join(name)
 }
@@ -57,6 +69,21 @@ fn recorded_lives_are_lived_again() {
     assert_eq!(report.failed(), 0, "{}", report.failures());
     // Each of them, and the requests of some besides.
     assert!(report.passed() >= PLAYED.len(), "{}", report.render(None));
+}
+
+#[test]
+fn what_is_found_on_a_node_is_as_recorded() {
+    let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
+    let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
+    let only = FOUND.iter().map(|word| (*word).to_owned()).collect();
+    let options = Options { runtime: Some(runtime), only };
+    let report = run_files([testdata("node.jsonl.gz")], &options).unwrap();
+    assert_eq!(report.failed(), 0, "{}", report.failures());
+    // Cgroups, the Pod Resources API, five answers of the agent's server, figures of probes, and the node
+    // without a network that this runtime makes.
+    assert!(report.passed() >= 9, "{}", report.render(None));
+    // State files, directories, figures, and a start that upstream refuses.
+    assert!(report.deliberately_different() >= 6, "{}", report.render(None));
 }
 
 #[test]

@@ -53,6 +53,18 @@ pub struct Client {
     request_timeout: Duration,
     /// For all calls, whatever they say themselves.
     deadline: Option<Duration>,
+    observer: Option<Observer>,
+}
+
+/// Told of every call with one response when it is over: its method, how long it took, and whether it
+/// failed.
+#[derive(Clone)]
+struct Observer(Arc<dyn Fn(&'static str, Duration, bool) + Send + Sync>);
+
+impl std::fmt::Debug for Observer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Observer")
+    }
 }
 
 impl Client {
@@ -65,7 +77,7 @@ impl Client {
     pub fn with_settings(endpoint: Endpoint, settings: &Settings) -> Self {
         let connection = Arc::new(Connection::new(endpoint, settings.message_limit));
         let request_timeout = settings.request_timeout.min(LONGEST);
-        Self { connection, request_timeout, deadline: None }
+        Self { connection, request_timeout, deadline: None, observer: None }
     }
 
     /// Where the runtime is.
@@ -79,11 +91,26 @@ impl Client {
         Self { deadline: Some(deadline.min(LONGEST)), ..self.clone() }
     }
 
+    /// The same runtime; `observer` is told of every call with one response when it is over: its
+    /// method, how long it took, and whether it failed.
+    #[must_use]
+    pub fn observed(
+        &self,
+        observer: impl Fn(&'static str, Duration, bool) + Send + Sync + 'static,
+    ) -> Self {
+        Self { observer: Some(Observer(Arc::new(observer))), ..self.clone() }
+    }
+
     /// Makes the call that the request is for.
     pub async fn call<R: Rpc>(&self, request: R) -> Result<R::Response, Error> {
         let deadline = self.deadline(&|timeout| request.deadline(timeout));
         let codec = ProstCodec::<R, R::Response>::default();
-        self.unary(R::METHOD, R::PATH, request, codec, deadline).await
+        let began = Instant::now();
+        let answer = self.unary(R::METHOD, R::PATH, request, codec, deadline).await;
+        if let Some(Observer(tell)) = &self.observer {
+            tell(R::METHOD, began.elapsed(), answer.is_err());
+        }
+        answer
     }
 
     /// Makes the call that the request is for. What comes of it is known with the first response.

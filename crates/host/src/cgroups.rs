@@ -2,7 +2,8 @@
 //!
 //! A cgroup is named by its path from the root of every hierarchy, `/kubepods/burstable/pod1`. Where
 //! the hierarchies are is read from a `mountinfo` ([`Layout`]), so a tree in a temporary directory will
-//! do, on any system. [`Limits`] are what is written, [`InForce`] is what is read of a process.
+//! do, on any system. [`Limits`] are what is written, [`InForce`] is what is read of a process, [`Usage`]
+//! what a cgroup uses.
 //!
 //! Directories are made in the file system itself (the driver `cgroupfs`). Under the driver `systemd`,
 //! slices belong to systemd: a directory made behind its back has no unit, and systemd may take it away.
@@ -22,10 +23,12 @@ mod remove;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod usage;
 
 pub use in_force::{CpuShare, InForce, ProcessSeen, ThreadSeen};
 pub use layout::{Layout, Version};
 pub use limits::{Bound, Limits, Quota, weight_of_shares};
+pub use usage::Usage;
 
 /// The control groups of a machine. All methods block.
 #[derive(Clone, Debug)]

@@ -1,5 +1,5 @@
 //! What a machine says of itself beside its topology: [`Identity`], [`Memory`], [`FileSystem`],
-//! [`ProcessIds`], and its [`addresses`].
+//! [`ProcessIds`], [`Interface`], [`ProcessUsage`], and its [`addresses`].
 //!
 //! The values, and the readers of what Linux writes as text, which are tested everywhere. They are
 //! fetched by [`crate::os::facts`]. What a node makes of them is not decided here.
@@ -66,4 +66,29 @@ pub struct Inodes {
 pub struct ProcessIds {
     pub max: u64,
     pub used: u64,
+}
+
+/// What went through a network interface.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Interface {
+    pub name: String,
+    pub received: Traffic,
+    pub sent: Traffic,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    pub bytes: u64,
+    pub packets: u64,
+    pub errors: u64,
+    pub dropped: u64,
+}
+
+/// What a process has used. Times in nanoseconds, amounts in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProcessUsage {
+    pub cpu: u64,
+    pub resident: u64,
+    pub virtual_memory: u64,
+    pub open_files: u64,
 }

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use objects::quantity::Format;
 use objects::resources::{CPU, MEMORY};
 use objects::{KubeletConfig, Quantity};
 use placement::Machine;
@@ -16,12 +15,12 @@ use crate::hands::Hands;
 use crate::spec::Amounts;
 
 /// What the machine has without what is reserved for others. What is kept back for eviction is in it: it
-/// is pods that are evicted.
-pub(super) fn of_pods(machine: &Machine, config: &KubeletConfig) -> Amounts {
+/// is pods that are evicted. Of CPUs there are `milli_cpus`, as placement knows what a list of reserved
+/// ones comes to.
+pub(super) fn of_pods(machine: &Machine, config: &KubeletConfig, milli_cpus: u64) -> Amounts {
     let topology = &machine.topology;
-    let cpus = i64::try_from(topology.all_cpus().len()).unwrap_or(i64::MAX);
     let mut amounts = Amounts::from([
-        (CPU.to_owned(), Quantity::from_i64(cpus, Format::DecimalSi)),
+        (CPU.to_owned(), Quantity::from_milli(i64::try_from(milli_cpus).unwrap_or(i64::MAX))),
         (MEMORY.to_owned(), Quantity::from_bytes(total_memory(topology))),
     ]);
     for node in topology.nodes() {
@@ -32,7 +31,7 @@ pub(super) fn of_pods(machine: &Machine, config: &KubeletConfig) -> Amounts {
             amounts.insert(name, sum.unwrap_or(bytes));
         }
     }
-    for (name, reserved) in config.reserved() {
+    for (name, reserved) in config.reserved().into_iter().filter(|(name, _)| name != CPU) {
         if let Some(amount) = amounts.get_mut(&name) {
             let left = amount.checked_sub(&reserved).filter(|left| !left.is_negative());
             *amount = left.unwrap_or_else(Quantity::zero);
@@ -62,5 +61,47 @@ pub(super) async fn keep(hands: Arc<Hands>, amounts: Amounts) {
         if active.changed().await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use objects::pod::OsName;
+    use placement::topology::{Cpu, NodeMemory, Parts};
+    use placement::{Bytes, CacheId, CoreId, CpuId, NumaId, SocketId};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_list_of_reserved_cpus_goes_before_amounts() {
+        let machine = two_cpus();
+        let check = |config: serde_json::Value, cpu: &str| {
+            let mut written = config;
+            written["apiVersion"] = "kubelet.config.k8s.io/v1beta1".into();
+            written["kind"] = "KubeletConfiguration".into();
+            let (config, _) = objects::kubelet_config::read(&written.to_string()).unwrap();
+            let configured = placement::configured::Configured::new(&machine, &config).unwrap();
+            let amounts = of_pods(&machine, &config, configured.allocatable.milli_cpus);
+            assert_eq!(amounts[CPU], cpu.parse().unwrap(), "{written}");
+        };
+        check(json!({"systemReserved": {"cpu": "100m"}, "kubeReserved": {"cpu": "200m"}}), "1700m");
+        check(json!({"reservedSystemCPUs": "0", "kubeReserved": {"cpu": "200m"}}), "1");
+        check(json!({}), "2");
+    }
+
+    /// Two CPUs and one NUMA node.
+    fn two_cpus() -> Machine {
+        let cpu = |n: u32| Cpu {
+            cpu: CpuId(n),
+            core: CoreId(n),
+            socket: SocketId(0),
+            numa: NumaId(0),
+            cache: CacheId(0),
+        };
+        let memory = NodeMemory { numa: NumaId(0), memory: Bytes(1 << 32), huge_pages: Vec::new() };
+        let parts =
+            Parts { cpus: vec![cpu(0), cpu(1)], nodes: vec![memory], distances: Vec::new() };
+        Machine::new("", OsName::Linux, parts).unwrap()
     }
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use host::files::{WriteError, write_atomically};
+use host::os::owners;
 use https::certificates::{self, CertificateError, Pair};
 use thiserror::Error;
 
@@ -47,6 +48,8 @@ pub fn serving_certificate(
         let chain = leaf + &authority.certificate;
         write_atomically(key, secret.as_bytes())?;
         write_atomically(certificate, chain.as_bytes())?;
+        // Whoever wants to verify the agent has to read it; what cannot be changed is the system's way.
+        let _ = owners::set_mode(certificate, 0o644);
     }
     let read = |file: &Path| {
         let failed = |source| ServingError::Read { file: file.to_owned(), source };

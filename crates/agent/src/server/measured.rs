@@ -22,6 +22,7 @@ const PATHS: &[&str] = &[
     "metrics",
     "pods",
     "portForward",
+    "run",
     "runningpods",
     "stats",
 ];

@@ -1,5 +1,6 @@
 //! Exec, attach and port-forward: the runtime says where the stream is to be had, and the connection is
-//! joined to that place. What client and runtime say to each other is theirs.
+//! joined to that place. What client and runtime say to each other is theirs. And `run`, which waits for
+//! what a command has to say.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Asked, Refusal, Server, find};
+use super::{Asked, Refusal, Server, TEXT, document, find};
 
 /// To be connected to the runtime, which is on this machine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -66,6 +67,37 @@ impl Server {
             v1::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr, ..Default::default() };
         let url = self.runtime.call(request).await.map_err(|e| Refusal::of_runtime(&e))?.url;
         join(asked, &url).await
+    }
+
+    /// Runs a command to its end, and gives what it said; upstream's way for scripts.
+    pub(super) async fn run(
+        &self,
+        asked: &Asked,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+    ) -> Result<Answer, Refusal> {
+        let pod = self.known(namespace, pod)?;
+        let container_id = find::running(&pod, container)?.to_owned();
+        let cmd: Vec<String> =
+            asked.parameter("cmd").split_whitespace().map(str::to_owned).collect();
+        if cmd.is_empty() {
+            return Err(Refusal::bad("you must specify at least 1 command for the container"));
+        }
+        let request = v1::ExecSyncRequest { container_id, cmd, timeout: 0 };
+        let answer = self.runtime.call(request).await.map_err(|e| Refusal::of_runtime(&e))?;
+        let said = [answer.stdout, answer.stderr].concat();
+        match answer.exit_code {
+            0 => Ok(document(StatusCode::OK, TEXT, said)),
+            code => {
+                let text = format!(
+                    "command {:?} exited with {code}: {}",
+                    asked.parameter("cmd"),
+                    String::from_utf8_lossy(&said)
+                );
+                Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text))
+            }
+        }
     }
 
     pub(super) async fn attach(

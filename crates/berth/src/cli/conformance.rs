@@ -33,6 +33,15 @@ pub(super) struct ConformanceArgs {
     /// Of recorded lives of pods, play those whose id, family or group contains one of these words
     #[arg(long, value_name = "WORDS", value_delimiter = ',')]
     only: Vec<String>,
+    /// A table for people, or everything that was judged for programs
+    #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Output {
+    Text,
+    Json,
 }
 
 pub(super) fn run(args: ConformanceArgs) -> anyhow::Result<ExitCode> {
@@ -49,6 +58,9 @@ pub(super) fn run(args: ConformanceArgs) -> anyhow::Result<ExitCode> {
         Some(missing) => BadInput::new(missing.to_string()).into(),
         None => error,
     })?;
-    print!("{}", report.render(args.show.as_deref()));
+    match args.output {
+        Output::Text => print!("{}", report.render(args.show.as_deref())),
+        Output::Json => println!("{:#}", report.to_json(args.show.as_deref())),
+    }
     Ok(if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

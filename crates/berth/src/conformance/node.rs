@@ -15,15 +15,22 @@ use tokio::sync::Semaphore;
 
 use super::{Difference, Outcome, Verdict};
 
+mod asker;
 mod calls;
 mod deliberate;
+mod endpoints;
 mod facts;
+mod figures;
+mod files;
 mod fixtures;
+mod groups;
 mod life;
 mod requests;
 mod script;
 mod significant;
 mod stage;
+mod standing;
+mod tableau;
 mod template;
 mod trace;
 mod verdict;
@@ -120,6 +127,7 @@ impl Recording {
 
 /// Plays a recording.
 pub(super) fn run(mut recording: Recording, options: &Options) -> Result<Vec<Outcome>> {
+    let of_node = recording.node.clone();
     recording.only(&options.only);
     let Some(runtime) = &options.runtime else {
         return Ok(recording.unplayed("needs --container-runtime-endpoint"));
@@ -128,16 +136,21 @@ pub(super) fn run(mut recording: Recording, options: &Options) -> Result<Vec<Out
         return Ok(Vec::new());
     }
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    tokio.block_on(play(recording, runtime))
+    tokio.block_on(play(recording, of_node, runtime))
 }
 
-async fn play(recording: Recording, runtime: &cri::Endpoint) -> Result<Vec<Outcome>> {
+/// Plays a recording; `of_node` is all it says of its node, asked for or not.
+async fn play(
+    recording: Recording,
+    of_node: Vec<Value>,
+    runtime: &cri::Endpoint,
+) -> Result<Vec<Outcome>> {
     let client = cri::Client::new(runtime.clone());
     check_runtime(&client, runtime).await?;
     let network = stage::network_is_ready(&client).await;
     let other_name = has_image(&client, OTHER_NAME).await;
     let mut stage = Stage::start(runtime).await?;
-    let outcomes = play_on(&mut stage, recording, network, other_name).await;
+    let outcomes = play_on(&mut stage, recording, &of_node, network, other_name).await;
     stage.end().await;
     outcomes
 }
@@ -145,6 +158,7 @@ async fn play(recording: Recording, runtime: &cri::Endpoint) -> Result<Vec<Outco
 async fn play_on(
     stage: &mut Stage,
     recording: Recording,
+    of_node: &[Value],
     network: bool,
     other_name: bool,
 ) -> Result<Vec<Outcome>> {
@@ -173,8 +187,11 @@ async fn play_on(
         eprintln!("        group {group}, {} pods", lines.len());
         outcomes.extend(play_group(stage, &group, &lines).await?);
     }
+    let (standing, others): (Vec<Value>, Vec<Value>) =
+        recording.node.into_iter().partition(standing::is_about);
+    outcomes.extend(standing::judge_all(stage, &standing, of_node).await?);
     stage.start_agent(&Shape::default()).await?;
-    for line in &recording.node {
+    for line in &others {
         outcomes.push(facts::judge(stage, line).await?);
     }
     Ok(outcomes)

@@ -1,9 +1,12 @@
-//! Texts of Linux: `/proc/meminfo`, `/etc/os-release`, `/proc/loadavg`, names of huge pages, the
-//! auxiliary vector.
+//! Texts of Linux: `/proc/meminfo`, `/etc/os-release`, `/proc/loadavg`, `/proc/stat`, `/proc/net/dev`,
+//! `/proc/self/stat`, names of huge pages, the auxiliary vector.
 //!
 //! Contents are not trusted; what makes no sense is left out. Opens no file.
 
-use super::Memory;
+use super::{Interface, Memory, ProcessUsage, Traffic};
+
+/// Ticks a second in which the kernel tells times of processes, on every system of today.
+const TICKS: u64 = 100;
 
 /// `/proc/meminfo`; `None` if it does not tell the total.
 #[must_use]
@@ -57,6 +60,64 @@ pub fn threads(loadavg: &str) -> Option<u64> {
 pub fn uptime(text: &str) -> Option<f64> {
     let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
     (seconds.is_finite() && seconds >= 0.0).then_some(seconds)
+}
+
+/// Nanoseconds that all CPUs were busy, by the first line of `/proc/stat`.
+#[must_use]
+pub fn busy(stat: &str) -> Option<u64> {
+    let mut words = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    let mut next = || -> Option<u64> { words.next()?.parse().ok() };
+    let (user, nice, system) = (next()?, next()?, next()?);
+    let (_idle, _waiting) = (next(), next());
+    // Guests' time is in that of users already.
+    let rest: u64 = [next(), next(), next()].into_iter().flatten().sum();
+    let ticks = user.checked_add(nice)?.checked_add(system)?.checked_add(rest)?;
+    ticks.checked_mul(1_000_000_000 / TICKS)
+}
+
+/// `/proc/net/dev`, without the interface that leads back.
+#[must_use]
+pub fn interfaces(text: &str) -> Vec<Interface> {
+    let read = |line: &str| -> Option<Interface> {
+        let (name, figures) = line.split_once(':')?;
+        let figures: Vec<u64> =
+            figures.split_whitespace().map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        let traffic = |from: usize| -> Option<Traffic> {
+            let [bytes, packets, errors, dropped] = *figures.get(from..from + 4)? else {
+                return None;
+            };
+            Some(Traffic { bytes, packets, errors, dropped })
+        };
+        let name = name.trim().to_owned();
+        Some(Interface { name, received: traffic(0)?, sent: traffic(8)? })
+    };
+    text.lines().filter_map(read).filter(|interface| interface.name != "lo").collect()
+}
+
+/// The interface of the default route, by `/proc/net/route`.
+#[must_use]
+pub fn default_interface(route: &str) -> Option<&str> {
+    route.lines().skip(1).find_map(|line| {
+        let mut words = line.split_whitespace();
+        let (name, to) = (words.next()?, words.next()?);
+        (to == "00000000").then_some(name)
+    })
+}
+
+/// `/proc/self/stat`, with the size of a page; how many files are open it does not say.
+#[must_use]
+pub fn process(stat: &str, page: u64) -> Option<ProcessUsage> {
+    // The name may have blanks and brackets in it.
+    let (_, after) = stat.rsplit_once(')')?;
+    let words: Vec<&str> = after.split_whitespace().collect();
+    let number = |index: usize| -> Option<u64> { words.get(index)?.parse().ok() };
+    let ticks = number(11)?.checked_add(number(12)?)?;
+    Some(ProcessUsage {
+        cpu: ticks.checked_mul(1_000_000_000 / TICKS)?,
+        virtual_memory: number(20)?,
+        resident: number(21)?.checked_mul(page)?,
+        open_files: 0,
+    })
 }
 
 /// Sizes of huge pages by the names in `/sys/kernel/mm/hugepages`, in bytes and in order.
@@ -165,11 +226,45 @@ mod tests {
         assert_eq!(page_size(b"short"), None);
     }
 
+    #[test]
+    fn busy_time_is_all_but_idling() {
+        let text = "cpu  100 20 30 4000 50 6 7 8 9 1\ncpu0 1 2 3 4\n";
+        assert_eq!(busy(text), Some(171 * 10_000_000));
+        assert_eq!(busy("cpu  1 x 3\n"), None);
+        assert_eq!(busy(""), None);
+    }
+
+    #[test]
+    fn traffic_is_told_by_interface() {
+        let text = "Inter-|   Receive  |  Transmit\n face |bytes packets errs drop fifo frame \
+                    compressed multicast|bytes\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  eth0: 10 \
+                    2 3 4 0 0 0 0 50 6 7 8 0 0 0 0\n";
+        let found = interfaces(text);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].name, "eth0");
+        let traffic = |bytes, packets, errors, dropped| Traffic { bytes, packets, errors, dropped };
+        assert_eq!(found[0].received, traffic(10, 2, 3, 4));
+        assert_eq!(found[0].sent, traffic(50, 6, 7, 8));
+        let route = "Iface Destination Gateway\neth1 0000A8C0 0\neth0 00000000 0100A8C0\n";
+        assert_eq!(default_interface(route), Some("eth0"));
+        assert_eq!(default_interface("Iface\n"), None);
+    }
+
+    #[test]
+    fn a_process_is_told_by_its_figures_whatever_its_name() {
+        let text = "12 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 1 0 99 4096000 25 0\n";
+        let usage = process(text, 4096).unwrap();
+        assert_eq!(usage.cpu, 2_000_000_000);
+        assert_eq!((usage.virtual_memory, usage.resident), (4_096_000, 25 * 4096));
+        assert_eq!(process("12 (x) S 1", 4096), None);
+    }
+
     proptest! {
         #[test]
         fn no_text_makes_a_reader_panic(text in "(?s).{0,200}", bytes in any::<Vec<u8>>()) {
             let _ = (meminfo(&text), pretty_name(&text), threads(&text), uptime(&text));
             let _ = (huge_page_sizes([text.as_str()]), maps_users(&text), page_size(&bytes));
+            let _ = (busy(&text), interfaces(&text), default_interface(&text), process(&text, 4096));
         }
     }
 }

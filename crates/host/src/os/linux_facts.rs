@@ -8,7 +8,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::facts::{FileSystem, Identity, Inodes, Memory, ProcessIds, linux};
+use crate::facts::{
+    FileSystem, Identity, Inodes, Interface, Memory, ProcessIds, ProcessUsage, linux,
+};
 
 /// Who this machine is.
 #[must_use]
@@ -89,6 +91,32 @@ pub fn huge_page_sizes() -> Vec<u64> {
     let names: Vec<String> =
         entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     linux::huge_page_sizes(names.iter().map(String::as_str))
+}
+
+/// Nanoseconds that all CPUs were busy since the start.
+pub fn busy() -> io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    linux::busy(&text).ok_or_else(|| odd("/proc/stat does not tell of CPUs"))
+}
+
+/// What went through the machine's network interfaces, or through those that a process sees.
+pub fn interfaces(process: Option<u32>) -> io::Result<Vec<Interface>> {
+    let of = process.map_or_else(|| "self".to_owned(), |process| process.to_string());
+    Ok(linux::interfaces(&std::fs::read_to_string(format!("/proc/{of}/net/dev"))?))
+}
+
+/// The interface that leads everywhere else; `None` if there is none.
+#[must_use]
+pub fn default_interface() -> Option<String> {
+    linux::default_interface(&read("/proc/net/route")?).map(str::to_owned)
+}
+
+/// What this process has used.
+pub fn this_process() -> io::Result<ProcessUsage> {
+    let text = std::fs::read_to_string("/proc/self/stat")?;
+    let usage = linux::process(&text, page_size()?).ok_or_else(|| odd("/proc/self/stat"))?;
+    let open_files = std::fs::read_dir("/proc/self/fd")?.count() as u64;
+    Ok(ProcessUsage { open_files, ..usage })
 }
 
 fn odd(what: &str) -> io::Error {

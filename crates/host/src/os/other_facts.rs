@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::facts::{FileSystem, Identity, Memory, ProcessIds};
+use crate::facts::{FileSystem, Identity, Interface, Memory, ProcessIds, ProcessUsage};
 
 fn unsupported<T>() -> io::Result<T> {
     Err(io::ErrorKind::Unsupported.into())
@@ -43,4 +43,21 @@ pub fn page_size() -> io::Result<u64> {
 #[must_use]
 pub fn huge_page_sizes() -> Vec<u64> {
     Vec::new()
+}
+
+pub fn busy() -> io::Result<u64> {
+    unsupported()
+}
+
+pub fn interfaces(_process: Option<u32>) -> io::Result<Vec<Interface>> {
+    unsupported()
+}
+
+#[must_use]
+pub fn default_interface() -> Option<String> {
+    None
+}
+
+pub fn this_process() -> io::Result<ProcessUsage> {
+    unsupported()
 }

@@ -15,7 +15,7 @@ use windows_sys::Win32::System::SystemInformation::{
     GlobalMemoryStatusEx, MEMORYSTATUSEX, SYSTEM_INFO,
 };
 
-use crate::facts::{FileSystem, Identity, Memory, ProcessIds};
+use crate::facts::{FileSystem, Identity, Interface, Memory, ProcessIds, ProcessUsage};
 
 const VERSION: &str = r"SOFTWARE\Microsoft\Windows NT\CurrentVersion";
 const HARDWARE: &str = r"SYSTEM\HardwareConfig";
@@ -121,6 +121,26 @@ pub fn page_size() -> io::Result<u64> {
 #[must_use]
 pub fn huge_page_sizes() -> Vec<u64> {
     Vec::new()
+}
+
+/// Not read on Windows yet.
+pub fn busy() -> io::Result<u64> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Not read on Windows yet.
+pub fn interfaces(_process: Option<u32>) -> io::Result<Vec<Interface>> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[must_use]
+pub fn default_interface() -> Option<String> {
+    None
+}
+
+/// Not read on Windows yet.
+pub fn this_process() -> io::Result<ProcessUsage> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 fn computer_name() -> Option<String> {

@@ -4,12 +4,36 @@
 use serde_json::Value;
 
 use super::super::Difference;
+use super::facts::MIGRATED;
 use super::life::Played;
 use super::stage::Scene;
+use super::{endpoints, figures};
 
-/// A difference on purpose: how the line's id begins, how the place begins, what of ours has to be in it,
-/// and the reason.
-const ON_PURPOSE: &[(&str, &str, &str, &str)] = &[];
+const ONLY_WHERE_IT_DIFFERS: &str = "what is in force is written only where it differs";
+
+/// A difference on purpose: how the line's id begins, how the place begins (or, after a `*`, what it has in
+/// it), what of ours has to be in it, and the reason.
+#[rustfmt::skip] // One a line.
+const ON_PURPOSE: &[(&str, &str, &str, &str)] = &[
+    ("start-refused-policy-changed", "start", MIGRATED, "a changed policy is migrated"),
+    ("image-pull-record", "", "no file", "no record of pulled images is kept"),
+    ("metrics-", "metric ", figures::NOT_SERVED, "figures of upstream's own parts"),
+    ("state-files-", "dra_manager_state", "no file", "dynamic resources are not served"),
+    ("state-files-", "actuated_pods_state", "null", ONLY_WHERE_IT_DIFFERS),
+    ("state-files-", "actuated_pods_state", "no file", ONLY_WHERE_IT_DIFFERS),
+    ("directories-", "/var/lib/kubelet/actuated_pods_state", "nothing", ONLY_WHERE_IT_DIFFERS),
+    ("directories-", "/var/lib/kubelet/dra_manager_state", "nothing", "dynamic resources are not served"),
+    ("directories-", "/var/lib/kubelet/device-plugins", "nothing", "device plugins are not served"),
+    ("directories-", "/var/lib/kubelet/plugins", "nothing", "plugins are not served"),
+    ("directories-", "/var/lib/kubelet/volumeplugins", "nothing", "plugins are not served"),
+    ("directories-", "/var/lib/kubelet/checkpoints", "nothing", "checkpoints of containers are not served"),
+    ("directories-", "/var/lib/kubelet/pods-api", "nothing", "the Pods API is not served"),
+    ("directories-", "/var/lib/kubelet/image_manager", "nothing", "no record of pulled images is kept"),
+    ("directories-", "/var/lib/kubelet/pod-resources/kubelet.sock", "\"600\"", "only its owner can connect to a socket, and its mode says so"),
+    ("configz", "kubeletconfig.", endpoints::NOT_TOLD, "what the agent does not go by is not told"),
+    ("stats-summary", "*.psi", "null", "pressure that nobody measures is not told as zero"),
+    ("stats-summary", "*.io", "null", "pressure that nobody measures is not told as zero"),
+];
 
 /// Differences that are mistakes, and those on purpose with their reason.
 pub(super) fn apart(
@@ -19,9 +43,7 @@ pub(super) fn apart(
     let (mut mistakes, mut on_purpose) = (Vec::new(), Vec::new());
     for difference in differences {
         let row = ON_PURPOSE.iter().find(|(line, place, ours, _)| {
-            id.starts_with(line)
-                && difference.what.starts_with(place)
-                && difference.got.contains(ours)
+            id.starts_with(line) && is_at(place, &difference.what) && difference.got.contains(ours)
         });
         match row {
             Some((_, _, _, reason)) => on_purpose.push((*reason, difference)),
@@ -29,6 +51,13 @@ pub(super) fn apart(
         }
     }
     (mistakes, on_purpose)
+}
+
+fn is_at(place: &str, what: &str) -> bool {
+    match place.strip_prefix('*') {
+        Some(inside) => what.contains(inside),
+        None => what.starts_with(place),
+    }
 }
 
 /// Where ours is not the right answer to a line that records a defect of upstream.

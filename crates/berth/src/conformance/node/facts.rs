@@ -1,8 +1,9 @@
 //! What the recording says of the node itself (`node.jsonl`), compared with ours: [`judge`].
 //!
 //! Played are the Node object, the node's life while agent and runtime are stopped and started or a
-//! threshold cannot be met, a start that is refused, and the vocabulary of everything that was played.
-//! Figures of the machine's disk and names of images are not compared.
+//! threshold cannot be met, a start with another policy, and the vocabulary of everything that was played.
+//! Figures of the machine's disk and names of images are not compared. What is found on the node while
+//! pods stand still is [`super::standing`]'s.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,39 +14,54 @@ use serde_json::{Value, json};
 
 use super::super::{Difference, Outcome};
 use super::life;
-use super::stage::{NODE, PATIENCE, Scene, Shape, Stage};
-use super::{not_served, outcome, text};
+use super::stage::{NODE, PATIENCE, Scene, Shape, Stage, network_is_ready};
+use super::{not_served, outcome, tableau, text};
 
 /// Events that a recorded node had by chance or by what its machine is.
 const BY_CHANCE: &[&str] =
     &["CgroupV1", "InvalidDiskCapacity", "ContainerGCFailed", "EvictionThresholdMet"];
 
-/// Why a line is not played, if so.
-fn unplayed(line: &Value) -> Option<&'static str> {
+/// Why a line is not played on a runtime that has a network for pods or has not, if so.
+fn unplayed(line: &Value, network: bool) -> Option<&'static str> {
+    let said = line.to_string();
+    match network {
+        true if said.contains("NetworkReady=false") => {
+            return Some("needs a runtime without a network");
+        }
+        false if said.contains("kubelet is posting ready status") => {
+            return Some("the runtime has no network for pods");
+        }
+        _ => {}
+    }
     match (text(line, "kind"), text(line, "id")) {
         ("cost", _) => Some("a measurement of another machine"),
-        ("node", "node-registered-not-ready") => Some("needs a runtime without a network"),
+        ("node", _) if tableau::shape(tableau::policy(line)).is_none() => {
+            Some("it is not known how that node was configured")
+        }
+        ("start-error", _) if change_of_policy(text(line, "change")).is_none() => {
+            Some("it is not known what was changed")
+        }
         ("node" | "vocabulary" | "start-error", _) => None,
         ("node-life", _) => match line["steps"].to_string().contains("device plugin") {
             true => Some("device plugins are not served"),
             false => None,
         },
         ("log", _) => Some("our log has words of its own"),
-        ("http" | "metrics", _) => Some("asked of the agent by its own tests"),
-        _ => Some("compared by the agent's own tests"),
+        _ => Some("a kind of line that is not known"),
     }
 }
 
 /// Compares a line; what has to be done to the node for it is done.
 pub(super) async fn judge(stage: &mut Stage, line: &Value) -> Result<Outcome> {
     let (kind, id) = (format!("node/{}", text(line, "kind")), text(line, "id"));
-    if let Some(why) = unplayed(line) {
+    let network = network_is_ready(&stage.scene().runtime).await;
+    if let Some(why) = unplayed(line, network) {
         return Ok(not_served(kind, id, why));
     }
     let found = match text(line, "kind") {
         "node" => object(stage, line).await?,
         "node-life" => life(stage, line).await?,
-        "start-error" => refused_start(stage, line).await,
+        "start-error" => other_policy(stage, line).await,
         _ => vocabulary(&stage.scene(), line),
     };
     Ok(outcome(kind, line, found))
@@ -59,10 +75,34 @@ fn differ(what: &str, expected: &Value, got: &Value) -> Option<Difference> {
     })
 }
 
-/// The Node object: labels, conditions, addresses, and the amounts that do not depend on the disk.
-async fn object(stage: &Stage, line: &Value) -> Result<Vec<Difference>> {
-    let ours: Value = stage.scene().api.get(NODES, "", NODE).await?;
-    let theirs = &line["object"];
+/// The Node object of an agent that is configured as the recorded one. One that was configured otherwise
+/// may have left it, so it is waited for.
+async fn object(stage: &mut Stage, line: &Value) -> Result<Vec<Difference>> {
+    let shape = tableau::shape(tableau::policy(line)).unwrap_or_default();
+    stage.start_agent(&shape).await?;
+    let api = stage.scene().api;
+    let mut found = Vec::new();
+    let looking = async {
+        loop {
+            let ours: Value = api.get(NODES, "", NODE).await?;
+            found = object_differs(&line["object"], &ours);
+            if found.is_empty() {
+                return anyhow::Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    if let Ok(looked) = tokio::time::timeout(PATIENCE, looking).await {
+        looked?;
+    }
+    if shape != Shape::default() {
+        stage.start_agent(&Shape::default()).await?;
+    }
+    Ok(found)
+}
+
+/// Labels, conditions, addresses, and the amounts that do not depend on the disk.
+fn object_differs(theirs: &Value, ours: &Value) -> Vec<Difference> {
     let mut found = Vec::new();
     found.extend(differ("labels", &theirs["metadata"]["labels"], &ours["metadata"]["labels"]));
     for (name, value) in theirs["metadata"]["annotations"].as_object().into_iter().flatten() {
@@ -87,7 +127,7 @@ async fn object(stage: &Stage, line: &Value) -> Result<Vec<Difference>> {
     for name in ["operatingSystem", "architecture", "kubeProxyVersion"] {
         found.extend(differ(name, &theirs["nodeInfo"][name], &ours["nodeInfo"][name]));
     }
-    Ok(found)
+    found
 }
 
 fn conditions(status: &Value) -> Value {
@@ -189,30 +229,70 @@ fn told(event: &Value) -> String {
     format!("{} {}: {}", text(event, "type"), text(event, "reason"), text(event, "message"))
 }
 
-/// A start that a policy change refuses, with the words of the recording.
-async fn refused_start(stage: &mut Stage, line: &Value) -> Vec<Difference> {
-    let change = text(line, "change");
+/// A start with another policy. Upstream refuses it and asks for the file to be deleted; ours takes over
+/// what fits and keeps the old file beside the new one.
+async fn other_policy(stage: &mut Stage, line: &Value) -> Vec<Difference> {
     let (what, expected) = ("start".to_owned(), text(line, "message").to_owned());
-    if !change.starts_with("cpuManagerPolicy none -> static") {
-        return vec![Difference { what, expected, got: format!("not known how: {change}") }];
-    }
-    let config = json!({"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"});
-    let started = stage.start_agent(&Shape { config, ..Shape::default() }).await;
-    let said = match started {
-        Ok(()) => "it started".to_owned(),
-        Err(error) => format!("{error:#}"),
+    let Some((file, [old, new])) = change_of_policy(text(line, "change")) else {
+        return Vec::new();
     };
-    let restored = stage.start_agent(&Shape::default()).await;
-    let got = match restored {
-        Ok(()) => stage.scene().template().localised(&said),
+    let shape = Shape::default();
+    let file = stage.scene().root(&shape).join(file);
+    let with = |config: Value| Shape { config, ..shape.clone() };
+    let got = match stage.start_agent(&with(old)).await {
+        Err(error) => format!("it did not start before the change: {error:#}"),
+        Ok(()) => {
+            let before = std::fs::read_to_string(&file).unwrap_or_default();
+            match stage.start_agent(&with(new)).await {
+                Ok(()) if is_kept(&file, &before) => MIGRATED.to_owned(),
+                Ok(()) => "it started, and the old file is gone".to_owned(),
+                Err(error) => format!("{error:#}"),
+            }
+        }
+    };
+    let got = match stage.start_agent(&shape).await {
+        Ok(()) => stage.scene().template().localised(&got),
         Err(error) => format!("it did not start again: {error:#}"),
     };
-    // The same fact and the same remedy; which part of the agent says so is its own.
-    let same = ["policy \"static\"", "policy \"none\"", "cpu_manager_state"];
-    match same.iter().all(|word| got.contains(word)) {
-        true => Vec::new(),
-        false => vec![Difference { what, expected, got }],
-    }
+    vec![Difference { what, expected, got }]
+}
+
+/// The file that a change such as `cpuManagerPolicy none -> static with ...` is about, and what the
+/// configuration was before and after it.
+fn change_of_policy(change: &str) -> Option<(&'static str, [Value; 2])> {
+    let mut words = change.split(' ');
+    let (field, old, arrow, new) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let of = |policy: &str| match (field, policy) {
+        ("cpuManagerPolicy", "none") | ("memoryManagerPolicy", "None") => Some(json!({})),
+        ("cpuManagerPolicy", "static") => {
+            Some(json!({"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}))
+        }
+        ("memoryManagerPolicy", "Static") => Some(json!({
+            "memoryManagerPolicy": "Static",
+            "reservedMemory": [{"numaNode": 0, "limits": {"memory": "600Mi"}}],
+        })),
+        _ => None,
+    };
+    let file = match field {
+        "cpuManagerPolicy" => "cpu_manager_state",
+        "memoryManagerPolicy" => "memory_manager_state",
+        _ => return None,
+    };
+    (arrow == "->").then_some(())?;
+    Some((file, [of(old)?, of(new)?]))
+}
+
+/// What comes of a start with another policy when all is well.
+pub(super) const MIGRATED: &str = "it started, and kept the old file beside the new one";
+
+/// Whether a file that has been replaced is beside the new one as it was.
+fn is_kept(file: &std::path::Path, before: &str) -> bool {
+    let (Some(directory), Some(name)) = (file.parent(), file.file_name()) else { return false };
+    let start = format!("{}.backup-", name.to_string_lossy());
+    let beside = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut backups = beside.filter(|of| of.file_name().to_string_lossy().starts_with(&start));
+    !before.is_empty()
+        && backups.any(|of| std::fs::read_to_string(of.path()).is_ok_and(|text| text == before))
 }
 
 /// Whether anything was said of pods that the recorded kubelet has no word for.
@@ -267,12 +347,38 @@ mod tests {
     fn what_is_not_played_says_why() {
         let check = |kind: &str, id: &str, played: bool| {
             let line = json!({"kind": kind, "id": id, "steps": []});
-            assert_eq!(unplayed(&line).is_none(), played, "{kind} {id}");
+            assert_eq!(unplayed(&line, true).is_none(), played, "{kind} {id}");
         };
+        check("node", "node-policy-static", true);
+        check("node", "node-policy-odd", false);
+        check("start-error", "start-refused", false);
         check("cost", "burst", false);
         check("node", "node-policy-none", true);
         check("node-life", "kubelet-restart", true);
         check("something", "new", false);
+    }
+
+    #[test]
+    fn a_node_needs_the_network_that_it_tells_of() {
+        let line =
+            |message: &str| json!({"kind": "node", "id": "n", "object": {"message": message}});
+        let without = line("container runtime network not ready: NetworkReady=false");
+        let with = line("kubelet is posting ready status");
+        assert!(unplayed(&without, true).is_some() && unplayed(&without, false).is_none());
+        assert!(unplayed(&with, false).is_some() && unplayed(&with, true).is_none());
+    }
+
+    #[test]
+    fn changes_of_policy_are_read() {
+        let (file, [old, new]) =
+            change_of_policy("cpuManagerPolicy none -> static with the old state file").unwrap();
+        assert_eq!((file, old), ("cpu_manager_state", json!({})));
+        assert_eq!(new["cpuManagerPolicy"], "static");
+        let (file, [old, _]) = change_of_policy("memoryManagerPolicy Static -> None").unwrap();
+        assert_eq!(file, "memory_manager_state");
+        assert_eq!(old["memoryManagerPolicy"], "Static");
+        assert!(change_of_policy("maxPods 3 -> 4").is_none());
+        assert!(change_of_policy("").is_none());
     }
 
     #[test]
@@ -281,5 +387,17 @@ mod tests {
             {"type": "Ready", "status": "True", "reason": "R", "message": "m", "lastHeartbeatTime": "t"},
         ]});
         assert_eq!(conditions(&status), json!({"Ready": ["True", "R", "m"]}));
+    }
+
+    #[test]
+    fn an_old_file_is_kept_only_if_it_is_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("state");
+        std::fs::write(&file, "new").unwrap();
+        assert!(!is_kept(&file, "old"));
+        std::fs::write(directory.path().join("state.backup-1"), "old").unwrap();
+        assert!(is_kept(&file, "old"));
+        assert!(!is_kept(&file, "other"));
+        assert!(!is_kept(&file, ""));
     }
 }

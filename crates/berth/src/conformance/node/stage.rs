@@ -15,11 +15,13 @@ use anyhow::{Context as _, Result, anyhow};
 use client::kind::{NODES, PODS};
 use client::{Client, DeleteOptions};
 use cri::{Endpoint, Passage, Relay};
+use http::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::asker::{Asker, Told};
 use super::template::Template;
 use super::trace::Trace;
 use super::{calls, life};
@@ -46,9 +48,26 @@ pub(super) struct Scene {
     pub(super) runtime: cri::Client,
     pub(super) directory: PathBuf,
     cgroup_root: String,
+    /// Who asks the agent, and by whose certificates it knows them.
+    asker: Arc<Asker>,
 }
 
 impl Scene {
+    /// The cgroup that everything of this stage is below, without the slash before it.
+    pub(super) fn cgroup_root(&self) -> &str {
+        &self.cgroup_root
+    }
+
+    /// Where logs of containers are, and where links to them are.
+    pub(super) fn logs(&self) -> (PathBuf, PathBuf) {
+        (self.directory.join("logs"), self.directory.join("links"))
+    }
+
+    /// Asks the agent of a shape something over HTTPS.
+    pub(super) async fn ask(&self, shape: &Shape, method: Method, path: &str) -> Result<Told> {
+        self.asker.ask(&self.api, &self.root(shape), method, path).await
+    }
+
     /// Where host paths of the recording are.
     pub(super) fn host_paths(&self) -> PathBuf {
         self.directory.join("hp")
@@ -146,6 +165,7 @@ impl Stage {
             passage: relay.passage(),
             runtime: to,
             cgroup_root: name,
+            asker: Arc::new(Asker::new(&directory)?),
             directory,
         };
         for directory in [scene.manifests(), scene.host_paths().join("dir")] {
@@ -218,7 +238,7 @@ impl Stage {
             log_links: Some(scene.directory.join("links")),
             address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
             certificate: (None, None),
-            client_authority: None,
+            client_authority: Some(scene.asker.authority()),
         };
         let agent = joined.prepare(self.agent_api.clone()).await?;
         let (leave, leaving) = watch::channel(None);

@@ -1,0 +1,90 @@
+//! The configuration in force, as `/configz` tells it: [`in_force`].
+//!
+//! What was written, and beside it the defaults of every field that the agent goes by. Fields that mean
+//! nothing to it are told only if somebody wrote them.
+
+use serde_json::{Value, json};
+
+/// What is in force where nothing else is written. Upstream's values, and the agent's own readers have the
+/// same: a test holds them together where there is one.
+fn defaults() -> Value {
+    json!({
+        "enableServer": true,
+        "enableDebuggingHandlers": true,
+        "enableProfilingHandler": false,
+        "registerNode": true,
+        "fileCheckFrequency": "20s",
+        "nodeStatusUpdateFrequency": "10s",
+        "nodeStatusReportFrequency": "5m0s",
+        "nodeLeaseDurationSeconds": 40,
+        "nodeStatusMaxImages": 50,
+        "imageMinimumGCAge": "2m0s",
+        "imageMaximumGCAge": "0s",
+        "imageGCHighThresholdPercent": 85,
+        "imageGCLowThresholdPercent": 80,
+        "serializeImagePulls": true,
+        "cgroupsPerQOS": true,
+        "cgroupDriver": "cgroupfs",
+        "cpuManagerPolicy": "none",
+        "cpuManagerReconcilePeriod": "10s",
+        "memoryManagerPolicy": "None",
+        "topologyManagerPolicy": "none",
+        "topologyManagerScope": "container",
+        "runtimeRequestTimeout": "2m0s",
+        "maxPods": 110,
+        "podPidsLimit": -1,
+        "cpuCFSQuota": true,
+        "cpuCFSQuotaPeriod": "100ms",
+        "evictionPressureTransitionPeriod": "5m0s",
+        "mergeDefaultEvictionSettings": false,
+        "failSwapOn": true,
+        "containerLogMaxSize": "10Mi",
+        "containerLogMaxFiles": 5,
+        "containerLogMonitorInterval": "10s",
+        "enforceNodeAllocatable": ["pods"],
+        "localStorageCapacityIsolation": true,
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "5m0s"},
+        "seccompDefault": false,
+        "shutdownGracePeriod": "0s",
+        "shutdownGracePeriodCriticalPods": "0s",
+    })
+}
+
+/// What was written with the defaults beside it.
+#[must_use]
+pub fn in_force(written: Value) -> Value {
+    let mut all = defaults();
+    if let (Value::Object(all), Value::Object(written)) = (&mut all, written) {
+        all.extend(written.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_goes_before_defaults() {
+        let told = in_force(json!({"maxPods": 3, "clusterDomain": "x", "podPidsLimit": null}));
+        assert_eq!((&told["maxPods"], &told["clusterDomain"]), (&3.into(), &"x".into()));
+        assert_eq!(told["podPidsLimit"], -1);
+    }
+
+    #[test]
+    fn defaults_are_those_that_the_configuration_has() {
+        let told = in_force(json!({"kind": "KubeletConfiguration",
+            "apiVersion": "kubelet.config.k8s.io/v1beta1"}));
+        let (read, warnings) = objects::kubelet_config::read(&told.to_string()).unwrap();
+        assert!(warnings.is_empty(), "{warnings:?}");
+        let usual = objects::KubeletConfig::default();
+        let typed = |config: &objects::KubeletConfig| objects::KubeletConfig {
+            untyped: Default::default(),
+            ..config.clone()
+        };
+        assert_eq!(typed(&read), typed(&usual));
+        let described =
+            |config: &objects::KubeletConfig| format!("{:?}", crate::node::Settings::of(config));
+        assert_eq!(described(&read), described(&usual));
+    }
+}

@@ -1,0 +1,99 @@
+//! Questions to the agent's own server, put as an administrator of the cluster: [`Asker`].
+//!
+//! Where the server listens its Node object says, which may be that of an agent before it for a moment:
+//! what is not answered is asked again, up to a minute.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use client::Client;
+use client::kind::NODES;
+use http::header::CONTENT_TYPE;
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, Full};
+use https::Dialer;
+use https::certificates::{self, Pair};
+use serde_json::Value;
+
+use super::stage::{NODE, PATIENCE};
+
+/// How long one attempt may take to connect.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// What was answered.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    pub(super) status: u16,
+    pub(super) content_type: String,
+    pub(super) body: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Asker {
+    pair: Pair,
+    authority: PathBuf,
+}
+
+impl Asker {
+    /// One with an authority of its own, whose certificate is put in `directory`.
+    pub(super) fn new(directory: &Path) -> Result<Asker> {
+        let authority = certificates::authority("conformance")?;
+        let pair = certificates::client(&authority, "conformance", "system:masters")?;
+        let file = directory.join("clients.crt");
+        std::fs::write(&file, &authority.certificate)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(Asker { pair, authority: file })
+    }
+
+    /// Whose certificates the agent has to let in.
+    pub(super) fn authority(&self) -> PathBuf {
+        self.authority.clone()
+    }
+
+    /// Asks the agent that keeps its things in `root`.
+    pub(super) async fn ask(
+        &self,
+        api: &Client,
+        root: &Path,
+        method: Method,
+        path: &str,
+    ) -> Result<Told> {
+        let mut why = None;
+        let asking = async {
+            loop {
+                match self.once(api, root, &method, path).await {
+                    Ok(told) => return told,
+                    Err(error) => why = Some(error),
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        match tokio::time::timeout(PATIENCE, asking).await {
+            Ok(told) => Ok(told),
+            Err(_) => Err(why.unwrap_or_else(|| anyhow!("no answer")))
+                .with_context(|| format!("the agent does not answer {path}")),
+        }
+    }
+
+    async fn once(&self, api: &Client, root: &Path, method: &Method, path: &str) -> Result<Told> {
+        let node: Value = api.get(NODES, "", NODE).await?;
+        let port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
+        let port = port.and_then(|port| u16::try_from(port).ok()).context("it tells no port")?;
+        let trusted = std::fs::read_to_string(root.join("pki").join("kubelet.crt"))?;
+        let dialer = Dialer::new(&trusted, Some(&self.pair), &["http/1.1"], CONNECT)?;
+        let stream = dialer.connect("127.0.0.1", port, NODE).await?;
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", NODE)
+            .body(Full::default())?;
+        let answer = https::exchange(stream, request).await?;
+        let status = answer.status().as_u16();
+        let media = answer.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type = media.unwrap_or_default().to_owned();
+        let body = answer.into_body().collect().await?.to_bytes();
+        Ok(Told { status, content_type, body: String::from_utf8_lossy(&body).into_owned() })
+    }
+}

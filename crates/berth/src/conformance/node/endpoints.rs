@@ -1,0 +1,338 @@
+//! Recorded answers of the kubelet's own server (kind `http`), compared with ours: [`judge`].
+//!
+//! Compared are status, media type, which fields there are of which type, and the values that do not
+//! depend on the machine. Fields beyond the recorded ones are our own affair.
+
+use anyhow::Result;
+use http::Method;
+use serde_json::{Map, Value, json};
+
+use super::super::Difference;
+use super::asker::Told;
+use super::stage::{Scene, Shape};
+use super::tableau::NAMESPACE;
+use super::text;
+
+/// How a field of the configuration is told that means nothing to the agent.
+pub(super) const NOT_TOLD: &str = "not told: the agent does not go by it";
+
+fn differ(what: impl Into<String>, expected: &Value, got: &Value) -> Option<Difference> {
+    let (expected, got) = (shown(expected), shown(got));
+    (expected != got).then(|| Difference { what: what.into(), expected, got })
+}
+
+fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Asks what was asked when the line was recorded, and compares.
+pub(super) async fn judge(scene: &Scene, shape: &Shape, line: &Value) -> Result<Vec<Difference>> {
+    let mut found = Vec::new();
+    for recorded in line["endpoints"].as_array().into_iter().flatten() {
+        let path = text(recorded, "path");
+        let told = scene.ask(shape, Method::GET, path).await?;
+        found.extend(differ(format!("status of {path}"), &recorded["code"], &told.status.into()));
+        let media = &recorded["content_type"];
+        found.extend(differ(format!("media type of {path}"), media, &told.content_type.into()));
+        if told.status == 404 && line["not_found_body"].is_string() {
+            found.extend(differ(path, &line["not_found_body"], &told.body.into()));
+        } else if path == "/healthz" && line["healthz_body"].is_string() {
+            found.extend(differ(path, &line["healthz_body"], &told.body.into()));
+        }
+    }
+    for recorded in line["requests"].as_array().into_iter().flatten() {
+        let path = recorded[0].as_str().unwrap_or_default();
+        let told = scene.ask(shape, Method::GET, path).await?;
+        found.extend(differ(format!("status of {path}"), &recorded[1], &told.status.into()));
+        found.extend(differ(path, &recorded[2], &told.body.into()));
+    }
+    if let Some([status, said]) = line["run"].as_array().map(Vec::as_slice) {
+        let first = line["requests"][0][0].as_str().unwrap_or_default();
+        let of = first.trim_start_matches("containerLogs/");
+        let word = said.as_str().unwrap_or_default().trim();
+        let told = scene.ask(shape, Method::POST, &format!("run/{of}?cmd=echo+{word}")).await?;
+        found.extend(differ("status of run", status, &told.status.into()));
+        found.extend(differ("run", said, &told.body.into()));
+    }
+    let path = text(line, "path");
+    if !path.is_empty() {
+        let told = scene.ask(shape, Method::GET, path).await?;
+        found.extend(differ(format!("status of {path}"), &200.into(), &told.status.into()));
+        if line["content_type"].is_string() {
+            let media = Value::from(told.content_type.as_str());
+            found.extend(differ(format!("media type of {path}"), &line["content_type"], &media));
+        }
+        found.extend(body(scene, shape, line, path, &told).await?);
+    }
+    Ok(found)
+}
+
+async fn body(
+    scene: &Scene,
+    shape: &Shape,
+    line: &Value,
+    path: &str,
+    told: &Told,
+) -> Result<Vec<Difference>> {
+    if line["lines"].is_array() {
+        return Ok(lines(line, &told.body));
+    }
+    let mut ours = parsed(told);
+    let mut found = Vec::new();
+    if line["shape"].is_object() {
+        // Rates are made of two samples.
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        ours = parsed(&scene.ask(shape, Method::GET, path).await?);
+        shape_differs(&line["shape"], &kind(&ours), "", &mut found);
+        let names: Value = ours["node"]["systemContainers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|of| of["name"].clone())
+            .collect();
+        found.extend(differ("systemContainers", &line["system_containers"], &names));
+        return Ok(found);
+    }
+    for (recorded, field) in [("kind_field", "kind"), ("apiVersion", "apiVersion")] {
+        if line[recorded].is_string() {
+            found.extend(differ(field, &line[recorded], &ours[field]));
+        }
+    }
+    if line["example"].is_object() {
+        found.extend(example(scene, &line["example"], &ours));
+    }
+    if line["body"].is_object() {
+        configuration(scene, &line["body"], &ours, &mut found);
+    }
+    Ok(found)
+}
+
+fn parsed(told: &Told) -> Value {
+    serde_json::from_str(&told.body).unwrap_or_default()
+}
+
+/// One pod of a list, by the same name. When it was seen and written is its own.
+fn example(scene: &Scene, recorded: &Value, ours: &Value) -> Vec<Difference> {
+    let name = &recorded["metadata"]["name"];
+    let items = ours["items"].as_array().into_iter().flatten();
+    let Some(pod) = items.into_iter().find(|pod| pod["metadata"]["name"] == *name) else {
+        return differ("items", name, &Value::Null).into_iter().collect();
+    };
+    let mut found = Vec::new();
+    scene.template().value(&without_history(recorded), &without_history(pod), "pod", &mut found);
+    found
+}
+
+/// Without what the API server wrote in between.
+fn without_history(pod: &Value) -> Value {
+    let mut pod = pod.clone();
+    if let Some(metadata) = pod["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+        metadata.remove("resourceVersion");
+    }
+    pod
+}
+
+/// Fields of the configuration, where both have one: ports and places are the machine's.
+fn configuration(scene: &Scene, recorded: &Value, ours: &Value, found: &mut Vec<Difference>) {
+    /// What belongs to the recorded machine and not to the configuration.
+    const PLACES: &[&str] = &[
+        "address",
+        "authentication",
+        "authorization",
+        "containerRuntimeEndpoint",
+        "healthzPort",
+        "logging",
+        "port",
+        "staticPodPath",
+        "podLogsDir",
+        "tlsCertFile",
+        "tlsPrivateKeyFile",
+        "resolvConf",
+    ];
+    let theirs = recorded["kubeletconfig"].as_object().cloned().unwrap_or_default();
+    let ours = ours["kubeletconfig"].as_object().cloned().unwrap_or_default();
+    let mut template = scene.template();
+    let empty = Map::new();
+    /// What the agent does not go by, and so does not tell unless it was written.
+    const NOT_GONE_BY: &[&str] = &[
+        "configMapAndSecretChangeDetectionStrategy",
+        "containerLogMaxWorkers",
+        "contentType",
+        "enableControllerAttachDetach",
+        "enableDebugFlagsHandler",
+        "enableSystemLogHandler",
+        "enableSystemLogQuery",
+        "eventBurst",
+        "eventRecordQPS",
+        "failCgroupV1",
+        "hairpinMode",
+        "healthzBindAddress",
+        "httpCheckFrequency",
+        "imagePullCredentialsVerificationPolicy",
+        "iptablesDropBit",
+        "iptablesMasqueradeBit",
+        "kubeAPIBurst",
+        "kubeAPIQPS",
+        "makeIPTablesUtilChains",
+        "maxOpenFiles",
+        "memoryReservationPolicy",
+        "oomScoreAdj",
+        "registryBurst",
+        "registryPullQPS",
+        "streamingConnectionIdleTimeout",
+        "syncFrequency",
+        "volumePluginDir",
+        "volumeStatsAggPeriod",
+    ];
+    for (name, value) in theirs.iter().filter(|(name, _)| !PLACES.contains(&name.as_str())) {
+        let got = ours.get(name).unwrap_or(&Value::Null);
+        // A map that has nothing in it says as much as none.
+        if got.is_null() && value.as_object() == Some(&empty) {
+            continue;
+        }
+        if got.is_null() && NOT_GONE_BY.contains(&name.as_str()) {
+            found.extend(differ(format!("kubeletconfig.{name}"), value, &NOT_TOLD.into()));
+            continue;
+        }
+        template.value(value, got, &format!("kubeletconfig.{name}"), found);
+    }
+}
+
+/// Which fields there are of which type; of lists, what any of their items has.
+fn kind(value: &Value) -> Value {
+    match value {
+        Value::Null => Value::Null,
+        Value::Bool(_) => "bool".into(),
+        Value::Number(_) => "number".into(),
+        Value::String(text) => match objects::timestamp::Timestamp::parse(text) {
+            Ok(_) => "time".into(),
+            Err(_) => "string".into(),
+        },
+        Value::Array(items) => {
+            let mut all = Value::Null;
+            for item in items {
+                merge(&mut all, kind(item));
+            }
+            json!([all])
+        }
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| (name.clone(), kind(value)))
+            .collect::<Map<_, _>>()
+            .into(),
+    }
+}
+
+fn merge(into: &mut Value, more: Value) {
+    match (into, more) {
+        (Value::Object(into), Value::Object(more)) => {
+            for (name, value) in more {
+                merge(into.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(into), Value::Array(more)) => {
+            for (into, more) in into.iter_mut().zip(more) {
+                merge(into, more);
+            }
+        }
+        (into, more) if into.is_null() => *into = more,
+        _ => {}
+    }
+}
+
+/// Fields that were recorded and that ours has not, or has of another type.
+fn shape_differs(recorded: &Value, ours: &Value, place: &str, found: &mut Vec<Difference>) {
+    match (recorded, ours) {
+        (Value::Object(a), Value::Object(b)) => {
+            for (name, wanted) in a {
+                let got = b.get(name).unwrap_or(&Value::Null);
+                shape_differs(wanted, got, &format!("{place}.{name}"), found);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            for (wanted, got) in a.iter().zip(b) {
+                shape_differs(wanted, got, &format!("{place}[]"), found);
+            }
+        }
+        (wanted, got) => found.extend(differ(format!("shape{place}"), wanted, got)),
+    }
+}
+
+/// Figures with their help and type: every recorded line has to be there for some pod, and of the pods
+/// of the recording there are no others.
+fn lines(line: &Value, text: &str) -> Vec<Difference> {
+    let wanted: Vec<&str> =
+        line["lines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let ours: std::collections::BTreeSet<String> = text.lines().map(sample).collect();
+    let missing = wanted.iter().filter(|wanted| !ours.contains(**wanted));
+    let mut found: Vec<Difference> = missing
+        .map(|wanted| Difference {
+            what: "line".to_owned(),
+            expected: (*wanted).to_owned(),
+            got: "none".to_owned(),
+        })
+        .collect();
+    let here = format!("namespace=\"{NAMESPACE}\"");
+    let more = ours.iter().filter(|ours| ours.contains(&here) && !wanted.contains(&ours.as_str()));
+    found.extend(more.map(|ours| Difference {
+        what: "line".to_owned(),
+        expected: "none".to_owned(),
+        got: ours.clone(),
+    }));
+    found
+}
+
+/// A line with placeholders for the pod, the value and the time.
+fn sample(line: &str) -> String {
+    if line.starts_with('#') {
+        return line.to_owned();
+    }
+    let end = line.rfind('}').map_or_else(|| line.find(' ').unwrap_or(line.len()), |at| at + 1);
+    let (name, values) = line.split_at(end);
+    let mut name = name.to_owned();
+    if let Some(at) = name.find("pod=\"") {
+        let from = at + "pod=\"".len();
+        let to = name[from..].find('"').map_or(name.len(), |length| from + length);
+        name.replace_range(from..to, "<POD>");
+    }
+    let places = ["<VALUE>", "<MS>"];
+    let values = values.split_whitespace().zip(places).map(|(_, place)| format!(" {place}"));
+    name + &values.collect::<String>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_compared_without_pod_value_and_time() {
+        let check = |line: &str, wanted: &str| assert_eq!(sample(line), wanted);
+        check("a{c=\"x\",pod=\"p\"} 1.5 100", "a{c=\"x\",pod=\"<POD>\"} <VALUE> <MS>");
+        check("a 1", "a <VALUE>");
+        check("# HELP a A 1", "# HELP a A 1");
+    }
+
+    #[test]
+    fn lines_that_are_missing_or_too_many_are_told() {
+        let line = json!({"lines": ["a{namespace=\"lives2\",pod=\"<POD>\"} <VALUE>", "b <VALUE>"]});
+        let text = "a{namespace=\"lives2\",pod=\"p\"} 1\nb 2\nc{namespace=\"other\"} 3\n";
+        assert!(lines(&line, text).is_empty());
+        let found = lines(&line, "b 2\nc{namespace=\"lives2\"} 3\n");
+        let told: Vec<&str> = found.iter().map(|found| found.got.as_str()).collect();
+        assert_eq!(told, ["none", "c{namespace=\"lives2\"} <VALUE>"]);
+    }
+
+    #[test]
+    fn shapes_differ_by_fields_and_types() {
+        let ours = kind(&json!({"t": "2026-01-01T00:00:00Z", "l": [{"a": 1}, {"b": "x"}], "n": 1}));
+        let mut found = Vec::new();
+        let wanted = json!({"t": "time", "l": [{"a": "number", "b": "string"}]});
+        shape_differs(&wanted, &ours, "", &mut found);
+        assert!(found.is_empty(), "{found:?}");
+        let wanted = json!({"t": "string", "l": [{"c": "number"}]});
+        shape_differs(&wanted, &ours, "", &mut found);
+        let told: Vec<&str> = found.iter().map(|found| found.what.as_str()).collect();
+        assert_eq!(told, ["shape.l[].c", "shape.t"]);
+    }
+}

@@ -1,0 +1,239 @@
+//! Recorded metrics (kind `metrics`), compared with what the agent serves: [`judge`].
+//!
+//! A figure is compared by name, type, label names and help where the recording has them. One that the
+//! agent does not serve is a difference. What upstream's libraries tell of themselves has no counterpart
+//! here: which names those are, and why, is in [`OURS_HAVE_NONE`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::super::Difference;
+use super::text;
+
+/// How names begin that the agent does not serve on purpose, and why; docs/reference/differences.md has
+/// the same.
+#[rustfmt::skip] // One a line.
+pub(super) const OURS_HAVE_NONE: &[(&str, &str)] = &[
+    ("go_", "there is no Go runtime"),
+    ("aggregator_", "there is no aggregated API in an agent"),
+    ("apiserver_", "libraries of the API server are not in the agent"),
+    ("cardinality_enforcement_", "there is no registry that drops labels"),
+    ("disabled_metrics_", "there is no registry that hides figures"),
+    ("hidden_metrics_", "there is no registry that hides figures"),
+    ("registered_metrics_", "there is no registry that hides figures"),
+    ("kubernetes_build_info", "it is another program, with a version of its own"),
+    ("kubernetes_feature_enabled", "the gates are upstream's"),
+    ("rest_client_", "the client of the API is another one"),
+    ("workqueue_", "there are no work queues"),
+    ("process_max_fds", "limits of the process are the service manager's"),
+    ("process_network_", "a process is not told apart on the network"),
+    ("process_virtual_memory_max_bytes", "limits of the process are the service manager's"),
+    ("dra_", "dynamic resources are not served"),
+    ("csi_", "storage plugins are not served"),
+    ("storage_operation_", "storage plugins are not served"),
+    ("volume_", "storage plugins are not served"),
+    ("force_cleaned_failed_volume_", "storage plugins are not served"),
+    ("reconstruct_volume_", "volumes are found by their directories, nothing is reconstructed"),
+    ("kubelet_volume_metric_collection_", "storage plugins are not served"),
+    ("kubelet_orphan_pod_cleaned_volumes", "berth_left_behind_total has it"),
+    ("kubelet_orphaned_runtime_pods_total", "berth_left_behind_total has it"),
+    ("kubelet_evented_pleg_", "the runtime's events are not followed"),
+    ("kubelet_pleg_discard_events", "there is no channel that events could be dropped from"),
+    ("kubelet_pleg_pod_relist_duration_seconds", "pods are looked at by those who look after them"),
+    ("kubelet_pod_watch_events_dropped_total", "the Pods API is not served"),
+    ("kubelet_image_volume_", "image volumes are not served"),
+    ("kubelet_imagemanager_", "no record of pulled images is kept"),
+    ("kubelet_image_manager_ensure_image_", "no record of pulled images is kept"),
+    ("kubelet_graceful_shutdown_", "graceful shutdown of the node is not served"),
+    ("kubelet_memory_qos_", "the kernel's memory protection is not set"),
+    ("kubelet_started_user_namespaced_pods_", "user namespaces are not served"),
+    ("kubelet_node_startup_", "an agent does not know when its machine was asked for"),
+    ("kubelet_first_network_pod_", "pull times are not kept apart"),
+    ("kubelet_pod_start_sli_duration_seconds", "pull times are not kept apart"),
+    ("kubelet_pod_worker_", "pods have no sync loop; kubelet_pod_start_duration_seconds has what it is about"),
+    ("kubelet_pod_status_sync_duration_seconds", "not measured"),
+    ("kubelet_pod_level_resources_admission_total", "not counted"),
+    ("kubelet_restarted_pods_total", "a static pod that comes back is another pod"),
+    ("kubelet_run_podsandbox_duration_seconds", "kubelet_runtime_operations_duration_seconds has it"),
+    ("kubelet_cgroup_manager_duration_seconds", "not measured"),
+    ("kubelet_container_aligned_compute_resources_", "kubelet_topology_manager_admission_* have it"),
+    ("kubelet_container_log_filesystem_used_bytes", "/stats/summary has it"),
+    ("kubelet_cri_losing_support", "which version of a runtime suits which Kubernetes is upstream's"),
+    ("kubelet_metrics_provider", "there is one provider"),
+    ("kubelet_lifecycle_handler_http_fallbacks_total", "not counted"),
+    ("kubelet_sleep_action_terminated_early_total", "not counted"),
+    ("cadvisor_", "there is no cAdvisor"),
+    ("container_blkio_", "disks are not measured by device"),
+    ("container_fs_", "disks are not measured by device; /stats/summary has what containers wrote"),
+    ("container_file_descriptors", "processes in containers are not looked into"),
+    ("container_sockets", "processes in containers are not looked into"),
+    ("container_processes", "container_threads has what is limited"),
+    ("container_ulimits_", "processes in containers are not looked into"),
+    ("container_health_state", "the runtime has no health checks; prober_probe_total has probes"),
+    ("container_creation_time_seconds", "container_start_time_seconds has when it runs"),
+    ("container_memory_events_", "cgroup v2 only"),
+    ("container_memory_file_", "the kernel's write-back is not told"),
+    ("container_memory_kernel_usage", "the kernel's own memory is not told"),
+    ("container_memory_pg", "the kernel's reclaim is not told"),
+    ("container_memory_workingset_", "the kernel's reclaim is not told"),
+    ("container_pressure_", "pressure stalls are not told"),
+    ("container_spec_cpu_", "the pod's spec has it"),
+    ("container_spec_memory_reservation_limit_bytes", "nobody sets one"),
+    ("container_spec_memory_swap_limit_bytes", "container_swap_limit_bytes of /metrics/resource has it"),
+    ("machine_cpu_books", "hardware of mainframes"),
+    ("machine_cpu_drawers", "hardware of mainframes"),
+    ("machine_cpu_physical_cores", "the Node object has the topology"),
+    ("machine_cpu_sockets", "the Node object has the topology"),
+    ("machine_nvm_", "memory that outlives power is not looked at"),
+];
+
+/// A figure of ours, as its text says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Served {
+    kind: String,
+    help: String,
+    labels: BTreeSet<String>,
+}
+
+/// What a text in Prometheus' form has, by name.
+pub(super) fn read(text: &str) -> BTreeMap<String, Served> {
+    let mut found: BTreeMap<String, Served> = BTreeMap::new();
+    for line in text.lines() {
+        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|l| l.split_once(' ')) {
+            found.entry(name.to_owned()).or_default().help = help.to_owned();
+        } else if let Some((name, kind)) =
+            line.strip_prefix("# TYPE ").and_then(|l| l.split_once(' '))
+        {
+            found.entry(name.to_owned()).or_default().kind = kind.to_owned();
+        } else if !line.starts_with('#') {
+            let end = line.find(['{', ' ']).unwrap_or(line.len());
+            let sample = &line[..end];
+            let family = ["_bucket", "_sum", "_count"]
+                .iter()
+                .filter_map(|suffix| sample.strip_suffix(suffix))
+                .find(|name| found.get(*name).is_some_and(|of| of.kind == "histogram"));
+            let Some(served) = found.get_mut(family.unwrap_or(sample)) else { continue };
+            served.labels.extend(labels(&line[end..]).into_iter().filter(|name| name != "le"));
+        }
+    }
+    found
+}
+
+/// Names of labels in `{a="b",c="d"} 1`.
+fn labels(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let Some(mut rest) = text.strip_prefix('{') else { return names };
+    while let Some((name, after)) = rest.split_once("=\"") {
+        names.push(name.trim_start_matches(',').to_owned());
+        let mut escaped = false;
+        let end = after.find(|letter| {
+            let ends = letter == '"' && !escaped;
+            escaped = letter == '\\' && !escaped;
+            ends
+        });
+        let Some(end) = end else { break };
+        rest = &after[end + 1..];
+        if rest.starts_with('}') {
+            break;
+        }
+    }
+    names
+}
+
+/// Where what is served is not what was recorded. What is not served on purpose begins with those words.
+pub(super) fn judge(line: &Value, served: &BTreeMap<String, Served>) -> Vec<Difference> {
+    let mut found = Vec::new();
+    for recorded in line["metrics"].as_array().into_iter().flatten() {
+        let name = text(recorded, "name");
+        let Some(ours) = served.get(name) else {
+            found.push(Difference {
+                what: format!("metric {name}"),
+                expected: text(recorded, "type").to_owned(),
+                got: match OURS_HAVE_NONE.iter().find(|(begin, _)| name.starts_with(begin)) {
+                    Some((_, why)) => format!("{NOT_SERVED}{why}"),
+                    None => "none of that name".to_owned(),
+                },
+            });
+            continue;
+        };
+        let mut differ = |what: &str, expected: String, got: String| {
+            if expected != got {
+                found.push(Difference { what: format!("{what} of {name}"), expected, got });
+            }
+        };
+        differ("type", text(recorded, "type").to_owned(), ours.kind.clone());
+        if let Some(help) = recorded["help"].as_str() {
+            differ("help", help.to_owned(), ours.help.clone());
+        }
+        if let Some(labels) = recorded["labels"].as_array() {
+            let labels: BTreeSet<String> =
+                labels.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+            differ("labels", format!("{labels:?}"), format!("{:?}", ours.labels));
+        }
+    }
+    found
+}
+
+/// How what is not served on purpose is told.
+pub(super) const NOT_SERVED: &str = "not served: ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const TEXT: &str = "\
+# HELP a_total A.
+# TYPE a_total counter
+a_total{x=\"say \\\"}\\\"\",y=\"\"} 1
+# HELP b_seconds B.
+# TYPE b_seconds histogram
+b_seconds_bucket{op=\"run\",le=\"0.5\"} 1
+b_seconds_sum{op=\"run\"} 3
+b_seconds_count{op=\"run\"} 3
+";
+
+    #[test]
+    fn figures_are_read_with_their_labels() {
+        let found = read(TEXT);
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["a_total", "b_seconds"]);
+        assert_eq!(found["a_total"].labels, BTreeSet::from(["x".to_owned(), "y".to_owned()]));
+        assert_eq!(found["b_seconds"].labels, BTreeSet::from(["op".to_owned()]));
+        assert_eq!(
+            (found["b_seconds"].kind.as_str(), found["a_total"].help.as_str()),
+            ("histogram", "A.")
+        );
+    }
+
+    #[test]
+    fn every_way_to_differ_is_told() {
+        let served = read(TEXT);
+        let check = |metric: Value, wanted: &[&str]| {
+            let found = judge(&json!({"metrics": [metric]}), &served);
+            let told: Vec<String> =
+                found.iter().map(|d| format!("{}: {}", d.what, d.got)).collect();
+            assert_eq!(told, wanted);
+        };
+        check(
+            json!({"name": "a_total", "type": "counter", "help": "A.", "labels": ["y", "x"]}),
+            &[],
+        );
+        check(json!({"name": "a_total", "type": "counter"}), &[]);
+        check(json!({"name": "a_total", "type": "gauge"}), &["type of a_total: counter"]);
+        let labels = "labels of b_seconds: {\"op\"}";
+        check(json!({"name": "b_seconds", "type": "histogram", "labels": []}), &[labels]);
+        check(json!({"name": "c", "type": "gauge"}), &["metric c: none of that name"]);
+        let of_go = "metric go_x: not served: there is no Go runtime";
+        check(json!({"name": "go_x", "type": "gauge"}), &[of_go]);
+    }
+
+    #[test]
+    fn what_is_not_served_is_written_down_for_users() {
+        let written = include_str!("../../../../../docs/reference/differences.md");
+        for (name, why) in OURS_HAVE_NONE {
+            assert!(written.contains(&format!("`{name}")), "{name} is not among the differences");
+            assert!(written.contains(why), "{why} is not among the differences");
+        }
+    }
+}

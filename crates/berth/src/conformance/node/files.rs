@@ -1,0 +1,378 @@
+//! Recorded files of a kubelet: what its managers and its allocations have written (kind `state-files`),
+//! and everything in its directory and beside its logs (kind `directories`), compared with ours.
+//!
+//! Files of the managers are compared byte for byte. Allocations carry the pods' uids and a checksum over
+//! them, so they are compared by what they say of the pods of the recording.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use host::file_kind::FileKind;
+use host::os::owners;
+use serde_json::{Map, Value, json};
+
+use super::super::Difference;
+use super::stage::Scene;
+use super::tableau::Tableau;
+use super::text;
+
+/// Files that say the same of the same pods, byte for byte.
+const EXACT: &[&str] = &["cpu_manager_state", "memory_manager_state"];
+/// Files with the uids of all pods in them.
+const OF_PODS: &[&str] = &["allocated_pods_state", "actuated_pods_state"];
+
+/// The files of the managers as they are.
+pub(super) fn state(root: &Path) -> BTreeMap<String, String> {
+    let read = |name: &&str| {
+        let text = std::fs::read_to_string(root.join(name)).ok()?;
+        Some(((*name).to_owned(), text))
+    };
+    EXACT.iter().chain(OF_PODS).chain(&["dra_manager_state"]).filter_map(read).collect()
+}
+
+fn differ(what: &str, expected: &str, got: Option<&String>) -> Option<Difference> {
+    let got = got.map_or("no file", String::as_str);
+    (expected != got).then(|| Difference {
+        what: what.to_owned(),
+        expected: expected.to_owned(),
+        got: got.to_owned(),
+    })
+}
+
+/// Compares the files while pods stand, and the ones there were before.
+pub(super) fn state_differs(
+    root: &Path,
+    tableau: &Tableau,
+    line: &Value,
+    before: &BTreeMap<String, String>,
+) -> Vec<Difference> {
+    let now = state(root);
+    let mut found = Vec::new();
+    for name in EXACT {
+        if let Some(recorded) = line[format!("{name}_before")].as_str() {
+            found.extend(differ(&format!("{name} before"), recorded, before.get(*name)));
+        }
+    }
+    for (name, recorded) in line["with_pods"].as_object().into_iter().flatten() {
+        let recorded = recorded.as_str().unwrap_or_default();
+        let ours = now.get(name);
+        if OF_PODS.contains(&name.as_str()) {
+            found.extend(allocations_differ(name, recorded, ours, tableau));
+        } else {
+            let uids = &line["uids"];
+            let ours = ours.map(|ours| with_uids(ours, recorded, uids, tableau));
+            found.extend(differ(name, recorded, ours.as_ref()));
+        }
+    }
+    found
+}
+
+/// Our file with the recording's uids. Its checksums cover the uids, and ours were checked when it was
+/// written and will be when it is read, so that they are taken over where the rest is the same.
+fn with_uids(ours: &str, recorded: &str, uids: &Value, tableau: &Tableau) -> String {
+    let mut text = ours.to_owned();
+    let mut changed = false;
+    for (name, uid) in uids.as_object().into_iter().flatten() {
+        if let (Some(here), Some(there)) = (tableau.uids.get(name), uid.as_str()) {
+            changed |= text.contains(here);
+            text = text.replace(here, there);
+        }
+    }
+    match changed && without_checksums(&text) == without_checksums(recorded) {
+        true => recorded.to_owned(),
+        false => text,
+    }
+}
+
+fn without_checksums(text: &str) -> Value {
+    let mut value: Value = serde_json::from_str(text).unwrap_or_default();
+    for name in ["checksum", "dataChecksum"] {
+        if value[name].is_number() {
+            value[name] = Value::Null;
+        }
+    }
+    value["data"] = serde_json::from_str(text_of(&value["data"])).unwrap_or_default();
+    value
+}
+
+fn text_of(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// What a file of allocations says of pods, by uid.
+fn entries(file: &str) -> Map<String, Value> {
+    let file: Value = serde_json::from_str(file).unwrap_or_default();
+    let data: Value = serde_json::from_str(text_of(&file["data"])).unwrap_or_default();
+    data["entries"].as_object().cloned().unwrap_or_default()
+}
+
+fn allocations_differ(
+    name: &str,
+    recorded: &str,
+    ours: Option<&String>,
+    tableau: &Tableau,
+) -> Vec<Difference> {
+    let Some(ours) = ours else {
+        return differ(name, "to be there", None).into_iter().collect();
+    };
+    let (theirs, ours) = (entries(recorded), entries(&tableau.named(ours)));
+    let mut found = Vec::new();
+    for (pod, wanted) in theirs.iter().filter(|(pod, _)| pod.starts_with("<UID:")) {
+        let got = ours.get(pod).unwrap_or(&Value::Null);
+        if without_nothing(wanted) != without_nothing(got) {
+            found.push(Difference {
+                what: format!("{name} of {pod}"),
+                expected: wanted.to_string(),
+                got: got.to_string(),
+            });
+        }
+    }
+    found
+}
+
+/// Without fields that say nothing.
+fn without_nothing(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.iter().filter(|(_, value)| !value.is_null());
+            fields
+                .map(|(name, value)| (name.clone(), without_nothing(value)))
+                .collect::<Map<_, _>>()
+                .into()
+        }
+        other => other.clone(),
+    }
+}
+
+/// Compares the files when the pods are gone.
+pub(super) fn state_after(root: &Path, line: &Value) -> Vec<Difference> {
+    let now = state(root);
+    let each = EXACT.iter().filter_map(|name| {
+        let recorded = line[format!("{name}_after_delete")].as_str()?;
+        differ(&format!("{name} after the pods"), recorded, now.get(*name))
+    });
+    each.collect()
+}
+
+/// A file of another kind, by where it was.
+pub(super) fn record(root: &Path, line: &Value) -> Vec<Difference> {
+    let path = text(line, "path");
+    let directory = Path::new(path).parent().unwrap_or(Path::new(""));
+    let below = directory.strip_prefix("<ROOT_DIR>").unwrap_or(directory);
+    let there = std::fs::read_dir(root.join(below)).into_iter().flatten().flatten().next();
+    match there {
+        Some(_) => Vec::new(),
+        None => vec![Difference {
+            what: path.to_owned(),
+            expected: line["content"].to_string(),
+            got: "no file".to_owned(),
+        }],
+    }
+}
+
+/// What there is of a file: `[kind, mode, gid, target]`.
+type Entry = (String, String, Option<u64>, String);
+
+/// Everything below a directory, by path under the name that the directory has in the recording.
+fn listed(directory: &Path, called: &str, into: &mut BTreeMap<String, Entry>) {
+    let mut open = vec![(directory.to_owned(), called.to_owned())];
+    while let Some((path, called)) = open.pop() {
+        let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
+        let target = std::fs::read_link(&path).ok().map(|to| to.display().to_string());
+        let kind = match (target.is_some(), owners::kind(&metadata)) {
+            (true, _) => "link",
+            (_, FileKind::Directory) => "dir",
+            (_, FileKind::File) => "file",
+            (_, FileKind::Socket) => "socket",
+            _ => "other",
+        };
+        if kind == "dir" {
+            for entry in std::fs::read_dir(&path).into_iter().flatten().flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                open.push((entry.path(), format!("{called}/{name}")));
+            }
+        }
+        let mode = format!("{:o}", owners::mode(&metadata));
+        let entry = (kind.to_owned(), mode, owners::group(&metadata).map(u64::from));
+        into.insert(called, (entry.0, entry.1, entry.2, target.unwrap_or_default()));
+    }
+}
+
+/// A path with the recording's placeholders.
+fn named(tableau: &Tableau, path: &str) -> String {
+    let path = tableau.named(path);
+    let is_hash = |text: &str| text.len() == 8 && text.chars().all(|c| c.is_ascii_hexdigit());
+    let parts = path.split('/').map(|part| match part.strip_prefix("..") {
+        Some(stamp) if stamp.starts_with(|c: char| c.is_ascii_digit()) => "..<STAMP>",
+        _ if is_hash(part) => "<RAND>",
+        _ => part,
+    });
+    parts.collect::<Vec<_>>().join("/")
+}
+
+/// Compares files and directories while pods stand.
+pub(super) fn tree_differs(
+    scene: &Scene,
+    root: &Path,
+    tableau: &Tableau,
+    line: &Value,
+) -> Vec<Difference> {
+    let (logs, links) = scene.logs();
+    let mut found = BTreeMap::new();
+    listed(root, "/var/lib/kubelet", &mut found);
+    listed(&scene.manifests(), "/var/lib/kubelet/static-pods", &mut found);
+    listed(&logs, "/var/log/pods", &mut found);
+    listed(&links, "/var/log/containers", &mut found);
+    let template = scene.template();
+    let ours = found.into_iter().map(|(path, (kind, mode, group, target))| {
+        let target = named(tableau, &template.localised(&target));
+        (named(tableau, &path), (kind, mode, group, target))
+    });
+    let ours = ours.collect();
+    let recorded = ["root", "logs"].iter().filter_map(|list| line[*list].as_array()).flatten();
+    differences(&recorded.cloned().collect::<Vec<_>>(), &ours)
+}
+
+/// Recorded entries that are not there, or are something else; and entries beside recorded ones in the
+/// directories of the recording's pods.
+fn differences(recorded: &[Value], ours: &BTreeMap<String, Entry>) -> Vec<Difference> {
+    let mut found = Vec::new();
+    let mut known = BTreeSet::new();
+    let mut pods = BTreeSet::new();
+    for entry in recorded {
+        let path = text_of(&entry[0]);
+        // Pods that were there before and left something are not played.
+        if path.contains("<UID>") || path.contains("<ID-") {
+            continue;
+        }
+        known.insert(path);
+        if let Some((pods_of, rest)) = path.split_once("/pods/<UID:") {
+            let pod = rest.split('/').next().unwrap_or_default();
+            pods.insert(format!("{pods_of}/pods/<UID:{pod}/"));
+        }
+        let Some((kind, mode, group, target)) = ours.get(path) else {
+            found.push(Difference {
+                what: path.to_owned(),
+                expected: entry.to_string(),
+                got: "nothing".to_owned(),
+            });
+            continue;
+        };
+        let recorded_mode = text_of(&entry[2]);
+        let mut got = json!([path, kind, mode, group]);
+        let mut wanted = json!([path, entry[1], recorded_mode, entry[3]]);
+        // Where the recorder could not read it.
+        if recorded_mode.is_empty() {
+            (got, wanted) = (json!([path, kind]), json!([path, entry[1]]));
+        }
+        if entry[4].is_string() {
+            for (list, value) in [(&mut got, json!(target)), (&mut wanted, entry[4].clone())] {
+                if let Some(list) = list.as_array_mut() {
+                    list.push(value);
+                }
+            }
+        }
+        if got != wanted {
+            found.push(Difference {
+                what: path.to_owned(),
+                expected: wanted.to_string(),
+                got: got.to_string(),
+            });
+        }
+    }
+    let more = ours.iter().filter(|(path, _)| {
+        pods.iter().any(|pod| path.starts_with(pod)) && !known.contains(path.as_str())
+    });
+    found.extend(more.map(|(path, entry)| Difference {
+        what: path.clone(),
+        expected: "nothing".to_owned(),
+        got: format!("{entry:?}"),
+    }));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tableau() -> Tableau {
+        let mut tableau = Tableau::default();
+        tableau.uids.insert("p".to_owned(), "1111-2222".to_owned());
+        tableau
+    }
+
+    #[test]
+    fn state_is_compared_byte_for_byte_but_for_uids() {
+        let file = |uid: &str, cpus: &str, sum: u64| {
+            let entries = json!({uid: {"c": cpus}});
+            let data = json!({"entries": entries}).to_string();
+            json!({"entries": entries, "checksum": sum, "data": data, "dataChecksum": sum})
+                .to_string()
+        };
+        let recorded = file("9999-0000", "1", 5);
+        let uids = json!({"p": "9999-0000"});
+        let ours = with_uids(&file("1111-2222", "1", 7), &recorded, &uids, &tableau());
+        assert_eq!(ours, recorded);
+        let ours = with_uids(&file("1111-2222", "0", 7), &recorded, &uids, &tableau());
+        assert_ne!(ours, recorded);
+        // Without a uid in it the checksum has to be the same.
+        assert_ne!(
+            with_uids(&file("x", "1", 7), &file("x", "1", 5), &uids, &tableau()),
+            file("x", "1", 5)
+        );
+    }
+
+    #[test]
+    fn allocations_are_compared_by_pod() {
+        let file = |uid: &str, cpu: &str| {
+            let of = json!({"ContainerResources": {"c": {"limits": {"cpu": cpu}}}, "PodLevelResources": null});
+            json!({"data": json!({"entries": {uid: of, "<UID>": {}}}).to_string()}).to_string()
+        };
+        let recorded = file("<UID:p>", "1");
+        let check = |ours: &str, count: usize| {
+            let found = allocations_differ("f", &recorded, Some(&ours.to_owned()), &tableau());
+            assert_eq!(found.len(), count, "{found:?}");
+        };
+        check(&file("1111-2222", "1"), 0);
+        check(&file("1111-2222", "2"), 1);
+        check(&file("3333", "1"), 1);
+        assert_eq!(allocations_differ("f", &recorded, None, &tableau()).len(), 1);
+    }
+
+    #[test]
+    fn files_are_compared_by_kind_mode_group_and_target() {
+        let entry = |kind: &str, mode: &str, target: &str| {
+            (kind.to_owned(), mode.to_owned(), Some(0), target.to_owned())
+        };
+        let recorded = [
+            json!(["/k/a", "file", "600", 0]),
+            json!(["/k/pods/<UID:p>", "dir", "750", 0]),
+            json!(["/k/pods/<UID:p>/l", "link", "777", 0, "x"]),
+            json!(["/k/pods/<UID:p>/..data", "link", "", 5, "..<STAMP>"]),
+            json!(["/k/pods/<UID>/old", "dir", "750", 0]),
+        ];
+        let mut ours = BTreeMap::from([
+            ("/k/a".to_owned(), entry("file", "600", "")),
+            ("/k/own".to_owned(), entry("file", "600", "")),
+            ("/k/pods/<UID:p>".to_owned(), entry("dir", "750", "")),
+            ("/k/pods/<UID:p>/l".to_owned(), entry("link", "777", "x")),
+            ("/k/pods/<UID:p>/..data".to_owned(), entry("link", "777", "..<STAMP>")),
+        ]);
+        assert!(differences(&recorded, &ours).is_empty(), "{:?}", differences(&recorded, &ours));
+        ours.insert("/k/a".to_owned(), entry("file", "644", ""));
+        ours.insert("/k/pods/<UID:p>/l".to_owned(), entry("link", "777", "y"));
+        ours.insert("/k/pods/<UID:p>/more".to_owned(), entry("file", "600", ""));
+        ours.remove("/k/pods/<UID:p>/..data");
+        let found = differences(&recorded, &ours);
+        let told: Vec<&str> = found.iter().map(|found| found.what.as_str()).collect();
+        let names = ["/l", "/..data", "/more"].map(|name| format!("/k/pods/<UID:p>{name}"));
+        assert_eq!(told, ["/k/a", &names[0], &names[1], &names[2]]);
+    }
+
+    #[test]
+    fn paths_get_the_recordings_placeholders() {
+        let path = named(&tableau(), "/k/pods/1111-2222/v/..2026_01_01/12ab34cd");
+        assert_eq!(path, "/k/pods/<UID:p>/v/..<STAMP>/<RAND>");
+        assert_eq!(named(&tableau(), "/k/..data"), "/k/..data");
+    }
+}

@@ -1,0 +1,214 @@
+//! Recorded cgroups of pods and what is written in them (kind `cgroups`), compared with ours: [`judge`],
+//! and [`left`], which looks at what is left when the pods are gone.
+//!
+//! Recorded with cgroup v1. What a cgroup inherits (CPUs, memory nodes, swappiness) is compared with what
+//! the topmost one has here, not there; the number of processes all pods may have is the machine's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use host::cgroups::{Cgroups, Layout};
+use serde_json::Value;
+
+use super::super::Difference;
+use super::stage::{PATIENCE, Scene};
+use super::tableau::Tableau;
+
+/// Values beyond this are no limit: the kernel rounds the largest there is down to whole pages.
+const UNLIMITED: u64 = 1 << 62;
+
+/// What a cgroup gets from the one above unless somebody writes something else.
+const INHERITED: &[&str] = &["cpuset.cpus", "cpuset.mems", "memory.swappiness"];
+
+/// The directories of each controller.
+fn controllers() -> BTreeMap<String, PathBuf> {
+    let Ok(cgroups) = Cgroups::observe() else { return BTreeMap::new() };
+    match cgroups.layout() {
+        Layout::V1 { controllers, .. } => {
+            controllers.iter().map(|(name, of)| (name.clone(), of.point.clone())).collect()
+        }
+        Layout::V2(_) => BTreeMap::new(),
+    }
+}
+
+/// All cgroups below a directory, by their path from it.
+fn below(directory: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![(directory.to_owned(), String::new())];
+    while let Some((directory, path)) = open.pop() {
+        for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|of| of.is_dir()) {
+                let path = format!("{path}/{}", entry.file_name().to_string_lossy());
+                open.push((entry.path(), path));
+            }
+        }
+        found.insert(if path.is_empty() { "/".to_owned() } else { path });
+    }
+    found
+}
+
+/// A path with the recording's names; what is no container of a pod is its sandbox.
+fn named(tableau: &Tableau, path: &str) -> String {
+    let named = tableau.named(path);
+    let is_id = |part: &str| part.len() == 64 && part.chars().all(|c| c.is_ascii_hexdigit());
+    let parts: Vec<&str> =
+        named.split('/').map(|part| if is_id(part) { "<SANDBOX>" } else { part }).collect();
+    parts.join("/")
+}
+
+fn read(file: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let text = text.trim();
+    let unlimited = text.parse::<u64>().is_ok_and(|number| number >= UNLIMITED);
+    Some(if unlimited { "max".to_owned() } else { text.to_owned() })
+}
+
+/// Values of recorded files, by cgroup and file.
+type Found = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Compares cgroups while their pods stand.
+pub(super) fn judge(scene: &Scene, tableau: &Tableau, line: &Value) -> Vec<Difference> {
+    let controllers = controllers();
+    let mut ours: Found = BTreeMap::new();
+    let files: BTreeSet<&String> = line["cgroups"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(_, files)| files.as_object())
+        .flat_map(|files| files.keys())
+        .collect();
+    let root = scene.cgroup_root();
+    let paths: BTreeSet<String> =
+        controllers.values().flat_map(|point| below(&point.join(root))).collect();
+    for path in paths {
+        let values = files.iter().filter_map(|file| {
+            let point = controllers.get(file.split('.').next()?)?;
+            let directory = point.join(root).join(path.trim_start_matches('/'));
+            Some(((*file).clone(), read(&directory.join(file))?))
+        });
+        let values = values.collect();
+        ours.insert(named(tableau, &path), values);
+    }
+    let processes = host::os::facts::process_ids().ok().flatten().map(|of| of.max.to_string());
+    differences(&line["cgroups"], &ours, processes.as_deref())
+}
+
+/// Where values differ; `processes` is how many the machine may have.
+fn differences(recorded: &Value, ours: &Found, processes: Option<&str>) -> Vec<Difference> {
+    let mut found = Vec::new();
+    let top = &recorded["/"];
+    let here = ours.get("/").cloned().unwrap_or_default();
+    for (path, files) in recorded.as_object().into_iter().flatten() {
+        let Some(values) = ours.get(path) else {
+            found.push(Difference {
+                what: format!("cgroup {path}"),
+                expected: "to be there".to_owned(),
+                got: "none".to_owned(),
+            });
+            continue;
+        };
+        for (file, value) in files.as_object().into_iter().flatten() {
+            let inherited = INHERITED.contains(&file.as_str()) && *value == top[file];
+            let wanted = match (inherited, path.as_str(), file.as_str()) {
+                (true, ..) => here.get(file).map(String::as_str),
+                (_, "/kubepods", "pids.max") if value != "max" => processes,
+                _ => value.as_str(),
+            };
+            let got = values.get(file).map(String::as_str);
+            if wanted != got {
+                found.push(Difference {
+                    what: format!("{file} of {path}"),
+                    expected: wanted.unwrap_or("nothing").to_owned(),
+                    got: got.unwrap_or("nothing").to_owned(),
+                });
+            }
+        }
+    }
+    let more = ours.keys().filter(|path| recorded.get(path.as_str()).is_none());
+    found.extend(more.map(|path| Difference {
+        what: format!("cgroup {path}"),
+        expected: "none".to_owned(),
+        got: "one".to_owned(),
+    }));
+    found
+}
+
+/// Compares which cgroups are left when the pods are gone. The kernel takes a moment to let go of them.
+pub(super) async fn left(scene: &Scene, line: &Value) -> Vec<Difference> {
+    let Some(wanted) = line["after_all_pods_deleted"].as_array() else { return Vec::new() };
+    let wanted: BTreeSet<String> =
+        wanted.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    let controllers = controllers();
+    let now = || -> BTreeSet<String> {
+        let root = scene.cgroup_root();
+        controllers.values().flat_map(|point| below(&point.join(root))).collect()
+    };
+    let looking = async {
+        while now() != wanted {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    if tokio::time::timeout(PATIENCE, looking).await.is_ok() {
+        return Vec::new();
+    }
+    let (what, got) = ("cgroups that are left".to_owned(), format!("{:?}", now()));
+    vec![Difference { what, expected: format!("{wanted:?}"), got }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn ours(values: &[(&str, &str, &str)]) -> Found {
+        let mut found = Found::new();
+        for (path, file, value) in values {
+            let of = found.entry((*path).to_owned()).or_default();
+            of.insert((*file).to_owned(), (*value).to_owned());
+        }
+        found
+    }
+
+    #[test]
+    fn inherited_values_are_those_of_this_machine() {
+        let recorded = json!({
+            "/": {"cpuset.cpus": "0-1", "cpu.shares": "1024"},
+            "/a": {"cpuset.cpus": "0-1", "cpu.shares": "2"},
+            "/b": {"cpuset.cpus": "1"},
+        });
+        let check = |values: &[(&str, &str, &str)], wanted: &[&str]| {
+            let found = differences(&recorded, &ours(values), None);
+            let told: Vec<&str> = found.iter().map(|found| found.what.as_str()).collect();
+            assert_eq!(told, wanted);
+        };
+        let same = [
+            ("/", "cpuset.cpus", "0-7"),
+            ("/", "cpu.shares", "1024"),
+            ("/a", "cpuset.cpus", "0-7"),
+            ("/a", "cpu.shares", "2"),
+            ("/b", "cpuset.cpus", "1"),
+        ];
+        check(&same, &[]);
+        let mut other = same;
+        (other[2].2, other[3].2, other[4].2) = ("0-1", "3", "0-7");
+        check(&other, &["cpu.shares of /a", "cpuset.cpus of /a", "cpuset.cpus of /b"]);
+        check(&same[..4], &["cgroup /b"]);
+    }
+
+    #[test]
+    fn cgroups_that_nobody_recorded_are_told() {
+        let recorded = json!({"/": {}});
+        let found = differences(&recorded, &ours(&[("/", "x", "1"), ("/c", "x", "1")]), None);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].what, "cgroup /c");
+    }
+
+    #[test]
+    fn the_number_of_processes_is_the_machines() {
+        let recorded = json!({"/kubepods": {"pids.max": "32768"}});
+        let here = ours(&[("/kubepods", "pids.max", "99")]);
+        assert!(differences(&recorded, &here, Some("99")).is_empty());
+        assert_eq!(differences(&recorded, &here, Some("98")).len(), 1);
+    }
+}

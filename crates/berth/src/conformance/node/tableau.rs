@@ -1,0 +1,438 @@
+//! Pods that stand still while a node is looked at: [`Tableau`].
+//!
+//! The recording says of them what it is about (resources, volumes), and not what else was in their
+//! manifests. They are made up again from that: from the kind `cgroups` names, containers and resources,
+//! from `directories` volumes. A container that had no cgroup had ended, so it is an init container; one
+//! before it that had one ran on beside it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use client::kind::{Kind, PODS};
+use serde_json::{Value, json};
+
+use super::life::{self, Played};
+use super::stage::{PATIENCE, Scene, Shape};
+use super::{IMAGE, script, text};
+
+/// Where the recorder put them.
+pub(super) const NAMESPACE: &str = "lives2";
+/// What stands between a line's kind and the policies it was recorded under.
+const POLICY: &str = "-policy-";
+
+/// What the recording has of one set of pods.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plan {
+    /// Manifests, and whether those pods ran. Those that did come first, as they fitted together, and
+    /// of them those that need something for themselves.
+    pods: Vec<(Value, bool)>,
+}
+
+/// Pods that run, and what is their own.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tableau {
+    /// By name.
+    pub(super) uids: BTreeMap<String, String>,
+    /// By `pod/container`.
+    pub(super) containers: BTreeMap<String, String>,
+    played: Vec<Played>,
+}
+
+/// Under which policies a line was recorded.
+pub(super) fn policy(line: &Value) -> &str {
+    text(line, "id").split_once(POLICY).map_or("none", |(_, policy)| policy)
+}
+
+/// The node that was recorded under these policies, if it is known.
+pub(super) fn shape(policy: &str) -> Option<Shape> {
+    match policy {
+        "none" => Some(Shape::default()),
+        "static" => Some(script::shape("cpustatic")),
+        _ => None,
+    }
+}
+
+impl Plan {
+    /// What the lines of one set of policies say.
+    pub(super) fn new(lines: &[Value], policies: &str) -> Plan {
+        let of = |kind: &str| {
+            let mut of = lines.iter().filter(|line| text(line, "kind") == kind);
+            of.find(|line| policy(line) == policies)
+        };
+        let (groups, files) = (of("cgroups"), of("directories"));
+        let listed = files.and_then(|line| line["root"].as_array()).cloned().unwrap_or_default();
+        let mut pods = Vec::new();
+        for (name, pod) in groups.and_then(|line| line["pods"].as_object()).into_iter().flatten() {
+            let there = groups.map(|line| &line["cgroups"]).unwrap_or(&Value::Null);
+            let ran = has_cgroup(there, name);
+            let class = match text(pod, "qosClass") {
+                "Guaranteed" => 0,
+                "Burstable" => 1,
+                _ => 2,
+            };
+            let manifest = match ran {
+                true => manifest(name, pod, there),
+                // Nothing is known of which of its containers come first.
+                false => manifest(name, pod, &Value::Null),
+            };
+            pods.push((!ran, class, with_volumes(manifest, &listed)));
+        }
+        pods.sort_by_key(|(refused, class, _)| (*refused, *class));
+        Plan { pods: pods.into_iter().map(|(refused, _, manifest)| (manifest, !refused)).collect() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+}
+
+fn has_cgroup(groups: &Value, pod: &str) -> bool {
+    let name = format!("pod<UID:{pod}>");
+    groups.as_object().is_some_and(|groups| groups.keys().any(|path| path.ends_with(&name)))
+}
+
+/// Whether a container had ended when the others ran.
+fn had_ended(groups: &Value, pod: &str, container: &str) -> bool {
+    let id = format!("<CID:{pod}/{container}>");
+    groups.as_object().is_some_and(|groups| !groups.keys().any(|path| path.ends_with(&id)))
+}
+
+/// A pod of these containers and resources.
+fn manifest(name: &str, pod: &Value, groups: &Value) -> Value {
+    let listed = pod["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let ended = |of: &Value| had_ended(groups, name, text(of, "name"));
+    let last_init = listed.iter().rposition(ended);
+    let (mut inits, mut containers) = (Vec::new(), Vec::new());
+    for (index, of) in listed.iter().enumerate() {
+        let waits = ["sh", "-c", "trap 'exit 0' TERM; sleep 3600 & wait"];
+        let mut container = json!({
+            "name": of["name"], "image": IMAGE, "imagePullPolicy": "Never", "command": waits,
+            "resources": of["resources"],
+        });
+        match last_init {
+            Some(last) if index <= last => {
+                match ended(of) {
+                    true => container["command"] = json!(["true"]),
+                    false => container["restartPolicy"] = "Always".into(),
+                }
+                inits.push(container);
+            }
+            _ => containers.push(container),
+        }
+    }
+    let mut manifest = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "hostNetwork": true, "terminationGracePeriodSeconds": 5, "restartPolicy": "Always",
+            "containers": containers,
+        },
+    });
+    if !inits.is_empty() {
+        manifest["spec"]["initContainers"] = inits.into();
+    }
+    if pod["resources"].is_object() {
+        manifest["spec"]["resources"] = pod["resources"].clone();
+    }
+    manifest
+}
+
+/// Gives a pod the volumes that were found in its directory: `[path, kind, mode, gid, target]`.
+fn with_volumes(mut manifest: Value, listed: &[Value]) -> Value {
+    let name = text(&manifest["metadata"], "name").to_owned();
+    let own = format!("/pods/<UID:{name}>/");
+    let mut volumes: BTreeMap<String, Value> = BTreeMap::new();
+    let (mut group, mut sub_path) = (0, None);
+    for entry in listed {
+        let path = entry[0].as_str().unwrap_or_default();
+        let Some((_, below)) = path.split_once(&own) else { continue };
+        let parts: Vec<&str> = below.split('/').collect();
+        group = group.max(entry[3].as_u64().unwrap_or(0));
+        let sticky = entry[2].as_str().is_some_and(|mode| mode.len() == 4 && mode.starts_with('3'));
+        match parts.as_slice() {
+            ["volumes", "kubernetes.io~empty-dir", volume] => {
+                let of = if sticky { json!({"medium": "Memory"}) } else { json!({}) };
+                volumes.insert((*volume).to_owned(), json!({"name": volume, "emptyDir": of}));
+            }
+            ["volumes", plugin, volume, file] if entry[1] == "link" && *file != "..data" => {
+                let of = volumes.entry((*volume).to_owned()).or_insert_with(|| json!({}));
+                let item = json!({"key": file, "path": file});
+                match *plugin {
+                    "kubernetes.io~configmap" => add(of, volume, "configMap", "name", "cm1", item),
+                    "kubernetes.io~secret" => add(of, volume, "secret", "secretName", "sec1", item),
+                    _ => {
+                        let token = json!({"serviceAccountToken": {"path": file}});
+                        *of = json!({"name": volume, "projected": {"sources": [token]}});
+                    }
+                }
+            }
+            ["volume-subpaths", volume, container, index] => {
+                sub_path = Some((
+                    (*volume).to_owned(),
+                    (*container).to_owned(),
+                    index.parse::<usize>().unwrap_or(0),
+                ));
+            }
+            _ => {}
+        }
+    }
+    if volumes.is_empty() {
+        return manifest;
+    }
+    let mut mounts: Vec<Value> = volumes
+        .keys()
+        .map(|volume| json!({"name": volume, "mountPath": format!("/volumes/{volume}")}))
+        .collect();
+    let mut mounted = 0;
+    if let Some((volume, container, index)) = sub_path {
+        // A directory in the volume is what the part of it was made as.
+        let inside = format!("{own}volumes/kubernetes.io~empty-dir/{volume}/");
+        let part = listed.iter().find_map(|entry| entry[0].as_str()?.split_once(&inside));
+        if let Some((_, part)) = part {
+            while mounts.len() < index {
+                let path = format!("/again/{}", mounts.len());
+                mounts.push(json!({"name": volume, "mountPath": path}));
+            }
+            let path = format!("/part/{volume}");
+            let mount = json!({"name": volume, "mountPath": path, "subPath": part});
+            mounts.insert(index.min(mounts.len()), mount);
+        }
+        let of = manifest["spec"]["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
+        mounted = of.iter().position(|of| of["name"] == container.as_str()).unwrap_or(0);
+    }
+    manifest["spec"]["containers"][mounted]["volumeMounts"] = mounts.into();
+    manifest["spec"]["volumes"] = volumes.into_values().collect();
+    if manifest["spec"]["volumes"].to_string().contains("serviceAccountToken") {
+        manifest["spec"]["serviceAccountName"] = "default".into();
+        manifest["spec"]["automountServiceAccountToken"] = false.into();
+    }
+    if group > 0 {
+        manifest["spec"]["securityContext"] = json!({"fsGroup": group});
+    }
+    manifest
+}
+
+fn add(of: &mut Value, volume: &str, kind: &str, by: &str, source: &str, item: Value) {
+    of["name"] = volume.into();
+    of[kind][by] = source.into();
+    match of[kind]["items"].as_array_mut() {
+        Some(items) => items.push(item),
+        None => of[kind]["items"] = json!([item]),
+    }
+}
+
+impl Tableau {
+    /// Starts the pods of a plan, one after the other as the recorder did.
+    pub(super) async fn start(scene: &Scene, plan: &Plan) -> Result<Tableau> {
+        let accounts = objects::catalog::find("", "v1", "serviceaccounts");
+        if let Some(accounts) = accounts {
+            let account = json!({"metadata": {"name": "default"}});
+            match scene.api.create(Kind::of(accounts), NAMESPACE, &account).await {
+                Err(error) if !error.is_already_there() => return Err(error.into()),
+                _ => {}
+            }
+        }
+        let mut tableau = Tableau::default();
+        for (manifest, ran) in &plan.pods {
+            let played = life::create_and_bind(scene, &json!({"manifest": manifest})).await?;
+            let ready =
+                |pod: &Value| super::stage::condition(&pod["status"], "Ready") == Some("True");
+            let is_ready = || {
+                let last = scene.trace.last(&played.namespace, &played.name);
+                last.is_some_and(|(pod, _)| {
+                    ready(&pod) || (!ran && pod["status"]["phase"] == "Failed")
+                })
+            };
+            let came = life::wait(scene, PATIENCE, Duration::ZERO, is_ready).await;
+            let name = played.name.clone();
+            let last = scene.trace.last(&played.namespace, &played.name);
+            tableau.played.push(played);
+            let (pod, _) = last.with_context(|| format!("there is no pod {name}"))?;
+            ensure!(came, "{name} does not get ready: {}", pod["status"]);
+            tableau.note(&pod);
+        }
+        Ok(tableau)
+    }
+
+    fn note(&mut self, pod: &Value) {
+        let name = text(&pod["metadata"], "name");
+        self.uids.insert(name.to_owned(), text(&pod["metadata"], "uid").to_owned());
+        for list in ["initContainerStatuses", "containerStatuses"] {
+            for status in pod["status"][list].as_array().into_iter().flatten() {
+                let id = text(status, "containerID");
+                let id = id.split_once("://").map_or(id, |(_, id)| id);
+                self.containers.insert(format!("{name}/{}", text(status, "name")), id.to_owned());
+            }
+        }
+    }
+
+    /// Deletes the pods, and waits until they are gone.
+    pub(super) async fn end(&self, scene: &Scene) -> Result<()> {
+        for played in &self.played {
+            life::act(scene, played, &json!({"delete": {}})).await?;
+        }
+        let gone = || {
+            let left = self.played.iter().filter(|played| {
+                let last = scene.trace.last(&played.namespace, &played.name);
+                last.is_some_and(|(_, gone)| !gone)
+            });
+            left.count() == 0
+        };
+        ensure!(life::wait(scene, PATIENCE, Duration::ZERO, gone).await, "pods do not go");
+        Ok(())
+    }
+
+    /// Ours with the recording's names for pods and containers: `<UID:name>`, `<CID:pod/container>`.
+    pub(super) fn named(&self, ours: &str) -> String {
+        let mut named = ours.to_owned();
+        for (name, uid) in &self.uids {
+            named = named.replace(uid, &format!("<UID:{name}>"));
+        }
+        for (name, id) in self.containers.iter().filter(|(_, id)| !id.is_empty()) {
+            named = named.replace(id, &format!("<CID:{name}>"));
+        }
+        named
+    }
+}
+
+/// Pods that make the agent count what it counts only when it happens: one that is refused, one whose
+/// containers end, one that cannot be started, one that is probed.
+pub(super) async fn stir(scene: &Scene) -> Result<()> {
+    let pod = |name: &str, container: Value| {
+        let mut container = container;
+        container["name"] = "c".into();
+        container["image"] = IMAGE.into();
+        container["imagePullPolicy"] = "Never".into();
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "lives"},
+            "spec": {
+                "hostNetwork": true, "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+                "containers": [container],
+            },
+        })
+    };
+    let asks = json!({"resources": {"requests": {"cpu": "1000"}}});
+    let probe = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
+    let pods = [
+        (pod("figures-refused", asks), "Failed"),
+        (pod("figures-ended", json!({"command": ["true"]})), "Succeeded"),
+        (pod("figures-unstartable", json!({"command": ["/no/such/command"]})), "Failed"),
+        (
+            pod(
+                "figures-probed",
+                json!({
+                    "command": ["sleep", "3600"], "readinessProbe": probe,
+                }),
+            ),
+            "Running",
+        ),
+    ];
+    let mut played = Vec::new();
+    for (manifest, phase) in &pods {
+        let one = life::create_and_bind(scene, &json!({"manifest": manifest})).await?;
+        played.push((one, *phase));
+    }
+    let settled = || {
+        played.iter().all(|(one, phase)| {
+            let last = scene.trace.last(&one.namespace, &one.name);
+            last.is_some_and(|(pod, _)| {
+                pod["status"]["phase"] == *phase
+                    && (*phase != "Running"
+                        || super::stage::condition(&pod["status"], "Ready") == Some("True"))
+            })
+        })
+    };
+    ensure!(life::wait(scene, PATIENCE, Duration::ZERO, settled).await, "pods do not settle");
+    Ok(())
+}
+
+/// Deletes what [`stir`] made.
+pub(super) async fn calm(scene: &Scene) -> Result<()> {
+    let options = client::DeleteOptions { grace_seconds: Some(0), ..Default::default() };
+    let names: BTreeSet<String> = scene
+        .trace
+        .lives()
+        .into_iter()
+        .filter(|((_, name), gone)| name.starts_with("figures-") && !gone)
+        .map(|((_, name), _)| name)
+        .collect();
+    for name in names {
+        client::gone_is_fine(scene.api.delete(PODS, "lives", &name, &options).await)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_without_a_cgroup_came_before_the_others() {
+        let groups = json!({"/k/<CID:p/side>": {}, "/k/<CID:p/main>": {}});
+        let listed = json!({"containers": [{"name": "side"}, {"name": "i"}, {"name": "main"}]});
+        let spec = manifest("p", &listed, &groups)["spec"].clone();
+        assert_eq!(spec["initContainers"][0]["restartPolicy"], "Always");
+        assert_eq!(spec["initContainers"][1]["command"], json!(["true"]));
+        assert_eq!(spec["containers"][0]["name"], "main");
+        let listed =
+            json!({"containers": [{"name": "main"}], "resources": {"limits": {"cpu": "1"}}});
+        let spec = manifest("p", &listed, &groups)["spec"].clone();
+        assert!(spec.get("initContainers").is_none());
+        assert_eq!(spec["resources"]["limits"]["cpu"], "1");
+    }
+
+    #[test]
+    fn pods_that_ran_come_before_those_that_were_refused() {
+        let pod = |class: &str| json!({"qosClass": class, "containers": [{"name": "c"}]});
+        let line = json!({
+            "kind": "cgroups", "id": "cgroups-policy-x",
+            "pods": {"a": pod("Burstable"), "b": pod("BestEffort"), "c": pod("Guaranteed")},
+            "cgroups": {
+                "/k/pod<UID:b>": {}, "/k/pod<UID:b>/<CID:b/c>": {},
+                "/k/pod<UID:c>": {}, "/k/pod<UID:c>/<CID:c/c>": {},
+            },
+        });
+        let plan = Plan::new(std::slice::from_ref(&line), "x");
+        let told: Vec<(&str, bool)> =
+            plan.pods.iter().map(|(pod, ran)| (text(&pod["metadata"], "name"), *ran)).collect();
+        assert_eq!(told, [("c", true), ("b", true), ("a", false)]);
+        assert!(plan.pods.iter().all(|(pod, _)| pod["spec"]["containers"][0]["name"] == "c"));
+        assert!(Plan::new(&[line], "y").is_empty());
+    }
+
+    #[test]
+    fn volumes_are_made_of_what_was_found() {
+        let own = "/var/lib/kubelet/pods/<UID:p>/";
+        let entry = |path: &str, kind: &str, mode: &str, group: u64| {
+            json!([format!("{own}{path}"), kind, mode, group])
+        };
+        let listed = [
+            entry("volumes/kubernetes.io~empty-dir/m", "dir", "3777", 2000),
+            entry("volumes/kubernetes.io~empty-dir/e", "dir", "2777", 2000),
+            entry("volumes/kubernetes.io~empty-dir/e/x", "dir", "2777", 2000),
+            entry("volumes/kubernetes.io~configmap/c/key1", "link", "777", 2000),
+            entry("volumes/kubernetes.io~configmap/c/..data", "link", "", 0),
+            entry("volumes/kubernetes.io~projected/p/token", "link", "777", 2000),
+            entry("volume-subpaths/e/c/5", "dir", "2777", 2000),
+        ];
+        let bare = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}});
+        let spec = with_volumes(bare.clone(), &listed)["spec"].clone();
+        let names: Vec<&str> =
+            spec["volumes"].as_array().unwrap().iter().map(|of| text(of, "name")).collect();
+        assert_eq!(names, ["c", "e", "m", "p"]);
+        assert_eq!(spec["volumes"][0]["configMap"]["items"][0]["key"], "key1");
+        assert_eq!(spec["volumes"][2]["emptyDir"]["medium"], "Memory");
+        assert_eq!(spec["securityContext"]["fsGroup"], 2000);
+        let mounts = spec["containers"][0]["volumeMounts"].as_array().unwrap();
+        assert_eq!((mounts.len(), &mounts[5]["subPath"]), (6, &"x".into()));
+        assert_eq!(with_volumes(bare.clone(), &[]), bare);
+    }
+
+    #[test]
+    fn policies_are_told_by_the_id() {
+        assert_eq!(policy(&json!({"id": "cgroups-policy-static"})), "static");
+        assert_eq!(policy(&json!({"id": "metrics-other"})), "none");
+        assert!(shape("none").is_some() && shape("static").is_some() && shape("odd").is_none());
+    }
+}
