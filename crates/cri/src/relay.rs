@@ -67,9 +67,11 @@ impl Passage {
     }
 }
 
+type AlterFn = dyn Fn(&mut dyn Any) -> Result<(), String> + Send + Sync;
+
 /// Changes a request on its way there or an answer on its way back.
 #[derive(Clone)]
-struct Alter(Arc<dyn Fn(&mut dyn Any) -> Result<(), String> + Send + Sync>);
+struct Alter(Arc<AlterFn>);
 
 impl fmt::Debug for Alter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
