@@ -58,10 +58,11 @@ impl Taken {
 
     fn free_port(&mut self) -> Option<u16> {
         let (first, last) = NODE_PORTS;
-        let count = u64::from(last - first) + 1;
-        let start = crate::random::below(count);
-        let port = (0..count)
-            .filter_map(|step| u16::try_from((start + step) % count).ok())
+        let count = u32::from(last - first) + 1;
+        // Upstream's figures: a 32nd of the range, 16 to 128 of them.
+        let kept = (count / 32).clamp(16, 128);
+        let port = by_chance(count, kept)
+            .filter_map(|offset| u16::try_from(offset).ok())
             .map(|offset| first + offset)
             .find(|port| !self.ports.contains(port))?;
         self.ports.insert(port);
@@ -70,13 +71,25 @@ impl Taken {
 
     fn free_address(&self, service_range: &str) -> Option<String> {
         let (start, size) = range(service_range)?;
-        let usable = u64::from(size - 2);
-        let first = crate::random::below(usable);
-        (0..usable)
-            .filter_map(|step| u32::try_from((first + step) % usable).ok())
+        let usable = size - 2;
+        // Upstream's figures: a 16th of the range, 16 to 256 of them.
+        let kept = if size > 16 { (size / 16).clamp(16, 256) } else { 0 };
+        by_chance(usable, kept)
             .map(|offset| Ipv4Addr::from(start + 1 + offset).to_string())
             .find(|address| !self.addresses.contains(address))
     }
+}
+
+/// All numbers below `count` from one by chance on; the first `kept` come last, as they are for those who
+/// say themselves what they want.
+fn by_chance(count: u32, kept: u32) -> impl Iterator<Item = u32> {
+    let from = |start: u32, end: u32| {
+        let count = end - start;
+        let first = u32::try_from(crate::random::below(count.into())).unwrap_or_default();
+        (0..count).map(move |step| start + (first + step) % count)
+    };
+    let kept = kept.min(count);
+    from(kept, count).chain(from(0, kept))
 }
 
 fn number(value: &Value) -> Option<u16> {
@@ -147,6 +160,17 @@ pub(crate) fn allocate(api: &Api, service: &mut Value) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_for_those_who_name_it_is_given_out_last() {
+        let order: Vec<u32> = by_chance(254, 16).collect();
+        assert!(order[..238].iter().all(|offset| *offset >= 16), "{order:?}");
+        let mut all = order;
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..254));
+        assert!(by_chance(2, 16).all(|offset| offset < 2));
+        assert_eq!(by_chance(0, 0).count(), 0);
+    }
 
     #[test]
     fn ranges_are_read_and_their_first_address_is_ours() {
