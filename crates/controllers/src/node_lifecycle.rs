@@ -32,10 +32,12 @@ const PRESSURES: [(&str, &str); 4] = [
 /// The conditions that are not known of a node that is silent.
 const UNKNOWN: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// When nodes were last heard of.
+/// When nodes were last heard of, and how they were.
 #[derive(Debug, Default)]
 struct Watchman {
     heard: HashMap<String, (String, Millis)>,
+    /// Whether a node was ready, or its pods have been told that it is not.
+    ready: HashMap<String, bool>,
 }
 
 impl Watchman {
@@ -62,6 +64,32 @@ impl Watchman {
                 false
             }
         }
+    }
+}
+
+impl Watchman {
+    /// Whether pods of a node have to be told that it is not ready any more: once, or an agent that is there
+    /// and knows better would say so again and again. What one says of itself from the start is no news.
+    fn has_gone(&mut self, node: &Node) -> bool {
+        let Some(ready) = node.condition("Ready") else { return false };
+        let before = self.ready.get(&node.name).copied();
+        match ready.status.as_str() {
+            "True" => {
+                self.ready.insert(node.name.clone(), true);
+                false
+            }
+            "False" => before == Some(true),
+            _ => before != Some(false),
+        }
+    }
+
+    fn is_told(&mut self, node: &Node) {
+        self.ready.insert(node.name.clone(), false);
+    }
+
+    fn forget(&mut self, name: &str) {
+        self.heard.remove(name);
+        self.ready.remove(name);
     }
 }
 
@@ -174,20 +202,25 @@ pub(crate) async fn run(world: Arc<World>, mut stop: watch::Receiver<bool>) {
         };
         for key in names {
             let Some(node) = world.nodes.get(&key) else {
-                watchman.heard.remove(key.name());
+                watchman.forget(key.name());
                 continue;
             };
             let lease = leases.get(&Key::new("kube-node-lease", key.name()));
             let now = world.clock.millis();
             let silent = watchman.is_silent(&node, lease.as_deref(), grace, now);
-            if let Err(error) = bring(&world, &node, silent).await {
+            if let Err(error) = bring(&world, &mut watchman, &node, silent).await {
                 world.counters.failed("node_lifecycle", &key, &error);
             }
         }
     }
 }
 
-async fn bring(world: &World, node: &Node, silent: bool) -> Result<(), Error> {
+async fn bring(
+    world: &World,
+    watchman: &mut Watchman,
+    node: &Node,
+    silent: bool,
+) -> Result<(), Error> {
     let known = |node: &Node| node.condition("Ready").is_some_and(|c| c.status != "Unknown");
     if silent && (known(node) || node.condition("Ready").is_none()) {
         let mut object: Value = match world.client.get(NODES, "", &node.name).await {
@@ -204,9 +237,9 @@ async fn bring(world: &World, node: &Node, silent: bool) -> Result<(), Error> {
         }
         return Ok(());
     }
-    let ready = node.condition("Ready").is_some_and(|c| c.status == "True");
-    if !ready && node.condition("Ready").is_some() {
+    if watchman.has_gone(node) {
         mark_pods(world, node).await?;
+        watchman.is_told(node);
     }
     let wanted = taints(node, world.clock.now());
     let current: Vec<Value> = node.taints.iter().map(rendered).collect();
@@ -283,6 +316,23 @@ mod tests {
                 .collect(),
             ..Node::default()
         }
+    }
+
+    #[test]
+    fn pods_are_told_once_that_their_node_is_not_ready() {
+        let mut watchman = Watchman::default();
+        // An agent that says so from the start tells its pods itself.
+        assert!(!watchman.has_gone(&node("False", &[])));
+        assert!(!watchman.has_gone(&node("True", &[])));
+        for status in ["False", "Unknown"] {
+            // Again as long as nobody could be told.
+            assert!(watchman.has_gone(&node(status, &[])) && watchman.has_gone(&node(status, &[])));
+            watchman.is_told(&node(status, &[]));
+            assert!(!watchman.has_gone(&node(status, &[])));
+            assert!(!watchman.has_gone(&node("True", &[])));
+        }
+        watchman.forget("n");
+        assert!(watchman.has_gone(&node("Unknown", &[])), "nobody is there to tell them");
     }
 
     #[test]
