@@ -188,8 +188,7 @@ async fn classes_of_a_runtime_are_advertised_counted_passed_on_and_changed() {
     {
         let mut advertised = advertised.lock().unwrap();
         let network = resource("example.com/network", false, &[("fast", 0)]);
-        advertised.pod_qos_resources =
-            vec![network.clone(), resource("example.com/x", false, &[("a", 0)])];
+        advertised.pod_qos_resources = vec![network, resource("example.com/x", false, &[("a", 0)])];
         advertised.container_qos_resources =
             vec![rdt, resource("example.com/x", false, &[("a", 0)])];
     }
