@@ -96,17 +96,14 @@ fn without_a_runtime_nothing_is_passed() {
 /// Waits until the runtime knows that the image is gone: it is told of it, and not asked.
 fn until_gone(runtime: &cri::Endpoint) {
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    tokio.block_on(async {
-        let client = cri::Client::new(runtime.clone());
-        let image = cri::v1::ImageSpec { image: rig::BUSYBOX.to_owned(), ..Default::default() };
-        let request = cri::v1::ImageStatusRequest { image: Some(image), verbose: false };
-        let looking = async {
-            while client.call(request.clone()).await.unwrap().image.is_some() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, looking).await.unwrap();
-    });
+    let client = cri::Client::new(runtime.clone());
+    let image = cri::v1::ImageSpec { image: rig::BUSYBOX.to_owned(), ..Default::default() };
+    let request = cri::v1::ImageStatusRequest { image: Some(image), verbose: false };
+    rig::wait_until(PATIENCE, || {
+        let answer = tokio.block_on(client.call(request.clone())).unwrap();
+        answer.image.is_none().then_some(())
+    })
+    .unwrap();
 }
 
 #[test]

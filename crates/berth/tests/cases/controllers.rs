@@ -19,6 +19,9 @@ use tokio::runtime::Runtime;
 #[path = "controllers/reports.rs"]
 mod reports;
 
+/// How many looks in a row show the same if nobody writes any more.
+const LOOKS_AT_REST: u32 = 30;
+
 /// How long a level may take to be reached.
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -48,14 +51,13 @@ impl Cluster {
     /// Stops the loops, after they have come to rest: one that writes on and on never does.
     async fn stop(mut self) {
         let scope = Scope::default();
-        let mut last = String::new();
+        let (mut last, mut same) = (String::new(), 0);
         let rests = self
             .until(async || {
                 let now = self.client.list(NAMESPACES, &scope, |_| Ok(())).await.unwrap();
-                let rests = now == last;
+                same = if now == last { same + 1 } else { 0 };
                 last = now;
-                tokio::time::sleep(Duration::from_millis(150)).await;
-                rests
+                same >= LOOKS_AT_REST
             })
             .await;
         assert!(rests, "the loops do not come to rest\n{}", self.errors());

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use client::kind::{NAMESPACES, PODS};
 use client::{Client, DeleteOptions, Kubeconfig, Patience, Remote, Scope};
@@ -17,12 +16,14 @@ use placement::CpuSet;
 use rig::Containerd;
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, SLEEP, phase, pod};
+use crate::support::{SLEEP, phase, pod, until, until_or};
 
 /// How often, if nobody says otherwise.
 const KILLS: usize = 12;
 /// How many pods are made at most before a node is killed.
 const LONGEST_LIFE: u64 = 7;
+/// How many lists of pods are asked for at most after the last of them: of a few milliseconds each.
+const MOST_ANSWERS: u64 = 40;
 
 struct Victim {
     process: Child,
@@ -62,16 +63,11 @@ async fn start(containerd: &Containerd) -> Victim {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let begun = Instant::now();
-    loop {
-        if let Some(api) = connect(&data.join("kubeconfig"))
-            && api.list_values(PODS, &Scope::default()).await.is_ok()
-        {
-            return Victim { process, api };
-        }
-        assert!(begun.elapsed() < PATIENCE, "the node does not come up");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let api = until("the node is up", async || {
+        let api = connect(&data.join("kubeconfig"))?;
+        api.list_values(PODS, &Scope::default()).await.ok().map(|_| api)
+    });
+    Victim { process, api: api.await }
 }
 
 fn connect(kubeconfig: &Path) -> Option<Client> {
@@ -112,20 +108,26 @@ async fn churn(api: &Client, chance: &mut Chance, made: &mut u64, pods: u64) {
         *made += 1;
         if let Some(old) = made.checked_sub(3 + chance.below(3)) {
             let name = format!("p{old}");
-            let begun = Instant::now();
-            while let Ok(pod) = api.get::<Value>(PODS, "test", &name).await
-                && phase(&pod) == "Pending"
-                && pod["metadata"]["deletionTimestamp"].is_null()
-            {
-                assert!(begun.elapsed() < PATIENCE, "{name} is not decided about: {pod:#}");
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            until_or("a pod is decided about", async || {
+                match api.get::<Value>(PODS, "test", &name).await {
+                    Ok(pod)
+                        if phase(&pod) == "Pending"
+                            && pod["metadata"]["deletionTimestamp"].is_null() =>
+                    {
+                        Err(format!("{pod:#}"))
+                    }
+                    _ => Ok(()),
+                }
+            })
+            .await;
             // It may be gone already.
             let _ = api.delete(PODS, "test", &name, &DeleteOptions::default()).await;
         }
     }
-    // In the middle of whatever comes next.
-    tokio::time::sleep(Duration::from_millis(chance.below(200))).await;
+    // In the middle of whatever comes next: so many answers later.
+    for _ in 0..chance.below(MOST_ANSWERS) {
+        api.list_values(PODS, &Scope::default()).await.unwrap();
+    }
 }
 
 /// What every running container may run on, by its id; those with CPUs of their own apart.
@@ -209,33 +211,26 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
     assert!(seen > owners && owners > 0, "there was nothing to look at");
 
     // What is wanted runs or was refused, and everything goes when it is deleted.
-    let begun = Instant::now();
-    loop {
+    until_or("what is wanted runs", async || {
         let pods = victim.api.list_values(PODS, &Scope::default()).await.unwrap();
         let waits = |pod: &&Value| {
             phase(pod) == "Pending" || !pod["metadata"]["deletionTimestamp"].is_null()
         };
-        if !pods.iter().any(|pod| waits(&pod)) {
-            break;
-        }
-        assert!(begun.elapsed() < PATIENCE, "{:#?}", pods.iter().find(waits));
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        pods.iter().find(waits).map_or(Ok(()), |pod| Err(format!("{pod:#}")))
+    })
+    .await;
     check(&running(&runtime).await, kills);
     for pod in victim.api.list_values(PODS, &Scope::default()).await.unwrap() {
         let name = pod["metadata"]["name"].as_str().unwrap();
         let _ = victim.api.delete(PODS, "test", name, &DeleteOptions::default()).await;
     }
-    let begun = Instant::now();
-    while !victim.api.list_values(PODS, &Scope::default()).await.unwrap().is_empty()
-        || !running(&runtime).await.is_empty()
-    {
-        if begun.elapsed() > PATIENCE {
-            let left = victim.api.list_values(PODS, &Scope::default()).await.unwrap();
-            panic!("pods do not go: {left:#?}; {:?}", running(&runtime).await);
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until_or("all pods are gone", async || {
+        let left = victim.api.list_values(PODS, &Scope::default()).await.unwrap();
+        let running = running(&runtime).await;
+        let is_gone = left.is_empty() && running.is_empty();
+        if is_gone { Ok(()) } else { Err(format!("{left:#?}\n{running:?}")) }
+    })
+    .await;
     let data = containerd.directory().join("data/agent");
     let state = std::fs::read_to_string(data.join("cpu_manager_state")).unwrap();
     let left = std::fs::read_dir(data.join("pods")).unwrap().count();

@@ -19,7 +19,7 @@ use objects::kubelet_config::CpuManagerPolicy;
 use placement::CpuSet;
 use serde_json::{Value, json};
 
-use crate::support::{Berth, PATIENCE, SLEEP, phase, pod};
+use crate::support::{Berth, SLEEP, phase, pod, until};
 
 /// No check comes by itself in a test that does not wait for one.
 const NEVER: Duration = Duration::from_secs(3600);
@@ -45,21 +45,6 @@ pub(crate) fn exclusive(name: &str) -> Value {
     let amounts = json!({"cpu": "1", "memory": "32Mi"});
     pod["spec"]["containers"][0]["resources"] = json!({"requests": amounts, "limits": amounts});
     pod
-}
-
-pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let looking = async {
-        loop {
-            if let Some(seen) = look().await {
-                return seen;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    match tokio::time::timeout(PATIENCE, looking).await {
-        Ok(seen) => seen,
-        Err(_) => panic!("not in time: {what}"),
-    }
 }
 
 fn container_id(pod: &Value) -> String {

@@ -7,7 +7,7 @@ use objects::kubelet_config::CpuManagerPolicy;
 use objects::pod::OsName;
 use serde_json::{Value, json};
 
-use crate::support::{Berth, SLEEP, phase, pod};
+use crate::support::{Berth, SLEEP, phase, pod, until_or};
 
 const MIB: u64 = 1 << 20;
 
@@ -56,18 +56,12 @@ async fn reasons(berth: &Berth, name: &str) -> Vec<String> {
 
 /// Events are written after the status; waits until all of these are there.
 async fn until_told(berth: &Berth, name: &str, expected: &[&str]) {
-    let looking = async {
-        loop {
-            let told = reasons(berth, name).await;
-            if expected.iter().all(|reason| told.iter().any(|told| told == reason)) {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    if tokio::time::timeout(crate::support::PATIENCE, looking).await.is_err() {
-        panic!("{expected:?} was not told of {name}, but {:?}", reasons(berth, name).await);
-    }
+    until_or(&format!("{expected:?} of {name}"), async || {
+        let told = reasons(berth, name).await;
+        let is_told = |reason: &&str| told.iter().any(|told| told == reason);
+        if expected.iter().all(is_told) { Ok(()) } else { Err(format!("{told:?}")) }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

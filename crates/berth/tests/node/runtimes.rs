@@ -11,8 +11,8 @@ use cri::v1;
 use objects::KubeletConfig;
 use serde_json::{Value, json};
 
-use crate::placement::{exclusive, machine, one_to_be_had, told, until};
-use crate::support::{Berth, SLEEP, phase, pod};
+use crate::placement::{exclusive, machine, one_to_be_had, told};
+use crate::support::{Berth, SLEEP, phase, pod, until};
 
 /// Takes out of a request where its container is to run.
 fn ignore_places(message: &mut dyn Any) -> Result<(), String> {

@@ -2,7 +2,6 @@
 //! grow without end.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use client::Scope;
 use client::kind::EVENTS;
@@ -10,23 +9,7 @@ use objects::KubeletConfig;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Berth, PATIENCE, SLEEP, phase, pod};
-
-/// Waits until there is an answer.
-async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let looking = async {
-        loop {
-            if let Some(found) = look() {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    match tokio::time::timeout(PATIENCE, looking).await {
-        Ok(found) => found,
-        Err(_) => panic!("{what}: not in time"),
-    }
-}
+use crate::support::{Berth, PATIENCE, SLEEP, phase, pod, until};
 
 fn set(config: &mut KubeletConfig, field: &str, value: impl Into<Value>) {
     config.untyped.insert(field.to_owned(), value.into());
@@ -109,16 +92,12 @@ async fn a_static_pod_lives_by_its_file_and_is_shown_by_its_mirror() {
 /// The message of an event of the node.
 async fn told_of_node(berth: &Berth, reason: &str) -> String {
     let scope = Scope { namespace: "default".to_owned(), ..Scope::default() };
-    let looking = async {
-        loop {
-            let events = berth.api.list_values(EVENTS, &scope).await.unwrap();
-            if let Some(event) = events.iter().find(|event| event["reason"] == reason) {
-                return event["message"].as_str().unwrap().to_owned();
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, looking).await.unwrap()
+    until(reason, async || {
+        let events = berth.api.list_values(EVENTS, &scope).await.unwrap();
+        let event = events.iter().find(|event| event["reason"] == reason)?;
+        Some(event["message"].as_str().unwrap().to_owned())
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,10 +148,10 @@ async fn a_log_that_grows_too_large_is_rotated_and_goes_on() {
     let holds = |paths: Vec<PathBuf>, line: &str| {
         paths.iter().any(|path| std::fs::read_to_string(path).is_ok_and(|text| text.contains(line)))
     };
-    eventually("a rotated log", || holds(named(&directory, "0.log."), "line 7").then_some(()))
+    until("a rotated log", async || holds(named(&directory, "0.log."), "line 7").then_some(()))
         .await;
     let current = directory.join("0.log");
-    eventually("a new log", || holds(vec![current.clone()], "more").then_some(())).await;
+    until("a new log", async || holds(vec![current.clone()], "more").then_some(())).await;
     assert!(!holds(vec![current], "line 7\n"));
     berth.delete("chatty").await;
     berth.gone("chatty").await;

@@ -1,7 +1,7 @@
 //! A whole node of a test's own: a control plane, an agent and a containerd, and nothing left behind.
 
 use std::any::Any;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent::hands::Hands;
 use berth::in_process::InProcess;
@@ -19,6 +19,9 @@ use tokio::task::JoinHandle;
 
 /// Long enough for a busy machine; nothing waits for it when all is well.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Ends when asked to.
 pub(crate) const SLEEP: &[&str] = &["sh", "-c", "trap 'exit 0' TERM; echo up; sleep 600 & wait"];
@@ -109,20 +112,11 @@ impl Berth {
 
     /// Waits until the pod is as described, and says how it is.
     pub(crate) async fn until(&self, name: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let looking = async {
-            loop {
-                if let Some(pod) = self.get(name).await
-                    && is(&pod)
-                {
-                    return pod;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        match tokio::time::timeout(PATIENCE, looking).await {
-            Ok(pod) => pod,
-            Err(_) => panic!("{name} is not so in time: {:#?}", self.get(name).await),
-        }
+        until_or(name, async || match self.get(name).await {
+            Some(pod) if is(&pod) => Ok(pod),
+            other => Err(format!("{other:#?}")),
+        })
+        .await
     }
 
     pub(crate) async fn delete(&self, name: &str) {
@@ -130,14 +124,11 @@ impl Berth {
     }
 
     pub(crate) async fn gone(&self, name: &str) {
-        let looking = async {
-            while self.get(name).await.is_some() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        if tokio::time::timeout(PATIENCE, looking).await.is_err() {
-            panic!("{name} is not gone in time: {:#?}", self.get(name).await);
-        }
+        until_or(name, async || match self.get(name).await {
+            None => Ok(()),
+            Some(pod) => Err(format!("{pod:#}")),
+        })
+        .await;
     }
 
     /// Ends the process in an orderly way, and starts it again.
@@ -165,6 +156,23 @@ async fn begin(
     let (stop, stopping) = watch::channel(None);
     let hands = node.hands();
     (api, hands, stop, tokio::spawn(node.run(stopping)))
+}
+
+/// Looks until there is something to be seen.
+pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    until_or(what, async || look().await.ok_or_else(String::new)).await
+}
+
+/// The same, for a look that says what there is instead. The only place where these tests wait.
+pub(crate) async fn until_or<T>(what: &str, mut look: impl AsyncFnMut() -> Result<T, String>) -> T {
+    let begun = Instant::now();
+    loop {
+        match look().await {
+            Ok(seen) => return seen,
+            Err(instead) => assert!(begun.elapsed() < PATIENCE, "not in time: {what}\n{instead}"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
 }
 
 /// A pod with one container on the host's network.
