@@ -42,6 +42,15 @@ impl Streams {
     }
 }
 
+/// The words of a command.
+fn command<'a>(words: impl Iterator<Item = &'a str>) -> Result<Vec<String>, Refusal> {
+    let words: Vec<String> = words.map(str::to_owned).collect();
+    if words.is_empty() {
+        return Err(Refusal::bad("you must specify at least 1 command for the container"));
+    }
+    Ok(words)
+}
+
 impl Server {
     fn known(&self, namespace: &str, pod: &str) -> Result<Value, Refusal> {
         let missing = || Refusal::new(StatusCode::NOT_FOUND, "pod does not exist");
@@ -58,10 +67,7 @@ impl Server {
         let Streams { stdin, stdout, stderr, tty } = Streams::of(asked)?;
         let pod = self.known(namespace, pod)?;
         let container_id = find::running(&pod, container)?.to_owned();
-        let cmd: Vec<String> = asked.parameters("command").map(str::to_owned).collect();
-        if cmd.is_empty() {
-            return Err(Refusal::bad("you must specify at least 1 command for the container"));
-        }
+        let cmd = command(asked.parameters("command"))?;
         must_upgrade(asked)?;
         let request =
             v1::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr, ..Default::default() };
@@ -79,11 +85,7 @@ impl Server {
     ) -> Result<Answer, Refusal> {
         let pod = self.known(namespace, pod)?;
         let container_id = find::running(&pod, container)?.to_owned();
-        let cmd: Vec<String> =
-            asked.parameter("cmd").split_whitespace().map(str::to_owned).collect();
-        if cmd.is_empty() {
-            return Err(Refusal::bad("you must specify at least 1 command for the container"));
-        }
+        let cmd = command(asked.parameter("cmd").split_whitespace())?;
         let request = v1::ExecSyncRequest { container_id, cmd, timeout: 0 };
         let answer = self.runtime.call(request).await.map_err(|e| Refusal::of_runtime(&e))?;
         let said = [answer.stdout, answer.stderr].concat();
