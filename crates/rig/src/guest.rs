@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::wait::wait_until;
+
 mod cpio;
 mod disk;
 mod kernel;
@@ -32,6 +34,13 @@ pub use kernel::Kernel;
 /// How long a guest may take to start. It takes ten seconds on an idle machine, and twenty times as long on
 /// one that others keep busy: eight emulated CPUs are much to ask for.
 const BOOT: Duration = Duration::from_secs(400);
+
+/// How long it may take until its kernel says a word, which is the first thing that a kernel does.
+const SILENCE: Duration = Duration::from_secs(90);
+
+/// How often one is started whose kernel says nothing: the emulation of many CPUs by few stands still, or
+/// ends, now and then while the firmware is at work.
+const STARTS: usize = 3;
 
 /// How long anything said in its shell may take.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -68,8 +77,11 @@ pub enum GuestError {
     Program { program: String, said: String },
     #[error("the kernel has no module {0}")]
     NoModule(String),
-    #[error("{what}\n--- said last:\n{said}\n--- QEMU:\n{qemu}\n--- console:\n{console}")]
-    Guest { what: String, said: String, qemu: String, console: String },
+    #[error(
+        "{what}\n--- said last:\n{said}\n--- QEMU:\n{qemu}\n--- firmware:\n{firmware}\n\
+         --- console:\n{console}"
+    )]
+    Guest { what: String, said: String, qemu: String, firmware: String, console: String },
 }
 
 pub(crate) fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> GuestError {
@@ -156,6 +168,28 @@ pub struct Guest {
 impl Guest {
     /// Starts one, and waits for its shell.
     pub fn boot(kernel: &Kernel, disk: &Disk, shape: &Shape) -> Result<Guest, GuestError> {
+        let mut guest = Guest::start(kernel, disk, shape)?;
+        for _ in 1..STARTS {
+            if guest.has_begun() {
+                break;
+            }
+            eprintln!("{}", guest.broken("a guest is started again: its kernel says nothing", ""));
+            guest = Guest::start(kernel, disk, shape)?;
+        }
+        guest.hear(&format!("{READY}\n"), BOOT, "the start of the guest")?;
+        Ok(guest)
+    }
+
+    /// Waits for the kernel's first word.
+    fn has_begun(&mut self) -> bool {
+        let is_over_or_has = wait_until(SILENCE, || {
+            let is_over = matches!(self.qemu.try_wait(), Ok(Some(_)));
+            (is_over || !self.console().is_empty()).then_some(())
+        });
+        is_over_or_has.is_ok() && !self.console().is_empty()
+    }
+
+    fn start(kernel: &Kernel, disk: &Disk, shape: &Shape) -> Result<Guest, GuestError> {
         if !Path::new(QEMU).exists() {
             let remedy = "install the Debian package qemu-system-x86".to_owned();
             return Err(GuestError::Missing { path: QEMU.to_owned(), remedy });
@@ -184,6 +218,9 @@ impl Guest {
             .arg("-serial")
             .arg(format!("file:{}", console(directory.path()).display()))
             .args(["-serial", "mon:stdio"])
+            .arg("-debugcon")
+            .arg(format!("file:{}", firmware(directory.path()).display()))
+            .args(["-global", "isa-debugcon.iobase=0x402"])
             .arg("-drive")
             .arg(format!("file={},format=raw,if=virtio,snapshot=on", disk.path().display()))
             .arg("-netdev")
@@ -213,10 +250,7 @@ impl Guest {
             }
         });
         let rest = Vec::new();
-        let mut guest =
-            Guest { qemu, shell, said, rest, asked: 0, port, shape: shape.clone(), directory };
-        guest.hear(&format!("{READY}\n"), BOOT, "the start of the guest")?;
-        Ok(guest)
+        Ok(Guest { qemu, shell, said, rest, asked: 0, port, shape: shape.clone(), directory })
     }
 
     /// Where the guest's port 6443 is reached from here.
@@ -333,7 +367,14 @@ impl Guest {
         }
     }
 
-    fn broken(&self, what: &str, said: &str) -> GuestError {
+    fn broken(&mut self, what: &str, said: &str) -> GuestError {
+        let state = match self.qemu.try_wait() {
+            Ok(Some(status)) => format!("ended: {status}"),
+            Ok(None) => "runs".to_owned(),
+            Err(error) => format!("nobody knows: {error}"),
+        };
+        let firmware = fs::read(firmware(self.directory.path())).unwrap_or_default();
+        let firmware = String::from_utf8_lossy(&firmware).into_owned();
         let qemu = fs::read_to_string(self.directory.path().join("qemu")).unwrap_or_default();
         // Of every CPU that the emulation does not do all of what the model has.
         let qemu = qemu.lines().filter(|line| !line.contains("TCG doesn't support")).fold(
@@ -343,8 +384,8 @@ impl Guest {
                 text
             },
         );
-        let (what, said) = (what.to_owned(), said.to_owned());
-        GuestError::Guest { what, said, qemu, console: self.console() }
+        let (what, said, qemu) = (what.to_owned(), said.to_owned(), format!("{state}\n{qemu}"));
+        GuestError::Guest { what, said, qemu, firmware, console: self.console() }
     }
 }
 
@@ -355,12 +396,18 @@ impl Drop for Guest {
     }
 }
 
-/// For any guest: everything on the first serial line, an end instead of a new start, and no time spent
-/// on what an emulated machine does not need.
-const KERNEL: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr no_timer_check";
+/// For any guest: everything on the first serial line and from the first moment, an end instead of a new
+/// start, and no time spent on what an emulated machine does not need.
+const KERNEL: &str =
+    "console=ttyS0 earlyprintk=serial,ttyS0 panic=-1 mitigations=off nokaslr no_timer_check";
 
 fn console(directory: &Path) -> PathBuf {
     directory.join("console")
+}
+
+/// What the firmware says that starts the kernel.
+fn firmware(directory: &Path) -> PathBuf {
+    directory.join("firmware")
 }
 
 #[cfg(test)]
