@@ -26,7 +26,7 @@ pub(crate) struct Connection {
 /// Why there is no connection. The text begins with what was tried.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Unreachable(String);
+pub(crate) struct Unreachable(pub(crate) String);
 
 impl Connection {
     pub(crate) fn new(endpoint: Endpoint, message_limit: usize) -> Self {
@@ -94,7 +94,7 @@ impl tower_service::Service<http::Uri> for Connector {
                     Ok(TokioIo::new(stream))
                 }
                 Err(error) => {
-                    let reason = format!("cannot connect to {endpoint}: {error}");
+                    let reason = endpoint.not_reached(&error);
                     let mut backoff = lock(&backoff);
                     *backoff = backoff.failed(Instant::now(), reason.clone());
                     Err(Unreachable(reason))

@@ -5,6 +5,7 @@
 //! one is found out on connecting.
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 
 /// A path that a unix socket can be bound to has at most this many bytes on Linux (`sun_path`, less
@@ -120,6 +121,21 @@ impl Endpoint {
             Place::Pipe(name) => Some(format!(r"\\.\pipe\{name}")),
         }
     }
+
+    /// That nobody could be reached there, in the words of Go's libraries, which people know from the
+    /// Events of a kubelet: `dial unix /run/x.sock: connect: no such file or directory`.
+    pub(crate) fn not_reached(&self, error: &io::Error) -> String {
+        let text = error.to_string();
+        let of_system = text.split_once(" (os error").map(|(text, _)| text);
+        match &self.0 {
+            Place::Unix(path) => {
+                // What is not the system's is our own, and said as it is.
+                let text = of_system.map_or_else(|| text.clone(), str::to_lowercase);
+                format!("dial unix {path}: connect: {text}")
+            }
+            Place::Pipe(name) => format!(r"open \\.\pipe\{name}: {}", of_system.unwrap_or(&text)),
+        }
+    }
 }
 
 /// The scheme and what follows its colon. A drive (`C:\run`) is none.
@@ -212,6 +228,22 @@ mod tests {
         check(
             r"\\.\pipe\ProtectedPrefix\Administrators\cri",
             "npipe:////./pipe/ProtectedPrefix/Administrators/cri",
+        );
+    }
+
+    #[test]
+    fn whom_nobody_reached_is_said_as_go_says_it() {
+        let said = |endpoint: &str, error: &str| {
+            let error = io::Error::other(error.to_owned());
+            Endpoint::parse(endpoint).unwrap().not_reached(&error)
+        };
+        assert_eq!(
+            said("unix:///run/x.sock", "No such file or directory (os error 2)"),
+            "dial unix /run/x.sock: connect: no such file or directory"
+        );
+        assert_eq!(
+            said("npipe:////./pipe/x", "The system cannot find the file specified. (os error 2)"),
+            r"open \\.\pipe\x: The system cannot find the file specified."
         );
     }
 

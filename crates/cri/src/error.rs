@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tonic::{Code, Status, TimeoutExpired};
 
+use crate::connection::Unreachable;
 use crate::endpoint::Endpoint;
 
 /// A call that failed.
@@ -108,12 +109,16 @@ fn passed_time(status: &Status) -> bool {
     false
 }
 
-/// The reason behind "transport error" and its like: the innermost error, and before it the next one
-/// when it is just a word or two, as those of the operating system.
+/// The reason behind "transport error" and its like: that nobody was reached, in the words of gRPC's Go
+/// library, or else what the layers say, each thing once.
 fn innermost(status: &Status) -> String {
     let mut chain = Vec::new();
     let mut next = status.source();
     while let Some(error) = next {
+        if let Some(Unreachable(reason)) = error.downcast_ref() {
+            let desc = format!("transport: Error while dialing: {reason}");
+            return format!("connection error: desc = {desc:?}");
+        }
         chain.push(error.to_string());
         next = error.source();
     }

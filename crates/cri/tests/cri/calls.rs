@@ -142,8 +142,12 @@ async fn without_a_runtime_calls_fail_at_once_and_say_why() {
         let error = client.call(v1::VersionRequest::default()).await.unwrap_err();
         assert_eq!((error.origin, error.code), (Origin::Connection, Code::Unavailable));
         assert!(error.is_unavailable());
-        let expected = format!("cannot connect to {}: ", place.endpoint);
-        assert!(error.message.contains(&expected), "{error}");
+        let expected = "connection error: desc = \"transport: Error while dialing: ";
+        assert!(error.message.starts_with(expected), "{error}");
+        if let Some(path) = place.endpoint.to_string().strip_prefix("unix://") {
+            let reason = format!("dial unix {path}: connect: no such file or directory\"");
+            assert!(error.message.ends_with(&reason), "{error}");
+        }
     }
     let error = client.connected(Duration::from_millis(30)).await.unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
