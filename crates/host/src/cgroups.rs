@@ -28,7 +28,7 @@ mod usage;
 pub use in_force::{CpuShare, InForce, ProcessSeen, ThreadSeen};
 pub use layout::{Layout, Version};
 pub use limits::{Bound, Limits, Quota, weight_of_shares};
-pub use usage::Usage;
+pub use usage::{DiskUsage, Pressure, Stalled, Usage};
 
 /// The control groups of a machine. All methods block.
 #[derive(Clone, Debug)]

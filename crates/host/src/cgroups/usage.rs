@@ -41,6 +41,54 @@ pub struct Usage {
     /// Processes and threads there are, and may be.
     pub threads: Option<u64>,
     pub threads_limit: Option<Bound>,
+    /// In the cgroup itself, without those below it.
+    pub processes: Option<u64>,
+    /// Relative weight, in the unit of version 1, and the CPU limit in microseconds of every period.
+    pub cpu_shares: Option<u64>,
+    pub cpu_quota: Option<Bound>,
+    pub cpu_period: Option<u64>,
+    /// Of files in memory, what the disk does not have yet, and what is just being written.
+    pub dirty_files: Option<u64>,
+    pub written_files: Option<u64>,
+    /// What the kernel itself keeps for the cgroup.
+    pub kernel_memory: Option<u64>,
+    /// Pages that were looked at to get some back, and those that were.
+    pub pages_scanned: Option<u64>,
+    pub pages_reclaimed: Option<u64>,
+    /// Pages that were taken away, and needed again.
+    pub refaults_anonymous: Option<u64>,
+    pub refaults_file: Option<u64>,
+    /// How often it was slowed down for its memory, and how often the limit was met; version 2 only.
+    pub high_events: Option<u64>,
+    pub max_events: Option<u64>,
+    pub disks: Vec<DiskUsage>,
+    pub pressure: Pressure,
+}
+
+/// What was read from and written to one disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct DiskUsage {
+    pub major: u32,
+    pub minor: u32,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    pub reads: u64,
+    pub writes: u64,
+}
+
+/// For how long some, and all, had to wait for CPUs, memory and disks; version 2 only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Pressure {
+    pub cpu: Option<Stalled>,
+    pub memory: Option<Stalled>,
+    pub io: Option<Stalled>,
+}
+
+/// Nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Stalled {
+    pub some: u64,
+    pub full: u64,
 }
 
 impl Cgroups {
@@ -76,12 +124,99 @@ impl Cgroups {
         };
         usage.threads = file("pids", "pids.current").and_then(|text| text.trim().parse().ok());
         usage.threads_limit = bound("pids", "pids.max");
+        let lines = |text: String| u64::try_from(text.lines().count()).unwrap_or(u64::MAX);
+        usage.processes = file("pids", "cgroup.procs").map(lines);
         usage.working_set = usage.memory.map(|all| {
             let idle = usage.inactive_files.unwrap_or(0);
             all.saturating_sub(idle)
         });
         Ok(Some(usage))
     }
+
+    /// The names of disks by their numbers.
+    #[must_use]
+    pub fn disks(&self) -> BTreeMap<(u32, u32), String> {
+        text(&self.proc.join("diskstats")).map(|text| disks(&text)).unwrap_or_default()
+    }
+}
+
+fn disks(text: &str) -> BTreeMap<(u32, u32), String> {
+    let disk = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let numbers = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some((numbers, words.next()?.to_owned()))
+    };
+    text.lines().filter_map(disk).collect()
+}
+
+/// `8:16`
+fn disk_numbers(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Lines of a disk, what was done with it, and how much: `8:0 Read 4096`.
+fn disks_1(bytes: &str, times: &str) -> Vec<DiskUsage> {
+    let mut found: BTreeMap<(u32, u32), DiskUsage> = BTreeMap::new();
+    let mut each = |text: &str, put: fn(&mut DiskUsage, &str, u64)| {
+        for line in text.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let (Some(disk), Some(what)) = (words.next().and_then(disk_numbers), words.next())
+            else {
+                continue;
+            };
+            let Some(much) = words.next().and_then(|word| word.parse().ok()) else { continue };
+            let new = DiskUsage { major: disk.0, minor: disk.1, ..DiskUsage::default() };
+            put(found.entry(disk).or_insert(new), what, much);
+        }
+    };
+    each(bytes, |disk, what, bytes| match what {
+        "Read" => disk.bytes_read = bytes,
+        "Write" => disk.bytes_written = bytes,
+        _ => {}
+    });
+    each(times, |disk, what, times| match what {
+        "Read" => disk.reads = times,
+        "Write" => disk.writes = times,
+        _ => {}
+    });
+    found.into_values().collect()
+}
+
+/// A line for every disk: `8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0`.
+fn disks_2(text: &str) -> Vec<DiskUsage> {
+    let disk = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let (major, minor) = disk_numbers(words.next()?)?;
+        let mut disk = DiskUsage { major, minor, ..DiskUsage::default() };
+        for (name, value) in words.filter_map(|word| word.split_once('=')) {
+            let place = match name {
+                "rbytes" => &mut disk.bytes_read,
+                "wbytes" => &mut disk.bytes_written,
+                "rios" => &mut disk.reads,
+                "wios" => &mut disk.writes,
+                _ => continue,
+            };
+            *place = value.parse().unwrap_or(0);
+        }
+        Some(disk)
+    };
+    text.lines().filter_map(disk).collect()
+}
+
+/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=1234` in microseconds, and a line for `full`.
+fn stalled(text: &str) -> Option<Stalled> {
+    let total = |kind: &str| -> Option<u64> {
+        let line = text.lines().find(|line| line.starts_with(kind))?;
+        let total = line.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="))?;
+        total.parse::<u64>().ok().map(|micros| micros.saturating_mul(1000))
+    };
+    Some(Stalled { some: total("some ")?, full: total("full ").unwrap_or(0) })
+}
+
+/// Weights of version 2 in the unit of version 1, as people who measure do it.
+fn shares_of_weight(weight: u64) -> u64 {
+    2 + weight.saturating_sub(1).saturating_mul(262_142) / 9_999
 }
 
 /// What is gone or is not counted says nothing.
@@ -126,6 +261,20 @@ fn version_1(file: &dyn Fn(&str, &str) -> Option<String>) -> Usage {
         periods: cpu.get("nr_periods").copied(),
         throttled_periods: cpu.get("nr_throttled").copied(),
         throttled: cpu.get("throttled_time").copied(),
+        cpu_shares: number("cpu", "cpu.shares"),
+        cpu_period: number("cpu", "cpu.cfs_period_us"),
+        // Without limit it is -1.
+        cpu_quota: file("cpu", "cpu.cfs_quota_us")
+            .map(|text| text.trim().parse().map_or(Bound::Max, Bound::At)),
+        dirty_files: of("dirty"),
+        written_files: of("writeback"),
+        kernel_memory: number("memory", "memory.kmem.usage_in_bytes"),
+        refaults_anonymous: of("workingset_refault_anon"),
+        refaults_file: of("workingset_refault_file"),
+        disks: disks_1(
+            &file("blkio", "blkio.throttle.io_service_bytes_recursive").unwrap_or_default(),
+            &file("blkio", "blkio.throttle.io_serviced_recursive").unwrap_or_default(),
+        ),
         ..Usage::default()
     }
 }
@@ -141,6 +290,8 @@ fn version_2(file: &dyn Fn(&str, &str) -> Option<String>) -> Usage {
     let time = |name: &str| cpu.get(name).map(|micros| micros.saturating_mul(1000));
     let events = file("memory", "memory.events").unwrap_or_default();
     let events = table(&events);
+    let limit = file("cpu", "cpu.max").unwrap_or_default();
+    let limit: Vec<&str> = limit.split_ascii_whitespace().collect();
     Usage {
         cpu: time("usage_usec"),
         cpu_user: time("user_usec"),
@@ -160,6 +311,26 @@ fn version_2(file: &dyn Fn(&str, &str) -> Option<String>) -> Usage {
         periods: cpu.get("nr_periods").copied(),
         throttled_periods: cpu.get("nr_throttled").copied(),
         throttled: time("throttled_usec"),
+        cpu_shares: file("cpu", "cpu.weight")
+            .and_then(|text| text.trim().parse().ok())
+            .map(shares_of_weight),
+        cpu_period: limit.get(1).and_then(|period| period.parse().ok()),
+        cpu_quota: limit.first().and_then(|quota| parse_bound(quota)),
+        dirty_files: of("file_dirty"),
+        written_files: of("file_writeback"),
+        kernel_memory: of("kernel"),
+        pages_scanned: of("pgscan"),
+        pages_reclaimed: of("pgsteal"),
+        refaults_anonymous: of("workingset_refault_anon"),
+        refaults_file: of("workingset_refault_file"),
+        high_events: events.get("high").copied(),
+        max_events: events.get("max").copied(),
+        disks: disks_2(&file("io", "io.stat").unwrap_or_default()),
+        pressure: Pressure {
+            cpu: file("cpu", "cpu.pressure").as_deref().and_then(stalled),
+            memory: file("memory", "memory.pressure").as_deref().and_then(stalled),
+            io: file("io", "io.pressure").as_deref().and_then(stalled),
+        },
         ..Usage::default()
     }
 }
@@ -190,8 +361,18 @@ mod tests {
             ("cpu", "cgroup cgroup rw,cpu,cpuacct"),
             ("memory", "cgroup cgroup rw,memory"),
             ("pids", "cgroup cgroup rw,pids"),
+            ("blkio", "cgroup cgroup rw,blkio"),
         ];
         let files = [
+            ("cpu/a/cpu.shares", "512\n"),
+            ("cpu/a/cpu.cfs_quota_us", "-1\n"),
+            ("cpu/a/cpu.cfs_period_us", "100000\n"),
+            (
+                "blkio/a/blkio.throttle.io_service_bytes_recursive",
+                "8:16 Read 4096\n8:16 Write 8192\n8:16 Total 12288\nTotal 12288\n",
+            ),
+            ("blkio/a/blkio.throttle.io_serviced_recursive", "8:16 Write 3\nTotal 3\n"),
+            ("pids/a/cgroup.procs", "7\n9\n"),
             ("cpu/a/cpuacct.usage", "7000\n"),
             ("cpu/a/cpuacct.usage_user", "5000\n"),
             ("cpu/a/cpu.stat", "nr_periods 4\nnr_throttled 2\nthrottled_time 90\n"),
@@ -214,6 +395,17 @@ mod tests {
         assert_eq!((usage.throttled_periods, usage.oom_kills), (Some(2), Some(3)));
         assert_eq!((usage.memory_limit, usage.threads), (Some(Bound::Max), Some(6)));
         assert_eq!(usage.threads_limit, Some(Bound::Max));
+        assert_eq!((usage.processes, usage.cpu_shares), (Some(2), Some(512)));
+        assert_eq!((usage.cpu_quota, usage.cpu_period), (Some(Bound::Max), Some(100_000)));
+        let disk = DiskUsage {
+            major: 8,
+            minor: 16,
+            bytes_read: 4096,
+            bytes_written: 8192,
+            reads: 0,
+            writes: 3,
+        };
+        assert_eq!(usage.disks, [disk]);
         assert_eq!(cgroups.usage("/b").unwrap().unwrap().swap_limit, Some(Bound::At(2048)));
         assert_eq!(cgroups.usage("/c").unwrap(), None);
     }
@@ -225,7 +417,15 @@ mod tests {
             ("all/a/memory.current", "1000\n"),
             ("all/a/memory.stat", "anon 300\nfile 500\ninactive_file 1200\n"),
             ("all/a/memory.max", "4096\n"),
-            ("all/a/memory.events", "low 0\nmax 8\noom_kill 1\n"),
+            ("all/a/memory.events", "low 0\nhigh 5\nmax 8\noom_kill 1\n"),
+            ("all/a/cpu.weight", "100\n"),
+            ("all/a/cpu.max", "50000 100000\n"),
+            ("all/a/io.stat", "8:0 rbytes=4096 wbytes=0 rios=1 wios=2 dbytes=0 dios=0\n254:0 \n"),
+            (
+                "all/a/cpu.pressure",
+                "some avg10=0.00 avg60=0.00 avg300=0.00 total=12\n\
+                 full avg10=0.00 avg60=0.00 avg300=0.00 total=3\n",
+            ),
         ];
         let (_tree, cgroups) = machine(&[("all", "cgroup2 cgroup2 rw")], &files);
         let usage = cgroups.usage("/a").unwrap().unwrap();
@@ -233,5 +433,21 @@ mod tests {
         assert_eq!((usage.working_set, usage.rss, usage.swap), (Some(0), Some(300), None));
         assert_eq!((usage.memory_limit, usage.limit_hits), (Some(Bound::At(4096)), Some(8)));
         assert_eq!((usage.oom_kills, usage.threads), (Some(1), None));
+        assert_eq!((usage.high_events, usage.max_events), (Some(5), Some(8)));
+        assert_eq!((usage.cpu_quota, usage.cpu_period), (Some(Bound::At(50_000)), Some(100_000)));
+        assert_eq!(usage.cpu_shares, Some(2597));
+        let (disk, other) = (usage.disks[0], usage.disks[1]);
+        assert_eq!((disk.bytes_read, disk.reads, disk.writes), (4096, 1, 2));
+        assert_eq!((other.major, other.reads), (254, 0));
+        assert_eq!(usage.pressure.cpu, Some(Stalled { some: 12_000, full: 3_000 }));
+        assert_eq!(usage.pressure.io, None);
+    }
+
+    #[test]
+    fn disks_have_names() {
+        let text = "   8       0 sda 1 2 3\n 254       1 vda1 0 0 0\nnonsense\n";
+        let names = disks(text);
+        assert_eq!(names.len(), 2);
+        assert_eq!(names[&(254, 1)], "vda1");
     }
 }
