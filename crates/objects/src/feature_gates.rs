@@ -72,6 +72,8 @@ gates! {
     KubeletPodResourcesGet, "KubeletPodResourcesGet", Ga, true;
     DraNodeAllocatableResources, "DRANodeAllocatableResources", Alpha, false;
     QosResources, "QOSResources", Alpha, false;
+    // Ours: upstream has no QoS-class resources yet, and so nothing to be strict about.
+    QosResourcesStrictNames, "QOSResourcesStrictNames", Beta, true;
 }
 
 const ALL_ALPHA: &str = "AllAlpha";
@@ -257,6 +259,20 @@ impl FeatureGates {
         Ok(())
     }
 
+    /// These gates with one switched on, unless something was said of it or of all of its stage.
+    #[must_use]
+    pub fn on_unless_said(mut self, gate: Gate) -> FeatureGates {
+        let of_stage = match gate.stage() {
+            Stage::Alpha => self.all_alpha,
+            Stage::Beta => self.all_beta,
+            Stage::Ga | Stage::Deprecated => None,
+        };
+        if of_stage.is_none() {
+            self.set.entry(gate).or_insert(true);
+        }
+        self
+    }
+
     /// Whether a gate is on: what was set for it, else for all of its stage, else its default.
     #[must_use]
     pub fn enabled(&self, gate: Gate) -> bool {
@@ -294,6 +310,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_gate_is_switched_on_where_nothing_was_said_of_it() {
+        let check = |text: &str, on: bool| {
+            let gates = FeatureGates::parse(text).unwrap().on_unless_said(Gate::QosResources);
+            assert_eq!(gates.enabled(Gate::QosResources), on, "{text}");
+        };
+        check("", true);
+        check("AllBeta=false", true);
+        check("AllAlpha=false", false);
+        check("QOSResources=false", false);
+        check("AllAlpha=false,QOSResources=true", true);
+    }
 
     fn messages(text: &str) -> Vec<String> {
         FeatureGates::parse(text).unwrap_err().iter().map(ToString::to_string).collect()

@@ -176,7 +176,7 @@ pub(super) fn validate_update(
     let own_rule = rule.unwrap_or(plain_rule(resource));
     if part != Part::Main {
         meta::validate_update(&meta, &old_meta, own_rule, &mut causes);
-        validate_part(resource, &top, &old, part, &mut causes);
+        validate_part(resource, &top, &old, part, setting, &mut causes);
         return causes;
     }
     // Upstream asks three questions, in an order that differs between kinds.
@@ -189,7 +189,7 @@ pub(super) fn validate_update(
         }
         validate(resource, &top, Some(&old), setting, causes);
     };
-    let change = |causes: &mut Causes| validate_change(resource, &top, &old, causes);
+    let change = |causes: &mut Causes| validate_change(resource, &top, &old, setting, causes);
     match resource.kind {
         "ConfigMap" | "Secret" | "Service" | "ServiceAccount" => {
             metadata(&mut causes);
@@ -224,7 +224,7 @@ fn validate(
     let old_spec = old.map_or(&Value::Null, |old| old.value().get("spec").unwrap_or(&Value::Null));
     match (resource.group, resource.kind) {
         ("", "Namespace") => namespace::validate(top, causes),
-        ("", "Node") => node::validate(top, causes),
+        ("", "Node") => node::validate(top, old, setting, causes),
         ("", "ConfigMap") => config::validate_config_map(top, causes),
         ("", "Secret") => config::validate_secret(top, causes),
         ("", "Service") => service::validate(top, causes),
@@ -247,9 +247,15 @@ fn validate(
 }
 
 /// What must hold between an object and what it was.
-fn validate_change(resource: &Resource, top: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
+fn validate_change(
+    resource: &Resource,
+    top: &Cursor<'_>,
+    old: &Cursor<'_>,
+    setting: &Setting<'_>,
+    causes: &mut Causes,
+) {
     match (resource.group, resource.kind) {
-        ("", "Node") => node::validate_change(top, old, causes),
+        ("", "Node") => node::validate_change(top, old, setting, causes),
         ("", "ConfigMap") => config::validate_frozen(top, old, &["data", "binaryData"], causes),
         ("", "Secret") => {
             checks::unchanged(&top.field("type"), &old.field("type"), causes);
@@ -275,11 +281,12 @@ fn validate_part(
     top: &Cursor<'_>,
     old: &Cursor<'_>,
     part: Part,
+    setting: &Setting<'_>,
     causes: &mut Causes,
 ) {
     match (resource.group, resource.kind) {
         ("", "Namespace") => namespace::validate_part(top, part, causes),
-        ("", "Node") => node::validate_change(top, old, causes),
+        ("", "Node") => node::validate_change(top, old, setting, causes),
         ("", "ResourceQuota") => quota::validate_status(top, causes),
         ("", "Service") => service::validate_status(top, causes),
         ("apps", "DaemonSet") => workload::validate_daemon_set_status(top, old, causes),

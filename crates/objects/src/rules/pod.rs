@@ -3,8 +3,8 @@
 //!
 //! The functions here take whole pods. [`set_template_defaults`], [`validate_template`],
 //! [`drop_template_fields`] and [`template_warnings`] do the same for a template wherever it
-//! stands. What other objects have a say in (priorities, runtime classes) is in [`admission`];
-//! quotas and limit ranges are elsewhere.
+//! stands. What other objects have a say in (priorities, runtime classes) is in [`admission`],
+//! and what accounts have in [`accounts`]; quotas and limit ranges are elsewhere.
 
 use serde_json::Value;
 
@@ -14,6 +14,7 @@ use super::{Part, Setting};
 use crate::cursor::{Causes, Cursor};
 use crate::feature_gates::Gate;
 
+pub mod accounts;
 pub mod admission;
 mod amounts;
 mod annotations;
@@ -55,7 +56,7 @@ struct Scope {
     /// The spec is a pod's own, not a template's.
     is_pod: bool,
     host_process: bool,
-    class_resources: bool,
+    class_resources: class_resources::Rules,
     indivisible_huge_pages: bool,
     invalid_selector_values: bool,
     invalid_node_affinity_values: bool,
@@ -74,8 +75,7 @@ impl Scope {
             is_pod,
             host_process: setting.gates.enabled(Gate::WindowsHostProcessContainers)
                 || security::uses_host_process(old_spec),
-            class_resources: setting.gates.enabled(Gate::QosResources)
-                || class_resources::are_used(old_spec),
+            class_resources: class_resources::Rules::new(setting.gates, old_spec),
             indivisible_huge_pages: update && resources::has_indivisible_huge_pages(old_spec),
             invalid_selector_values: update && scheduling::has_invalid_selector_values(old_spec),
             invalid_node_affinity_values: update

@@ -97,7 +97,12 @@ fn drop_disabled(node: &mut Value, old: &Value, setting: &Setting<'_>) {
     }
 }
 
-pub(super) fn validate(node: &Cursor<'_>, causes: &mut Causes) {
+pub(super) fn validate(
+    node: &Cursor<'_>,
+    old: Option<&Cursor<'_>>,
+    setting: &Setting<'_>,
+    causes: &mut Causes,
+) {
     validate_taints(node, causes);
     validate_amounts(node, causes);
     let spec = node.field("spec");
@@ -114,7 +119,7 @@ pub(super) fn validate(node: &Cursor<'_>, causes: &mut Causes) {
     if count > 1 && families.len() == count && (!both || count > 2) {
         causes.invalid(&networks, "may specify no more than one CIDR for each IP family");
     }
-    validate_classes(node, causes);
+    validate_classes(node, old, setting, causes);
 }
 
 fn validate_amounts(node: &Cursor<'_>, causes: &mut Causes) {
@@ -168,7 +173,12 @@ fn shown_taint(taint: &Value) -> String {
 }
 
 /// What holds between a node and what it was; also all that is asked of a status.
-pub(super) fn validate_change(node: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
+pub(super) fn validate_change(
+    node: &Cursor<'_>,
+    old: &Cursor<'_>,
+    setting: &Setting<'_>,
+    causes: &mut Causes,
+) {
     validate_amounts(node, causes);
     let status = node.field("status");
     let addresses = status.field("addresses");
@@ -196,15 +206,29 @@ pub(super) fn validate_change(node: &Cursor<'_>, old: &Cursor<'_>, causes: &mut 
         let detail = format!("field cannot be {how} once set");
         causes.invalid_as(&provider, &Value::Null, &detail);
     }
-    validate_classes(node, causes);
+    validate_classes(node, Some(old), setting, causes);
 }
 
 fn shown_address(address: &Value) -> Shown {
     Shown::literal(format!(r#"{{"Type":{},"Address":{}}}"#, address["type"], address["address"]))
 }
 
+/// Whether a node that is stored has an official name that does not exist.
+fn has_unknown_classes(node: &Cursor<'_>) -> bool {
+    let resources = &node.value()["status"]["qosResources"];
+    let names = SPELLINGS.iter().flat_map(|(list, _)| resource_names_of(&resources[*list]));
+    names.into_iter().any(class_resources::is_unknown)
+}
+
 /// The QoS resources a node says it has: a name is used once, for pods or for containers.
-fn validate_classes(node: &Cursor<'_>, causes: &mut Causes) {
+fn validate_classes(
+    node: &Cursor<'_>,
+    old: Option<&Cursor<'_>>,
+    setting: &Setting<'_>,
+    causes: &mut Causes,
+) {
+    let strict = setting.gates.enabled(Gate::QosResourcesStrictNames)
+        && !old.is_some_and(has_unknown_classes);
     let status = node.field("status");
     let resources = status.field("qosResources");
     let lists = [resources.field(SPELLINGS[0].0), resources.field(SPELLINGS[1].0)];
@@ -212,7 +236,7 @@ fn validate_classes(node: &Cursor<'_>, causes: &mut Causes) {
         let mut seen = BTreeSet::new();
         for resource in list.items() {
             let name = resource.field("name");
-            class_resources::validate_name(&name, causes);
+            class_resources::validate_name(&name, strict, causes);
             let text = name.value().as_str().unwrap_or_default();
             if !text.is_empty() && !seen.insert(class_resources::full_name(text).to_owned()) {
                 causes.duplicate(&name);

@@ -48,11 +48,11 @@ pub enum PodRefusal {
     NotAllocatable(Vec<String>),
 }
 
-fn spec_mut(pod: &mut Value) -> Option<&mut Map<String, Value>> {
+pub(super) fn spec_mut(pod: &mut Value) -> Option<&mut Map<String, Value>> {
     pod.get_mut("spec")?.as_object_mut()
 }
 
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+pub(super) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::super::names::{self, label_key_problems};
 use super::containers_of;
 use crate::cursor::{Causes, Cursor};
-use crate::feature_gates::Gate;
+use crate::feature_gates::{FeatureGates, Gate};
 
 /// The official resources, in full and in their short form.
 pub const OFFICIAL: [&str; 4] = ["k8s.io/rdt", "k8s.io/blockio", "rdt", "blockio"];
@@ -32,22 +32,43 @@ pub fn full_name(name: &str) -> &str {
     }
 }
 
-/// Whether a spec asks for any class.
-pub(super) fn are_used(spec: &Value) -> bool {
-    let given = |holder: &Value| {
-        holder.get("qosResources").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
-    };
-    given(spec)
-        || spec.get("resources").is_some_and(given)
-        || containers_of(spec).any(|container| container.get("resources").is_some_and(given))
+/// What requests of a spec are held to. What a stored pod has it may keep.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    /// There may be requests.
+    enabled: bool,
+    /// Official names must be known ones.
+    strict_names: bool,
+}
+
+impl Rules {
+    pub(super) fn new(gates: &FeatureGates, old_spec: &Value) -> Rules {
+        let unknown = |request: &Value| request["name"].as_str().is_some_and(is_unknown);
+        Rules {
+            enabled: gates.enabled(Gate::QosResources) || requests_of(old_spec).next().is_some(),
+            strict_names: gates.enabled(Gate::QosResourcesStrictNames)
+                && !requests_of(old_spec).any(unknown),
+        }
+    }
+}
+
+/// All requests of a spec, of the pod and of its containers.
+fn requests_of(spec: &Value) -> impl Iterator<Item = &Value> {
+    let of_containers = containers_of(spec).filter_map(|container| container.get("resources"));
+    [Some(spec), spec.get("resources")]
+        .into_iter()
+        .flatten()
+        .chain(of_containers)
+        .filter_map(|holder| holder.get("qosResources")?.as_array())
+        .flatten()
 }
 
 /// What is wrong with one list of requests.
-pub(super) fn validate(requests: &Cursor<'_>, enabled: bool, causes: &mut Causes) {
+pub(super) fn validate(requests: &Cursor<'_>, rules: Rules, causes: &mut Causes) {
     if requests.is_empty() {
         return;
     }
-    if !enabled {
+    if !rules.enabled {
         let gate = Gate::QosResources.name();
         let detail = format!("may not be set when the {gate} feature gate is disabled");
         causes.forbidden(requests, &detail);
@@ -55,7 +76,7 @@ pub(super) fn validate(requests: &Cursor<'_>, enabled: bool, causes: &mut Causes
     let mut seen = BTreeSet::new();
     for request in requests.items() {
         let name = request.field("name");
-        validate_name(&name, causes);
+        validate_name(&name, rules.strict_names, causes);
         if !name.text().is_empty() && !seen.insert(full_name(name.text())) {
             causes.duplicate(&name);
         }
@@ -67,12 +88,18 @@ pub(super) fn validate(requests: &Cursor<'_>, enabled: bool, causes: &mut Causes
     }
 }
 
-/// A resource's name in a request or a node's status: one that exists, if it is an official one.
-pub fn validate_name(name: &Cursor<'_>, causes: &mut Causes) {
-    let text = name.text();
-    if validate_form(name, causes) && is_official(text) && !OFFICIAL.contains(&text) {
+/// A resource's name in a request or a node's status: one that exists, if it is an official one and
+/// that is insisted on.
+pub fn validate_name(name: &Cursor<'_>, strict: bool, causes: &mut Causes) {
+    if validate_form(name, causes) && strict && is_unknown(name.text()) {
         causes.not_supported(name, &OFFICIAL);
     }
+}
+
+/// Whether a name is an official one that does not exist.
+#[must_use]
+pub fn is_unknown(name: &str) -> bool {
+    is_official(name) && !OFFICIAL.contains(&name)
 }
 
 /// A resource's name in a quota or a limit range. These bound what may be asked for and ask for
@@ -155,8 +182,14 @@ mod tests {
     use super::*;
 
     fn check(requests: &Value, enabled: bool) -> Vec<String> {
+        let gates = format!("QOSResources={enabled}");
+        check_with(requests, &gates, &json!({}))
+    }
+
+    fn check_with(requests: &Value, gates: &str, old_spec: &Value) -> Vec<String> {
         let mut causes = Causes::default();
-        validate(&Cursor::top(requests, "spec.qosResources"), enabled, &mut causes);
+        let rules = Rules::new(&FeatureGates::parse(gates).unwrap(), old_spec);
+        validate(&Cursor::top(requests, "spec.qosResources"), rules, &mut causes);
         causes.0.into_iter().map(|c| format!("{}: {}", c.field, c.message)).collect()
     }
 
@@ -168,6 +201,29 @@ mod tests {
         let unknown = check(&json!([{"name": "k8s.io/net", "class": "x"}]), true);
         assert!(unknown[0].starts_with("spec.qosResources[0].name: Unsupported value"));
         assert_eq!(check(&json!([{"name": "net", "class": "x"}]), true).len(), 1);
+    }
+
+    #[test]
+    fn unknown_official_names_pass_where_nobody_insists() {
+        let lax = "QOSResources=true,QOSResourcesStrictNames=false";
+        let requests =
+            json!([{"name": "k8s.io/net", "class": "x"}, {"name": "disk", "class": "y"}]);
+        assert!(check_with(&requests, lax, &json!({})).is_empty());
+        // Names still have to be names.
+        let misspelt = json!([{"name": "k8s.io/", "class": "x"}]);
+        assert!(!check_with(&misspelt, lax, &json!({})).is_empty());
+        // A pod that came in so may keep what it has, wherever it has it.
+        let strict = "QOSResources=true";
+        assert_eq!(check_with(&requests, strict, &json!({})).len(), 2);
+        for old in [
+            json!({"qosResources": requests}),
+            json!({"resources": {"qosResources": requests}}),
+            json!({"initContainers": [{"resources": {"qosResources": requests}}]}),
+        ] {
+            assert!(check_with(&requests, strict, &old).is_empty(), "{old}");
+        }
+        let known = json!({"qosResources": [{"name": "rdt", "class": "gold"}]});
+        assert_eq!(check_with(&requests, strict, &known).len(), 2);
     }
 
     #[test]

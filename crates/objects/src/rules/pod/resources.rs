@@ -58,8 +58,8 @@ pub(super) fn validate_of_container(
     }
     validate_amounts(resources, Of::Container, around.scope, causes);
     validate_claims(&resources.field("claims"), &around.claims, causes);
-    let enabled = around.scope.class_resources;
-    class_resources::validate(&resources.field("qosResources"), enabled, causes);
+    let rules = around.scope.class_resources;
+    class_resources::validate(&resources.field("qosResources"), rules, causes);
 }
 
 pub(super) fn validate_overhead(overhead: &Cursor<'_>, scope: Scope, causes: &mut Causes) {
