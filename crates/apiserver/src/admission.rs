@@ -1,15 +1,17 @@
-//! Admission: what depends on other objects. Namespaces, priorities, runtime classes, limits,
-//! quotas and Pod Security.
+//! Admission: what depends on other objects. Namespaces, service accounts, priorities, runtime
+//! classes, limits, quotas and Pod Security; which of them is on is said by [`Plugin`].
 //!
 //! Everything is read from the store when it is needed, so there is no cache that could be behind.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 use objects::catalog::{self, Resource};
 use objects::cursor::Causes;
+use objects::rules::pod::accounts::{self, AccountRefusal};
 use objects::rules::pod::admission::{self as pods, PodRefusal};
 use objects::rules::pod::class_resources;
 use objects::rules::pod_security;
@@ -20,11 +22,16 @@ use store::{Revision, Transaction};
 use crate::api::Api;
 use crate::bootstrap::NAMESPACES;
 use crate::parts::core;
+use crate::plugins::Plugin;
 use crate::read;
 use crate::refusal::Refusal;
 use crate::request::Call;
 use crate::route::Place;
-use crate::stored;
+use crate::{random, stored};
+
+/// How long a pod waits for the `default` account of its namespace, which a loop makes. About as long
+/// as upstream looks for it.
+const ACCOUNT_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// One lock per namespace with quotas: requests that charge the same quota go one by one instead
 /// of undoing each other's work.
@@ -54,30 +61,107 @@ impl Charge {
 }
 
 /// Changes a new object before it is validated.
-pub(crate) fn mutate_create(api: &Api, place: &Place, object: &mut Value) -> Result<(), Refusal> {
+pub(crate) async fn mutate_create(
+    api: &Api,
+    place: &Place,
+    object: &mut Value,
+) -> Result<(), Refusal> {
     check_namespace(api, place, object)?;
     if place.resource.plural == "pods" && place.resource.group.is_empty() {
-        fill_in(api, place, object)?;
+        fill_in(api, place, object).await?;
     }
     Ok(())
 }
 
-/// Gives a new pod what other objects have for it: limits, priority, runtime class.
-fn fill_in(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Refusal> {
-    let ranges = limit_ranges(api, &place.namespace)?;
-    limits::set_defaults(pod, &ranges.iter().collect::<Vec<_>>());
-    let refused = |error: PodRefusal, pod: &Value| forbidden(place, pod, &error.to_string());
+/// Gives a new pod what other objects have for it: limits, account, priority, runtime class.
+async fn fill_in(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Refusal> {
+    if api.has(Plugin::LimitRanger) {
+        let ranges = limit_ranges(api, &place.namespace)?;
+        limits::set_defaults(pod, &ranges.iter().collect::<Vec<_>>());
+    }
+    if api.has(Plugin::ServiceAccount) {
+        fill_in_account(api, place, pod).await?;
+    }
+    if api.has(Plugin::Priority) {
+        fill_in_priority(api, place, pod)?;
+    }
+    if api.has(Plugin::DefaultTolerationSeconds) {
+        pods::default_tolerations(pod);
+    }
+    if api.has(Plugin::RuntimeClass) {
+        fill_in_runtime_class(api, place, pod)?;
+    }
+    Ok(())
+}
+
+fn fill_in_priority(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Refusal> {
     let class = match pod["spec"]["priorityClassName"].as_str() {
         Some(name) if !name.is_empty() => named(api, "scheduling.k8s.io", "priorityclasses", name)?,
         _ => default_priority(api)?,
     };
-    pods::resolve_priority(pod, |_| class.as_ref()).map_err(|error| refused(error, pod))?;
-    pods::default_tolerations(pod);
-    let runtime = match pod["spec"]["runtimeClassName"].as_str() {
+    let filled = pods::resolve_priority(pod, |_| class.as_ref());
+    filled.map_err(|refusal| pod_refused(place, pod, &refusal))
+}
+
+fn fill_in_runtime_class(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Refusal> {
+    let class = match pod["spec"]["runtimeClassName"].as_str() {
         Some(name) => named(api, "node.k8s.io", "runtimeclasses", name)?,
         None => None,
     };
-    pods::resolve_runtime_class(pod, |_| runtime.as_ref()).map_err(|error| refused(error, pod))
+    let filled = pods::resolve_runtime_class(pod, |_| class.as_ref());
+    filled.map_err(|refusal| pod_refused(place, pod, &refusal))
+}
+
+fn pod_refused(place: &Place, pod: &Value, refusal: &PodRefusal) -> Refusal {
+    forbidden(place, pod, &refusal.to_string())
+}
+
+async fn fill_in_account(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Refusal> {
+    let no = |refusal: AccountRefusal, pod: &Value| forbidden(place, pod, &refusal.to_string());
+    let Some(name) = accounts::of_new(pod).map_err(|refusal| no(refusal, pod))? else {
+        return Ok(());
+    };
+    let account = account(api, place, pod, &name).await?;
+    let filled = accounts::fill_in(pod, &account, &random::suffix());
+    filled.map_err(|refusal| no(refusal, pod))
+}
+
+/// Ephemeral containers may refer to what their pod's account may.
+async fn check_ephemeral_containers(api: &Api, place: &Place, pod: &Value) -> Result<(), Refusal> {
+    let no = |refusal: AccountRefusal| forbidden(place, pod, &refusal.to_string());
+    let name = accounts::of_existing(pod).map_err(no)?;
+    let account = account(api, place, pod, name).await?;
+    accounts::check_ephemeral(pod, &account).map_err(no)
+}
+
+/// The account of a pod. The `default` one may be about to be made if the namespace is new; only
+/// the request that needs it waits.
+async fn account(api: &Api, place: &Place, pod: &Value, name: &str) -> Result<Value, Refusal> {
+    let resource = core("serviceaccounts")?;
+    let key = stored::key(resource, &place.namespace, name);
+    let store = api.store();
+    let find = || {
+        let found = store.get(&key).map_err(|error| read::read_failed(&error))?;
+        found.map(|entry| read::load(resource, &entry)).transpose()
+    };
+    let seen = store.revision();
+    let mut found = find()?;
+    if found.is_none() && name == accounts::DEFAULT {
+        let mut changes = store.watch(&key, seen).map_err(|error| read::read_failed(&error))?;
+        let comes = async {
+            while changes.next().await.is_ok() {
+                if let Some(account) = find()? {
+                    return Ok(Some(account));
+                }
+            }
+            Ok(None)
+        };
+        found = tokio::time::timeout(ACCOUNT_PATIENCE, comes).await.unwrap_or(Ok(None))?;
+    }
+    found.ok_or_else(|| {
+        let (namespace, name) = (place.namespace.clone(), name.to_owned());
+        forbidden(place, pod, &AccountRefusal::Unknown { namespace, name }.to_string())
+    })
 }
 
 /// The namespace of a new object must be there, and must stay.
@@ -126,9 +210,14 @@ pub(crate) fn mutate_update(
     old: &Value,
     new: &mut Value,
 ) -> Result<(), Refusal> {
-    let _ = (api, call);
-    if place.resource.plural == "pods" {
+    let _ = call;
+    if place.resource.plural != "pods" {
+        return Ok(());
+    }
+    if api.has(Plugin::Priority) {
         pods::keep_priority(new, old);
+    }
+    if api.has(Plugin::DefaultTolerationSeconds) {
         pods::default_tolerations(new);
     }
     Ok(())
@@ -141,8 +230,11 @@ pub(crate) async fn validate_update(
     new: &Value,
     warnings: &mut Vec<String>,
 ) -> Result<Charge, Refusal> {
-    check_pod_security(api, place, new, Some(old), warnings)?;
     let part = crate::write::part_name(place);
+    if part == "ephemeralcontainers" && api.has(Plugin::ServiceAccount) {
+        check_ephemeral_containers(api, place, new).await?;
+    }
+    check_pod_security(api, place, new, Some(old), warnings)?;
     if part == "resize" {
         check_limits(api, place, new)?;
         check_node_has(api, place, new)?;
@@ -164,7 +256,8 @@ fn limit_ranges(api: &Api, namespace: &str) -> Result<Vec<Value>, Refusal> {
 }
 
 fn check_limits(api: &Api, place: &Place, object: &Value) -> Result<(), Refusal> {
-    if place.resource.plural != "pods" || !place.resource.group.is_empty() {
+    let is_pod = place.resource.plural == "pods" && place.resource.group.is_empty();
+    if !is_pod || !api.has(Plugin::LimitRanger) {
         return Ok(());
     }
     let ranges = limit_ranges(api, &place.namespace)?;
@@ -193,7 +286,8 @@ async fn charge(
     object: &Value,
     old: Option<&Value>,
 ) -> Result<Charge, Refusal> {
-    if !place.resource.namespaced || place.resource.plural == "resourcequotas" {
+    let counted = place.resource.namespaced && place.resource.plural != "resourcequotas";
+    if !counted || !api.has(Plugin::ResourceQuota) {
         return Ok(Charge::default());
     }
     let quotas = core("resourcequotas")?;
@@ -220,7 +314,8 @@ async fn charge(
 
 /// There is one default priority at most.
 fn check_default_priority(api: &Api, place: &Place, object: &Value) -> Result<(), Refusal> {
-    if place.resource.plural != "priorityclasses" || object["globalDefault"] != true {
+    let is_default = place.resource.plural == "priorityclasses" && object["globalDefault"] == true;
+    if !is_default || !api.has(Plugin::Priority) {
         return Ok(());
     }
     match default_priority(api)? {
@@ -255,6 +350,9 @@ fn check_pod_security(
     old: Option<&Value>,
     warnings: &mut Vec<String>,
 ) -> Result<(), Refusal> {
+    if !api.has(Plugin::PodSecurity) {
+        return Ok(());
+    }
     let resource = place.resource;
     let part = crate::write::part_name(place);
     let is_pod = resource.plural == "pods" && resource.group.is_empty();

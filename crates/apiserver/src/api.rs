@@ -21,6 +21,7 @@ use crate::audit::AuditLog;
 use crate::credentials::{self, Signer, StaticToken};
 use crate::identity::{self, Attempt, NodeMay, User};
 use crate::metrics::{Metrics, MoreMetrics};
+use crate::plugins::{Plugin, Plugins};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::request::{Call, Caller};
@@ -31,6 +32,8 @@ use crate::{delete, documents, parts, read, reviews, watch, write};
 #[derive(Debug, Clone)]
 pub struct Options {
     pub gates: FeatureGates,
+    /// Which admission plug-ins are on.
+    pub plugins: Plugins,
     /// Whether privileged and host-process containers are allowed at all.
     pub allow_privileged: bool,
     /// The addresses services may have.
@@ -51,6 +54,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             gates: default_gates(),
+            plugins: Plugins::default(),
             allow_privileged: true,
             service_range: "10.0.0.0/24".to_owned(),
             advertised: "127.0.0.1:6443".to_owned(),
@@ -119,6 +123,10 @@ impl Api {
     pub(crate) fn setting(&self) -> Setting<'_> {
         let Options { gates, allow_privileged, .. } = &self.shared.options;
         Setting { gates, allow_privileged: *allow_privileged, now: self.now() }
+    }
+
+    pub(crate) fn has(&self, plugin: Plugin) -> bool {
+        self.shared.options.plugins.has(plugin)
     }
 
     /// Puts the lines of the process's other parts on `/metrics` too; heard once.

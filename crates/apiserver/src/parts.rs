@@ -125,12 +125,10 @@ fn bound_to(pod: &Value, binding: &Value, node: &str, now: Timestamp) -> Value {
             bound["metadata"][field][key.as_str()] = value.clone();
         }
     }
-    let generation = &pod["metadata"]["generation"];
     let mut conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let time = now.to_seconds_text();
     let condition = json!({
-        "type": "PodScheduled", "status": "True", "lastProbeTime": null,
-        "lastTransitionTime": time, "observedGeneration": generation,
+        "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": time,
     });
     match conditions.iter_mut().find(|condition| condition["type"] == "PodScheduled") {
         Some(found) if found["status"] == "True" => {}

@@ -133,7 +133,7 @@ pub(crate) async fn create_object(
         );
     }
     let mut warnings = Vec::new();
-    admission::mutate_create(api, place, &mut object)?;
+    admission::mutate_create(api, place, &mut object).await?;
     let metadata = metadata_of(&mut object)?;
     metadata.insert("creationTimestamp".to_owned(), json!(setting.now.to_seconds_text()));
     metadata.insert("uid".to_owned(), Value::from(random::uid()));

@@ -5,7 +5,7 @@ use http::Method;
 use objects::{FeatureGates, Gate};
 use serde_json::{Value, json};
 
-use crate::{Cluster, pod};
+use crate::{Cluster, options, pod};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -89,7 +89,7 @@ async fn a_quota_gives_a_namespace_its_classes_and_no_others() {
 async fn with_the_gate_off_pods_that_ask_are_refused() {
     let mut gates = FeatureGates::default();
     gates.set(Gate::QosResources, false).unwrap();
-    let cluster = Cluster::with(Options { gates, ..Options::default() }).await;
+    let cluster = Cluster::with(Options { gates, ..options() }).await;
     let (code, answer) = cluster.send(Method::POST, PODS, classy("p", "gold")).await;
     assert_eq!(code, 422, "{answer}");
     cluster.create(PODS, pod("plain")).await;

@@ -6,7 +6,7 @@ use objects::FeatureGates;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{pod, send_as};
+use crate::{options, pod, send_as};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -23,7 +23,7 @@ impl Data {
         let path = self.0.path().join("store");
         let store = store::Store::open(&path, store::Options::default()).unwrap();
         let gates = FeatureGates::default().with(gates).unwrap();
-        let options = Options { gates, ..Options::default() };
+        let options = Options { gates, ..options() };
         let api = Api::new(store.clone(), options).await.unwrap();
         let result = work(&api).await;
         drop(api);
@@ -118,6 +118,47 @@ async fn bounds_on_classes_outlive_a_server_that_does_not_know_them() {
         let patch = json!({"spec": {"hard": {"pods": "8"}}});
         let (code, changed) = send(api, Method::PATCH, &format!("{path}/q"), patch).await;
         assert_eq!((code, &changed["spec"]["qosResources"]), (200, &made), "{changed}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn unknown_official_names_come_in_without_strictness_and_stay_when_it_is_back() {
+    const NODES: &str = "/api/v1/nodes";
+    let data = Data::new();
+    let mut asking = pod("asking");
+    asking["spec"]["qosResources"] = json!([{"name": "network", "class": "fast"}]);
+    let offers = json!({"containerQOSResources": [{"name": "k8s.io/disk"}]});
+    let node = |name: &str| {
+        let status = json!({"qosResources": offers});
+        json!({"metadata": {"name": name}, "status": status})
+    };
+    let lax = "QOSResources=true,QOSResourcesStrictNames=false";
+    data.serve(lax, async |api| {
+        for (path, object) in [(PODS, asking.clone()), (NODES, node("n"))] {
+            let (code, answer) = send(api, Method::POST, path, object).await;
+            assert_eq!(code, 201, "{answer}");
+        }
+    })
+    .await;
+    data.serve("QOSResources=true", async |api| {
+        let label = json!({"metadata": {"labels": {"seen": "strict"}}});
+        for path in [format!("{PODS}/asking"), format!("{NODES}/n"), format!("{NODES}/n/status")] {
+            let (code, answer) = send(api, Method::PATCH, &path, label.clone()).await;
+            assert_eq!(code, 200, "{path}: {answer}");
+        }
+        let mut again = asking.clone();
+        again["metadata"]["name"] = "again".into();
+        let known = "supported values: \"k8s.io/rdt\", \"k8s.io/blockio\", \"rdt\", \"blockio\"";
+        for (path, object, field) in [
+            (PODS, again, "spec.qosResources[0].name"),
+            (NODES, node("m"), "status.qosResources.containerQOSResources[0].name"),
+        ] {
+            let (code, answer) = send(api, Method::POST, path, object).await;
+            let cause = &answer["details"]["causes"][0];
+            assert_eq!((code, &cause["field"]), (422, &json!(field)), "{answer}");
+            assert!(cause["message"].as_str().unwrap().ends_with(known), "{cause}");
+        }
     })
     .await;
 }

@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
-use apiserver::{Api, Body, Call, Caller, Options, Query, User};
+use apiserver::{Api, Body, Call, Caller, Options, Plugin, Plugins, Query, User};
 use http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+mod accounts;
 mod classes;
 mod concurrency;
 mod gates;
+mod plugins;
 mod protobuf;
 mod resize;
 mod security;
@@ -22,7 +24,7 @@ struct Cluster {
 
 impl Cluster {
     async fn new() -> Cluster {
-        Cluster::with(Options::default()).await
+        Cluster::with(options()).await
     }
 
     async fn with(options: Options) -> Cluster {
@@ -47,6 +49,12 @@ impl Cluster {
         assert_eq!(status, 200, "{answer}");
         answer
     }
+}
+
+/// What most tests start from: no loop makes accounts here, so pods have none.
+fn options() -> Options {
+    let plugins = Plugins::default().without(Plugin::ServiceAccount);
+    Options { plugins, ..Options::default() }
 }
 
 async fn send_as(api: &Api, user: User, method: Method, path: &str, body: Value) -> (u16, Value) {

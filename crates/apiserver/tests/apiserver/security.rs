@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
-use crate::{Cluster, pod, send_as};
+use crate::{Cluster, options, pod, send_as};
 
 /// A server on a socket.
 struct Served {
@@ -32,7 +32,7 @@ impl Served {
             token: "good".to_owned(),
             user: User::member("admin", "system:masters"),
         }];
-        let options = apiserver::Options { tokens, ..apiserver::Options::default() };
+        let options = apiserver::Options { tokens, ..options() };
         let cluster = Cluster::with(options).await;
         let authority = certificates::authority("test").unwrap();
         let server = certificates::server(&authority, &["127.0.0.1".to_owned()]).unwrap();

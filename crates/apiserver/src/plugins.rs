@@ -1,0 +1,170 @@
+//! Admission plug-ins by upstream's names: [`Plugin`], and which of them are on: [`Plugins`].
+//!
+//! What each does is in [`crate::admission`].
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use thiserror::Error;
+
+macro_rules! plugins {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        /// An admission plug-in, called as upstream calls it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Plugin { $($(#[$doc])* $name,)* }
+
+        impl Plugin {
+            /// In the order in which they are asked.
+            pub const ALL: &'static [Plugin] = &[$(Plugin::$name,)*];
+
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Plugin::$name => stringify!($name),)* }
+            }
+        }
+    };
+}
+
+plugins! {
+    /// Always on: loops rely on it that nothing new comes into a namespace that ends.
+    NamespaceLifecycle;
+    LimitRanger;
+    ServiceAccount;
+    /// Always on: what an agent may touch is a matter of its role.
+    NodeRestriction;
+    PodSecurity;
+    Priority;
+    DefaultTolerationSeconds;
+    RuntimeClass;
+    ResourceQuota;
+}
+
+impl Plugin {
+    fn find(name: &str) -> Option<Plugin> {
+        Plugin::ALL.iter().copied().find(|known| known.name() == name)
+    }
+
+    fn can_be_off(self) -> bool {
+        !matches!(self, Plugin::NamespaceLifecycle | Plugin::NodeRestriction)
+    }
+}
+
+impl fmt::Display for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why plug-ins cannot be chosen so.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PluginError {
+    #[error("admission plugin {0:?} is unknown; there are {known}", known = listed(|_| true))]
+    Unknown(String),
+    #[error(
+        "admission plugin {0} cannot be disabled; those that can are {others}",
+        others = listed(Plugin::can_be_off)
+    )]
+    AlwaysOn(Plugin),
+    #[error("admission plugin {0} is both enabled and disabled")]
+    Both(Plugin),
+}
+
+fn listed(which: fn(Plugin) -> bool) -> String {
+    let names = Plugin::ALL.iter().copied().filter(|plugin| which(*plugin)).map(Plugin::name);
+    names.collect::<Vec<_>>().join(", ")
+}
+
+/// Which plug-ins are on: all of them unless told otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plugins(BTreeSet<Plugin>);
+
+impl Default for Plugins {
+    fn default() -> Plugins {
+        Plugins(Plugin::ALL.iter().copied().collect())
+    }
+}
+
+impl Plugins {
+    /// Switches plug-ins on and off by name.
+    pub fn choose(&mut self, on: &[String], off: &[String]) -> Result<(), PluginError> {
+        let find =
+            |name: &String| Plugin::find(name).ok_or_else(|| PluginError::Unknown(name.clone()));
+        let on = on.iter().map(find).collect::<Result<BTreeSet<_>, _>>()?;
+        let off = off.iter().map(find).collect::<Result<BTreeSet<_>, _>>()?;
+        if let Some(fixed) = off.iter().find(|plugin| !plugin.can_be_off()) {
+            return Err(PluginError::AlwaysOn(*fixed));
+        }
+        if let Some(both) = on.intersection(&off).next() {
+            return Err(PluginError::Both(*both));
+        }
+        self.0.extend(on);
+        self.0.retain(|plugin| !off.contains(plugin));
+        Ok(())
+    }
+
+    /// All but one, if it can be off.
+    #[must_use]
+    pub fn without(mut self, plugin: Plugin) -> Plugins {
+        if plugin.can_be_off() {
+            self.0.remove(&plugin);
+        }
+        self
+    }
+
+    #[must_use]
+    pub fn has(&self, plugin: Plugin) -> bool {
+        self.0.contains(&plugin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plugins_are_chosen_by_upstreams_names_and_mistakes_are_named() {
+        let check = |on: &[&str], off: &[&str], expected: Result<usize, &str>| {
+            let [on, off] = [on, off].map(|names| names.iter().map(|n| (*n).to_owned()).collect());
+            let (on, off): (Vec<_>, Vec<_>) = (on, off);
+            let mut plugins = Plugins::default();
+            let chosen = plugins.choose(&on, &off).map(|()| plugins.0.len());
+            assert_eq!(chosen.map_err(|e| e.to_string()), expected.map_err(str::to_owned));
+        };
+        let all = Plugin::ALL.len();
+        check(&[], &[], Ok(all));
+        check(&["NodeRestriction"], &["ServiceAccount", "PodSecurity"], Ok(all - 2));
+        check(
+            &["Nonsense"],
+            &[],
+            Err(
+                "admission plugin \"Nonsense\" is unknown; there are NamespaceLifecycle, LimitRanger, \
+                 ServiceAccount, NodeRestriction, PodSecurity, Priority, DefaultTolerationSeconds, \
+                 RuntimeClass, ResourceQuota",
+            ),
+        );
+        check(
+            &[],
+            &["NamespaceLifecycle"],
+            Err(
+                "admission plugin NamespaceLifecycle cannot be disabled; those that can are LimitRanger, \
+                 ServiceAccount, PodSecurity, Priority, DefaultTolerationSeconds, RuntimeClass, \
+                 ResourceQuota",
+            ),
+        );
+        check(
+            &["Priority"],
+            &["Priority"],
+            Err("admission plugin Priority is both enabled and disabled"),
+        );
+    }
+
+    #[test]
+    fn what_is_switched_off_can_be_switched_on_again() {
+        let name = [Plugin::ServiceAccount.name().to_owned()];
+        let mut plugins = Plugins::default();
+        plugins.choose(&[], &name).unwrap();
+        assert!(!plugins.has(Plugin::ServiceAccount) && plugins.has(Plugin::Priority));
+        plugins.choose(&name, &[]).unwrap();
+        assert_eq!(plugins, Plugins::default());
+    }
+}
