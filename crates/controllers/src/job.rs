@@ -10,19 +10,33 @@ use client::kind::{JOBS, PODS};
 use client::{BoxFuture, DeleteOptions, Error, Key, PatchKind, Propagation, Until, gone_is_fine};
 use serde_json::{Value, json};
 
-use crate::observe::{Pod, seconds};
+use crate::observe::{IndexFailures, Pod, seconds};
 use crate::record::{Occurrence, Subject};
 use crate::work::Reconcile;
 use crate::workload::{
-    claimed_pods, create_pods, delete_pods, pod_from_template, revision, selector, write_status,
+    claimed_pods, create_pods, delete_pods, is_deleting, pod_from_template, revision, selector,
+    write_status,
 };
 use crate::world::{BY_NAMESPACE, World, text};
 
+mod count;
 mod indexes;
 mod plan;
+mod policy;
+mod scale;
+mod terms;
+
+use scale::NewPod;
+use terms::is_tracked;
 
 pub(crate) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+/// The `managedBy` of jobs that are ours.
+const OURSELVES: &str = "kubernetes.io/job-controller";
+
+/// How much of a `generateName` the API server keeps: past it, the index would be cut off.
+const GENERATED_NAME: usize = 58;
 
 #[derive(Debug)]
 pub(crate) struct Jobs(pub(crate) Arc<World>);
@@ -38,16 +52,19 @@ impl Reconcile for Jobs {
 impl Jobs {
     async fn bring(&self, key: Key) -> Result<Option<Duration>, Error> {
         let world = &*self.0;
-        let Some(job) = world.jobs.get(&key) else {
-            return self.let_go(&key).await.map(|()| None);
-        };
-        if job["metadata"]["deletionTimestamp"].is_string() {
-            return self.let_go(&key).await.map(|()| None);
+        let job = world.jobs.get(&key);
+        if job.as_ref().is_some_and(|job| is_managed_elsewhere(job)) {
+            return Ok(None);
         }
+        self.let_go(&key, job.as_deref()).await?;
+        let Some(job) = job.filter(|job| !is_over(job)) else { return Ok(None) };
         let Some(selector) = selector(&job) else { return Ok(None) };
         let recorder = world.recorder.named("job-controller");
         let subject = Subject::of(JOBS, &job);
         let pods = claimed_pods(world, JOBS, &job, &selector).await?;
+        for adopted in pods.iter().filter(|pod| pod.owner.is_none()) {
+            self.track(adopted).await?;
+        }
         let plan = plan::plan(&job, &pods, world.clock.now());
         // What is counted is written down before the finalizers go.
         write_status(world, JOBS, &world.jobs, &job, plan.status).await?;
@@ -59,7 +76,7 @@ impl Jobs {
             self.release(pod).await?;
         }
         delete_pods(world, &recorder, &subject, &plan.delete).await?;
-        let made = plan.create.iter().map(|index| pod_for(&job, *index)).collect();
+        let made = plan.create.iter().map(|new| pod_for(&job, *new)).collect();
         let created = create_pods(world, &recorder, &subject, made).await;
         match created.error {
             Some(error) if !error.is_namespace_terminating() => Err(error),
@@ -67,10 +84,19 @@ impl Jobs {
         }
     }
 
+    /// Puts the job's mark on a pod that it did not make itself.
+    async fn track(&self, pod: &Pod) -> Result<(), Error> {
+        let patch = json!({"metadata": {"uid": pod.uid, "finalizers": [TRACKING]}});
+        let kind = PatchKind::StrategicMerge;
+        let client = &self.0.client;
+        let patched = client.patch(PODS, &pod.namespace, &pod.name, kind, &patch).await;
+        gone_is_fine(patched.map(|_| ()))
+    }
+
     /// Takes the job's mark off a pod.
     async fn release(&self, pod: &Pod) -> Result<(), Error> {
         let world = &*self.0;
-        if !pod.finalizers.iter().any(|finalizer| finalizer == TRACKING) {
+        if !is_tracked(pod) {
             return Ok(());
         }
         let patch = json!({"metadata": {
@@ -91,19 +117,20 @@ impl Jobs {
         }
     }
 
-    /// A job that is gone keeps no pod.
-    async fn let_go(&self, job: &Key) -> Result<(), Error> {
-        let world = &*self.0;
-        let current = world.jobs.get(job).map(|job| text(&job["metadata"]["uid"]).to_owned());
-        let going =
-            world.jobs.get(job).is_some_and(|j| j["metadata"]["deletionTimestamp"].is_string());
-        for (_, pod) in world.pods.find(BY_NAMESPACE, job.namespace()) {
-            let orphan = pod.owner.as_ref().is_some_and(|owner| {
-                owner.kind == "Job"
-                    && owner.name == job.name()
-                    && (going || current.as_deref() != Some(owner.uid.as_str()))
-            });
-            if orphan {
+    /// Takes the mark off pods that nobody will count: those of a job that is over or gone, and those
+    /// that are nobody's.
+    async fn let_go(&self, key: &Key, job: Option<&Value>) -> Result<(), Error> {
+        let counting = job.filter(|job| !is_over(job)).map(|job| text(&job["metadata"]["uid"]));
+        for (_, pod) in self.0.pods.find(BY_NAMESPACE, key.namespace()) {
+            let uncounted = match &pod.owner {
+                Some(owner) => {
+                    owner.kind == JOBS.kind
+                        && owner.name == key.name()
+                        && counting != Some(owner.uid.as_str())
+                }
+                None => true,
+            };
+            if uncounted {
                 self.release(&pod).await?;
             }
         }
@@ -111,18 +138,46 @@ impl Jobs {
     }
 }
 
-/// The job's pod, for one of its indexes if it has any.
-fn pod_for(job: &Value, index: Option<i64>) -> Value {
+/// Whether somebody else looks after a job.
+fn is_managed_elsewhere(job: &Value) -> bool {
+    job["spec"]["managedBy"].as_str().is_some_and(|manager| manager != OURSELVES)
+}
+
+/// Whether nothing is left to be done about a job.
+fn is_over(job: &Value) -> bool {
+    is_deleting(job) || plan::is_finished(job)
+}
+
+/// A pod of the job.
+fn pod_for(job: &Value, new: NewPod) -> Value {
     let mut pod = pod_from_template(JOBS, job, &job["spec"]["template"]);
-    pod["metadata"]["finalizers"] = json!([TRACKING]);
-    let Some(index) = index else { return pod };
-    let name = text(&job["metadata"]["name"]);
-    pod["metadata"]["generateName"] = format!("{name}-{index}-").into();
+    match pod["metadata"]["finalizers"].as_array_mut() {
+        Some(finalizers) if finalizers.iter().any(|finalizer| *finalizer == TRACKING) => {}
+        Some(finalizers) => finalizers.push(TRACKING.into()),
+        None => pod["metadata"]["finalizers"] = json!([TRACKING]),
+    }
+    if let Some(index) = new.index {
+        give_index(&mut pod, text(&job["metadata"]["name"]), index);
+    }
+    if let Some(IndexFailures { counted, ignored }) = new.failures {
+        let annotations = &mut pod["metadata"]["annotations"];
+        annotations[IndexFailures::COUNTED] = counted.to_string().into();
+        if ignored > 0 {
+            annotations[IndexFailures::IGNORED] = ignored.to_string().into();
+        }
+    }
+    pod
+}
+
+/// Tells a pod its index, in every way there is.
+fn give_index(pod: &mut Value, job: &str, index: i64) {
+    let suffix = format!("-{index}-");
+    let room = GENERATED_NAME.saturating_sub(suffix.len());
+    let prefix: String = job.chars().take(room).collect();
+    pod["metadata"]["generateName"] = format!("{prefix}{suffix}").into();
     pod["metadata"]["annotations"][INDEX] = index.to_string().into();
     pod["metadata"]["labels"][INDEX] = index.to_string().into();
-    if pod["spec"]["hostname"].is_null() {
-        pod["spec"]["hostname"] = format!("{name}-{index}").into();
-    }
+    pod["spec"]["hostname"] = format!("{job}-{index}").into();
     let variable = json!({
         "name": "JOB_COMPLETION_INDEX",
         "valueFrom": {"fieldRef": {"fieldPath": format!("metadata.labels['{INDEX}']")}},
@@ -136,7 +191,6 @@ fn pod_for(job: &Value, index: Option<i64>) -> Value {
             }
         }
     }
-    pod
 }
 
 /// Jobs that have been over for as long as they are kept.
@@ -200,14 +254,53 @@ mod tests {
 
     #[test]
     fn a_pod_knows_its_index() {
-        let job = json!({
-            "metadata": {"name": "j", "namespace": "a", "uid": "u"},
-            "spec": {"template": {"metadata": {"labels": {}}, "spec": {"containers": [{"name": "c"}]}}},
-        });
-        let pod = pod_for(&job, Some(3));
+        let job = |name: &str, template: Value| {
+            json!({
+                "metadata": {"name": name, "namespace": "a", "uid": "u"},
+                "spec": {"template": {
+                    "metadata": template,
+                    "spec": {"hostname": "h", "containers": [{"name": "c"}]},
+                }},
+            })
+        };
+        let third = NewPod { index: Some(3), failures: None };
+        let pod = pod_for(&job("j", json!({"labels": {}})), third);
         assert_eq!(pod["metadata"]["generateName"], "j-3-");
         assert_eq!(pod["metadata"]["labels"][INDEX], "3");
+        assert_eq!(pod["metadata"]["annotations"], json!({INDEX: "3"}));
+        assert_eq!(pod["spec"]["hostname"], "j-3");
         assert_eq!(pod["spec"]["containers"][0]["env"][0]["name"], "JOB_COMPLETION_INDEX");
-        assert_eq!(pod_for(&job, None)["metadata"]["generateName"], "j-");
+        let long = pod_for(&job(&"n".repeat(60), json!({})), third);
+        assert_eq!(long["metadata"]["generateName"], format!("{}-3-", "n".repeat(55)));
+        let plain = pod_for(&job("j", json!({"finalizers": ["a/b"]})), NewPod::default());
+        assert_eq!(plain["metadata"]["generateName"], "j-");
+        assert_eq!(plain["metadata"]["finalizers"], json!(["a/b", TRACKING]));
+        assert_eq!(plain["spec"]["hostname"], "h");
+    }
+
+    #[test]
+    fn a_pod_knows_how_often_its_index_failed() {
+        let job = json!({"metadata": {"name": "j"}, "spec": {"template": {}}});
+        let new = |counted, ignored| NewPod {
+            index: Some(0),
+            failures: Some(IndexFailures { counted, ignored }),
+        };
+        let first = pod_for(&job, new(0, 0));
+        assert_eq!(first["metadata"]["annotations"][IndexFailures::COUNTED], "0");
+        assert!(first["metadata"]["annotations"][IndexFailures::IGNORED].is_null());
+        let later = pod_for(&job, new(2, 1));
+        assert_eq!(later["metadata"]["annotations"][IndexFailures::COUNTED], "2");
+        assert_eq!(later["metadata"]["annotations"][IndexFailures::IGNORED], "1");
+    }
+
+    #[test]
+    fn jobs_of_other_controllers_are_left_alone() {
+        for (manager, elsewhere) in [
+            (Value::Null, false),
+            (json!("kubernetes.io/job-controller"), false),
+            (json!("example.com/queue"), true),
+        ] {
+            assert_eq!(is_managed_elsewhere(&json!({"spec": {"managedBy": manager}})), elsewhere);
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Namespaces: the end of one that is deleted, and what each has from the start.
+//! Namespaces: the end of one that is deleted, and what each has from the start: an account, and the
+//! authority of the API.
 //!
 //! A namespace that goes takes everything in it along: pods first, then the rest; when nothing is left
 //! its finalizer goes. [`conditions`] says how far it is.
@@ -7,9 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use client::kind::{Kind, NAMESPACES, SERVICE_ACCOUNTS};
+use client::kind::{CONFIG_MAPS, Kind, NAMESPACES, SERVICE_ACCOUNTS};
 use client::{BoxFuture, Error, Key, Scope};
 use objects::catalog::{self, Verb};
+use objects::rules::pod::accounts::{DEFAULT, ROOT_CA};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
@@ -182,30 +184,103 @@ impl Reconcile for ServiceAccounts {
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
         Box::pin(async move {
             let world = &*self.0;
-            let Some(namespace) = world.namespaces.get(&key) else { return Ok(None) };
-            let account = Key::new(key.name(), "default");
-            if is_deleting(&namespace)
-                || text(&namespace["status"]["phase"]) == "Terminating"
-                || world.accounts.get(&account).is_some()
-            {
+            let account = Key::new(key.name(), DEFAULT);
+            if !stays(world, &key) || world.accounts.get(&account).is_some() {
                 return Ok(None);
             }
             let object = json!({
                 "kind": "ServiceAccount", "apiVersion": "v1",
-                "metadata": {"name": "default", "namespace": key.name()},
+                "metadata": {"name": DEFAULT, "namespace": key.name()},
             });
-            match world.client.create(SERVICE_ACCOUNTS, key.name(), &object).await {
-                Ok(_) => Ok(None),
-                Err(error)
-                    if error.is_already_there()
-                        || error.is_namespace_terminating()
-                        || error.is_not_found() =>
-                {
-                    Ok(None)
+            create_in(world, SERVICE_ACCOUNTS, key.name(), &object).await.map(|()| None)
+        })
+    }
+}
+
+/// What the config map with the authority says of itself; upstream's words.
+const DESCRIPTION: (&str, &str) = (
+    "kubernetes.io/description",
+    "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \
+     endpoints such as the internal service IP or kubernetes.default.svc. No other usage is \
+     guaranteed across distributions of Kubernetes clusters.",
+);
+
+/// Keeps the certificate of the API's authority in every namespace, for clients in containers.
+#[derive(Debug)]
+pub(crate) struct RootCa {
+    pub(crate) world: Arc<World>,
+    pub(crate) certificate: String,
+}
+
+impl Reconcile for RootCa {
+    const NAME: &'static str = "root_ca_cert_publisher";
+
+    fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
+        Box::pin(async move {
+            let world = &*self.world;
+            if !stays(world, &key) {
+                return Ok(None);
+            }
+            let there = world.root_cas.get(&Key::new(key.name(), ROOT_CA));
+            match (wanted_root_ca(there.as_deref(), &self.certificate), there) {
+                (None, _) => Ok(None),
+                (Some(map), None) => {
+                    create_in(world, CONFIG_MAPS, key.name(), &map).await.map(|()| None)
                 }
-                Err(error) => Err(error),
+                (Some(map), Some(_)) => match world.client.update(CONFIG_MAPS, &map).await {
+                    // Its end is told too.
+                    Err(error) if error.is_not_found() => Ok(None),
+                    done => done.map(|_| None),
+                },
             }
         })
+    }
+}
+
+/// The config map with the authority as it is to be; `None` if it is so.
+fn wanted_root_ca(there: Option<&Value>, certificate: &str) -> Option<Value> {
+    let (name, words) = DESCRIPTION;
+    let data = json!({"ca.crt": certificate});
+    let Some(there) = there else {
+        return Some(json!({
+            "kind": "ConfigMap", "apiVersion": "v1",
+            "metadata": {"name": ROOT_CA, "annotations": {name: words}},
+            "data": data,
+        }));
+    };
+    if there["data"] == data && !text(&there["metadata"]["annotations"][name]).is_empty() {
+        return None;
+    }
+    let mut wanted = there.clone();
+    wanted["data"] = data;
+    wanted["metadata"]["annotations"][name] = words.into();
+    Some(wanted)
+}
+
+/// Whether a namespace is there and not about to go.
+fn stays(world: &World, key: &Key) -> bool {
+    let namespace = world.namespaces.get(key);
+    namespace.is_some_and(|namespace| {
+        !is_deleting(&namespace) && text(&namespace["status"]["phase"]) != "Terminating"
+    })
+}
+
+/// Creates an object in a namespace that may have it already or may just be going.
+async fn create_in(
+    world: &World,
+    kind: Kind,
+    namespace: &str,
+    object: &Value,
+) -> Result<(), Error> {
+    match world.client.create(kind, namespace, object).await {
+        Err(error)
+            if error.is_already_there()
+                || error.is_namespace_terminating()
+                || error.is_not_found() =>
+        {
+            Ok(())
+        }
+        done => done.map(|_| ()),
     }
 }
 
@@ -240,5 +315,24 @@ mod tests {
         );
         let none = conditions(&json!({}), &Left::default(), None, Timestamp::new(0, 0));
         assert!(none.iter().all(|c| c["status"] == "False"), "{none:?}");
+    }
+
+    #[test]
+    fn the_authority_is_put_back_and_what_others_added_beside_it_stays() {
+        let made = wanted_root_ca(None, "cert").unwrap();
+        assert_eq!(made["data"], json!({"ca.crt": "cert"}));
+        assert_eq!(wanted_root_ca(Some(&made), "cert"), None);
+        let mut changed = made.clone();
+        changed["data"] = json!({"ca.crt": "cert", "more": "x"});
+        changed["metadata"]["labels"] = json!({"a": "b"});
+        let back = wanted_root_ca(Some(&changed), "cert").unwrap();
+        assert_eq!((&back["data"], &back["metadata"]["labels"]["a"]), (&made["data"], &json!("b")));
+        // Words of somebody else are words.
+        let mut described = made.clone();
+        described["metadata"]["annotations"][DESCRIPTION.0] = "ours".into();
+        assert_eq!(wanted_root_ca(Some(&described), "cert"), None);
+        let mut bare = made.clone();
+        bare["metadata"] = json!({"name": ROOT_CA});
+        assert_eq!(wanted_root_ca(Some(&bare), "cert").unwrap()["metadata"], made["metadata"]);
     }
 }

@@ -1,7 +1,8 @@
 //! Nodes: which of them have gone silent, and what that and their other troubles keep away from them.
 //!
 //! [`Watchman`] remembers when a node was last heard of, by our clock and not by the node's; [`taints`]
-//! and [`silenced`] say what follows from it.
+//! and [`silenced`] say what follows from it. Where most nodes are in trouble it is rather we who cannot
+//! see them, or nobody could take their pods: then no pod has to leave its node ([`Disruption`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,6 +32,46 @@ const PRESSURES: [(&str, &str); 4] = [
 
 /// The conditions that are not known of a node that is silent.
 const UNKNOWN: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// How many of the nodes are in trouble. Upstream reckons by zone; here all nodes are one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Disruption {
+    /// Few enough that others can take their pods.
+    Ordinary,
+    /// So many that no more nodes are emptied.
+    Partial,
+    /// All of them: nobody has to leave, and who was to leave may stay. One machine alone is always either
+    /// well or here.
+    Full,
+}
+
+impl Disruption {
+    /// Upstream's figures: the part of nodes, how many there are at least, and up to how many nodes there
+    /// have to be for it to stop altogether; in larger clusters it goes on, slowly.
+    const THRESHOLD: f64 = 0.55;
+    const FEW: usize = 2;
+    const LARGE: usize = 50;
+
+    fn of<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> Disruption {
+        let (mut all, mut troubled) = (0_usize, 0_usize);
+        for node in nodes {
+            all += 1;
+            troubled += usize::from(!is_ready(node));
+        }
+        if all > 0 && troubled == all {
+            return Disruption::Full;
+        }
+        let is_most = troubled as f64 >= all as f64 * Disruption::THRESHOLD;
+        match troubled > Disruption::FEW && is_most && all <= Disruption::LARGE {
+            true => Disruption::Partial,
+            false => Disruption::Ordinary,
+        }
+    }
+}
+
+fn is_ready(node: &Node) -> bool {
+    node.condition("Ready").is_some_and(|ready| ready.status == "True")
+}
 
 /// When nodes were last heard of, and how they were.
 #[derive(Debug, Default)]
@@ -125,7 +166,7 @@ fn silenced(node: &Value, now: Timestamp) -> Option<Value> {
 }
 
 /// The taints a node should have: those that are not ours, and those its state asks for.
-fn taints(node: &Node, now: Timestamp) -> Vec<Value> {
+fn taints(node: &Node, disruption: Disruption, now: Timestamp) -> Vec<Value> {
     let ready = node.condition("Ready").map_or("Unknown", |ready| ready.status.as_str());
     let trouble = match ready {
         "True" => None,
@@ -133,9 +174,14 @@ fn taints(node: &Node, now: Timestamp) -> Vec<Value> {
         _ => Some(UNREACHABLE),
     };
     let mut wanted: Vec<(&str, &str)> = Vec::new();
-    for effect in ["NoSchedule", "NoExecute"] {
-        wanted.extend(trouble.map(|key| (key, effect)));
-    }
+    wanted.extend(trouble.map(|key| (key, "NoSchedule")));
+    let is_emptied =
+        |key: &str| node.taints.iter().any(|taint| taint.key == key && taint.effect == "NoExecute");
+    wanted.extend(trouble.map(|key| (key, "NoExecute")).filter(|(key, _)| match disruption {
+        Disruption::Ordinary => true,
+        Disruption::Partial => is_emptied(key),
+        Disruption::Full => false,
+    }));
     for (condition, key) in PRESSURES {
         if node.condition(condition).is_some_and(|c| c.status == "True") {
             wanted.push((key, "NoSchedule"));
@@ -200,6 +246,10 @@ pub(crate) async fn run(world: Arc<World>, mut stop: watch::Receiver<bool>) {
             _ = tick.tick() => world.nodes.all().into_iter().map(|(key, _)| key).collect(),
             Some(update) = updates.recv() => vec![update.key],
         };
+        let disruption = {
+            let nodes: Vec<_> = world.nodes.all().into_iter().map(|(_, node)| node).collect();
+            Disruption::of(nodes.iter().map(|node| &**node))
+        };
         for key in names {
             let Some(node) = world.nodes.get(&key) else {
                 watchman.forget(key.name());
@@ -208,7 +258,7 @@ pub(crate) async fn run(world: Arc<World>, mut stop: watch::Receiver<bool>) {
             let lease = leases.get(&Key::new("kube-node-lease", key.name()));
             let now = world.clock.millis();
             let silent = watchman.is_silent(&node, lease.as_deref(), grace, now);
-            if let Err(error) = bring(&world, &mut watchman, &node, silent).await {
+            if let Err(error) = bring(&world, &mut watchman, &node, silent, disruption).await {
                 world.counters.failed("node_lifecycle", &key, &error);
             }
         }
@@ -220,6 +270,7 @@ async fn bring(
     watchman: &mut Watchman,
     node: &Node,
     silent: bool,
+    disruption: Disruption,
 ) -> Result<(), Error> {
     let known = |node: &Node| node.condition("Ready").is_some_and(|c| c.status != "Unknown");
     if silent && (known(node) || node.condition("Ready").is_none()) {
@@ -241,7 +292,7 @@ async fn bring(
         mark_pods(world, node).await?;
         watchman.is_told(node);
     }
-    let wanted = taints(node, world.clock.now());
+    let wanted = taints(node, disruption, world.clock.now());
     let current: Vec<Value> = node.taints.iter().map(rendered).collect();
     if wanted == current || (node.condition("Ready").is_none() && !silent) {
         return Ok(());
@@ -349,12 +400,13 @@ mod tests {
 
     #[test]
     fn taints_follow_the_state_and_leave_others_alone() {
-        let check = |node: Node, expected: &[(&str, &str)]| {
-            let found = taints(&node, Timestamp::new(0, 0));
+        let check_in = |disruption, node: Node, expected: &[(&str, &str)]| {
+            let found = taints(&node, disruption, Timestamp::new(0, 0));
             let found: Vec<_> =
                 found.iter().map(|t| (text(&t["key"]), text(&t["effect"]))).collect();
             assert_eq!(found, expected, "{node:?}");
         };
+        let check = |node, expected: &[_]| check_in(Disruption::Ordinary, node, expected);
         check(node("True", &[]), &[]);
         check(
             node("True", &[("mine", "NoSchedule"), (NOT_READY, "NoExecute")]),
@@ -365,8 +417,32 @@ mod tests {
             node("Unknown", &[(NOT_READY, "NoSchedule"), (UNREACHABLE, "NoSchedule")]),
             &[(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")],
         );
+        let both = [(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")];
+        check_in(Disruption::Full, node("False", &both), &both[..1]);
+        check_in(Disruption::Partial, node("False", &both), &both);
+        check_in(Disruption::Partial, node("False", &[]), &both[..1]);
         let cordoned = Node { unschedulable: true, ..node("True", &[]) };
         check(cordoned, &[(UNSCHEDULABLE, "NoSchedule")]);
+    }
+
+    #[test]
+    fn where_most_nodes_are_in_trouble_none_is_emptied() {
+        let check = |well: usize, troubled: usize, expected: Disruption| {
+            let nodes: Vec<Node> = (0..well)
+                .map(|_| node("True", &[]))
+                .chain((0..troubled).map(|_| node("Unknown", &[])))
+                .collect();
+            assert_eq!(Disruption::of(&nodes), expected, "{well} {troubled}");
+        };
+        check(0, 0, Disruption::Ordinary);
+        check(0, 1, Disruption::Full);
+        check(0, 9, Disruption::Full);
+        check(1, 1, Disruption::Ordinary);
+        check(1, 2, Disruption::Ordinary);
+        check(1, 3, Disruption::Partial);
+        check(4, 3, Disruption::Ordinary);
+        check(22, 29, Disruption::Ordinary);
+        check(20, 30, Disruption::Partial);
     }
 
     #[test]

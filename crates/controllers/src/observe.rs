@@ -49,6 +49,7 @@ pub(crate) struct Metadata {
     annotations: BTreeMap<String, String>,
     creation_timestamp: Option<String>,
     deletion_timestamp: Option<String>,
+    deletion_grace_period_seconds: Option<i64>,
     pub(crate) owner_references: Vec<Owner>,
     pub(crate) finalizers: Vec<String>,
 }
@@ -60,6 +61,11 @@ impl Metadata {
 
     fn deleting(&self) -> Option<Seconds> {
         self.deletion_timestamp.as_deref().and_then(seconds)
+    }
+
+    /// When it was told to go: its time to end is later by the grace it has.
+    fn told_to_go(&self) -> Option<Seconds> {
+        Some(self.deleting()? - self.deletion_grace_period_seconds.unwrap_or(0))
     }
 
     fn controller(&mut self) -> Option<Owner> {
@@ -114,6 +120,29 @@ impl Toleration {
     }
 }
 
+/// A container that has ended by itself, and not well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Exit {
+    pub(crate) container: String,
+    pub(crate) code: i64,
+}
+
+/// How many pods of the same index of a job failed before this one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct IndexFailures {
+    pub(crate) counted: i64,
+    pub(crate) ignored: i64,
+}
+
+impl IndexFailures {
+    pub(crate) const COUNTED: &str = "batch.kubernetes.io/job-index-failure-count";
+    pub(crate) const IGNORED: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
+
+    pub(crate) fn all(self) -> i64 {
+        self.counted + self.ignored
+    }
+}
+
 /// A pod.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Pod {
@@ -127,20 +156,28 @@ pub(crate) struct Pod {
     pub(crate) created: Seconds,
     pub(crate) deleting: Option<Seconds>,
     pub(crate) node: String,
+    /// When it came to that node: the time of its binding, or of its creation if it was never bound.
+    pub(crate) bound: Seconds,
     /// Names of nodes its required affinity asks for by field; what a daemon set pins its pods by.
     pub(crate) pinned: Option<String>,
     pub(crate) phase: Phase,
     pub(crate) ready: Option<Seconds>,
+    /// Restarts of the container that was restarted most, and of all.
     pub(crate) restarts: i64,
+    pub(crate) all_restarts: i64,
     pub(crate) deletion_cost: i64,
     pub(crate) completion_index: Option<i64>,
+    pub(crate) index_failures: IndexFailures,
     /// Those that speak of NoExecute taints.
     pub(crate) tolerations: Vec<Toleration>,
     pub(crate) disruption_target: bool,
     pub(crate) ready_condition: bool,
     pub(crate) scheduling_gates: bool,
-    /// When it ended, as far as its containers or its readiness tell.
-    pub(crate) finished: Option<Seconds>,
+    /// When it ended, if it has: as far as its containers, its readiness or its deletion tell.
+    pub(crate) ended: Seconds,
+    /// What failed in it, and types and statuses of its conditions; known of pods of jobs alone.
+    pub(crate) exits: Vec<Exit>,
+    pub(crate) conditions: Vec<(String, String)>,
 }
 
 impl Pod {
@@ -155,6 +192,16 @@ impl Pod {
 
     pub(crate) fn is_ready(&self) -> bool {
         self.ready.is_some()
+    }
+
+    /// How far it has come: on a node, running, ready.
+    pub(crate) fn progress(&self) -> (bool, u8, bool) {
+        let stage = match self.phase {
+            Phase::Pending => 0,
+            Phase::Unknown => 1,
+            _ => 2,
+        };
+        (!self.node.is_empty(), stage, self.is_ready())
     }
 
     /// Ready for at least this long; also when it will be.
@@ -223,25 +270,64 @@ struct PodStatus {
     phase: String,
     conditions: Vec<Condition>,
     container_statuses: Vec<ContainerStatus>,
+    init_container_statuses: Vec<ContainerStatus>,
+}
+
+impl PodStatus {
+    fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.kind == kind)
+    }
+
+    /// Containers in the order in which a cause of failure is looked for.
+    fn all_containers(&self) -> impl Iterator<Item = &ContainerStatus> {
+        self.container_statuses.iter().chain(&self.init_container_statuses)
+    }
+
+    /// When the last container ended; `None` as long as one may run.
+    fn containers_ended(&self) -> Option<Seconds> {
+        let ends = self.container_statuses.iter().map(ContainerStatus::ended);
+        ends.collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+
+    fn became_unready(&self) -> Option<Seconds> {
+        let ready = self.condition("Ready").filter(|ready| ready.status == "False")?;
+        ready.last_transition_time.as_deref().and_then(seconds)
+    }
+
+    fn exits(&self) -> Vec<Exit> {
+        let exit = |status: &ContainerStatus| {
+            let code = status.state.terminated.as_ref()?.exit_code;
+            (code != 0).then(|| Exit { container: status.name.clone(), code })
+        };
+        self.all_containers().filter_map(exit).collect()
+    }
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct ContainerStatus {
+    name: String,
     restart_count: i64,
     state: ContainerState,
+}
+
+impl ContainerStatus {
+    fn ended(&self) -> Option<Seconds> {
+        self.state.terminated.as_ref()?.finished_at.as_deref().and_then(seconds)
+    }
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct ContainerState {
-    terminated: Terminated,
+    terminated: Option<Terminated>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct Terminated {
     finished_at: Option<String>,
+    exit_code: i64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -257,20 +343,26 @@ pub(crate) struct Condition {
 
 pub(crate) fn pod(raw: &RawValue) -> Result<Pod, serde_json::Error> {
     let PodText { mut metadata, spec, status } = serde_json::from_str(raw.get())?;
-    let condition = |kind: &str| status.conditions.iter().find(|c| c.kind == kind);
-    let ready = condition("Ready").filter(|ready| ready.status == "True");
+    let ready = status.condition("Ready").filter(|ready| ready.status == "True");
     let ready_since =
         ready.map(|ready| ready.last_transition_time.as_deref().and_then(seconds).unwrap_or(0));
     let number = |name: &str| metadata.annotations.get(name).and_then(|text| text.parse().ok());
     let deletion_cost = number("controller.kubernetes.io/pod-deletion-cost").unwrap_or(0);
     let completion_index = number("batch.kubernetes.io/job-completion-index");
-    let ended = status.container_statuses.iter();
-    let ended = ended.filter_map(|c| c.state.terminated.finished_at.as_deref().and_then(seconds));
-    let unready = || condition("Ready")?.last_transition_time.as_deref().and_then(seconds);
-    let finished = match status.phase.as_str() {
-        "Succeeded" | "Failed" => ended.max().or_else(unready),
-        _ => None,
+    let failures = |name: &str| {
+        let count = number(name).filter(|count| (0..=i64::from(i32::MAX)).contains(count));
+        count.unwrap_or(0)
     };
+    let index_failures = IndexFailures {
+        counted: failures(IndexFailures::COUNTED),
+        ignored: failures(IndexFailures::IGNORED),
+    };
+    let scheduled = status.condition("PodScheduled").filter(|scheduled| scheduled.status == "True");
+    let bound = scheduled.and_then(|scheduled| scheduled.last_transition_time.as_deref());
+    let ended = status.containers_ended().or_else(|| status.became_unready());
+    let ended = ended.or_else(|| metadata.told_to_go()).unwrap_or_else(|| metadata.created());
+    let owner = metadata.controller();
+    let of_job = owner.as_ref().is_some_and(|owner| owner.kind == "Job");
     let mut pinned = None;
     for term in spec.affinity.node_affinity.required.node_selector_terms {
         for mut field in term.match_fields {
@@ -283,8 +375,9 @@ pub(crate) fn pod(raw: &RawValue) -> Result<Pod, serde_json::Error> {
     tolerations.retain(|t| matches!(t.effect.as_str(), "" | "NoExecute"));
     Ok(Pod {
         created: metadata.created(),
+        bound: bound.and_then(seconds).unwrap_or_else(|| metadata.created()),
         deleting: metadata.deleting(),
-        owner: metadata.controller(),
+        owner,
         revision: metadata.resource_version.parse().unwrap_or(0),
         namespace: metadata.namespace,
         name: metadata.name,
@@ -301,14 +394,22 @@ pub(crate) fn pod(raw: &RawValue) -> Result<Pod, serde_json::Error> {
             _ => Phase::Pending,
         },
         ready: ready_since,
-        ready_condition: condition("Ready").is_some(),
+        ready_condition: status.condition("Ready").is_some(),
         restarts: status.container_statuses.iter().map(|c| c.restart_count).max().unwrap_or(0),
+        all_restarts: status.all_containers().map(|c| c.restart_count).sum(),
         deletion_cost,
         completion_index,
+        index_failures,
         tolerations,
-        disruption_target: condition("DisruptionTarget").is_some_and(|c| c.status == "True"),
+        disruption_target: status.condition("DisruptionTarget").is_some_and(|c| c.status == "True"),
         scheduling_gates: !spec.scheduling_gates.is_empty(),
-        finished,
+        ended,
+        exits: if of_job { status.exits() } else { Vec::new() },
+        conditions: if of_job {
+            status.conditions.into_iter().map(|c| (c.kind, c.status)).collect()
+        } else {
+            Vec::new()
+        },
     })
 }
 
@@ -441,13 +542,66 @@ mod tests {
             ]},
             "status": {"phase": "Running", "conditions": [
                 {"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:02:00Z"},
+                {"type": "PodScheduled", "status": "True",
+                    "lastTransitionTime": "1970-01-01T00:01:30Z"},
             ], "containerStatuses": [{"restartCount": 3}]},
         });
         let pod = pod(&to_raw_value(&object).unwrap()).unwrap();
+        assert_eq!(pod.bound, 90);
         assert_eq!((pod.created, pod.ready, pod.restarts, pod.revision), (60, Some(120), 3, 7));
         assert_eq!((pod.deletion_cost, pod.tolerations.len()), (-5, 1));
         assert!(pod.is_active() && pod.owner.as_ref().is_some_and(|owner| owner.uid == "r"));
         assert!(pod.is_available(0, 0) && pod.is_available(10, 130) && !pod.is_available(10, 129));
+    }
+
+    #[test]
+    fn a_pod_of_a_job_tells_when_and_how_it_ended() {
+        let read = |status: Value, metadata: Value| {
+            let mut object = json!({
+                "metadata": {
+                    "creationTimestamp": "1970-01-01T00:00:05Z",
+                    "annotations": {IndexFailures::COUNTED: "2", IndexFailures::IGNORED: "-1"},
+                    "ownerReferences": [{"kind": "Job", "uid": "j", "controller": true}],
+                },
+                "status": status,
+            });
+            for (key, value) in metadata.as_object().into_iter().flatten() {
+                object["metadata"][key] = value.clone();
+            }
+            pod(&to_raw_value(&object).unwrap()).unwrap()
+        };
+        let exit = |name: &str, code: i64, at: &str| {
+            json!({"name": name, "restartCount": 2, "state": {"terminated": {
+                "exitCode": code, "finishedAt": format!("1970-01-01T00:01:{at}Z"),
+            }}})
+        };
+        let unready = json!({
+            "type": "Ready", "status": "False", "lastTransitionTime": "1970-01-01T00:02:00Z",
+        });
+        let deleted = json!({
+            "deletionTimestamp": "1970-01-01T00:03:00Z", "deletionGracePeriodSeconds": 30,
+        });
+        let ended = read(
+            json!({
+                "containerStatuses": [exit("a", 3, "10"), exit("b", 0, "20")],
+                "initContainerStatuses": [exit("i", 4, "00")],
+                "conditions": [unready],
+            }),
+            json!({}),
+        );
+        let codes: Vec<_> = ended.exits.iter().map(|e| (e.container.as_str(), e.code)).collect();
+        assert_eq!((codes, ended.ended), (vec![("a", 3), ("i", 4)], 80));
+        assert_eq!((ended.restarts, ended.all_restarts), (2, 6));
+        assert_eq!(ended.conditions, [("Ready".to_owned(), "False".to_owned())]);
+        assert_eq!(ended.index_failures, IndexFailures { counted: 2, ignored: 0 });
+        let runs = json!([exit("a", 0, "10"), {"name": "b", "state": {"running": {}}}]);
+        let half = json!({"containerStatuses": runs, "conditions": [unready]});
+        assert_eq!(read(half, deleted.clone()).ended, 120);
+        assert_eq!(read(json!({}), deleted).ended, 150);
+        let pending = read(json!({}), json!({}));
+        assert_eq!((pending.ended, pending.bound), (5, 5));
+        let other = json!({"ownerReferences": []});
+        assert!(read(json!({"conditions": [unready]}), other).conditions.is_empty());
     }
 
     #[test]

@@ -40,6 +40,8 @@ loops! {
     Quota, "resourcequota-controller";
     Disruption, "disruption-controller";
     ServiceAccount, "serviceaccount-controller";
+    /// Runs only where the authority of the API is known.
+    RootCa, "root-ca-certificate-publisher-controller";
     /// Events that are old.
     EventExpiry, "event-expiry-controller";
     PodGarbage, "pod-garbage-collector-controller";
@@ -112,6 +114,8 @@ pub struct Options {
     pub terminated_pods: usize,
     /// How long pods of a node that is gone are kept.
     pub orphaned_pods: Duration,
+    /// The certificate of the API's authority, which every namespace is to have.
+    pub root_ca: Option<String>,
 }
 
 impl Default for Options {
@@ -125,6 +129,7 @@ impl Default for Options {
             event_ttl: Duration::from_secs(3600),
             terminated_pods: 12_500,
             orphaned_pods: Duration::from_secs(40),
+            root_ca: None,
         }
     }
 }

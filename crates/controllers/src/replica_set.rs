@@ -11,7 +11,7 @@ use client::{BoxFuture, Error, Key};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
-use crate::observe::{Phase, Pod, Seconds};
+use crate::observe::{Pod, Seconds};
 use crate::record::Subject;
 use crate::work::Reconcile;
 use crate::workload::{
@@ -54,15 +54,8 @@ fn rank(pods: &mut [Arc<Pod>]) {
     }
     pods.sort_by_key(|pod| {
         let crowded = crowd.get(&pod.node).copied().unwrap_or(0);
-        let stage = match pod.phase {
-            Phase::Pending => 0,
-            Phase::Unknown => 1,
-            _ => 2,
-        };
         (
-            !pod.node.is_empty(),
-            stage,
-            pod.is_ready(),
+            pod.progress(),
             pod.deletion_cost,
             std::cmp::Reverse(crowded),
             std::cmp::Reverse(pod.ready),
@@ -165,6 +158,7 @@ impl ReplicaSets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::Phase;
 
     fn pod(name: &str, edit: impl FnOnce(&mut Pod)) -> Arc<Pod> {
         let mut pod = Pod {

@@ -15,7 +15,7 @@ use crate::deployment::{self, Deployments};
 use crate::disruption::{self, Budgets};
 use crate::garbage::Garbage;
 use crate::job::{FinishedJobs, Jobs};
-use crate::namespace::{Namespaces, ServiceAccounts};
+use crate::namespace::{Namespaces, RootCa, ServiceAccounts};
 use crate::node_lifecycle;
 use crate::options::{Loop, Options};
 use crate::quota::{self, Quotas};
@@ -209,6 +209,18 @@ impl Starter<'_> {
                     let gone = update.new.is_none() && update.key.name() == "default";
                     gone.then(|| Key::new("", update.key.namespace())).into_iter().collect()
                 },
+            );
+        }
+        if let Some(certificate) = self.world.options.root_ca.clone()
+            && self.has(Loop::RootCa)
+        {
+            let world = self.world.clone();
+            let keys = self.keyed(RootCa { world, certificate }, 1);
+            self.feed(&keys, |w| &w.namespaces, itself);
+            self.feed(
+                &keys,
+                |w| &w.root_cas,
+                |_, update| vec![Key::new("", update.key.namespace())],
             );
         }
         if self.has(Loop::Garbage) {

@@ -31,7 +31,8 @@ pub(crate) fn of_pod(_: &World, update: &Update<Pod>) -> Vec<Key> {
     if bound && changed { vec![update.key.clone()] } else { Vec::new() }
 }
 
-/// When a pod has to leave a node with these taints; `None` if it may stay.
+/// When a pod has to leave a node with these taints; `None` if it may stay. Its patience begins with the
+/// taint, or with its own coming if the taint was there before it.
 fn leaves_at(pod: &Pod, taints: &[Taint], now: Seconds) -> Option<Seconds> {
     let pushing: Vec<&Taint> = taints.iter().filter(|taint| taint.effect == "NoExecute").collect();
     let mut earliest: Option<Seconds> = None;
@@ -43,7 +44,7 @@ fn leaves_at(pod: &Pod, taints: &[Taint], now: Seconds) -> Option<Seconds> {
         let since = taint.time_added.as_deref().and_then(seconds).unwrap_or(now);
         let patience = tolerating.iter().filter_map(|t| t.toleration_seconds).min();
         if let Some(patience) = patience {
-            let at = since.saturating_add(patience.max(0));
+            let at = since.max(pod.bound).saturating_add(patience.max(0));
             earliest = Some(earliest.map_or(at, |earliest| earliest.min(at)));
         }
     }
@@ -121,15 +122,19 @@ mod tests {
             toleration_seconds: seconds,
             ..Toleration::default()
         };
-        let check = |tolerations: &[Toleration], taints: &[Taint], expected: Option<Seconds>| {
-            let pod = Pod { tolerations: tolerations.to_vec(), ..Pod::default() };
+        let check_of = |bound, tolerations: &[Toleration], taints: &[Taint], expected| {
+            let pod = Pod { tolerations: tolerations.to_vec(), bound, ..Pod::default() };
             assert_eq!(leaves_at(&pod, taints, 120), expected, "{tolerations:?} {taints:?}");
+        };
+        let check = |tolerations: &[Toleration], taints: &[Taint], expected: Option<Seconds>| {
+            check_of(50, tolerations, taints, expected);
         };
         let pushing = [taint("a", "NoExecute")];
         check(&[], &pushing, Some(120));
         check(&[], &[taint("a", "NoSchedule")], None);
         check(&[tolerates("a", None)], &pushing, None);
         check(&[tolerates("a", Some(300))], &pushing, Some(400));
+        check_of(110, &[tolerates("a", Some(300))], &pushing, Some(410));
         check(&[tolerates("a", Some(300)), tolerates("", Some(10))], &pushing, Some(110));
         check(&[tolerates("a", Some(-5))], &pushing, Some(100));
         check(

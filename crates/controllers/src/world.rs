@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use client::kind::{self, Kind};
 use client::{Cache, Client, Project, Reflector, Scope};
+use objects::rules::pod::accounts::ROOT_CA;
 use serde_json::Value;
 
 use crate::clock::Clock;
@@ -38,6 +39,8 @@ pub(crate) struct World {
     pub(crate) jobs: Cache<Value>,
     pub(crate) namespaces: Cache<Value>,
     pub(crate) accounts: Cache<Value>,
+    /// The config maps with the authority of the API.
+    pub(crate) root_cas: Cache<Value>,
     pub(crate) budgets: Cache<Value>,
     pub(crate) quotas: Cache<Value>,
 }
@@ -99,6 +102,7 @@ impl World {
             jobs: trees(),
             namespaces: trees(),
             accounts: trees(),
+            root_cas: trees(),
             budgets: trees(),
             quotas: trees(),
         }
@@ -108,6 +112,8 @@ impl World {
     pub(crate) fn informers(
         self: &Arc<World>,
     ) -> Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>> {
+        let root_cas =
+            Scope { field_selector: format!("metadata.name={ROOT_CA}"), ..Scope::default() };
         vec![
             self.keep(kind::PODS, observe::pod, |world| &world.pods),
             self.keep(kind::NODES, observe::node, |world| &world.nodes),
@@ -118,6 +124,7 @@ impl World {
             self.keep(kind::JOBS, observe::tree, |world| &world.jobs),
             self.keep(kind::NAMESPACES, observe::tree, |world| &world.namespaces),
             self.keep(kind::SERVICE_ACCOUNTS, observe::tree, |world| &world.accounts),
+            self.keep_some(kind::CONFIG_MAPS, root_cas, observe::tree, |world| &world.root_cas),
             self.keep(kind::BUDGETS, observe::tree, |world| &world.budgets),
             self.keep(kind::QUOTAS, observe::tree, |world| &world.quotas),
         ]
@@ -129,7 +136,17 @@ impl World {
         project: Project<T>,
         cache: fn(&World) -> &Cache<T>,
     ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
-        let reflector = Reflector::new(self.client.clone(), kind, Scope::default(), project);
+        self.keep_some(kind, Scope::default(), project, cache)
+    }
+
+    fn keep_some<T: Send + Sync + 'static>(
+        self: &Arc<World>,
+        kind: Kind,
+        scope: Scope,
+        project: Project<T>,
+        cache: fn(&World) -> &Cache<T>,
+    ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+        let reflector = Reflector::new(self.client.clone(), kind, scope, project);
         let world = self.clone();
         Box::pin(reflector.run(move |change| {
             cache(&world).apply(change);
@@ -149,6 +166,7 @@ impl World {
             &self.jobs,
             &self.namespaces,
             &self.accounts,
+            &self.root_cas,
             &self.budgets,
             &self.quotas,
         ] {

@@ -1,32 +1,35 @@
 //! What a job does next: [`plan`], a function of it and its pods.
+//!
+//! ```text
+//!                      failed for good ──▶ FailureTarget ─────────┐
+//!   (running) ◀─▶ Suspended                                       ├─ its pods go, are counted ──▶ Failed
+//!                      done, or enough ──▶ SuccessCriteriaMet ────┘                              Complete
+//! ```
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
-use super::{TRACKING, indexes};
-use crate::observe::{Phase, Pod, Seconds, seconds};
-use crate::workload::{conditions, int};
+use super::count::{Count, End};
+use super::scale::{NewPod, Present, scale};
+use super::terms::{Terms, is_tracked};
+use crate::observe::{Pod, Seconds, seconds};
+use crate::workload::conditions;
 use crate::world::text;
 
-/// How long the first failed pod is followed by nothing; doubled with each. Upstream's figures.
-const FIRST_DELAY: Seconds = 10;
-const LONGEST_DELAY: Seconds = 360;
-
-/// How many pods come at a time. Upstream's figure.
-const BURST: i64 = 500;
+/// An event: whether it is a warning, its reason and its message.
+pub(super) type Told = (bool, &'static str, String);
 
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) status: Value,
-    /// Pods to make, each for an index if the job has them.
-    pub(super) create: Vec<Option<i64>>,
+    pub(super) create: Vec<NewPod>,
     pub(super) delete: Vec<Arc<Pod>>,
     /// Pods that are counted and may go.
     pub(super) release: Vec<Arc<Pod>>,
-    pub(super) events: Vec<(bool, &'static str, String)>,
+    pub(super) events: Vec<Told>,
     pub(super) again: Option<Seconds>,
 }
 
@@ -34,310 +37,226 @@ fn holds(conditions: &[Value], kind: &str) -> bool {
     conditions.iter().any(|c| c["type"] == kind && c["status"] == "True")
 }
 
-fn add(conditions: &mut Vec<Value>, kind: &str, reason: &str, message: &str, now: Timestamp) {
+pub(super) fn is_finished(job: &Value) -> bool {
+    let conditions = conditions(job);
+    holds(&conditions, "Complete") || holds(&conditions, "Failed")
+}
+
+fn condition(kind: &str, status: &str, reason: &str, message: &str, now: Timestamp) -> Value {
     let time = now.to_seconds_text();
-    let mut new = json!({
-        "type": kind, "status": "True", "lastProbeTime": time, "lastTransitionTime": time,
-    });
-    if !reason.is_empty() {
-        new["reason"] = reason.into();
-        new["message"] = message.into();
-    }
-    conditions.retain(|condition| condition["type"] != kind);
-    conditions.push(new);
+    json!({
+        "type": kind, "status": status, "reason": reason, "message": message,
+        "lastProbeTime": time, "lastTransitionTime": time,
+    })
 }
 
-/// A pod that counts as failed: one that is deleted never comes to a good end.
-fn has_failed(pod: &Pod) -> bool {
-    pod.phase == Phase::Failed || (pod.deleting.is_some() && pod.phase != Phase::Succeeded)
+fn set(conditions: &mut Vec<Value>, new: Value) {
+    match conditions.iter_mut().find(|condition| condition["type"] == new["type"]) {
+        Some(there) => *there = new,
+        None => conditions.push(new),
+    }
 }
 
-/// What is known of the pods that have ended.
-struct Tally {
-    succeeded: i64,
-    failed: i64,
-    /// Written into the status, not yet numbers.
-    uncounted: [BTreeSet<String>; 2],
-    completed: BTreeSet<i64>,
+/// What the job is to end as, why, and how that is said.
+#[derive(Debug, PartialEq, Eq)]
+struct Goal {
+    end: End,
+    reason: String,
+    message: String,
 }
 
-fn tally(job: &Value, pods: &[Arc<Pod>], release: &mut Vec<Arc<Pod>>) -> Tally {
-    let status = &job["status"];
-    let listed = |field: &str| -> BTreeSet<String> {
-        let uids = status["uncountedTerminatedPods"][field].as_array();
-        uids.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-    };
-    let mut tally = Tally {
-        succeeded: int(&status["succeeded"]),
-        failed: int(&status["failed"]),
-        uncounted: [listed("succeeded"), listed("failed")],
-        completed: indexes::parse(text(&status["completedIndexes"])),
-    };
-    let indexed = job["spec"]["completionMode"] == "Indexed";
-    let completions = job["spec"]["completions"].as_i64().unwrap_or(i64::MAX);
-    let is_tracked = |pod: &Pod| pod.finalizers.iter().any(|finalizer| finalizer == TRACKING);
-    // Those whose finalizer has gone become numbers.
-    let [succeeded, failed] = &mut tally.uncounted;
-    for (uids, count) in [(succeeded, &mut tally.succeeded), (failed, &mut tally.failed)] {
-        uids.retain(|uid| {
-            let tracked = pods.iter().any(|pod| pod.uid == *uid && is_tracked(pod));
-            *count += i64::from(!tracked);
-            tracked
-        });
+impl Goal {
+    fn new(end: End, reason: &str, message: &str) -> Goal {
+        Goal { end, reason: reason.to_owned(), message: message.to_owned() }
     }
-    for pod in pods.iter().filter(|pod| is_tracked(pod)) {
-        let known = tally.uncounted.iter().any(|uids| uids.contains(&pod.uid));
-        if pod.phase == Phase::Succeeded {
-            if let Some(index) = pod.completion_index.filter(|index| *index < completions) {
-                tally.completed.insert(index);
-            }
-            if !known {
-                tally.uncounted[0].insert(pod.uid.clone());
-            }
-            release.push(pod.clone());
-        } else if has_failed(pod) {
-            if !known {
-                tally.uncounted[1].insert(pod.uid.clone());
-            }
-            release.push(pod.clone());
-        }
+
+    /// The goal that was set, if one was.
+    fn of(conditions: &[Value]) -> Option<Goal> {
+        let set =
+            |kind: &str| conditions.iter().find(|c| c["type"] == kind && c["status"] == "True");
+        let (end, found) = match (set("SuccessCriteriaMet"), set("FailureTarget")) {
+            (Some(met), _) => (End::Complete, met),
+            (None, Some(target)) => (End::Failed, target),
+            (None, None) => return None,
+        };
+        Some(Goal::new(end, text(&found["reason"]), text(&found["message"])))
     }
-    if indexed {
-        // Of several pods of an index one counts.
-        let done = i64::try_from(tally.completed.len()).unwrap_or(i64::MAX);
-        tally.succeeded = done - i64::try_from(tally.uncounted[0].len()).unwrap_or(0);
-        if tally.succeeded < 0 {
-            tally.succeeded = 0;
-        }
+
+    /// As a condition before the pods are gone, and as one after it.
+    fn condition(&self, is_over: bool, now: Timestamp) -> Value {
+        let kind = match (self.end, is_over) {
+            (End::Complete, false) => "SuccessCriteriaMet",
+            (End::Complete, true) => "Complete",
+            (End::Failed, false) => "FailureTarget",
+            (End::Failed, true) => "Failed",
+        };
+        condition(kind, "True", &self.reason, &self.message, now)
     }
-    tally
 }
 
+const POD_FAILURE_POLICY: &str = "PodFailurePolicy";
+const BACKOFF_LIMIT: &str = "BackoffLimitExceeded";
+const DEADLINE: &str = "DeadlineExceeded";
+const MAX_FAILED_INDEXES: &str = "MaxFailedIndexesExceeded";
+const FAILED_INDEXES: &str = "FailedIndexes";
+
+/// Why jobs fail.
+const FAILURES: [&str; 5] =
+    [POD_FAILURE_POLICY, BACKOFF_LIMIT, DEADLINE, MAX_FAILED_INDEXES, FAILED_INDEXES];
+
+/// What to do about a job that is not finished.
 pub(super) fn plan(job: &Value, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let spec = &job["spec"];
+    let terms = Terms::of(job);
+    let present = Present::of(pods);
+    let mut count = Count::of(&terms, &job["status"], pods);
     let mut conditions = conditions(job);
-    let mut status = job["status"].clone();
-    if status.is_null() {
-        status = json!({});
-    }
-    let tally = tally(job, pods, &mut plan.release);
-    let size = |set: &BTreeSet<String>| i64::try_from(set.len()).unwrap_or(i64::MAX);
-    let indexed = spec["completionMode"] == "Indexed";
-    let succeeded = if indexed {
-        i64::try_from(tally.completed.len()).unwrap_or(i64::MAX)
+    let started = started(job, &terms, now);
+    let left = time_left(&terms, started.as_deref(), now);
+    let before = Goal::of(&conditions);
+    let is_going = before.is_some();
+    let goal = before.or_else(|| judge(&terms, &count, pods, &present, left));
+    let forerunners = count.forerunners(&terms, pods);
+    if goal.is_some() {
+        plan.delete = present.active.clone();
     } else {
-        tally.succeeded + size(&tally.uncounted[0])
-    };
-    let failed = tally.failed + size(&tally.uncounted[1]);
-    let active: Vec<&Arc<Pod>> = pods.iter().filter(|pod| pod.is_active()).collect();
-    let terminating = pods.iter().filter(|p| p.deleting.is_some() && !p.is_finished()).count();
-    let finished = holds(&conditions, "Complete") || holds(&conditions, "Failed");
-    let suspended = spec["suspend"] == true;
-    if !finished && !suspended && status["startTime"].is_null() {
-        status["startTime"] = now.to_seconds_text().into();
+        let scaling = scale(&terms, pods, &present, &count, &forerunners, now.seconds());
+        plan.events.extend(suspend(&mut conditions, terms.suspended, now));
+        plan.again = [left, scaling.again].into_iter().flatten().min();
+        // Pods that are taken away are no failures.
+        plan.release = scaling.remove.iter().filter(|pod| is_tracked(pod)).cloned().collect();
+        (plan.create, plan.delete) = (scaling.create, scaling.remove);
     }
-    if !finished {
-        judge(job, &mut conditions, &status, (succeeded, failed), &active, now, &mut plan);
-    }
-    let going_down =
-        holds(&conditions, "FailureTarget") || holds(&conditions, "SuccessCriteriaMet");
-    let mut left = active.len();
-    if going_down || finished {
-        plan.delete = active.iter().map(|pod| (*pod).clone()).collect();
-    } else if suspended {
-        plan.delete = active.iter().map(|pod| (*pod).clone()).collect();
-        left = 0;
-        suspend(&mut conditions, true, now, &mut plan);
-        if let Some(status) = status.as_object_mut() {
-            status.remove("startTime");
-        }
-    } else {
-        suspend(&mut conditions, false, now, &mut plan);
-        let last_failure = pods.iter().filter(|p| has_failed(p)).filter_map(|p| p.finished).max();
-        populate(job, &active, (succeeded, failed), &tally.completed, last_failure, now, &mut plan);
-    }
-    let settled = tally.uncounted.iter().all(BTreeSet::is_empty) && plan.release.is_empty();
-    if going_down && !finished && left == 0 && terminating == 0 && settled {
-        end(&mut conditions, &mut status, now, &mut plan);
-    }
-    let finished = holds(&conditions, "Complete") || holds(&conditions, "Failed");
-    let active_now = if finished || going_down || suspended {
-        0
-    } else {
-        i64::try_from(active.len()).unwrap_or(0) - i64::try_from(plan.delete.len()).unwrap_or(0)
-    };
-    let ready = active.iter().filter(|pod| pod.is_ready()).count();
-    let ready = if active_now == 0 { 0 } else { i64::try_from(ready).unwrap_or(0) };
-    let count = |status: &mut Value, field: &str, count: i64| match status.as_object_mut() {
-        Some(map) if count == 0 => {
-            map.remove(field);
-        }
-        Some(map) => {
-            map.insert(field.to_owned(), count.into());
-        }
-        None => {}
-    };
-    count(&mut status, "active", active_now);
-    count(&mut status, "succeeded", tally.succeeded);
-    count(&mut status, "failed", tally.failed);
-    status["ready"] = ready.into();
-    status["terminating"] = if finished { json!(0) } else { json!(terminating) };
-    let mut uncounted = json!({});
-    for (field, uids) in ["succeeded", "failed"].into_iter().zip(&tally.uncounted) {
-        if !uids.is_empty() {
-            uncounted[field] = json!(uids);
+    let end = goal.as_ref().map(|goal| goal.end);
+    plan.release.extend(count.settle(&terms, pods, end, &forerunners));
+    plan.status = status(job, &terms, &present, &count, &plan.delete);
+    let is_waiting = terms.suspended && goal.is_none();
+    let started = started.unwrap_or_else(|| now.to_seconds_text());
+    put(&mut plan.status, "startTime", (!is_waiting).then(|| started.into()));
+    let is_empty = present.active.is_empty() && present.terminating.is_empty();
+    let is_over = is_going && is_empty && plan.release.is_empty() && count.is_settled();
+    if let Some(goal) = goal.filter(|_| !is_going || is_over) {
+        set(&mut conditions, goal.condition(is_over, now));
+        if is_over {
+            plan.events.extend(farewell(&goal, &terms, &count));
+            let complete = goal.end == End::Complete;
+            let completed = complete.then(|| now.to_seconds_text().into());
+            put(&mut plan.status, "completionTime", completed);
         }
     }
-    status["uncountedTerminatedPods"] = uncounted;
-    if indexed && !tally.completed.is_empty() {
-        status["completedIndexes"] = indexes::render(&tally.completed).into();
-    }
-    if !conditions.is_empty() {
-        status["conditions"] = conditions.into();
-    }
-    plan.status = status;
+    put(&mut plan.status, "conditions", (!conditions.is_empty()).then(|| conditions.into()));
     plan
+}
+
+/// When the job started, which may be now; one that waits has not.
+fn started(job: &Value, terms: &Terms<'_>, now: Timestamp) -> Option<String> {
+    let started = job["status"]["startTime"].as_str().map(str::to_owned);
+    started.or_else(|| (!terms.suspended).then(|| now.to_seconds_text()))
+}
+
+/// How long the job may still run, if that is limited.
+fn time_left(terms: &Terms<'_>, started: Option<&str>, now: Timestamp) -> Option<Seconds> {
+    let allowed = terms.active_deadline.filter(|_| !terms.suspended)?;
+    Some(seconds(started?)? + allowed - now.seconds())
 }
 
 /// Whether the job has got where it was going, or cannot.
 fn judge(
-    job: &Value,
-    conditions: &mut Vec<Value>,
-    status: &Value,
-    (succeeded, failed): (i64, i64),
-    active: &[&Arc<Pod>],
-    now: Timestamp,
-    plan: &mut Plan,
-) {
-    if holds(conditions, "FailureTarget") || holds(conditions, "SuccessCriteriaMet") {
-        return;
+    terms: &Terms<'_>,
+    count: &Count,
+    pods: &[Arc<Pod>],
+    present: &Present,
+    left: Option<Seconds>,
+) -> Option<Goal> {
+    let failed = |reason: &str, message: &str| Some(Goal::new(End::Failed, reason, message));
+    if let Some(message) = terms.fatal(pods) {
+        return failed(POD_FAILURE_POLICY, &message);
     }
-    let spec = &job["spec"];
-    let limit = spec["backoffLimit"].as_i64().unwrap_or(6);
-    let restarts: i64 = active.iter().map(|pod| pod.restarts).sum();
-    let on_failure = spec["template"]["spec"]["restartPolicy"] == "OnFailure";
-    let too_often = on_failure && restarts > 0 && failed + restarts > limit;
-    if failed > limit || too_often {
-        let message = "Job has reached the specified backoff limit";
-        add(conditions, "FailureTarget", "BackoffLimitExceeded", message, now);
-        return;
+    if count.failed() > terms.backoff_limit || terms.restarts_too_often(pods) {
+        return failed(BACKOFF_LIMIT, "Job has reached the specified backoff limit");
     }
-    let started = seconds(text(&status["startTime"]));
-    if let (Some(allowed), Some(started)) = (spec["activeDeadlineSeconds"].as_i64(), started)
-        && spec["suspend"] != true
-    {
-        let left = started + allowed - now.seconds();
-        if left <= 0 {
-            let message = "Job was active longer than specified deadline";
-            add(conditions, "FailureTarget", "DeadlineExceeded", message, now);
-            return;
-        }
-        plan.again = Some(left);
+    if left.is_some_and(|left| left <= 0) {
+        return failed(DEADLINE, "Job was active longer than specified deadline");
     }
-    let enough = match spec["completions"].as_i64() {
-        Some(completions) => succeeded >= completions,
-        None => succeeded > 0 && active.is_empty(),
+    let given_up = count.failed_indexes.count();
+    if terms.max_failed_indexes.is_some_and(|most| given_up > most) {
+        let message = "Job has exceeded the specified maximal number of failed indexes";
+        return failed(MAX_FAILED_INDEXES, message);
+    }
+    if given_up > 0 && given_up + count.done.count() >= terms.width() {
+        return failed(FAILED_INDEXES, "Job has failed indexes");
+    }
+    if let Some(message) = terms.success(&count.done) {
+        return Some(Goal::new(End::Complete, "SuccessPolicy", &message));
+    }
+    let is_done = match terms.completions {
+        Some(completions) => count.succeeded() >= completions,
+        None => count.succeeded() > 0 && (present.active.is_empty() || terms.suspended),
     };
-    if enough && spec["suspend"] != true || spec["completions"] == 0 {
-        let message = "Reached expected number of succeeded pods";
-        add(conditions, "SuccessCriteriaMet", "CompletionsReached", message, now);
-    }
+    let message = "Reached expected number of succeeded pods";
+    is_done.then(|| Goal::new(End::Complete, "CompletionsReached", message))
 }
 
-fn suspend(conditions: &mut Vec<Value>, on: bool, now: Timestamp, plan: &mut Plan) {
-    let time = now.to_seconds_text();
-    let there = conditions.iter_mut().find(|condition| condition["type"] == "Suspended");
+/// Notes whether the job is suspended, and tells of it if that is new.
+fn suspend(conditions: &mut Vec<Value>, on: bool, now: Timestamp) -> Option<Told> {
     let (status, reason, message, event) = if on {
         ("True", "JobSuspended", "Job suspended", "Suspended")
     } else {
         ("False", "JobResumed", "Job resumed", "Resumed")
     };
-    match there {
-        Some(condition) if condition["status"] == status => return,
-        Some(condition) => {
-            *condition = json!({
-                "type": "Suspended", "status": status, "reason": reason, "message": message,
-                "lastProbeTime": time, "lastTransitionTime": time,
-            });
-        }
-        None if !on => return,
-        None => add(conditions, "Suspended", reason, message, now),
+    let was = conditions.iter().find(|condition| condition["type"] == "Suspended");
+    if was.map_or("False", |was| text(&was["status"])) == status {
+        return None;
     }
-    plan.events.push((false, event, message.to_owned()));
+    set(conditions, condition("Suspended", status, reason, message, now));
+    Some((false, event, message.to_owned()))
 }
 
-/// Makes as many pods as are missing, later if the last ones failed.
-fn populate(
-    job: &Value,
-    active: &[&Arc<Pod>],
-    (succeeded, failed): (i64, i64),
-    completed: &BTreeSet<i64>,
-    last_failure: Option<Seconds>,
-    now: Timestamp,
-    plan: &mut Plan,
-) {
-    let spec = &job["spec"];
-    let parallelism = spec["parallelism"].as_i64().unwrap_or(1);
-    let there = i64::try_from(active.len()).unwrap_or(i64::MAX);
-    let wanted = match spec["completions"].as_i64() {
-        Some(completions) => parallelism.min(completions - succeeded).max(0),
-        None if succeeded > 0 => there,
-        None => parallelism,
+fn put(status: &mut Value, field: &str, value: Option<Value>) {
+    let Some(status) = status.as_object_mut() else { return };
+    match value {
+        Some(value) => status.insert(field.to_owned(), value),
+        None => status.remove(field),
     };
-    if there > wanted {
-        let mut excess: Vec<Arc<Pod>> = active.iter().map(|pod| (*pod).clone()).collect();
-        excess.sort_by_key(|pod| (pod.is_ready(), std::cmp::Reverse(pod.created)));
-        excess.truncate(usize::try_from(there - wanted).unwrap_or(0));
-        plan.delete = excess;
-        return;
-    }
-    if there == wanted {
-        return;
-    }
-    if failed > 0
-        && let Some(last) = last_failure
-    {
-        let doublings = u32::try_from(failed - 1).unwrap_or(0).min(10);
-        let delay = (FIRST_DELAY << doublings).min(LONGEST_DELAY);
-        let wait = last + delay - now.seconds();
-        if wait > 0 {
-            plan.again = Some(plan.again.map_or(wait, |again| again.min(wait)));
-            return;
-        }
-    }
-    let count = (wanted - there).min(BURST);
-    if spec["completionMode"] == "Indexed" {
-        let completions = spec["completions"].as_i64().unwrap_or(0);
-        let busy: BTreeSet<i64> = active.iter().filter_map(|pod| pod.completion_index).collect();
-        let free = (0..completions).filter(|i| !completed.contains(i) && !busy.contains(i));
-        plan.create = free.take(usize::try_from(count).unwrap_or(0)).map(Some).collect();
-    } else {
-        plan.create = vec![None; usize::try_from(count).unwrap_or(0)];
-    }
 }
 
-/// The job is over: what was aimed at is so.
-fn end(conditions: &mut Vec<Value>, status: &mut Value, now: Timestamp, plan: &mut Plan) {
-    let target = conditions.iter().find(|c| c["type"] == "FailureTarget").cloned();
-    match target {
-        Some(target) => {
-            let (reason, message) = (text(&target["reason"]), text(&target["message"]));
-            add(conditions, "Failed", reason, message, now);
-            let event = match reason {
-                "DeadlineExceeded" => "DeadlineExceeded",
-                _ => "BackoffLimitExceeded",
-            };
-            plan.events.push((true, event, message.to_owned()));
-        }
-        None => {
-            let message = "Reached expected number of succeeded pods";
-            add(conditions, "Complete", "CompletionsReached", message, now);
-            status["completionTime"] = now.to_seconds_text().into();
-            plan.events.push((false, "Completed", "Job completed".to_owned()));
-        }
+/// What the status says of pods.
+fn status(
+    job: &Value,
+    terms: &Terms<'_>,
+    present: &Present,
+    count: &Count,
+    delete: &[Arc<Pod>],
+) -> Value {
+    let mut status = job["status"].clone();
+    if status.is_null() {
+        status = json!({});
     }
-    plan.again = None;
+    for (field, value) in count.fields(terms) {
+        put(&mut status, field, value);
+    }
+    let gone: HashSet<&str> = delete.iter().map(|pod| pod.uid.as_str()).collect();
+    let stays = present.active.iter().filter(|pod| !gone.contains(pod.uid.as_str()));
+    let stays: Vec<&Arc<Pod>> = stays.collect();
+    put(&mut status, "active", (!stays.is_empty()).then(|| stays.len().into()));
+    status["ready"] = stays.iter().filter(|pod| pod.is_ready()).count().into();
+    status["terminating"] = (present.terminating.len() + delete.len()).into();
+    status
+}
+
+/// What is told of a job that is over.
+fn farewell(goal: &Goal, terms: &Terms<'_>, count: &Count) -> Vec<Told> {
+    if goal.end == End::Failed {
+        let known = FAILURES.into_iter().find(|known| *known == goal.reason);
+        return vec![(true, known.unwrap_or("Failed"), goal.message.clone())];
+    }
+    let mut told = Vec::new();
+    if terms.completions.is_some_and(|completions| count.succeeded() > completions) {
+        let message = "Too many succeeded pods running after completion count reached";
+        told.push((true, "TooManySucceededPods", message.to_owned()));
+    }
+    told.push((false, "Completed", "Job completed".to_owned()));
+    told
 }
 
 #[cfg(test)]

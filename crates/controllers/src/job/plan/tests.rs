@@ -1,6 +1,12 @@
 //! Jobs, step by step.
 
 use super::*;
+use crate::job::TRACKING;
+use crate::observe::{Exit, IndexFailures, Phase};
+
+mod indexes;
+mod policies;
+mod walks;
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::new(seconds, 0)
@@ -10,20 +16,55 @@ fn job(spec: &Value, status: &Value) -> Value {
     json!({"metadata": {"name": "j"}, "spec": spec, "status": status})
 }
 
-fn pod(uid: &str, phase: Phase, tracked: bool) -> Arc<Pod> {
-    Arc::new(Pod {
+/// A pod that, if it is over, has been so since 100.
+fn made(uid: &str, phase: Phase, tracked: bool, change: impl FnOnce(&mut Pod)) -> Arc<Pod> {
+    let mut pod = Pod {
+        namespace: "a".to_owned(),
         name: uid.to_owned(),
         uid: uid.to_owned(),
         phase,
         finalizers: tracked.then(|| TRACKING.to_owned()).into_iter().collect(),
-        finished: matches!(phase, Phase::Succeeded | Phase::Failed).then_some(100),
+        ended: 100,
         ..Pod::default()
-    })
+    };
+    change(&mut pod);
+    Arc::new(pod)
+}
+
+fn pod(uid: &str, phase: Phase, tracked: bool) -> Arc<Pod> {
+    made(uid, phase, tracked, |_| {})
+}
+
+fn of_index(uid: &str, phase: Phase, index: i64) -> Arc<Pod> {
+    made(uid, phase, true, |pod| pod.completion_index = Some(index))
+}
+
+fn deleted(pod: &Arc<Pod>) -> Arc<Pod> {
+    Arc::new(Pod { deleting: Some(130), ..(**pod).clone() })
+}
+
+fn released(pod: &Arc<Pod>) -> Arc<Pod> {
+    Arc::new(Pod { finalizers: Vec::new(), ..(**pod).clone() })
 }
 
 fn kinds(status: &Value) -> Vec<&str> {
     let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
     conditions.iter().map(|c| text(&c["type"])).collect()
+}
+
+/// Type, reason and message of the newest condition.
+fn last(status: &Value) -> (&str, &str, &str) {
+    let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let newest = conditions.last().unwrap_or(&Value::Null);
+    (text(&newest["type"]), text(&newest["reason"]), text(&newest["message"]))
+}
+
+fn names(pods: &[Arc<Pod>]) -> Vec<&str> {
+    pods.iter().map(|pod| pod.name.as_str()).collect()
+}
+
+fn new_indexes(plan: &Plan) -> Vec<i64> {
+    plan.create.iter().filter_map(|new| new.index).collect()
 }
 
 #[test]
@@ -55,10 +96,11 @@ fn a_pod_that_ends_is_counted_once_and_the_job_ends_after_it() {
     assert_eq!(second.status["succeeded"], 1);
     assert_eq!(second.status["uncountedTerminatedPods"], json!({}));
     assert_eq!(kinds(&second.status), ["SuccessCriteriaMet", "Complete"]);
+    let message = "Reached expected number of succeeded pods";
+    assert_eq!(last(&second.status), ("Complete", "CompletionsReached", message));
     assert_eq!(second.status["completionTime"], "1970-01-01T00:03:21Z");
-    assert_eq!(second.events[0].1, "Completed");
-    let third = plan(&job(&spec, &second.status), &released, at(300));
-    assert_eq!((third.status, third.create.len()), (second.status, 0));
+    assert_eq!(second.events, [(false, "Completed", "Job completed".to_owned())]);
+    assert!(is_finished(&job(&spec, &second.status)));
 }
 
 #[test]
@@ -67,24 +109,68 @@ fn too_many_failures_end_a_job_and_its_other_pods() {
     let pods = [pod("bad", Phase::Failed, true), pod("other", Phase::Running, true)];
     let first = plan(&job(&spec, &json!({})), &pods, at(200));
     assert_eq!(kinds(&first.status), ["FailureTarget"]);
-    assert_eq!(first.delete[0].name, "other");
+    assert_eq!(names(&first.delete), ["other"]);
+    assert_eq!(names(&first.release), ["bad", "other"]);
+    // A pod that the job cuts short has failed.
+    assert_eq!(first.status["uncountedTerminatedPods"], json!({"failed": ["bad", "other"]}));
+    assert_eq!((&first.status["active"], &first.status["terminating"]), (&json!(null), &json!(1)));
     assert!(first.create.is_empty());
-    let gone = Arc::new(Pod { deleting: Some(1), ..(*pods[1]).clone() });
-    let second = plan(&job(&spec, &first.status), &[gone], at(201));
+    let going = released(&deleted(&pods[1]));
+    let second = plan(&job(&spec, &first.status), &[going], at(201));
     assert_eq!(kinds(&second.status), ["FailureTarget"], "the other pod is still ending");
+    assert_eq!(second.status["failed"], 2);
     let third = plan(&job(&spec, &second.status), &[], at(202));
     assert_eq!(kinds(&third.status), ["FailureTarget", "Failed"]);
-    assert_eq!((&third.status["failed"], third.events[0].1), (&json!(2), "BackoffLimitExceeded"));
+    let message = "Job has reached the specified backoff limit";
+    assert_eq!(third.events, [(true, "BackoffLimitExceeded", message.to_owned())]);
+    assert_eq!((&third.status["failed"], &third.status["terminating"]), (&json!(2), &json!(0)));
+}
+
+#[test]
+fn containers_started_again_in_place_count_against_the_limit() {
+    let check = |policy: &str, limit: i64, restarts: &[(Phase, i64)], fails: bool| {
+        let spec = json!({
+            "parallelism": 3, "completions": 3, "backoffLimit": limit,
+            "template": {"spec": {"restartPolicy": policy}},
+        });
+        let one = |(n, (phase, restarts)): (usize, &(Phase, i64))| {
+            made(&n.to_string(), *phase, true, |pod| pod.all_restarts = *restarts)
+        };
+        let pods: Vec<_> = restarts.iter().enumerate().map(one).collect();
+        let found = kinds(&plan(&job(&spec, &json!({})), &pods, at(200)).status).len();
+        assert_eq!(found == 1, fails, "{policy} {limit} {restarts:?}");
+    };
+    check("OnFailure", 3, &[(Phase::Running, 2), (Phase::Pending, 1)], true);
+    check("OnFailure", 4, &[(Phase::Running, 2), (Phase::Pending, 1)], false);
+    check("OnFailure", 3, &[(Phase::Running, 2), (Phase::Succeeded, 1)], false);
+    check("OnFailure", 0, &[(Phase::Running, 1)], true);
+    check("OnFailure", 0, &[(Phase::Running, 0)], false);
+    check("Never", 0, &[(Phase::Running, 9)], false);
 }
 
 #[test]
 fn a_failed_pod_is_followed_by_another_after_a_while() {
-    let spec = json!({"parallelism": 1, "completions": 1, "backoffLimit": 3});
-    let failed = [pod("a", Phase::Failed, false)];
-    let job = job(&spec, &json!({"failed": 1, "startTime": "1970-01-01T00:00:00Z"}));
-    let early = plan(&job, &failed, at(105));
-    assert_eq!((early.create.len(), early.again), (0, Some(5)));
-    assert_eq!(plan(&job, &failed, at(110)).create.len(), 1);
+    let spec = json!({"parallelism": 1, "completions": 2, "backoffLimit": 30});
+    let status = json!({"startTime": "1970-01-01T00:00:00Z"});
+    let ended =
+        |phase: Phase, end: i64| made(&end.to_string(), phase, false, |pod| pod.ended = end);
+    let check = |pods: &[Arc<Pod>], now: i64, wait: Option<i64>| {
+        let plan = plan(&job(&spec, &status), pods, at(now));
+        assert_eq!(plan.again, wait, "{now}");
+        assert_eq!(plan.create.len(), usize::from(wait.is_none()), "{now}");
+    };
+    let failed: Vec<_> = (1..=9).map(|n| ended(Phase::Failed, n * 10)).collect();
+    check(&failed[..1], 15, Some(5));
+    check(&failed[..1], 20, None);
+    check(&failed[..3], 31, Some(39));
+    check(&failed[..3], 70, None);
+    check(&failed, 100, Some(590));
+    // A success in between is a new start.
+    let mut mended = failed[..2].to_vec();
+    mended.push(ended(Phase::Succeeded, 15));
+    check(&mended, 21, Some(9));
+    mended.push(ended(Phase::Succeeded, 20));
+    check(&mended, 21, None);
 }
 
 #[test]
@@ -94,31 +180,96 @@ fn a_deadline_ends_a_job() {
     let running = [pod("a", Phase::Running, true)];
     assert_eq!(plan(&job(&spec, &status), &running, at(105)).again, Some(5));
     let late = plan(&job(&spec, &status), &running, at(110));
-    assert_eq!(late.status["conditions"][0]["reason"], "DeadlineExceeded");
+    let message = "Job was active longer than specified deadline";
+    assert_eq!(last(&late.status), ("FailureTarget", "DeadlineExceeded", message));
     assert_eq!(late.delete.len(), 1);
 }
 
 #[test]
-fn every_index_gets_its_pod() {
-    let spec = json!({"parallelism": 2, "completions": 4, "completionMode": "Indexed"});
-    let mut done = (*pod("a", Phase::Succeeded, true)).clone();
-    done.completion_index = Some(1);
-    let mut busy = (*pod("b", Phase::Running, true)).clone();
-    busy.completion_index = Some(0);
-    let pods = [Arc::new(done), Arc::new(busy)];
-    let plan = plan(&job(&spec, &json!({})), &pods, at(200));
-    assert_eq!(plan.create, [Some(2)]);
-    assert_eq!(plan.status["completedIndexes"], "1");
+fn fewer_pods_take_the_least_away_and_are_no_failures() {
+    let spec = json!({"parallelism": 1, "completions": 5, "backoffLimit": 0});
+    let ready = |uid: &str| {
+        made(uid, Phase::Running, true, |pod| (pod.node, pod.ready) = ("n".into(), Some(50)))
+    };
+    let pods = [ready("a"), pod("b", Phase::Pending, true), ready("c")];
+    let first = plan(&job(&spec, &json!({})), &pods, at(200));
+    assert_eq!(names(&first.delete), ["b", "a"]);
+    assert_eq!(names(&first.release), ["b", "a"]);
+    let count = |field: &str| first.status[field].as_i64();
+    assert_eq!(
+        (count("active"), count("ready"), count("terminating")),
+        (Some(1), Some(1), Some(2))
+    );
+    let going = [released(&deleted(&pods[0])), pods[2].clone()];
+    let second = plan(&job(&spec, &first.status), &going, at(201));
+    assert_eq!((second.status.get("failed"), kinds(&second.status).len()), (None, 0));
 }
 
 #[test]
 fn a_suspended_job_has_no_pods_and_no_start() {
-    let spec = json!({"parallelism": 1, "completions": 1, "suspend": true});
+    let spec = json!({"parallelism": 1, "completions": 1, "backoffLimit": 0, "suspend": true});
     let status = json!({"startTime": "1970-01-01T00:00:00Z"});
-    let first = plan(&job(&spec, &status), &[pod("a", Phase::Running, true)], at(200));
-    assert_eq!((first.delete.len(), first.status.get("startTime")), (1, None));
+    let running = pod("a", Phase::Running, true);
+    let first = plan(&job(&spec, &status), std::slice::from_ref(&running), at(200));
+    assert_eq!((names(&first.delete), names(&first.release)), (vec!["a"], vec!["a"]));
+    assert_eq!(first.status.get("startTime"), None);
     assert_eq!((kinds(&first.status), first.events[0].1), (vec!["Suspended"], "Suspended"));
-    let spec = json!({"parallelism": 1, "completions": 1, "suspend": false});
-    let again = plan(&job(&spec, &first.status), &[], at(300));
+    let going = [released(&deleted(&running))];
+    let waiting = plan(&job(&spec, &first.status), &going, at(250));
+    assert_eq!((&waiting.status, waiting.events.len()), (&first.status, 0));
+    let spec = json!({"parallelism": 1, "completions": 1, "backoffLimit": 0, "suspend": false});
+    let again = plan(&job(&spec, &waiting.status), &[], at(300));
     assert_eq!((again.create.len(), again.events[0].1), (1, "Resumed"));
+    assert_eq!(again.status["startTime"], "1970-01-01T00:05:00Z");
+    assert_eq!(again.status["conditions"][0]["status"], "False");
+}
+
+#[test]
+fn a_job_without_work_is_complete_even_if_it_is_suspended() {
+    let spec = json!({"parallelism": 1, "completions": 0, "suspend": true});
+    let first = plan(&job(&spec, &json!({})), &[], at(200));
+    assert_eq!(kinds(&first.status), ["SuccessCriteriaMet"]);
+    let second = plan(&job(&spec, &first.status), &[], at(201));
+    assert_eq!(kinds(&second.status), ["SuccessCriteriaMet", "Complete"]);
+    assert_eq!(second.status["startTime"], "1970-01-01T00:03:20Z");
+}
+
+#[test]
+fn one_success_lets_the_other_workers_of_a_queue_finish() {
+    let spec = json!({"parallelism": 2, "backoffLimit": 6});
+    let pods = [pod("a", Phase::Succeeded, true), pod("b", Phase::Running, true)];
+    let first = plan(&job(&spec, &json!({})), &pods, at(200));
+    assert_eq!((first.create.len(), first.delete.len(), kinds(&first.status).len()), (0, 0, 0));
+    let second = plan(&job(&spec, &first.status), &[pod("b", Phase::Failed, true)], at(300));
+    assert_eq!(last(&second.status).1, "CompletionsReached");
+}
+
+#[test]
+fn more_successes_than_were_asked_for_are_told_of() {
+    let spec = json!({"parallelism": 2, "completions": 1});
+    let pods = [pod("a", Phase::Succeeded, true), pod("b", Phase::Succeeded, true)];
+    let first = plan(&job(&spec, &json!({})), &pods, at(200));
+    let second = plan(&job(&spec, &first.status), &[], at(201));
+    let reasons: Vec<_> =
+        second.events.iter().map(|(warning, reason, _)| (*warning, *reason)).collect();
+    assert_eq!(reasons, [(true, "TooManySucceededPods"), (false, "Completed")]);
+}
+
+#[test]
+fn pods_by_the_thousand_are_counted_in_portions() {
+    let spec = json!({"parallelism": 1, "completions": 2000});
+    let mut pods: Vec<_> = (0..1200).map(|n| pod(&n.to_string(), Phase::Succeeded, true)).collect();
+    let mut status = json!({});
+    for counted in [0, 500, 1000] {
+        let plan = plan(&job(&spec, &status), &pods, at(200));
+        assert_eq!(plan.status["succeeded"].as_i64().unwrap_or(0), counted);
+        let listed = plan.status["uncountedTerminatedPods"]["succeeded"].as_array().map(Vec::len);
+        assert_eq!(listed, Some(plan.release.len()));
+        status = plan.status;
+        pods = pods
+            .iter()
+            .map(|p| if plan.release.contains(p) { released(p) } else { p.clone() })
+            .collect();
+    }
+    assert_eq!(plan(&job(&spec, &status), &pods, at(200)).status["succeeded"], 1200);
 }
