@@ -8,6 +8,7 @@
 //! runtime, probes and the node's own status are tasks of their own. When the agent stops, pods run on.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -95,6 +96,8 @@ pub struct Settings {
     pub log_links: Option<PathBuf>,
     pub runtime: cri::Endpoint,
     pub api: Client,
+    /// Where containers reach the API, if not at the cluster address of its service.
+    pub api_address: Option<SocketAddr>,
     /// Who the node is.
     pub node: Description,
     /// Where the agent's own server listens; it has none if this is not given.
@@ -176,6 +179,7 @@ impl Agent {
             log_links,
             runtime,
             api,
+            api_address,
             node,
             listener,
         } = settings;
@@ -207,6 +211,7 @@ impl Agent {
         tokio::spawn(record::deliver(queue, api.clone(), node.name.clone()));
         let counters = Counters::new();
         counters.node_name.set(&[&node.name], 1.0);
+        counters.gates(&config.feature_gates);
         let calls = counters.calls.clone();
         let runtime = cri::Client::new(runtime)
             .observed(move |method, took, failed| calls.tell(method, took, failed));
@@ -228,7 +233,7 @@ impl Agent {
         let cgroups = pod_cgroups(kernel, &amounts, &facts);
         let hands = Hands {
             images: Images::new(runtime.clone(), Arc::clone(&clock), 1),
-            sources: Sources::start(api.clone(), Arc::clone(&clock)),
+            sources: Sources::start(api.clone(), Arc::clone(&clock), api_address),
             probes: Probes::counted(
                 runtime.clone(),
                 probe_reports,

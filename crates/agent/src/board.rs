@@ -4,13 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use objects::timestamp::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::clock::{Clock as _, SystemClock};
-use crate::counters::Lives;
+use crate::counters::{Lives, Took};
 use crate::observed::RuntimeId;
 
 #[derive(Debug, Clone, Default)]
@@ -23,6 +23,8 @@ struct Shown {
     sandbox: Option<RuntimeId>,
     /// When it came, by both clocks.
     since: Option<(Instant, Timestamp)>,
+    /// When the first of its images was asked for, and the last was there.
+    pulled: Option<(Instant, Instant)>,
 }
 
 /// When and where from the agent has a pod. Those of files have it from there.
@@ -69,10 +71,26 @@ impl Board {
         if let Some(shown) = self.write().get_mut(uid) {
             if let (Some(lives), Some(pod)) = (&self.lives, shown.whole()) {
                 let known = shown.since.map(|(since, _)| since.elapsed()).unwrap_or_default();
-                lives.changed(&pod, &status, known, SystemClock.now());
+                let pulling = shown.pulled.map(|(from, to)| to.saturating_duration_since(from));
+                let took = Took { known, pulling: pulling.unwrap_or_default() };
+                lives.changed(&pod, &status, took, SystemClock.now());
             }
             (shown.status, shown.sandbox) = (Some(status), sandbox);
         }
+    }
+
+    /// An image of a pod was pulled.
+    pub fn pulled(&self, uid: &str, from: Instant, to: Instant) {
+        if let Some(shown) = self.write().get_mut(uid) {
+            let first = shown.pulled.map_or(from, |(first, _)| first.min(from));
+            shown.pulled = Some((first, to));
+        }
+    }
+
+    /// How long a pod has been known.
+    #[must_use]
+    pub fn known_for(&self, uid: &str) -> Option<Duration> {
+        self.read().get(uid)?.since.map(|(since, _)| since.elapsed())
     }
 
     pub fn forget(&self, uid: &str) {

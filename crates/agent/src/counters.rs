@@ -2,15 +2,23 @@
 
 use std::sync::Arc;
 
+use objects::feature_gates::{FeatureGates, Gate, Stage};
+
 mod calls;
 mod lives;
 mod now;
+mod placements;
+mod questions;
+mod work;
 
 pub use calls::Calls;
-pub use lives::Lives;
+pub use lives::{Lives, Took};
 pub use now::Now;
+pub use placements::Placements;
+pub use questions::{Question, Questions};
+pub use work::{CgroupWork, Round, Work};
 
-use crate::metrics::{Counter, Gauge, Histogram, Registry};
+use crate::metrics::{Counter, Gauge, Registry};
 use crate::spec::Role;
 
 /// All of the agent's metrics.
@@ -24,18 +32,16 @@ pub struct Counters {
     pub now: Now,
     pub node_name: Gauge,
     pub cgroup_version: Gauge,
+    features: Gauge,
     /// What this process uses.
     pub process: Process,
-    pub cpu_pinning_requests: Counter,
-    pub cpu_pinning_errors: Counter,
+    pub placements: Placements,
+    pub work: Work,
+    /// What the Pod Resources API was asked.
+    pub questions: Questions,
     pub shared_pool: Gauge,
     pub exclusive_cpus: Gauge,
     pub exclusive_cpus_by_node: Gauge,
-    pub memory_pinning_requests: Counter,
-    pub memory_pinning_errors: Counter,
-    pub alignment_requests: Counter,
-    pub alignment_errors: Counter,
-    pub alignment_duration: Histogram,
     pub repaired: Counter,
     pub moved: Counter,
     pub left_behind: Counter,
@@ -46,10 +52,6 @@ pub struct Counters {
     pub started_host_processes_errors: Counter,
 }
 
-/// Bounds of the time an admission takes, in milliseconds: upstream's, from 50 µs doubling.
-const ADMISSION_MILLIS: [f64; 15] =
-    [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6, 819.2];
-
 impl Counters {
     #[must_use]
     pub fn new() -> Counters {
@@ -57,14 +59,9 @@ impl Counters {
         let counter = |name: &'static str, help: &'static str| registry.counter(name, help, &[]);
         let gauge = |name: &'static str, help: &'static str| registry.gauge(name, help, &[]);
         Counters {
-            cpu_pinning_requests: counter(
-                "kubelet_cpu_manager_pinning_requests_total",
-                "[ALPHA] The number of cpu core allocations which required pinning.",
-            ),
-            cpu_pinning_errors: counter(
-                "kubelet_cpu_manager_pinning_errors_total",
-                "[ALPHA] The number of cpu core allocations which required pinning failed.",
-            ),
+            placements: Placements::new(&registry),
+            work: Work::new(&registry),
+            questions: Questions::new(&registry),
             shared_pool: gauge(
                 "kubelet_cpu_manager_shared_pool_size_millicores",
                 "[ALPHA] The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.",
@@ -78,28 +75,6 @@ impl Counters {
                 "kubelet_cpu_manager_allocation_per_numa",
                 "[ALPHA] Number of CPUs allocated per NUMA node",
                 &["numa_node"],
-            ),
-            memory_pinning_requests: counter(
-                "kubelet_memory_manager_pinning_requests_total",
-                "[ALPHA] The number of memory pages allocations which required pinning.",
-            ),
-            memory_pinning_errors: counter(
-                "kubelet_memory_manager_pinning_errors_total",
-                "[ALPHA] The number of memory pages allocations which required pinning that failed.",
-            ),
-            alignment_requests: counter(
-                "kubelet_topology_manager_admission_requests_total",
-                "[ALPHA] The number of admission requests where resources have to be aligned.",
-            ),
-            alignment_errors: counter(
-                "kubelet_topology_manager_admission_errors_total",
-                "[ALPHA] The number of admission request failures where resources could not be aligned.",
-            ),
-            alignment_duration: registry.histogram(
-                "kubelet_topology_manager_admission_duration_ms",
-                "[ALPHA] Duration in milliseconds to serve a pod admission request.",
-                &[],
-                &ADMISSION_MILLIS,
             ),
             repaired: registry.counter(
                 "berth_repaired_containers_total",
@@ -154,8 +129,26 @@ impl Counters {
             // Where there are no cgroups there is no version to tell.
             cgroup_version: registry
                 .looked_up("kubelet_cgroup_version", "[ALPHA] cgroup version on the hosts."),
+            features: registry.gauge(
+                "kubernetes_feature_enabled",
+                "[BETA] This metric records the data about the stage and enablement of a k8s feature.",
+                &["name", "stage"],
+            ),
             process: Process::new(&registry),
             registry,
+        }
+    }
+
+    /// Which gates are on.
+    pub fn gates(&self, gates: &FeatureGates) {
+        for gate in Gate::ALL {
+            let stage = match gate.stage() {
+                Stage::Alpha => "ALPHA",
+                Stage::Beta => "BETA",
+                Stage::Ga => "",
+                Stage::Deprecated => "DEPRECATED",
+            };
+            self.features.set(&[gate.name(), stage], f64::from(u8::from(gates.enabled(*gate))));
         }
     }
 
@@ -226,6 +219,19 @@ impl Default for Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gates_are_told_with_their_stage() {
+        let counters = Counters::new();
+        counters.gates(&FeatureGates::default());
+        let told = counters.registry.render();
+        for line in [
+            "kubernetes_feature_enabled{name=\"WindowsCPUAndMemoryAffinity\",stage=\"ALPHA\"} 0",
+            "kubernetes_feature_enabled{name=\"InPlacePodVerticalScaling\",stage=\"\"} 1",
+        ] {
+            assert!(told.lines().any(|told| told == line), "{line} is not in {told}");
+        }
+    }
 
     #[test]
     fn host_processes_are_counted_beside_all_containers() {

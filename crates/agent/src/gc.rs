@@ -1,5 +1,4 @@
-//! What can be thrown away: images nobody uses ([`Images`]) and what is left of containers and
-//! sandboxes that ended ([`dead_containers`], [`dead_sandboxes`]).
+//! What can be thrown away: images nobody uses ([`Images`]) and sandboxes that ended ([`dead_sandboxes`]).
 //!
 //! Chooses as upstream does, and removes nothing. Time is an argument, in milliseconds of a clock that
 //! only goes forward.
@@ -8,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::node::{Image, Settings};
-use crate::observed::{ContainerSeen, ContainerState, RuntimeId, SandboxSeen};
+use crate::observed::{ContainerSeen, PodSeen, RuntimeId};
 
 pub type Millis = i64;
 
@@ -161,39 +160,16 @@ pub fn not_enough(wanted: u64, found: u64) -> String {
     )
 }
 
-/// How many dead containers of a name are kept for their logs and exit codes: upstream's default.
-pub const DEAD_PER_CONTAINER: usize = 1;
-
-/// The containers of a pod that are to be removed: all that ended, if the pod is `gone`, and else all
-/// but the newest few of each name. What runs stays.
+/// The sandboxes of a pod that are to be removed when these containers have been: those that are not ready
+/// and have no others, save the newest, which tells of the pod's network.
 #[must_use]
-pub fn dead_containers(containers: &[ContainerSeen], gone: bool, keep: usize) -> Vec<RuntimeId> {
-    let mut dead: Vec<&ContainerSeen> =
-        containers.iter().filter(|container| container.state != ContainerState::Running).collect();
-    dead.sort_by_key(|container| std::cmp::Reverse((container.created_at, container.attempt)));
-    let mut kept: BTreeMap<&str, usize> = BTreeMap::new();
-    let keep = if gone { 0 } else { keep };
-    let surplus = dead.into_iter().filter(|container| {
-        let count = kept.entry(container.name.as_str()).or_default();
-        *count += 1;
-        *count > keep
-    });
-    surplus.map(|container| container.id.clone()).collect()
-}
-
-/// The sandboxes of a pod that are to be removed: those that are not ready and have no containers any
-/// more, save the newest of a pod that is not `gone`, which tells of its network.
-#[must_use]
-pub fn dead_sandboxes(
-    sandboxes: &[SandboxSeen],
-    containers: &[ContainerSeen],
-    gone: bool,
-) -> Vec<RuntimeId> {
-    let newest = sandboxes.iter().max_by_key(|sandbox| (sandbox.created_at, sandbox.attempt));
-    let dead = sandboxes.iter().filter(|sandbox| {
-        let empty = !containers.iter().any(|container| container.sandbox == sandbox.id);
+pub fn dead_sandboxes(seen: &PodSeen, removed: &[RuntimeId]) -> Vec<RuntimeId> {
+    let newest = seen.sandboxes.iter().max_by_key(|sandbox| (sandbox.created_at, sandbox.attempt));
+    let left = |container: &&ContainerSeen| !removed.contains(&container.id);
+    let dead = seen.sandboxes.iter().filter(|sandbox| {
+        let empty = !seen.containers.iter().filter(left).any(|of| of.sandbox == sandbox.id);
         let last = newest.is_some_and(|newest| newest.id == sandbox.id);
-        !sandbox.ready && empty && (gone || !last)
+        !sandbox.ready && empty && !last
     });
     dead.map(|sandbox| sandbox.id.clone()).collect()
 }
@@ -201,6 +177,7 @@ pub fn dead_sandboxes(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observed::{ContainerState, SandboxSeen};
 
     const POLICY: ImagePolicy = ImagePolicy {
         high_percent: 85,
@@ -282,43 +259,8 @@ mod tests {
         assert_eq!(images.expired(&POLICY, 9_000), Chosen::default());
     }
 
-    fn container(name: &str, attempt: u32, state: ContainerState) -> ContainerSeen {
-        ContainerSeen {
-            id: format!("{name}{attempt}"),
-            sandbox: "s".to_owned(),
-            name: name.to_owned(),
-            attempt,
-            state,
-            created_at: i64::from(attempt),
-            started_at: 0,
-            finished_at: 0,
-            exit_code: 0,
-            reason: String::new(),
-            message: String::new(),
-            image: String::new(),
-            image_id: String::new(),
-            hash: String::new(),
-        }
-    }
-
     #[test]
-    fn of_every_name_the_newest_dead_container_is_kept() {
-        use ContainerState::{Created, Exited, Running};
-        let all = [
-            container("a", 0, Exited),
-            container("a", 1, Exited),
-            container("a", 2, Running),
-            container("b", 0, Exited),
-            container("c", 0, Exited),
-            container("c", 1, Created),
-        ];
-        assert_eq!(dead_containers(&all, false, DEAD_PER_CONTAINER), ["a0", "c0"]);
-        assert_eq!(dead_containers(&all, true, DEAD_PER_CONTAINER), ["a1", "c1", "a0", "b0", "c0"]);
-        assert_eq!(dead_containers(&all[..3], false, 0), ["a1", "a0"]);
-    }
-
-    #[test]
-    fn the_last_sandbox_of_a_pod_stays_until_the_pod_is_gone() {
+    fn a_sandbox_goes_with_its_last_container_and_the_newest_stays() {
         let sandbox = |id: &str, attempt, ready| SandboxSeen {
             id: id.to_owned(),
             attempt,
@@ -327,11 +269,18 @@ mod tests {
             ips: Vec::new(),
             host_network: false,
         };
-        let all = [sandbox("s", 0, false), sandbox("t", 1, false), sandbox("u", 2, false)];
-        let containers = [container("a", 0, ContainerState::Exited)];
-        assert_eq!(dead_sandboxes(&all, &containers, false), ["t"]);
-        assert_eq!(dead_sandboxes(&all, &containers, true), ["t", "u"]);
-        assert_eq!(dead_sandboxes(&all, &[], true), ["s", "t", "u"]);
-        assert_eq!(dead_sandboxes(&[sandbox("s", 0, true)], &[], true), [""; 0]);
+        let of = |id: &str, sandbox: &str| ContainerSeen {
+            sandbox: sandbox.to_owned(),
+            state: ContainerState::Exited,
+            ..ContainerSeen::started(&id.to_owned(), "c")
+        };
+        let sandboxes =
+            vec![sandbox("s", 0, false), sandbox("t", 1, false), sandbox("u", 2, false)];
+        let mut seen = PodSeen { sandboxes, containers: vec![of("a", "s"), of("b", "s")] };
+        assert_eq!(dead_sandboxes(&seen, &[]), ["t"]);
+        assert_eq!(dead_sandboxes(&seen, &["a".to_owned()]), ["t"]);
+        assert_eq!(dead_sandboxes(&seen, &["a".to_owned(), "b".to_owned()]), ["s", "t"]);
+        seen.sandboxes[1].ready = true;
+        assert_eq!(dead_sandboxes(&seen, &[]), [""; 0]);
     }
 }

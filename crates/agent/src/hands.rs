@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
 
 use client::Client;
 use cri::{Capabilities, ClassSupport};
@@ -16,7 +17,7 @@ use crate::board::Board;
 use crate::book::{Book, BookError};
 use crate::cgroups::PodCgroups;
 use crate::clock::Clock;
-use crate::counters::Counters;
+use crate::counters::{CgroupWork, Counters, Work};
 use crate::demand::placement_demand;
 use crate::images::Images;
 use crate::lower::env::Environment;
@@ -201,15 +202,20 @@ impl Hands {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
         let (pod, source, facts) = (pod.clone(), source.clone(), self.facts());
         let (placed, pids) = (self.placed(&pod), self.pids_limit);
-        blocking(move || cgroups.ensure_pod(&Hands::input(&pod, &facts, &source, &placed), pids))
-            .await
+        let work = self.counters.work.clone();
+        blocking(move || {
+            let input = Hands::input(&pod, &facts, &source, &placed);
+            measured(&work, CgroupWork::Create, || cgroups.ensure_pod(&input, pids))
+        })
+        .await
     }
 
     /// Gives the pod's cgroup other limits.
     pub async fn limit_pod(&self, pod: &Pod, limits: host::cgroups::Limits) -> Result<(), String> {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
-        let pod = pod.clone();
-        blocking(move || cgroups.limit_pod(&pod, &limits)).await
+        let (pod, work) = (pod.clone(), self.counters.work.clone());
+        blocking(move || measured(&work, CgroupWork::Update, || cgroups.limit_pod(&pod, &limits)))
+            .await
     }
 
     /// Bytes that all of the pod uses, where that can be known.
@@ -242,8 +248,8 @@ impl Hands {
 
     pub async fn remove_cgroups(&self, pod: &Pod) -> Result<(), String> {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(()) };
-        let uid = pod.metadata.uid.clone();
-        blocking(move || cgroups.remove_pod(&uid)).await
+        let (uid, work) = (pod.metadata.uid.clone(), self.counters.work.clone());
+        blocking(move || measured(&work, CgroupWork::Destroy, || cgroups.remove_pod(&uid))).await
     }
 
     /// Whether what the pod's volumes hold can change while it runs.
@@ -323,7 +329,8 @@ impl Hands {
     pub fn subject(&self, pod: &Pod) -> Subject {
         let mirrors = status::is_static(pod).then(|| self.mirrors.subscribe());
         let of = pod.metadata.clone();
-        Subject { namespace: of.namespace, name: of.name, uid: of.uid, mirrors }
+        let work = Some(self.counters.work.clone());
+        Subject { namespace: of.namespace, name: of.name, uid: of.uid, mirrors, work }
     }
 
     /// Writes the file of host names, and makes what the container mounts from within volumes.
@@ -374,6 +381,14 @@ fn remove_links(links: &Path, start: &str, logs: &str) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
+}
+
+/// Does something with a cgroup, and counts how long it takes.
+fn measured<T>(work: &Work, about: CgroupWork, what: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let done = what();
+    work.cgroup(about, begun.elapsed());
+    done
 }
 
 /// Runs what blocks where it may.

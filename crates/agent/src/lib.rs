@@ -42,6 +42,8 @@ pub mod stats;
 pub mod status;
 pub mod steps;
 pub mod teller;
+#[cfg(test)]
+mod test_machine;
 pub mod truth;
 pub mod volumes;
 pub mod worker;

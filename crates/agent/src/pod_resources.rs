@@ -17,6 +17,7 @@ use thiserror::Error;
 use tokio::time::Sleep;
 use tonic::{Request, Response, Status};
 
+use crate::counters::Question;
 use crate::hands::Hands;
 use crate::spec::Pod;
 use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
@@ -153,6 +154,12 @@ impl Lister {
         }
     }
 
+    /// Counts a question, and whether there is no answer to it.
+    fn asked<T>(&self, question: Question, answer: Result<T, Status>) -> Result<T, Status> {
+        self.hands.counters.questions.tell(question, answer.is_err());
+        answer
+    }
+
     fn pods(&self) -> Arc<Vec<Arc<Pod>>> {
         Arc::clone(&self.hands.active.borrow())
     }
@@ -164,7 +171,7 @@ impl PodResourcesLister for Lister {
         &self,
         _: Request<v1::ListPodResourcesRequest>,
     ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
-        self.check_rate()?;
+        self.asked(Question::List, self.check_rate())?;
         let pods = self.pods();
         let book = self.hands.book();
         let of = |pod: &Arc<Pod>| answer::pod(pod, book.node(), book.ledger());
@@ -176,7 +183,7 @@ impl PodResourcesLister for Lister {
         &self,
         _: Request<v1::AllocatableResourcesRequest>,
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
-        self.check_rate()?;
+        self.asked(Question::Allocatable, self.check_rate())?;
         let book = self.hands.book();
         Ok(Response::new(answer::allocatable(book.node(), book.ledger())))
     }
@@ -185,10 +192,10 @@ impl PodResourcesLister for Lister {
         &self,
         request: Request<v1::GetPodResourcesRequest>,
     ) -> Result<Response<v1::GetPodResourcesResponse>, Status> {
-        self.check_rate()?;
         let asked = request.into_inner();
         let pods = self.pods();
-        let found = answer::find(&pods, &asked)?;
+        let found = self.check_rate().and_then(|()| answer::find(&pods, &asked));
+        let found = self.asked(Question::Get, found)?;
         let book = self.hands.book();
         let pod_resources = Some(answer::pod(found, book.node(), book.ledger()));
         Ok(Response::new(v1::GetPodResourcesResponse { pod_resources }))

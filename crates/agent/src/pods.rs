@@ -13,7 +13,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use client::{Change, Key};
-use placement::alignment::AlignmentPolicy;
 use placement::demand::{Demand, PodUid};
 use placement::{Placement, Refusal};
 use serde_json::value::RawValue;
@@ -305,6 +304,9 @@ impl Pods {
             }
         }
         self.hands.note_booked();
+        if is_new {
+            self.hands.counters.work.let_in(pod);
+        }
         for told in told {
             self.hands.recorder.pod(pod, told);
         }
@@ -468,6 +470,7 @@ impl Pods {
             .map(|(uid, brief)| (uid.clone(), brief.clone()))
             .collect();
         for (uid, brief) in unwanted {
+            self.hands.counters.work.orphan();
             let metadata = Metadata {
                 name: brief.name,
                 namespace: brief.namespace,
@@ -523,31 +526,11 @@ impl Pods {
 
 /// Where a pod would go; what there is to count is counted.
 fn plan(hands: &Hands, demand: &Demand) -> Result<Planned, Refusal> {
-    let counters = &hands.counters;
     let book = hands.book();
     let begun = Instant::now();
     let planned = book.plan(demand);
-    if book.node().alignment.policy != AlignmentPolicy::None {
-        counters.alignment_requests.increment(&[]);
-        counters.alignment_duration.observe(&[], begun.elapsed().as_secs_f64() * 1000.0);
-    }
-    match &planned {
-        Ok(Planned { placement, .. }) => {
-            let pinned = placement.containers.iter().filter(|of| of.cpus.is_some()).count();
-            counters.cpu_pinning_requests.add(&[], u64::try_from(pinned).unwrap_or(0));
-            let bound = placement.containers.iter().filter(|of| of.memory.is_some()).count();
-            counters.memory_pinning_requests.add(&[], u64::try_from(bound).unwrap_or(0));
-        }
-        Err(Refusal::NotAligned { .. }) => counters.alignment_errors.increment(&[]),
-        Err(Refusal::Cpus { .. }) => {
-            counters.cpu_pinning_requests.increment(&[]);
-            counters.cpu_pinning_errors.increment(&[]);
-        }
-        Err(_) => {
-            counters.memory_pinning_requests.increment(&[]);
-            counters.memory_pinning_errors.increment(&[]);
-        }
-    }
+    let told = planned.as_ref().map(|planned| &planned.placement);
+    hands.counters.placements.tell(book.node(), told, begun.elapsed());
     planned
 }
 

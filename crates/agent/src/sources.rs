@@ -4,6 +4,7 @@
 //! what is read; services are followed. What an agent may not read is not there for it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
@@ -26,6 +27,7 @@ pub struct Sources {
     api: Client,
     clock: Arc<dyn Clock>,
     services: Arc<Cache<Service>>,
+    api_address: Option<SocketAddr>,
     tokens: Mutex<Kept>,
 }
 
@@ -53,9 +55,9 @@ struct Secret {
 }
 
 impl Sources {
-    /// Begins to follow services.
+    /// Begins to follow services. The API's own is where it is said to be, if that is said.
     #[must_use]
-    pub fn start(api: Client, clock: Arc<dyn Clock>) -> Sources {
+    pub fn start(api: Client, clock: Arc<dyn Clock>, api_address: Option<SocketAddr>) -> Sources {
         let services = Arc::new(Cache::new(&[]));
         let reflector = Reflector::new(api.clone(), SERVICES, Scope::default(), service);
         let kept = Arc::clone(&services);
@@ -63,7 +65,7 @@ impl Sources {
             kept.apply(change);
             true
         }));
-        Sources { api, clock, services, tokens: Mutex::default() }
+        Sources { api, clock, services, api_address, tokens: Mutex::default() }
     }
 
     /// What exists of what a pod refers to, with tokens where they can be had.
@@ -122,7 +124,12 @@ impl Sources {
     /// All services there are, once the API has told of them.
     pub async fn services(&self) -> Vec<Service> {
         self.services.synced().await;
-        self.services.all().iter().map(|(_, service)| Service::clone(service)).collect()
+        let all = self.services.all();
+        let all = all.iter().map(|(_, service)| Service::clone(service));
+        match self.api_address {
+            None => all.collect(),
+            Some(address) => all.map(|service| service.with_api_at(address)).collect(),
+        }
     }
 
     /// The runtime handler of a class.

@@ -83,6 +83,8 @@ struct NodeUsage {
     /// All pods together, and the name of their cgroup.
     pods: Option<(String, Group)>,
     disk: Option<FileSystem>,
+    /// By their numbers.
+    disk_names: BTreeMap<(u32, u32), String>,
     images: Option<Images>,
     processes: Option<ProcessIds>,
     interfaces: Vec<Interface>,
@@ -93,6 +95,8 @@ struct NodeUsage {
 #[derive(Debug, Clone, Default)]
 struct Machine {
     cpus: i64,
+    cores: usize,
+    sockets: usize,
     machine_id: String,
     system_uuid: String,
     boot_id: String,
@@ -262,6 +266,11 @@ fn blocking(
         Some((path, Group { usage, cpu_rate: None }))
     };
     let identity = facts::identity();
+    let (cores, sockets) = {
+        let book = hands.book();
+        let topology = &book.node().topology;
+        (topology.cores().len(), topology.sockets().len())
+    };
     let booted = facts::uptime().ok().map(|up| before(at, up));
     let node = NodeUsage {
         name: String::new(),
@@ -273,12 +282,15 @@ fn blocking(
         root: cgroups.and_then(|of| of.host().usage("/").ok().flatten()).unwrap_or_default(),
         pods: group(cgroup::of_all_pods(&facts.cgroups)),
         disk: facts::file_system(root).ok(),
+        disk_names: cgroups.map(|of| of.host().disks()).unwrap_or_default(),
         images: images.and_then(|images| of_images(&images)),
         processes: facts::process_ids().ok().flatten(),
         interfaces: facts::interfaces(None).unwrap_or_default(),
         default_interface: facts::default_interface(),
         machine: Machine {
             cpus: facts.cpu_count,
+            cores,
+            sockets,
             machine_id: identity.machine_id,
             system_uuid: identity.system_uuid,
             boot_id: identity.boot_id,

@@ -4,13 +4,14 @@
 //! are sent, so that conditions others have set stay as they are. What is to be said is decided elsewhere.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use client::kind::PODS;
 use client::{Client, Error, PatchKind};
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
+use crate::counters::Work;
 use crate::static_pods::mirror::Mirrors;
 
 mod difference;
@@ -28,6 +29,17 @@ pub struct Subject {
     pub uid: String,
     /// Where the mirrors of static pods are told of, if it is one of them.
     pub mirrors: Option<watch::Receiver<Arc<Mirrors>>>,
+    /// Where it is counted how long a status is on its way.
+    pub work: Option<Work>,
+}
+
+impl Subject {
+    /// A status that has waited since then is written.
+    fn count(&self, since: Option<Instant>) {
+        if let (Some(work), Some(since)) = (&self.work, since) {
+            work.status_written(since.elapsed());
+        }
+    }
 }
 
 /// Takes statuses of one pod.
@@ -41,6 +53,8 @@ pub struct Teller {
 struct Told {
     number: u64,
     status: Value,
+    /// Since when the API does not have what is to be written.
+    since: Option<Instant>,
     /// What the API has, if it is not what was last written.
     found: Option<Value>,
 }
@@ -68,9 +82,12 @@ impl Teller {
 
     /// Has this written, unless something newer comes first.
     pub fn tell(&self, status: Value) {
+        let written = *self.written.borrow();
         self.newest.send_modify(|told| {
             if told.status != status {
-                *told = Told { number: told.number + 1, status, found: None };
+                let waits = told.number > 0 && written != Written::UpTo(told.number);
+                let since = told.since.filter(|_| waits).or_else(|| Some(Instant::now()));
+                *told = Told { number: told.number + 1, status, since, found: None };
             }
         });
     }
@@ -83,6 +100,7 @@ impl Teller {
             let is_news = told.number > 0 && written == Written::UpTo(told.number);
             if is_news {
                 told.number += 1;
+                told.since = Some(Instant::now());
                 told.found = Some(found);
             }
             is_news
@@ -112,7 +130,7 @@ async fn write(
     let (mut wait, mut tried) = (WAITS.0, 0);
     while told.changed().await.is_ok() {
         loop {
-            let Told { number, status, found } = told.borrow_and_update().clone();
+            let Told { number, status, since, found } = told.borrow_and_update().clone();
             // Only at the first attempt: by the next one it is known better.
             if let Some(found) = found.filter(|_| number != tried) {
                 before = found;
@@ -121,6 +139,7 @@ async fn write(
             match patch(&client, &subject, &before, &status).await {
                 Ok(()) => {
                     (before, wait) = (status, WAITS.0);
+                    subject.count(since);
                     done.send_replace(Written::UpTo(number));
                     break;
                 }
@@ -154,11 +173,11 @@ async fn show(
     mut told: watch::Receiver<Told>,
     done: watch::Sender<Written>,
 ) {
-    let mut wait = WAITS.0;
+    let (mut wait, mut written) = (WAITS.0, 0);
     // The mirror that was last written to, and the status it has.
     let mut last: Option<(Subject, Value)> = None;
     loop {
-        let Told { number, status, .. } = told.borrow_and_update().clone();
+        let Told { number, status, since, .. } = told.borrow_and_update().clone();
         let uid = mirrors.borrow_and_update().showing(&subject.uid).map(str::to_owned);
         let mut failed = false;
         if let Some(uid) = uid.filter(|_| number > 0) {
@@ -173,6 +192,8 @@ async fn show(
             };
             match patch(&client, &mirror, &before, &status).await {
                 Ok(()) => {
+                    mirror.count(since.filter(|_| written != number));
+                    written = number;
                     (last, wait) = (Some((mirror, status)), WAITS.0);
                     done.send_replace(Written::UpTo(number));
                 }

@@ -11,17 +11,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use client::kind::PODS;
 use client::{DeleteOptions, gone_is_fine};
 use host::cgroups::Limits;
 use objects::timestamp::Timestamp;
 use tokio::sync::mpsc;
+use tracing::warn;
 
 use crate::allocations::PodGiven;
 use crate::backoff::Backoff;
 use crate::clock::nanos;
+use crate::counters::Round;
 use crate::events::{ProbeKind, Told};
 use crate::hands::{Hands, Report};
 use crate::look;
@@ -80,6 +82,8 @@ const RETRY: Duration = Duration::from_secs(10);
 const RESYNC: Duration = Duration::from_secs(60);
 /// When the runtime does not answer.
 const RUNTIME_RETRY: Duration = Duration::from_secs(1);
+/// After so many failures to remove what is dead the pod goes without it.
+const MOST_REMOVALS: u32 = 5;
 /// The longest wait between two restarts of a container. Upstream's figure.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
 
@@ -110,6 +114,10 @@ pub struct Worker {
     mount_failures: u32,
     /// How often a sandbox could not be made in a row.
     sandbox_failures: u32,
+    /// How often what is left of it could not be removed in a row.
+    removal_failures: u32,
+    /// The runtime did not answer when the pod was to end.
+    unseen: bool,
     gone: bool,
     ending: Option<Ending>,
     /// All containers have ended and none starts again.
@@ -117,6 +125,8 @@ pub struct Worker {
     /// Nothing of it runs, and it has given back what it had.
     settled: bool,
     halted: bool,
+    /// What the next round is about.
+    next_round: Round,
 }
 
 impl Worker {
@@ -148,21 +158,32 @@ impl Worker {
             resize_error: None,
             mount_failures: 0,
             sandbox_failures: 0,
+            removal_failures: 0,
+            unseen: false,
             gone: false,
             ending: None,
             completed,
             settled: false,
             halted: false,
+            next_round: Round::Create,
         }
     }
 
     /// Runs until nothing is left of the pod.
     pub async fn run(mut self) {
+        let hands = Arc::clone(&self.hands);
+        if let Some(known) = self.hands.board.known_for(&self.pod.metadata.uid) {
+            hands.counters.work.worker_starts(known);
+        }
         loop {
             while let Ok(order) = self.orders.try_recv() {
                 self.take(order);
             }
-            match self.step().await {
+            let (begun, round) = (Instant::now(), self.next_round);
+            self.next_round = Round::Sync;
+            let next = self.step().await;
+            hands.counters.work.round(round, begun.elapsed());
+            match next {
                 Next::Now => {}
                 Next::Over => return,
                 Next::After(time) => {
@@ -181,6 +202,9 @@ impl Worker {
     fn take(&mut self, order: Order) {
         match order {
             Order::Pod(pod) => {
+                if self.next_round == Round::Sync {
+                    self.next_round = Round::Update;
+                }
                 self.pod = pod;
                 let differs = |told: &PodStatus| status::is_overwritten(&self.pod.status, told);
                 if self.told.as_ref().is_some_and(differs) {
@@ -237,7 +261,8 @@ impl Worker {
     }
 
     async fn step(&mut self) -> Next {
-        let next = self.round().await;
+        // Of a worker that waits, which most do most of the time, as little as possible is kept.
+        let next = Box::pin(self.round()).await;
         let left = self.deadline_in().filter(|left| !left.is_zero() && self.ending.is_none());
         match (next, left) {
             // Whatever is waited for, the deadline is not missed.
@@ -248,8 +273,8 @@ impl Worker {
 
     async fn round(&mut self) -> Next {
         match look::closely(&self.hands.runtime, &self.pod.metadata.uid).await {
-            Ok(seen) => self.seen = seen,
-            Err(_) => return Next::After(RUNTIME_RETRY),
+            Ok(seen) => (self.seen, self.unseen) = (seen, false),
+            Err(_) => return self.go_blind().await,
         }
         if self.halted {
             self.hands.probes.forget(&self.pod.metadata.uid);
@@ -274,6 +299,19 @@ impl Worker {
             return self.finish().await;
         }
         self.go_on().await
+    }
+
+    /// A round without the runtime. What is to end and ran when it was last seen is stopped once all the
+    /// same: either that is possible, or people learn what keeps it.
+    async fn go_blind(&mut self) -> Next {
+        let ends = (self.is_to_go() || self.ending.is_some()) && !self.halted;
+        if ends && self.seen.is_alive() && !std::mem::replace(&mut self.unseen, true) {
+            let pod = self.pod_as_told();
+            self.tell(&pod, true);
+            let grace = self.grace(&pod);
+            self.stop(&pod, grace).await;
+        }
+        Next::After(RUNTIME_RETRY)
     }
 
     /// One round of a pod that is to run.
@@ -347,7 +385,7 @@ impl Worker {
         self.known.finished = !may_run;
         self.tell_resize(pod);
         let mut status = status::generate(pod, &self.seen, &self.known);
-        if !may_run && (self.is_to_go() || self.ending.is_some()) {
+        if !may_run {
             status = status::terminate(pod, status);
         }
         let phase = status.phase;
@@ -383,8 +421,9 @@ impl Worker {
             self.hands.recorder.pod(&pod, Told::KillFailed { error });
             return Next::After(RETRY);
         }
-        // The mirror of a static pod goes as it was last seen; others that are gone nobody is told of.
-        if !self.gone {
+        // The mirror of a static pod goes as it was last seen; of others that are gone nobody is told.
+        let unseen = self.gone || (status::is_static(&pod) && pod.is_terminating());
+        if !unseen {
             self.tell(&pod, false);
         }
         self.settled = true;
@@ -408,7 +447,18 @@ impl Worker {
         if !self.gone && !status::is_static(&self.pod) {
             self.teller.written().await;
         }
-        if self.remove_everything().await.is_err() {
+        if let Err(error) = self.remove_everything().await {
+            self.removal_failures += 1;
+            if self.gone || self.removal_failures < MOST_REMOVALS {
+                let wait =
+                    if self.removal_failures < MOST_REMOVALS { RUNTIME_RETRY } else { RETRY };
+                return Next::After(wait);
+            }
+            // Nothing of the pod runs or holds anything: people need not wait for a runtime that does not
+            // let go of what is dead. What it has of pods that are gone is removed as soon as it can be.
+            warn!(pod = %self.pod.metadata.name, %error, "the runtime keeps what is left of a pod");
+        }
+        if self.hands.remove_files(&self.pod).await.is_err() {
             return Next::After(RUNTIME_RETRY);
         }
         let of = &self.pod.metadata;

@@ -67,15 +67,14 @@ pub(super) async fn keep(hands: Arc<Hands>, amounts: Amounts) {
 #[cfg(test)]
 mod tests {
     use objects::pod::OsName;
-    use placement::topology::{Cpu, NodeMemory, Parts};
-    use placement::{Bytes, CacheId, CoreId, CpuId, NumaId, SocketId};
     use serde_json::json;
 
     use super::*;
+    use crate::test_machine::machine;
 
     #[test]
     fn a_list_of_reserved_cpus_goes_before_amounts() {
-        let machine = two_cpus();
+        let machine = machine(OsName::Linux, 2, &[1 << 32]);
         let check = |config: serde_json::Value, cpu: &str| {
             let mut written = config;
             written["apiVersion"] = "kubelet.config.k8s.io/v1beta1".into();
@@ -88,20 +87,5 @@ mod tests {
         check(json!({"systemReserved": {"cpu": "100m"}, "kubeReserved": {"cpu": "200m"}}), "1700m");
         check(json!({"reservedSystemCPUs": "0", "kubeReserved": {"cpu": "200m"}}), "1");
         check(json!({}), "2");
-    }
-
-    /// Two CPUs and one NUMA node.
-    fn two_cpus() -> Machine {
-        let cpu = |n: u32| Cpu {
-            cpu: CpuId(n),
-            core: CoreId(n),
-            socket: SocketId(0),
-            numa: NumaId(0),
-            cache: CacheId(0),
-        };
-        let memory = NodeMemory { numa: NumaId(0), memory: Bytes(1 << 32), huge_pages: Vec::new() };
-        let parts =
-            Parts { cpus: vec![cpu(0), cpu(1)], nodes: vec![memory], distances: Vec::new() };
-        Machine::new("", OsName::Linux, parts).unwrap()
     }
 }

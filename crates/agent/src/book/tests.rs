@@ -4,25 +4,14 @@ use objects::KubeletConfig;
 use objects::kubelet_config::CpuManagerPolicy;
 use objects::pod::OsName;
 use placement::configured::Configured;
-use placement::topology::{Cpu, NodeMemory, Parts};
-use placement::{Bytes, CacheId, CoreId, CpuId, Machine, NumaId, SocketId};
 
 use super::*;
 use crate::demand::placement_demand;
+use crate::test_machine::machine;
 
 /// A machine of so many CPUs, of which the first is kept for the system.
 fn node(cpus: u32, reserved: &str) -> Node {
-    let cpu = |n: u32| Cpu {
-        cpu: CpuId(n),
-        core: CoreId(n),
-        socket: SocketId(0),
-        numa: NumaId(0),
-        cache: CacheId(0),
-    };
-    let memory = NodeMemory { numa: NumaId(0), memory: Bytes(8 << 30), huge_pages: Vec::new() };
-    let cpus = (0..cpus).map(cpu).collect();
-    let parts = Parts { cpus, nodes: vec![memory], distances: Vec::new() };
-    let machine = Machine::new("", OsName::Linux, parts).unwrap();
+    let machine = machine(OsName::Linux, cpus, &[8 << 30]);
     let config = KubeletConfig {
         cpu_manager_policy: CpuManagerPolicy::Static,
         reserved_system_cpus: Some(reserved.to_owned()),
@@ -159,26 +148,9 @@ fn a_file_that_cannot_be_read_blocks_nothing() {
 
 #[test]
 fn memory_that_windows_may_take_from_elsewhere_is_warned_about() {
-    let cpu = |n: u32| Cpu {
-        cpu: CpuId(n),
-        core: CoreId(n),
-        socket: SocketId(0),
-        numa: NumaId(n / 4),
-        cache: CacheId(n / 4),
-    };
-    let memory = |numa: u32, gib: u64| NodeMemory {
-        numa: NumaId(numa),
-        memory: Bytes(gib << 30),
-        huge_pages: Vec::new(),
-    };
     // The node with CPUs to spare has little memory.
-    let parts = Parts {
-        cpus: (0..8).map(cpu).collect(),
-        nodes: vec![memory(0, 1), memory(1, 8)],
-        distances: Vec::new(),
-    };
     let warnings = |os| {
-        let machine = Machine::new("", os, parts.clone()).unwrap();
+        let machine = machine(os, 4, &[1 << 30, 8 << 30]);
         let written = format!(
             "{{apiVersion: kubelet.config.k8s.io/v1beta1, kind: KubeletConfiguration, \
              cpuManagerPolicy: static, reservedSystemCPUs: '4-7', memoryManagerPolicy: {}, \

@@ -19,11 +19,21 @@ const STARTS: &[f64] = &[
 /// How the message of a refused pod begins.
 const REJECTED: &str = "Pod was rejected: ";
 
+/// How long things took that a status does not tell.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Took {
+    /// How long the pod has been known.
+    pub known: Duration,
+    /// From the first image that was asked for to the last one that was there.
+    pub pulling: Duration,
+}
+
 #[derive(Debug, Clone)]
 pub struct Lives {
     containers: Histogram,
     start: Histogram,
     start_total: Histogram,
+    start_sli: Histogram,
     rejections: Counter,
     ends: Counter,
 }
@@ -49,6 +59,12 @@ impl Lives {
                  images and run init containers, measured from pod creation timestamp to when all \
                  its containers are reported as started and observed via watch",
             ),
+            start_sli: seconds(
+                "kubelet_pod_start_sli_duration_seconds",
+                "[ALPHA] Duration in seconds to start a pod, excluding time to pull images and run \
+                 init containers, measured from pod creation timestamp to when all its containers are \
+                 reported as started and observed via watch",
+            ),
             rejections: registry.counter(
                 "kubelet_admission_rejections_total",
                 "[ALPHA] Cumulative number pod admission rejections by the Kubelet.",
@@ -68,15 +84,18 @@ impl Lives {
         self.containers.observe(&[], containers as f64);
     }
 
-    /// Its status is another: `known` is how long the pod has been known, `now` what time it is.
-    pub fn changed(&self, pod: &Value, after: &Value, known: Duration, now: Timestamp) {
+    /// Its status is another; `now` is what time it is.
+    pub fn changed(&self, pod: &Value, after: &Value, took: Took, now: Timestamp) {
         let before = &pod["status"];
         if after["phase"] == "Running" && before["phase"] != "Running" {
-            self.start.observe(&[], known.as_secs_f64());
+            self.start.observe(&[], took.known.as_secs_f64());
             let created = pod["metadata"]["creationTimestamp"].as_str();
             if let Some(created) = created.and_then(|text| Timestamp::parse(text).ok()) {
                 let nanos = crate::clock::nanos(now).saturating_sub(crate::clock::nanos(created));
-                self.start_total.observe(&[], nanos.max(0) as f64 / 1e9);
+                let total = nanos.max(0) as f64 / 1e9;
+                self.start_total.observe(&[], total);
+                let others = took.pulling.as_secs_f64() + initializing(after);
+                self.start_sli.observe(&[], (total - others).max(0.0));
             }
         }
         let rejected = |status: &Value| {
@@ -101,6 +120,16 @@ impl Lives {
             }
         }
     }
+}
+
+/// Seconds that init containers have run which have ended.
+fn initializing(status: &Value) -> f64 {
+    let time = |of: &Value| of.as_str().and_then(|text| Timestamp::parse(text).ok());
+    let lasted = |end: &Value| {
+        let (from, to) = (time(&end["startedAt"])?, time(&end["finishedAt"])?);
+        Some(crate::clock::nanos(to).saturating_sub(crate::clock::nanos(from)).max(0) as f64 / 1e9)
+    };
+    ends(&status["initContainerStatuses"]).filter_map(lasted).sum()
 }
 
 /// How containers of a list of statuses have ended, now and before.
@@ -133,21 +162,26 @@ mod tests {
         let ended = json!({"containerID": "x://1", "exitCode": 3, "reason": "Error"});
         let status = json!({
             "phase": "Running",
+            "initContainerStatuses": [{"state": {"terminated": {
+                "startedAt": "2026-01-01T00:00:01Z", "finishedAt": "2026-01-01T00:00:02Z",
+            }}}],
             "containerStatuses": [{"state": {"terminated": ended}}],
         });
-        lives.changed(&pod, &status, Duration::from_secs(1), at);
+        let took = Took { known: Duration::from_secs(1), pulling: Duration::from_millis(500) };
+        lives.changed(&pod, &status, took, at);
         pod["status"] = status;
         let again = json!({
             "phase": "Running",
             "containerStatuses": [{"state": {"running": {}}, "lastState": {"terminated": ended}}],
         });
-        lives.changed(&pod, &again, Duration::from_secs(9), at);
+        lives.changed(&pod, &again, Took { known: Duration::from_secs(9), ..took }, at);
         let told = registry.render();
         for line in [
             "kubelet_containers_per_pod_count_sum 2",
             "kubelet_pod_start_duration_seconds_count 1",
             "kubelet_pod_start_duration_seconds_sum 1",
             "kubelet_pod_start_total_duration_seconds_sum 3",
+            "kubelet_pod_start_sli_duration_seconds_sum 1.5",
             "kubelet_terminated_containers_total{container_type=\"container\",exit_code=\"3\",\
              reason=\"Error\"} 1",
         ] {
@@ -164,9 +198,9 @@ mod tests {
             "phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected: too little",
         });
         let mut pod = json!({"status": {"phase": "Pending"}});
-        lives.changed(&pod, &status, Duration::ZERO, Timestamp::new(0, 0));
+        lives.changed(&pod, &status, Took::default(), Timestamp::new(0, 0));
         pod["status"] = status.clone();
-        lives.changed(&pod, &status, Duration::ZERO, Timestamp::new(0, 0));
+        lives.changed(&pod, &status, Took::default(), Timestamp::new(0, 0));
         let told = registry.render();
         assert!(told.contains("rejections_total{reason=\"OutOfcpu\"} 1\n"), "{told}");
     }

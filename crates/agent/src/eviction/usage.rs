@@ -44,15 +44,7 @@ pub async fn collect(
         true => hands.runtime.call(v1::ListContainerStatsRequest::default()).await?.stats,
         false => Vec::new(),
     };
-    let sandboxes = match asked.processes {
-        true => match hands.runtime.call(v1::ListPodSandboxStatsRequest::default()).await {
-            Ok(answer) => answer.stats,
-            // Nobody is known to have more processes than another.
-            Err(error) if error.is_unimplemented() => Vec::new(),
-            Err(error) => return Err(error),
-        },
-        false => Vec::new(),
-    };
+    let sandboxes = if asked.processes { processes(&hands.runtime).await? } else { Vec::new() };
     let mut on_disk = BTreeMap::new();
     if asked.disk {
         let (volumes, facts, pods) = (hands.volumes.clone(), hands.facts(), pods.to_vec());
@@ -69,6 +61,26 @@ pub async fn collect(
         on_disk = measuring.await.unwrap_or_default();
     }
     Ok(usages(&containers, &sandboxes, on_disk))
+}
+
+/// What the runtime says of sandboxes. If it cannot say it of all, as containerd 1.6 cannot once one has
+/// stopped, they are asked for one by one.
+async fn processes(runtime: &cri::Client) -> Result<Vec<v1::PodSandboxStats>, cri::Error> {
+    match runtime.call(v1::ListPodSandboxStatsRequest::default()).await {
+        Ok(answer) => return Ok(answer.stats),
+        // Nobody is known to have more processes than another.
+        Err(error) if error.is_unimplemented() => return Ok(Vec::new()),
+        Err(_) => {}
+    }
+    let mut found = Vec::new();
+    for sandbox in runtime.call(v1::ListPodSandboxRequest::default()).await?.items {
+        if sandbox.state() == v1::PodSandboxState::SandboxReady {
+            let request = v1::PodSandboxStatsRequest { pod_sandbox_id: sandbox.id };
+            // One that has just ended has no processes.
+            found.extend(runtime.call(request).await.ok().and_then(|answer| answer.stats));
+        }
+    }
+    Ok(found)
 }
 
 fn logs_of(pod: &Pod, directory: &Path) -> BTreeMap<String, u64> {

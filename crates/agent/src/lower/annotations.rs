@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::input::{ContainerInput, PodInput};
-use crate::spec::{ContainerPort, Handler, HttpHeader, IntOrString, Labels, Pod};
+use super::security;
+use crate::spec::{Container, ContainerPort, Handler, HttpHeader, IntOrString, Labels, Pod};
 
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
 pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -23,6 +24,8 @@ pub const DELETION_GRACE: &str = "io.kubernetes.pod.deletionGracePeriod";
 pub const TERMINATION_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
+/// That it is a process of the host, for runtimes that know no field for it.
+pub const HOST_PROCESS: &str = "microsoft.com/hostprocess-container";
 
 /// The pod's labels and who it is.
 #[must_use]
@@ -47,6 +50,10 @@ pub fn of_pod(input: &PodInput<'_>) -> Labels {
     let mut annotations = input.pod.metadata.annotations.clone();
     annotations.insert(CONFIG_SOURCE.to_owned(), input.source.origin.as_str().to_owned());
     annotations.insert(CONFIG_SEEN.to_owned(), input.source.seen.clone());
+    let of_host = |container: &Container| security::is_host_process(input.pod, container);
+    if input.is_windows() && input.pod.containers().any(|(_, container)| of_host(container)) {
+        annotations.insert(HOST_PROCESS.to_owned(), "true".to_owned());
+    }
     annotations
 }
 
@@ -78,6 +85,9 @@ pub fn of_container(input: &PodInput<'_>, of: &ContainerInput<'_>) -> Labels {
         container.lifecycle.pre_stop.as_ref().and_then(|hook| json(&HandlerText::from(hook)))
     {
         set(PRE_STOP, text);
+    }
+    if input.is_windows() && security::is_host_process(pod, container) {
+        set(HOST_PROCESS, "true".to_owned());
     }
     if !container.ports.is_empty() {
         let ports: Vec<PortText> = container.ports.iter().map(PortText::from).collect();

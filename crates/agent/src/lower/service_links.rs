@@ -4,6 +4,7 @@
 //! them. Headless services have no address to name.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// A service, as far as variables speak of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,17 +27,34 @@ pub struct ServicePort {
 /// Where the API server's own service is, and how it is called.
 const API_SERVICE: (&str, &str) = ("default", "kubernetes");
 
+impl Service {
+    fn is_api(&self) -> bool {
+        (self.namespace.as_str(), self.name.as_str()) == API_SERVICE
+    }
+
+    /// The service with the API where it really answers: its own service names that address instead
+    /// of one that nothing routes to. Others stay as they are.
+    #[must_use]
+    pub fn with_api_at(mut self, address: SocketAddr) -> Service {
+        if self.is_api() {
+            self.cluster_ip = address.ip().to_string();
+            for port in self.ports.iter_mut().take(1) {
+                port.port = address.port();
+            }
+        }
+        self
+    }
+}
+
 /// The variables a pod of `namespace` gets, by name.
 #[must_use]
 pub fn of_services(services: &[Service], namespace: &str, links: bool) -> BTreeMap<String, String> {
-    let is_api =
-        |service: &Service| (service.namespace.as_str(), service.name.as_str()) == API_SERVICE;
     let has_address = |service: &&Service| !matches!(service.cluster_ip.as_str(), "" | "None");
     // A service of the namespace takes the place of the API's if it is called the same.
-    let always = services.iter().filter(|service| is_api(service));
+    let always = services.iter().filter(|service| service.is_api());
     let linked = services
         .iter()
-        .filter(|service| links && service.namespace == namespace && !is_api(service));
+        .filter(|service| links && service.namespace == namespace && !service.is_api());
     let mut variables = BTreeMap::new();
     let mut by_name: BTreeMap<&str, &Service> = BTreeMap::new();
     for service in always.chain(linked).filter(has_address) {

@@ -7,17 +7,22 @@
 use std::collections::BTreeMap;
 
 use cri::v1;
-use objects::rules::pod::class_resources::full_name;
+use objects::rules::pod::class_resources::{full_name, is_unknown};
 use serde_json::{Value, json};
 
 use crate::admit::{ClassOffer, Offered};
 
-/// What is told of a runtime's classes: `status.qosResources`.
+/// What is told of a runtime's classes: `status.qosResources`. An API server that is strict about
+/// official names would refuse the whole status for one that it does not know.
 #[must_use]
-pub fn status(advertised: &v1::ResourcesInfo) -> Value {
+pub fn status(advertised: &v1::ResourcesInfo, strict_names: bool) -> Value {
     let refused = refused(advertised);
     let told = |resources: &[v1::QosResourceInfo]| -> Value {
-        let kept = resources.iter().filter(|r| !refused.contains(&full_name(&r.name).to_owned()));
+        let kept = resources.iter().filter(|resource| {
+            let name = full_name(&resource.name);
+            let unknown = strict_names && is_unknown(name);
+            !unknown && !refused.iter().any(|refused| refused == name)
+        });
         let told = kept.map(|resource| {
             let classes = resource.classes.iter();
             let classes = classes.map(|class| match class.capacity {

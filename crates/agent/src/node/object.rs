@@ -102,10 +102,12 @@ pub fn status(of: &Description, now: &Observation) -> Value {
                 json!({"supplementalGroupsPolicy": runtime.supplemental_groups_policy}),
             );
         }
-        if of.config.feature_gates.enabled(Gate::QosResources)
+        let gates = &of.config.feature_gates;
+        if gates.enabled(Gate::QosResources)
             && let Some(advertised) = &runtime.classes
         {
-            put("qosResources", classes::status(advertised));
+            let strict = gates.enabled(Gate::QosResourcesStrictNames);
+            put("qosResources", classes::status(advertised, strict));
         }
     }
     status

@@ -2,15 +2,13 @@
 //! configuration here.
 
 use objects::kubelet_config;
-use placement::machine::Machine;
-use placement::topology::{Cpu, NodeMemory, Parts};
-use placement::{Bytes, CacheId, CoreId, CpuId, NumaId, SocketId};
 use serde_json::json;
 
 use super::runtime::Runtime;
 use super::*;
 use crate::events::Told;
 use crate::status::replay::lines;
+use crate::test_machine::machine;
 
 const FILE: &str = "node.jsonl.gz";
 const TIME: &str = "<TIME>";
@@ -39,26 +37,13 @@ fn config(other: &Value) -> KubeletConfig {
     kubelet_config::read(&file.to_string()).unwrap().0
 }
 
-/// Two CPUs and one NUMA node.
-fn machine() -> Machine {
-    let cpu = |n: u32| Cpu {
-        cpu: CpuId(n),
-        core: CoreId(n),
-        socket: SocketId(0),
-        numa: NumaId(0),
-        cache: CacheId(0),
-    };
-    let memory = NodeMemory { numa: NumaId(0), memory: Bytes(MEMORY), huge_pages: Vec::new() };
-    let parts = Parts { cpus: vec![cpu(0), cpu(1)], nodes: vec![memory], distances: Vec::new() };
-    Machine::new("", OsName::Linux, parts).unwrap()
-}
-
 pub(super) fn described(other: &Value) -> (Description, Observation) {
     let config = config(other);
     let settings = Settings::of(&config).unwrap();
+    let machine = machine(OsName::Linux, 2, &[MEMORY]);
     let ledger =
-        placement::configured::Configured::new(&machine(), &config).unwrap().node.empty_ledger();
-    let report = NodeReport::new(&machine(), &config, ledger).unwrap();
+        placement::configured::Configured::new(&machine, &config).unwrap().node.empty_ledger();
+    let report = NodeReport::new(&machine, &config, ledger).unwrap();
     let identity = Identity {
         hostname: "node-1".to_owned(),
         machine_id: "<MACHINE_ID>".to_owned(),

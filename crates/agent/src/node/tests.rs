@@ -140,11 +140,24 @@ fn a_class_resource_is_for_pods_or_for_containers() {
              "classes": [{"name": "gold"}, {"name": "silver", "capacity": 7}]},
         ],
     });
-    assert_eq!(classes::status(&advertised), expected);
+    assert_eq!(classes::status(&advertised, true), expected);
     let offer = classes::offer(&advertised).resources;
     let names: Vec<(&str, bool)> = offer.iter().map(|(n, o)| (n.as_str(), o.for_pods)).collect();
     assert_eq!(names, [("example.com/net", true), ("k8s.io/rdt", false)]);
     assert_eq!(offer["k8s.io/rdt"].classes["silver"], 7);
+}
+
+#[test]
+fn an_official_name_that_does_not_exist_is_told_only_where_nobody_insists() {
+    let mut advertised = advertised();
+    advertised.container_qos_resources[1].name = "disk".to_owned();
+    let names = |strict| {
+        let told = classes::status(&advertised, strict);
+        let containers = told["containerQOSResources"].as_array().unwrap().clone();
+        containers.iter().map(|resource| resource["name"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(true), ["k8s.io/rdt"]);
+    assert_eq!(names(false), ["k8s.io/rdt", "disk"]);
 }
 
 #[test]

@@ -161,19 +161,28 @@ async fn only_the_api_server_and_administrators_get_in() {
     let administrator = served.pair("root", "system:masters");
     let viewer = served.pair("viewer", "berth:viewers");
     let node = served.pair("system:node:other", "system:nodes");
-    let forbidden = "Forbidden (user=viewer, verb=get, resource=nodes, subresource(s)=[proxy])";
-    for path in ["/pods", "/metrics", "/configz", "/containerLogs/a/p/ok", "/exec/a/p/ok", "/nope"]
-    {
-        let ask = async |pair: Option<&Pair>| served.ask(pair, Method::GET, path, &[]).await;
+    for (method, verb, path) in [
+        (Method::GET, "get", "/pods"),
+        (Method::GET, "get", "/metrics"),
+        (Method::GET, "get", "/configz"),
+        (Method::GET, "get", "/containerLogs/a/p/ok"),
+        (Method::GET, "get", "/exec/a/p/ok"),
+        (Method::POST, "create", "/exec/a/p/ok?output=1&command=a"),
+        (Method::POST, "create", "/run/a/p/ok?cmd=a"),
+        (Method::GET, "get", "/nope"),
+    ] {
+        let ask = async |pair: Option<&Pair>| served.ask(pair, method.clone(), path, &[]).await;
         assert_eq!(ask(None).await.0, 401, "{path}");
-        assert_eq!(ask(Some(&viewer)).await, (403, TEXT.to_owned(), forbidden.to_owned()));
+        let forbidden =
+            format!("Forbidden (user=viewer, verb={verb}, resource=nodes, subresource(s)=[proxy])");
+        assert_eq!(ask(Some(&viewer)).await, (403, TEXT.to_owned(), forbidden));
         assert_eq!(ask(Some(&node)).await.0, 403, "{path}");
         for pair in [&api_server, &administrator] {
             let (status, ..) = ask(Some(pair)).await;
             assert!(!matches!(status, 401 | 403), "{path}: {status}");
         }
         let bearer = [("authorization", "Bearer x")];
-        let (status, ..) = served.ask(Some(&api_server), Method::GET, path, &bearer).await;
+        let (status, ..) = served.ask(Some(&api_server), method, path, &bearer).await;
         assert_eq!(status, 401, "{path}");
     }
     for path in ["/healthz", "/healthz/ping", "/healthz/syncloop"] {

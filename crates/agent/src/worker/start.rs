@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cri::v1;
 use tokio::sync::OwnedSemaphorePermit;
@@ -142,8 +142,12 @@ impl Worker {
             return Err(failed(self, unsaid.to_string()));
         }
         make_directory(&config.log_directory).map_err(|error| failed(self, error))?;
-        let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler };
-        match self.hands.runtime.call(request).await {
+        let request =
+            v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.clone() };
+        let begun = Instant::now();
+        let made = self.hands.runtime.call(request).await;
+        self.hands.counters.work.sandbox(&handler, begun.elapsed());
+        match made {
             Ok(_) => self.sandbox_failures = 0,
             Err(error) => {
                 failed(self, error.rpc_text());
@@ -255,7 +259,10 @@ impl Worker {
             tell(Told::Failed { error: error.to_string() });
             return Err(NotStarted::new("CreateContainerError", error.to_string()));
         }
-        let id = match self.hands.runtime.call(request).await {
+        let made = self.hands.runtime.call(request).await;
+        let images = image_volumes(pod, container).count();
+        self.hands.counters.work.image_volumes(images, made.is_ok());
+        let id = match made {
             Ok(answer) => answer.container_id,
             Err(error) => {
                 tell(Told::Failed { error: error.message.clone() });
@@ -414,7 +421,9 @@ impl Worker {
             Ok(Found::ToPull(full)) => {
                 // Others start while this one is on its way.
                 drop(permit.take());
+                let begun = Instant::now();
                 let pulled = images.pull(&wanted, &full, tell).await;
+                self.hands.board.pulled(&pod.metadata.uid, begun, Instant::now());
                 *permit = self.hands.starts.clone().acquire_owned().await.ok();
                 pulled
             }

@@ -9,6 +9,7 @@ use cri::v1;
 
 use super::{Next, Order, RUNTIME_RETRY, Worker};
 use crate::events::Told;
+use crate::gc::dead_sandboxes;
 use crate::hands::Hands;
 use crate::hooks;
 use crate::look;
@@ -28,41 +29,53 @@ impl Worker {
         let mut manner = Manner { grace, hurried: false };
         let begun = Instant::now();
         let mut later = Vec::new();
-        loop {
+        let mut failures = loop {
             let stopping = stop_in_order(&hands, pod, running(&self.seen), manner);
             tokio::pin!(stopping);
             let shorter = loop {
                 tokio::select! {
-                    () = &mut stopping => break None,
+                    failures = &mut stopping => break Err(failures),
                     order = self.orders.recv() => match order {
                         // The agent ends; the pod is taken up again by the next one.
                         None => return,
                         Some(order) => {
                             let left = time_left(&order, manner.grace, begun);
                             later.push(order);
-                            if left.is_some() {
-                                break left;
+                            if let Some(left) = left {
+                                break Ok(left);
                             }
                         }
                     },
                 }
             };
             match shorter {
-                None => break,
-                Some(grace) => manner = Manner { grace, hurried: true },
+                Err(failures) => break failures,
+                Ok(grace) => manner = Manner { grace, hurried: true },
             }
-        }
+        };
         for order in later {
             self.take(order);
         }
-        self.stop_sandboxes().await;
+        failures.extend(self.stop_sandboxes().await);
+        self.tell_failures(pod, &failures);
     }
 
     /// Kills containers and sandboxes of a pod that goes on.
     pub(super) async fn kill_all(&mut self, pod: &Pod, grace: i64) {
         let manner = Manner { grace, hurried: false };
-        stop_in_order(&self.hands, pod, running(&self.seen), manner).await;
-        self.stop_sandboxes().await;
+        let mut failures = stop_in_order(&self.hands, pod, running(&self.seen), manner).await;
+        failures.extend(self.stop_sandboxes().await);
+        self.tell_failures(pod, &failures);
+    }
+
+    /// What could not be stopped is tried again by the next round, and said by each.
+    fn tell_failures(&self, pod: &Pod, failures: &[String]) {
+        let error = match failures {
+            [] => return,
+            [one] => one.clone(),
+            several => format!("[{}]", several.join(", ")),
+        };
+        self.hands.recorder.pod(pod, Told::KillFailed { error });
     }
 
     pub(super) async fn kill_one(&mut self, pod: &Pod, kill: &Kill) {
@@ -86,7 +99,8 @@ impl Worker {
         let found = self.seen.containers.iter().find(|found| found.id == kill.id).cloned();
         // One that was just made is not in the last look.
         let found = found.unwrap_or_else(|| ContainerSeen::started(&kill.id, &kill.container));
-        stop_container(&self.hands, pod, &found, Manner { grace, hurried: false }).await;
+        // One that goes on is killed again by the next round.
+        let _ = stop_container(&self.hands, pod, &found, Manner { grace, hurried: false }).await;
     }
 
     /// Kills and removes all containers, so that they start again from the first.
@@ -97,7 +111,7 @@ impl Worker {
             self.kill_one(pod, kill).await;
         }
         for id in &plan.remove {
-            if !self.remove(id).await {
+            if self.remove(id).await.is_err() {
                 return Next::After(RUNTIME_RETRY);
             }
         }
@@ -112,16 +126,19 @@ impl Worker {
         Next::Now
     }
 
-    async fn stop_sandboxes(&self) {
+    /// What went wrong, in upstream's words.
+    async fn stop_sandboxes(&self) -> Vec<String> {
+        let mut failures = Vec::new();
         for sandbox in &self.seen.sandboxes {
             let request = v1::StopPodSandboxRequest { pod_sandbox_id: sandbox.id.clone() };
-            // The next look shows whether it went well.
-            let _ = self.hands.runtime.call(request).await;
+            let stopped = self.hands.runtime.call(request).await;
+            failures.extend(failure("KillPodSandbox", &self.pod.metadata.uid, stopped));
         }
+        failures
     }
 
     /// Of containers that ended, the newest of each name is kept for its log. One that was made and
-    /// never started goes when there is a newer one.
+    /// never started goes when there is a newer one. Sandboxes go with the last of their containers.
     pub(super) async fn remove_superseded(&mut self) {
         let mut met: Vec<&str> = Vec::new();
         let mut kept: Vec<&str> = Vec::new();
@@ -140,35 +157,45 @@ impl Worker {
             }
             met.push(name);
         }
+        let sandboxes = dead_sandboxes(&self.seen, &superseded);
         for id in superseded {
-            self.remove(&id).await;
+            let _ = self.remove(&id).await;
+        }
+        for id in sandboxes {
+            let _ = self.remove_sandbox(&id).await;
         }
     }
 
-    async fn remove(&self, id: &RuntimeId) -> bool {
+    async fn remove(&self, id: &RuntimeId) -> Result<(), cri::Error> {
         self.hands.pool.leave(id);
         let request = v1::RemoveContainerRequest { container_id: id.clone() };
         match self.hands.runtime.call(request).await {
-            Ok(_) => true,
-            Err(error) => error.is_not_found(),
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
         }
     }
 
-    /// Removes all containers and sandboxes.
-    pub(super) async fn remove_everything(&mut self) -> Result<(), ()> {
-        let mut all_gone = true;
+    async fn remove_sandbox(&self, id: &RuntimeId) -> Result<(), cri::Error> {
+        // One whose making was cut short is not ready and yet not stopped, and cannot be removed so.
+        let request = v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
+        let _ = self.hands.runtime.call(request).await;
+        let request = v1::RemovePodSandboxRequest { pod_sandbox_id: id.clone() };
+        match self.hands.runtime.call(request).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes all containers and sandboxes, as far as possible; the first error if not all of them.
+    pub(super) async fn remove_everything(&mut self) -> Result<(), cri::Error> {
+        let mut done = Ok(());
         for container in &self.seen.containers {
-            all_gone &= self.remove(&container.id).await;
+            done = done.and(self.remove(&container.id).await);
         }
         for sandbox in &self.seen.sandboxes {
-            let request = v1::RemovePodSandboxRequest { pod_sandbox_id: sandbox.id.clone() };
-            let removed = self.hands.runtime.call(request).await;
-            all_gone &= removed.is_ok() || removed.is_err_and(|error| error.is_not_found());
+            done = done.and(self.remove_sandbox(&sandbox.id).await);
         }
-        if !all_gone {
-            return Err(());
-        }
-        self.hands.remove_files(&self.pod).await.map_err(|_| ())
+        done
     }
 }
 
@@ -202,8 +229,20 @@ fn running(seen: &PodSeen) -> Vec<ContainerSeen> {
     seen.containers.iter().filter(may_run).cloned().collect()
 }
 
-/// Everything but sidecars at once, then the sidecars one by one from the last to the first.
-async fn stop_in_order(hands: &Hands, pod: &Pod, running: Vec<ContainerSeen>, manner: Manner) {
+/// That something could not be killed, in upstream's words; what is not there needs no killing.
+fn failure<T>(action: &str, of: &str, done: Result<T, cri::Error>) -> Option<String> {
+    let error = done.err().filter(|error| !error.is_not_found())?;
+    Some(format!("failed to {action:?} for {of:?} with {action}Error: {:?}", error.rpc_text()))
+}
+
+/// Everything but sidecars at once, then the sidecars one by one from the last to the first. Returns what
+/// went wrong.
+async fn stop_in_order(
+    hands: &Hands,
+    pod: &Pod,
+    running: Vec<ContainerSeen>,
+    manner: Manner,
+) -> Vec<String> {
     let begun = Instant::now();
     for found in running.iter().filter(|_| !manner.hurried) {
         if let Some((role, container)) = pod.container(&found.name) {
@@ -218,16 +257,23 @@ async fn stop_in_order(hands: &Hands, pod: &Pod, running: Vec<ContainerSeen>, ma
     let (mut sidecars, others): (Vec<_>, Vec<_>) =
         running.into_iter().partition(|found| position(found).is_some());
     let stops = others.iter().map(|found| stop_container(hands, pod, found, manner));
-    futures::future::join_all(stops).await;
+    let stopped = futures::future::join_all(stops).await;
+    let mut failures: Vec<String> = stopped.into_iter().flatten().collect();
     sidecars.sort_by_key(|found| std::cmp::Reverse(position(found)));
     for found in &sidecars {
         let grace = manner.grace.saturating_sub(seconds_since(begun));
-        stop_container(hands, pod, found, Manner { grace, ..manner }).await;
+        failures.extend(stop_container(hands, pod, found, Manner { grace, ..manner }).await);
     }
+    failures
 }
 
-/// Runs the hook of a container, and then has the runtime stop it.
-async fn stop_container(hands: &Hands, pod: &Pod, found: &ContainerSeen, manner: Manner) {
+/// Runs the hook of a container, and then has the runtime stop it. Returns what went wrong.
+async fn stop_container(
+    hands: &Hands,
+    pod: &Pod,
+    found: &ContainerSeen,
+    manner: Manner,
+) -> Option<String> {
     let Manner { grace, hurried } = manner;
     let mut left = grace;
     if let Some((role, container)) = pod.container(&found.name)
@@ -246,8 +292,7 @@ async fn stop_container(hands: &Hands, pod: &Pod, found: &ContainerSeen, manner:
     }
     let timeout = left.max(LEAST_GRACE);
     let request = v1::StopContainerRequest { container_id: found.id.clone(), timeout };
-    // The next look shows whether it went well.
-    let _ = hands.runtime.call(request).await;
+    failure("KillContainer", &found.name, hands.runtime.call(request).await)
 }
 
 fn seconds_since(begun: Instant) -> i64 {

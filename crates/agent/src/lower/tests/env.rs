@@ -141,6 +141,26 @@ fn services_are_linked_if_wanted_and_have_an_address() {
 }
 
 #[test]
+fn the_api_is_told_to_be_where_it_answers_and_other_services_where_they_are() {
+    let services = [
+        service("default", "kubernetes", "10.0.0.1", &[("https", 443)]),
+        service("default", "web", "10.0.0.7", &[("", 80)]),
+    ];
+    let at = |address: &str| {
+        let address = address.parse().unwrap();
+        let moved = services.clone().map(|service| service.with_api_at(address));
+        service_links::of_services(&moved, "default", true)
+    };
+    let of = at("192.0.2.7:6443");
+    assert_eq!(of["KUBERNETES_SERVICE_HOST"], "192.0.2.7");
+    assert_eq!(of["KUBERNETES_SERVICE_PORT"], "6443");
+    assert_eq!(of["KUBERNETES_SERVICE_PORT_HTTPS"], "6443");
+    assert_eq!(of["KUBERNETES_PORT_6443_TCP_ADDR"], "192.0.2.7");
+    assert_eq!(of["WEB_PORT"], "tcp://10.0.0.7:80");
+    assert_eq!(at("[2001:db8::1]:7443")["KUBERNETES_PORT"], "tcp://[2001:db8::1]:7443");
+}
+
+#[test]
 fn resources_are_told_in_units_of_the_divisor() {
     let spec = json!({
         "resources": {"limits": {"memory": "3Gi"}, "requests": {"memory": "1Gi"}},

@@ -87,9 +87,17 @@ fn host_processes_are_all_or_none() {
     let host = json!({"windowsOptions": {"hostProcess": true}});
     let world = world();
     let all = pod(json!({"hostNetwork": true, "securityContext": host}));
-    let sandbox = world.sandbox(&all).unwrap().windows.unwrap().security_context.unwrap();
-    assert!(sandbox.host_process);
+    let sandbox = world.sandbox(&all).unwrap();
     let config = world.made(&all);
+    for annotations in [&sandbox.annotations, &config.annotations] {
+        assert_eq!(annotations.get(annotations::HOST_PROCESS).map(String::as_str), Some("true"));
+    }
+    let plain = pod(json!({}));
+    let (sandbox_of_plain, plain) = (world.sandbox(&plain).unwrap(), world.made(&plain));
+    for annotations in [&sandbox_of_plain.annotations, &plain.annotations] {
+        assert!(!annotations.contains_key(annotations::HOST_PROCESS));
+    }
+    assert!(sandbox.windows.unwrap().security_context.unwrap().host_process);
     assert!(config.windows.unwrap().security_context.unwrap().host_process);
     assert!(config.mounts.is_empty(), "host processes have the host's files");
     let offline = pod(json!({"securityContext": host}));
