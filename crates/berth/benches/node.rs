@@ -2,7 +2,8 @@
 //!
 //! `cargo bench -p berth --features rig --bench node [-- --pods 110]`, as root, with Debian's containerd,
 //! runc and busybox-static. It starts a containerd and a `berth up` of its own and prints a table; figures
-//! are in docs/measurements.md. Everything shares the machine's CPUs: load, API, agent and containerd.
+//! are in docs/measurements.md. Everything shares the machine's CPUs: load, API, agent and containerd. Berth
+//! and the direct calls take turns, as machines are faster at one time than at another.
 //!
 //! The figures that matter: one pod and many pods within a tenth of the direct calls; 60 MB and 0.6 CPU
 //! seconds per minute with 110 idle pods, API server and agent together.
@@ -10,14 +11,16 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a bench")]
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use client::kind::PODS;
 use client::{Change, Client, DeleteOptions, Kubeconfig, Patience, Reflector, Remote, Scope};
 use cri::v1;
+use prost_reflect::prost::Message as _;
 use rig::Containerd;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -29,7 +32,10 @@ const COMMAND: &[&str] = &["sh", "-c", "trap 'exit 0' TERM; sleep 100000 & wait"
 /// As many starts of pods at a time as the direct calls were fastest with.
 const AT_A_TIME: usize = 8;
 /// How often one pod is started.
-const ROUNDS: usize = 10;
+const ROUNDS: usize = 15;
+const ROUNDS_OF_MANY: usize = 3;
+/// How many pods were started directly. The runtime keeps a name for a while.
+static STARTED: AtomicUsize = AtomicUsize::new(0);
 /// How long the idle node is watched.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -45,188 +51,194 @@ async fn measure(pods: usize) {
     let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
     let runtime = cri::Client::new(cri::Endpoint::parse(&containerd.endpoint()).unwrap());
     runtime.connected(Duration::from_secs(30)).await.unwrap();
-    let direct = Direct { runtime, containerd: &containerd };
-    say("direct calls, one pod after the other");
-    let mut ones = Vec::new();
-    for number in 0..ROUNDS {
-        let started = Instant::now();
-        let sandbox = direct.start(number).await;
-        ones.push(started.elapsed());
-        direct.remove(sandbox).await;
-    }
-    let direct_one = median(&mut ones);
-    say("direct calls, many pods");
-    let (direct_half, direct_all) = direct.many(pods).await;
-
+    say("what one pod is to the runtime");
+    let calls = Calls::of_one_pod(&containerd, &runtime).await;
+    let direct = Direct { runtime, calls };
     let dir = tempfile::tempdir().unwrap();
-    let mut node = Node::start(dir.path(), &containerd, pods).await;
+    let mut node = Node::start(dir.path(), &containerd, &containerd.endpoint(), pods).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     let idle = node.resident();
-    say("one pod after the other");
-    let mut ones = Vec::new();
+
+    say("one pod, in turn");
+    let (mut ones, mut direct_ones) = (Vec::new(), Vec::new());
     for number in 0..ROUNDS {
-        let name = format!("one-{number}");
-        let started = Instant::now();
-        node.create(&name).await;
-        node.all_run(std::slice::from_ref(&name)).await;
-        ones.push(started.elapsed());
-        node.delete(&name).await;
-        node.none_left().await;
+        direct_ones.push(direct.one().await);
+        ones.push(node.one(number).await);
     }
-    let one = median(&mut ones);
-    say("many pods");
-    let names: Vec<String> = (0..pods).map(|number| format!("many-{number}")).collect();
-    let started = Instant::now();
-    let mut creating = JoinSet::new();
-    for name in &names {
-        let (api, name) = (node.api.clone(), name.clone());
-        creating.spawn(async move { create(&api, &name).await });
+    let (mut many, mut direct_many) = (Vec::new(), Vec::new());
+    let (mut idle_cpu, mut full) = (0.0, 0);
+    for round in 0..ROUNDS_OF_MANY {
+        say(&format!("many pods, in turn: {} of {ROUNDS_OF_MANY}", round + 1));
+        direct_many.push(direct.many(pods).await);
+        let names: Vec<String> = (0..pods).map(|number| format!("many-{round}-{number}")).collect();
+        many.push(node.many(&names).await);
+        if round == 0 {
+            say("many idle pods");
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            let before = node.cpu_seconds();
+            tokio::time::sleep(IDLE).await;
+            idle_cpu = (node.cpu_seconds() - before) * 60.0 / IDLE.as_secs_f64();
+            full = node.resident();
+        }
+        node.away(&names).await;
     }
-    creating.join_all().await;
-    let created = started.elapsed();
-    let times = node.all_run(&names).await;
-    let mut after: Vec<Duration> = times.iter().map(|at| at.duration_since(started)).collect();
-    after.sort();
-    let (half, all) = (after[after.len() / 2], *after.last().unwrap());
-    let first = after[0];
-    say("many idle pods");
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    let before = node.cpu_seconds();
-    tokio::time::sleep(IDLE).await;
-    let idle_cpu = (node.cpu_seconds() - before) * 60.0 / IDLE.as_secs_f64();
-    let full = node.resident();
-    say("and away with them");
-    let started = Instant::now();
-    for name in &names {
-        node.delete(name).await;
-    }
-    node.none_left().await;
-    let deleted = started.elapsed();
     node.process.kill().await.unwrap();
 
     println!("| | Berth | the same calls made directly |\n|---|--:|--:|");
     println!("| up after the start | {} | – |", seconds(node.up_after));
     println!("| resident, idle / {pods} pods | {idle} / {full} MB | – |");
     println!("| CPU seconds per minute, {pods} idle pods | {idle_cpu:.2} | – |");
-    println!(
-        "| one pod, created to Running, median of {ROUNDS} | {} | {} |",
-        seconds(one),
-        seconds(direct_one)
-    );
-    println!("| {pods} pods: created | {} | – |", seconds(created));
-    println!("| {pods} pods: the first runs | {} | – |", seconds(first));
-    println!("| {pods} pods: half run | {} | {} |", seconds(half), seconds(direct_half));
-    println!("| {pods} pods: all run | {} | {} |", seconds(all), seconds(direct_all));
-    println!("| {pods} pods: all gone | {} | – |", seconds(deleted));
+    println!("| one pod, median of {ROUNDS} | {} | {} |", median(ones), median(direct_ones));
+    let row = |what: &str, of: fn(&Many) -> Duration| {
+        let all = |runs: &[Many]| runs.iter().map(of).map(seconds).collect::<Vec<_>>().join(", ");
+        println!("| {pods} pods: {what} | {} | {} |", all(&many), all(&direct_many));
+    };
+    row("the first runs", |many| many.first);
+    row("half run", |many| many.half);
+    row("all run", |many| many.all);
+}
+
+/// When the pods of one round ran.
+struct Many {
+    first: Duration,
+    half: Duration,
+    all: Duration,
+}
+
+impl Many {
+    fn new(mut times: Vec<Duration>) -> Many {
+        times.sort();
+        let (first, half, all) = (times[0], times[times.len() / 2], times[times.len() - 1]);
+        Many { first, half, all }
+    }
 }
 
 fn say(what: &str) {
     eprintln!("node: {what}");
 }
 
-fn median(times: &mut [Duration]) -> Duration {
+fn median(mut times: Vec<Duration>) -> String {
     times.sort();
-    times[times.len() / 2]
+    seconds(times[times.len() / 2])
 }
 
 fn seconds(time: Duration) -> String {
     format!("{:.3} s", time.as_secs_f64())
 }
 
-/// The runtime, spoken to by nobody else.
-struct Direct<'a> {
-    runtime: cri::Client,
-    containerd: &'a Containerd,
+/// What Berth asks of the runtime for a pod.
+#[derive(Clone)]
+struct Calls {
+    sandbox: v1::RunPodSandboxRequest,
+    container: v1::CreateContainerRequest,
+    /// Files that are mounted.
+    _files: Arc<tempfile::TempDir>,
 }
 
-impl Direct<'_> {
-    async fn start(&self, number: usize) -> String {
-        let (directory, parent) = (self.containerd.directory(), self.containerd.cgroup_parent());
-        start(&self.runtime, directory.join("direct"), parent, number).await
+impl Calls {
+    /// As they pass by when a node starts a pod.
+    async fn of_one_pod(containerd: &Containerd, runtime: &cri::Client) -> Calls {
+        let dir = tempfile::tempdir().unwrap();
+        let place = format!("unix://{}", dir.path().join("cri.sock").display());
+        let relay = cri::Relay::new(runtime.clone(), |_| true);
+        let listener = cri::Listener::bind(&cri::Endpoint::parse(&place).unwrap()).await.unwrap();
+        let (a, b) = (relay.clone(), relay.clone());
+        let for_ever = std::future::pending();
+        let serving = tokio::spawn(cri::serve(listener, a, b, for_ever, Duration::ZERO));
+        let mut node = Node::start(dir.path(), containerd, &place, 1).await;
+        let names = ["model".to_owned()];
+        node.many(&names).await;
+        let passed = relay.passage().since(0);
+        let asked = |method: &str| {
+            let mut passed = passed.iter().filter(|passed| passed.method == method);
+            passed.next().unwrap().request.clone()
+        };
+        let mut sandbox = v1::RunPodSandboxRequest::decode(&*asked("RunPodSandbox")).unwrap();
+        let mut container = v1::CreateContainerRequest::decode(&*asked("CreateContainer")).unwrap();
+        let files = tempfile::tempdir().unwrap();
+        let config = container.config.as_mut().unwrap();
+        for (number, mount) in config.mounts.iter_mut().enumerate() {
+            let copy = files.path().join(number.to_string());
+            std::fs::copy(&mount.host_path, &copy).unwrap();
+            mount.host_path = copy.display().to_string();
+        }
+        // Without them nobody takes it for a pod of the node's.
+        config.labels.clear();
+        let sandbox_config = sandbox.config.as_mut().unwrap();
+        sandbox_config.labels.clear();
+        sandbox_config.log_directory = files.path().display().to_string();
+        container.sandbox_config = Some(sandbox_config.clone());
+        node.away(&names).await;
+        node.process.kill().await.unwrap();
+        serving.abort();
+        Calls { sandbox, container, _files: Arc::new(files) }
     }
 
-    async fn remove(&self, id: String) {
-        let stop = v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
-        self.runtime.call(stop).await.unwrap();
-        self.runtime.call(v1::RemovePodSandboxRequest { pod_sandbox_id: id }).await.unwrap();
+    /// The same for another pod: its name, and a cgroup that nobody has made yet.
+    async fn start(mut self, runtime: &cri::Client) -> String {
+        let name = format!("direct-{}", STARTED.fetch_add(1, Ordering::Relaxed));
+        let config = self.sandbox.config.as_mut().unwrap();
+        let metadata = config.metadata.as_mut().unwrap();
+        (metadata.name, metadata.uid) = (name.clone(), name.clone());
+        let of_linux = config.linux.as_mut().unwrap();
+        let (above, _) = of_linux.cgroup_parent.rsplit_once('/').unwrap();
+        of_linux.cgroup_parent = format!("{above}/{name}");
+        self.container.sandbox_config = Some(config.clone());
+        self.container.config.as_mut().unwrap().log_path = format!("{name}.log");
+        let id = runtime.call(self.sandbox).await.unwrap().pod_sandbox_id;
+        self.container.pod_sandbox_id = id.clone();
+        let container_id = runtime.call(self.container).await.unwrap().container_id;
+        runtime.call(v1::StartContainerRequest { container_id }).await.unwrap();
+        id
+    }
+}
+
+/// The runtime, spoken to without a node.
+struct Direct {
+    runtime: cri::Client,
+    calls: Calls,
+}
+
+impl Direct {
+    /// How long one pod takes.
+    async fn one(&self) -> Duration {
+        let started = Instant::now();
+        let sandbox = self.calls.clone().start(&self.runtime).await;
+        let took = started.elapsed();
+        remove(&self.runtime, sandbox).await;
+        took
     }
 
-    /// When half and all of so many pods run.
-    async fn many(&self, pods: usize) -> (Duration, Duration) {
+    async fn many(&self, pods: usize) -> Many {
         let permits = Arc::new(Semaphore::new(AT_A_TIME));
         let started = Instant::now();
         let mut starting = JoinSet::new();
-        for number in 0..pods {
+        for _ in 0..pods {
             let (runtime, permits) = (self.runtime.clone(), Arc::clone(&permits));
-            let (directory, parent) =
-                (self.containerd.directory().join("direct"), self.containerd.cgroup_parent());
+            let calls = self.calls.clone();
             starting.spawn(async move {
                 let _permit = permits.acquire().await.unwrap();
-                let id = start(&runtime, directory, parent, number).await;
-                (id, Instant::now())
+                let id = calls.start(&runtime).await;
+                (id, started.elapsed())
             });
         }
-        let done = starting.join_all().await;
-        let mut times: Vec<Duration> =
-            done.iter().map(|(_, at)| at.duration_since(started)).collect();
-        times.sort();
-        for (id, _) in done {
-            self.remove(id).await;
+        let (ids, times): (Vec<_>, _) = starting.join_all().await.into_iter().unzip();
+        let mut removing = JoinSet::new();
+        for id in ids {
+            let (runtime, permits) = (self.runtime.clone(), Arc::clone(&permits));
+            removing.spawn(async move {
+                let _permit = permits.acquire().await.unwrap();
+                remove(&runtime, id).await;
+            });
         }
-        (times[pods / 2], *times.last().unwrap())
+        removing.join_all().await;
+        Many::new(times)
     }
 }
 
-/// Makes a sandbox on the host's network and starts a container in it.
-async fn start(runtime: &cri::Client, logs: PathBuf, parent: String, number: usize) -> String {
-    let namespaces = v1::NamespaceOption {
-        network: v1::NamespaceMode::Node.into(),
-        pid: v1::NamespaceMode::Container.into(),
-        ..Default::default()
-    };
-    let sandbox = v1::PodSandboxConfig {
-        metadata: Some(v1::PodSandboxMetadata {
-            name: format!("direct-{number}"),
-            uid: format!("direct-{number}"),
-            namespace: "default".to_owned(),
-            attempt: 0,
-        }),
-        log_directory: logs.display().to_string(),
-        linux: Some(v1::LinuxPodSandboxConfig {
-            cgroup_parent: format!("{parent}/direct-{number}"),
-            security_context: Some(v1::LinuxSandboxSecurityContext {
-                namespace_options: Some(namespaces.clone()),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    let request =
-        v1::RunPodSandboxRequest { config: Some(sandbox.clone()), runtime_handler: String::new() };
-    let id = runtime.call(request).await.unwrap().pod_sandbox_id;
-    let config = v1::ContainerConfig {
-        metadata: Some(v1::ContainerMetadata { name: "c".to_owned(), attempt: 0 }),
-        image: Some(v1::ImageSpec { image: rig::BUSYBOX.to_owned(), ..Default::default() }),
-        command: COMMAND.iter().map(|&word| word.to_owned()).collect(),
-        log_path: format!("{number}.log"),
-        linux: Some(v1::LinuxContainerConfig {
-            security_context: Some(v1::LinuxContainerSecurityContext {
-                namespace_options: Some(namespaces),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    let request = v1::CreateContainerRequest {
-        pod_sandbox_id: id.clone(),
-        config: Some(config),
-        sandbox_config: Some(sandbox),
-    };
-    let container_id = runtime.call(request).await.unwrap().container_id;
-    runtime.call(v1::StartContainerRequest { container_id }).await.unwrap();
-    id
+async fn remove(runtime: &cri::Client, id: String) {
+    runtime.call(v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() }).await.unwrap();
+    runtime.call(v1::RemovePodSandboxRequest { pod_sandbox_id: id }).await.unwrap();
 }
 
 /// When each pod was first seen to run, by name; pods that are gone are not in it.
@@ -241,7 +253,7 @@ struct Node {
 }
 
 impl Node {
-    async fn start(dir: &Path, containerd: &Containerd, pods: usize) -> Node {
+    async fn start(dir: &Path, containerd: &Containerd, endpoint: &str, pods: usize) -> Node {
         let config = dir.join("kubelet.yaml");
         let text = format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n\
@@ -258,7 +270,7 @@ impl Node {
             .arg(dir.join("data"))
             .arg("--config")
             .arg(config)
-            .args(["--container-runtime-endpoint", &containerd.endpoint()])
+            .args(["--container-runtime-endpoint", endpoint])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .kill_on_drop(true)
@@ -281,12 +293,31 @@ impl Node {
         Node { process, up_after, api, seen }
     }
 
-    async fn create(&self, name: &str) {
-        create(&self.api, name).await;
+    /// How long one pod takes, from before it is created until it is seen to run.
+    async fn one(&mut self, number: usize) -> Duration {
+        let names = [format!("one-{number}")];
+        let took = self.many(&names).await.all;
+        self.away(&names).await;
+        took
     }
 
-    async fn delete(&self, name: &str) {
-        self.api.delete(PODS, "default", name, &DeleteOptions::default()).await.unwrap();
+    async fn many(&mut self, names: &[String]) -> Many {
+        let started = Instant::now();
+        let mut creating = JoinSet::new();
+        for name in names {
+            let (api, name) = (self.api.clone(), name.clone());
+            creating.spawn(async move { create(&api, &name).await });
+        }
+        creating.join_all().await;
+        let ran = self.all_run(names).await;
+        Many::new(ran.iter().map(|at| at.duration_since(started)).collect())
+    }
+
+    async fn away(&mut self, names: &[String]) {
+        for name in names {
+            self.api.delete(PODS, "default", name, &DeleteOptions::default()).await.unwrap();
+        }
+        self.seen.wait_for(Seen::is_empty).await.unwrap();
     }
 
     /// Waits until all of them run, and says since when.
@@ -296,10 +327,6 @@ impl Node {
         };
         let seen = self.seen.wait_for(|seen| times(seen).is_some()).await.unwrap();
         times(&seen).unwrap()
-    }
-
-    async fn none_left(&mut self) {
-        self.seen.wait_for(Seen::is_empty).await.unwrap();
     }
 
     fn proc(&self, file: &str) -> String {
@@ -346,6 +373,8 @@ async fn create(api: &Client, name: &str) {
         "metadata": {"name": name},
         "spec": {
             "nodeName": "node-1", "hostNetwork": true, "terminationGracePeriodSeconds": 5,
+            // As where the kubelet was measured.
+            "automountServiceAccountToken": false,
             "containers": [{
                 "name": "c", "image": rig::BUSYBOX, "imagePullPolicy": "Never", "command": COMMAND,
             }],

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use thiserror::Error;
 
+mod admission;
 mod bench;
 mod config;
 mod conformance;

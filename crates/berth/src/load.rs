@@ -354,6 +354,8 @@ impl OwnServer {
     fn start(dir: tempfile::TempDir, controllers: &str) -> Result<OwnServer> {
         let child = Command::new(std::env::current_exe()?)
             .args(["server", "--https-listen-port", "0", "--controllers", controllers])
+            // No loop makes accounts.
+            .args(["--disable-admission-plugins", "ServiceAccount"])
             .arg("--data-dir")
             .arg(dir.path())
             .stdout(Stdio::null())

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use apiserver::certificates::{self, Pair};
-use apiserver::{ADMINISTRATORS, Api, Limits, Listener, VIEWERS};
+use apiserver::{ADMINISTRATORS, Api, Limits, Listener, Plugins, VIEWERS};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use https::Dialer;
@@ -38,7 +38,11 @@ const API_SERVERS: &str = "berth:apiservers";
 pub struct Settings {
     pub data_dir: PathBuf,
     pub gates: FeatureGates,
+    /// Which admission plug-ins are on.
+    pub plugins: Plugins,
     pub address: SocketAddr,
+    /// The address clients are told of if the server listens on all there are.
+    pub advertise: Option<IpAddr>,
     /// Names and addresses clients reach the server by, beside the usual ones.
     pub names: Vec<String>,
     pub allow_privileged: bool,
@@ -54,12 +58,23 @@ impl Settings {
         Settings {
             data_dir,
             gates: apiserver::default_gates(),
+            plugins: Plugins::default(),
             address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6443),
+            advertise: None,
             names: Vec::new(),
             allow_privileged: true,
             service_range: "10.0.0.0/24".to_owned(),
             audit_log: None,
             controllers: controllers::Options::default(),
+        }
+    }
+
+    /// Where clients find a server that listens on an address.
+    fn advertised(&self, bound: SocketAddr) -> SocketAddr {
+        match (bound.ip().is_unspecified(), self.advertise) {
+            (false, _) => bound,
+            (true, Some(address)) => SocketAddr::new(address, bound.port()),
+            (true, None) => on_loopback(bound),
         }
     }
 
@@ -95,6 +110,7 @@ pub struct Server {
     api: Api,
     listener: Listener,
     address: SocketAddr,
+    advertised: SocketAddr,
     loops: controllers::Handle,
     authority: Pair,
 }
@@ -117,11 +133,13 @@ impl Server {
         )
         .await?;
         let address = listener.address()?;
+        let advertised = settings.advertised(address);
         let options = apiserver::Options {
             gates: settings.gates.clone(),
+            plugins: settings.plugins.clone(),
             allow_privileged: settings.allow_privileged,
             service_range: settings.service_range.clone(),
-            advertised: address.to_string(),
+            advertised: advertised.to_string(),
             token_secret: keys.token_secret.clone(),
             audit_log: settings.audit_log.clone(),
             agents: Some(keys.way_to_agents()?),
@@ -131,13 +149,20 @@ impl Server {
             .await
             .map_err(|refusal| anyhow::anyhow!("the API cannot start: {}", refusal.message))?;
         keys.write_kubeconfigs(dir, address)?;
-        let loops = start_loops(&api, settings)?;
-        Ok(Server { store, api, listener, address, loops, authority: keys.authority })
+        let loops = start_loops(&api, settings, &keys.authority)?;
+        let authority = keys.authority;
+        Ok(Server { store, api, listener, address, advertised, loops, authority })
     }
 
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where clients find it; its certificate is good for that.
+    #[must_use]
+    pub fn advertised(&self) -> SocketAddr {
+        self.advertised
     }
 
     /// Who vouches for the node's servers and clients.
@@ -178,11 +203,12 @@ impl Server {
 }
 
 /// The loops that turn what is wanted into what is, on the API in this process.
-fn start_loops(api: &Api, settings: &Settings) -> Result<controllers::Handle> {
+fn start_loops(api: &Api, settings: &Settings, authority: &Pair) -> Result<controllers::Handle> {
     let transport = InProcess::new(api.clone(), "system:kube-controller-manager");
     let client = client::Client::new(Arc::new(transport), "kube-controller-manager");
     let mut options = settings.controllers.clone();
     options.scheduling.qos_resources = settings.gates.enabled(Gate::QosResources);
+    options.root_ca = Some(authority.certificate.clone());
     let loops = controllers::run(&client, options)?;
     let counters = Arc::clone(loops.counters());
     api.also_measure(Box::new(move || render_readings(&counters.readings())));
@@ -263,11 +289,7 @@ impl Keys {
     }
 
     fn write_kubeconfigs(&self, dir: &Path, address: SocketAddr) -> Result<()> {
-        let reachable = if address.ip().is_unspecified() {
-            SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), address.port())
-        } else {
-            address
-        };
+        let reachable = if address.ip().is_unspecified() { on_loopback(address) } else { address };
         for (file, user, pair) in
             [("kubeconfig", "admin", &self.admin), ("viewer.kubeconfig", "viewer", &self.viewer)]
         {
@@ -276,6 +298,10 @@ impl Keys {
         }
         Ok(())
     }
+}
+
+fn on_loopback(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), address.port())
 }
 
 /// The names the server's certificate is good for.
@@ -291,9 +317,7 @@ fn server_names(settings: &Settings) -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
-    if !settings.address.ip().is_unspecified() {
-        names.push(settings.address.ip().to_string());
-    }
+    names.push(settings.advertised(settings.address).ip().to_string());
     names.extend(settings.names.iter().cloned());
     names
 }

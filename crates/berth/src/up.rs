@@ -52,10 +52,12 @@ pub struct Node {
 impl Node {
     /// Starts the control plane, and gets the agent ready.
     pub async fn start(settings: &Settings) -> Result<Node> {
-        let server = Server::start(&settings.server).await?;
         let given = Given { name: settings.node_name.clone(), ..Given::default() };
         let mut node = describe(settings.config.clone(), given)
             .map_err(|errors| anyhow::anyhow!("{}", joined(&errors)))?;
+        let mut control = settings.server.clone();
+        control.advertise = control.advertise.or(node.addresses.first().copied());
+        let server = Server::start(&control).await?;
         let mut names = vec![node.name.clone(), "localhost".to_owned(), "127.0.0.1".to_owned()];
         names.extend(node.addresses.iter().map(ToString::to_string));
         let own = certificates::server(server.authority(), &names)?;
@@ -75,6 +77,8 @@ impl Node {
             log_links: settings.log_links.clone(),
             runtime: settings.runtime.clone(),
             api: client::Client::new(Arc::new(transport), "kubelet"),
+            // Nothing routes to cluster addresses, and here it is known where the API is.
+            api_address: Some(server.advertised()),
             node,
             listener: Some(listener),
         })
@@ -177,6 +181,7 @@ impl Joined {
             log_links: self.log_links,
             runtime: self.runtime,
             api,
+            api_address: None,
             node,
             listener: Some(listener),
         })?;

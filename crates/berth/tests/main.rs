@@ -10,6 +10,8 @@ use berth::conformance::{Options, run_dir, run_files};
 mod controllers;
 #[path = "cases/plan.rs"]
 mod plan;
+#[path = "cases/plugins.rs"]
+mod plugins;
 #[path = "cases/remote.rs"]
 mod remote;
 #[path = "cases/state.rs"]

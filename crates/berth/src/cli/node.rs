@@ -9,19 +9,25 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use client::kind::{NODES, PODS};
 use client::{Client, Kubeconfig, Patience, Remote, Scope};
 use cri::Endpoint;
-use objects::{FeatureGates, KubeletConfig};
+use objects::{FeatureGates, Gate, KubeletConfig};
 use placement::Machine;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::{BadInput, input};
+use super::{BadInput, admission, input};
 use crate::presence::{self, Pods, Presence};
 use crate::terminal::{Colours, Terminal};
 use crate::up::{self, Joined, Node};
 use crate::{logging, server};
+
+/// A directory wherever this process is: others are told of what is in it, runtimes first of all.
+fn absolute() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(std::path::absolute)
+}
 
 /// Where everything is kept if nobody says otherwise.
 pub(super) const DATA_DIR: &str = "/var/lib/berth";
@@ -37,7 +43,7 @@ pub(super) const DATA_DIR: &str = "/var/lib/berth";
     `berth down --keep-pods`. `berth down` stops pods first.")]
 pub(super) struct UpArgs {
     /// Where everything is kept
-    #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+    #[arg(long, value_name = "DIR", default_value = DATA_DIR, value_parser = absolute())]
     data_dir: PathBuf,
     /// The node's configuration, a KubeletConfiguration
     #[arg(long, value_name = "FILE")]
@@ -60,6 +66,8 @@ pub(super) struct UpArgs {
     /// The port the agent listens on; 0 for one that is free
     #[arg(long, value_name = "PORT")]
     agent_port: Option<u16>,
+    #[command(flatten)]
+    admission: admission::Args,
 }
 
 #[derive(Debug, Args)]
@@ -68,7 +76,7 @@ pub(super) struct UpArgs {
     berth down --keep-pods                       pods run on; the next `berth up` takes them up")]
 pub(super) struct DownArgs {
     /// What `berth up` was told
-    #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+    #[arg(long, value_name = "DIR", default_value = DATA_DIR, value_parser = absolute())]
     data_dir: PathBuf,
     /// Let pods run on
     #[arg(long)]
@@ -83,7 +91,7 @@ pub(super) struct DownArgs {
     Exit codes: 0 the node is ready, 1 it is not, or nothing runs there.")]
 pub(super) struct StatusArgs {
     /// What `berth up` was told
-    #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
+    #[arg(long, value_name = "DIR", default_value = DATA_DIR, value_parser = absolute())]
     data_dir: PathBuf,
     #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
     output: Output,
@@ -118,7 +126,7 @@ pub(super) struct AgentArgs {
     #[arg(long, value_name = "NAME")]
     hostname_override: Option<String>,
     /// Where state files and the directories of pods are
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet", value_parser = absolute())]
     root_dir: PathBuf,
 }
 
@@ -184,13 +192,16 @@ fn describe(machine: &Machine) -> String {
 pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let gates = args.feature_gates.as_deref();
-    let (config, written) = configuration(args.config.as_deref(), gates)?;
+    let (mut config, written) = configuration(args.config.as_deref(), gates)?;
+    // As in the API beside it.
+    config.feature_gates = config.feature_gates.on_unless_said(Gate::QosResources);
     let (endpoint, said) = runtime(args.container_runtime_endpoint.as_deref(), &config)?;
     let mut control = server::Settings::new(args.data_dir.clone());
     if let Some(text) = gates {
         control.gates = with_gates(control.gates.clone(), text)?;
     }
     control.address = SocketAddr::new(args.bind_address, args.https_listen_port);
+    args.admission.choose(&mut control.plugins)?;
     let Some(presence) = Presence::take(&args.data_dir)
         .with_context(|| format!("cannot use {}", args.data_dir.display()))?
     else {

@@ -8,7 +8,7 @@ use clap::Args;
 use controllers::Selection;
 use objects::FeatureGates;
 
-use super::BadInput;
+use super::{BadInput, admission};
 use crate::server::{self, Settings};
 
 #[derive(Debug, Args)]
@@ -47,6 +47,8 @@ pub(super) struct ServerArgs {
     /// Which loops run, separated by commas: `*` for all, a name for one, -name for all but that
     #[arg(long, value_name = "NAMES", value_delimiter = ',', allow_hyphen_values = true)]
     controllers: Option<Vec<String>>,
+    #[command(flatten)]
+    admission: admission::Args,
     /// Write who asked for what to this file, a JSON object a line
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
@@ -78,6 +80,7 @@ pub(super) fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
         settings.controllers.loops = Selection::parse(names)
             .map_err(|error| BadInput(vec![format!("--controllers: {error}")]))?;
     }
+    args.admission.choose(&mut settings.plugins)?;
     settings.audit_log = args.audit_log_path.or(settings.audit_log);
     server::run(&settings)?;
     Ok(ExitCode::SUCCESS)

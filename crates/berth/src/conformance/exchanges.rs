@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::{Difference, Outcome, Verdict};
+use super::{Difference, Outcome, Verdict, recorded_plugins};
 
 mod compare;
 mod deliberate;
@@ -101,6 +101,7 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
         allow_privileged: line["server"] != "allow-privileged-false",
         // Where the recorded server listened.
         advertised: "127.0.0.1:21003".to_owned(),
+        plugins: recorded_plugins(),
         ..Options::default()
     };
     let api = Api::new(store, options)

@@ -46,6 +46,8 @@ const AT_A_TIME: usize = 16;
 const IMAGE: &str = "localhost/busybox:1";
 /// Another name of the same image.
 const OTHER_NAME: &str = "localhost/bbalias:1";
+/// What the runtime says where a mount cannot be passed on to others, and why a line is not served then.
+const NOT_SHARED: (&str, &str) = ("is not a shared", "the machine's mounts are not shared");
 /// Where the recording had a registry.
 const REGISTRY: &str = "127.0.0.1:23990/";
 
@@ -334,11 +336,26 @@ fn judge(scene: &Scene, line: &Value, played: &Result<Played>, calls: &Calls) ->
             let wrong = deliberate::wrong_answer(scene, line, played);
             return quirk_outcome(line, wrong, verdict::differences(scene, line, played, calls));
         }
-        Ok(played) if scene.says_of(played, "is not a shared") => {
-            let why = "the machine's mounts are not shared";
-            return not_served(kind_of(line), text(line, "id"), why);
+        Ok(played) if scene.says_of(played, NOT_SHARED.0) => {
+            return not_served(kind_of(line), text(line, "id"), NOT_SHARED.1);
         }
-        Ok(played) => verdict::differences(scene, line, played, calls),
+        Ok(played) => {
+            let found = verdict::differences(scene, line, played, calls);
+            let reason = match found.is_empty() {
+                true => None,
+                false => deliberate::of_life(scene, line, played),
+            };
+            if let Some(reason) = reason {
+                return Outcome {
+                    kind: kind_of(line),
+                    id: text(line, "id").to_owned(),
+                    verdict: Verdict::DeliberatelyDifferent,
+                    quirk: Some(reason.to_owned()),
+                    differences: found,
+                };
+            }
+            found
+        }
         Err(error) => vec![Difference {
             what: "the life".into(),
             expected: "to be played".into(),

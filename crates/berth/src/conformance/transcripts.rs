@@ -24,7 +24,7 @@ use tokio::process::Command;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use super::{Difference, Outcome, Verdict, printed};
+use super::{Difference, Outcome, Verdict, printed, recorded_plugins};
 
 mod deliberate;
 mod kubectl;
@@ -260,6 +260,7 @@ impl Server {
         let options = Options {
             advertised: address.to_string(),
             tokens: tokens.into(),
+            plugins: recorded_plugins(),
             ..Options::default()
         };
         let api = Api::new(store, options)

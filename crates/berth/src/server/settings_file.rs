@@ -13,6 +13,8 @@ const FIELDS: &[&str] = &[
     "audit-log-path",
     "bind-address",
     "controllers",
+    "disable-admission-plugins",
+    "enable-admission-plugins",
     "feature-gates",
     "https-listen-port",
     "service-cluster-ip-range",
@@ -63,6 +65,14 @@ fn set(settings: &mut Settings, name: &str, value: &Node) -> Result<(), String> 
             settings.controllers.loops = Selection::parse(words.iter().map(String::as_str))
                 .map_err(|error| error.to_string())?;
         }
+        "disable-admission-plugins" => {
+            let off = words(value, &text);
+            settings.plugins.choose(&[], &off).map_err(|error| error.to_string())?;
+        }
+        "enable-admission-plugins" => {
+            let on = words(value, &text);
+            settings.plugins.choose(&on, &[]).map_err(|error| error.to_string())?;
+        }
         "service-cluster-ip-range" => settings.service_range = text,
         "audit-log-path" => settings.audit_log = Some(text.into()),
         "tls-san" => settings.names.extend(words(value, &text)),
@@ -104,6 +114,7 @@ fn words(value: &Node, text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
+    use apiserver::Plugin;
     use controllers::Loop;
 
     fn read_text(text: &str) -> Result<Settings, Vec<String>> {
@@ -119,7 +130,7 @@ mod tests {
         let settings = read_text(
             "https-listen-port: 7443\nbind-address: 0.0.0.0\nallow-privileged: false\n\
              feature-gates: {QOSResources: false}\ntls-san: [a.example, 10.1.1.1]\n\
-             controllers: '*,-scheduler'\n",
+             controllers: '*,-scheduler'\ndisable-admission-plugins: [ServiceAccount]\n",
         )
         .unwrap();
         assert_eq!(settings.address.to_string(), "0.0.0.0:7443");
@@ -127,9 +138,14 @@ mod tests {
         assert_eq!(settings.names, ["a.example", "10.1.1.1"]);
         assert!(!settings.controllers.loops.has(Loop::Scheduler));
         assert!(settings.controllers.loops.has(Loop::Job));
-        let problems = read_text("https-listen-port: lots\nport: 1\ncontrollers: x\n").unwrap_err();
+        assert!(!settings.plugins.has(Plugin::ServiceAccount));
+        let problems = read_text(
+            "https-listen-port: lots\nport: 1\ncontrollers: x\nenable-admission-plugins: y\n",
+        )
+        .unwrap_err();
         assert!(problems[0].contains("line 1") && problems[0].contains("a port from 0 to 65535"));
         assert!(problems[1].contains("port: unknown setting; there are allow-privileged"));
         assert!(problems[2].contains("\"x\" is not in the list of known controllers"));
+        assert!(problems[3].contains("plugin \"y\" is unknown; there are NamespaceLifecycle, "));
     }
 }

@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 
 use berth::in_process::InProcess;
 use client::kind::{
-    BUDGETS, DAEMON_SETS, DEPLOYMENTS, EVENTS, JOBS, NAMESPACES, NODES, PODS, QUOTAS, REPLICA_SETS,
-    SERVICE_ACCOUNTS,
+    BUDGETS, CONFIG_MAPS, DAEMON_SETS, DEPLOYMENTS, EVENTS, JOBS, NAMESPACES, NODES, PODS, QUOTAS,
+    REPLICA_SETS, SERVICE_ACCOUNTS,
 };
 use client::{Client, DeleteOptions, Kind, PatchKind, Propagation, Reflector, Scope};
 use controllers::{Handle, Options};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+#[path = "controllers/jobs.rs"]
+mod jobs;
 #[path = "controllers/reports.rs"]
 mod reports;
 
@@ -137,7 +139,11 @@ impl Cluster {
                 reached(&last)
             })
             .await;
-        assert!(found, "{what}: {name} is still {last:#}\n{}", self.errors());
+        if !found {
+            let pods = self.client.list_values(PODS, &Scope::default()).await.unwrap_or_default();
+            let pods: Vec<String> = pods.iter().map(brief).collect();
+            panic!("{what}: {name} is still {last:#}\n{}pods: {pods:#?}", self.errors());
+        }
         last
     }
 
@@ -180,6 +186,20 @@ impl Cluster {
         let errors = counters.map(|counters| counters.last_errors()).unwrap_or_default();
         errors.iter().map(|(name, error)| format!("{name}: {error}\n")).collect()
     }
+}
+
+/// A pod in a line.
+fn brief(pod: &Value) -> String {
+    let (of, status) = (&pod["metadata"], &pod["status"]["phase"]);
+    let (node, labels) = (&pod["spec"]["nodeName"], &of["labels"]);
+    format!(
+        "{} {status} on {node}, {labels}, of {}, finalizers {}, deleted {}, version {}",
+        of["name"],
+        of["ownerReferences"][0]["name"],
+        of["finalizers"],
+        of["deletionTimestamp"],
+        of["resourceVersion"]
+    )
 }
 
 fn now() -> String {
@@ -570,6 +590,40 @@ fn quotas_and_budgets_say_what_is() {
 }
 
 #[test]
+fn every_namespace_has_an_account_and_the_authority_and_gets_them_back() {
+    runtime().block_on(async {
+        let options = Options { root_ca: Some("certificate".to_owned()), ..Options::default() };
+        let cluster = Cluster::start(options).await;
+        cluster.namespace("a").await;
+        // At once: a pod waits for the account that its namespace is about to have.
+        let made = cluster.create(PODS, "a", &pod("early", &json!({}))).await;
+        assert_eq!(made["spec"]["serviceAccountName"], "default");
+        let is_right = |map: &Value| {
+            let told = &map["metadata"]["annotations"]["kubernetes.io/description"];
+            map["data"] == json!({"ca.crt": "certificate"})
+                && told.as_str().is_some_and(|text| text.starts_with("Contains a CA bundle"))
+        };
+        let name = "kube-root-ca.crt";
+        for namespace in ["a", "default", "kube-system"] {
+            cluster.wait("it is there", CONFIG_MAPS, namespace, name, is_right).await;
+        }
+        let change = json!({
+            "metadata": {"annotations": null}, "data": {"ca.crt": "another", "more": "x"},
+        });
+        cluster.merge(CONFIG_MAPS, "a", name, &change).await;
+        cluster.wait("it is put right", CONFIG_MAPS, "a", name, is_right).await;
+        for (kind, name) in [(CONFIG_MAPS, name), (SERVICE_ACCOUNTS, "default")] {
+            let before = cluster.get(kind, "a", name).await.unwrap();
+            cluster.client.delete(kind, "a", name, &DeleteOptions::default()).await.unwrap();
+            let uid = &before["metadata"]["uid"];
+            let is_new = |it: &Value| !it.is_null() && it["metadata"]["uid"] != *uid;
+            cluster.wait("it is back", kind, "a", name, is_new).await;
+        }
+        cluster.stop().await;
+    });
+}
+
+#[test]
 fn a_more_important_pod_takes_the_capacity_of_a_class() {
     runtime().block_on(async {
         let cluster = Cluster::start(Options::default()).await;
@@ -618,39 +672,161 @@ fn a_more_important_pod_takes_the_capacity_of_a_class() {
     });
 }
 
+/// What a pod of host processes needs: one container before the others, and two of them.
+fn host_processes() -> Value {
+    let container = |name: &str| json!({"name": name, "image": "i", "command": ["pwsh"]});
+    json!({
+        "hostNetwork": true,
+        "nodeSelector": {"kubernetes.io/os": "windows"},
+        "securityContext": {"windowsOptions": {
+            "hostProcess": true, "runAsUserName": "NT AUTHORITY\\SYSTEM",
+        }},
+        "initContainers": [container("prepare")],
+        "containers": [container("proxy"), container("logs")],
+    })
+}
+
+#[test]
+fn host_processes_come_to_every_windows_node_and_tasks_to_one() {
+    runtime().block_on(async {
+        let cluster = Cluster::start(Options::default()).await;
+        cluster.namespace("a").await;
+        cluster.node("linux").await;
+        for name in ["windows-1", "windows-2"] {
+            let labels = json!({"metadata": {"labels": {"kubernetes.io/os": "windows"}}});
+            cluster.node_with(name, &labels).await;
+        }
+        let labels = json!({"app": "agent"});
+        let agents = json!({
+            "metadata": {"name": "agents"},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": host_processes()},
+            },
+        });
+        cluster.create(DAEMON_SETS, "a", &agents).await;
+        cluster
+            .wait("on every node", DAEMON_SETS, "a", "agents", |set| {
+                set["status"]["desiredNumberScheduled"] == 2 && set["status"]["numberReady"] == 2
+            })
+            .await;
+        let mut template = host_processes();
+        template["restartPolicy"] = "Never".into();
+        let labels = json!({"ends": "Succeeded"});
+        let task = json!({
+            "metadata": {"name": "task"},
+            "spec": {"template": {"metadata": {"labels": labels}, "spec": template}},
+        });
+        cluster.create(JOBS, "a", &task).await;
+        cluster.wait("done", JOBS, "a", "task", |job| job["status"]["succeeded"] == 1).await;
+        let pods = cluster.client.list_values(PODS, &Scope::default()).await.unwrap();
+        assert_eq!(pods.len(), 3);
+        for pod in pods {
+            let (spec, node) = (&pod["spec"], pod["spec"]["nodeName"].as_str().unwrap());
+            assert!(node.starts_with("windows-"), "{pod:#}");
+            let options = &spec["securityContext"]["windowsOptions"];
+            assert_eq!(
+                (&options["hostProcess"], &spec["hostNetwork"]),
+                (&json!(true), &json!(true))
+            );
+        }
+        // On the host's network they have to say that they are.
+        let mut offline = pod("offline", &json!({}));
+        offline["spec"] = host_processes();
+        offline["spec"]["hostNetwork"] = false.into();
+        offline["kind"] = "Pod".into();
+        let refused = cluster.client.create(PODS, "a", &offline).await.unwrap_err().to_string();
+        let why = "hostNetwork must be true if pod contains any hostProcess containers";
+        assert!(refused.contains(why), "{refused}");
+        cluster.stop().await;
+    });
+}
+
+/// Controllers that take a node for silent soon.
+fn impatient() -> Options {
+    Options {
+        node_monitor_grace: Duration::from_millis(1500),
+        node_monitor_period: Duration::from_millis(100),
+        ..Options::default()
+    }
+}
+
+/// A pod that leaves a node in trouble at once.
+fn hasty(name: &str, node: &str) -> Value {
+    let toleration = |what: &str| {
+        json!({
+            "key": format!("node.kubernetes.io/{what}"), "operator": "Exists",
+            "effect": "NoExecute", "tolerationSeconds": 0,
+        })
+    };
+    let tolerations = [toleration("unreachable"), toleration("not-ready")];
+    pod(name, &json!({"spec": {"nodeName": node, "tolerations": tolerations}}))
+}
+
+fn is_silent_with(node: &Value, taints: usize) -> bool {
+    condition(node, "Ready")["status"] == "Unknown"
+        && node["spec"]["taints"].as_array().is_some_and(|all| all.len() == taints)
+}
+
 #[test]
 fn pods_leave_a_node_that_has_gone_silent() {
     runtime().block_on(async {
-        let options = Options {
-            node_monitor_grace: Duration::from_millis(1500),
-            node_monitor_period: Duration::from_millis(100),
-            ..Options::default()
-        };
-        let cluster = Cluster::start(options).await;
+        let cluster = Cluster::start(impatient()).await;
         cluster.namespace("a").await;
         cluster.node("n1").await;
-        let impatient = json!({"metadata": {"labels": {"silent": "true"}}, "spec": {"tolerations": [
-            {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0},
-            {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0},
-        ]}});
-        cluster.create(PODS, "a", &pod("impatient", &impatient)).await;
-        cluster.create(PODS, "a", &pod("patient", &json!({}))).await;
-        cluster.wait("bound", PODS, "a", "impatient", |p| p["spec"]["nodeName"] == "n1").await;
-        let node = cluster
-            .wait("tainted", NODES, "", "n1", |n| {
-                condition(n, "Ready")["status"] == "Unknown"
-                    && n["spec"]["taints"].as_array().is_some_and(|taints| taints.len() == 2)
-            })
-            .await;
+        cluster.node("n2").await;
+        // The other one is heard of all the time.
+        let client = cluster.client.clone();
+        let mut heartbeats = tokio::task::JoinSet::new();
+        heartbeats.spawn(async move {
+            for beat in 0.. {
+                let time = format!("2026-01-01T00:{:02}:{:02}Z", beat / 60 % 60, beat % 60);
+                let ready = json!({"type": "Ready", "status": "True", "lastHeartbeatTime": time});
+                let patch = json!({"status": {"conditions": [ready]}});
+                let kind = PatchKind::StrategicMerge;
+                client.patch_part(NODES, "", "n2", "status", kind, &patch).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        });
+        let mut hasty = hasty("hasty", "n1");
+        // Nobody takes it away.
+        hasty["metadata"]["labels"] = json!({"silent": "true"});
+        cluster.create(PODS, "a", &hasty).await;
+        let patient = pod("patient", &json!({"spec": {"nodeName": "n1"}}));
+        cluster.create(PODS, "a", &patient).await;
+        let node = cluster.wait("tainted", NODES, "", "n1", |n| is_silent_with(n, 2)).await;
         assert_eq!(condition(&node, "Ready")["reason"], "NodeStatusUnknown");
         let evicted = cluster
-            .wait("evicted", PODS, "a", "impatient", |p| {
-                p["metadata"]["deletionTimestamp"].is_string()
-            })
+            .wait("evicted", PODS, "a", "hasty", |p| p["metadata"]["deletionTimestamp"].is_string())
             .await;
         assert_eq!(condition(&evicted, "DisruptionTarget")["reason"], "DeletionByTaintManager");
         let patient = cluster.get(PODS, "a", "patient").await.unwrap();
         assert!(patient["metadata"]["deletionTimestamp"].is_null());
+        cluster.stop().await;
+    });
+}
+
+#[test]
+fn pods_stay_where_no_node_could_take_them() {
+    runtime().block_on(async {
+        let cluster = Cluster::start(impatient()).await;
+        cluster.namespace("a").await;
+        cluster.node("n1").await;
+        cluster.create(PODS, "a", &hasty("hasty", "n1")).await;
+        cluster.wait("tainted", NODES, "", "n1", |n| is_silent_with(n, 1)).await;
+        // What comes to a node in trouble stays as well, and by then the first would have gone.
+        cluster.create(PODS, "a", &hasty("late", "n1")).await;
+        cluster
+            .wait("its pods are told", PODS, "a", "hasty", |p| {
+                condition(p, "Ready")["status"] == "False"
+            })
+            .await;
+        let node = cluster.get(NODES, "", "n1").await.unwrap();
+        assert_eq!(node["spec"]["taints"][0]["effect"], "NoSchedule");
+        for name in ["hasty", "late"] {
+            let pod = cluster.get(PODS, "a", name).await.unwrap();
+            assert!(pod["metadata"]["deletionTimestamp"].is_null(), "{pod:#}");
+        }
         cluster.stop().await;
     });
 }

@@ -15,4 +15,5 @@ mod come_and_go;
 mod cores;
 mod four;
 mod memory;
+mod pressure;
 mod support;

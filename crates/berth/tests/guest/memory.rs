@@ -4,7 +4,9 @@
 use placement::CpuSet;
 use serde_json::{Value, json};
 
-use crate::support::{Node, SLEEP, cgroup_of, cpus, machine, pod, pod_cgroup, set, two_nodes};
+use crate::support::{
+    Node, SLEEP, cgroup_of, cpus, machine, pod, pod_cgroup, set, two_nodes, with_memory_volume,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -21,13 +23,6 @@ fn touch() -> String {
          {SLEEP}",
         OWN_MIB * MIB
     )
-}
-
-fn with_memory_volume(mut pod: Value) -> Value {
-    pod["spec"]["volumes"] = json!([{"name": "memory", "emptyDir": {"medium": "Memory"}}]);
-    pod["spec"]["containers"][0]["volumeMounts"] =
-        json!([{"name": "memory", "mountPath": "/memory"}]);
-    pod
 }
 
 /// A row of `memory.numa_stat`: bytes by NUMA node.

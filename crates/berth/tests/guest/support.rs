@@ -107,6 +107,19 @@ pub(crate) struct Node {
     data: u32,
 }
 
+impl Drop for Node {
+    /// What was said in a guest is gone with it, so a test that fails shows it.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let script = format!("tail -n 300 /var/log/berth-{}.log", self.starts);
+            match self.machine.guest.run(&script) {
+                Ok((_, log)) => eprintln!("--- Berth's log\n{log}"),
+                Err(error) => eprintln!("{error}"),
+            }
+        }
+    }
+}
+
 impl Node {
     pub(crate) fn sh(&mut self, script: &str) -> String {
         self.machine.sh(script)
@@ -192,8 +205,7 @@ impl Node {
             }
             if started.elapsed() > PATIENCE {
                 let pods = self.runtime.block_on(self.api().list_values(PODS, &Scope::default()));
-                let log = self.log();
-                panic!("not in time: {what}\n{pods:#?}\n--- Berth's log\n{log}");
+                panic!("not in time: {what}\n{pods:#?}");
             }
             std::thread::sleep(PAUSE);
         }
@@ -352,11 +364,19 @@ pub(crate) fn pod(name: &str, script: &str, resources: &Value) -> Value {
     })
 }
 
+/// The pod with a volume in memory.
+pub(crate) fn with_memory_volume(mut pod: Value) -> Value {
+    pod["spec"]["volumes"] = json!([{"name": "memory", "emptyDir": {"medium": "Memory"}}]);
+    pod["spec"]["containers"][0]["volumeMounts"] =
+        json!([{"name": "memory", "mountPath": "/memory"}]);
+    pod
+}
+
 pub(crate) fn phase(pod: &Value) -> &str {
     pod["status"]["phase"].as_str().unwrap_or_default()
 }
 
-fn is_over(pod: &Value) -> bool {
+pub(crate) fn is_over(pod: &Value) -> bool {
     matches!(phase(pod), "Failed" | "Succeeded")
 }
 

@@ -3,7 +3,7 @@
 //!
 //! `BERTH_KILLS` says how often; the test suite has no time for more than a few.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -20,6 +20,8 @@ use crate::support::{SLEEP, phase, pod, until, until_or};
 
 /// How often, if nobody says otherwise.
 const KILLS: usize = 12;
+/// After so many kills the node is given time to put everything right.
+const SETTLED: usize = 6;
 /// How many pods are made at most before a node is killed.
 const LONGEST_LIFE: u64 = 7;
 /// How many lists of pods are asked for at most after the last of them: of a few milliseconds each.
@@ -99,14 +101,23 @@ fn wanted(name: &str, exclusive: bool) -> Value {
     pod
 }
 
+/// The pods that were made, and those that nobody deleted.
+#[derive(Default)]
+struct Pods {
+    made: u64,
+    kept: BTreeSet<String>,
+}
+
 /// Makes so many pods and deletes older ones, as fast as the machine is: a pod that is deleted has been
 /// decided about.
-async fn churn(api: &Client, chance: &mut Chance, made: &mut u64, pods: u64) {
+async fn churn(api: &Client, chance: &mut Chance, all: &mut Pods, pods: u64) {
     for _ in 0..pods {
         let exclusive = chance.below(2) == 0;
-        api.create(PODS, "test", &wanted(&format!("p{made}"), exclusive)).await.unwrap();
-        *made += 1;
-        if let Some(old) = made.checked_sub(3 + chance.below(3)) {
+        let name = format!("p{}", all.made);
+        api.create(PODS, "test", &wanted(&name, exclusive)).await.unwrap();
+        all.kept.insert(name);
+        all.made += 1;
+        if let Some(old) = all.made.checked_sub(3 + chance.below(3)) {
             let name = format!("p{old}");
             until_or("a pod is decided about", async || {
                 match api.get::<Value>(PODS, "test", &name).await {
@@ -120,6 +131,7 @@ async fn churn(api: &Client, chance: &mut Chance, made: &mut u64, pods: u64) {
                 }
             })
             .await;
+            all.kept.remove(&name);
             // It may be gone already.
             let _ = api.delete(PODS, "test", &name, &DeleteOptions::default()).await;
         }
@@ -130,8 +142,19 @@ async fn churn(api: &Client, chance: &mut Chance, made: &mut u64, pods: u64) {
     }
 }
 
-/// What every running container may run on, by its id; those with CPUs of their own apart.
-async fn running(runtime: &cri::Client) -> BTreeMap<String, (bool, CpuSet)> {
+/// A container that runs.
+#[derive(Debug)]
+struct Running {
+    pod: String,
+    uid: String,
+    /// Whether it has CPUs of its own.
+    exclusive: bool,
+    /// What its processes may run on.
+    cpus: CpuSet,
+}
+
+/// Every container that runs, by its id.
+async fn running(runtime: &cri::Client) -> BTreeMap<String, Running> {
     let cgroups = Cgroups::observe().unwrap();
     let mut found = BTreeMap::new();
     let request = v1::ListContainersRequest::default();
@@ -155,21 +178,95 @@ async fn running(runtime: &cri::Client) -> BTreeMap<String, (bool, CpuSet)> {
         let Ok(force) = cgroups.in_force(pid) else { continue };
         // Only those have a limit here.
         let limit = &info["config"]["linux"]["resources"]["memory_limit_in_bytes"];
-        found.insert(id, (limit.as_i64().is_some_and(|bytes| bytes > 0), force.cpus));
+        let label = |name: &str| container.labels.get(name).cloned().unwrap_or_default();
+        let running = Running {
+            pod: label("io.kubernetes.pod.name"),
+            uid: label("io.kubernetes.pod.uid"),
+            exclusive: limit.as_i64().is_some_and(|bytes| bytes > 0),
+            cpus: force.cpus,
+        };
+        found.insert(id, running);
     }
     found
 }
 
-/// No CPU that is somebody's own is anybody else's.
-fn check(running: &BTreeMap<String, (bool, CpuSet)>, after: usize) {
-    for (id, (exclusive, cpus)) in running {
-        for (other, (_, theirs)) in running.iter().filter(|(other, _)| *other != id) {
+/// No CPU that is somebody's own is anybody else's, and the book of the node that was killed has it so.
+fn check(running: &BTreeMap<String, Running>, book: &Value, after: usize) {
+    for (id, of) in running.iter().filter(|(_, of)| of.exclusive) {
+        for (other, theirs) in running.iter().filter(|(other, _)| *other != id) {
+            let (pod, cpus) = (&of.pod, &of.cpus);
             assert!(
-                !exclusive || cpus.is_disjoint(theirs),
-                "after kill {after}: {id} has {cpus} to itself, and {other} runs on {theirs}"
+                cpus.is_disjoint(&theirs.cpus),
+                "after kill {after}: {pod} has {cpus} to itself, and {other} is {theirs:?}"
             );
         }
+        let booked = book["entries"][&of.uid]["c"].as_str().map(CpuSet::parse);
+        let same = booked.is_some_and(|booked| booked.is_ok_and(|booked| booked == of.cpus));
+        assert!(same, "after kill {after}: {of:?} is not in the book, {book}");
     }
+}
+
+/// What ran before and was not deleted runs on.
+async fn check_lives(
+    runtime: &cri::Client,
+    before: &BTreeMap<String, Running>,
+    now: &BTreeMap<String, Running>,
+    kept: &BTreeSet<String>,
+    after: usize,
+) {
+    for (id, of) in before.iter().filter(|(_, of)| kept.contains(&of.pod)) {
+        if !now.contains_key(id) {
+            let request = v1::ContainerStatusRequest { container_id: id.clone(), verbose: false };
+            let found = runtime.call(request).await;
+            panic!("after kill {after}: {of:?} does not run any more: {found:#?}");
+        }
+    }
+}
+
+/// The pods that something is left of on the machine, by their uids: cgroups, directories, and CPUs in the
+/// book.
+fn traces(containerd: &Containerd) -> BTreeSet<String> {
+    let here = containerd.directory().join("data/agent");
+    let book = book(containerd);
+    let mut found: BTreeSet<String> =
+        book["entries"].as_object().into_iter().flatten().map(|(uid, _)| uid.clone()).collect();
+    found.extend(names(&here.join("pods")));
+    let tree = Path::new("/sys/fs/cgroup");
+    let hierarchies = names(tree).into_iter().map(|name| tree.join(name));
+    let parent = containerd.cgroup_parent();
+    for top in hierarchies.chain([tree.to_owned()]) {
+        let pods = top.join(parent.trim_start_matches('/')).join("kubepods");
+        for class in ["", "burstable", "besteffort"] {
+            let all = names(&pods.join(class)).into_iter();
+            found.extend(all.filter_map(|name| name.strip_prefix("pod").map(str::to_owned)));
+        }
+    }
+    found
+}
+
+/// The names in a directory; none if there is no such directory.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Who has which CPUs, as it is on the disk.
+fn book(containerd: &Containerd) -> Value {
+    let path = containerd.directory().join("data/agent/cpu_manager_state");
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Waits until nothing is left of pods that the API does not have.
+async fn settled(api: &Client, containerd: &Containerd) {
+    until_or("nothing is left of pods that are gone", async || {
+        // Looked for first: a pod that has a trace was there before.
+        let traces = traces(containerd);
+        let pods = api.list_values(PODS, &Scope::default()).await.unwrap();
+        let known = |uid: &&String| pods.iter().any(|pod| pod["metadata"]["uid"] == uid.as_str());
+        let left: Vec<&String> = traces.iter().filter(|uid| !known(uid)).collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,23 +287,35 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
     std::fs::write(containerd.directory().join("kubelet.yaml"), configuration).unwrap();
 
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
-    let (mut made, mut seen, mut owners) = (0, 0, 0);
+    let (mut seen, mut owners) = (0, 0);
+    let (mut all, mut before) = (Pods::default(), BTreeMap::new());
     let mut victim = start(&containerd).await;
     let namespace = json!({"metadata": {"name": "test"}});
     victim.api.create(NAMESPACES, "", &namespace).await.unwrap();
     for kill in 1..=kills {
         let pods = chance.below(LONGEST_LIFE);
-        churn(&victim.api, &mut chance, &mut made, pods).await;
+        churn(&victim.api, &mut chance, &mut all, pods).await;
         victim.kill();
         let running = running(&runtime).await;
-        check(&running, kill);
+        check(&running, &book(&containerd), kill);
+        check_lives(&runtime, &before, &running, &all.kept, kill).await;
         seen += running.len();
-        owners += running.values().filter(|(exclusive, _)| *exclusive).count();
+        owners += running.values().filter(|of| of.exclusive).count();
+        before = running;
         victim = start(&containerd).await;
+        let pods = victim.api.list_values(PODS, &Scope::default()).await.unwrap();
+        let is_there =
+            |name: &&String| pods.iter().any(|pod| pod["metadata"]["name"] == name.as_str());
+        let lost: Vec<&String> = all.kept.iter().filter(|name| !is_there(name)).collect();
+        assert!(lost.is_empty(), "after kill {kill}: lost {lost:?}");
+        if kill % SETTLED == 0 {
+            settled(&victim.api, &containerd).await;
+        }
     }
 
     println!(
-        "{kills} kills, {made} pods; running containers looked at: {seen}, exclusive: {owners}"
+        "{kills} kills, {} pods; running containers looked at: {seen}, exclusive: {owners}",
+        all.made
     );
     assert!(seen > owners && owners > 0, "there was nothing to look at");
 
@@ -219,7 +328,7 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
         pods.iter().find(waits).map_or(Ok(()), |pod| Err(format!("{pod:#}")))
     })
     .await;
-    check(&running(&runtime).await, kills);
+    check(&running(&runtime).await, &book(&containerd), kills);
     for pod in victim.api.list_values(PODS, &Scope::default()).await.unwrap() {
         let name = pod["metadata"]["name"].as_str().unwrap();
         let _ = victim.api.delete(PODS, "test", name, &DeleteOptions::default()).await;
@@ -231,10 +340,6 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
         if is_gone { Ok(()) } else { Err(format!("{left:#?}\n{running:?}")) }
     })
     .await;
-    let data = containerd.directory().join("data/agent");
-    let state = std::fs::read_to_string(data.join("cpu_manager_state")).unwrap();
-    let left = std::fs::read_dir(data.join("pods")).unwrap().count();
-    assert!(!state.contains("entries"), "{state}");
-    assert_eq!(left, 0, "directories of pods are left");
+    settled(&victim.api, &containerd).await;
     victim.kill();
 }

@@ -7,6 +7,7 @@
     reason = "clippy.toml allows them in tests, not helpers"
 )]
 
+mod accounts;
 mod kills;
 mod life;
 mod placement;

@@ -2,6 +2,7 @@
 //! that alters what it is told and what it says.
 
 use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use agent::truth;
@@ -57,6 +58,36 @@ async fn a_runtime_that_ignores_where_containers_are_to_run_is_noticed_and_said(
     assert_eq!(outside.len(), 1, "{outside:?}");
     berth.delete("own").await;
     berth.gone("own").await;
+    berth.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_goes_although_its_runtime_does_not_let_go_of_what_is_dead() {
+    let stuck = Arc::new(AtomicBool::new(true));
+    let keeps = Arc::clone(&stuck);
+    // As containerd with a task whose making was cut short.
+    let alter = move |message: &mut dyn Any| {
+        let removes = message.is::<v1::RemoveContainerRequest>()
+            || message.is::<v1::RemovePodSandboxRequest>();
+        match removes && keeps.load(Ordering::Relaxed) {
+            true => Err("cannot delete running task: failed precondition".to_owned()),
+            false => Ok(()),
+        }
+    };
+    let (mut berth, _) = Berth::behind(alter, |_| {}).await;
+    berth.create(pod("p", SLEEP)).await;
+    berth.until("p", |pod| phase(pod) == "Running").await;
+    berth.delete("p").await;
+    berth.gone("p").await;
+    let runtime = &berth.hands.runtime;
+    let left = async || {
+        let request = v1::ListContainersRequest::default();
+        runtime.call(request).await.unwrap().containers.len()
+    };
+    assert_eq!(left().await, 1, "somebody removed it");
+    // Nobody knows the pod any more, and what is left of it goes as soon as it can.
+    stuck.store(false, Ordering::Relaxed);
+    until("nothing is left", async || (left().await == 0).then_some(())).await;
     berth.end().await;
 }
 

@@ -40,7 +40,14 @@ impl Berth {
     pub(crate) async fn start(change: impl FnOnce(&mut KubeletConfig)) -> Berth {
         let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
         let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
-        Berth::with(containerd, runtime, change).await
+        Berth::with(containerd, runtime, change, |_| {}).await
+    }
+
+    /// With a control plane that is told something else.
+    pub(crate) async fn serving(change: impl FnOnce(&mut berth::server::Settings)) -> Berth {
+        let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
+        let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
+        Berth::with(containerd, runtime, |_| {}, change).await
     }
 
     /// With a runtime that alters what passes, as if it were another one; and the list of what passed.
@@ -57,17 +64,19 @@ impl Berth {
         let listener = cri::Listener::bind(&place).await.unwrap();
         let (runtime, images) = (relay.clone(), relay);
         tokio::spawn(cri::serve(listener, runtime, images, std::future::pending(), Duration::ZERO));
-        (Berth::with(containerd, place, change).await, passage)
+        (Berth::with(containerd, place, change, |_| {}).await, passage)
     }
 
     async fn with(
         containerd: Containerd,
         runtime: cri::Endpoint,
         change: impl FnOnce(&mut KubeletConfig),
+        change_server: impl FnOnce(&mut berth::server::Settings),
     ) -> Berth {
         let here = containerd.directory().join("berth");
         let mut server = berth::server::Settings::new(here.join("data"));
         server.address.set_port(0);
+        change_server(&mut server);
         let mut config = KubeletConfig {
             cgroup_root: Some(containerd.cgroup_parent()),
             // However full the machine's disk is.

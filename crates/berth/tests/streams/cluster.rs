@@ -5,7 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent::server::{API_SERVER, Answers, Server};
-use apiserver::{ADMINISTRATORS, Api, Body, Call, Caller, Limits, Listener, Query, User, VIEWERS};
+use apiserver::{
+    ADMINISTRATORS, Api, Body, Call, Caller, Limits, Listener, Plugin, Plugins, Query, User,
+    VIEWERS,
+};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cri::{Client, Endpoint, v1};
@@ -83,7 +86,10 @@ impl Cluster {
         let ours = certificates::client(&authority, API_SERVER, "berth:apiserver").unwrap();
         let agents =
             Dialer::new(&authority.certificate, Some(&ours), &["http/1.1"], PATIENCE).unwrap();
-        let options = apiserver::Options { agents: Some(agents), ..apiserver::Options::default() };
+        // No loop makes accounts.
+        let plugins = Plugins::default().without(Plugin::ServiceAccount);
+        let agents = Some(agents);
+        let options = apiserver::Options { agents, plugins, ..apiserver::Options::default() };
         let store = store::Store::open(&dir.path().join("store"), store::Options::default());
         let api = Api::new(store.unwrap(), options).await.unwrap();
         let limits = Limits::default();

@@ -54,8 +54,9 @@ impl Up {
         let mut process = Command::new(env!("CARGO_BIN_EXE_berth"))
             .args(["up", "--https-listen-port", "0", "--agent-port", "0"])
             .args(["--hostname-override", NODE])
-            .arg("--data-dir")
-            .arg(dir.path().join("data"))
+            // As people write it; others are told of it from the root on.
+            .current_dir(dir.path())
+            .args(["--data-dir", "./data"])
             .arg("--config")
             .arg(config)
             .args(["--container-runtime-endpoint", &containerd.endpoint()])

@@ -60,6 +60,51 @@ fn is_at(place: &str, what: &str) -> bool {
     }
 }
 
+/// Why a life as a whole is another one on purpose, if so.
+pub(super) fn of_life(scene: &Scene, line: &Value, played: &Played) -> Option<&'static str> {
+    if is_evicted_in_its_turn(scene, line, played) {
+        return Some("a pod that runs is not let in a second time");
+    }
+    mirror_was_deleted(line).then_some("a mirror pod that was deleted comes back at once")
+}
+
+/// Whether the recorded mirror of a static pod was deleted while the pod ran. Upstream's stays until the pod
+/// is looked at again, within a minute, and then another one comes; ours comes at once, so whoever deletes
+/// it does not wait.
+fn mirror_was_deleted(line: &Value) -> bool {
+    let steps = line["steps"].as_array().into_iter().flatten();
+    let mut actions = steps.filter_map(|step| step["action"].as_str());
+    actions.any(|action| action.starts_with("delete mirror pod"))
+}
+
+/// Whether the recorded kubelet turned a running pod away, and ours evicted it instead. A kubelet that is
+/// started lets the pods that run in again, and ends those for which there is no room or that its pressure
+/// keeps out; ours leaves them alone, and evicts as many as it takes, one after the other.
+fn is_evicted_in_its_turn(scene: &Scene, line: &Value, played: &Played) -> bool {
+    let ours = scene.trace.whole(&played.namespace, &played.name);
+    was_turned_away(line) && ours.iter().any(|pod| was_evicted(&pod["status"]))
+}
+
+fn was_turned_away(line: &Value) -> bool {
+    let list = |key: &str| line[key].as_array().into_iter().flatten();
+    let ran = list("snapshots").any(|seen| seen["status"]["phase"] == "Running");
+    let refused = |event: &Value| {
+        let (reason, message) = (event["reason"].as_str(), event["message"].as_str());
+        reason.is_some_and(|reason| reason.starts_with("OutOf"))
+            || message.is_some_and(|message| message.starts_with("The node had condition: "))
+    };
+    ran && list("events").any(refused)
+}
+
+fn was_evicted(status: &Value) -> bool {
+    let disrupted = |condition: &Value| {
+        condition["type"] == "DisruptionTarget" && condition["status"] == "True"
+    };
+    status["phase"] == "Failed"
+        && status["reason"] == "Evicted"
+        && status["conditions"].as_array().is_some_and(|all| all.iter().any(disrupted))
+}
+
 /// Where ours is not the right answer to a line that records a defect of upstream.
 pub(super) fn wrong_answer(scene: &Scene, line: &Value, played: &Played) -> Option<Difference> {
     let whole = scene.trace.whole(&played.namespace, &played.name);
@@ -106,6 +151,32 @@ mod tests {
         check("Failed", "Preempting", true);
         check("Succeeded", "", false);
         check("Failed", "Error", false);
+    }
+
+    #[test]
+    fn a_pod_that_ran_and_was_refused_was_turned_away() {
+        let line = |phase: &str, reason: &str, message: &str| {
+            json!({
+                "snapshots": [{"status": {"phase": phase}}],
+                "events": [{"reason": reason, "message": message}],
+            })
+        };
+        let pressure = "The node had condition: [DiskPressure]. ";
+        assert!(was_turned_away(&line("Running", "Evicted", pressure)));
+        assert!(was_turned_away(&line("Running", "OutOfmemory", "Node didn't have enough")));
+        assert!(!was_turned_away(&line("Pending", "Evicted", pressure)));
+        assert!(!was_turned_away(&line("Running", "Evicted", "The node was low on resource")));
+        let mut status = json!({"phase": "Failed", "reason": "Evicted", "conditions": []});
+        assert!(!was_evicted(&status));
+        status["conditions"] = json!([{"type": "DisruptionTarget", "status": "True"}]);
+        assert!(was_evicted(&status));
+    }
+
+    #[test]
+    fn a_mirror_is_deleted_by_a_step_of_its_own() {
+        let line = |action: &str| json!({"steps": [{"t": 0.0}, {"t": 1.0, "action": action}]});
+        assert!(mirror_was_deleted(&line("delete mirror pod with grace 0")));
+        assert!(!mirror_was_deleted(&line("remove static pod file")));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::super::{Difference, Outcome};
 use super::life;
-use super::stage::{NODE, PATIENCE, Scene, Shape, Stage, network_is_ready};
+use super::stage::{NODE, PATIENCE, Scene, Shape, Stage, network_is_ready, out_of_reach};
 use super::{not_served, outcome, tableau, text};
 
 /// Events that a recorded node had by chance or by what its machine is.
@@ -101,7 +101,7 @@ async fn object(stage: &mut Stage, line: &Value) -> Result<Vec<Difference>> {
     Ok(found)
 }
 
-/// Labels, conditions, addresses, and the amounts that do not depend on the disk.
+/// Labels, conditions, addresses, and the amounts that do not depend on the machine's memory and disk.
 fn object_differs(theirs: &Value, ours: &Value) -> Vec<Difference> {
     let mut found = Vec::new();
     found.extend(differ("labels", &theirs["metadata"]["labels"], &ours["metadata"]["labels"]));
@@ -117,8 +117,8 @@ fn object_differs(theirs: &Value, ours: &Value) -> Vec<Difference> {
     found.extend(differ("addresses", &types(theirs), &types(ours)));
     for list in ["capacity", "allocatable"] {
         for (name, value) in theirs[list].as_object().into_iter().flatten() {
-            let of_machine =
-                name == "ephemeral-storage" || text(&theirs[list], name).starts_with('<');
+            let of_machine = matches!(name.as_str(), "ephemeral-storage" | "memory")
+                || text(&theirs[list], name).starts_with('<');
             if !of_machine {
                 found.extend(differ(&format!("{list} of {name}"), value, &ours[list][name]));
             }
@@ -156,8 +156,7 @@ async fn life(stage: &mut Stage, line: &Value) -> Result<Vec<Difference>> {
             ["kubelet", "stopped", ..] => stage.stop_agent().await,
             ["kubelet", "started"] => stage.start_agent(&Shape::default()).await?,
             ["kubelet", "restarted:", "evictionHard", signal, "raised", "to", value, ..] => {
-                let hard = json!({ *signal: value.trim_end_matches(',') });
-                let config = json!({"evictionHard": hard});
+                let config = json!({"evictionHard": out_of_reach(signal, value)});
                 stage.start_agent(&Shape { config, ..Shape::default() }).await?;
             }
             ["container", "runtime", "stopped"] => stage.close_runtime().await,

@@ -1,7 +1,8 @@
-//! What was in the recorded cluster before any pod: namespaces, a ConfigMap, a Secret, a Service.
+//! What was in the recorded cluster before any pod: namespaces, and in them a ServiceAccount, a ConfigMap, a
+//! Secret, a Service.
 
 use anyhow::Result;
-use client::kind::{CONFIG_MAPS, Kind, NAMESPACES, SECRETS, SERVICES};
+use client::kind::{CONFIG_MAPS, Kind, NAMESPACES, SECRETS, SERVICE_ACCOUNTS, SERVICES};
 use serde_json::{Value, json};
 
 use super::stage::Scene;
@@ -11,6 +12,8 @@ pub(super) async fn make(scene: &Scene) -> Result<()> {
     for namespace in ["lives", "lives2"] {
         let object = json!({"metadata": {"name": namespace}});
         create(scene, NAMESPACES, "", &object).await?;
+        let account = json!({"metadata": {"name": "default"}});
+        create(scene, SERVICE_ACCOUNTS, namespace, &account).await?;
         let mut data = json!({"key1": "value1"});
         if namespace == "lives" {
             data["key2"] = "value2".into();

@@ -225,9 +225,22 @@ pub(super) async fn until_recorded(scene: &Scene, line: &Value, played: &Played,
             })
         }
     };
-    let settle = Duration::from_secs_f64(held.clamp(0.0, SETTLE));
+    let longest = if took_its_time(line) { held.max(SETTLE) } else { SETTLE };
+    let settle = Duration::from_secs_f64(held.clamp(0.0, longest));
     let patience = if held < SETTLE { Duration::from_secs_f64(10.0 + t) } else { patience(t) };
     wait(scene, patience, settle, arrived).await
+}
+
+/// Whether a container ended while it was being stopped, neither at once nor when its time was up: how long
+/// it had run may have mattered.
+fn took_its_time(line: &Value) -> bool {
+    let calls = line["cri_calls"].as_array().into_iter().flatten();
+    let mut stops = calls.filter(|call| call["call"] == "StopContainer");
+    stops.any(|stop| {
+        let grace = stop["timeout"].as_str().and_then(|text| text.parse::<f64>().ok());
+        let took = stop["ms"].as_f64().unwrap_or_default() / 1000.0;
+        took > SETTLE && grace.is_some_and(|grace| took < grace)
+    })
 }
 
 /// Waits until the life has ended as it did when it was recorded.

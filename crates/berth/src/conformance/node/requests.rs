@@ -14,7 +14,7 @@ use super::super::{Difference, Outcome};
 use super::calls::{Call, Calls};
 use super::life::{self, Played};
 use super::stage::{PATIENCE, Scene};
-use super::{not_served, outcome, text};
+use super::{NOT_SHARED, not_served, outcome, text};
 
 /// Which calls are compared.
 const COMPARED: &[&str] = &[
@@ -85,9 +85,18 @@ pub(super) async fn play(scene: &Scene, line: &Value) -> Result<Played> {
     Ok(played)
 }
 
-/// The line as one of `pods.jsonl` without anything recorded.
+/// The line as one of `pods.jsonl` without anything recorded. The manifest may not say the namespace; the
+/// requests do.
 fn without_times(line: &Value) -> Value {
-    serde_json::json!({"id": line["id"], "manifest": line["manifest"], "objects": line["objects"]})
+    let mut manifest = line["manifest"].clone();
+    let calls = line["calls"].as_array().into_iter().flatten();
+    let mut said = calls.map(|call| &call["request"]["config"]["metadata"]["namespace"]);
+    if manifest["metadata"]["namespace"].is_null()
+        && let Some(namespace) = said.find(|said| said.is_string())
+    {
+        manifest["metadata"]["namespace"] = namespace.clone();
+    }
+    serde_json::json!({"id": line["id"], "manifest": manifest, "objects": line["objects"]})
 }
 
 fn starts(line: &Value) -> usize {
@@ -114,6 +123,9 @@ pub(super) fn judge(
     let Some((pod, _)) = scene.trace.last(&played.namespace, &played.name) else {
         return not_served(kind, text(line, "id"), "there was no pod");
     };
+    if scene.says_of(played, NOT_SHARED.0) {
+        return not_served(kind, text(line, "id"), NOT_SHARED.1);
+    }
     let uid = text(&pod["metadata"], "uid");
     let mut template = scene.template();
     let _ = template.text("<UID>", uid);

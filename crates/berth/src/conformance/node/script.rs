@@ -16,7 +16,7 @@ use client::kind::{NODES, PODS};
 use serde_json::{Value, json};
 
 use super::life::{self, Played};
-use super::stage::{NODE, Scene, Shape, Stage};
+use super::stage::{NODE, Scene, Shape, Stage, out_of_reach};
 use super::text;
 
 /// What is waited for at most by the clock alone, in seconds.
@@ -108,14 +108,21 @@ pub(super) async fn play(stage: &mut Stage, group: &str, lines: &[Value]) -> Res
     };
     let steps = lines.first().and_then(|line| line["steps"].as_array()).cloned();
     let mut last = (0.0, playing.scene.trace.now());
+    // What is away is away for as long as it was: pods go on meanwhile.
+    let mut longest = LONGEST;
     for step in steps.unwrap_or_default() {
         let t = step["t"].as_f64().unwrap_or_default();
         playing.delete_those_gone_by(t).await?;
         playing.until(t).await;
-        let rest = (t - last.0).clamp(0.0, LONGEST) - (playing.scene.trace.now() - last.1);
+        let rest = (t - last.0).clamp(0.0, longest) - (playing.scene.trace.now() - last.1);
         tokio::time::sleep(Duration::from_secs_f64(rest.max(0.0))).await;
         let action = text(&step, "action");
         playing.step(action).await.with_context(|| format!("step {action:?}"))?;
+        match action {
+            "container runtime stopped" => longest = f64::INFINITY,
+            "container runtime started" => longest = LONGEST,
+            _ => {}
+        }
         last = (t, playing.scene.trace.now());
     }
     playing.finish().await?;
@@ -194,8 +201,7 @@ impl Playing<'_> {
             ["kubelet", "healthz", "ok"] => Ok(()),
             ["kubelet", "restarted:", "evictionHard", signal, "raised", "to", value, ..] => {
                 let mut shape = self.shape.clone();
-                let value = value.trim_end_matches(',');
-                shape.config["evictionHard"] = json!({ *signal: value });
+                shape.config["evictionHard"] = out_of_reach(signal, value);
                 self.stage.start_agent(&shape).await
             }
             ["container", "runtime", "stopped"] => {
@@ -380,7 +386,8 @@ impl Playing<'_> {
         let mut waiting = Vec::new();
         for (id, played) in &self.played {
             let Some(line) = self.line(id) else { continue };
-            if self.astray.contains(id) {
+            // What was deleted on the way is not going to be where it was before that.
+            if self.astray.contains(id) || self.deleted.contains(id) {
                 continue;
             }
             waiting.push(async {

@@ -292,18 +292,24 @@ fn is_chance(line: &Value, event: &Value) -> bool {
     if event["reason"] != "Unhealthy" {
         return false;
     }
-    let t = event["t"].as_f64().unwrap_or_default();
-    let is_later = |thing: &Value| t >= thing["t"].as_f64().unwrap_or_default();
-    let being_deleted = list(line, "snapshots")
-        .iter()
-        .any(|snapshot| snapshot["deleting"].is_object() && is_later(snapshot));
-    let being_killed =
-        list(line, "events").iter().any(|other| other["reason"] == "Killing" && is_later(other));
-    let was_ready = list(line, "snapshots").iter().any(|snapshot| {
+    let end = list(line, "snapshots").iter().find(|snapshot| snapshot["deleting"].is_object());
+    let killing = list(line, "events").iter().filter(|other| other["reason"] == "Killing");
+    let ends: Vec<f64> = end.into_iter().chain(killing).filter_map(|at| at["t"].as_f64()).collect();
+    let is_late = |t: &Value| t.as_f64().is_some_and(|t| ends.iter().any(|end| t >= *end));
+    let times = event["times"].as_array().cloned().unwrap_or_else(|| vec![event["t"].clone()]);
+    match times.iter().filter(|t| !is_late(t)).count() {
+        0 => true,
+        1 => became_ready(line),
+        _ => false,
+    }
+}
+
+/// Whether a container of the pod became ready: what a probe said before may be by chance.
+fn became_ready(line: &Value) -> bool {
+    list(line, "snapshots").iter().any(|snapshot| {
         let statuses = list(&snapshot["status"], "containerStatuses");
         statuses.iter().any(|container| container["ready"] == true)
-    });
-    being_deleted || being_killed || (was_ready && event["count"] == 1)
+    })
 }
 
 fn events(
@@ -313,9 +319,9 @@ fn events(
     template: &mut Template,
     found: &mut Vec<Difference>,
 ) {
-    let ours = scene.trace.events(&played.namespace, &played.name);
+    let told = scene.trace.events(&played.namespace, &played.name);
     let mut ours: Vec<(Value, bool)> =
-        ours.iter().map(|event| (event_view(event, &event["involvedObject"]), false)).collect();
+        told.iter().map(|event| (event_view(event, &event["involvedObject"]), false)).collect();
     for recorded in list(line, "events") {
         let wanted = event_view(recorded, recorded);
         let mut there = is_chance(line, recorded);
@@ -337,11 +343,13 @@ fn events(
             found.push(differ("event", brief(&wanted), like.join(" | ")));
         }
     }
-    let combined = |event: &Value| {
+    let by_chance = |event: &Value| {
         let message = event["message"].as_str().unwrap_or_default();
         message.starts_with("(combined from similar events)")
+            || (event["reason"] == "Unhealthy" && event["count"] == 1 && became_ready(line))
     };
-    for (event, _) in ours.iter().filter(|(event, known)| !known && !combined(event)) {
+    let more = ours.iter().zip(&told).filter(|((_, known), event)| !known && !by_chance(event));
+    for ((event, _), _) in more {
         found.push(differ("event", "none", template.localised(&brief(event))));
     }
 }
@@ -393,7 +401,9 @@ fn requests(line: &Value, calls: &[Call], template: &Template, found: &mut Vec<D
         let (method, container) = (call["call"].as_str(), call["container"].as_str());
         (method.unwrap_or_default(), container, attempt, number(&call["timeout"]), code)
     }));
-    let ours = sequence(calls.iter().map(|call| {
+    // A call that ended with the agent was not recorded.
+    let answered = |call: &&Call| call.response.is_some() || call.error.is_some();
+    let ours = sequence(calls.iter().filter(answered).map(|call| {
         let code = call.error.as_ref().map(|(code, _)| code.clone());
         let timeout = number(&call.request["timeout"]);
         (call.method, call.container.as_deref(), call.attempt, timeout, code)

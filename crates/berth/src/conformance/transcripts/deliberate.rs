@@ -29,7 +29,12 @@ pub(super) fn judge(arguments: &[&str], recorded: &str, printed: &str) -> Option
 
 /// Whether a command prints a map in whatever order it is walked.
 pub(super) fn is_unordered(arguments: &[&str]) -> bool {
-    matches!(arguments, ["label" | "annotate", .., "--list"])
+    let of_data = ["cm", "configmap", "configmaps", "secret", "secrets"];
+    match arguments {
+        ["label" | "annotate", .., "--list"] => true,
+        ["describe", kind, ..] => of_data.contains(&kind.split('/').next().unwrap_or(kind)),
+        _ => false,
+    }
 }
 
 /// Whether a table of rules was printed, with what everybody may do in it.

@@ -1,0 +1,28 @@
+//! Admission plug-ins by the flags of `berth server` and `berth up`.
+
+use std::process::Command;
+
+#[test]
+fn plugins_that_are_unknown_or_always_on_are_refused_before_anything_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let check = |flag: &str, name: &str, said: &str| {
+        for command in ["server", "up"] {
+            let output = Command::new(env!("CARGO_BIN_EXE_berth"))
+                .args([command, flag, name, "--data-dir"])
+                .arg(&data)
+                .output()
+                .unwrap();
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(2), "{command} {flag} {name}: {error}");
+            assert!(error.contains(said), "{error}");
+        }
+    };
+    let unknown = "admission plugin \"Nonsense\" is unknown; there are NamespaceLifecycle, ";
+    check("--disable-admission-plugins", "ServiceAccount,Nonsense", unknown);
+    check("--enable-admission-plugins", "Nonsense", unknown);
+    let fixed = "admission plugin NamespaceLifecycle cannot be disabled; those that can are \
+                 LimitRanger, ServiceAccount, ";
+    check("--disable-admission-plugins", "NamespaceLifecycle", fixed);
+    assert!(!data.exists());
+}
