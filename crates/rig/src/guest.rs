@@ -51,6 +51,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Where Debian's package puts it.
 const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 
+/// All CPUs of a guest take turns on one thread. With a thread for each (`thread=multi`) one now and then
+/// stands still for ever, in the middle of kernel code that another one has just patched; two cores of the
+/// machine are no faster than one anyhow, as guests wait most of the time.
+const ACCELERATOR: &str = "tcg,thread=single";
+
 /// A model with hyper-threads.
 const MODEL: &str = "Icelake-Server";
 
@@ -209,7 +214,7 @@ impl Guest {
         let errors =
             fs::File::create(directory.path().join("qemu")).map_err(failed("make a file"))?;
         let mut qemu = Command::new(QEMU)
-            .args(["-accel", "tcg,thread=multi", "-machine", "q35"])
+            .args(["-accel", ACCELERATOR, "-machine", "q35"])
             // With the caches that Linux takes sockets from.
             .arg("-cpu")
             .arg(format!("{MODEL},level=0x14,l3-cache=on"))

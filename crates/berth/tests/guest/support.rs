@@ -111,9 +111,15 @@ impl Drop for Node {
     /// What was said in a guest is gone with it, so a test that fails shows it.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let script = format!("tail -n 300 /var/log/berth-{}.log", self.starts);
+            let script = format!(
+                "tail -n 300 /var/log/berth-{}.log\n\
+                 echo '--- processes'; ps\n\
+                 echo '--- memory'; head -n 8 /proc/meminfo\n\
+                 echo '--- kernel'; dmesg | tail -n 30",
+                self.starts
+            );
             match self.machine.guest.run(&script) {
-                Ok((_, log)) => eprintln!("--- Berth's log\n{log}"),
+                Ok((_, said)) => eprintln!("--- Berth's log\n{said}"),
                 Err(error) => eprintln!("{error}"),
             }
         }
@@ -205,6 +211,8 @@ impl Node {
             }
             if started.elapsed() > PATIENCE {
                 let pods = self.runtime.block_on(self.api().list_values(PODS, &Scope::default()));
+                let told = |pod: &Value| format!("{}: {}", pod["metadata"]["name"], pod["status"]);
+                let pods = pods.map(|pods: Vec<Value>| pods.iter().map(told).collect::<Vec<_>>());
                 panic!("not in time: {what}\n{pods:#?}");
             }
             std::thread::sleep(PAUSE);
