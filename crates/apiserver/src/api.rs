@@ -134,17 +134,11 @@ impl Api {
         let _ = self.shared.metrics.more.set(more);
     }
 
-    /// Whose a bearer token is.
+    /// Whose a bearer token is that is meant for this server.
     #[must_use]
     pub fn identify(&self, token: &str) -> Option<User> {
-        if let Some(user) = credentials::of_static(&self.shared.options.tokens, token) {
-            return Some(user.clone());
-        }
-        let claims = self.shared.signer.read(token, self.now())?;
-        let accounts = crate::parts::core("serviceaccounts").ok()?;
-        let key = crate::stored::key(accounts, &claims.namespace, &claims.name);
-        let account = crate::read::load(accounts, &self.store().get(&key).ok()??).ok()?;
-        (account["metadata"]["uid"] == claims.uid).then(|| credentials::account_user(&claims))
+        let audiences = [credentials::ISSUER.to_owned()];
+        crate::tokens::identify(self, token, &audiences).map(|(user, _)| user)
     }
 
     /// Answers one call.
@@ -299,7 +293,7 @@ fn impersonated(mut call: Call) -> Result<Call, Refusal> {
     let mut groups: Vec<String> =
         groups.filter_map(|group| group.to_str().ok()).map(str::to_owned).collect();
     groups.push(identity::AUTHENTICATED.to_owned());
-    call.caller = Caller::Known(User { name, groups, uid: String::new() });
+    call.caller = Caller::Known(User { name, groups, ..User::default() });
     Ok(call)
 }
 

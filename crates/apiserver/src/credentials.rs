@@ -1,16 +1,19 @@
 //! Bearer tokens: the ones made at the first start, and those of service accounts.
 //!
-//! A service account's token is a JWT signed with a secret only this server has; it names the
-//! account and its uid, so that a deleted account's tokens are worth nothing. Certificates are the
-//! listener's business.
+//! A service account's token is a JWT signed with a secret only this server has. Its [`Claims`] name the
+//! account and its uid, for whom it is, and the object it dies with; whether all of these are still there
+//! is for [`crate::tokens`] to see. Certificates are the listener's business.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use objects::timestamp::Timestamp;
 use ring::hmac;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::identity::{AUTHENTICATED, User};
+
+/// Who signs tokens, and for whom they are unless they say otherwise: this server.
+pub(crate) const ISSUER: &str = "https://kubernetes.default.svc";
 
 /// A token that is good as long as the server says so.
 #[derive(Debug, Clone)]
@@ -25,12 +28,121 @@ pub(crate) struct Signer {
     key: hmac::Key,
 }
 
-/// What a good token of a service account says.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Claims {
-    pub(crate) namespace: String,
+/// An object by name, and which of those that ever had it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Named {
     pub(crate) name: String,
     pub(crate) uid: String,
+}
+
+impl Named {
+    pub(crate) fn of(object: &Value) -> Named {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+        Named { name: text("name"), uid: text("uid") }
+    }
+
+    fn claim(&self) -> Value {
+        // A node that is not there has a name only.
+        let mut claim = json!({"name": self.name});
+        if !self.uid.is_empty() {
+            claim["uid"] = Value::from(self.uid.as_str());
+        }
+        claim
+    }
+
+    fn read(claim: &Value) -> Option<Named> {
+        let text = |field: &str| claim[field].as_str().map(str::to_owned);
+        Some(Named { name: text("name")?, uid: text("uid").unwrap_or_default() })
+    }
+}
+
+/// What a service account's token says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claims {
+    /// No other token has it.
+    pub(crate) id: String,
+    pub(crate) namespace: String,
+    pub(crate) account: Named,
+    pub(crate) audiences: Vec<String>,
+    /// What it is bound to; the node is also that of the pod.
+    pub(crate) pod: Option<Named>,
+    pub(crate) secret: Option<Named>,
+    pub(crate) node: Option<Named>,
+    pub(crate) issued: Timestamp,
+    pub(crate) expires: Timestamp,
+}
+
+impl Claims {
+    fn subject(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.account.name)
+    }
+
+    fn render(&self) -> Value {
+        let mut own = Map::new();
+        own.insert("namespace".to_owned(), Value::from(self.namespace.as_str()));
+        own.insert("serviceaccount".to_owned(), self.account.claim());
+        for (kind, bound) in [("pod", &self.pod), ("secret", &self.secret), ("node", &self.node)] {
+            if let Some(bound) = bound {
+                own.insert(kind.to_owned(), bound.claim());
+            }
+        }
+        json!({
+            "iss": ISSUER,
+            "sub": self.subject(),
+            "aud": self.audiences,
+            "jti": self.id,
+            "iat": self.issued.seconds(),
+            "nbf": self.issued.seconds(),
+            "exp": self.expires.seconds(),
+            "kubernetes.io": own,
+        })
+    }
+
+    fn read(claims: &Value) -> Option<Claims> {
+        let time = |field: &str| Some(Timestamp::new(claims[field].as_i64()?, 0));
+        let audiences = claims["aud"].as_array()?.iter();
+        let audiences = audiences.map(|one| one.as_str().map(str::to_owned));
+        let own = &claims["kubernetes.io"];
+        Some(Claims {
+            id: claims["jti"].as_str()?.to_owned(),
+            namespace: own["namespace"].as_str()?.to_owned(),
+            account: Named::read(&own["serviceaccount"])?,
+            audiences: audiences.collect::<Option<_>>()?,
+            pod: Named::read(&own["pod"]),
+            secret: Named::read(&own["secret"]),
+            node: Named::read(&own["node"]),
+            issued: time("iat")?,
+            expires: time("exp")?,
+        })
+    }
+
+    /// The user the account acts as, with what upstream tells of the token.
+    pub(crate) fn user(&self) -> User {
+        let mut extra = vec![("credential-id", format!("JTI={}", self.id))];
+        for (kind, bound) in [("node", &self.node), ("pod", &self.pod)] {
+            if let Some(bound) = bound {
+                let (name, uid) =
+                    if kind == "pod" { ("pod-name", "pod-uid") } else { ("node-name", "node-uid") };
+                extra.push((name, bound.name.clone()));
+                if !bound.uid.is_empty() {
+                    extra.push((uid, bound.uid.clone()));
+                }
+            }
+        }
+        let extra = extra.into_iter();
+        User {
+            name: self.subject(),
+            groups: vec![
+                "system:serviceaccounts".to_owned(),
+                format!("system:serviceaccounts:{}", self.namespace),
+                AUTHENTICATED.to_owned(),
+            ],
+            uid: self.account.uid.clone(),
+            extra: extra
+                .map(|(key, value)| (format!("authentication.kubernetes.io/{key}"), vec![value]))
+                .collect(),
+        }
+    }
 }
 
 impl Signer {
@@ -38,24 +150,9 @@ impl Signer {
         Signer { key: hmac::Key::new(hmac::HMAC_SHA256, secret) }
     }
 
-    pub(crate) fn sign(
-        &self,
-        namespace: &str,
-        name: &str,
-        account: &Value,
-        expires: Timestamp,
-    ) -> String {
-        let claims = json!({
-            "iss": "https://kubernetes.default.svc",
-            "sub": format!("system:serviceaccount:{namespace}:{name}"),
-            "exp": expires.seconds(),
-            "kubernetes.io": {
-                "namespace": namespace,
-                "serviceaccount": {"name": name, "uid": account["metadata"]["uid"]},
-            },
-        });
+    pub(crate) fn sign(&self, claims: &Claims) -> String {
         let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256","typ":"JWT"}"#);
-        let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
+        let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims.render().to_string()));
         let signature = hmac::sign(&self.key, signed.as_bytes());
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
@@ -67,16 +164,7 @@ impl Signer {
         hmac::verify(&self.key, signed.as_bytes(), &signature).ok()?;
         let (_, claims) = signed.split_once('.')?;
         let claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()?;
-        if claims["exp"].as_i64()? <= now.seconds() {
-            return None;
-        }
-        let of = &claims["kubernetes.io"];
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        Some(Claims {
-            namespace: text(&of["namespace"])?,
-            name: text(&of["serviceaccount"]["name"])?,
-            uid: text(&of["serviceaccount"]["uid"])?,
-        })
+        Claims::read(&claims).filter(|claims| now.seconds() < claims.expires.seconds())
     }
 }
 
@@ -96,35 +184,51 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |unequal, (a, b)| unequal | (a ^ b)) == 0
 }
 
-/// The user a service account acts as.
-pub(crate) fn account_user(claims: &Claims) -> User {
-    User {
-        name: format!("system:serviceaccount:{}:{}", claims.namespace, claims.name),
-        groups: vec![
-            "system:serviceaccounts".to_owned(),
-            format!("system:serviceaccounts:{}", claims.namespace),
-            AUTHENTICATED.to_owned(),
-        ],
-        uid: claims.uid.clone(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn claims() -> Claims {
+        let named = |name: &str| Named { name: name.to_owned(), uid: format!("{name}-uid") };
+        Claims {
+            id: "id".to_owned(),
+            namespace: "ns".to_owned(),
+            account: named("sa"),
+            audiences: vec![ISSUER.to_owned(), "vault".to_owned()],
+            pod: Some(named("p")),
+            secret: None,
+            node: Some(Named { name: "n".to_owned(), uid: String::new() }),
+            issued: Timestamp::new(10, 0),
+            expires: Timestamp::new(100, 0),
+        }
+    }
+
     #[test]
     fn tokens_are_good_until_they_expire_and_only_as_signed() {
         let signer = Signer::new(b"secret");
-        let account = json!({"metadata": {"uid": "u"}});
-        let token = signer.sign("ns", "sa", &account, Timestamp::new(100, 0));
-        let claims = signer.read(&token, Timestamp::new(99, 0)).unwrap();
-        assert_eq!((claims.name.as_str(), claims.uid.as_str()), ("sa", "u"));
-        assert_eq!(account_user(&claims).name, "system:serviceaccount:ns:sa");
+        let token = signer.sign(&claims());
+        assert_eq!(signer.read(&token, Timestamp::new(99, 0)), Some(claims()));
         assert_eq!(signer.read(&token, Timestamp::new(100, 0)), None);
         assert_eq!(Signer::new(b"other").read(&token, Timestamp::new(0, 0)), None);
         for bad in ["", ".", "a.b.c", &token[..token.len() - 2]] {
             assert_eq!(signer.read(bad, Timestamp::new(0, 0)), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_user_carries_what_the_token_is_bound_to() {
+        let user = claims().user();
+        assert_eq!(
+            (user.name.as_str(), user.uid.as_str()),
+            ("system:serviceaccount:ns:sa", "sa-uid")
+        );
+        let extra = |key: &str| {
+            let found = user.extra.get(&format!("authentication.kubernetes.io/{key}"));
+            found.map(|values| values.join(","))
+        };
+        assert_eq!(extra("credential-id").as_deref(), Some("JTI=id"));
+        assert_eq!(extra("pod-uid").as_deref(), Some("p-uid"));
+        assert_eq!(extra("node-name").as_deref(), Some("n"));
+        assert_eq!(extra("node-uid"), None);
     }
 }

@@ -4,7 +4,10 @@
 //! known. Roles are built in; there are no role objects. Where a user comes from (certificate,
 //! token) is the listener's business.
 
+use std::collections::BTreeMap;
+
 use objects::catalog::Resource;
+use serde_json::{Value, json};
 
 /// A caller whose identity is established.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -12,6 +15,8 @@ pub struct User {
     pub name: String,
     pub groups: Vec<String>,
     pub uid: String,
+    /// What else is known, by upstream's names.
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 pub const ADMINISTRATORS: &str = "system:masters";
@@ -30,7 +35,19 @@ impl User {
     #[must_use]
     pub fn member(name: &str, group: &str) -> User {
         let groups = vec![group.to_owned(), AUTHENTICATED.to_owned()];
-        User { name: name.to_owned(), groups, uid: String::new() }
+        User { name: name.to_owned(), groups, ..User::default() }
+    }
+
+    /// As reviews tell of it.
+    pub(crate) fn told(&self) -> Value {
+        let mut told = json!({"username": self.name, "groups": self.groups});
+        if !self.uid.is_empty() {
+            told["uid"] = Value::from(self.uid.as_str());
+        }
+        if !self.extra.is_empty() {
+            told["extra"] = json!(self.extra);
+        }
+        told
     }
 
     #[must_use]

@@ -62,7 +62,7 @@ impl Listener {
 fn user_of(peer: &Peer) -> User {
     let mut groups = peer.groups.clone();
     groups.push(AUTHENTICATED.to_owned());
-    User { name: peer.name.clone(), groups, uid: String::new() }
+    User { name: peer.name.clone(), groups, ..User::default() }
 }
 
 async fn answer(api: &Api, peer: Option<&Peer>, limits: Limits, request: Inbound) -> Answer {

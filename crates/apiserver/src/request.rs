@@ -1,5 +1,7 @@
 //! A request as handlers see it: [`Call`], and the query parameters they ask for.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
@@ -32,7 +34,12 @@ impl Call {
     /// The user; one without a name where there is none.
     #[must_use]
     pub fn user(&self) -> &User {
-        static NOBODY: User = User { name: String::new(), groups: Vec::new(), uid: String::new() };
+        static NOBODY: User = User {
+            name: String::new(),
+            groups: Vec::new(),
+            uid: String::new(),
+            extra: BTreeMap::new(),
+        };
         match &self.caller {
             Caller::Known(user) => user,
             Caller::Nobody | Caller::Pretender => &NOBODY,

@@ -42,19 +42,14 @@ pub(crate) async fn create(
             let user = User {
                 name: spec["user"].as_str().unwrap_or_default().to_owned(),
                 groups: texts(&spec["groups"]),
-                uid: String::new(),
+                ..User::default()
             };
             review["status"] = decide(&user, &review["spec"]);
         }
         "SelfSubjectRulesReview" => review["status"] = rules(call.user()),
         "SelfSubjectReview" => {
-            let user = call.user();
             review["metadata"]["creationTimestamp"] = Value::from(api.now().to_seconds_text());
-            let mut known = json!({"username": user.name, "groups": user.groups});
-            if !user.uid.is_empty() {
-                known["uid"] = Value::from(user.uid.as_str());
-            }
-            review["status"] = json!({"userInfo": known});
+            review["status"] = json!({"userInfo": call.user().told()});
         }
         "TokenReview" => review["status"] = crate::tokens::review(api, &review["spec"])?,
         _ => return Err(Refusal::method_not_allowed()),

@@ -1,23 +1,31 @@
-//! Tokens of service accounts, and what a token says about its bearer.
+//! Tokens of service accounts: asked for, and looked at when somebody comes with one.
 //!
-//! Tokens are opaque to clients. The listener's authenticator checks them; see
-//! [`crate::credentials`].
+//! A token is good for those it names, the API server among them only if it says so, and as long as its
+//! account and the object it is bound to are there. What it looks like is [`crate::credentials`]'s.
 
 use http::StatusCode;
+use objects::cursor::Causes;
+use objects::rules::token as rules;
+use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
 use crate::accept::Wanted;
 use crate::api::Api;
+use crate::credentials::{self, Claims, ISSUER, Named};
+use crate::identity::User;
 use crate::incoming::{self, Expected};
+use crate::parts::core;
 use crate::read;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::request::Call;
 use crate::route::Place;
 
-/// Shortest life of a token, in seconds; upstream's.
-const SHORTEST: i64 = 600;
-const USUAL: i64 = 3600;
+const GROUP: &str = "authentication.k8s.io";
+const KIND: &str = "TokenRequest";
+
+/// For so long a token is still good after what it is bound to began to go: upstream's figure.
+const LEEWAY_SECONDS: i64 = 60;
 
 /// `serviceaccounts/token`.
 pub(crate) async fn request(
@@ -26,41 +34,231 @@ pub(crate) async fn request(
     place: &Place,
     wanted: Wanted,
 ) -> Result<Reply, Refusal> {
-    let expected = Expected::named(
-        "TokenRequest",
-        "authentication.k8s.io/v1".to_owned(),
-        "io.k8s.api.authentication.v1.TokenRequest",
-    )?;
+    let expected =
+        Expected::named(KIND, format!("{GROUP}/v1"), "io.k8s.api.authentication.v1.TokenRequest")?;
     let received = incoming::read(call, &expected)?;
-    let account = read::load(place.resource, &read::find(api, place)?)?;
     let mut request = received.object;
-    let seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or(USUAL);
-    if seconds < SHORTEST {
-        let mut causes = objects::cursor::Causes::default();
-        let message =
-            format!("Invalid value: {seconds}: may not specify a duration less than 10 minutes");
-        causes.add("FieldValueInvalid", "spec.expirationSeconds", message);
-        let refusal = Refusal::invalid_kind("authentication.k8s.io", "TokenRequest", "", &causes);
-        return Err(refusal);
+    for (field, own) in [("name", &place.name), ("namespace", &place.namespace)] {
+        check_name(&request["metadata"], field, own, &place.name)?;
     }
-    let expires = api.now().plus_seconds(seconds);
-    let token = api.shared.signer.sign(&place.namespace, &place.name, &account, expires);
+    let account = read::load(place.resource, &read::find(api, place)?)?;
+    if request.get("spec").is_none() {
+        request["spec"] = json!({});
+    }
+    rules::set_defaults(&mut request);
+    let causes = rules::validate(&request);
+    if !causes.is_empty() {
+        return Err(Refusal::invalid_kind(GROUP, KIND, "", &causes));
+    }
+    let audiences = match texts(&request["spec"]["audiences"]) {
+        none if none.is_empty() => vec![ISSUER.to_owned()],
+        some => some,
+    };
+    if let Some(node) = call.user().node() {
+        check_node(api, place, node, &request["spec"])
+            .map_err(|why| Refusal::forbidden(place.resource, &place.name, &why))?;
+    }
+    let (pod, secret, node) = bound(api, place, &request["spec"]["boundObjectRef"])?;
+    let issued = api.now();
+    let seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or_default();
+    let expires = issued.plus_seconds(seconds);
+    let claims = Claims {
+        id: crate::random::uid(),
+        namespace: place.namespace.clone(),
+        account: Named::of(&account),
+        audiences,
+        pod,
+        secret,
+        node,
+        issued,
+        expires,
+    };
     request["metadata"]["name"] = Value::from(place.name.as_str());
     request["metadata"]["namespace"] = Value::from(place.namespace.as_str());
-    request["metadata"]["creationTimestamp"] = Value::from(api.now().to_seconds_text());
-    request["spec"]["expirationSeconds"] = Value::from(seconds);
+    request["metadata"]["creationTimestamp"] = Value::from(issued.to_seconds_text());
+    request["spec"]["audiences"] = json!(claims.audiences);
+    let token = api.shared.signer.sign(&claims);
     request["status"] = json!({"token": token, "expirationTimestamp": expires.to_seconds_text()});
     Ok(read::encoded(&request, StatusCode::CREATED, wanted).with_warnings(received.warnings))
+}
+
+/// What a request says of its account must be what its path says.
+fn check_name(metadata: &Value, field: &str, own: &str, account: &str) -> Result<(), Refusal> {
+    let given = metadata[field].as_str().unwrap_or_default();
+    if given.is_empty() || given == own {
+        return Ok(());
+    }
+    let mut causes = Causes::default();
+    let message =
+        format!("Invalid value: {given:?}: must match the service account {field} if specified");
+    causes.add("FieldValueInvalid", format!("metadata.{field}"), message);
+    Err(Refusal::invalid_kind(GROUP, KIND, account, &causes))
+}
+
+fn texts(list: &Value) -> Vec<String> {
+    let items = list.as_array().into_iter().flatten();
+    items.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+type Bound = (Option<Named>, Option<Named>, Option<Named>);
+
+/// The pod, the secret and the node that a token is to die with.
+fn bound(api: &Api, place: &Place, reference: &Value) -> Result<Bound, Refusal> {
+    if reference.is_null() {
+        return Ok((None, None, None));
+    }
+    let text = |field: &str| reference[field].as_str().unwrap_or_default();
+    let (kind, name, uid) = (text("kind"), text("name"), text("uid"));
+    let (group, version) = text("apiVersion").rsplit_once('/').unwrap_or(("", text("apiVersion")));
+    let plural = match (group, kind) {
+        ("", "Pod") => "pods",
+        ("", "Secret") => "secrets",
+        ("", "Node") => "nodes",
+        _ => {
+            let what = format!("{group}/{version}, Kind={kind}");
+            let why = format!("cannot bind token to object of type {what}");
+            return Err(Refusal::bad_request(why));
+        }
+    };
+    let object = load(api, plural, &place.namespace, name)?.ok_or_else(|| {
+        core(plural).map_or_else(|error| error, |of| Refusal::not_found(of, name))
+    })?;
+    if kind == "Pod" && object["spec"]["serviceAccountName"] != place.name.as_str() {
+        return Err(Refusal::bad_request(format!(
+            "cannot bind token for serviceaccount {:?} to pod running with different \
+             serviceaccount name.",
+            place.name
+        )));
+    }
+    let found = Named::of(&object);
+    if !uid.is_empty() && uid != found.uid {
+        let message =
+            format!("Operation cannot be fulfilled on {kind} {name:?}: {}", another_uid(uid));
+        let refusal = Refusal::new(StatusCode::CONFLICT, "Conflict", message);
+        return Err(refusal.with_details(json!({"name": name, "kind": kind})));
+    }
+    Ok(match kind {
+        "Pod" => {
+            let node = match object["spec"]["nodeName"].as_str() {
+                None | Some("") => None,
+                Some(node) => Some(match load(api, "nodes", "", node)? {
+                    Some(found) => Named::of(&found),
+                    None => Named { name: node.to_owned(), uid: String::new() },
+                }),
+            };
+            (Some(found), None, node)
+        }
+        "Secret" => (None, Some(found), None),
+        _ => (None, None, Some(found)),
+    })
+}
+
+fn another_uid(given: &str) -> String {
+    format!(
+        "the UID in the bound object reference ({given}) does not match the UID in record. The \
+         object might have been deleted and then recreated"
+    )
+}
+
+/// An agent gets tokens for the pods on its node alone, and for those they are mounted for.
+fn check_node(api: &Api, place: &Place, node: &str, spec: &Value) -> Result<(), String> {
+    let reference = &spec["boundObjectRef"];
+    let text = |field: &str| reference[field].as_str().unwrap_or_default();
+    if (text("apiVersion"), text("kind")) != ("v1", "Pod") || text("name").is_empty() {
+        return Err("node requested token not bound to a pod".to_owned());
+    }
+    if text("uid").is_empty() {
+        return Err("node requested token with a pod binding without a uid".to_owned());
+    }
+    // One that is not there is said to be so by who binds the token to it.
+    let Ok(Some(pod)) = load(api, "pods", &place.namespace, text("name")) else { return Ok(()) };
+    if pod["metadata"]["uid"] != text("uid") {
+        return Err(another_uid(text("uid")));
+    }
+    if pod["spec"]["nodeName"] != node {
+        return Err("node requested token bound to a pod scheduled on a different node".to_owned());
+    }
+    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    let sources = volumes.flat_map(|volume| volume["projected"]["sources"].as_array());
+    let mounted: Vec<&str> = sources
+        .flatten()
+        .filter_map(|source| source["serviceAccountToken"]["audience"].as_str())
+        .collect();
+    for audience in texts(&spec["audiences"]) {
+        if audience != ISSUER && !mounted.contains(&audience.as_str()) {
+            return Err(format!(
+                "audience {audience:?} not found in pod spec volume, system:node:{node} is not \
+                 authorized to request tokens for this audience"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn load(api: &Api, plural: &str, namespace: &str, name: &str) -> Result<Option<Value>, Refusal> {
+    let resource = core(plural)?;
+    let namespace = if resource.namespaced { namespace } else { "" };
+    let key = crate::stored::key(resource, namespace, name);
+    let entry = api.store().get(&key).map_err(|error| read::read_failed(&error))?;
+    entry.map(|entry| read::load(resource, &entry)).transpose()
+}
+
+/// Whose a token is, and for which of the audiences it is good.
+pub(crate) fn identify(
+    api: &Api,
+    token: &str,
+    audiences: &[String],
+) -> Option<(User, Vec<String>)> {
+    let among = |own: &[String]| -> Option<Vec<String>> {
+        let good: Vec<String> = audiences.iter().filter(|one| own.contains(one)).cloned().collect();
+        (!good.is_empty()).then_some(good)
+    };
+    if let Some(user) = credentials::of_static(&api.shared.options.tokens, token) {
+        return Some((user.clone(), among(&[ISSUER.to_owned()])?));
+    }
+    let now = api.now();
+    let claims = api.shared.signer.read(token, now)?;
+    let good = among(&claims.audiences)?;
+    let is_there = |plural: &str, wanted: &Named| {
+        let found = load(api, plural, &claims.namespace, &wanted.name).ok().flatten();
+        found.is_some_and(|found| Named::of(&found).uid == wanted.uid && !is_gone(&found, now))
+    };
+    // The node of a pod that the token is bound to may go before it.
+    let node = claims.node.as_ref().filter(|_| claims.pod.is_none());
+    let all = [
+        ("serviceaccounts", Some(&claims.account)),
+        ("pods", claims.pod.as_ref()),
+        ("secrets", claims.secret.as_ref()),
+        ("nodes", node),
+    ];
+    let is_good = all
+        .into_iter()
+        .all(|(plural, wanted)| wanted.is_none_or(|wanted| is_there(plural, wanted)));
+    is_good.then(|| (claims.user(), good))
+}
+
+/// Whether an object has been going for longer than a token outlives that.
+fn is_gone(object: &Value, now: Timestamp) -> bool {
+    let since = object["metadata"]["deletionTimestamp"].as_str();
+    let since = since.and_then(|text| Timestamp::parse(text).ok());
+    since.is_some_and(|since| since.seconds() < now.seconds() - LEEWAY_SECONDS)
 }
 
 /// Whose a token is.
 pub(crate) fn review(api: &Api, spec: &Value) -> Result<Value, Refusal> {
     let token = spec["token"].as_str().unwrap_or_default();
-    Ok(match api.identify(token) {
-        Some(user) => json!({
-            "authenticated": true,
-            "user": {"username": user.name, "uid": user.uid, "groups": user.groups},
-        }),
+    if token.is_empty() {
+        let why = "token is required for TokenReview in authentication";
+        return Err(Refusal::bad_request(why));
+    }
+    let audiences = match texts(&spec["audiences"]) {
+        none if none.is_empty() => vec![ISSUER.to_owned()],
+        some => some,
+    };
+    Ok(match identify(api, token, &audiences) {
+        Some((user, good)) => {
+            json!({"authenticated": true, "user": user.told(), "audiences": good})
+        }
         None => json!({"user": {}, "error": "invalid bearer token"}),
     })
 }

@@ -1,6 +1,6 @@
 //! Service accounts of pods: what admission puts in, what it waits for, what it refuses.
 
-use apiserver::Options;
+use apiserver::{NODES, Options, User};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -69,6 +69,169 @@ async fn the_token_in_a_pod_is_of_its_account_which_may_do_next_to_nothing() {
     ] {
         let (code, answer) = send_as(&cluster.api, user.clone(), method, path, body).await;
         assert_eq!(code, expected, "{path}: {answer}");
+    }
+}
+
+/// Asks for a token of the account `builder`.
+async fn token_of(cluster: &Cluster, spec: Value) -> (u16, Value) {
+    cluster.send(Method::POST, &format!("{ACCOUNTS}/builder/token"), json!({"spec": spec})).await
+}
+
+async fn good_token(cluster: &Cluster, spec: Value) -> String {
+    let (code, answer) = token_of(cluster, spec).await;
+    assert_eq!(code, 201, "{answer}");
+    answer["status"]["token"].as_str().unwrap().to_owned()
+}
+
+/// What a review says of a token.
+async fn reviewed(cluster: &Cluster, spec: Value) -> Value {
+    let path = "/apis/authentication.k8s.io/v1/tokenreviews";
+    let mut answer = cluster.create(path, json!({"spec": spec})).await;
+    answer["status"].take()
+}
+
+#[tokio::test]
+async fn a_token_for_others_is_good_for_them_and_not_for_the_api() {
+    let cluster = cluster().await;
+    cluster.create(ACCOUNTS, account("builder")).await;
+    let plain = good_token(&cluster, json!({})).await;
+    let vault = good_token(&cluster, json!({"audiences": ["vault", "other"]})).await;
+    assert!(cluster.api.identify(&plain).is_some() && cluster.api.identify(&vault).is_none());
+
+    let server = "https://kubernetes.default.svc";
+    for (token, audiences, good) in [
+        (&plain, json!([]), json!([server])),
+        (&plain, json!(["vault"]), Value::Null),
+        (&vault, json!([]), Value::Null),
+        (&vault, json!(["vault", "nobody"]), json!(["vault"])),
+    ] {
+        let status = reviewed(&cluster, json!({"token": token, "audiences": audiences})).await;
+        assert_eq!(status["audiences"], good, "{audiences}: {status}");
+        assert_eq!(status["authenticated"] == true, !good.is_null(), "{audiences}: {status}");
+    }
+    let status = reviewed(&cluster, json!({"token": plain})).await;
+    assert_eq!(status["user"]["username"], "system:serviceaccount:default:builder");
+    let id = &status["user"]["extra"]["authentication.kubernetes.io/credential-id"][0];
+    assert!(id.as_str().is_some_and(|id| id.starts_with("JTI=")), "{status}");
+}
+
+#[tokio::test]
+async fn a_token_dies_with_what_it_is_bound_to() {
+    let cluster = cluster().await;
+    cluster.create(ACCOUNTS, account("builder")).await;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    cluster.create("/api/v1/nodes", node).await;
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
+    cluster.create("/api/v1/namespaces/default/secrets", secret).await;
+    let mut on_node = of(pod("p"), "builder");
+    on_node["spec"]["nodeName"] = "n".into();
+    let made = cluster.create(PODS, on_node).await;
+    for (kind, name, path) in [
+        ("Pod", "p", format!("{PODS}/p?gracePeriodSeconds=0")),
+        ("Secret", "s", "/api/v1/namespaces/default/secrets/s".to_owned()),
+        ("Node", "n", "/api/v1/nodes/n".to_owned()),
+    ] {
+        let reference = json!({"apiVersion": "v1", "kind": kind, "name": name});
+        let token = good_token(&cluster, json!({"boundObjectRef": reference})).await;
+        let user = cluster.api.identify(&token).unwrap_or_else(|| panic!("bound to {kind}"));
+        if kind == "Pod" {
+            let extra = |key: &str| &user.extra[&format!("authentication.kubernetes.io/{key}")][0];
+            assert_eq!(made["metadata"]["uid"], extra("pod-uid").as_str());
+            assert_eq!((extra("pod-name").as_str(), extra("node-name").as_str()), ("p", "n"));
+        }
+        let (code, answer) = cluster.send(Method::DELETE, &path, Value::Null).await;
+        assert_eq!(code, 200, "{answer}");
+        assert_eq!(cluster.api.identify(&token), None, "{kind} is gone");
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_bound_only_to_what_is_there_and_fits() {
+    let cluster = cluster().await;
+    cluster.create(ACCOUNTS, account("builder")).await;
+    cluster.create(ACCOUNTS, account("default")).await;
+    cluster.create(PODS, pod("other")).await;
+    cluster.create(PODS, of(pod("p"), "builder")).await;
+    let bound = |kind: &str, name: &str| json!({"boundObjectRef": {"apiVersion": "v1", "kind": kind, "name": name, "uid": "x"}});
+    for (spec, code, message) in [
+        (bound("Pod", "none"), 404, "pods \"none\" not found"),
+        (
+            bound("Pod", "other"),
+            400,
+            "cannot bind token for serviceaccount \"builder\" to pod running with different \
+             serviceaccount name.",
+        ),
+        (
+            bound("Pod", "p"),
+            409,
+            "Operation cannot be fulfilled on Pod \"p\": the UID in the bound object reference (x) \
+             does not match the UID in record. The object might have been deleted and then \
+             recreated",
+        ),
+        (bound("ConfigMap", "c"), 400, "cannot bind token to object of type /v1, Kind=ConfigMap"),
+        (
+            json!({"expirationSeconds": 599}),
+            422,
+            "TokenRequest.authentication.k8s.io \"\" is invalid: spec.expirationSeconds: Invalid \
+             value: 599: may not specify a duration less than 10 minutes",
+        ),
+    ] {
+        let (found, answer) = token_of(&cluster, spec.clone()).await;
+        assert_eq!((found, answer["message"].as_str()), (code, Some(message)), "{spec}");
+    }
+    let wrong = json!({"metadata": {"name": "other"}, "spec": {}});
+    let path = format!("{ACCOUNTS}/builder/token");
+    let (code, answer) = cluster.send(Method::POST, &path, wrong).await;
+    let said = "TokenRequest.authentication.k8s.io \"builder\" is invalid: metadata.name: Invalid \
+                value: \"other\": must match the service account name if specified";
+    assert_eq!((code, answer["message"].as_str()), (422, Some(said)));
+}
+
+#[tokio::test]
+async fn an_agent_gets_tokens_of_its_own_pods_and_for_whom_they_are_mounted() {
+    let cluster = cluster().await;
+    cluster.create(ACCOUNTS, account("builder")).await;
+    let on = |name: &str, node: &str| {
+        let mut pod = of(pod(name), "builder");
+        pod["spec"]["nodeName"] = node.into();
+        pod["spec"]["volumes"] = json!([{"name": "t", "projected": {"sources": [
+            {"serviceAccountToken": {"path": "t", "audience": "vault"}},
+        ]}}]);
+        pod
+    };
+    let mine = cluster.create(PODS, on("mine", "n")).await;
+    let other = cluster.create(PODS, on("other", "elsewhere")).await;
+    let bound = |pod: &Value| {
+        let (name, uid) = (&pod["metadata"]["name"], &pod["metadata"]["uid"]);
+        json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid})
+    };
+    let agent = User::member("system:node:n", NODES);
+    let path = format!("{ACCOUNTS}/builder/token");
+    for (spec, refused) in [
+        (json!({"boundObjectRef": bound(&mine)}), None),
+        (json!({"boundObjectRef": bound(&mine), "audiences": ["vault"]}), None),
+        (
+            json!({"boundObjectRef": bound(&mine), "audiences": ["bank"]}),
+            Some(
+                "audience \"bank\" not found in pod spec volume, system:node:n is not authorized to \
+                 request tokens for this audience",
+            ),
+        ),
+        (
+            json!({"boundObjectRef": bound(&other)}),
+            Some("node requested token bound to a pod scheduled on a different node"),
+        ),
+        (json!({}), Some("node requested token not bound to a pod")),
+        (
+            json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "mine"}}),
+            Some("node requested token with a pod binding without a uid"),
+        ),
+    ] {
+        let body = json!({"spec": spec});
+        let (code, answer) = send_as(&cluster.api, agent.clone(), Method::POST, &path, body).await;
+        let said = refused.map(|why| format!("serviceaccounts \"builder\" is forbidden: {why}"));
+        assert_eq!(code, if refused.is_some() { 403 } else { 201 }, "{spec}: {answer}");
+        assert_eq!(answer["message"].as_str(), said.as_deref(), "{spec}");
     }
 }
 

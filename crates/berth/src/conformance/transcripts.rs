@@ -255,6 +255,7 @@ impl Server {
             name: "nobody".to_owned(),
             groups: vec!["system:authenticated".to_owned()],
             uid: "2".to_owned(),
+            ..User::default()
         };
         let tokens = [admin, nobody].map(|user| StaticToken { token: user.name.clone(), user });
         let options = Options {
