@@ -118,15 +118,12 @@ impl Claims {
 
     /// The user the account acts as, with what upstream tells of the token.
     pub(crate) fn user(&self) -> User {
-        let mut extra = vec![("credential-id", format!("JTI={}", self.id))];
+        let mut extra = vec![("credential-id".to_owned(), format!("JTI={}", self.id))];
         for (kind, bound) in [("node", &self.node), ("pod", &self.pod)] {
-            if let Some(bound) = bound {
-                let (name, uid) =
-                    if kind == "pod" { ("pod-name", "pod-uid") } else { ("node-name", "node-uid") };
-                extra.push((name, bound.name.clone()));
-                if !bound.uid.is_empty() {
-                    extra.push((uid, bound.uid.clone()));
-                }
+            let Some(bound) = bound else { continue };
+            extra.push((format!("{kind}-name"), bound.name.clone()));
+            if !bound.uid.is_empty() {
+                extra.push((format!("{kind}-uid"), bound.uid.clone()));
             }
         }
         let extra = extra.into_iter();

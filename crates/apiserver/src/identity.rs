@@ -125,10 +125,12 @@ pub(crate) fn allows(user: &User, attempt: &Attempt<'_>) -> bool {
         return true;
     }
     match attempt {
-        Attempt::Path { verb: "get", path } => is_open_document(path),
+        Attempt::Path { verb: "get", path } => {
+            is_public(path) || (user.is_in(AUTHENTICATED) && is_open_document(path))
+        }
         Attempt::Path { .. } => false,
         Attempt::Resource { verb: "create", group, resource, .. }
-            if is_self_review(group, resource) =>
+            if user.is_in(AUTHENTICATED) && is_self_review(group, resource) =>
         {
             true
         }

@@ -33,6 +33,8 @@ pub(crate) async fn create(
     }
     let received = incoming::read(call, &Expected::of(place.resource)?)?;
     let mut review = received.object;
+    crate::write::check_namespace(place, &mut review)?;
+    check(place, &review)?;
     match place.resource.kind {
         "SelfSubjectAccessReview" => {
             review["status"] = decide(call.user(), &review["spec"]);
@@ -58,7 +60,26 @@ pub(crate) async fn create(
     Ok(reply.with_warnings(received.warnings))
 }
 
-fn texts(list: &Value) -> Vec<String> {
+/// Refuses a question that cannot be answered.
+fn check(place: &Place, review: &Value) -> Result<(), Refusal> {
+    let kind = place.resource.kind;
+    if kind == "SelfSubjectRulesReview" {
+        let namespace = review["spec"]["namespace"].as_str().unwrap_or_default();
+        let why = "no namespace on request";
+        return if namespace.is_empty() { Err(Refusal::bad_request(why)) } else { Ok(()) };
+    }
+    if !kind.ends_with("SubjectAccessReview") {
+        return Ok(());
+    }
+    let causes = objects::rules::review::validate(kind, review);
+    if !causes.is_empty() {
+        // Upstream does not name the kind here, either.
+        return Err(Refusal::invalid_kind(place.resource.group, "", "", &causes));
+    }
+    Ok(())
+}
+
+pub(crate) fn texts(list: &Value) -> Vec<String> {
     let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
     items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }

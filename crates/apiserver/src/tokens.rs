@@ -19,6 +19,7 @@ use crate::read;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::request::Call;
+use crate::reviews::texts;
 use crate::route::Place;
 
 const GROUP: &str = "authentication.k8s.io";
@@ -93,11 +94,6 @@ fn check_name(metadata: &Value, field: &str, own: &str, account: &str) -> Result
         format!("Invalid value: {given:?}: must match the service account {field} if specified");
     causes.add("FieldValueInvalid", format!("metadata.{field}"), message);
     Err(Refusal::invalid_kind(GROUP, KIND, account, &causes))
-}
-
-fn texts(list: &Value) -> Vec<String> {
-    let items = list.as_array().into_iter().flatten();
-    items.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 type Bound = (Option<Named>, Option<Named>, Option<Named>);

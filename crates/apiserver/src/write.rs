@@ -223,7 +223,7 @@ pub(crate) fn metadata_of(
 }
 
 /// The namespace of the path is the object's.
-fn check_namespace(place: &Place, object: &mut Value) -> Result<(), Refusal> {
+pub(crate) fn check_namespace(place: &Place, object: &mut Value) -> Result<(), Refusal> {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
     if !place.resource.namespaced {
         // Validation says what is wrong with a namespace here.

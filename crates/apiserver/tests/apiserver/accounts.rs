@@ -236,6 +236,60 @@ async fn an_agent_gets_tokens_of_its_own_pods_and_for_whom_they_are_mounted() {
 }
 
 #[tokio::test]
+async fn questions_about_access_ask_one_thing_about_somebody() {
+    let cluster = cluster().await;
+    let group = "/apis/authorization.k8s.io/v1";
+    let pods = json!({"verb": "get", "resource": "pods", "namespace": "default"});
+    let local = format!("{group}/namespaces/default/localsubjectaccessreviews");
+    let about = |user: &str, attributes: &Value| json!({"spec": {"user": user, "resourceAttributes": attributes}});
+    for (path, body, allowed) in [
+        (format!("{group}/selfsubjectaccessreviews"), about("", &pods), true),
+        (format!("{group}/subjectaccessreviews"), about("nobody", &pods), false),
+        (local.clone(), about("nobody", &pods), false),
+    ] {
+        let mut body = body;
+        if path.contains("/self") {
+            body["spec"].as_object_mut().unwrap().remove("user");
+        }
+        let answer = cluster.create(&path, body).await;
+        assert_eq!(answer["status"]["allowed"], allowed, "{path}: {answer}");
+    }
+    let elsewhere = json!({"verb": "get", "resource": "pods", "namespace": "other"});
+    for (path, body, code, message) in [
+        (
+            format!("{group}/subjectaccessreviews"),
+            about("", &pods),
+            422,
+            ".authorization.k8s.io \"\" is invalid: spec.user: Invalid value: \"\": at least one of \
+             user or group must be specified",
+        ),
+        (
+            format!("{group}/selfsubjectaccessreviews"),
+            json!({"spec": {}}),
+            422,
+            ".authorization.k8s.io \"\" is invalid: spec.resourceAttributes: Invalid value: null: \
+             exactly one of nonResourceAttributes or resourceAttributes must be specified",
+        ),
+        (
+            local,
+            about("nobody", &elsewhere),
+            422,
+            ".authorization.k8s.io \"\" is invalid: spec.resourceAttributes.namespace: Invalid \
+             value: \"other\": must match metadata.namespace",
+        ),
+        (
+            format!("{group}/selfsubjectrulesreviews"),
+            json!({"spec": {}}),
+            400,
+            "no namespace on request",
+        ),
+    ] {
+        let (found, answer) = cluster.send(Method::POST, &path, body).await;
+        assert_eq!((found, answer["message"].as_str()), (code, Some(message)), "{path}");
+    }
+}
+
+#[tokio::test]
 async fn an_account_that_is_not_there_is_named() {
     let cluster = cluster().await;
     tokio::time::pause();

@@ -23,6 +23,7 @@ mod limit_range;
 mod namespace;
 pub mod node;
 mod quota;
+pub mod review;
 pub mod scale;
 pub mod service;
 #[cfg(test)]
