@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use host::cgroups::{Bound, CgroupError, Cgroups, Limits, Quota};
+use host::cgroups::{Bound, CgroupError, Cgroups, Limits, Quota, Usage};
 use objects::resources::{CPU, MEMORY, huge_page_size};
 use objects::{QosClass, Quantity};
 
@@ -156,6 +156,12 @@ impl PodCgroups {
     #[must_use]
     pub fn host(&self) -> &Cgroups {
         &self.cgroups
+    }
+
+    /// What all pods use together; `None` if nobody counts it.
+    #[must_use]
+    pub fn used_by_all(&self) -> Option<Usage> {
+        self.cgroups.usage(&cgroup::of_all_pods(&self.names)).ok().flatten()
     }
 
     /// Makes the cgroups of all pods and of the classes, or gives them new limits.

@@ -30,7 +30,7 @@ mod usage;
 mod watch;
 mod words;
 
-pub use measure::measure;
+pub use measure::{left_of_share, measure};
 pub use rank::{ContainerUsage, Disk, PodUsage, Usage, Victim, victim};
 pub use storage::over_limit;
 pub use usage::{Asked, OnDisk, collect, usages};

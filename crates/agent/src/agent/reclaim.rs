@@ -25,9 +25,10 @@ use tracing::{info, warn};
 
 use super::Happening;
 use crate::admit;
+use crate::cgroups::PodCgroups;
 use crate::events::Told;
 use crate::eviction::{
-    self, Amounts, Asked, Eviction, PodUsage, Reclaim, Usage, Victim, collect, over_limit, victim,
+    self, Asked, Eviction, PodUsage, Reclaim, Usage, Victim, collect, over_limit, victim,
 };
 use crate::gc::{self, ImageDisk, ImagePolicy};
 use crate::hands::Hands;
@@ -101,7 +102,12 @@ pub(super) async fn keep(
     let transition = settings.of_node.pressure_transition;
     let eviction = Eviction::new(settings.limits.clone(), transition, image_disk);
     let (order, orders) = mpsc::channel(1);
-    let watching = eviction::watch(eviction, places, Amounts::new, pressure, order);
+    let cgroups = hands.cgroups.clone();
+    let of_pods = move || {
+        let used = cgroups.as_ref().and_then(PodCgroups::used_by_all);
+        used.as_ref().map(eviction::left_of_share).unwrap_or_default()
+    };
+    let watching = eviction::watch(eviction, places, of_pods, pressure, order);
     let reclaimer = Reclaimer {
         began: Instant::now(),
         known: gc::Images::default(),

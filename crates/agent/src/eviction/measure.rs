@@ -1,10 +1,11 @@
-//! What this machine has left: [`measure`] asks it for what eviction goes by.
+//! What is left: [`measure`] asks this machine for what eviction goes by, and [`left_of_share`] reckons what
+//! all pods have left of theirs.
 //!
-//! What cannot be read is left out, and so evicts nobody. What pods use, each of them and together, is
-//! not measured here.
+//! What cannot be read is left out, and so evicts nobody. What single pods use is not measured here.
 
 use std::path::Path;
 
+use host::cgroups::{Bound, Usage};
 use host::facts::FileSystem;
 use host::os::facts;
 use objects::kubelet_config::EvictionSignal;
@@ -40,9 +41,34 @@ pub fn measure(root: &Path, images: &Path) -> Amounts {
     amounts
 }
 
+/// What pods have left of the memory they may use together. Where there is no limit to that, the machine's
+/// own memory is all there is to go by.
+#[must_use]
+pub fn left_of_share(all: &Usage) -> Amounts {
+    let (Some(Bound::At(capacity)), Some(used)) = (all.memory_limit, all.working_set) else {
+        return Amounts::new();
+    };
+    let amount = Amount { available: capacity.saturating_sub(used), capacity };
+    Amounts::from([(EvictionSignal::AllocatableMemoryAvailable, amount)])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pods_have_left_what_their_working_set_leaves_of_their_limit() {
+        let check = |memory_limit, working_set, left: Option<u64>| {
+            let all = Usage { memory_limit, working_set, ..Usage::default() };
+            let found = left_of_share(&all);
+            let found = found.get(&EvictionSignal::AllocatableMemoryAvailable);
+            assert_eq!(found.map(|amount| amount.available), left, "{memory_limit:?}");
+        };
+        check(Some(Bound::At(100)), Some(30), Some(70));
+        check(Some(Bound::At(100)), Some(130), Some(0));
+        check(Some(Bound::Max), Some(30), None);
+        check(Some(Bound::At(100)), None, None);
+    }
 
     #[test]
     fn this_machine_has_something_left() {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use client::Scope;
 use client::kind::EVENTS;
-use objects::KubeletConfig;
+use objects::kubelet_config::{EvictionSignal, Threshold};
+use objects::{KubeletConfig, Quantity};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -119,6 +120,47 @@ async fn a_pod_that_fills_its_volume_beyond_the_limit_is_evicted() {
     assert_eq!(status["reason"], "Evicted", "{evicted:#}");
     let message = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"1Mi\". ";
     assert_eq!(status["message"], message);
+    berth.until("modest", is_running).await;
+    for name in ["greedy", "modest"] {
+        berth.delete(name).await;
+        berth.gone(name).await;
+    }
+    berth.end().await;
+}
+
+/// What pods may use of this machine's memory, in MiB, and how much of that is to be left.
+const SHARE_MIB: u64 = 200;
+const LEAST_MIB: u64 = 50;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_what_pods_have_left_is_evicted_though_the_machine_has_plenty() {
+    let total = host::os::facts::memory().unwrap().total;
+    let reserved = total - (SHARE_MIB << 20);
+    let mut berth = Berth::start(|config| {
+        config.system_reserved.insert("memory".to_owned(), Quantity::from_bytes(reserved));
+        let least = Threshold::Quantity(format!("{LEAST_MIB}Mi").parse().unwrap());
+        let hard = [(EvictionSignal::MemoryAvailable, least)];
+        config.eviction_hard = Some(hard.into());
+    })
+    .await;
+    berth.create(pod("modest", SLEEP)).await;
+    berth.until("modest", is_running).await;
+    let taken = SHARE_MIB - LEAST_MIB + 20;
+    let script = format!(
+        "trap 'exit 0' TERM; dd if=/dev/zero of=/memory/file bs=1M count={taken}; sleep 600 & wait"
+    );
+    let mut greedy = pod("greedy", &["sh", "-c", &script]);
+    greedy["spec"]["volumes"] = json!([{"name": "memory", "emptyDir": {"medium": "Memory"}}]);
+    greedy["spec"]["containers"][0]["volumeMounts"] =
+        json!([{"name": "memory", "mountPath": "/memory"}]);
+    berth.create(greedy).await;
+    let evicted = berth.until("greedy", |pod| phase(pod) == "Failed").await;
+    assert_eq!(evicted["status"]["reason"], "Evicted", "{evicted:#}");
+    let message = evicted["status"]["message"].as_str().unwrap();
+    let start = format!(
+        "The node was low on resource: memory. Threshold quantity: {LEAST_MIB}Mi, available: "
+    );
+    assert!(message.starts_with(&start), "{message}");
     berth.until("modest", is_running).await;
     for name in ["greedy", "modest"] {
         berth.delete(name).await;
