@@ -185,9 +185,11 @@ impl Profile {
 
     fn enable_score(&mut self, enabled: &RawPlugin) {
         let Some(plugin) = Plugin::from_name(&enabled.name) else { return };
-        // Only plugins that score can; a weight of zero is the default one.
-        let Some((_, default)) = WEIGHTS.iter().find(|(p, _)| *p == plugin) else { return };
-        let weight = if enabled.weight == 0 { *default } else { bounded(enabled.weight) };
+        // Only plugins that score can. Who names one without a weight gets one, not the default.
+        if !WEIGHTS.iter().any(|(p, _)| *p == plugin) {
+            return;
+        }
+        let weight = if enabled.weight == 0 { 1 } else { bounded(enabled.weight) };
         match self.weights.iter_mut().find(|(p, _)| *p == plugin) {
             Some((_, old)) => *old = weight,
             None => self.weights.push((plugin, weight)),

@@ -1,0 +1,102 @@
+//! Corners of upstream's behaviour that no recorded scenario touches, each as a small cluster.
+
+use scheduling::{Explanation, Plugin, Scheduler, Settings, Tie};
+use serde_json::{Value, json};
+
+fn scheduler(profile: Value) -> Scheduler {
+    Scheduler::new(&Settings { profile, ..Settings::default() }).unwrap()
+}
+
+fn node(name: &str, zone: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": zone},
+        },
+        "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}},
+    })
+}
+
+fn pod(name: &str, spec: Value) -> Value {
+    let mut pod = json!({
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": name}},
+        "spec": {"priority": 0, "containers": [{"name": "c", "image": "img"}]},
+    });
+    for (field, value) in spec.as_object().unwrap() {
+        pod["spec"][field] = value.clone();
+    }
+    pod
+}
+
+fn explain(scheduler: &mut Scheduler, pod: &Value) -> Explanation {
+    scheduler.cluster_mut().apply_pod(pod).unwrap();
+    let namespace = pod["metadata"]["namespace"].as_str().unwrap();
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    scheduler.explain(&format!("{namespace}/{name}"), Tie::FirstByName).unwrap()
+}
+
+fn raw(explanation: &Explanation, node: &str, plugin: Plugin) -> Option<i64> {
+    explanation.scores[node].plugins.get(&plugin).map(|[raw, _, _]| *raw)
+}
+
+/// Pod affinity of one kind with one preferred term for `app`, by host name.
+fn prefers(kind: &str, app: &str, weight: i64) -> Value {
+    json!({kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{
+        "weight": weight,
+        "podAffinityTerm": {
+            "labelSelector": {"matchLabels": {"app": app}},
+            "topologyKey": "kubernetes.io/hostname",
+        },
+    }]}})
+}
+
+#[test]
+fn preferences_of_those_there_are_passed_over_only_for_pods_without_their_own() {
+    let args = json!({"ignorePreferredTermsOfExistingPods": true});
+    let profile = json!({"pluginConfig": [{"name": "InterPodAffinity", "args": args}]});
+    let mut scheduler = scheduler(profile);
+    for name in ["n1", "n2"] {
+        scheduler.cluster_mut().apply_node(&node(name, "za")).unwrap();
+    }
+    let there = json!({"nodeName": "n1", "affinity": prefers("podAffinity", "p", 7)});
+    scheduler.cluster_mut().apply_pod(&pod("e", there)).unwrap();
+    let without = explain(&mut scheduler, &pod("p", json!({})));
+    assert_eq!(raw(&without, "n1", Plugin::InterPodAffinity), None);
+    let own = json!({"affinity": prefers("podAffinity", "e", 10)});
+    let with = explain(&mut scheduler, &pod("p", own));
+    assert_eq!(raw(&with, "n1", Plugin::InterPodAffinity), Some(17));
+    assert_eq!(raw(&with, "n2", Plugin::InterPodAffinity), Some(0));
+}
+
+#[test]
+fn an_empty_namespace_selector_reaches_namespaces_that_are_not_known() {
+    let mut scheduler = scheduler(Value::Null);
+    for name in ["n1", "n2"] {
+        scheduler.cluster_mut().apply_node(&node(name, "za")).unwrap();
+    }
+    let mut there = pod("e", json!({"nodeName": "n1"}));
+    there["metadata"]["namespace"] = "elsewhere".into();
+    scheduler.cluster_mut().apply_pod(&there).unwrap();
+    let term = json!({
+        "labelSelector": {"matchLabels": {"app": "e"}},
+        "namespaceSelector": {},
+        "topologyKey": "kubernetes.io/hostname",
+    });
+    let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]});
+    let got = explain(&mut scheduler, &pod("p", json!({"affinity": {"podAffinity": required}})));
+    assert_eq!(got.feasible, ["n1"]);
+}
+
+#[test]
+fn a_score_plugin_that_is_enabled_without_a_weight_has_weight_one() {
+    for point in ["score", "multiPoint"] {
+        let plugins = json!({point: {"enabled": [{"name": "TaintToleration"}]}});
+        let mut scheduler = scheduler(json!({"plugins": plugins}));
+        for name in ["n1", "n2"] {
+            scheduler.cluster_mut().apply_node(&node(name, "za")).unwrap();
+        }
+        let got = explain(&mut scheduler, &pod("p", json!({})));
+        let scores = got.scores["n1"].plugins[&Plugin::TaintToleration];
+        assert_eq!(scores, [0, 100, 100], "{point}");
+    }
+}
