@@ -5,7 +5,7 @@
 //! shape holds for the next. A pod's name, node and age are not part of its shape.
 
 use objects::pod::{Container as PlainContainer, Pod as PlainPod, PodSpec as PlainSpec};
-use objects::resources::{self, ResourceRequirements};
+use objects::resources::{self, ResourceRequirements, is_pod_level};
 use objects::selector::LabelSelector;
 use placement::demand::{Demand, PodUid, QosClass};
 use smallvec::SmallVec;
@@ -301,7 +301,9 @@ fn requests(pod: &PodObject, how: Counting, symbols: &mut Symbols) -> Amounts {
         for list in &lists {
             amounts.raise(&read(list, symbols));
         }
-        let missing = |name| how.missing_count && !lists.iter().any(|list| list.contains_key(name));
+        let missing = |name| {
+            counts_missing(pod, how, name) && !lists.iter().any(|list| list.contains_key(name))
+        };
         if missing(resources::CPU) {
             amounts.milli_cpu = SCORED_MILLI_CPU;
         }
@@ -330,16 +332,38 @@ fn requests(pod: &PodObject, how: Counting, symbols: &mut Symbols) -> Amounts {
     }
     running.raise(&starting);
     if let (true, Some(pod_level)) = (how.pod_level, &spec.resources) {
-        for (name, quantity) in &pod_level.requests {
-            if let Some(resource) = Resource::new(name, symbols)
-                && resources::is_pod_level(name)
-            {
-                running.set(resource, resource.units(quantity));
-            }
+        let reported = pod.status.resources.as_ref();
+        let reported = reported.map(|r| [&r.requests, &pod.status.allocated_resources]);
+        for (name, wanted) in pod_level.requests.iter().filter(|(name, _)| is_pod_level(name)) {
+            let Some(resource) = Resource::new(name, symbols) else { continue };
+            let reported = reported.iter().flatten().filter_map(|list| list.get(name));
+            // A resize is under way, as with a container.
+            let held = reported.map(|quantity| resource.units(quantity)).max();
+            let wanted = resource.units(wanted);
+            let amount =
+                held.map_or(wanted, |held| if infeasible { held } else { held.max(wanted) });
+            running.set(resource, amount);
         }
     }
     running.add(&read(&spec.overhead, symbols));
     running
+}
+
+/// Whether a container without a request for this resource counts for a little. Where the pod as a whole
+/// has requests, only a resource that is not asked for anywhere is missing.
+fn counts_missing(pod: &PodObject, how: Counting, name: &str) -> bool {
+    let spec = &pod.spec;
+    let pod_level = spec.resources.as_ref().filter(|_| how.pod_level).map(|r| &r.requests);
+    let asked_for = || {
+        let containers = spec.containers.iter().chain(&spec.init_containers);
+        let mut lists = containers.map(|c| &c.resources.requests).chain([&spec.overhead]);
+        lists.any(|list| list.contains_key(name))
+    };
+    how.missing_count
+        && !pod_level.is_some_and(|requests| {
+            requests.keys().any(|name| is_pod_level(name))
+                && (requests.contains_key(name) || asked_for())
+        })
 }
 
 /// The counted resources of a list.

@@ -100,3 +100,51 @@ fn a_score_plugin_that_is_enabled_without_a_weight_has_weight_one() {
         assert_eq!(scores, [0, 100, 100], "{point}");
     }
 }
+
+/// The cpu and memory that are left on a node of 4 cpus and 8 GiB, by the fit score of a pod that asks
+/// for nothing itself: hundredths of each.
+fn left_beside(there: &Value) -> i64 {
+    let mut scheduler = scheduler(Value::Null);
+    for name in ["n1", "n2"] {
+        scheduler.cluster_mut().apply_node(&node(name, "za")).unwrap();
+    }
+    scheduler.cluster_mut().apply_pod(there).unwrap();
+    let nothing = json!([{"name": "c", "resources": {"requests": {"cpu": "0", "memory": "0"}}}]);
+    let got = explain(&mut scheduler, &pod("p", json!({"containers": nothing})));
+    raw(&got, "n1", Plugin::NodeResourcesFit).unwrap()
+}
+
+#[test]
+fn with_requests_of_the_pod_only_what_nobody_asks_for_is_missing() {
+    // Cpu half of the node; memory missing in both containers, which is 400 MiB.
+    let containers = json!([{"name": "a"}, {"name": "b"}]);
+    let there = |more: Value| {
+        let mut there = pod("e", json!({"nodeName": "n1", "containers": containers}));
+        there["spec"]["resources"] = json!({"requests": {"cpu": "2"}});
+        for (field, value) in more.as_object().unwrap() {
+            there["spec"][field] = value.clone();
+        }
+        there
+    };
+    assert_eq!(left_beside(&there(json!({}))), (50 + 95) / 2);
+    // The overhead asks for memory, so it is not missing: 4 GiB are left.
+    assert_eq!(left_beside(&there(json!({"overhead": {"memory": "4Gi"}}))), 50);
+}
+
+#[test]
+fn a_resize_of_a_pod_as_a_whole_counts_for_the_larger_amount_until_it_is_done() {
+    let there = |wanted: &str, allocated: &str, actual: &str, reason: &str| {
+        let requests = |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "4Gi"}});
+        let mut there = pod("e", json!({"nodeName": "n1", "resources": requests(wanted)}));
+        there["status"] = json!({
+            "resources": requests(actual),
+            "allocatedResources": {"cpu": allocated, "memory": "4Gi"},
+            "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+        });
+        left_beside(&there)
+    };
+    assert_eq!(there("1", "3", "3", ""), (25 + 50) / 2);
+    assert_eq!(there("1", "1", "2", ""), (50 + 50) / 2);
+    assert_eq!(there("3", "1", "1", "Deferred"), (25 + 50) / 2);
+    assert_eq!(there("3", "1", "1", "Infeasible"), (75 + 50) / 2);
+}
