@@ -225,8 +225,10 @@ impl<'a> Trial<'a> {
     fn asks(&self, plugin: Plugin) -> bool {
         self.profile.filters_by(plugin)
             && match plugin {
+                // Claims that nobody uses now are not asked after again, whoever waits for the node.
                 Plugin::VolumeRestrictions => {
-                    self.volumes.is_some() || !self.shape.volumes.disks.is_empty()
+                    self.volumes.as_ref().is_some_and(|state| state.in_use > 0)
+                        || !self.shape.volumes.disks.is_empty()
                 }
                 Plugin::VolumeBinding | Plugin::VolumeZone => self.volumes.is_some(),
                 Plugin::PodTopologySpread => self.spreading.is_some(),

@@ -118,6 +118,8 @@ struct Claim {
     storage: i64,
     mode: String,
     selector: Option<Selector>,
+    /// The node that a volume is being made for already.
+    selected_node: Option<Symbol>,
     lost: bool,
     being_deleted: bool,
 }
@@ -191,6 +193,7 @@ impl Volumes {
             Some(Selector::new(Some(&selector), symbols))
         });
         let volume = Some(&spec.volume_name).filter(|name| !name.is_empty());
+        let selected_node = meta.annotations.get("volume.kubernetes.io/selected-node");
         let claim = Claim {
             name: meta.name.clone(),
             volume: volume.map(|name| symbols.intern(name)),
@@ -200,6 +203,7 @@ impl Volumes {
             storage: spec.resources.requests.get("storage").map_or(0, objects::Quantity::value),
             mode: mode(&spec.volume_mode),
             selector,
+            selected_node: selected_node.map(|name| symbols.intern(name)),
             lost: object.status.phase == "Lost",
             being_deleted: meta.deletion_timestamp.is_some(),
         };
@@ -324,7 +328,8 @@ pub(crate) fn prepare(
             }
         }
     }
-    for (key, _) in &demand.claims {
+    // Zones are asked only of claims that the pod names.
+    for (key, _) in demand.claims.iter().filter(|(_, ephemeral)| !ephemeral) {
         let Some(claim) = volumes.claims.get(key) else { continue };
         let plugin = Plugin::VolumeZone;
         let Some(volume) = claim.volume else {
@@ -379,7 +384,11 @@ pub(crate) fn binding(
                     None => volume.available,
                 }
         };
-        let smallest = volumes.volumes.iter().filter(suits).min_by_key(|(volume_name, volume)| {
+        if claim.selected_node.is_some_and(|node| node != name) {
+            return false;
+        }
+        let open = volumes.volumes.iter().filter(|_| claim.selected_node.is_none());
+        let smallest = open.filter(suits).min_by_key(|(volume_name, volume)| {
             (volume.claim != Some(*key), volume.storage, **volume_name)
         });
         if let Some((volume_name, _)) = smallest {

@@ -148,3 +148,57 @@ fn a_resize_of_a_pod_as_a_whole_counts_for_the_larger_amount_until_it_is_done() 
     assert_eq!(there("3", "1", "1", "Deferred"), (25 + 50) / 2);
     assert_eq!(there("3", "1", "1", "Infeasible"), (75 + 50) / 2);
 }
+
+fn claim(name: &str, mode: &str, annotations: Value, class: &str, volume: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+        "spec": {
+            "accessModes": [mode],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": class,
+            "volumeName": volume,
+        },
+        "status": {"phase": if volume.is_empty() { "Pending" } else { "Bound" }},
+    })
+}
+
+fn mounts(claim: &str) -> Value {
+    json!([{"name": "v", "persistentVolumeClaim": {"claimName": claim}}])
+}
+
+#[test]
+fn a_claim_for_one_pod_that_is_not_in_use_is_not_kept_by_a_pod_that_waits() {
+    let mut scheduler = scheduler(Value::Null);
+    let cluster = scheduler.cluster_mut();
+    cluster.apply_node(&node("n1", "za")).unwrap();
+    let volume = json!({"metadata": {"name": "v1"}, "status": {"phase": "Bound"}});
+    cluster.apply_volume(&volume).unwrap();
+    let bound = json!({"pv.kubernetes.io/bind-completed": "yes"});
+    cluster.apply_claim(&claim("c1", "ReadWriteOncePod", bound, "", "v1")).unwrap();
+    let mut waiting = pod("w", json!({"volumes": mounts("c1")}));
+    waiting["status"] = json!({"nominatedNodeName": "n1"});
+    cluster.apply_pod(&waiting).unwrap();
+    let got = explain(&mut scheduler, &pod("p", json!({"volumes": mounts("c1")})));
+    assert_eq!(got.feasible, ["n1"]);
+}
+
+#[test]
+fn a_volume_that_is_being_made_for_a_node_keeps_the_pod_there() {
+    let mut scheduler = scheduler(Value::Null);
+    let cluster = scheduler.cluster_mut();
+    for name in ["n1", "n2"] {
+        cluster.apply_node(&node(name, "za")).unwrap();
+    }
+    let class = json!({
+        "metadata": {"name": "late"},
+        "provisioner": "example.com/made",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    cluster.apply_class(&class).unwrap();
+    let selected = json!({"volume.kubernetes.io/selected-node": "n2"});
+    cluster.apply_claim(&claim("c1", "ReadWriteOnce", selected, "late", "")).unwrap();
+    let got = explain(&mut scheduler, &pod("p", json!({"volumes": mounts("c1")})));
+    assert_eq!(got.feasible, ["n2"]);
+    let reasons = &got.filtered["n1"].reasons;
+    assert_eq!(*reasons, ["node(s) didn't find available persistent volumes to bind"]);
+}
