@@ -66,7 +66,10 @@ pub(crate) enum Strategy {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Profile {
+    /// Plugins that look at a pod before any node, at nodes, and once no node was found; a bit each.
+    pre_filters: u64,
     filters: u64,
+    post_filters: u64,
     /// Score plugins that take part, with their weights.
     weights: Vec<(Plugin, i64)>,
     pub(crate) compare_taints: bool,
@@ -107,7 +110,9 @@ impl Profile {
         };
         let (cpu, memory) = (Resource::Cpu, Resource::Memory);
         let mut profile = Profile {
+            pre_filters: u64::MAX,
             filters: u64::MAX,
+            post_filters: u64::MAX,
             weights: WEIGHTS.to_vec(),
             compare_taints: settings.compare_taints,
             qos_resources: settings.qos_resources,
@@ -134,6 +139,9 @@ impl Profile {
             profile.weights.push((Plugin::QosResources, bounded(settings.class_score_weight)));
         }
         profile.choose_plugins(&raw.plugins);
+        if let Some(share) = raw.percentage_of_nodes_to_score {
+            profile.search = Search::Percentage(share.min(100) as u8);
+        }
         for config in &raw.plugin_config {
             if let Some(plugin) = Plugin::from_name(&config.name) {
                 profile.configure(plugin, &config.args, symbols)?;
@@ -143,39 +151,17 @@ impl Profile {
     }
 
     fn choose_plugins(&mut self, plugins: &RawPlugins) {
-        for disabled in &plugins.multi_point.disabled {
-            self.disable_filter(&disabled.name);
-            self.disable_score(&disabled.name);
-        }
-        for enabled in &plugins.multi_point.enabled {
-            self.enable_filter(&enabled.name);
-            self.enable_score(enabled);
-        }
-        for disabled in &plugins.filter.disabled {
-            self.disable_filter(&disabled.name);
-        }
-        for enabled in &plugins.filter.enabled {
-            self.enable_filter(&enabled.name);
-        }
-        for disabled in &plugins.score.disabled {
-            self.disable_score(&disabled.name);
-        }
-        for enabled in &plugins.score.enabled {
-            self.enable_score(enabled);
-        }
-    }
-
-    fn disable_filter(&mut self, name: &str) {
-        match Plugin::from_name(name) {
-            Some(plugin) => self.filters &= !(1 << plugin as u64),
-            None if name == "*" => self.filters = 0,
-            None => {}
-        }
-    }
-
-    fn enable_filter(&mut self, name: &str) {
-        if let Some(plugin) = Plugin::from_name(name) {
-            self.filters |= 1 << plugin as u64;
+        let everywhere = &plugins.multi_point;
+        choose(&mut self.pre_filters, &[everywhere, &plugins.pre_filter]);
+        choose(&mut self.filters, &[everywhere, &plugins.filter]);
+        choose(&mut self.post_filters, &[everywhere, &plugins.post_filter]);
+        for point in [everywhere, &plugins.score] {
+            for disabled in &point.disabled {
+                self.disable_score(&disabled.name);
+            }
+            for enabled in &point.enabled {
+                self.enable_score(enabled);
+            }
         }
     }
 
@@ -280,8 +266,16 @@ impl Profile {
     }
 
     pub(crate) fn filters_by(&self, plugin: Plugin) -> bool {
-        self.filters & (1 << plugin as u64) != 0
-            && (plugin != Plugin::QosResources || self.qos_resources)
+        self.filters & bit(plugin) != 0 && (plugin != Plugin::QosResources || self.qos_resources)
+    }
+
+    pub(crate) fn pre_filters_by(&self, plugin: Plugin) -> bool {
+        self.pre_filters & bit(plugin) != 0
+    }
+
+    /// Whether a plugin is asked once no node was found.
+    pub(crate) fn post_filters_by(&self, plugin: Plugin) -> bool {
+        self.post_filters & bit(plugin) != 0
     }
 
     /// The weight of a score plugin; `None` if it takes no part.
@@ -312,6 +306,26 @@ impl Profile {
     }
 }
 
+fn bit(plugin: Plugin) -> u64 {
+    1 << plugin as u64
+}
+
+/// Takes plugins out of a set and puts others in, one list after the other.
+fn choose(set: &mut u64, points: &[&RawPoint]) {
+    for point in points {
+        for disabled in &point.disabled {
+            match Plugin::from_name(&disabled.name) {
+                Some(plugin) => *set &= !bit(plugin),
+                None if disabled.name == "*" => *set = 0,
+                None => {}
+            }
+        }
+        for plugin in point.enabled.iter().filter_map(|p| Plugin::from_name(&p.name)) {
+            *set |= bit(plugin);
+        }
+    }
+}
+
 /// A weight that sums stay finite with.
 fn bounded(weight: i64) -> i64 {
     weight.clamp(0, i64::from(i32::MAX))
@@ -337,10 +351,13 @@ arguments! {
     struct RawProfile {
         plugins: RawPlugins,
         plugin_config: Vec<RawConfig>,
+        percentage_of_nodes_to_score: Option<u32>,
     }
     struct RawPlugins {
         multi_point: RawPoint,
+        pre_filter: RawPoint,
         filter: RawPoint,
+        post_filter: RawPoint,
         score: RawPoint,
     }
     struct RawPoint {

@@ -183,9 +183,7 @@ impl<'a> Trial<'a> {
             demand: shape.machine.as_ref().map(|demand| demand.of(entry.machine_uid())),
             wide: SmallVec::new(),
         };
-        if profile.filters_by(Plugin::NodeAffinity)
-            && trial.pinned().is_some_and(|names| names.is_empty())
-        {
+        if trial.pinned().is_some_and(|names| names.is_empty()) {
             let reason = Reason::Text("pod affinity terms conflict".into());
             let code = Code::UnschedulableAndUnresolvable;
             return Err(Rejection::new(Plugin::NodeAffinity, code, reason));
@@ -211,7 +209,7 @@ impl<'a> Trial<'a> {
     /// names none.
     pub(crate) fn pinned(&self) -> Option<SmallVec<[Symbol; 1]>> {
         let terms = &self.shape.node_required.as_ref()?.0;
-        if terms.is_empty() {
+        if terms.is_empty() || !self.profile.pre_filters_by(Plugin::NodeAffinity) {
             return None;
         }
         let mut names = SmallVec::new();

@@ -1,6 +1,6 @@
 //! Corners of upstream's behaviour that no recorded scenario touches, each as a small cluster.
 
-use scheduling::{Explanation, Plugin, Scheduler, Settings, Tie};
+use scheduling::{Explanation, Failure, Outcome, Plugin, Scheduler, Settings, Tie};
 use serde_json::{Value, json};
 
 fn scheduler(profile: Value) -> Scheduler {
@@ -37,6 +37,25 @@ fn explain(scheduler: &mut Scheduler, pod: &Value) -> Explanation {
 
 fn raw(explanation: &Explanation, node: &str, plugin: Plugin) -> Option<i64> {
     explanation.scores[node].plugins.get(&plugin).map(|[raw, _, _]| *raw)
+}
+
+fn failure(explanation: &Explanation) -> &Failure {
+    match &explanation.attempt.outcome {
+        Outcome::Unschedulable(failure) => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks for this much cpu.
+fn asks(cpu: &str) -> Value {
+    json!([{"name": "c", "image": "img", "resources": {"requests": {"cpu": cpu}}}])
+}
+
+/// Must be on the node of this name.
+fn pinned(node: &str) -> Value {
+    let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+    let terms = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+    json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
 }
 
 /// Pod affinity of one kind with one preferred term for `app`, by host name.
@@ -201,4 +220,100 @@ fn a_volume_that_is_being_made_for_a_node_keeps_the_pod_there() {
     assert_eq!(got.feasible, ["n2"]);
     let reasons = &got.filtered["n1"].reasons;
     assert_eq!(*reasons, ["node(s) didn't find available persistent volumes to bind"]);
+}
+
+#[test]
+fn a_pod_that_names_its_node_is_turned_down_by_its_affinity_too() {
+    let mut scheduler = scheduler(Value::Null);
+    scheduler.cluster_mut().apply_node(&node("n1", "za")).unwrap();
+    let spec = json!({"affinity": pinned("n1"), "containers": asks("5")});
+    let got = explain(&mut scheduler, &pod("p", spec));
+    assert_eq!(failure(&got).plugins, [Plugin::NodeAffinity, Plugin::NodeResourcesFit]);
+}
+
+#[test]
+fn the_node_a_pod_waits_for_is_asked_whatever_names_its_affinity_has() {
+    let mut scheduler = scheduler(Value::Null);
+    for name in ["n1", "n2", "n3"] {
+        scheduler.cluster_mut().apply_node(&node(name, "za")).unwrap();
+    }
+    let mut waiting = pod("p", json!({"affinity": pinned("n1"), "containers": asks("5")}));
+    waiting["status"] = json!({"nominatedNodeName": "n2"});
+    let got = explain(&mut scheduler, &waiting);
+    assert_eq!(got.filtered["n2"].plugin, Some(Plugin::NodeAffinity));
+    assert_eq!(got.filtered["n3"].plugin, None);
+    assert_eq!(
+        failure(&got).message,
+        "0/3 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match Pod's node \
+         affinity/selector, 1 node(s) didn't satisfy plugin(s) [NodeAffinity]. preemption: 0/3 \
+         nodes are available: 3 Preemption is not helpful for scheduling."
+    );
+}
+
+#[test]
+fn what_is_said_after_no_node_was_found_depends_on_who_is_left_to_say_it() {
+    let without = |plugins: &[&str]| {
+        let disabled: Vec<Value> = plugins.iter().map(|p| json!({"name": p})).collect();
+        let point = json!({"disabled": disabled});
+        let mut scheduler = scheduler(json!({"plugins": {"postFilter": point}}));
+        scheduler.cluster_mut().apply_node(&node("n1", "za")).unwrap();
+        let there = json!({"nodeName": "n1", "containers": asks("3"), "priority": -1});
+        scheduler.cluster_mut().apply_pod(&pod("e", there)).unwrap();
+        let mut say = |spec: Value| {
+            let got = explain(&mut scheduler, &pod("p", spec));
+            failure(&got).message.clone()
+        };
+        let full = say(json!({"containers": asks("4")}));
+        (full, say(json!({"volumes": mounts("none")})))
+    };
+    let full = "0/1 nodes are available: 1 Insufficient cpu.";
+    let lost = "0/1 nodes are available: persistentvolumeclaim \"none\" not found.";
+    let found = "preemption: found a potential placement for pod on node n1, preempting 1 victims";
+    let in_vain =
+        "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+    assert_eq!(without(&[]), (format!("{full} {found}"), format!("{lost} not found")));
+    let said = without(&["DynamicResources"]);
+    assert_eq!(said, (format!("{full} {found}"), format!("{lost} {in_vain}")));
+    let said = without(&["DefaultPreemption"]);
+    assert_eq!(said, (full.to_owned(), format!("{lost} not found")));
+    assert_eq!(without(&["*"]), (full.to_owned(), lost.to_owned()));
+}
+
+#[test]
+fn a_profile_says_how_many_nodes_are_looked_at() {
+    for (share, looked_at) in [(None, 300), (Some(0), 144), (Some(10), 100), (Some(100), 300)] {
+        let mut scheduler = scheduler(json!({"percentageOfNodesToScore": share}));
+        for n in 0..300 {
+            scheduler.cluster_mut().apply_node(&node(&format!("n{n}"), "za")).unwrap();
+        }
+        let got = explain(&mut scheduler, &pod("p", json!({})));
+        assert_eq!(got.feasible.len(), looked_at, "{share:?}");
+    }
+}
+
+#[test]
+fn a_budget_is_not_drawn_on_for_a_pod_whose_loss_breaks_another() {
+    let mut scheduler = scheduler(Value::Null);
+    let cluster = scheduler.cluster_mut();
+    cluster.apply_node(&node("n1", "za")).unwrap();
+    for (name, label, allowed) in [("a", "tight", 0), ("b", "loose", 1)] {
+        let budget = json!({
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {label: "yes"}}},
+            "status": {"disruptionsAllowed": allowed},
+        });
+        cluster.apply_budget(&budget).unwrap();
+    }
+    for (name, labels, priority) in [
+        ("first", json!({"tight": "yes", "loose": "yes"}), 2),
+        ("second", json!({"loose": "yes"}), 1),
+    ] {
+        let spec = json!({"nodeName": "n1", "containers": asks("2"), "priority": priority});
+        let mut there = pod(name, spec);
+        there["metadata"]["labels"] = labels;
+        cluster.apply_pod(&there).unwrap();
+    }
+    let got = explain(&mut scheduler, &pod("p", json!({"containers": asks("4"), "priority": 9})));
+    let preemption = failure(&got).preemption.as_ref().unwrap();
+    assert_eq!(preemption.candidates["n1"].pdb_violations, 1);
 }
