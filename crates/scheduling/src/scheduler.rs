@@ -237,7 +237,7 @@ impl Scheduler {
         }
         if cluster.order.is_empty() {
             let message = "no nodes available to schedule pods".to_owned();
-            report.fail(message, Vec::new(), None, None, Nomination::Unchanged);
+            report.fail(message, Vec::new(), None, None, Nomination::None);
             return Ok(report.explanation);
         }
         let trial = match Trial::new(cluster, profile, tables, id, entry, shape) {

@@ -317,3 +317,14 @@ fn a_budget_is_not_drawn_on_for_a_pod_whose_loss_breaks_another() {
     let preemption = failure(&got).preemption.as_ref().unwrap();
     assert_eq!(preemption.candidates["n1"].pdb_violations, 1);
 }
+
+#[test]
+fn a_pod_waits_for_no_node_once_there_is_none() {
+    let mut scheduler = scheduler(Value::Null);
+    let mut waiting = pod("p", json!({}));
+    waiting["status"] = json!({"nominatedNodeName": "n1"});
+    let got = explain(&mut scheduler, &waiting);
+    assert_eq!(failure(&got).message, "no nodes available to schedule pods");
+    scheduler.adopt(&got.attempt);
+    assert_eq!(scheduler.cluster().nominated_node_of("default/p"), None);
+}
