@@ -51,7 +51,7 @@ pub enum ProfileError {
     Arguments { plugin: Plugin, source: serde_json::Error },
     #[error("{plugin}: unknown scoring strategy {name:?}")]
     Strategy { plugin: Plugin, name: String },
-    #[error("{plugin}: the points of requestedToCapacityRatio must have utilizations that go up")]
+    #[error("{plugin}: the points of a shape must have utilizations that go up")]
     Points { plugin: Plugin },
 }
 
@@ -80,6 +80,8 @@ pub(crate) struct Profile {
     pub(crate) ignored: Vec<Symbol>,
     pub(crate) ignored_groups: Vec<String>,
     pub(crate) balanced: Vec<Resource>,
+    /// Points of utilisation in per cent and score from 0 to 100, for volumes that would be bound.
+    pub(crate) volume_points: Vec<(i64, i64)>,
     pub(crate) hard_affinity_weight: i64,
     pub(crate) ignore_preferred_of_existing: bool,
     pub(crate) added_required: Option<NodeTerms>,
@@ -92,7 +94,7 @@ pub(crate) struct Profile {
 }
 
 /// Upstream's weights.
-const WEIGHTS: [(Plugin, i64); 7] = [
+const WEIGHTS: [(Plugin, i64); 8] = [
     (Plugin::TaintToleration, 3),
     (Plugin::NodeAffinity, 2),
     (Plugin::PodTopologySpread, 2),
@@ -100,6 +102,7 @@ const WEIGHTS: [(Plugin, i64); 7] = [
     (Plugin::NodeResourcesFit, 1),
     (Plugin::NodeResourcesBalancedAllocation, 1),
     (Plugin::ImageLocality, 1),
+    (Plugin::VolumeBinding, 1),
 ];
 
 impl Profile {
@@ -122,6 +125,8 @@ impl Profile {
             ignored: Vec::new(),
             ignored_groups: Vec::new(),
             balanced: vec![cpu, memory],
+            // The more of a volume is left unused, the better.
+            volume_points: vec![(0, 100), (100, 0)],
             hard_affinity_weight: 1,
             ignore_preferred_of_existing: false,
             added_required: None,
@@ -206,15 +211,8 @@ impl Profile {
                     "" | "LeastAllocated" => Strategy::LeastAllocated,
                     "MostAllocated" => Strategy::MostAllocated,
                     "RequestedToCapacityRatio" => {
-                        let points = strategy.requested_to_capacity_ratio.shape.iter();
-                        // Scores are given out of 10 and counted out of 100.
-                        let points: Vec<_> = points
-                            .map(|p| (p.utilization.clamp(0, 100), p.score.clamp(0, 10) * 10))
-                            .collect();
-                        let rising = points.windows(2).all(|pair| pair[0].0 < pair[1].0);
-                        if points.is_empty() || !rising {
-                            return Err(ProfileError::Points { plugin });
-                        }
+                        let points = points(&strategy.requested_to_capacity_ratio.shape);
+                        let points = points.ok_or(ProfileError::Points { plugin })?;
                         Strategy::Ratio(points)
                     }
                     name => return Err(ProfileError::Strategy { plugin, name: name.to_owned() }),
@@ -225,6 +223,13 @@ impl Profile {
                 if !args.resources.is_empty() {
                     let names = args.resources.iter();
                     self.balanced = names.filter_map(|r| Resource::new(&r.name, symbols)).collect();
+                }
+            }
+            Plugin::VolumeBinding => {
+                let args = VolumeArgs::deserialize(args).map_err(unreadable)?;
+                if !args.shape.is_empty() {
+                    self.volume_points =
+                        points(&args.shape).ok_or(ProfileError::Points { plugin })?;
                 }
             }
             Plugin::InterPodAffinity => {
@@ -304,6 +309,15 @@ impl Profile {
         };
         (nodes * share / 100).max(LEAST).min(nodes)
     }
+}
+
+/// The points of a line, whose scores are given out of 10 and counted out of 100; `None` if it does not
+/// go to the right.
+fn points(shape: &[RawShapePoint]) -> Option<Vec<(i64, i64)>> {
+    let point = |p: &RawShapePoint| (p.utilization.clamp(0, 100), p.score.clamp(0, 10) * 10);
+    let points: Vec<_> = shape.iter().map(point).collect();
+    let rising = points.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    (rising && !points.is_empty()).then_some(points)
 }
 
 fn bit(plugin: Plugin) -> u64 {
@@ -396,6 +410,9 @@ arguments! {
     }
     struct BalancedArgs {
         resources: Vec<RawResource>,
+    }
+    struct VolumeArgs {
+        shape: Vec<RawShapePoint>,
     }
     struct AffinityArgs {
         hard_pod_affinity_weight: Option<i64>,

@@ -268,6 +268,11 @@ impl Scheduler {
                 let local: Vec<_> = fitting.iter().map(|slot| view.scores(*slot)).collect();
                 let mut sheet = Sheet::new(explain);
                 sheet.fill(shape, cluster, profile, tables, fitting, &local);
+                if let Some(weight) = profile.weight(Plugin::VolumeBinding)
+                    && let Some(scores) = trial.volume_scores(fitting)
+                {
+                    sheet.add_plain(Plugin::VolumeBinding, weight, &scores);
+                }
                 let highest = sheet.totals.iter().max().copied().unwrap_or(0);
                 let of_highest = fitting.iter().zip(&sheet.totals).filter(|(_, t)| **t == highest);
                 let best: Vec<u32> = of_highest.map(|(slot, _)| *slot).collect();

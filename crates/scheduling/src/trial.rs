@@ -265,6 +265,20 @@ impl<'a> Trial<'a> {
         Some(Rejection::new(Plugin::MachinePlacement, code, reason))
     }
 
+    /// How well the volumes that would be bound on these nodes are used; none if they do not tell the
+    /// nodes apart.
+    pub(crate) fn volume_scores(&self, nodes: &[u32]) -> Option<Vec<i64>> {
+        let state = self.volumes.as_ref()?;
+        let (volumes, symbols) = (&self.cluster.volumes, &self.cluster.symbols);
+        let score = |slot: &u32| {
+            let Some(node) = self.cluster.node(*slot) else { return 0 };
+            let (name, labels) = (node.view.name, &node.view.labels);
+            volumes::score(state, volumes, name, labels, symbols, &self.profile.volume_points)
+        };
+        let scores: Vec<i64> = nodes.iter().map(score).collect();
+        scores.iter().any(|score| *score != 0).then_some(scores)
+    }
+
     fn filter(&self, place: &Place<'_>) -> Option<Rejection> {
         self.local(place).or_else(|| self.wide(place)).or_else(|| self.machine(place))
     }
@@ -470,8 +484,7 @@ fn pod_affinity(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
 
 fn declared_features(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
     let declared = &place.node.view.features;
-    let missing = trial.shape.features.iter().filter(|f| !declared.iter().any(|d| **d == ***f));
-    let missing: Box<[&'static str]> = missing.copied().collect();
-    (!missing.is_empty())
-        .then(|| Rejection::new(Plugin::NodeDeclaredFeatures, NEVER, Reason::Features(missing)))
+    let mut needed = trial.shape.features.iter();
+    let missing = needed.any(|feature| !declared.iter().any(|d| **d == **feature));
+    missing.then(|| Rejection::new(Plugin::NodeDeclaredFeatures, NEVER, Reason::Features))
 }

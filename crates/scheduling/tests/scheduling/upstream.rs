@@ -1,6 +1,6 @@
 //! Corners of upstream's behaviour that no recorded scenario touches, each as a small cluster.
 
-use scheduling::{Explanation, Failure, Outcome, Plugin, Scheduler, Settings, Tie};
+use scheduling::{Code, Explanation, Failure, Outcome, Plugin, Scheduler, Settings, Tie};
 use serde_json::{Value, json};
 
 fn scheduler(profile: Value) -> Scheduler {
@@ -327,4 +327,55 @@ fn a_pod_waits_for_no_node_once_there_is_none() {
     assert_eq!(failure(&got).message, "no nodes available to schedule pods");
     scheduler.adopt(&got.attempt);
     assert_eq!(scheduler.cluster().nominated_node_of("default/p"), None);
+}
+
+#[test]
+fn a_node_must_have_declared_the_features_that_a_pod_needs() {
+    let mut scheduler = scheduler(Value::Null);
+    for (name, features) in [("n1", json!([])), ("n2", json!(["UserNamespacesHostNetworkSupport"]))]
+    {
+        let mut node = node(name, "za");
+        node["status"]["declaredFeatures"] = features;
+        scheduler.cluster_mut().apply_node(&node).unwrap();
+    }
+    let spec = json!({"hostNetwork": true, "hostUsers": false});
+    let got = explain(&mut scheduler, &pod("p", spec));
+    assert_eq!(got.feasible, ["n2"]);
+    assert_eq!(got.filtered["n1"].plugin, Some(Plugin::NodeDeclaredFeatures));
+    assert_eq!(got.filtered["n1"].code, Code::UnschedulableAndUnresolvable);
+    assert_eq!(got.filtered["n1"].reasons, ["node(s) didn't match Pod's required features"]);
+}
+
+#[test]
+fn volumes_that_would_be_bound_are_scored_by_what_is_left_of_them() {
+    let mut scheduler = scheduler(Value::Null);
+    let cluster = scheduler.cluster_mut();
+    let class = json!({
+        "metadata": {"name": "local"},
+        "provisioner": "example.com/made",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    cluster.apply_class(&class).unwrap();
+    for (name, size) in [("n1", Some("4Gi")), ("n2", Some("1Gi")), ("n3", None)] {
+        cluster.apply_node(&node(name, "za")).unwrap();
+        let Some(size) = size else { continue };
+        let at = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [name]});
+        let volume = json!({
+            "metadata": {"name": format!("v-{name}")},
+            "spec": {
+                "storageClassName": "local",
+                "accessModes": ["ReadWriteOnce"],
+                "capacity": {"storage": size},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [at]}]}},
+            },
+            "status": {"phase": "Available"},
+        });
+        cluster.apply_volume(&volume).unwrap();
+    }
+    cluster.apply_claim(&claim("c1", "ReadWriteOnce", json!({}), "local", "")).unwrap();
+    let got = explain(&mut scheduler, &pod("p", json!({"volumes": mounts("c1")})));
+    let score = |node| raw(&got, node, Plugin::VolumeBinding);
+    assert_eq!([score("n1"), score("n2"), score("n3")], [Some(75), Some(0), Some(0)]);
+    let got = explain(&mut scheduler, &pod("q", json!({})));
+    assert_eq!(raw(&got, "n1", Plugin::VolumeBinding), None);
 }
