@@ -379,3 +379,27 @@ fn volumes_that_would_be_bound_are_scored_by_what_is_left_of_them() {
     let got = explain(&mut scheduler, &pod("q", json!({})));
     assert_eq!(raw(&got, "n1", Plugin::VolumeBinding), None);
 }
+
+#[test]
+fn a_resize_of_containers_in_both_directions_counts_for_the_larger_sum() {
+    let there = |reason: &str| {
+        let container = |name: &str, cpu: &str| {
+            let requests = json!({"cpu": cpu, "memory": "2Gi"});
+            json!({"name": name, "resources": {"requests": requests}})
+        };
+        let status = |name: &str, cpu: &str| {
+            let held = json!({"cpu": cpu, "memory": "2Gi"});
+            json!({"name": name, "resources": {"requests": held}, "allocatedResources": held})
+        };
+        let containers = json!([container("a", "2"), container("b", "1")]);
+        let mut there = pod("e", json!({"nodeName": "n1", "containers": containers}));
+        there["status"] = json!({
+            "containerStatuses": [status("a", "1"), status("b", "1500m")],
+            "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+        });
+        left_beside(&there)
+    };
+    // Of 4 cpus 3 are wanted and 2.5 allocated, never 3.5.
+    assert_eq!(there("Deferred"), (25 + 50) / 2);
+    assert_eq!(there("Infeasible"), (37 + 50) / 2);
+}
