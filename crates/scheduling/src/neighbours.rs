@@ -17,12 +17,14 @@ use crate::topology::{Domains, Tables};
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
 /// Whether a term of the pod that is being scheduled speaks of another one. Its namespace selector
-/// reaches namespaces that exist.
+/// reaches namespaces that exist, and an empty one all there could be.
 fn term_of_new(term: &PodTerm, other: &PodShape, cluster: &Cluster) -> bool {
     let by_selector = || {
-        let selector = term.namespace_selector.as_ref();
         let labels = cluster.workloads.namespaces.get(&other.namespace);
-        selector.zip(labels).is_some_and(|(s, l)| s.matches(l, &cluster.symbols))
+        term.namespace_selector.as_ref().is_some_and(|selector| {
+            selector.is_everything()
+                || labels.is_some_and(|labels| selector.matches(labels, &cluster.symbols))
+        })
     };
     (term.namespaces.contains(&other.namespace) || by_selector())
         && term.selector.matches(&other.labels, &cluster.symbols)
@@ -280,6 +282,7 @@ pub(crate) fn scores(
             }
         }
     }
+    // The setting is about pods that prefer no neighbours themselves; for others everything counts.
     if own || !profile.ignore_preferred_of_existing {
         for other in cluster.shapes.with_terms() {
             if profile.hard_affinity_weight > 0 {
@@ -288,9 +291,6 @@ pub(crate) fn scores(
                         add(term, profile.hard_affinity_weight, other, tables);
                     }
                 }
-            }
-            if profile.ignore_preferred_of_existing {
-                continue;
             }
             for (weight, term) in &other.shape.preferred_affinity {
                 if term_of_old(term, shape, cluster) {

@@ -277,6 +277,8 @@ object! {
         conditions: Vec<Condition>,
         container_statuses: Vec<ContainerStatus>,
         init_container_statuses: Vec<ContainerStatus>,
+        resources: Option<Requirements>,
+        allocated_resources: ResourceList,
     }
 }
 

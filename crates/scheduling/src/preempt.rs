@@ -149,20 +149,19 @@ fn victims(trial: &Trial<'_>, slot: u32) -> Result<Candidate, Rejection> {
 fn by_budget(cluster: &Cluster, pods: &[PodId]) -> (Vec<PodId>, Vec<PodId>) {
     let mut budgets: Vec<_> = cluster.workloads.budgets().map(|b| (b, b.allowed)).collect();
     let mut breaks = |name: &str, namespace: Symbol, labels: &Labels| {
-        let mut broken = false;
-        for (budget, allowed) in &mut budgets {
-            // A pod without labels, and a budget that selects everything, are not protected here.
-            if budget.namespace == namespace
+        // A pod without labels, and a budget that selects everything, are not protected here.
+        let mut of_pod = budgets.iter_mut().filter(|(budget, _)| {
+            budget.namespace == namespace
                 && !labels.is_empty()
                 && !budget.selector.is_everything()
                 && budget.selector.matches(labels, &cluster.symbols)
                 && !budget.disrupted.contains(name)
-            {
-                *allowed -= 1;
-                broken |= *allowed < 0;
-            }
-        }
-        broken
+        });
+        // The first budget that breaks settles it; those after it are not drawn on.
+        of_pod.any(|(_, allowed)| {
+            *allowed -= 1;
+            *allowed < 0
+        })
     };
     pods.iter().copied().partition(|id| {
         cluster

@@ -51,7 +51,7 @@ pub enum ProfileError {
     Arguments { plugin: Plugin, source: serde_json::Error },
     #[error("{plugin}: unknown scoring strategy {name:?}")]
     Strategy { plugin: Plugin, name: String },
-    #[error("{plugin}: the points of requestedToCapacityRatio must have utilizations that go up")]
+    #[error("{plugin}: the points of a shape must have utilizations that go up")]
     Points { plugin: Plugin },
 }
 
@@ -66,7 +66,10 @@ pub(crate) enum Strategy {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Profile {
+    /// Plugins that look at a pod before any node, at nodes, and once no node was found; a bit each.
+    pre_filters: u64,
     filters: u64,
+    post_filters: u64,
     /// Score plugins that take part, with their weights.
     weights: Vec<(Plugin, i64)>,
     pub(crate) compare_taints: bool,
@@ -77,6 +80,8 @@ pub(crate) struct Profile {
     pub(crate) ignored: Vec<Symbol>,
     pub(crate) ignored_groups: Vec<String>,
     pub(crate) balanced: Vec<Resource>,
+    /// Points of utilisation in per cent and score from 0 to 100, for volumes that would be bound.
+    pub(crate) volume_points: Vec<(i64, i64)>,
     pub(crate) hard_affinity_weight: i64,
     pub(crate) ignore_preferred_of_existing: bool,
     pub(crate) added_required: Option<NodeTerms>,
@@ -89,7 +94,7 @@ pub(crate) struct Profile {
 }
 
 /// Upstream's weights.
-const WEIGHTS: [(Plugin, i64); 7] = [
+const WEIGHTS: [(Plugin, i64); 8] = [
     (Plugin::TaintToleration, 3),
     (Plugin::NodeAffinity, 2),
     (Plugin::PodTopologySpread, 2),
@@ -97,6 +102,7 @@ const WEIGHTS: [(Plugin, i64); 7] = [
     (Plugin::NodeResourcesFit, 1),
     (Plugin::NodeResourcesBalancedAllocation, 1),
     (Plugin::ImageLocality, 1),
+    (Plugin::VolumeBinding, 1),
 ];
 
 impl Profile {
@@ -107,7 +113,9 @@ impl Profile {
         };
         let (cpu, memory) = (Resource::Cpu, Resource::Memory);
         let mut profile = Profile {
+            pre_filters: u64::MAX,
             filters: u64::MAX,
+            post_filters: u64::MAX,
             weights: WEIGHTS.to_vec(),
             compare_taints: settings.compare_taints,
             qos_resources: settings.qos_resources,
@@ -117,6 +125,8 @@ impl Profile {
             ignored: Vec::new(),
             ignored_groups: Vec::new(),
             balanced: vec![cpu, memory],
+            // The more of a volume is left unused, the better.
+            volume_points: vec![(0, 100), (100, 0)],
             hard_affinity_weight: 1,
             ignore_preferred_of_existing: false,
             added_required: None,
@@ -134,6 +144,9 @@ impl Profile {
             profile.weights.push((Plugin::QosResources, bounded(settings.class_score_weight)));
         }
         profile.choose_plugins(&raw.plugins);
+        if let Some(share) = raw.percentage_of_nodes_to_score {
+            profile.search = Search::Percentage(share.min(100) as u8);
+        }
         for config in &raw.plugin_config {
             if let Some(plugin) = Plugin::from_name(&config.name) {
                 profile.configure(plugin, &config.args, symbols)?;
@@ -143,39 +156,17 @@ impl Profile {
     }
 
     fn choose_plugins(&mut self, plugins: &RawPlugins) {
-        for disabled in &plugins.multi_point.disabled {
-            self.disable_filter(&disabled.name);
-            self.disable_score(&disabled.name);
-        }
-        for enabled in &plugins.multi_point.enabled {
-            self.enable_filter(&enabled.name);
-            self.enable_score(enabled);
-        }
-        for disabled in &plugins.filter.disabled {
-            self.disable_filter(&disabled.name);
-        }
-        for enabled in &plugins.filter.enabled {
-            self.enable_filter(&enabled.name);
-        }
-        for disabled in &plugins.score.disabled {
-            self.disable_score(&disabled.name);
-        }
-        for enabled in &plugins.score.enabled {
-            self.enable_score(enabled);
-        }
-    }
-
-    fn disable_filter(&mut self, name: &str) {
-        match Plugin::from_name(name) {
-            Some(plugin) => self.filters &= !(1 << plugin as u64),
-            None if name == "*" => self.filters = 0,
-            None => {}
-        }
-    }
-
-    fn enable_filter(&mut self, name: &str) {
-        if let Some(plugin) = Plugin::from_name(name) {
-            self.filters |= 1 << plugin as u64;
+        let everywhere = &plugins.multi_point;
+        choose(&mut self.pre_filters, &[everywhere, &plugins.pre_filter]);
+        choose(&mut self.filters, &[everywhere, &plugins.filter]);
+        choose(&mut self.post_filters, &[everywhere, &plugins.post_filter]);
+        for point in [everywhere, &plugins.score] {
+            for disabled in &point.disabled {
+                self.disable_score(&disabled.name);
+            }
+            for enabled in &point.enabled {
+                self.enable_score(enabled);
+            }
         }
     }
 
@@ -185,9 +176,11 @@ impl Profile {
 
     fn enable_score(&mut self, enabled: &RawPlugin) {
         let Some(plugin) = Plugin::from_name(&enabled.name) else { return };
-        // Only plugins that score can; a weight of zero is the default one.
-        let Some((_, default)) = WEIGHTS.iter().find(|(p, _)| *p == plugin) else { return };
-        let weight = if enabled.weight == 0 { *default } else { bounded(enabled.weight) };
+        // Only plugins that score can. Who names one without a weight gets one, not the default.
+        if !WEIGHTS.iter().any(|(p, _)| *p == plugin) {
+            return;
+        }
+        let weight = if enabled.weight == 0 { 1 } else { bounded(enabled.weight) };
         match self.weights.iter_mut().find(|(p, _)| *p == plugin) {
             Some((_, old)) => *old = weight,
             None => self.weights.push((plugin, weight)),
@@ -218,15 +211,8 @@ impl Profile {
                     "" | "LeastAllocated" => Strategy::LeastAllocated,
                     "MostAllocated" => Strategy::MostAllocated,
                     "RequestedToCapacityRatio" => {
-                        let points = strategy.requested_to_capacity_ratio.shape.iter();
-                        // Scores are given out of 10 and counted out of 100.
-                        let points: Vec<_> = points
-                            .map(|p| (p.utilization.clamp(0, 100), p.score.clamp(0, 10) * 10))
-                            .collect();
-                        let rising = points.windows(2).all(|pair| pair[0].0 < pair[1].0);
-                        if points.is_empty() || !rising {
-                            return Err(ProfileError::Points { plugin });
-                        }
+                        let points = points(&strategy.requested_to_capacity_ratio.shape);
+                        let points = points.ok_or(ProfileError::Points { plugin })?;
                         Strategy::Ratio(points)
                     }
                     name => return Err(ProfileError::Strategy { plugin, name: name.to_owned() }),
@@ -237,6 +223,13 @@ impl Profile {
                 if !args.resources.is_empty() {
                     let names = args.resources.iter();
                     self.balanced = names.filter_map(|r| Resource::new(&r.name, symbols)).collect();
+                }
+            }
+            Plugin::VolumeBinding => {
+                let args = VolumeArgs::deserialize(args).map_err(unreadable)?;
+                if !args.shape.is_empty() {
+                    self.volume_points =
+                        points(&args.shape).ok_or(ProfileError::Points { plugin })?;
                 }
             }
             Plugin::InterPodAffinity => {
@@ -278,8 +271,16 @@ impl Profile {
     }
 
     pub(crate) fn filters_by(&self, plugin: Plugin) -> bool {
-        self.filters & (1 << plugin as u64) != 0
-            && (plugin != Plugin::QosResources || self.qos_resources)
+        self.filters & bit(plugin) != 0 && (plugin != Plugin::QosResources || self.qos_resources)
+    }
+
+    pub(crate) fn pre_filters_by(&self, plugin: Plugin) -> bool {
+        self.pre_filters & bit(plugin) != 0
+    }
+
+    /// Whether a plugin is asked once no node was found.
+    pub(crate) fn post_filters_by(&self, plugin: Plugin) -> bool {
+        self.post_filters & bit(plugin) != 0
     }
 
     /// The weight of a score plugin; `None` if it takes no part.
@@ -310,6 +311,35 @@ impl Profile {
     }
 }
 
+/// The points of a line, whose scores are given out of 10 and counted out of 100; `None` if it does not
+/// go to the right.
+fn points(shape: &[RawShapePoint]) -> Option<Vec<(i64, i64)>> {
+    let point = |p: &RawShapePoint| (p.utilization.clamp(0, 100), p.score.clamp(0, 10) * 10);
+    let points: Vec<_> = shape.iter().map(point).collect();
+    let rising = points.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    (rising && !points.is_empty()).then_some(points)
+}
+
+fn bit(plugin: Plugin) -> u64 {
+    1 << plugin as u64
+}
+
+/// Takes plugins out of a set and puts others in, one list after the other.
+fn choose(set: &mut u64, points: &[&RawPoint]) {
+    for point in points {
+        for disabled in &point.disabled {
+            match Plugin::from_name(&disabled.name) {
+                Some(plugin) => *set &= !bit(plugin),
+                None if disabled.name == "*" => *set = 0,
+                None => {}
+            }
+        }
+        for plugin in point.enabled.iter().filter_map(|p| Plugin::from_name(&p.name)) {
+            *set |= bit(plugin);
+        }
+    }
+}
+
 /// A weight that sums stay finite with.
 fn bounded(weight: i64) -> i64 {
     weight.clamp(0, i64::from(i32::MAX))
@@ -335,10 +365,13 @@ arguments! {
     struct RawProfile {
         plugins: RawPlugins,
         plugin_config: Vec<RawConfig>,
+        percentage_of_nodes_to_score: Option<u32>,
     }
     struct RawPlugins {
         multi_point: RawPoint,
+        pre_filter: RawPoint,
         filter: RawPoint,
+        post_filter: RawPoint,
         score: RawPoint,
     }
     struct RawPoint {
@@ -377,6 +410,9 @@ arguments! {
     }
     struct BalancedArgs {
         resources: Vec<RawResource>,
+    }
+    struct VolumeArgs {
+        shape: Vec<RawShapePoint>,
     }
     struct AffinityArgs {
         hard_pod_affinity_weight: Option<i64>,

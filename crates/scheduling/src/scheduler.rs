@@ -10,9 +10,10 @@ use thiserror::Error;
 
 use crate::cluster::{Cluster, PodId};
 use crate::memory::Memory;
-use crate::preempt::{self, Found};
+use crate::preempt::{self, Found, NotEligible};
 use crate::profile::{Profile, ProfileError, Settings};
 use crate::score::Sheet;
+use crate::shape::PodShape;
 use crate::topology::Tables;
 use crate::trial::Trial;
 use crate::verdict::{Code, Histogram, Plugin, Reason, Rejection, Verdict};
@@ -229,19 +230,20 @@ impl Scheduler {
             let node = cluster.symbols.text(node).to_owned();
             return Err(AttemptError::HasNode { pod: pod.to_owned(), node });
         }
-        let mut report = Report { cluster, explain, explanation: blank(pod, Outcome::Gated) };
+        let mut report =
+            Report { cluster, profile, explain, explanation: blank(pod, Outcome::Gated) };
         if !entry.gates.is_empty() {
             return Ok(report.explanation);
         }
         if cluster.order.is_empty() {
             let message = "no nodes available to schedule pods".to_owned();
-            report.fail(message, Vec::new(), None, None, Nomination::Unchanged);
+            report.fail(message, Vec::new(), None, None, Nomination::None);
             return Ok(report.explanation);
         }
         let trial = match Trial::new(cluster, profile, tables, id, entry, shape) {
             Ok(trial) => trial,
             Err(rejection) => {
-                report.turned_away(&rejection);
+                report.turned_away(shape, &rejection);
                 return Ok(report.explanation);
             }
         };
@@ -266,6 +268,11 @@ impl Scheduler {
                 let local: Vec<_> = fitting.iter().map(|slot| view.scores(*slot)).collect();
                 let mut sheet = Sheet::new(explain);
                 sheet.fill(shape, cluster, profile, tables, fitting, &local);
+                if let Some(weight) = profile.weight(Plugin::VolumeBinding)
+                    && let Some(scores) = trial.volume_scores(fitting)
+                {
+                    sheet.add_plain(Plugin::VolumeBinding, weight, &scores);
+                }
                 let highest = sheet.totals.iter().max().copied().unwrap_or(0);
                 let of_highest = fitting.iter().zip(&sheet.totals).filter(|(_, t)| **t == highest);
                 let best: Vec<u32> = of_highest.map(|(slot, _)| *slot).collect();
@@ -321,10 +328,12 @@ pub(crate) struct Search {
 impl Search {
     fn run(&mut self, trial: &Trial<'_>, view: &mut crate::memory::ShapeMemory, start: &mut usize) {
         let cluster = trial.cluster;
-        let pinned = trial.pinned().filter(|_| trial.profile.filters_by(Plugin::NodeAffinity));
-        if let Some(names) = pinned {
+        if let Some(names) = trial.pinned() {
             for slot in &cluster.order {
-                let is_named = cluster.node(*slot).is_some_and(|n| names.contains(&n.view.name));
+                // The node that the pod waits for was asked before the names counted.
+                let is_named = cluster.node(*slot).is_some_and(|n| {
+                    names.contains(&n.view.name) || trial.entry.nominated == Some(n.view.name)
+                });
                 if is_named {
                     self.look_at(trial, view, *slot);
                 } else {
@@ -382,6 +391,7 @@ impl Search {
 /// Puts together what an attempt answers.
 struct Report<'a> {
     cluster: &'a Cluster,
+    profile: &'a Profile,
     explain: bool,
     explanation: Explanation,
 }
@@ -478,14 +488,28 @@ impl Report<'_> {
     }
 
     /// The pod was turned away before nodes were looked at, and no preemption would help.
-    fn turned_away(&mut self, rejection: &Rejection) {
+    fn turned_away(&mut self, shape: &PodShape, rejection: &Rejection) {
         let verdict = rejection.render(&self.cluster.symbols);
         let nodes = self.cluster.node_count();
-        let said = verdict.reasons.join(", ");
-        // The last words are upstream's, of a plugin that has nothing to look for.
-        let message = format!("0/{nodes} nodes are available: {said}. not found");
+        let mut message = format!("0/{nodes} nodes are available: {}.", verdict.reasons.join(", "));
+        let mut nomination = Nomination::Unchanged;
+        if self.profile.post_filters_by(Plugin::DynamicResources) {
+            // The words are upstream's, of a plugin that has nothing to look for.
+            message += " not found";
+        } else if self.profile.post_filters_by(Plugin::DefaultPreemption) {
+            let said = if shape.preempts {
+                nomination = Nomination::None;
+                let mut reasons = Histogram::default();
+                let no_help = Rejection::without_plugin(Reason::NoHelp);
+                reasons.add(&no_help, nodes, &self.cluster.symbols);
+                reasons.render(nodes)
+            } else {
+                NotEligible::Never.text().to_owned()
+            };
+            message += &format!(" preemption: {said}");
+        }
         let plugins = rejection.plugin.into_iter().collect();
-        self.fail(message, plugins, Some(verdict), None, Nomination::Unchanged);
+        self.fail(message, plugins, Some(verdict), None, nomination);
     }
 
     fn no_node(&mut self, trial: &Trial<'_>, search: &Search, tie: Tie) {
@@ -500,8 +524,11 @@ impl Report<'_> {
         reasons.add(&not_pinned, search.left_out.len(), symbols);
         let message = reasons.render(cluster.node_count());
         let mut plugins: Vec<Plugin> = search.rejections.iter().filter_map(|r| r.plugin).collect();
-        if !search.left_out.is_empty() {
+        if trial.pinned().is_some() {
             plugins.push(Plugin::NodeAffinity);
+        }
+        if !self.profile.post_filters_by(Plugin::DefaultPreemption) {
+            return self.fail(message, plugins, None, None, Nomination::Unchanged);
         }
         let waits_for = trial.entry.nominated.and_then(|node| cluster.slot_of(node));
         let on_nominated = waits_for.and_then(|slot| search.code_of(slot));

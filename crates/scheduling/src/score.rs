@@ -98,14 +98,11 @@ fn fit(shape: &PodShape, node: &NodeView, occupancy: &Occupancy, profile: &Profi
             Strategy::LeastAllocated if asked > there => 0,
             Strategy::LeastAllocated => share(there.saturating_sub(asked), there),
             Strategy::MostAllocated => share(asked.min(there), there),
-            Strategy::Ratio(points) => {
-                let utilisation = if asked > there { HIGHEST } else { share(asked, there) };
-                match on_line(points, utilisation) {
-                    // Upstream leaves such resources out of the mean.
-                    score if score <= 0 => continue,
-                    score => score,
-                }
-            }
+            Strategy::Ratio(points) => match at_share(asked, there, points) {
+                // Upstream leaves such resources out of the mean.
+                score if score <= 0 => continue,
+                score => score,
+            },
         };
         sum += score * weight;
         weights += weight;
@@ -124,6 +121,12 @@ fn share(part: i64, whole: i64) -> i64 {
         || part / (whole / HIGHEST).max(1),
         |hundredfold| hundredfold / whole,
     )
+}
+
+/// The value of a broken line at the share of the whole that is asked for.
+pub(crate) fn at_share(asked: i64, there: i64, points: &[(i64, i64)]) -> i64 {
+    let all = there == 0 || asked > there;
+    on_line(points, if all { HIGHEST } else { share(asked, there) })
 }
 
 /// The value of a broken line.
@@ -245,6 +248,11 @@ impl Sheet {
             let (raw, normalised) = scores.unzip();
             self.columns.push(Column { plugin, weight, raw, normalised });
         }
+    }
+
+    /// Adds scores that are from 0 to 100 as they are.
+    pub(crate) fn add_plain(&mut self, plugin: Plugin, weight: i64, scores: &[i64]) {
+        self.add(plugin, weight, scores.iter().map(|score| (*score, *score)));
     }
 
     /// Scores the nodes that fit. `local` has what each of them and its own pods say.

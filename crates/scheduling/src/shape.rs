@@ -5,10 +5,9 @@
 //! shape holds for the next. A pod's name, node and age are not part of its shape.
 
 use objects::pod::{Container as PlainContainer, Pod as PlainPod, PodSpec as PlainSpec};
-use objects::resources::{self, ResourceRequirements};
+use objects::resources::{self, ResourceRequirements, is_pod_level};
 use objects::selector::LabelSelector;
 use placement::demand::{Demand, PodUid, QosClass};
-use smallvec::SmallVec;
 
 use crate::amounts::{Amounts, Resource};
 use crate::classes::ClassDemand;
@@ -282,64 +281,124 @@ struct Counting {
     pod_level: bool,
 }
 
-fn requests(pod: &PodObject, how: Counting, symbols: &mut Symbols) -> Amounts {
-    let spec = &pod.spec;
-    let resize = pod.status.conditions.iter().find(|c| c.kind == "PodResizePending");
-    let infeasible = resize.is_some_and(|c| c.reason == "Infeasible");
-    let mut of = |container: &object::Container, statuses: &[object::ContainerStatus]| {
-        let status = statuses.iter().find(|s| s.name == container.name);
-        let reported = status.and_then(|s| Some((s, s.resources.as_ref()?)));
-        let mut lists: SmallVec<[&object::ResourceList; 3]> = SmallVec::new();
-        if reported.is_none() || !infeasible {
-            lists.push(&container.resources.requests);
-        }
-        if let Some((status, actual)) = reported {
-            lists.push(&actual.requests);
-            lists.push(&status.allocated_resources);
-        }
-        let mut amounts = Amounts::default();
-        for list in &lists {
-            amounts.raise(&read(list, symbols));
-        }
-        let missing = |name| how.missing_count && !lists.iter().any(|list| list.contains_key(name));
-        if missing(resources::CPU) {
+/// Whose word is taken for what a container has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Word {
+    Wanted,
+    Allocated,
+    Actual,
+}
+
+/// What a container has by this word; `None` if there is none that counts.
+fn requests_of<'a>(
+    container: &'a object::Container,
+    pod: &'a PodObject,
+    word: Word,
+    infeasible: bool,
+) -> Option<&'a object::ResourceList> {
+    let wanted = Some(&container.resources.requests);
+    if word == Word::Wanted {
+        return wanted;
+    }
+    let status = &pod.status;
+    let mut statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
+    let reported = statuses.find(|s| s.name == container.name);
+    let allocated = reported.map(|s| &s.allocated_resources).filter(|list| !list.is_empty());
+    let actual = reported.and_then(|s| s.resources.as_ref()).map(|r| &r.requests);
+    let actual = actual.filter(|list| word == Word::Actual && !list.is_empty());
+    // What a node cannot do does not count.
+    actual.or(allocated).or(wanted.filter(|_| !infeasible))
+}
+
+/// What the containers of a pod take together, by this word.
+fn of_containers(
+    pod: &PodObject,
+    how: Counting,
+    word: Word,
+    infeasible: bool,
+    symbols: &mut Symbols,
+) -> Amounts {
+    let missing = |name| counts_missing(pod, how, name);
+    let missing = (missing(resources::CPU), missing(resources::MEMORY));
+    let mut of = |container: &object::Container| {
+        let list = requests_of(container, pod, word, infeasible);
+        let mut amounts = list.map(|list| read(list, symbols)).unwrap_or_default();
+        let lacks = |name| !list.is_some_and(|list| list.contains_key(name));
+        if missing.0 && lacks(resources::CPU) {
             amounts.milli_cpu = SCORED_MILLI_CPU;
         }
-        if missing(resources::MEMORY) {
+        if missing.1 && lacks(resources::MEMORY) {
             amounts.memory = SCORED_MEMORY;
         }
         amounts
     };
     let mut running = Amounts::default();
-    for container in &spec.containers {
-        running.add(&of(container, &pod.status.container_statuses));
+    for container in &pod.spec.containers {
+        running.add(&of(container));
     }
     let mut sidecars = Amounts::default();
     let mut starting = Amounts::default();
-    for container in &spec.init_containers {
+    for container in &pod.spec.init_containers {
+        let mut together = of(container);
         if container.is_sidecar() {
-            let own = of(container, &pod.status.init_container_statuses);
-            running.add(&own);
-            sidecars.add(&own);
+            running.add(&together);
+            sidecars.add(&together);
             starting.raise(&sidecars);
         } else {
-            let mut together = of(container, &[]);
             together.add(&sidecars);
             starting.raise(&together);
         }
     }
     running.raise(&starting);
+    running
+}
+
+fn requests(pod: &PodObject, how: Counting, symbols: &mut Symbols) -> Amounts {
+    let spec = &pod.spec;
+    let resize = pod.status.conditions.iter().find(|c| c.kind == "PodResizePending");
+    let infeasible = resize.is_some_and(|c| c.reason == "Infeasible");
+    let mut of = |word| of_containers(pod, how, word, infeasible, symbols);
+    let status = &pod.status;
+    let told = !(status.container_statuses.is_empty() && status.init_container_statuses.is_empty());
+    // A resize is done for all containers of a pod at once, so sums are compared and not their parts.
+    let mut running = if told && infeasible { of(Word::Allocated) } else { of(Word::Wanted) };
+    if told {
+        running.raise(&of(Word::Allocated));
+        running.raise(&of(Word::Actual));
+    }
     if let (true, Some(pod_level)) = (how.pod_level, &spec.resources) {
-        for (name, quantity) in &pod_level.requests {
-            if let Some(resource) = Resource::new(name, symbols)
-                && resources::is_pod_level(name)
-            {
-                running.set(resource, resource.units(quantity));
-            }
+        let reported = pod.status.resources.as_ref();
+        let reported = reported.map(|r| [&r.requests, &pod.status.allocated_resources]);
+        for (name, wanted) in pod_level.requests.iter().filter(|(name, _)| is_pod_level(name)) {
+            let Some(resource) = Resource::new(name, symbols) else { continue };
+            let reported = reported.iter().flatten().filter_map(|list| list.get(name));
+            // A resize may be under way.
+            let held = reported.map(|quantity| resource.units(quantity)).max();
+            let wanted = resource.units(wanted);
+            let amount =
+                held.map_or(wanted, |held| if infeasible { held } else { held.max(wanted) });
+            running.set(resource, amount);
         }
     }
     running.add(&read(&spec.overhead, symbols));
     running
+}
+
+/// Whether a container without a request for this resource counts for a little. Where the pod as a whole
+/// has requests, only a resource that is not asked for anywhere is missing.
+fn counts_missing(pod: &PodObject, how: Counting, name: &str) -> bool {
+    let spec = &pod.spec;
+    let pod_level = spec.resources.as_ref().filter(|_| how.pod_level).map(|r| &r.requests);
+    let asked_for = || {
+        let containers = spec.containers.iter().chain(&spec.init_containers);
+        let mut lists = containers.map(|c| &c.resources.requests).chain([&spec.overhead]);
+        lists.any(|list| list.contains_key(name))
+    };
+    how.missing_count
+        && !pod_level.is_some_and(|requests| {
+            requests.keys().any(|name| is_pod_level(name))
+                && (requests.contains_key(name) || asked_for())
+        })
 }
 
 /// The counted resources of a list.

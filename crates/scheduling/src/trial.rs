@@ -183,9 +183,7 @@ impl<'a> Trial<'a> {
             demand: shape.machine.as_ref().map(|demand| demand.of(entry.machine_uid())),
             wide: SmallVec::new(),
         };
-        if profile.filters_by(Plugin::NodeAffinity)
-            && trial.pinned().is_some_and(|names| names.is_empty())
-        {
+        if trial.pinned().is_some_and(|names| names.is_empty()) {
             let reason = Reason::Text("pod affinity terms conflict".into());
             let code = Code::UnschedulableAndUnresolvable;
             return Err(Rejection::new(Plugin::NodeAffinity, code, reason));
@@ -211,7 +209,7 @@ impl<'a> Trial<'a> {
     /// names none.
     pub(crate) fn pinned(&self) -> Option<SmallVec<[Symbol; 1]>> {
         let terms = &self.shape.node_required.as_ref()?.0;
-        if terms.is_empty() {
+        if terms.is_empty() || !self.profile.pre_filters_by(Plugin::NodeAffinity) {
             return None;
         }
         let mut names = SmallVec::new();
@@ -225,8 +223,10 @@ impl<'a> Trial<'a> {
     fn asks(&self, plugin: Plugin) -> bool {
         self.profile.filters_by(plugin)
             && match plugin {
+                // Claims that nobody uses now are not asked after again, whoever waits for the node.
                 Plugin::VolumeRestrictions => {
-                    self.volumes.is_some() || !self.shape.volumes.disks.is_empty()
+                    self.volumes.as_ref().is_some_and(|state| state.in_use > 0)
+                        || !self.shape.volumes.disks.is_empty()
                 }
                 Plugin::VolumeBinding | Plugin::VolumeZone => self.volumes.is_some(),
                 Plugin::PodTopologySpread => self.spreading.is_some(),
@@ -263,6 +263,20 @@ impl<'a> Trial<'a> {
         }
         let reason = Reason::Refused(text.into());
         Some(Rejection::new(Plugin::MachinePlacement, code, reason))
+    }
+
+    /// How well the volumes that would be bound on these nodes are used; none if they do not tell the
+    /// nodes apart.
+    pub(crate) fn volume_scores(&self, nodes: &[u32]) -> Option<Vec<i64>> {
+        let state = self.volumes.as_ref()?;
+        let (volumes, symbols) = (&self.cluster.volumes, &self.cluster.symbols);
+        let score = |slot: &u32| {
+            let Some(node) = self.cluster.node(*slot) else { return 0 };
+            let (name, labels) = (node.view.name, &node.view.labels);
+            volumes::score(state, volumes, name, labels, symbols, &self.profile.volume_points)
+        };
+        let scores: Vec<i64> = nodes.iter().map(score).collect();
+        scores.iter().any(|score| *score != 0).then_some(scores)
     }
 
     fn filter(&self, place: &Place<'_>) -> Option<Rejection> {
@@ -470,8 +484,7 @@ fn pod_affinity(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
 
 fn declared_features(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
     let declared = &place.node.view.features;
-    let missing = trial.shape.features.iter().filter(|f| !declared.iter().any(|d| **d == ***f));
-    let missing: Box<[&'static str]> = missing.copied().collect();
-    (!missing.is_empty())
-        .then(|| Rejection::new(Plugin::NodeDeclaredFeatures, NEVER, Reason::Features(missing)))
+    let mut needed = trial.shape.features.iter();
+    let missing = needed.any(|feature| !declared.iter().any(|d| **d == **feature));
+    missing.then(|| Rejection::new(Plugin::NodeDeclaredFeatures, NEVER, Reason::Features))
 }

@@ -106,7 +106,7 @@ pub(crate) enum Reason {
     PodAffinity,
     PodAntiAffinity,
     ExistingAntiAffinity,
-    Features(Box<[&'static str]>),
+    Features,
     Refused(Arc<str>),
     NoVictims,
     NoHelp,
@@ -152,12 +152,7 @@ impl Reason {
             Reason::ExistingAntiAffinity => {
                 "node(s) didn't satisfy existing pods anti-affinity rules"
             }
-            Reason::Features(missing) => {
-                return format!(
-                    "node declared features check failed - unsatisfied requirements: {}",
-                    missing.join(", ")
-                );
-            }
+            Reason::Features => "node(s) didn't match Pod's required features",
             Reason::Refused(refusal) => return format!("node(s) would refuse the pod: {refusal}"),
             Reason::NoVictims => "No preemption victims found for incoming pod",
             Reason::NoHelp => "Preemption is not helpful for scheduling",

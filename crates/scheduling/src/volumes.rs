@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::labels::{Labels, NodeTerms, Selector};
 use crate::object::{OtherObject, PodObject};
+use crate::score::at_share;
 use crate::symbols::{Symbol, Symbols};
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
@@ -108,6 +109,13 @@ struct Volume {
     claim: Option<Symbol>,
 }
 
+impl Volume {
+    /// Whether a node can reach it.
+    fn is_at(&self, name: Symbol, labels: &Labels, symbols: &Symbols) -> bool {
+        self.nodes.as_ref().is_none_or(|terms| terms.match_any(name, labels, symbols))
+    }
+}
+
 #[derive(Debug)]
 struct Claim {
     name: String,
@@ -118,6 +126,8 @@ struct Claim {
     storage: i64,
     mode: String,
     selector: Option<Selector>,
+    /// The node that a volume is being made for already.
+    selected_node: Option<Symbol>,
     lost: bool,
     being_deleted: bool,
 }
@@ -191,6 +201,7 @@ impl Volumes {
             Some(Selector::new(Some(&selector), symbols))
         });
         let volume = Some(&spec.volume_name).filter(|name| !name.is_empty());
+        let selected_node = meta.annotations.get("volume.kubernetes.io/selected-node");
         let claim = Claim {
             name: meta.name.clone(),
             volume: volume.map(|name| symbols.intern(name)),
@@ -200,6 +211,7 @@ impl Volumes {
             storage: spec.resources.requests.get("storage").map_or(0, objects::Quantity::value),
             mode: mode(&spec.volume_mode),
             selector,
+            selected_node: selected_node.map(|name| symbols.intern(name)),
             lost: object.status.phase == "Lost",
             being_deleted: meta.deletion_timestamp.is_some(),
         };
@@ -324,7 +336,10 @@ pub(crate) fn prepare(
             }
         }
     }
-    for (key, _) in &demand.claims {
+    // The smallest claims choose first.
+    state.waiting.sort_by_key(|key| volumes.claims.get(key).map_or(0, |claim| claim.storage));
+    // Zones are asked only of claims that the pod names.
+    for (key, _) in demand.claims.iter().filter(|(_, ephemeral)| !ephemeral) {
         let Some(claim) = volumes.claims.get(key) else { continue };
         let plugin = Plugin::VolumeZone;
         let Some(volume) = claim.volume else {
@@ -344,31 +359,25 @@ pub(crate) fn prepare(
     Ok(state)
 }
 
-/// Whether the volumes can be had on a node: those bound, and those that are still to be.
-pub(crate) fn binding(
+/// The volumes that waiting claims would be bound to on a node, each with its claim; claims that a volume
+/// would be made for are not among them. `None` if a claim can have no volume there.
+fn to_bind<'a>(
     state: &VolumeState,
-    volumes: &Volumes,
+    volumes: &'a Volumes,
     name: Symbol,
     labels: &Labels,
     symbols: &Symbols,
-) -> Option<Rejection> {
-    let mut reasons = SmallVec::new();
-    let here = |volume: &Volume| {
-        volume.nodes.as_ref().is_none_or(|terms| terms.match_any(name, labels, symbols))
-    };
-    if state.bound.iter().any(Option::is_none) {
-        reasons.push(Reason::LostVolume);
-    }
-    let mut bound = state.bound.iter().flatten().filter_map(|v| volumes.volumes.get(v));
-    if !bound.all(here) {
-        reasons.push(Reason::VolumeElsewhere);
-    }
+) -> Option<Vec<(&'a Claim, &'a Volume)>> {
     let mut taken: Vec<Symbol> = Vec::new();
-    let served = state.waiting.iter().all(|key| {
-        let Some(claim) = volumes.claims.get(key) else { return false };
+    let mut bound = Vec::new();
+    for key in &state.waiting {
+        let claim = volumes.claims.get(key)?;
+        if claim.selected_node.is_some_and(|node| node != name) {
+            return None;
+        }
         let suits = |(volume_name, volume): &(&Symbol, &Volume)| {
             !taken.contains(volume_name)
-                && here(volume)
+                && volume.is_at(name, labels, symbols)
                 && volume.class == claim.class
                 && volume.mode == claim.mode
                 && volume.storage >= claim.storage
@@ -379,24 +388,74 @@ pub(crate) fn binding(
                     None => volume.available,
                 }
         };
-        let smallest = volumes.volumes.iter().filter(suits).min_by_key(|(volume_name, volume)| {
+        let open = volumes.volumes.iter().filter(|_| claim.selected_node.is_none());
+        let smallest = open.filter(suits).min_by_key(|(volume_name, volume)| {
             (volume.claim != Some(*key), volume.storage, **volume_name)
         });
-        if let Some((volume_name, _)) = smallest {
+        if let Some((volume_name, volume)) = smallest {
             taken.push(*volume_name);
-            return true;
+            bound.push((claim, volume));
+            continue;
         }
         let class = symbols.find(&claim.class).and_then(|name| volumes.classes.get(&name));
-        class.is_some_and(|class| {
-            let allowed = |topology: &Vec<(Symbol, Vec<Symbol>)>| {
-                topology.iter().all(|(key, values)| {
-                    labels.get(*key).is_some_and(|value| values.contains(&value))
-                })
-            };
+        let allowed = |topology: &Vec<(Symbol, Vec<Symbol>)>| {
+            topology
+                .iter()
+                .all(|(key, values)| labels.get(*key).is_some_and(|value| values.contains(&value)))
+        };
+        let made = class.is_some_and(|class| {
             class.provisions
                 && (class.topologies.is_empty() || class.topologies.iter().any(allowed))
-        })
-    });
+        });
+        if !made {
+            return None;
+        }
+    }
+    Some(bound)
+}
+
+/// How well the volumes that would be bound on a node are used: by class, what the claims ask for of what
+/// the volumes have, on a line through these points; the mean over the classes.
+pub(crate) fn score(
+    state: &VolumeState,
+    volumes: &Volumes,
+    name: Symbol,
+    labels: &Labels,
+    symbols: &Symbols,
+    points: &[(i64, i64)],
+) -> i64 {
+    let bound = to_bind(state, volumes, name, labels, symbols).unwrap_or_default();
+    let mut by_class: HashMap<&str, (i64, i64)> = HashMap::new();
+    for (claim, volume) in bound {
+        let (asked, there) = by_class.entry(&volume.class).or_default();
+        *asked = asked.saturating_add(claim.storage);
+        *there = there.saturating_add(volume.storage);
+    }
+    if by_class.is_empty() {
+        return 0;
+    }
+    let sum: i64 = by_class.values().map(|(asked, there)| at_share(*asked, *there, points)).sum();
+    (sum as f64 / by_class.len() as f64).round() as i64
+}
+
+/// Whether the volumes can be had on a node: those bound, and those that are still to be.
+pub(crate) fn binding(
+    state: &VolumeState,
+    volumes: &Volumes,
+    name: Symbol,
+    labels: &Labels,
+    symbols: &Symbols,
+) -> Option<Rejection> {
+    let mut reasons = SmallVec::new();
+    let here = |volume: &Volume| volume.is_at(name, labels, symbols);
+    if state.bound.iter().any(Option::is_none) {
+        reasons.push(Reason::LostVolume);
+    }
+    let mut bound = state.bound.iter().flatten().filter_map(|v| volumes.volumes.get(v));
+    if !bound.all(here) {
+        reasons.push(Reason::VolumeElsewhere);
+    }
+    let served = to_bind(state, volumes, name, labels, symbols).is_some();
     if !served {
         reasons.push(Reason::NoVolume);
     }

@@ -8,4 +8,5 @@ mod machines;
 mod queue;
 mod recorded;
 mod reference;
+mod upstream;
 mod worlds;

@@ -288,6 +288,33 @@ impl World {
         (fitting.iter().enumerate().map(total).collect(), rejected)
     }
 
+    /// Who would have to leave a node, the most important first; or what is said of it even without all
+    /// less important pods, which is nothing if there are none.
+    pub(crate) fn victims(&self, pod: &Value, node: &Value) -> Result<Vec<Value>, Option<Verdict>> {
+        let priority = |p: &Value| p["spec"]["priority"].as_i64().unwrap();
+        let name = &node["metadata"]["name"];
+        let may_leave = |p: &Value| p["spec"]["nodeName"] == *name && priority(p) < priority(pod);
+        let mut lower: Vec<Value> = self.pods.iter().filter(|p| may_leave(p)).cloned().collect();
+        if lower.is_empty() {
+            return Err(None);
+        }
+        let mut left = self.clone();
+        left.pods.retain(|p| !may_leave(p));
+        if let Some(verdict) = left.verdict(pod, node) {
+            return Err(Some(verdict));
+        }
+        let started = |p: &Value| text(&p["status"]["startTime"]).to_owned();
+        lower.sort_by_key(|p| (-priority(p), started(p)));
+        let mut victims = Vec::new();
+        for one in lower {
+            left.pods.push(one);
+            if left.verdict(pod, node).is_some() {
+                victims.extend(left.pods.pop());
+            }
+        }
+        Ok(victims)
+    }
+
     fn taints(&self, pod: &Value, nodes: &[&Value]) -> Vec<i64> {
         let disliked = |node: &&Value| {
             let soft = list(&node["spec"]["taints"]).iter();

@@ -2,7 +2,9 @@
 //! kept up to date against one made anew.
 
 use proptest::prelude::*;
-use scheduling::{Outcome, Scheduler, Search, Settings, Tie};
+use scheduling::{
+    Code, Explanation, Outcome, Plugin, Preemption, Scheduler, Search, Settings, Tie,
+};
 use serde_json::{Value, json};
 
 use crate::reference::World;
@@ -297,7 +299,38 @@ impl Walk {
                 pod["spec"]["nodeName"] = choice.node.clone().into();
                 self.world.pods.push(pod);
             }
-            _ => self.scheduler.cluster_mut().remove_pod(&name),
+            Outcome::Unschedulable(failure) => {
+                self.compare_victims(&pod, &fast, failure.preemption.as_ref());
+                self.scheduler.cluster_mut().remove_pod(&name);
+            }
+            Outcome::Gated => panic!("no pod here has gates"),
+        }
+    }
+
+    fn compare_victims(&self, pod: &Value, fast: &Explanation, preemption: Option<&Preemption>) {
+        for node in &self.world.nodes {
+            let name = node["metadata"]["name"].as_str().unwrap();
+            let candidate = preemption.and_then(|p| p.candidates.get(name));
+            let no_help = preemption.and_then(|p| p.no_help.get(name));
+            if fast.filtered[name].code == Code::UnschedulableAndUnresolvable {
+                assert_eq!((candidate, no_help), (None, None), "{name} for {pod}");
+                continue;
+            }
+            match self.world.victims(pod, node) {
+                Ok(victims) => {
+                    let victims: Vec<String> = victims.iter().map(key).collect();
+                    assert_eq!(candidate.unwrap().victims, victims, "{name} for {pod}");
+                }
+                Err(verdict) => {
+                    let said = no_help.unwrap();
+                    let plugin = said.plugin.map(Plugin::name);
+                    assert_eq!(plugin, verdict.as_ref().map(|(plugin, _)| *plugin), "{name}");
+                    if let Some((_, reasons)) = verdict {
+                        let reasons: Vec<String> = reasons.into_iter().collect();
+                        assert_eq!(said.reasons, reasons, "{name} for {pod}");
+                    }
+                }
+            }
         }
     }
 

@@ -1,0 +1,405 @@
+//! Corners of upstream's behaviour that no recorded scenario touches, each as a small cluster.
+
+use scheduling::{Code, Explanation, Failure, Outcome, Plugin, Scheduler, Settings, Tie};
+use serde_json::{Value, json};
+
+fn scheduler(profile: Value) -> Scheduler {
+    Scheduler::new(&Settings { profile, ..Settings::default() }).unwrap()
+}
+
+fn node(name: &str, zone: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": zone},
+        },
+        "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}},
+    })
+}
+
+fn pod(name: &str, spec: Value) -> Value {
+    let mut pod = json!({
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": name}},
+        "spec": {"priority": 0, "containers": [{"name": "c", "image": "img"}]},
+    });
+    for (field, value) in spec.as_object().unwrap() {
+        pod["spec"][field] = value.clone();
+    }
+    pod
+}
+
+fn explain(scheduler: &mut Scheduler, pod: &Value) -> Explanation {
+    scheduler.cluster_mut().apply_pod(pod).unwrap();
+    let namespace = pod["metadata"]["namespace"].as_str().unwrap();
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    scheduler.explain(&format!("{namespace}/{name}"), Tie::FirstByName).unwrap()
+}
+
+fn raw(explanation: &Explanation, node: &str, plugin: Plugin) -> Option<i64> {
+    explanation.scores[node].plugins.get(&plugin).map(|[raw, _, _]| *raw)
+}
+
+fn failure(explanation: &Explanation) -> &Failure {
+    match &explanation.attempt.outcome {
+        Outcome::Unschedulable(failure) => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks for this much cpu.
+fn asks(cpu: &str) -> Value {
+    json!([{"name": "c", "image": "img", "resources": {"requests": {"cpu": cpu}}}])
+}
+
+/// Must be on the node of this name.
+fn pinned(node: &str) -> Value {
+    let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+    let terms = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+    json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
+}
+
+/// Pod affinity of one kind with one preferred term for `app`, by host name.
+fn prefers(kind: &str, app: &str, weight: i64) -> Value {
+    json!({kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{
+        "weight": weight,
+        "podAffinityTerm": {
+            "labelSelector": {"matchLabels": {"app": app}},
+            "topologyKey": "kubernetes.io/hostname",
+        },
+    }]}})
+}
+
+#[test]
+fn preferences_of_those_there_are_passed_over_only_for_pods_without_their_own() {
+    let args = json!({"ignorePreferredTermsOfExistingPods": true});
+    let profile = json!({"pluginConfig": [{"name": "InterPodAffinity", "args": args}]});
+    let mut scheduler = scheduler(profile);
+    for name in ["n1", "n2"] {
+        scheduler.cluster_mut().apply_node(&node(name, "za")).unwrap();
+    }
+    let there = json!({"nodeName": "n1", "affinity": prefers("podAffinity", "p", 7)});
+    scheduler.cluster_mut().apply_pod(&pod("e", there)).unwrap();
+    let without = explain(&mut scheduler, &pod("p", json!({})));
+    assert_eq!(raw(&without, "n1", Plugin::InterPodAffinity), None);
+    let own = json!({"affinity": prefers("podAffinity", "e", 10)});
+    let with = explain(&mut scheduler, &pod("p", own));
+    assert_eq!(raw(&with, "n1", Plugin::InterPodAffinity), Some(17));
+    assert_eq!(raw(&with, "n2", Plugin::InterPodAffinity), Some(0));
+}
+
+#[test]
+fn an_empty_namespace_selector_reaches_namespaces_that_are_not_known() {
+    let mut scheduler = scheduler(Value::Null);
+    for name in ["n1", "n2"] {
+        scheduler.cluster_mut().apply_node(&node(name, "za")).unwrap();
+    }
+    let mut there = pod("e", json!({"nodeName": "n1"}));
+    there["metadata"]["namespace"] = "elsewhere".into();
+    scheduler.cluster_mut().apply_pod(&there).unwrap();
+    let term = json!({
+        "labelSelector": {"matchLabels": {"app": "e"}},
+        "namespaceSelector": {},
+        "topologyKey": "kubernetes.io/hostname",
+    });
+    let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]});
+    let got = explain(&mut scheduler, &pod("p", json!({"affinity": {"podAffinity": required}})));
+    assert_eq!(got.feasible, ["n1"]);
+}
+
+#[test]
+fn a_score_plugin_that_is_enabled_without_a_weight_has_weight_one() {
+    for point in ["score", "multiPoint"] {
+        let plugins = json!({point: {"enabled": [{"name": "TaintToleration"}]}});
+        let mut scheduler = scheduler(json!({"plugins": plugins}));
+        for name in ["n1", "n2"] {
+            scheduler.cluster_mut().apply_node(&node(name, "za")).unwrap();
+        }
+        let got = explain(&mut scheduler, &pod("p", json!({})));
+        let scores = got.scores["n1"].plugins[&Plugin::TaintToleration];
+        assert_eq!(scores, [0, 100, 100], "{point}");
+    }
+}
+
+/// The cpu and memory that are left on a node of 4 cpus and 8 GiB, by the fit score of a pod that asks
+/// for nothing itself: hundredths of each.
+fn left_beside(there: &Value) -> i64 {
+    let mut scheduler = scheduler(Value::Null);
+    for name in ["n1", "n2"] {
+        scheduler.cluster_mut().apply_node(&node(name, "za")).unwrap();
+    }
+    scheduler.cluster_mut().apply_pod(there).unwrap();
+    let nothing = json!([{"name": "c", "resources": {"requests": {"cpu": "0", "memory": "0"}}}]);
+    let got = explain(&mut scheduler, &pod("p", json!({"containers": nothing})));
+    raw(&got, "n1", Plugin::NodeResourcesFit).unwrap()
+}
+
+#[test]
+fn with_requests_of_the_pod_only_what_nobody_asks_for_is_missing() {
+    // Cpu half of the node; memory missing in both containers, which is 400 MiB.
+    let containers = json!([{"name": "a"}, {"name": "b"}]);
+    let there = |more: Value| {
+        let mut there = pod("e", json!({"nodeName": "n1", "containers": containers}));
+        there["spec"]["resources"] = json!({"requests": {"cpu": "2"}});
+        for (field, value) in more.as_object().unwrap() {
+            there["spec"][field] = value.clone();
+        }
+        there
+    };
+    assert_eq!(left_beside(&there(json!({}))), (50 + 95) / 2);
+    // The overhead asks for memory, so it is not missing: 4 GiB are left.
+    assert_eq!(left_beside(&there(json!({"overhead": {"memory": "4Gi"}}))), 50);
+}
+
+#[test]
+fn a_resize_of_a_pod_as_a_whole_counts_for_the_larger_amount_until_it_is_done() {
+    let there = |wanted: &str, allocated: &str, actual: &str, reason: &str| {
+        let requests = |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "4Gi"}});
+        let mut there = pod("e", json!({"nodeName": "n1", "resources": requests(wanted)}));
+        there["status"] = json!({
+            "resources": requests(actual),
+            "allocatedResources": {"cpu": allocated, "memory": "4Gi"},
+            "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+        });
+        left_beside(&there)
+    };
+    assert_eq!(there("1", "3", "3", ""), (25 + 50) / 2);
+    assert_eq!(there("1", "1", "2", ""), (50 + 50) / 2);
+    assert_eq!(there("3", "1", "1", "Deferred"), (25 + 50) / 2);
+    assert_eq!(there("3", "1", "1", "Infeasible"), (75 + 50) / 2);
+}
+
+fn claim(name: &str, mode: &str, annotations: Value, class: &str, volume: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+        "spec": {
+            "accessModes": [mode],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": class,
+            "volumeName": volume,
+        },
+        "status": {"phase": if volume.is_empty() { "Pending" } else { "Bound" }},
+    })
+}
+
+fn mounts(claim: &str) -> Value {
+    json!([{"name": "v", "persistentVolumeClaim": {"claimName": claim}}])
+}
+
+#[test]
+fn a_claim_for_one_pod_that_is_not_in_use_is_not_kept_by_a_pod_that_waits() {
+    let mut scheduler = scheduler(Value::Null);
+    let cluster = scheduler.cluster_mut();
+    cluster.apply_node(&node("n1", "za")).unwrap();
+    let volume = json!({"metadata": {"name": "v1"}, "status": {"phase": "Bound"}});
+    cluster.apply_volume(&volume).unwrap();
+    let bound = json!({"pv.kubernetes.io/bind-completed": "yes"});
+    cluster.apply_claim(&claim("c1", "ReadWriteOncePod", bound, "", "v1")).unwrap();
+    let mut waiting = pod("w", json!({"volumes": mounts("c1")}));
+    waiting["status"] = json!({"nominatedNodeName": "n1"});
+    cluster.apply_pod(&waiting).unwrap();
+    let got = explain(&mut scheduler, &pod("p", json!({"volumes": mounts("c1")})));
+    assert_eq!(got.feasible, ["n1"]);
+}
+
+#[test]
+fn a_volume_that_is_being_made_for_a_node_keeps_the_pod_there() {
+    let mut scheduler = scheduler(Value::Null);
+    let cluster = scheduler.cluster_mut();
+    for name in ["n1", "n2"] {
+        cluster.apply_node(&node(name, "za")).unwrap();
+    }
+    let class = json!({
+        "metadata": {"name": "late"},
+        "provisioner": "example.com/made",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    cluster.apply_class(&class).unwrap();
+    let selected = json!({"volume.kubernetes.io/selected-node": "n2"});
+    cluster.apply_claim(&claim("c1", "ReadWriteOnce", selected, "late", "")).unwrap();
+    let got = explain(&mut scheduler, &pod("p", json!({"volumes": mounts("c1")})));
+    assert_eq!(got.feasible, ["n2"]);
+    let reasons = &got.filtered["n1"].reasons;
+    assert_eq!(*reasons, ["node(s) didn't find available persistent volumes to bind"]);
+}
+
+#[test]
+fn a_pod_that_names_its_node_is_turned_down_by_its_affinity_too() {
+    let mut scheduler = scheduler(Value::Null);
+    scheduler.cluster_mut().apply_node(&node("n1", "za")).unwrap();
+    let spec = json!({"affinity": pinned("n1"), "containers": asks("5")});
+    let got = explain(&mut scheduler, &pod("p", spec));
+    assert_eq!(failure(&got).plugins, [Plugin::NodeAffinity, Plugin::NodeResourcesFit]);
+}
+
+#[test]
+fn the_node_a_pod_waits_for_is_asked_whatever_names_its_affinity_has() {
+    let mut scheduler = scheduler(Value::Null);
+    for name in ["n1", "n2", "n3"] {
+        scheduler.cluster_mut().apply_node(&node(name, "za")).unwrap();
+    }
+    let mut waiting = pod("p", json!({"affinity": pinned("n1"), "containers": asks("5")}));
+    waiting["status"] = json!({"nominatedNodeName": "n2"});
+    let got = explain(&mut scheduler, &waiting);
+    assert_eq!(got.filtered["n2"].plugin, Some(Plugin::NodeAffinity));
+    assert_eq!(got.filtered["n3"].plugin, None);
+    assert_eq!(
+        failure(&got).message,
+        "0/3 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match Pod's node \
+         affinity/selector, 1 node(s) didn't satisfy plugin(s) [NodeAffinity]. preemption: 0/3 \
+         nodes are available: 3 Preemption is not helpful for scheduling."
+    );
+}
+
+#[test]
+fn what_is_said_after_no_node_was_found_depends_on_who_is_left_to_say_it() {
+    let without = |plugins: &[&str]| {
+        let disabled: Vec<Value> = plugins.iter().map(|p| json!({"name": p})).collect();
+        let point = json!({"disabled": disabled});
+        let mut scheduler = scheduler(json!({"plugins": {"postFilter": point}}));
+        scheduler.cluster_mut().apply_node(&node("n1", "za")).unwrap();
+        let there = json!({"nodeName": "n1", "containers": asks("3"), "priority": -1});
+        scheduler.cluster_mut().apply_pod(&pod("e", there)).unwrap();
+        let mut say = |spec: Value| {
+            let got = explain(&mut scheduler, &pod("p", spec));
+            failure(&got).message.clone()
+        };
+        let full = say(json!({"containers": asks("4")}));
+        (full, say(json!({"volumes": mounts("none")})))
+    };
+    let full = "0/1 nodes are available: 1 Insufficient cpu.";
+    let lost = "0/1 nodes are available: persistentvolumeclaim \"none\" not found.";
+    let found = "preemption: found a potential placement for pod on node n1, preempting 1 victims";
+    let in_vain =
+        "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+    assert_eq!(without(&[]), (format!("{full} {found}"), format!("{lost} not found")));
+    let said = without(&["DynamicResources"]);
+    assert_eq!(said, (format!("{full} {found}"), format!("{lost} {in_vain}")));
+    let said = without(&["DefaultPreemption"]);
+    assert_eq!(said, (full.to_owned(), format!("{lost} not found")));
+    assert_eq!(without(&["*"]), (full.to_owned(), lost.to_owned()));
+}
+
+#[test]
+fn a_profile_says_how_many_nodes_are_looked_at() {
+    for (share, looked_at) in [(None, 300), (Some(0), 144), (Some(10), 100), (Some(100), 300)] {
+        let mut scheduler = scheduler(json!({"percentageOfNodesToScore": share}));
+        for n in 0..300 {
+            scheduler.cluster_mut().apply_node(&node(&format!("n{n}"), "za")).unwrap();
+        }
+        let got = explain(&mut scheduler, &pod("p", json!({})));
+        assert_eq!(got.feasible.len(), looked_at, "{share:?}");
+    }
+}
+
+#[test]
+fn a_budget_is_not_drawn_on_for_a_pod_whose_loss_breaks_another() {
+    let mut scheduler = scheduler(Value::Null);
+    let cluster = scheduler.cluster_mut();
+    cluster.apply_node(&node("n1", "za")).unwrap();
+    for (name, label, allowed) in [("a", "tight", 0), ("b", "loose", 1)] {
+        let budget = json!({
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {label: "yes"}}},
+            "status": {"disruptionsAllowed": allowed},
+        });
+        cluster.apply_budget(&budget).unwrap();
+    }
+    for (name, labels, priority) in [
+        ("first", json!({"tight": "yes", "loose": "yes"}), 2),
+        ("second", json!({"loose": "yes"}), 1),
+    ] {
+        let spec = json!({"nodeName": "n1", "containers": asks("2"), "priority": priority});
+        let mut there = pod(name, spec);
+        there["metadata"]["labels"] = labels;
+        cluster.apply_pod(&there).unwrap();
+    }
+    let got = explain(&mut scheduler, &pod("p", json!({"containers": asks("4"), "priority": 9})));
+    let preemption = failure(&got).preemption.as_ref().unwrap();
+    assert_eq!(preemption.candidates["n1"].pdb_violations, 1);
+}
+
+#[test]
+fn a_pod_waits_for_no_node_once_there_is_none() {
+    let mut scheduler = scheduler(Value::Null);
+    let mut waiting = pod("p", json!({}));
+    waiting["status"] = json!({"nominatedNodeName": "n1"});
+    let got = explain(&mut scheduler, &waiting);
+    assert_eq!(failure(&got).message, "no nodes available to schedule pods");
+    scheduler.adopt(&got.attempt);
+    assert_eq!(scheduler.cluster().nominated_node_of("default/p"), None);
+}
+
+#[test]
+fn a_node_must_have_declared_the_features_that_a_pod_needs() {
+    let mut scheduler = scheduler(Value::Null);
+    for (name, features) in [("n1", json!([])), ("n2", json!(["UserNamespacesHostNetworkSupport"]))]
+    {
+        let mut node = node(name, "za");
+        node["status"]["declaredFeatures"] = features;
+        scheduler.cluster_mut().apply_node(&node).unwrap();
+    }
+    let spec = json!({"hostNetwork": true, "hostUsers": false});
+    let got = explain(&mut scheduler, &pod("p", spec));
+    assert_eq!(got.feasible, ["n2"]);
+    assert_eq!(got.filtered["n1"].plugin, Some(Plugin::NodeDeclaredFeatures));
+    assert_eq!(got.filtered["n1"].code, Code::UnschedulableAndUnresolvable);
+    assert_eq!(got.filtered["n1"].reasons, ["node(s) didn't match Pod's required features"]);
+}
+
+#[test]
+fn volumes_that_would_be_bound_are_scored_by_what_is_left_of_them() {
+    let mut scheduler = scheduler(Value::Null);
+    let cluster = scheduler.cluster_mut();
+    let class = json!({
+        "metadata": {"name": "local"},
+        "provisioner": "example.com/made",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    cluster.apply_class(&class).unwrap();
+    for (name, size) in [("n1", Some("4Gi")), ("n2", Some("1Gi")), ("n3", None)] {
+        cluster.apply_node(&node(name, "za")).unwrap();
+        let Some(size) = size else { continue };
+        let at = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [name]});
+        let volume = json!({
+            "metadata": {"name": format!("v-{name}")},
+            "spec": {
+                "storageClassName": "local",
+                "accessModes": ["ReadWriteOnce"],
+                "capacity": {"storage": size},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [at]}]}},
+            },
+            "status": {"phase": "Available"},
+        });
+        cluster.apply_volume(&volume).unwrap();
+    }
+    cluster.apply_claim(&claim("c1", "ReadWriteOnce", json!({}), "local", "")).unwrap();
+    let got = explain(&mut scheduler, &pod("p", json!({"volumes": mounts("c1")})));
+    let score = |node| raw(&got, node, Plugin::VolumeBinding);
+    assert_eq!([score("n1"), score("n2"), score("n3")], [Some(75), Some(0), Some(0)]);
+    let got = explain(&mut scheduler, &pod("q", json!({})));
+    assert_eq!(raw(&got, "n1", Plugin::VolumeBinding), None);
+}
+
+#[test]
+fn a_resize_of_containers_in_both_directions_counts_for_the_larger_sum() {
+    let there = |reason: &str| {
+        let container = |name: &str, cpu: &str| {
+            let requests = json!({"cpu": cpu, "memory": "2Gi"});
+            json!({"name": name, "resources": {"requests": requests}})
+        };
+        let status = |name: &str, cpu: &str| {
+            let held = json!({"cpu": cpu, "memory": "2Gi"});
+            json!({"name": name, "resources": {"requests": held}, "allocatedResources": held})
+        };
+        let containers = json!([container("a", "2"), container("b", "1")]);
+        let mut there = pod("e", json!({"nodeName": "n1", "containers": containers}));
+        there["status"] = json!({
+            "containerStatuses": [status("a", "1"), status("b", "1500m")],
+            "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+        });
+        left_beside(&there)
+    };
+    // Of 4 cpus 3 are wanted and 2.5 allocated, never 3.5.
+    assert_eq!(there("Deferred"), (25 + 50) / 2);
+    assert_eq!(there("Infeasible"), (37 + 50) / 2);
+}
