@@ -1,4 +1,5 @@
-//! What the recordings cannot show: gates that are off, classes, and how long a create takes.
+//! What the recordings do not show: gates that are off, classes, and rules of fields that are
+//! rarely used.
 
 use serde_json::{Value, json};
 
@@ -127,6 +128,147 @@ fn pod_level_classes_do_not_change() {
         refused[0]
             .ends_with("- spec.qosResources[0].class: \"a\"\n+ spec.qosResources[0].class: \"b\"")
     );
+}
+
+#[test]
+fn a_new_pod_is_told_what_is_wrong_with_it() {
+    let device = json!([{"name": "d", "devicePath": "/dev/d"}]);
+    let claim = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]);
+    let fields = |path: &str| json!({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": path}}}]});
+    let file = |volume: &str, path: &str| {
+        let file = json!({"volumeName": volume, "path": path, "key": "K"});
+        json!({"env": [{"name": "A", "valueFrom": {"fileKeyRef": file}}]})
+    };
+    let init = |policy: &str, kind: Option<&str>| {
+        let policies = json!([{"resourceName": "cpu", "restartPolicy": policy}]);
+        let mut container = json!({"name": "i", "image": "app:1", "resizePolicy": policies});
+        if let Some(kind) = kind {
+            container["restartPolicy"] = kind.into();
+        }
+        json!({"initContainers": [container]})
+    };
+    let operator =
+        |operator: &str| json!({"tolerations": [{"key": "k", "operator": operator, "value": "1"}]});
+    let none: &[&str] = &[];
+    let cases: Vec<(Value, Value, &[&str])> = vec![
+        (
+            json!({}),
+            fields("status.phase"),
+            &["spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Unsupported value: \
+               \"status.phase\": supported values: \"metadata.name\", \"metadata.namespace\", \
+               \"metadata.uid\", \"spec.nodeName\", \"spec.serviceAccountName\", \
+               \"status.hostIP\", \"status.hostIPs\", \"status.podIP\", \"status.podIPs\""],
+        ),
+        (
+            json!({}),
+            fields("spec.foo"),
+            &["spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Invalid value: \
+               \"spec.foo\": error converting fieldPath: field label not supported: spec.foo"],
+        ),
+        (json!({"volumes": [{"name": "v", "emptyDir": {}}]}), file("v", "/a/b"), none),
+        (
+            json!({"volumes": [{"name": "v", "hostPath": {"path": "/v"}}]}),
+            file("v", "a/../b"),
+            &[
+                "spec.containers[0].env[0].valueFrom.fileKeyRef.path: Invalid value: \
+                 \"a/../b\": must not contain '..'",
+                "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName: Invalid value: \"v\": \
+                 referenced volume must be of type emptyDir",
+            ],
+        ),
+        (
+            json!({}),
+            file("w", "a"),
+            &["spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName: Not found: \"w\""],
+        ),
+        (
+            json!({"volumes": [{"name": "v", "image": {"reference": "x:1"}}]}),
+            json!({"volumeMounts": [{"name": "v", "mountPath": "/v", "subPathExpr": "a"}]}),
+            none,
+        ),
+        (
+            init("RestartContainer", None),
+            json!({}),
+            &["spec.initContainers[0].resizePolicy[0].restartPolicy: Invalid value: \
+               \"RestartContainer\": must not be set to 'RestartContainer' for non-sidecar \
+               initContainers"],
+        ),
+        (init("NotRequired", None), json!({}), none),
+        (init("RestartContainer", Some("Always")), json!({}), none),
+        (
+            json!({"hostUsers": false, "hostPID": true, "hostIPC": true, "hostNetwork": true}),
+            json!({}),
+            &[
+                "spec.hostNetwork: Forbidden: when `hostUsers` is false",
+                "spec.HostPID: Forbidden: when `hostUsers` is false",
+                "spec.HostIPC: Forbidden: when `hostUsers` is false",
+            ],
+        ),
+        (
+            json!({"hostUsers": false, "volumes": claim}),
+            json!({"volumeDevices": device}),
+            &["spec.containers[0].volumeDevices: Forbidden: when `hostUsers` is false"],
+        ),
+        (json!({"volumes": claim}), json!({"volumeDevices": device}), none),
+        (
+            json!({"hostnameOverride": "A", "hostNetwork": true, "setHostnameAsFQDN": true,
+                   "serviceAccountName": "B"}),
+            json!({}),
+            &[
+                "spec.hostnameOverride: Forbidden: may not be specified when setHostnameAsFQDN is \
+                 true",
+                "spec.hostnameOverride: Forbidden: may not be specified when hostNetwork is true",
+                "spec.hostnameOverride: Invalid value: \"A\": a lowercase RFC 1123 subdomain must \
+                 consist of lower case alphanumeric characters, '-' or '.', and must start and \
+                 end with an alphanumeric character (e.g. 'example.com', regex used for \
+                 validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+                "spec.serviceAccountName: Invalid value: \"B\": a lowercase RFC 1123 subdomain \
+                 must consist of lower case alphanumeric characters, '-' or '.', and must start \
+                 and end with an alphanumeric character (e.g. 'example.com', regex used for \
+                 validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+            ],
+        ),
+        (
+            operator("Lt"),
+            json!({}),
+            &["spec.tolerations[0].operator: Unsupported value: \"Lt\": supported values: \
+               \"Equal\", \"Exists\", \"Lt\", \"Gt\""],
+        ),
+        (
+            operator("Foo"),
+            json!({}),
+            &["spec.tolerations[0].operator: Unsupported value: \"Foo\": supported values: \
+               \"Equal\", \"Exists\""],
+        ),
+    ];
+    for (spec, container, expected) in cases {
+        assert_eq!(created(&pod(&spec, &container), ""), expected, "{spec} {container}");
+    }
+}
+
+#[test]
+fn a_mirror_of_a_static_pod_has_no_claims() {
+    let claims = json!([{"name": "c", "resourceClaimName": "x"}]);
+    let mut mirror = pod(&json!({"nodeName": "n", "resourceClaims": claims}), &json!({}));
+    assert!(created(&mirror, "").is_empty());
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    assert_eq!(created(&mirror, ""), [": Forbidden: static pods do not support resource claims"]);
+}
+
+#[test]
+fn a_stored_pod_keeps_what_new_ones_may_no_longer_have() {
+    let device = json!([{"name": "d", "devicePath": "/dev/d"}]);
+    let claim = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]);
+    let policies = json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
+    let stored = pod(
+        &json!({"hostUsers": false, "volumes": claim,
+                "initContainers": [{"name": "i", "image": "app:1", "resizePolicy": policies}]}),
+        &json!({"volumeDevices": device}),
+    );
+    assert_eq!(created(&stored, "").len(), 2);
+    let mut labelled = stored.clone();
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    assert_eq!(updated(&labelled, &stored, Part::Main, ""), [""; 0]);
 }
 
 #[test]

@@ -503,14 +503,16 @@ fn validate_claim(spec: &Cursor<'_>, causes: &mut Causes) {
     } else if quantity(storage.value()).sign() <= 0 {
         causes.invalid(&storage, "must be greater than zero");
     }
-    for class in ["storageClassName", "volumeAttributesClassName"] {
-        let class = spec.field(class);
-        if !class.text().is_empty() {
-            names::report(causes, &class, &names::dns_subdomain(class.text()));
-        }
-    }
+    validate_class(&spec.field("storageClassName"), causes);
     let mode = spec.field("volumeMode");
     if mode.is_set() && !matches!(mode.text(), "Block" | "Filesystem") {
         causes.not_supported(&mode, &["Block", "Filesystem"]);
+    }
+    validate_class(&spec.field("volumeAttributesClassName"), causes);
+}
+
+fn validate_class(class: &Cursor<'_>, causes: &mut Causes) {
+    if !class.text().is_empty() {
+        names::report(causes, class, &names::dns_subdomain(class.text()));
     }
 }
