@@ -272,6 +272,79 @@ fn a_stored_pod_keeps_what_new_ones_may_no_longer_have() {
 }
 
 #[test]
+fn a_status_says_nothing_a_pod_cannot_be_in() {
+    let with = |spec: Value, container: Value, status: Value| {
+        let mut pod = pod(&spec, &container);
+        pod["status"] = status;
+        pod
+    };
+    let ended = |name: &str, code: i64| json!({"containerStatuses": [{"name": name, "state": {"terminated": {"exitCode": code}}}]});
+    let runs =
+        |name: &str| json!({"containerStatuses": [{"name": name, "state": {"running": {}}}]});
+    const NOT_BACK: &[&str] =
+        &["status.containerStatuses[0].state: Forbidden: may not be transitioned to \
+           non-terminated state"];
+    let never = || json!({"restartPolicy": "Never"});
+    let rule = |action: &str| {
+        let codes = json!({"operator": "In", "values": [3]});
+        json!({"restartPolicy": "Never", "restartPolicyRules": [{"action": action, "exitCodes": codes}]})
+    };
+    let none: &[&str] = &[];
+    let cases: Vec<(Value, Value, Value, Value, &[&str])> = vec![
+        (json!({}), json!({}), ended("c", 1), runs("c"), none),
+        (json!({}), json!({}), ended("x", 1), runs("x"), NOT_BACK),
+        (never(), json!({}), ended("c", 1), runs("c"), NOT_BACK),
+        (never(), rule("Restart"), ended("c", 3), runs("c"), none),
+        (never(), rule("Restart"), ended("c", 4), runs("c"), NOT_BACK),
+        (never(), rule("RestartAllContainers"), ended("c", 4), runs("c"), none),
+        (json!({}), json!({"restartPolicy": "OnFailure"}), ended("c", 0), runs("c"), NOT_BACK),
+        (
+            json!({"nodeName": "n"}),
+            json!({}),
+            json!({}),
+            json!({"nominatedNodeName": "m", "observedGeneration": -1}),
+            &[
+                "status.nominatedNodeName: Forbidden: may not be set on pods that are already \
+                 bound to a node",
+                "status.observedGeneration: Invalid value: -1: must be a non-negative integer",
+            ],
+        ),
+        (
+            json!({}),
+            json!({}),
+            json!({}),
+            json!({"conditions": [{"type": "", "observedGeneration": -1}]}),
+            &[
+                "status.conditions[0].observedGeneration: Invalid value: -1: must be a \
+                 non-negative integer",
+                "status.conditions[0].Type: Invalid value: \"\": name part must be non-empty",
+                "status.conditions[0].Type: Invalid value: \"\": name part must consist of \
+                 alphanumeric characters, '-', '_' or '.', and must start and end with an \
+                 alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used \
+                 for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
+            ],
+        ),
+        (
+            json!({}),
+            json!({}),
+            json!({}),
+            json!({"hostIP": "1.1.1.1", "hostIPs": [{"ip": "1.1.1.1"}, {"ip": "1.1.1.1"}]}),
+            &["status.hostIPs: Invalid value: [{\"IP\":\"1.1.1.1\"},{\"IP\":\"1.1.1.1\"}]: may \
+               specify no more than one IP for each IP family"],
+        ),
+    ];
+    for (spec, container, old, new, expected) in cases {
+        let old = with(spec.clone(), container.clone(), old);
+        let new = with(spec, container, new);
+        assert_eq!(updated(&new, &old, Part::Status, ""), expected, "{new}");
+    }
+    let old = pod(&json!({}), &json!({}));
+    let new = with(json!({}), json!({}), json!({"podIP": "nope", "podIPs": [{"ip": "nope"}]}));
+    let refused = updated(&new, &old, Part::Status, "");
+    assert!(refused[0].starts_with("status.podIPs[0]: Invalid value: \"nope\""), "{refused:?}");
+}
+
+#[test]
 fn nothing_panics_on_values_of_the_wrong_kind() {
     let gates = FeatureGates::default();
     for odd in [
