@@ -345,6 +345,21 @@ fn a_status_says_nothing_a_pod_cannot_be_in() {
 }
 
 #[test]
+fn a_resize_can_give_a_pod_resources_of_its_own() {
+    let requests = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
+    let old = pod(&json!({}), &requests("1"));
+    let more = pod(&requests("2"), &requests("1"));
+    assert_eq!(updated(&more, &old, Part::Resize, ""), [""; 0]);
+    let pages = json!({"cpu": "2", "hugepages-2Mi": "2Mi"});
+    let pages = json!({"resources": {"requests": pages, "limits": {"hugepages-2Mi": "2Mi"}}});
+    let refused = updated(&pod(&pages, &requests("1")), &old, Part::Resize, "");
+    assert_eq!(
+        refused,
+        ["spec: Forbidden: only cpu and memory resources are mutable at pod-level"]
+    );
+}
+
+#[test]
 fn nothing_panics_on_values_of_the_wrong_kind() {
     let gates = FeatureGates::default();
     for odd in [
