@@ -26,6 +26,7 @@ mod disabled;
 mod env;
 mod equality;
 mod handlers;
+mod images;
 mod inline_volumes;
 mod prepare;
 mod resources;
