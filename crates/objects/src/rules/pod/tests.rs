@@ -147,6 +147,15 @@ fn a_new_pod_is_told_what_is_wrong_with_it() {
         }
         json!({"initContainers": [container]})
     };
+    let filled = |from: Value| {
+        let mut claim = json!({
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        });
+        claim.as_object_mut().unwrap().extend(from.as_object().unwrap().clone());
+        let template = json!({"volumeClaimTemplate": {"spec": claim}});
+        json!({"volumes": [{"name": "v", "ephemeral": template}]})
+    };
     let operator =
         |operator: &str| json!({"tolerations": [{"key": "k", "operator": operator, "value": "1"}]});
     let none: &[&str] = &[];
@@ -227,6 +236,21 @@ fn a_new_pod_is_told_what_is_wrong_with_it() {
                  and end with an alphanumeric character (e.g. 'example.com', regex used for \
                  validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
             ],
+        ),
+        (
+            filled(json!({"dataSource": {"kind": "Foo", "name": "x"}})),
+            json!({}),
+            &["spec.volumes[0].ephemeral.volumeClaimTemplate.spec.dataSource: Invalid value: \
+               \"Foo\": must be 'PersistentVolumeClaim' when referencing the default apiGroup"],
+        ),
+        (
+            filled(json!({
+                "dataSource": {"apiGroup": "a.b", "kind": "Foo", "name": "x"},
+                "dataSourceRef": {"apiGroup": "a.b", "kind": "Foo", "name": "y"},
+            })),
+            json!({}),
+            &["spec.volumes[0].ephemeral.volumeClaimTemplate.spec: Invalid value: {}: must match \
+               dataSourceRef"],
         ),
         (
             operator("Lt"),
