@@ -271,6 +271,22 @@ fn a_new_pod_is_told_what_is_wrong_with_it() {
 }
 
 #[test]
+fn warnings_about_files_of_a_volume_come_source_by_source() {
+    let file =
+        |name: &str| json!({"configMap": {"name": name, "items": [{"key": "k", "path": "p/"}]}});
+    let sources = json!([file("a"), {}, file("b")]);
+    let volumes = json!([{"name": "v", "projected": {"sources": sources}}]);
+    assert_eq!(
+        rules::warnings(pods(), &pod(&json!({"volumes": volumes}), &json!({})), None),
+        [
+            "volume \"v\" (Projected) has no sources provided",
+            "volume \"v\" (Projected): overlapping paths: \"p\" (ConfigMap \"b\") with \"p\" \
+             (ConfigMap \"a\")",
+        ]
+    );
+}
+
+#[test]
 fn a_mirror_of_a_static_pod_has_no_claims() {
     let claims = json!([{"name": "c", "resourceClaimName": "x"}]);
     let mut mirror = pod(&json!({"nodeName": "n", "resourceClaims": claims}), &json!({}));
