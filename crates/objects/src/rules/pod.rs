@@ -26,6 +26,7 @@ mod disabled;
 mod env;
 mod equality;
 mod handlers;
+mod images;
 mod inline_volumes;
 mod prepare;
 mod resources;
@@ -65,6 +66,8 @@ struct Scope {
     host_sysctls: bool,
     invalid_deletion_cost: bool,
     older_ips: bool,
+    init_restarts: bool,
+    devices_in_user_namespace: bool,
 }
 
 impl Scope {
@@ -84,6 +87,8 @@ impl Scope {
             token_path_anywhere: update && volumes::has_odd_token_paths(old_spec),
             host_sysctls: update && security::has_host_sysctls(old_spec),
             older_ips: update && spec::has_older_ips(old_spec),
+            init_restarts: update && containers::has_init_restarts(old_spec),
+            devices_in_user_namespace: update && security::has_devices_of_own_users(old_spec),
             invalid_deletion_cost: !old_meta.is_null()
                 && annotations::has_invalid_deletion_cost(old_meta),
         }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::is_sidecar;
 use crate::quantity::Quantity;
-use crate::resources::{CPU, MEMORY};
+use crate::resources::{CPU, MEMORY, is_pod_level};
 
 /// Resource name → amount.
 pub(super) type Amounts<'a> = BTreeMap<&'a str, Quantity>;
@@ -122,7 +122,7 @@ pub fn qos_class(spec: &Value) -> &'static str {
         every_limit_given &= limits_may_lack || counted[1] == 2;
         (counted[0], counted[1])
     };
-    match spec.get("resources") {
+    match spec.get("resources").filter(|resources| is_given(resources)) {
         Some(pod_level) => {
             let limits = list(pod_level, Side::Limits).is_none_or(Map::is_empty);
             count(pod_level, limits);
@@ -141,6 +141,12 @@ pub fn qos_class(spec: &Value) -> &'static str {
     } else {
         "Burstable"
     }
+}
+
+/// Whether a pod's own `resources` say anything; if not, its containers are looked at.
+fn is_given(resources: &Value) -> bool {
+    let lists = [Side::Requests, Side::Limits].into_iter().filter_map(|side| list(resources, side));
+    lists.flat_map(Map::keys).any(|name| is_pod_level(name))
 }
 
 /// Init containers and containers; ephemeral containers come after them and have no resources.
@@ -167,6 +173,8 @@ mod tests {
         assert_eq!(qos_class(&json!({"containers": [{"resources": {}}]})), "BestEffort");
         let pod_level = json!({"resources": {"requests": both, "limits": both}, "containers": [{"resources": {}}]});
         assert_eq!(qos_class(&pod_level), "Guaranteed");
+        let nothing_said = json!({"resources": {}, "containers": guaranteed["containers"]});
+        assert_eq!(qos_class(&nothing_said), "Guaranteed");
     }
 
     #[test]

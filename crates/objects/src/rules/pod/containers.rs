@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use super::super::names;
 use super::volumes::KnownVolumes;
 use super::{Scope, env, handlers, is_sidecar, resources, security};
@@ -10,6 +12,8 @@ use crate::cursor::{Causes, Cursor};
 
 const EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
 const NOT_FOR_INIT: &str = "may not be set for init containers without restartPolicy=Always";
+/// The resize policy that starts a container again.
+const RESTART: &str = "RestartContainer";
 const MOST_RESTART_RULES: usize = 20;
 const MOST_EXIT_CODES: usize = 255;
 
@@ -106,8 +110,31 @@ fn validate_init<'a>(
                     causes.forbidden(&at, NOT_FOR_INIT);
                 }
             }
+            if !around.scope.init_restarts {
+                validate_no_restarts(&container.field("resizePolicy"), causes);
+            }
         }
     }
+}
+
+/// What runs once is not started again to give it other resources.
+fn validate_no_restarts(policies: &Cursor<'_>, causes: &mut Causes) {
+    for policy in policies.items() {
+        let restart = policy.field("restartPolicy");
+        if restart.text() == RESTART {
+            let detail = "must not be set to 'RestartContainer' for non-sidecar initContainers";
+            causes.invalid(&restart, detail);
+        }
+    }
+}
+
+/// Whether an init container that is no sidecar is to be restarted for other resources.
+pub(super) fn has_init_restarts(spec: &Value) -> bool {
+    let init = spec.get("initContainers").and_then(Value::as_array).into_iter().flatten();
+    init.filter(|container| !is_sidecar(container))
+        .filter_map(|container| container.get("resizePolicy")?.as_array())
+        .flatten()
+        .any(|policy| policy.get("restartPolicy").and_then(Value::as_str) == Some(RESTART))
 }
 
 fn validate_ephemeral(

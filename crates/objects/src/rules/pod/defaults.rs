@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::amounts::{self, Side};
+use super::images;
 use crate::resources::{is_huge_pages, is_pod_level, may_be_overcommitted};
 
 /// Permission bits of files in volumes: 0644.
@@ -174,16 +175,9 @@ fn set_field_ref_defaults(holder: &mut Object) {
     }
 }
 
-/// Always for the tag `latest`, also where no tag is given.
+/// Always for what changes under its name.
 fn pull_policy(image: &str) -> &'static str {
-    // A colon after the last slash starts a tag; before it, a port.
-    let last = image.rsplit('/').next().unwrap_or_default();
-    let latest = match (last.contains('@'), last.split_once(':')) {
-        (true, _) => false,
-        (false, Some((_, tag))) => tag == "latest",
-        (false, None) => !image.is_empty(),
-    };
-    if latest { "Always" } else { "IfNotPresent" }
+    if images::means_latest(image) { "Always" } else { "IfNotPresent" }
 }
 
 fn round_up_resources(resources: &mut Object) {
@@ -363,25 +357,5 @@ fn set_volume_defaults(volume: &mut Object) {
     }
     if let Some(disk) = child(volume, "azureDisk") {
         set(disk, "readOnly", false);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn images_without_a_tag_are_always_pulled() {
-        for (image, policy) in [
-            ("app", "Always"),
-            ("host:5000/app", "Always"),
-            ("app:latest", "Always"),
-            ("host:5000/app:1", "IfNotPresent"),
-            ("app@sha256:aa", "IfNotPresent"),
-            ("app:latest@sha256:aa", "IfNotPresent"),
-            ("", "IfNotPresent"),
-        ] {
-            assert_eq!(pull_policy(image), policy, "{image}");
-        }
     }
 }

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::names;
 use super::amounts::quantity;
-use super::security::{has_backsteps, validate_descending_path, validate_local_path};
+use super::for_each_container;
+use super::security::{has_backsteps, validate_descending_path, validate_no_backsteps};
 use super::volumes::KnownVolumes;
 use crate::cursor::{Causes, Cursor};
 
@@ -28,6 +29,9 @@ pub(super) const VOLUME_FIELDS: [&str; 5] = [
     "metadata.namespace",
     "metadata.uid",
 ];
+
+/// Fields that have a name, though neither variables nor files can have them.
+const OTHER_FIELDS: [&str; 3] = ["spec.restartPolicy", "spec.schedulerName", "status.phase"];
 
 const RESOURCES: [&str; 6] = [
     "limits.cpu",
@@ -112,7 +116,12 @@ pub(super) fn validate_field_ref(reference: &Cursor<'_>, allowed: &[&str], cause
     // `spec.host` is what `spec.nodeName` once was called.
     let known = match subscripted {
         Some((before, _)) => matches!(before, "metadata.annotations" | "metadata.labels"),
-        None => ENV_FIELDS.contains(&path) || VOLUME_FIELDS.contains(&path) || path == "spec.host",
+        None => {
+            ENV_FIELDS.contains(&path)
+                || VOLUME_FIELDS.contains(&path)
+                || OTHER_FIELDS.contains(&path)
+                || path == "spec.host"
+        }
     };
     if !known {
         let detail = match subscripted {
@@ -198,14 +207,40 @@ fn validate_file_ref(reference: &Cursor<'_>, causes: &mut Causes) {
         text => names::report(causes, &key, &names::env_name(text)),
     }
     let volume = reference.field("volumeName");
-    if volume.text().is_empty() {
-        causes.required(&volume, "");
+    match volume.text() {
+        "" => causes.required(&volume, ""),
+        text => names::report(causes, &volume, &names::dns_label(text)),
     }
     let path = reference.field("path");
     match path.text() {
         "" => causes.required(&path, ""),
-        text => validate_local_path(&path, text, causes),
+        text => validate_no_backsteps(&path, text, causes),
     }
+}
+
+/// Files with variables are in volumes of the pod that its containers can fill.
+pub(super) fn validate_file_volumes(spec: &Cursor<'_>, causes: &mut Causes) {
+    let volumes = spec.field("volumes");
+    for_each_container(spec, |container| {
+        let variables = container.field("env");
+        for variable in variables.items() {
+            let source = variable.field("valueFrom");
+            let file = source.field("fileKeyRef");
+            if !file.is_set() {
+                continue;
+            }
+            let name = file.field("volumeName");
+            // The last volume of a name counts, as where names are looked up.
+            let volume = volumes.items().filter(|v| v.field("name").text() == name.text()).last();
+            match volume {
+                None => causes.not_found_as(&name, name.text(), ""),
+                Some(volume) if !volume.field("emptyDir").is_set() => {
+                    causes.invalid(&name, "referenced volume must be of type emptyDir");
+                }
+                Some(_) => {}
+            }
+        }
+    });
 }
 
 pub(super) fn validate_from(sources: &Cursor<'_>, causes: &mut Causes) {
@@ -265,8 +300,7 @@ pub(super) fn validate_mounts(
         if name.text().is_empty() {
             causes.required(&name, "");
         }
-        let volume = volumes.get(name.text());
-        if volume.is_none() {
+        if !volumes.contains_key(name.text()) {
             causes.not_found_as(&name, name.text(), "");
         }
         if path.text().is_empty() {
@@ -282,11 +316,6 @@ pub(super) fn validate_mounts(
             causes.invalid(&path, "must not already exist as a path in volumeDevices");
         }
         let expression = mount.field("subPathExpr");
-        if volume.is_some_and(|volume| volume.get("image").is_some())
-            && !expression.text().is_empty()
-        {
-            causes.invalid(&expression, "not allowed in image volume sources");
-        }
         let sub_path = mount.field("subPath");
         if !sub_path.text().is_empty() {
             validate_descending_path(&mounts.field("subPath"), sub_path.text(), causes);

@@ -323,9 +323,15 @@ fn validate_claims(claims: &Cursor<'_>, known: &BTreeSet<&str>, causes: &mut Cau
 }
 
 /// The pod's own claims.
-pub(super) fn validate_pod_claims(claims: &Cursor<'_>, causes: &mut Causes) {
+pub(super) fn validate_pod_claims(claims: &Cursor<'_>, is_mirror: bool, causes: &mut Causes) {
     let mut seen = BTreeSet::new();
     for claim in claims.items() {
+        if is_mirror {
+            // What is said of the pod as such has no field.
+            let message = "Forbidden: static pods do not support resource claims";
+            causes.add("FieldValueForbidden", "", message.to_owned());
+            continue;
+        }
         let name = claim.field("name");
         match name.text() {
             "" => causes.required(&name, ""),

@@ -214,7 +214,10 @@ pub(in crate::rules) fn validate_tolerations(tolerations: &Cursor<'_>, causes: &
                     causes.invalid_as(&operator, value.text(), detail);
                 }
             }
-            // `Lt` and `Gt` are behind a gate that is off.
+            // Behind a gate that is off; the answer lists them all the same.
+            text @ ("Lt" | "Gt") => {
+                causes.not_supported_as(&operator, text, &["Equal", "Exists", "Lt", "Gt"]);
+            }
             text => causes.not_supported_as(&operator, text, &["Equal", "Exists"]),
         }
         let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];

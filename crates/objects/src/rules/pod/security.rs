@@ -416,16 +416,37 @@ pub(super) fn validate_host_process(spec: &Cursor<'_>, scope: Scope, causes: &mu
     }
 }
 
-/// A pod with user ids of its own cannot share namespaces of the node.
-pub(super) fn validate_host_users(spec: &Cursor<'_>, causes: &mut Causes) {
+/// A pod with user ids of its own cannot share namespaces of the node, nor use block devices,
+/// whose owner is a user of the node.
+pub(super) fn validate_host_users(spec: &Cursor<'_>, scope: Scope, causes: &mut Causes) {
+    const DETAIL: &str = "when `hostUsers` is false";
     if spec.field("hostUsers").bool() != Some(false) {
         return;
     }
-    for field in ["hostNetwork", "hostPID", "hostIPC"] {
+    // Upstream's answers spell two of the fields as its structures do.
+    for (field, called) in
+        [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")]
+    {
         if spec.field(field).is_true() {
-            causes.forbidden(&spec.field(field), "when `hostUsers` is false");
+            causes.forbidden(&spec.field(field).called(called), DETAIL);
         }
     }
+    if scope.devices_in_user_namespace {
+        return;
+    }
+    for_each_container(spec, |container| {
+        let devices = container.field("volumeDevices");
+        if !devices.is_empty() {
+            causes.forbidden(&devices, DETAIL);
+        }
+    });
+}
+
+pub(super) fn has_devices_of_own_users(spec: &Value) -> bool {
+    let devices = |container: &Value| {
+        container.get("volumeDevices").and_then(Value::as_array).is_some_and(|d| !d.is_empty())
+    };
+    spec.get("hostUsers") == Some(&Value::Bool(false)) && containers_of(spec).any(devices)
 }
 
 /// What only makes sense on Linux.

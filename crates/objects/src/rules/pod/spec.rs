@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::{meta, names};
 use super::{
-    META, Scope, annotations, class_resources, containers, for_each_container, resources,
+    META, Scope, annotations, class_resources, containers, env, for_each_container, resources,
     scheduling, security, volumes,
 };
 use crate::cursor::{Causes, Cursor};
@@ -84,7 +84,8 @@ fn validate(spec: &Cursor<'_>, meta: &Cursor<'_>, scope: Scope, causes: &mut Cau
         causes.required(&grace, "");
     }
     let known = volumes::validate(&spec.field("volumes"), meta, scope, causes);
-    resources::validate_pod_claims(&spec.field("resourceClaims"), causes);
+    let is_mirror = meta.field("annotations").key(annotations::MIRROR).is_set();
+    resources::validate_pod_claims(&spec.field("resourceClaims"), is_mirror, causes);
     containers::validate(spec, &known, scope, causes);
     resources::validate_pod_level(spec, scope, causes);
     class_resources::validate(&spec.field("qosResources"), scope.class_resources, causes);
@@ -99,7 +100,8 @@ fn validate(spec: &Cursor<'_>, meta: &Cursor<'_>, scope: Scope, causes: &mut Cau
     validate_gates(spec, causes);
     scheduling::validate_spread(&spec.field("topologySpreadConstraints"), scope, causes);
     security::validate_host_process(spec, scope, causes);
-    security::validate_host_users(spec, causes);
+    security::validate_host_users(spec, scope, causes);
+    validate_hostname_override(spec, causes);
     dns_name(spec, "serviceAccountName", causes);
     dns_name(spec, "nodeName", causes);
     let deadline = spec.field("activeDeadlineSeconds");
@@ -112,7 +114,6 @@ fn validate(spec: &Cursor<'_>, meta: &Cursor<'_>, scope: Scope, causes: &mut Cau
             names::report(causes, &at, &names::dns_label(at.text()));
         }
     }
-    validate_hostname_override(spec, causes);
     scheduling::validate_tolerations(&spec.field("tolerations"), causes);
     validate_host_aliases(&spec.field("hostAliases"), scope, causes);
     dns_name(spec, "priorityClassName", causes);
@@ -130,6 +131,7 @@ fn validate(spec: &Cursor<'_>, meta: &Cursor<'_>, scope: Scope, causes: &mut Cau
     }
     resources::validate_overhead(&spec.field("overhead"), scope, causes);
     validate_os(spec, causes);
+    env::validate_file_volumes(spec, causes);
 }
 
 fn dns_name(spec: &Cursor<'_>, field: &str, causes: &mut Causes) {
@@ -251,16 +253,15 @@ fn validate_hostname_override(spec: &Cursor<'_>, causes: &mut Causes) {
         return;
     }
     if spec.field("setHostnameAsFQDN").is_true() {
-        let detail = "may not be specified when `setHostnameAsFQDN` is true";
-        causes.forbidden(&name, detail);
+        causes.forbidden(&name, "may not be specified when setHostnameAsFQDN is true");
     }
     if spec.field("hostNetwork").is_true() {
-        causes.forbidden(&name, "may not be specified when `hostNetwork` is true");
+        causes.forbidden(&name, "may not be specified when hostNetwork is true");
     }
-    names::report(causes, &name, &names::dns_subdomain(name.text()));
     if name.text().len() > HOSTNAME_OVERRIDE_LIMIT {
         causes.too_long(&name, HOSTNAME_OVERRIDE_LIMIT);
     }
+    names::report(causes, &name, &names::dns_subdomain(name.text()));
 }
 
 fn validate_host_aliases(aliases: &Cursor<'_>, scope: Scope, causes: &mut Causes) {

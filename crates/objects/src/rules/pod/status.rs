@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::super::names::{self, label_key_problems};
-use super::{Scope, annotations, is_sidecar};
+use super::{Scope, annotations, containers_of};
 use crate::cursor::{Causes, Cursor, Shown};
 
 const NOT_BACK: &str = "may not be transitioned to non-terminated state";
@@ -25,35 +25,39 @@ pub(super) fn validate_update(
     annotations::validate_update(&new_annotations, &old_annotations, &spec, scope, causes);
     let (status, old_status) = (pod.field("status"), old.field("status"));
     let conditions = status.field("conditions");
-    // Upstream reports these below the metadata.
-    let places = meta.field("conditions");
-    for (at, condition) in conditions.items().enumerate() {
+    for condition in conditions.items() {
+        validate_generation(&condition.field("observedGeneration"), causes);
         let kind = condition.field("type").text();
         if !matches!(kind, "PodScheduled" | "Ready" | "Initialized") {
-            let place = places.index(at);
             let problems = label_key_problems(kind);
-            names::report_as(causes, &place.field("Type"), kind, &problems);
+            names::report_as(causes, &condition.field("Type"), kind, &problems);
         }
     }
     let node = status.field("nominatedNodeName");
     if !node.text().is_empty() && node.text() != old_status.field("nominatedNodeName").text() {
         names::report(causes, &node, &names::dns_subdomain(node.text()));
+        if !old.field("spec").field("nodeName").text().is_empty() {
+            let detail = "may not be set on pods that are already bound to a node";
+            causes.forbidden(&node, detail);
+        }
     }
+    validate_generation(&status.field("observedGeneration"), causes);
     let class = status.field("qosClass");
     if class.text() != old_status.field("qosClass").text() {
         causes.invalid_as(&class, class.text(), "field is immutable");
     }
-    let old_spec = old.field("spec");
-    let policy = old_spec.field("restartPolicy").text();
-    validate_transitions(&status, &old_status, "containerStatuses", policy, |_| false, causes);
-    let init = old_spec.field("initContainers");
-    let sidecar = |name: &str| {
-        let mut containers = init.items().filter(|c| c.field("name").text() == name);
-        containers.next().is_some_and(|container| is_sidecar(container.value()))
-    };
-    validate_transitions(&status, &old_status, "initContainerStatuses", policy, sidecar, causes);
+    let old_spec = old.field("spec").value();
+    if !restarts_all(old_spec) {
+        for (statuses, list) in
+            [("containerStatuses", "containers"), ("initContainerStatuses", "initContainers")]
+        {
+            let restarts =
+                |name: &str, code: i64| may_restart(old_spec, &old_spec[list], name, code);
+            validate_transitions(&status, &old_status, statuses, restarts, causes);
+        }
+    }
     let ephemeral = "ephemeralContainerStatuses";
-    validate_transitions(&status, &old_status, ephemeral, "Never", |_| false, causes);
+    validate_transitions(&status, &old_status, ephemeral, |_, _| false, causes);
     validate_claims(&status, &spec, causes);
     validate_pod_ips(&status.field("podIPs"), &old_status.field("podIPs"), causes);
     validate_host_ips(&status, &old_status.field("hostIPs"), causes);
@@ -62,6 +66,7 @@ pub(super) fn validate_update(
         validate_users(&status.field(list), os.field("name").text(), causes);
     }
     validate_devices(&status.field("containerStatuses"), &spec.field("containers"), causes);
+    let init = spec.field("initContainers");
     validate_devices(&status.field("initContainerStatuses"), &init, causes);
     let statuses = status.field(ephemeral);
     for container in statuses.items() {
@@ -72,32 +77,71 @@ pub(super) fn validate_update(
     }
 }
 
-/// A container that ended stays ended unless it may be started again.
+fn validate_generation(generation: &Cursor<'_>, causes: &mut Causes) {
+    if generation.int().is_some_and(|number| number < 0) {
+        causes.invalid(generation, "must be a non-negative integer");
+    }
+}
+
+/// Whether a rule of some container starts all of them again, whatever they say themselves.
+fn restarts_all(spec: &Value) -> bool {
+    containers_of(spec)
+        .filter_map(|container| container.get("restartPolicyRules")?.as_array())
+        .flatten()
+        .any(|rule| rule["action"] == "RestartAllContainers")
+}
+
+/// Whether the container of a name is started again after it ended with a code: by its rules, by
+/// its own policy or by the pod's. One that the pod does not have is not.
+fn may_restart(spec: &Value, containers: &Value, name: &str, code: i64) -> bool {
+    let mut containers = containers.as_array().into_iter().flatten();
+    let Some(container) = containers.find(|container| container["name"] == name) else {
+        return false;
+    };
+    let by_policy = |policy: &Value| match policy.as_str() {
+        Some("Always") => Some(true),
+        Some("OnFailure") => Some(code != 0),
+        Some("Never") => Some(false),
+        _ => None,
+    };
+    let by_rules = || {
+        let matches = |rule: &&Value| {
+            let values = rule["exitCodes"]["values"].as_array().into_iter().flatten();
+            let listed = values.into_iter().any(|value| value.as_i64() == Some(code));
+            match rule["exitCodes"]["operator"].as_str() {
+                Some("In") => listed,
+                Some("NotIn") => !listed,
+                _ => false,
+            }
+        };
+        let mut rules = container["restartPolicyRules"].as_array().into_iter().flatten();
+        rules.find(matches).is_some_and(|rule| rule["action"] == "Restart")
+    };
+    let own = &container["restartPolicy"];
+    (!own.is_null() && by_rules())
+        || by_policy(own).or_else(|| by_policy(&spec["restartPolicy"])).unwrap_or(true)
+}
+
+/// A container that ended stays ended unless it is started again.
 fn validate_transitions(
     status: &Cursor<'_>,
     old: &Cursor<'_>,
     list: &str,
-    restart_policy: &str,
-    is_sidecar: impl Fn(&str) -> bool,
+    restarts: impl Fn(&str, i64) -> bool,
     causes: &mut Causes,
 ) {
-    if restart_policy == "Always" {
-        return;
-    }
     let (new, old) = (status.field(list), old.field(list));
     for (at, before) in old.items().enumerate() {
         let ended = before.field("state");
         let ended = ended.field("terminated");
-        let failed = ended.field("exitCode").int().unwrap_or(0) != 0;
         let name = before.field("name").text();
-        if !ended.is_set() || (failed && restart_policy == "OnFailure") || is_sidecar(name) {
+        if !ended.is_set() || restarts(name, ended.field("exitCode").int().unwrap_or(0)) {
             continue;
         }
-        for now in new.items().filter(|now| now.field("name").text() == name) {
-            if !now.field("state").field("terminated").is_set() {
-                let place = new.index(at);
-                causes.forbidden(&place.field("state"), NOT_BACK);
-            }
+        let same = |now: &Cursor<'_>| now.field("name").text() == name;
+        if new.items().any(|now| same(&now) && !now.field("state").field("terminated").is_set()) {
+            let place = new.index(at);
+            causes.forbidden(&place.field("state"), NOT_BACK);
         }
     }
 }
@@ -116,8 +160,7 @@ fn validate_claims(status: &Cursor<'_>, spec: &Cursor<'_>, causes: &mut Causes) 
         }
         let claim = status.field("resourceClaimName");
         if claim.is_set() {
-            let problems = names::dns_subdomain(claim.text());
-            names::report_as(causes, &name, claim.text(), &problems);
+            names::report(causes, &claim, &names::dns_subdomain(claim.text()));
         }
     }
 }
@@ -135,10 +178,6 @@ fn is_dual_stack(ips: &Cursor<'_>) -> bool {
     families == [true, true]
 }
 
-fn shown_ip(ip: &str) -> Shown {
-    Shown::literal(format!("{{\"IP\":{}}}", Value::from(ip)))
-}
-
 fn shown_ips(ips: &Cursor<'_>) -> Shown {
     let ips = ips.items().map(|ip| format!("{{\"IP\":{}}}", Value::from(ip.field("ip").text())));
     Shown::literal(format!("[{}]", ips.collect::<Vec<_>>().join(",")))
@@ -152,24 +191,14 @@ fn validate_pod_ips(ips: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     if !is_dual_stack(ips) || ips.len() > 2 {
         causes.invalid_as(ips, shown_ips(ips), ONE_OF_EACH);
     }
-    validate_unique(ips, causes);
 }
 
 /// Addresses that are stored already may stay, whatever their form.
 fn validate_ips(ips: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     for ip in ips.items() {
-        let at = ip.field("ip");
-        if !old.items().any(|old| old.field("ip").text() == at.text()) {
-            names::report_as(causes, &at, at.text(), &names::ip(at.text()));
-        }
-    }
-}
-
-fn validate_unique(ips: &Cursor<'_>, causes: &mut Causes) {
-    let mut seen = BTreeSet::new();
-    for ip in ips.items() {
-        if !seen.insert(ip.field("ip").text()) {
-            causes.duplicate_as(&ip, shown_ip(ip.field("ip").text()));
+        let text = ip.field("ip").text();
+        if !old.items().any(|old| old.field("ip").text() == text) {
+            names::report_as(causes, &ip, text, &names::ip(text));
         }
     }
 }
@@ -185,11 +214,8 @@ fn validate_host_ips(status: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes)
         causes.invalid_as(&first, first.text(), "must be equal to `hostIP`");
     }
     validate_ips(&ips, old, causes);
-    if ips.len() > 1 {
-        validate_unique(&ips, causes);
-        if !is_dual_stack(&ips) || ips.len() > 2 {
-            causes.invalid_as(&ips, shown_ips(&ips), ONE_OF_EACH);
-        }
+    if ips.len() > 1 && (!is_dual_stack(&ips) || ips.len() > 2) {
+        causes.invalid_as(&ips, shown_ips(&ips), ONE_OF_EACH);
     }
 }
 

@@ -1,4 +1,5 @@
-//! What the recordings cannot show: gates that are off, classes, and how long a create takes.
+//! What the recordings do not show: gates that are off, classes, and rules of fields that are
+//! rarely used.
 
 use serde_json::{Value, json};
 
@@ -126,6 +127,275 @@ fn pod_level_classes_do_not_change() {
     assert!(
         refused[0]
             .ends_with("- spec.qosResources[0].class: \"a\"\n+ spec.qosResources[0].class: \"b\"")
+    );
+}
+
+#[test]
+fn a_new_pod_is_told_what_is_wrong_with_it() {
+    let device = json!([{"name": "d", "devicePath": "/dev/d"}]);
+    let claim = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]);
+    let fields = |path: &str| json!({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": path}}}]});
+    let file = |volume: &str, path: &str| {
+        let file = json!({"volumeName": volume, "path": path, "key": "K"});
+        json!({"env": [{"name": "A", "valueFrom": {"fileKeyRef": file}}]})
+    };
+    let init = |policy: &str, kind: Option<&str>| {
+        let policies = json!([{"resourceName": "cpu", "restartPolicy": policy}]);
+        let mut container = json!({"name": "i", "image": "app:1", "resizePolicy": policies});
+        if let Some(kind) = kind {
+            container["restartPolicy"] = kind.into();
+        }
+        json!({"initContainers": [container]})
+    };
+    let filled = |from: Value| {
+        let mut claim = json!({
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        });
+        claim.as_object_mut().unwrap().extend(from.as_object().unwrap().clone());
+        let template = json!({"volumeClaimTemplate": {"spec": claim}});
+        json!({"volumes": [{"name": "v", "ephemeral": template}]})
+    };
+    let operator =
+        |operator: &str| json!({"tolerations": [{"key": "k", "operator": operator, "value": "1"}]});
+    let none: &[&str] = &[];
+    let cases: Vec<(Value, Value, &[&str])> = vec![
+        (
+            json!({}),
+            fields("status.phase"),
+            &["spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Unsupported value: \
+               \"status.phase\": supported values: \"metadata.name\", \"metadata.namespace\", \
+               \"metadata.uid\", \"spec.nodeName\", \"spec.serviceAccountName\", \
+               \"status.hostIP\", \"status.hostIPs\", \"status.podIP\", \"status.podIPs\""],
+        ),
+        (
+            json!({}),
+            fields("spec.foo"),
+            &["spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Invalid value: \
+               \"spec.foo\": error converting fieldPath: field label not supported: spec.foo"],
+        ),
+        (json!({"volumes": [{"name": "v", "emptyDir": {}}]}), file("v", "/a/b"), none),
+        (
+            json!({"volumes": [{"name": "v", "hostPath": {"path": "/v"}}]}),
+            file("v", "a/../b"),
+            &[
+                "spec.containers[0].env[0].valueFrom.fileKeyRef.path: Invalid value: \
+                 \"a/../b\": must not contain '..'",
+                "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName: Invalid value: \"v\": \
+                 referenced volume must be of type emptyDir",
+            ],
+        ),
+        (
+            json!({}),
+            file("w", "a"),
+            &["spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName: Not found: \"w\""],
+        ),
+        (
+            json!({"volumes": [{"name": "v", "image": {"reference": "x:1"}}]}),
+            json!({"volumeMounts": [{"name": "v", "mountPath": "/v", "subPathExpr": "a"}]}),
+            none,
+        ),
+        (
+            init("RestartContainer", None),
+            json!({}),
+            &["spec.initContainers[0].resizePolicy[0].restartPolicy: Invalid value: \
+               \"RestartContainer\": must not be set to 'RestartContainer' for non-sidecar \
+               initContainers"],
+        ),
+        (init("NotRequired", None), json!({}), none),
+        (init("RestartContainer", Some("Always")), json!({}), none),
+        (
+            json!({"hostUsers": false, "hostPID": true, "hostIPC": true, "hostNetwork": true}),
+            json!({}),
+            &[
+                "spec.hostNetwork: Forbidden: when `hostUsers` is false",
+                "spec.HostPID: Forbidden: when `hostUsers` is false",
+                "spec.HostIPC: Forbidden: when `hostUsers` is false",
+            ],
+        ),
+        (
+            json!({"hostUsers": false, "volumes": claim}),
+            json!({"volumeDevices": device}),
+            &["spec.containers[0].volumeDevices: Forbidden: when `hostUsers` is false"],
+        ),
+        (json!({"volumes": claim}), json!({"volumeDevices": device}), none),
+        (
+            json!({"hostnameOverride": "A", "hostNetwork": true, "setHostnameAsFQDN": true,
+                   "serviceAccountName": "B"}),
+            json!({}),
+            &[
+                "spec.hostnameOverride: Forbidden: may not be specified when setHostnameAsFQDN is \
+                 true",
+                "spec.hostnameOverride: Forbidden: may not be specified when hostNetwork is true",
+                "spec.hostnameOverride: Invalid value: \"A\": a lowercase RFC 1123 subdomain must \
+                 consist of lower case alphanumeric characters, '-' or '.', and must start and \
+                 end with an alphanumeric character (e.g. 'example.com', regex used for \
+                 validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+                "spec.serviceAccountName: Invalid value: \"B\": a lowercase RFC 1123 subdomain \
+                 must consist of lower case alphanumeric characters, '-' or '.', and must start \
+                 and end with an alphanumeric character (e.g. 'example.com', regex used for \
+                 validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+            ],
+        ),
+        (
+            filled(json!({"dataSource": {"kind": "Foo", "name": "x"}})),
+            json!({}),
+            &["spec.volumes[0].ephemeral.volumeClaimTemplate.spec.dataSource: Invalid value: \
+               \"Foo\": must be 'PersistentVolumeClaim' when referencing the default apiGroup"],
+        ),
+        (
+            filled(json!({
+                "dataSource": {"apiGroup": "a.b", "kind": "Foo", "name": "x"},
+                "dataSourceRef": {"apiGroup": "a.b", "kind": "Foo", "name": "y"},
+            })),
+            json!({}),
+            &["spec.volumes[0].ephemeral.volumeClaimTemplate.spec: Invalid value: {}: must match \
+               dataSourceRef"],
+        ),
+        (
+            operator("Lt"),
+            json!({}),
+            &["spec.tolerations[0].operator: Unsupported value: \"Lt\": supported values: \
+               \"Equal\", \"Exists\", \"Lt\", \"Gt\""],
+        ),
+        (
+            operator("Foo"),
+            json!({}),
+            &["spec.tolerations[0].operator: Unsupported value: \"Foo\": supported values: \
+               \"Equal\", \"Exists\""],
+        ),
+    ];
+    for (spec, container, expected) in cases {
+        assert_eq!(created(&pod(&spec, &container), ""), expected, "{spec} {container}");
+    }
+}
+
+#[test]
+fn warnings_about_files_of_a_volume_come_source_by_source() {
+    let file =
+        |name: &str| json!({"configMap": {"name": name, "items": [{"key": "k", "path": "p/"}]}});
+    let sources = json!([file("a"), {}, file("b")]);
+    let volumes = json!([{"name": "v", "projected": {"sources": sources}}]);
+    assert_eq!(
+        rules::warnings(pods(), &pod(&json!({"volumes": volumes}), &json!({})), None),
+        [
+            "volume \"v\" (Projected) has no sources provided",
+            "volume \"v\" (Projected): overlapping paths: \"p\" (ConfigMap \"b\") with \"p\" \
+             (ConfigMap \"a\")",
+        ]
+    );
+}
+
+#[test]
+fn a_mirror_of_a_static_pod_has_no_claims() {
+    let claims = json!([{"name": "c", "resourceClaimName": "x"}]);
+    let mut mirror = pod(&json!({"nodeName": "n", "resourceClaims": claims}), &json!({}));
+    assert!(created(&mirror, "").is_empty());
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    assert_eq!(created(&mirror, ""), [": Forbidden: static pods do not support resource claims"]);
+}
+
+#[test]
+fn a_stored_pod_keeps_what_new_ones_may_no_longer_have() {
+    let device = json!([{"name": "d", "devicePath": "/dev/d"}]);
+    let claim = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]);
+    let policies = json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
+    let stored = pod(
+        &json!({"hostUsers": false, "volumes": claim,
+                "initContainers": [{"name": "i", "image": "app:1", "resizePolicy": policies}]}),
+        &json!({"volumeDevices": device}),
+    );
+    assert_eq!(created(&stored, "").len(), 2);
+    let mut labelled = stored.clone();
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    assert_eq!(updated(&labelled, &stored, Part::Main, ""), [""; 0]);
+}
+
+#[test]
+fn a_status_says_nothing_a_pod_cannot_be_in() {
+    let with = |spec: Value, container: Value, status: Value| {
+        let mut pod = pod(&spec, &container);
+        pod["status"] = status;
+        pod
+    };
+    let ended = |name: &str, code: i64| json!({"containerStatuses": [{"name": name, "state": {"terminated": {"exitCode": code}}}]});
+    let runs =
+        |name: &str| json!({"containerStatuses": [{"name": name, "state": {"running": {}}}]});
+    const NOT_BACK: &[&str] =
+        &["status.containerStatuses[0].state: Forbidden: may not be transitioned to \
+           non-terminated state"];
+    let never = || json!({"restartPolicy": "Never"});
+    let rule = |action: &str| {
+        let codes = json!({"operator": "In", "values": [3]});
+        json!({"restartPolicy": "Never", "restartPolicyRules": [{"action": action, "exitCodes": codes}]})
+    };
+    let none: &[&str] = &[];
+    let cases: Vec<(Value, Value, Value, Value, &[&str])> = vec![
+        (json!({}), json!({}), ended("c", 1), runs("c"), none),
+        (json!({}), json!({}), ended("x", 1), runs("x"), NOT_BACK),
+        (never(), json!({}), ended("c", 1), runs("c"), NOT_BACK),
+        (never(), rule("Restart"), ended("c", 3), runs("c"), none),
+        (never(), rule("Restart"), ended("c", 4), runs("c"), NOT_BACK),
+        (never(), rule("RestartAllContainers"), ended("c", 4), runs("c"), none),
+        (json!({}), json!({"restartPolicy": "OnFailure"}), ended("c", 0), runs("c"), NOT_BACK),
+        (
+            json!({"nodeName": "n"}),
+            json!({}),
+            json!({}),
+            json!({"nominatedNodeName": "m", "observedGeneration": -1}),
+            &[
+                "status.nominatedNodeName: Forbidden: may not be set on pods that are already \
+                 bound to a node",
+                "status.observedGeneration: Invalid value: -1: must be a non-negative integer",
+            ],
+        ),
+        (
+            json!({}),
+            json!({}),
+            json!({}),
+            json!({"conditions": [{"type": "", "observedGeneration": -1}]}),
+            &[
+                "status.conditions[0].observedGeneration: Invalid value: -1: must be a \
+                 non-negative integer",
+                "status.conditions[0].Type: Invalid value: \"\": name part must be non-empty",
+                "status.conditions[0].Type: Invalid value: \"\": name part must consist of \
+                 alphanumeric characters, '-', '_' or '.', and must start and end with an \
+                 alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used \
+                 for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
+            ],
+        ),
+        (
+            json!({}),
+            json!({}),
+            json!({}),
+            json!({"hostIP": "1.1.1.1", "hostIPs": [{"ip": "1.1.1.1"}, {"ip": "1.1.1.1"}]}),
+            &["status.hostIPs: Invalid value: [{\"IP\":\"1.1.1.1\"},{\"IP\":\"1.1.1.1\"}]: may \
+               specify no more than one IP for each IP family"],
+        ),
+    ];
+    for (spec, container, old, new, expected) in cases {
+        let old = with(spec.clone(), container.clone(), old);
+        let new = with(spec, container, new);
+        assert_eq!(updated(&new, &old, Part::Status, ""), expected, "{new}");
+    }
+    let old = pod(&json!({}), &json!({}));
+    let new = with(json!({}), json!({}), json!({"podIP": "nope", "podIPs": [{"ip": "nope"}]}));
+    let refused = updated(&new, &old, Part::Status, "");
+    assert!(refused[0].starts_with("status.podIPs[0]: Invalid value: \"nope\""), "{refused:?}");
+}
+
+#[test]
+fn a_resize_can_give_a_pod_resources_of_its_own() {
+    let requests = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
+    let old = pod(&json!({}), &requests("1"));
+    let more = pod(&requests("2"), &requests("1"));
+    assert_eq!(updated(&more, &old, Part::Resize, ""), [""; 0]);
+    let pages = json!({"cpu": "2", "hugepages-2Mi": "2Mi"});
+    let pages = json!({"resources": {"requests": pages, "limits": {"hugepages-2Mi": "2Mi"}}});
+    let refused = updated(&pod(&pages, &requests("1")), &old, Part::Resize, "");
+    assert_eq!(
+        refused,
+        ["spec: Forbidden: only cpu and memory resources are mutable at pod-level"]
     );
 }
 

@@ -364,10 +364,7 @@ fn validate_pod_level_resize(
     causes: &mut Causes,
 ) {
     let (resources, old_resources) = (spec.field("resources"), old.field("resources"));
-    if !old_resources.is_set() {
-        return;
-    }
-    if !resources.is_set() {
+    if old_resources.is_set() && !resources.is_set() {
         return causes.forbidden(&resources, "pod-level resources cannot be removed");
     }
     for side in ["requests", "limits"] {
@@ -376,7 +373,8 @@ fn validate_pod_level_resize(
             causes.forbidden(&new, &format!("pod-level resource {side} cannot be removed"));
         }
     }
-    if !equality::same(&put_back["resources"], old_resources.value()) {
+    let after = put_back.get("resources").unwrap_or(&Value::Null);
+    if !equality::same(after, old_resources.value()) {
         causes.forbidden(spec, "only cpu and memory resources are mutable at pod-level");
     }
 }
@@ -428,14 +426,17 @@ fn put_back_resources(spec: &mut Value, old: &Value) {
             put_back_classes(new, old);
         }
     }
-    if spec.get("resources").is_some() || old.get("resources").is_some() {
-        let mut holder = serde_json::json!({"resources": spec.get("resources").cloned().unwrap_or_else(|| serde_json::json!({}))});
-        put_back_compute(&mut holder, old);
-        if old.get("resources").is_some()
-            && let Some(spec) = spec.as_object_mut()
-        {
-            spec.insert("resources".to_owned(), holder["resources"].take());
-        }
+    let Some(spec) = spec.as_object_mut().filter(|spec| spec.contains_key("resources")) else {
+        return;
+    };
+    let mut holder = serde_json::json!({"resources": spec["resources"].take()});
+    put_back_compute(&mut holder, old);
+    let resources = holder["resources"].take();
+    // A pod without resources of its own can get some.
+    if old.get("resources").is_none() && resources.as_object().is_some_and(Map::is_empty) {
+        spec.remove("resources");
+    } else {
+        spec.insert("resources".to_owned(), resources);
     }
 }
 

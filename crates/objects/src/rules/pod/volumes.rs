@@ -10,7 +10,7 @@ use super::super::names;
 use super::amounts::quantity;
 use super::security::{validate_descending_path, validate_local_path, validate_no_backsteps};
 use super::{Scope, containers, env, inline_volumes};
-use crate::cursor::{Causes, Cursor};
+use crate::cursor::{Causes, Cursor, Shown};
 
 /// The valid volumes by name; containers can mount only these.
 pub(super) type KnownVolumes<'a> = BTreeMap<&'a str, &'a Value>;
@@ -503,14 +503,49 @@ fn validate_claim(spec: &Cursor<'_>, causes: &mut Causes) {
     } else if quantity(storage.value()).sign() <= 0 {
         causes.invalid(&storage, "must be greater than zero");
     }
-    for class in ["storageClassName", "volumeAttributesClassName"] {
-        let class = spec.field(class);
-        if !class.text().is_empty() {
-            names::report(causes, &class, &names::dns_subdomain(class.text()));
-        }
-    }
+    validate_class(&spec.field("storageClassName"), causes);
     let mode = spec.field("volumeMode");
     if mode.is_set() && !matches!(mode.text(), "Block" | "Filesystem") {
         causes.not_supported(&mode, &["Block", "Filesystem"]);
+    }
+    validate_data_sources(spec, causes);
+    validate_class(&spec.field("volumeAttributesClassName"), causes);
+}
+
+/// What a new volume is filled from, under its older and its newer name.
+fn validate_data_sources(spec: &Cursor<'_>, causes: &mut Causes) {
+    let (source, reference) = (spec.field("dataSource"), spec.field("dataSourceRef"));
+    for at in [&source, &reference].into_iter().filter(|at| at.is_set()) {
+        required(at, "name", causes);
+        required(at, "kind", causes);
+        let (group, kind) = (at.field("apiGroup"), at.field("kind").text());
+        if !group.text().is_empty() {
+            names::report(causes, &group, &names::dns_subdomain(group.text()));
+        } else if kind != "PersistentVolumeClaim" {
+            let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
+            causes.invalid_as(at, kind, detail);
+        }
+    }
+    let namespace = reference.field("namespace");
+    if !namespace.text().is_empty() {
+        names::report(causes, &namespace, &names::dns_label(namespace.text()));
+    }
+    let same = ["apiGroup", "kind", "name"]
+        .iter()
+        .all(|field| source.field(field).value() == reference.field(field).value());
+    let detail = match (source.is_set(), reference.is_set()) {
+        (true, true) if !namespace.text().is_empty() => {
+            "may not be specified when dataSourceRef.namespace is specified"
+        }
+        (true, true) if !same => "must match dataSourceRef",
+        _ => return,
+    };
+    // Upstream shows the path there, which as JSON is nothing.
+    causes.invalid_as(spec, Shown::literal("{}".to_owned()), detail);
+}
+
+fn validate_class(class: &Cursor<'_>, causes: &mut Causes) {
+    if !class.text().is_empty() {
+        names::report(causes, class, &names::dns_subdomain(class.text()));
     }
 }

@@ -244,8 +244,8 @@ fn files_of(source: &Cursor<'_>, from: &str) -> Vec<File> {
 fn about_paths(volumes: &Cursor<'_>, warnings: &mut Vec<String>) {
     for volume in volumes.items() {
         let name = go_quoted(volume.field("name").text());
-        let mut report = |files: Vec<File>, what: &str| {
-            for (at, file) in files.iter().enumerate() {
+        let report = |files: &[File], from: usize, what: &str, warnings: &mut Vec<String>| {
+            for (at, file) in files.iter().enumerate().skip(from) {
                 for other in files[..at].iter().filter(|other| file.overlaps(other)) {
                     warnings.push(format!(
                         "volume {name} ({what}): overlapping paths: {} with {}",
@@ -258,30 +258,27 @@ fn about_paths(volumes: &Cursor<'_>, warnings: &mut Vec<String>) {
         let config = volume.field("configMap");
         if config.is_set() {
             let of = format!("ConfigMap {}", go_quoted(config.field("name").text()));
-            report(files_of(&config, ""), &of);
+            report(&files_of(&config, ""), 0, &of, warnings);
         }
         let secret = volume.field("secret");
         if secret.is_set() {
             let of = format!("Secret {}", go_quoted(secret.field("secretName").text()));
-            report(files_of(&secret, ""), &of);
+            report(&files_of(&secret, ""), 0, &of, warnings);
         }
         let downward = volume.field("downwardAPI");
         if downward.is_set() {
-            report(files_of(&downward, ""), "DownwardAPI");
+            report(&files_of(&downward, ""), 0, "DownwardAPI", warnings);
         }
         let projected = volume.field("projected");
         let sources = projected.field("sources");
         let mut files = Vec::new();
-        let mut empty = 0;
         for source in sources.items() {
-            if source.is_empty() {
-                empty += 1;
-            }
+            let known = files.len();
             files.extend(projected_files(&source));
-        }
-        report(files, "Projected");
-        for _ in 0..empty {
-            warnings.push(format!("volume {name} (Projected) has no sources provided"));
+            report(&files, known, "Projected", warnings);
+            if source.is_empty() {
+                warnings.push(format!("volume {name} (Projected) has no sources provided"));
+            }
         }
     }
 }
