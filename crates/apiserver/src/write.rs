@@ -146,7 +146,10 @@ pub(crate) async fn create_object(
             object["metadata"]["name"] = Value::from(generated(&generate));
         }
         if generates || attempt == 1 {
-            rules::prepare_create(resource, &mut object, &setting);
+            let noticed = rules::prepare_create(resource, &mut object, &setting);
+            if attempt == 1 {
+                warnings.extend(noticed);
+            }
             if resource.plural == "services" {
                 crate::services::prepare(api, &mut object)?;
             }

@@ -62,13 +62,19 @@ pub fn set_defaults(resource: &Resource, object: &mut Value) {
 
 /// Clears what a client may not set on a new object and sets what the server does: generation,
 /// status. The object's name and id must be known, as a job's labels are made from them, and what
-/// admission fills in must be there, as a pod's QoS class follows from it.
-pub fn prepare_create(resource: &Resource, object: &mut Value, setting: &Setting<'_>) {
+/// admission fills in must be there, as a pod's QoS class follows from it. Returns warnings of what
+/// can no longer be seen afterwards.
+pub fn prepare_create(
+    resource: &Resource,
+    object: &mut Value,
+    setting: &Setting<'_>,
+) -> Vec<String> {
     meta::prepare_create(object);
-    match is_pods(resource) {
-        true => pod::prepare_create(object, setting),
-        false => kinds::prepare_create(resource, object, setting),
+    if is_pods(resource) {
+        return pod::prepare_create(object, setting);
     }
+    kinds::prepare_create(resource, object, setting);
+    Vec::new()
 }
 
 /// Puts back what a request to `part` may not change, and counts the generation on where the

@@ -107,8 +107,8 @@ pub(super) fn set_defaults(pod: &mut Value) {
     defaults::set_pod_defaults(pod);
 }
 
-pub(super) fn prepare_create(pod: &mut Value, setting: &Setting<'_>) {
-    prepare::create(pod, setting);
+pub(super) fn prepare_create(pod: &mut Value, setting: &Setting<'_>) -> Vec<String> {
+    prepare::create(pod, setting)
 }
 
 pub(super) fn prepare_update(pod: &mut Value, old: &Value, part: Part) {

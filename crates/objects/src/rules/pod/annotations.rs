@@ -12,6 +12,9 @@ const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 pub(super) const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 pub(super) const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 pub(super) const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+/// What is said of such an annotation.
+pub(super) const USE_THE_FIELD: &str =
+    "deprecated since v1.30; use the \"appArmorProfile\" field instead";
 
 const RUNTIME_DEFAULT: &str = "runtime/default";
 const DOCKER_DEFAULT: &str = "docker/default";
@@ -184,37 +187,43 @@ fn agree(
 }
 
 /// Older AppArmor annotations of a new pod become fields, where the container has none and the
-/// pod has not the same.
-pub(super) fn copy_app_armor(pod: &mut Value) {
+/// pod has not the same. Whoever uses an annotation that becomes one, or cannot, is warned.
+pub(super) fn copy_app_armor(pod: &mut Value) -> Vec<String> {
+    let mut warnings = Vec::new();
     let annotations = pod["metadata"].get("annotations").and_then(Value::as_object);
-    let profiles: Vec<(String, Value)> = annotations
+    let profiles: Vec<(String, Option<Value>)> = annotations
         .into_iter()
         .flatten()
         .filter_map(|(key, value)| {
-            let profile = app_armor_of(value.as_str().unwrap_or_default())?;
+            let profile = app_armor_of(value.as_str().unwrap_or_default());
             Some((key.strip_prefix(APP_ARMOR)?.to_owned(), profile))
         })
         .collect();
     if profiles.is_empty() || pod["spec"]["os"]["name"] == "windows" {
-        return;
+        return warnings;
     }
     let of_pod = pod["spec"]["securityContext"].get("appArmorProfile").cloned();
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         let containers = pod.get_mut("spec").and_then(|spec| spec.get_mut(list)?.as_array_mut());
         for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
             let name = container.get("name").and_then(Value::as_str).unwrap_or_default();
-            let Some((_, profile)) = profiles.iter().find(|(of, _)| of == name) else { continue };
-            if of_pod.as_ref() == Some(profile) {
+            let Some((name, profile)) = profiles.iter().find(|(of, _)| of == name) else {
+                continue;
+            };
+            let context = container.get("securityContext");
+            let has_field = context.is_some_and(|context| !context["appArmorProfile"].is_null());
+            if has_field || (profile.is_some() && of_pod == *profile) {
                 continue;
             }
+            warnings.push(format!("metadata.annotations[{APP_ARMOR}{name}]: {USE_THE_FIELD}"));
+            let Some(profile) = profile else { continue };
             let context = container.entry("securityContext").or_insert_with(|| json!({}));
-            if let Some(context) = context.as_object_mut()
-                && !context.contains_key("appArmorProfile")
-            {
+            if let Some(context) = context.as_object_mut() {
                 context.insert("appArmorProfile".to_owned(), profile.clone());
             }
         }
     }
+    warnings
 }
 
 fn app_armor_of(annotation: &str) -> Option<Value> {

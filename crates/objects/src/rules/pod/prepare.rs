@@ -9,7 +9,8 @@ use super::{amounts, annotations, disabled, equality};
 /// The grace period that negative ones mean.
 const LEAST_GRACE_SECONDS: i64 = 1;
 
-pub(super) fn create(pod: &mut Value, setting: &Setting<'_>) {
+/// Returns what the client is to be warned of that cannot be seen afterwards.
+pub(super) fn create(pod: &mut Value, setting: &Setting<'_>) -> Vec<String> {
     if let Some(meta) = meta::metadata_mut(pod) {
         meta.insert("generation".to_owned(), 1.into());
     }
@@ -31,7 +32,7 @@ pub(super) fn create(pod: &mut Value, setting: &Setting<'_>) {
         pod.insert("status".to_owned(), status);
     }
     merge_label_keys(pod);
-    annotations::copy_app_armor(pod);
+    annotations::copy_app_armor(pod)
 }
 
 pub(super) fn update(pod: &mut Value, old: &Value, part: Part) {

@@ -42,6 +42,31 @@ fn created(pod: &Value, gates: &str) -> Vec<String> {
     shown(rules::validate_create(pods(), &pod, &setting(&gates)))
 }
 
+#[test]
+fn who_uses_an_annotation_for_app_armor_is_warned_unless_a_field_says_it() {
+    let key = "container.apparmor.security.beta.kubernetes.io/c";
+    let said = "metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: deprecated \
+                since v1.30; use the \"appArmorProfile\" field instead";
+    let default = json!({"type": "RuntimeDefault"});
+    let check = |annotation: &str, spec: Value, container: Value, warned: bool, field: Value| {
+        let mut pod = pod(&spec, &container);
+        pod["spec"]["containers"][0]["name"] = "c".into();
+        pod["metadata"]["annotations"] = json!({key: annotation});
+        let gates = FeatureGates::default();
+        let warnings = rules::prepare_create(pods(), &mut pod, &setting(&gates));
+        assert_eq!(warnings, if warned { vec![said] } else { vec![] }, "{annotation} {pod}");
+        let context = &pod["spec"]["containers"][0]["securityContext"];
+        assert_eq!(context["appArmorProfile"], field, "{annotation} {pod}");
+    };
+    let of_pod = json!({"securityContext": {"appArmorProfile": default}});
+    check("runtime/default", json!({}), json!({}), true, default.clone());
+    check("runtime/default", of_pod.clone(), json!({}), false, Value::Null);
+    check("unconfined", of_pod.clone(), json!({}), true, json!({"type": "Unconfined"}));
+    check("unconfined", json!({}), of_pod.clone(), false, default);
+    check("nonsense", json!({}), json!({}), true, Value::Null);
+    check("unconfined", json!({"os": {"name": "windows"}}), json!({}), false, Value::Null);
+}
+
 fn updated(new: &Value, old: &Value, part: Part, gates: &str) -> Vec<String> {
     let gates = FeatureGates::parse(gates).unwrap();
     let mut new = new.clone();

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::names;
 use super::amounts::quantity;
-use super::annotations::{APP_ARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
+use super::annotations::{APP_ARMOR, SECCOMP_CONTAINER, SECCOMP_POD, USE_THE_FIELD};
 use super::scheduling::{PREFERRED, REQUIRED};
 use super::{for_each_container, status};
 use crate::cursor::{Cursor, go_quoted};
@@ -357,8 +357,7 @@ fn about_container(
         let key = format!("{APP_ARMOR}{name}");
         let profile = annotations.key(&key);
         if about_app_armor && profile.is_set() && !context.field("appArmorProfile").is_set() {
-            let what = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
-            warn(warnings, &profile, what);
+            warn(warnings, &profile, USE_THE_FIELD);
         }
     }
     let resources = container.field("resources");
