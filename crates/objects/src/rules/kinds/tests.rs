@@ -554,3 +554,62 @@ fn a_daemon_sets_template_is_numbered() {
     rules::prepare_update(resource, &mut again, &before, Part::Main, &setting);
     assert_eq!((again["metadata"]["generation"].clone(), number(&again)), (3.into(), "2".into()));
 }
+
+#[test]
+fn accounts_keep_the_names_of_their_secrets() {
+    let (made, causes) = created(
+        ("v1", "ServiceAccount"),
+        &json!({"secrets": [{"name": "a", "namespace": "b", "kind": "c"}, {"name": "d"}]}),
+    );
+    assert!(causes.is_empty());
+    assert_eq!(made["secrets"], json!([{"name": "a"}, {"name": "d"}]));
+}
+
+#[test]
+fn registry_secrets_hold_an_object() {
+    for (encoded, said) in [
+        ("eHg=", "invalid character 'x' looking for beginning of value"),
+        ("", "unexpected end of JSON input"),
+        ("W10=", "json: cannot unmarshal array into Go value of type map[string]interface {}"),
+    ] {
+        let secret = json!({"type": "kubernetes.io/dockercfg", "data": {".dockercfg": encoded}});
+        let said =
+            format!("data[.dockercfg]: Invalid value: \"<secret contents redacted>\": {said}");
+        check(("v1", "Secret"), &secret, &[&said]);
+    }
+}
+
+#[test]
+fn counts_that_are_not_told_are_zero() {
+    check_update(
+        ("apps/v1", "ReplicaSet"),
+        &json!({}),
+        &json!({"status": {"replicas": -1}}),
+        Part::Status,
+        &[
+            "status.replicas: Invalid value: -1: must be greater than or equal to 0",
+            "status.fullyLabeledReplicas: Invalid value: 0: cannot be greater than status.replicas",
+            "status.readyReplicas: Invalid value: 0: cannot be greater than status.replicas",
+            "status.availableReplicas: Invalid value: 0: cannot be greater than status.replicas",
+        ],
+    );
+}
+
+#[test]
+fn bounds_of_a_strategy_that_does_not_roll_are_numbers() {
+    let strategy = json!({"type": "OnDelete", "rollingUpdate": {"maxUnavailable": 2}});
+    let (made, _) =
+        created(("apps/v1", "DaemonSet"), &json!({"spec": {"updateStrategy": strategy}}));
+    let rolling = &made["spec"]["updateStrategy"]["rollingUpdate"];
+    assert_eq!(*rolling, json!({"maxUnavailable": 2, "maxSurge": 0}));
+}
+
+#[test]
+fn a_long_name_of_a_job_is_wrong_where_it_was_put() {
+    let mut long = job(json!({}));
+    let name = "x".repeat(64);
+    long["metadata"] = json!({"name": name});
+    let said =
+        format!("spec.template.labels: Invalid value: {name:?}: must be no more than 63 bytes");
+    check(("batch/v1", "Job"), &long, &[&said]);
+}
