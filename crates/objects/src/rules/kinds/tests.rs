@@ -613,3 +613,69 @@ fn a_long_name_of_a_job_is_wrong_where_it_was_put() {
         format!("spec.template.labels: Invalid value: {name:?}: must be no more than 63 bytes");
     check(("batch/v1", "Job"), &long, &[&said]);
 }
+
+#[test]
+fn services_warn_of_what_is_ignored() {
+    let warned = |spec: Value, annotations: Value| {
+        let service = json!({"metadata": {"annotations": annotations}, "spec": spec});
+        rules::warnings(resource("v1", "Service"), &service, None)
+    };
+    let hints = json!({"service.kubernetes.io/topology-aware-hints": "auto"});
+    assert_eq!(
+        warned(json!({"type": "ClusterIP", "externalName": "a.b"}), hints),
+        [
+            "annotation service.kubernetes.io/topology-aware-hints is deprecated, please use service.kubernetes.io/topology-mode instead",
+            "spec.externalName is ignored when spec.type is not \"ExternalName\"",
+        ]
+    );
+    assert_eq!(
+        warned(
+            json!({"type": "ExternalName", "externalName": "a.b", "trafficDistribution": "PreferClose"}),
+            json!({})
+        ),
+        ["spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\""]
+    );
+}
+
+#[test]
+fn families_a_cluster_does_not_have_are_refused() {
+    for (spec, said) in [
+        (
+            json!({"ipFamilies": ["IPv6"]}),
+            "spec.ipFamilies[0]: Invalid value: \"IPv6\": not configured on this cluster",
+        ),
+        (
+            json!({"ipFamilies": ["IPv4", "IPv6"]}),
+            "spec.ipFamilyPolicy: Invalid value: \"SingleStack\": must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified",
+        ),
+        (
+            json!({"ipFamilyPolicy": "RequireDualStack"}),
+            "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for dual-stack services",
+        ),
+        (
+            json!({"clusterIPs": ["fd00::1"]}),
+            "spec.clusterIPs[0]: Invalid value: [\"fd00::1\"]: IPv6 is not configured on this cluster",
+        ),
+    ] {
+        let causes = super::service::refuse_families(&json!({"spec": spec}));
+        assert_eq!(texts(&causes), [said]);
+    }
+    // Endpoints of a headless service without a selector are made by hand, in any family.
+    let mut free =
+        json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv6"]}});
+    assert!(super::service::refuse_families(&free).is_empty());
+    super::service::set_address(&mut free, None);
+    assert_eq!(free["spec"]["ipFamilies"], json!(["IPv6", "IPv4"]));
+}
+
+#[test]
+fn ports_of_one_number_share_a_node_port() {
+    let service = |ports: Value| json!({"spec": {"type": "NodePort", "ports": ports}});
+    let shared = service(
+        json!([{"port": 53, "protocol": "UDP", "nodePort": 30053}, {"port": 53, "protocol": "TCP"}]),
+    );
+    assert_eq!(super::service::shared_node_port(&shared, 1), Some(30053));
+    assert_eq!(super::service::reused_node_port(&shared), None);
+    let reused = service(json!([{"port": 53, "nodePort": 30053}, {"port": 54, "nodePort": 30053}]));
+    assert_eq!(super::service::reused_node_port(&reused), Some(1));
+}
