@@ -11,6 +11,7 @@
 use http::StatusCode;
 use objects::catalog::Resource;
 use objects::cursor::Causes;
+use objects::rules;
 use objects::schema::Schema;
 use serde_json::{Map, Value, json};
 use store::{Entry, Outcome, Transaction};
@@ -62,10 +63,9 @@ impl DeleteOptions {
         let decoded = if incoming::is_protobuf(call) {
             incoming::options_from_protobuf(&call.body, "DeleteOptions", id)?
         } else {
-            schema.decode(id, &call.body).map_err(|error| {
-                let what = format!("couldn't get version/kind; json parse error: {error}");
-                Refusal::bad_request(what)
-            })?
+            check_kind(&call.body)?;
+            let decoded = schema.decode(id, &call.body);
+            decoded.map_err(|error| Refusal::bad_request(error.to_string()))?
         };
         let mut options = DeleteOptions::from_value(&decoded.value)?;
         options.dry_run |= call.query.text("dryRun") == "All";
@@ -94,6 +94,14 @@ impl DeleteOptions {
 
     pub(crate) fn from_value(value: &Value) -> Result<DeleteOptions, Refusal> {
         let mut causes = Causes::default();
+        let orphan = value["orphanDependents"].as_bool();
+        if let (Some(_), Some(given)) = (orphan, value["propagationPolicy"].as_str()) {
+            let message = format!(
+                "Invalid value: {given:?}: orphanDependents and deletionPropagation cannot be \
+                 both set"
+            );
+            causes.add("FieldValueInvalid", "propagationPolicy", message);
+        }
         let policy = match value["propagationPolicy"].as_str() {
             None => None,
             Some("Background") => Some(Policy::Background),
@@ -108,14 +116,6 @@ impl DeleteOptions {
                 None
             }
         };
-        let orphan = value["orphanDependents"].as_bool();
-        if let (Some(_), Some(given)) = (orphan, value["propagationPolicy"].as_str()) {
-            let message = format!(
-                "Invalid value: {given:?}: orphanDependents and deletionPropagation cannot be \
-                 both set"
-            );
-            causes.add("FieldValueInvalid", "propagationPolicy", message);
-        }
         let dry_run = value["dryRun"].as_array().map(Vec::as_slice).unwrap_or_default();
         if dry_run.iter().any(|value| value != "All") {
             let message = format!(
@@ -144,6 +144,24 @@ impl DeleteOptions {
     }
 }
 
+/// A body that is something else than options is no reason to delete anything. Options belong to
+/// every group, so their version may be any.
+fn check_kind(body: &[u8]) -> Result<(), Refusal> {
+    let read: Result<Value, _> = serde_json::from_slice(body);
+    let value = read.map_err(|error| {
+        let said = objects::schema::syntax::in_go_words(body).unwrap_or_else(|| error.to_string());
+        Refusal::bad_request(format!("couldn't get version/kind; json parse error: {said}"))
+    })?;
+    match value["kind"].as_str() {
+        None | Some("" | "DeleteOptions") => Ok(()),
+        Some(kind) => {
+            let version = value["apiVersion"].as_str().unwrap_or_default();
+            let message = format!("no kind {kind:?} is registered for version {version:?}");
+            Err(Refusal::bad_request(message))
+        }
+    }
+}
+
 /// What a deletion did.
 pub(crate) enum Deleted {
     /// It is gone; this is the last of it.
@@ -159,6 +177,10 @@ pub(crate) async fn one(
     wanted: Wanted,
 ) -> Result<Reply, Refusal> {
     let options = DeleteOptions::of(call)?;
+    if place.resource.plural == "priorityclasses" && rules::is_system_priority(&place.name) {
+        let why = "this is a system priority class and cannot be deleted";
+        return Err(Refusal::forbidden(place.resource, &place.name, why));
+    }
     let warnings = job_warning(place.resource, &options);
     let deleted = delete(api, place, &options).await?;
     let reply = match deleted {
@@ -275,6 +297,9 @@ fn check_preconditions(
     object: &Value,
 ) -> Result<(), Refusal> {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    if place.resource.plural == "namespaces" {
+        return check_namespace_preconditions(place, options, object);
+    }
     let conflict = |why: String| {
         let message = format!(
             "Operation cannot be fulfilled on {} {:?}: {why}",
@@ -296,6 +321,29 @@ fn check_preconditions(
             "the ResourceVersion in the precondition ({asked}) does not match the ResourceVersion \
              in record ({version}). The object might have been modified"
         )));
+    }
+    Ok(())
+}
+
+/// Namespaces are deleted in a way of their own, and say so.
+fn check_namespace_preconditions(
+    place: &Place,
+    options: &DeleteOptions,
+    namespace: &Value,
+) -> Result<(), Refusal> {
+    let asked = [
+        ("UID", "uid", options.uid.as_deref()),
+        ("ResourceVersion", "resourceVersion", options.resource_version.as_deref()),
+    ];
+    for (label, field, asked) in asked {
+        let found = namespace["metadata"][field].as_str().unwrap_or_default();
+        if let Some(asked) = asked.filter(|asked| *asked != found) {
+            let why = format!(
+                "Precondition failed: {label} in precondition: {asked}, {label} in object meta: \
+                 {found}"
+            );
+            return Err(Refusal::conflict(place.resource, &place.name, &why));
+        }
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! know it.
 
 use objects::catalog::{self, Resource};
+use objects::cursor::{Causes, Cursor};
 use objects::field::Step;
 use objects::protobuf::{self, Envelope};
 use objects::schema::{Decoded, Schema, TypeId};
@@ -26,14 +27,23 @@ pub(crate) enum FieldValidation {
 impl FieldValidation {
     /// Reads `fieldValidation=`; without it clients are warned.
     pub(crate) fn of(call: &Call) -> Result<FieldValidation, Refusal> {
+        let mut causes = Causes::default();
+        let read = FieldValidation::check(call, &mut causes);
+        read.ok_or_else(|| Refusal::invalid_kind("meta.k8s.io", "CreateOptions", "", &causes))
+    }
+
+    /// Reads `fieldValidation=` as one of the options of a write, which are refused together.
+    pub(crate) fn check(call: &Call, causes: &mut Causes) -> Option<FieldValidation> {
         match call.query.text("fieldValidation") {
-            "" | "Warn" => Ok(FieldValidation::Warn),
-            "Strict" => Ok(FieldValidation::Strict),
-            "Ignore" => Ok(FieldValidation::Ignore),
-            other => Err(Refusal::bad_request(format!(
-                "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \
-                 \"Strict\", \"Warn\""
-            ))),
+            "" | "Warn" => Some(FieldValidation::Warn),
+            "Strict" => Some(FieldValidation::Strict),
+            "Ignore" => Some(FieldValidation::Ignore),
+            other => {
+                let given = Value::from(other);
+                let at = Cursor::top(&given, "fieldValidation");
+                causes.not_supported(&at, &["", "Ignore", "Strict", "Warn"]);
+                None
+            }
         }
     }
 }
@@ -227,21 +237,40 @@ impl<'a> Expected<'a> {
         if kind == self.kind && version_fits {
             return Ok(header);
         }
-        let list_of = kind.strip_suffix("List").unwrap_or(kind);
-        let known = [kind, list_of].iter().any(|k| catalog::of_kind(version, k).is_some());
-        let why = if known {
-            let short = version.rsplit('/').next().unwrap_or(version);
-            let group = match self.api_version.split_once('/') {
-                Some((group, _)) => group.split('.').next().unwrap_or(group),
-                None => "core",
-            };
-            format!("converting ({short}.{kind}) to ({group}.{}): unknown conversion", self.kind)
-        } else {
-            let scheme = "pkg/api/legacyscheme/scheme.go:30";
-            format!("no kind {kind:?} is registered for version {version:?} in scheme {scheme:?}")
-        };
+        let why = not_convertible((version, kind), (&self.api_version, self.kind));
         Err(self.cannot_be_handled(&header, &why))
     }
+}
+
+/// Why an object of one version and kind is none of another.
+fn not_convertible(from: (&str, &str), to: (&str, &str)) -> String {
+    let ((version, kind), (wanted_version, wanted)) = (from, to);
+    let list_of = kind.strip_suffix("List").unwrap_or(kind);
+    let known = [kind, list_of].iter().any(|k| catalog::of_kind(version, k).is_some());
+    if known {
+        let short = version.rsplit('/').next().unwrap_or(version);
+        let group = match wanted_version.split_once('/') {
+            Some((group, _)) => group.split('.').next().unwrap_or(group),
+            None => "core",
+        };
+        format!("converting ({short}.{kind}) to ({group}.{wanted}): unknown conversion")
+    } else {
+        let scheme = "pkg/api/legacyscheme/scheme.go:30";
+        format!("no kind {kind:?} is registered for version {version:?} in scheme {scheme:?}")
+    }
+}
+
+/// Why a patched object is of another kind than it was, if it is; what a patch took away is not
+/// missed.
+pub(crate) fn other_kind(old: &Value, patched: &Value) -> Option<String> {
+    let text = |object: &Value, field: &str| object[field].as_str().map(str::to_owned);
+    let before = (text(old, "apiVersion")?, text(old, "kind")?);
+    let version = text(patched, "apiVersion").unwrap_or_else(|| before.0.clone());
+    let kind = text(patched, "kind").unwrap_or_else(|| before.1.clone());
+    if (&version, &kind) == (&before.0, &before.1) {
+        return None;
+    }
+    Some(not_convertible((&version, &kind), (&before.0, &before.1)))
 }
 
 /// Go's words for a body that is JSON but has no readable kind and version.

@@ -281,18 +281,14 @@ pub(crate) async fn update_scale(
     call: &Call,
     place: &Place,
     wanted: Wanted,
+    options: &WriteOptions,
 ) -> Result<Reply, Refusal> {
     let received = incoming::read(call, &scale_expected()?)?;
-    let scale = received.object;
-    let name = scale["metadata"]["name"].as_str().unwrap_or_default();
-    if name != place.name {
-        return Err(Refusal::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            place.name
-        )));
-    }
+    let mut scale = received.object;
+    write::check_namespace(place, &mut scale)?;
+    write::check_name(place, &scale)?;
     let change = move |_: &Value| Ok(scale.clone());
-    let reply = write_scale(api, call, place, wanted, change).await?;
+    let reply = write_scale(api, call, place, wanted, options, change).await?;
     Ok(reply.with_warnings(received.warnings))
 }
 
@@ -302,13 +298,19 @@ pub(crate) async fn patch_scale(
     place: &Place,
     wanted: Wanted,
     kind: PatchKind,
+    options: &WriteOptions,
 ) -> Result<Reply, Refusal> {
     let validation = FieldValidation::of(call)?;
     let id = scale_expected()?.type_id;
+    let mut warnings = Vec::new();
     let change = |scale: &Value| {
-        write::patched_type(id, kind, scale, &call.body, validation).map(|(scale, _)| scale)
+        let (patched, strict) = write::patched_type(id, kind, scale, &call.body, validation)?;
+        warnings = strict;
+        write::check_request(place, &patched)?;
+        Ok(patched)
     };
-    write_scale(api, call, place, wanted, change).await
+    let reply = write_scale(api, call, place, wanted, options, change).await?;
+    Ok(reply.with_warnings(warnings))
 }
 
 async fn write_scale(
@@ -316,9 +318,9 @@ async fn write_scale(
     call: &Call,
     place: &Place,
     wanted: Wanted,
+    options: &WriteOptions,
     mut change: impl FnMut(&Value) -> Result<Value, Refusal> + Send,
 ) -> Result<Reply, Refusal> {
-    let options = WriteOptions::of(call, "UpdateOptions")?;
     let whole = Place { subresource: None, ..place.clone() };
     let version = place.resource.api_version();
     let by = FieldManager {
@@ -335,14 +337,32 @@ async fn write_scale(
         if !causes.is_empty() {
             return Err(Refusal::invalid_kind("autoscaling", "Scale", &place.name, &causes));
         }
+        check_scale_uid(place, old, &asked)?;
         apply::track_update(Schema::served(), id, Some(&before), &mut asked, &by, now);
         let mut new = scale::apply(old, &asked);
         new["metadata"]["managedFields"] = apply::scale::to_workload(old, &asked, &version);
         Ok(new)
     };
     let written =
-        write::write_over(api, call, &whole, &options, Origin::Applied, &mut rescale).await?;
+        write::write_over(api, call, &whole, options, Origin::Applied, &mut rescale).await?;
     Ok(read::encoded(&scale::of(&written.object), StatusCode::OK, wanted))
+}
+
+/// A scale that names a uid is that of this very object.
+fn check_scale_uid(place: &Place, old: &Value, scale: &Value) -> Result<(), Refusal> {
+    let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    let (asked, found) = (uid(scale), uid(old));
+    if asked.is_empty() || asked == found {
+        return Ok(());
+    }
+    let (plural, group) = (place.resource.plural, place.resource.group);
+    let message = format!(
+        "Operation cannot be fulfilled on {plural}/scale.{group} {:?}: Precondition failed: UID in \
+         precondition: {asked}, UID in object meta: {found}",
+        place.name
+    );
+    let details = json!({"name": place.name, "group": group, "kind": format!("{plural}/scale")});
+    Err(Refusal::new(StatusCode::CONFLICT, "Conflict", message).with_details(details))
 }
 
 /// A resource of the core group that is known to be served.

@@ -115,7 +115,9 @@ impl Refusal {
 
     #[must_use]
     pub fn invalid(resource: &Resource, name: &str, causes: &Causes) -> Refusal {
-        Refusal::invalid_kind(resource.group, resource.kind, name, causes)
+        // What is wrong is said of the stored kind: events of both groups are those of the core.
+        let group = resource.stored_as().map_or(resource.group, |(group, _)| group);
+        Refusal::invalid_kind(group, resource.kind, name, causes)
     }
 
     /// As [`Refusal::invalid`], for what is no resource: `DeleteOptions.meta.k8s.io`.

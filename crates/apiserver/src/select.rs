@@ -109,12 +109,11 @@ fn selectable(resource: &Resource) -> &'static [&'static str] {
             "status.nominatedNodeName",
         ],
         ("", "nodes") => &["spec.unschedulable"],
-        ("", "namespaces") => &["status.phase", "name"],
+        ("", "namespaces") => &["status.phase"],
         ("", "secrets") => &["type"],
         ("", "services") => &["spec.clusterIP", "spec.type"],
         ("batch", "jobs") => &["status.successful"],
-        ("apps", "replicasets") => &["status.replicas"],
-        (_, "events") => &[
+        ("", "events") => &[
             "involvedObject.kind",
             "involvedObject.namespace",
             "involvedObject.name",
@@ -122,6 +121,12 @@ fn selectable(resource: &Resource) -> &'static [&'static str] {
             "involvedObject.apiVersion",
             "involvedObject.resourceVersion",
             "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ],
+        ("events.k8s.io", "events") => &[
             "regarding.kind",
             "regarding.namespace",
             "regarding.name",
@@ -130,7 +135,6 @@ fn selectable(resource: &Resource) -> &'static [&'static str] {
             "regarding.resourceVersion",
             "regarding.fieldPath",
             "reason",
-            "reportingComponent",
             "reportingController",
             "source",
             "type",
@@ -142,8 +146,11 @@ fn selectable(resource: &Resource) -> &'static [&'static str] {
 /// The complaint about a field that cannot be selected by.
 fn unknown_field(resource: &Resource, field: &str) -> Option<String> {
     let own = selectable(resource);
-    if matches!(field, "metadata.name" | "metadata.namespace") || own.contains(&field) {
-        // Nodes and namespaces have no namespace to select by.
+    // Nodes and namespaces have no namespace to select by; other kinds in none take the field, as
+    // no rule of their own refuses it.
+    let placeless = matches!((resource.group, resource.plural), ("", "nodes" | "namespaces"));
+    let common = field == "metadata.name" || (field == "metadata.namespace" && !placeless);
+    if common || own.contains(&field) {
         return None;
     }
     Some(match (resource.group, own) {
@@ -178,8 +185,6 @@ fn field<'a>(resource: &Resource, object: &'a Value, name: &str) -> Cow<'a, str>
         ("pods", "status.podIPs") => Cow::Borrowed(""),
         ("pods", "spec.hostNetwork") | ("nodes", "spec.unschedulable") => flag(name),
         ("jobs", "status.successful") => count(&object["status"]["succeeded"]),
-        ("replicasets", "status.replicas") => count(&object["status"]["replicas"]),
-        ("namespaces", "name") => text("metadata.name"),
         ("events", name) => event_field(object, name),
         _ => text(name),
     }
@@ -189,20 +194,23 @@ fn count(value: &Value) -> Cow<'_, str> {
     Cow::Owned(value.as_i64().unwrap_or(0).to_string())
 }
 
+/// Whichever of the two groups' spellings the event is in.
 fn event_field<'a>(event: &'a Value, name: &str) -> Cow<'a, str> {
     let text = |value: &'a Value| Cow::Borrowed(value.as_str().unwrap_or_default());
+    let spelt = |core: &str, events: &str| event.get(core).unwrap_or(&event[events]);
     let either = |first: &'a Value, second: &'a Value| match first.as_str() {
         Some(first) if !first.is_empty() => Cow::Borrowed(first),
         _ => text(second),
     };
-    let about = |part: &str| text(&event["involvedObject"][part]);
+    let component = &spelt("source", "deprecatedSource")["component"];
+    let reporter = spelt("reportingComponent", "reportingController");
     match name {
-        "source" => either(&event["source"]["component"], &event["reportingComponent"]),
-        "reportingComponent" | "reportingController" => {
-            either(&event["reportingComponent"], &event["source"]["component"])
-        }
+        "source" => either(component, reporter),
+        "reportingComponent" | "reportingController" => either(reporter, component),
         _ => match name.split_once('.') {
-            Some(("involvedObject" | "regarding", part)) => about(part),
+            Some(("involvedObject" | "regarding", part)) => {
+                text(&spelt("involvedObject", "regarding")[part])
+            }
             Some(("metadata", part)) => text(&event["metadata"][part]),
             _ => text(&event[name]),
         },

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
+use objects::cursor::Causes;
 use objects::rules::service::{self, AddressRefusal, WantedAddress};
 use serde_json::Value;
 
@@ -96,16 +97,39 @@ fn number(value: &Value) -> Option<u16> {
     value.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)
 }
 
-/// Gives a service the port its balancer asks nodes on, which validation wants to see.
+/// Makes a new service ready to be validated: refuses node ports that it names twice, which are
+/// given out before anything else is looked at, and gives it what [`prepare_health`] does.
 pub(crate) fn prepare(api: &Api, service: &mut Value) -> Result<(), Refusal> {
-    if service::needs_health_port(service)
-        && number(&service["spec"]["healthCheckNodePort"]).is_none()
-    {
-        let port = Taken::by_others(api, service)?.free_port();
-        let port = port.ok_or_else(|| Refusal::internal("no node port is free"))?;
-        service::set_health_port(service, port);
+    if let Some(index) = service::reused_node_port(service) {
+        let causes = service::refuse_node_port(service, index, None);
+        return Err(refused(service, &causes)?);
+    }
+    prepare_health(api, service)
+}
+
+/// Gives a service the port its balancer asks nodes on, which validation wants to see.
+pub(crate) fn prepare_health(api: &Api, service: &mut Value) -> Result<(), Refusal> {
+    if !service::needs_health_port(service) {
+        return Ok(());
+    }
+    let mut taken = Taken::by_others(api, service)?;
+    match number(&service["spec"]["healthCheckNodePort"]) {
+        Some(port) if taken.ports.contains(&port) => {
+            return Err(refused(service, &service::refuse_health_port(service))?);
+        }
+        Some(_) => {}
+        None => {
+            let port = taken.free_port();
+            let port = port.ok_or_else(|| Refusal::internal("no node port is free"))?;
+            service::set_health_port(service, port);
+        }
     }
     Ok(())
+}
+
+fn refused(service: &Value, causes: &Causes) -> Result<Refusal, Refusal> {
+    let name = service["metadata"]["name"].as_str().unwrap_or_default();
+    Ok(Refusal::invalid(core("services")?, name, causes))
 }
 
 /// Gives a service the address and ports it needs, or says why it cannot have those it names.
@@ -117,24 +141,31 @@ pub(crate) fn allocate(api: &Api, service: &mut Value) -> Result<(), Refusal> {
     let mut taken = Taken::by_others(api, service)?;
     let refused = |causes| Refusal::invalid(services, &name, &causes);
     let none_left = |what: &str| Refusal::internal(format!("no {what} is free"));
+    let causes = service::refuse_families(service);
+    if !causes.is_empty() {
+        return Err(refused(causes));
+    }
     let address = match service::wanted_address(service) {
         WantedAddress::None => None,
         WantedAddress::Any => {
             Some(taken.free_address(service_range).ok_or_else(|| none_left("service address"))?)
         }
         WantedAddress::This(address) => {
-            let inside = range(service_range).zip(address.parse::<Ipv4Addr>().ok()).is_some_and(
-                |((start, size), address)| {
-                    (start + 1..start + size - 1).contains(&u32::from(address))
-                },
-            );
-            let refusal = match (inside, taken.addresses.contains(&address)) {
-                (false, _) => Some(AddressRefusal::OutOfRange),
-                (true, true) => Some(AddressRefusal::Taken),
-                (true, false) => None,
+            let offset = range(service_range)
+                .zip(address.parse::<Ipv4Addr>().ok())
+                .and_then(|((start, size), at)| Some((u32::from(at).checked_sub(start)?, size)));
+            let refusal = match offset {
+                Some((offset, size)) if offset == 0 || offset + 1 == size => {
+                    Some(AddressRefusal::Edge)
+                }
+                Some((offset, size)) if offset < size => {
+                    taken.addresses.contains(&address).then_some(AddressRefusal::Taken)
+                }
+                _ => Some(AddressRefusal::OutOfRange),
             };
             if let Some(refusal) = refusal {
-                return Err(refused(service::refuse_address(service, refusal)));
+                let causes = service::refuse_address(service, refusal, service_range);
+                return Err(refused(causes));
             }
             Some(address)
         }
@@ -151,7 +182,8 @@ pub(crate) fn allocate(api: &Api, service: &mut Value) -> Result<(), Refusal> {
     }
     taken.ports.extend(ports.iter().filter_map(|port| number(&port["nodePort"])));
     for index in service::unset_node_ports(service) {
-        let port = taken.free_port().ok_or_else(|| none_left("node port"))?;
+        let port = service::shared_node_port(service, index).or_else(|| taken.free_port());
+        let port = port.ok_or_else(|| none_left("node port"))?;
         service::set_node_port(service, index, port);
     }
     Ok(())

@@ -39,39 +39,58 @@ pub(crate) struct WriteOptions {
     pub(crate) manager: String,
 }
 
+/// What a patch says beside what every write does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PatchOptions {
+    Apply,
+    Other,
+}
+
 impl WriteOptions {
     pub(crate) fn of(call: &Call, options_kind: &str) -> Result<WriteOptions, Refusal> {
+        WriteOptions::checked(call, options_kind, Causes::default())
+    }
+
+    fn of_patch(call: &Call, patch: PatchOptions) -> Result<WriteOptions, Refusal> {
         let mut causes = Causes::default();
-        let mut dry_run = false;
-        for value in call.query.all("dryRun").filter(|value| !value.is_empty()) {
-            dry_run = true;
-            if value != "All" {
-                let message =
-                    "Unsupported value: [\"".to_owned() + value + "\"]: supported values: \"All\"";
-                causes.add("FieldValueNotSupported", "dryRun", message);
+        match patch {
+            PatchOptions::Apply if call.query.text("fieldManager").is_empty() => {
+                let message = "Required value: is required for apply patch".to_owned();
+                causes.add("FieldValueRequired", "fieldManager", message);
             }
+            PatchOptions::Other if call.query.get("force").is_some() => {
+                let message = "Forbidden: may not be specified for non-apply patch".to_owned();
+                causes.add("FieldValueForbidden", "force", message);
+            }
+            _ => {}
         }
-        let given = call.query.text("fieldManager");
-        if given.len() > 128 {
-            let message = "Too long: may not be more than 128 bytes".to_owned();
-            causes.add("FieldValueTooLong", "fieldManager", message);
+        WriteOptions::checked(call, "PatchOptions", causes)
+    }
+
+    fn checked(
+        call: &Call,
+        options_kind: &str,
+        mut causes: Causes,
+    ) -> Result<WriteOptions, Refusal> {
+        let given = Value::from(call.query.text("fieldManager"));
+        rules::meta::validate_manager(&Cursor::top(&given, "fieldManager"), &mut causes);
+        let dry_run: Vec<&str> = call.query.all("dryRun").filter(|v| !v.is_empty()).collect();
+        if dry_run.iter().any(|value| *value != "All") {
+            let shown = json!(dry_run);
+            let message = format!("Unsupported value: {shown}: supported values: \"All\"");
+            causes.add("FieldValueNotSupported", "dryRun", message);
         }
-        if !given.chars().all(|c| !c.is_control()) {
-            let shown = objects::cursor::go_quoted(given);
-            let message =
-                format!("Invalid value: {shown}: should only contain printable characters");
-            causes.add("FieldValueInvalid", "fieldManager", message);
-        }
+        FieldValidation::check(call, &mut causes);
         if !causes.is_empty() {
             return Err(Refusal::invalid_kind("meta.k8s.io", options_kind, "", &causes));
         }
-        let manager = match given {
+        let manager = match call.query.text("fieldManager") {
             // `kubectl/v1.32.0 (linux/amd64)` is called kubectl.
-            "" => call.header("user-agent").split('/').next().unwrap_or_default().to_owned(),
+            "" => FieldManager::name_of_agent(call.header("user-agent")),
             given => given.to_owned(),
         };
         let manager = if manager.is_empty() { "unknown".to_owned() } else { manager };
-        Ok(WriteOptions { dry_run, manager })
+        Ok(WriteOptions { dry_run: !dry_run.is_empty(), manager })
     }
 }
 
@@ -118,6 +137,8 @@ pub(crate) async fn create_object(
         let message = "resourceVersion should not be set on objects to be created";
         return Err(Refusal::bad_request(message));
     }
+    let mut warnings = Vec::new();
+    warn_of_owners(&mut object, origin.seen_late(), &mut warnings);
     let wants_name = object["metadata"]["name"].as_str().unwrap_or_default().is_empty();
     let generate = object["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
     rules::set_defaults(resource, &mut object);
@@ -132,7 +153,6 @@ pub(crate) async fn create_object(
             setting.now,
         );
     }
-    let mut warnings = Vec::new();
     admission::mutate_create(api, place, &mut object).await?;
     let metadata = metadata_of(&mut object)?;
     metadata.insert("creationTimestamp".to_owned(), json!(setting.now.to_seconds_text()));
@@ -225,13 +245,15 @@ pub(crate) fn metadata_of(
     object["metadata"].as_object_mut().ok_or_else(|| Refusal::bad_request("metadata is missing"))
 }
 
-/// The namespace of the path is the object's.
+/// The namespace of the path is the object's; what is in none has none, whatever it says.
 pub(crate) fn check_namespace(place: &Place, object: &mut Value) -> Result<(), Refusal> {
-    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
     if !place.resource.namespaced {
-        // Validation says what is wrong with a namespace here.
+        if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+            metadata.remove("namespace");
+        }
         return Ok(());
     }
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
     if !namespace.is_empty() && namespace != place.namespace {
         let message =
             "the namespace of the provided object does not match the namespace sent on the request";
@@ -248,6 +270,27 @@ pub(crate) enum Origin<'a> {
     Update(FieldManager<'a>),
     /// Merged by server-side apply, which kept the record itself.
     Applied,
+}
+
+impl Origin<'_> {
+    /// Whether what a client wrote is looked at only after admission, as with patches.
+    fn seen_late(&self) -> bool {
+        matches!(self, Origin::Applied)
+    }
+}
+
+/// Drops owners that are named twice, and says so.
+fn warn_of_owners(object: &mut Value, late: bool, warnings: &mut Vec<String>) {
+    let gone = rules::meta::distinct_owners(object);
+    if !gone.is_empty() {
+        let when = if late { " after mutating admission happens" } else { "" };
+        warnings.push(format!(
+            ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner \
+             references in 1.20+, and may reject such requests as early as 1.24; please fix your \
+             requests; duplicate UID(s) observed: {}",
+            gone.join(", ")
+        ));
+    }
 }
 
 /// The part of the object that a subresource writes.
@@ -268,13 +311,14 @@ pub(crate) async fn update(
     wanted: Wanted,
 ) -> Result<Reply, Refusal> {
     if place.subresource.is_some_and(|subresource| subresource.name == "scale") {
-        return crate::parts::update_scale(api, call, place, wanted).await;
+        let options = WriteOptions::of(call, "UpdateOptions")?;
+        return crate::parts::update_scale(api, call, place, wanted, &options).await;
     }
     let options = WriteOptions::of(call, "UpdateOptions")?;
     let received = incoming::read(call, &Expected::of(place.resource)?)?;
     let mut object = received.object;
-    check_name(place, &object)?;
     check_namespace(place, &mut object)?;
+    check_name(place, &object)?;
     let version = place.resource.api_version();
     let by = FieldManager {
         name: &options.manager,
@@ -284,9 +328,9 @@ pub(crate) async fn update(
     let key = stored::key(place.resource, &place.namespace, &place.name);
     let creates = place.subresource.is_none() && creates_on_update(place.resource);
     if creates && api.store().get(&key).map_err(|e| read::read_failed(&e))?.is_none() {
-        if !object["metadata"]["resourceVersion"].as_str().unwrap_or_default().is_empty() {
-            return Err(Refusal::not_found(place.resource, &place.name));
-        }
+        // Who names a uid means an object that was there; which version it had is not asked.
+        check_uid(place, &Value::Null, &object)?;
+        metadata_of(&mut object)?.remove("resourceVersion");
         let (object, mut more) =
             create_object(api, place, object, &options, Origin::Update(by)).await?;
         let mut warnings = received.warnings;
@@ -322,7 +366,7 @@ fn finish(
 
 /// Kinds that an update may bring into being.
 fn creates_on_update(resource: &Resource) -> bool {
-    matches!(resource.plural, "leases" | "events" | "services")
+    matches!(resource.plural, "leases" | "events" | "services" | "limitranges")
 }
 
 /// Kinds that are updated only by clients that name the version they read.
@@ -330,7 +374,7 @@ fn needs_version(resource: &Resource) -> bool {
     matches!(resource.plural, "leases" | "runtimeclasses" | "poddisruptionbudgets")
 }
 
-fn check_name(place: &Place, object: &Value) -> Result<(), Refusal> {
+pub(crate) fn check_name(place: &Place, object: &Value) -> Result<(), Refusal> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     if name.is_empty() {
         return Err(Refusal::bad_request(format!(
@@ -342,6 +386,20 @@ fn check_name(place: &Place, object: &Value) -> Result<(), Refusal> {
         return Err(Refusal::bad_request(format!(
             "the name of the object ({name}) does not match the name on the URL ({})",
             place.name
+        )));
+    }
+    Ok(())
+}
+
+/// A patched object is still the one of the path.
+pub(crate) fn check_request(place: &Place, object: &Value) -> Result<(), Refusal> {
+    check_name(place, object)?;
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+    if place.resource.namespaced && !namespace.is_empty() && namespace != place.namespace {
+        return Err(Refusal::bad_request(format!(
+            "the namespace of the object ({namespace}) does not match the namespace on the request \
+             ({})",
+            place.namespace
         )));
     }
     Ok(())
@@ -407,18 +465,20 @@ async fn one_update(
     let part = part_of(place);
     check_uid(place, old, &new)?;
     let version = new["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-    if matches!(version, "" | "0") && part == Part::Main && needs_version(resource) {
-        let shown = if version.is_empty() { "" } else { version };
+    if matches!(version, "" | "0") && needs_version(resource) {
         let mut causes = Causes::default();
         let top = Cursor::top(&new, "");
-        let metadata = top.field("metadata");
-        causes.invalid_as(
-            &metadata.field("resourceVersion"),
-            shown,
-            "must be specified for an update",
-        );
-        return Err(Refusal::invalid(place.resource, &place.name, &causes));
+        let at = top.field("metadata");
+        let at = at.field("resourceVersion");
+        // A version that is not there is read as the number zero, and the resource is named where
+        // other refusals of this kind name the kind.
+        causes.invalid_as(&at, 0_i64, "must be specified for an update");
+        return Err(Refusal::invalid_kind(resource.group, resource.plural, &place.name, &causes));
     }
+    check_namespace(place, &mut new)?;
+    let mut warnings = Vec::new();
+    let late = call.method == http::Method::PATCH;
+    warn_of_owners(&mut new, late, &mut warnings);
     // An update without a version is of whatever is stored.
     new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
     rules::set_defaults(resource, &mut new);
@@ -426,11 +486,13 @@ async fn one_update(
         let id = type_id(resource)?;
         apply::track_update(Schema::served(), id, Some(old), &mut new, &by, setting.now);
     }
-    let mut warnings = Vec::new();
     // A binding was checked as one; what it does to the pod no update may.
     if part_name(place) != "binding" {
         admission::mutate_update(api, call, place, old, &mut new)?;
         rules::prepare_update(resource, &mut new, old, part, &setting);
+        if resource.plural == "services" && part == Part::Main {
+            crate::services::prepare_health(api, &mut new)?;
+        }
         let mut causes = rules::validate_update(resource, &new, old, part, &setting);
         if resource.plural == "pods" && matches!(part, Part::Main | Part::Resize) {
             causes.0.extend(admission::class_changes(api, old, &new)?.0);
@@ -438,7 +500,7 @@ async fn one_update(
         if !causes.is_empty() {
             return Err(Refusal::invalid(place.resource, &place.name, &causes));
         }
-        warnings = rules::warnings(resource, &new, Some(old));
+        warnings.extend(rules::warnings(resource, &new, Some(old)));
         if resource.plural == "pods" && part == Part::Status {
             warnings.extend(rules::pod::status_warnings(&new));
         }
@@ -500,23 +562,18 @@ pub(crate) async fn patch(
     place: &Place,
     wanted: Wanted,
 ) -> Result<Reply, Refusal> {
-    let options = WriteOptions::of(call, "PatchOptions")?;
     let media = call.header("content-type").split(';').next().unwrap_or_default().trim();
     if media == "application/apply-patch+yaml" {
+        let options = WriteOptions::of_patch(call, PatchOptions::Apply)?;
         return apply_patch(api, call, place, wanted, &options).await;
-    }
-    if call.query.get("force").is_some() {
-        let mut causes = Causes::default();
-        let message = "Forbidden: may not be specified for non-apply patch".to_owned();
-        causes.add("FieldValueForbidden", "force", message);
-        return Err(Refusal::invalid_kind("meta.k8s.io", "PatchOptions", "", &causes));
     }
     let Some(kind) = PatchKind::of_content_type(media) else {
         return Err(Refusal::unsupported_media_type("415: Unsupported Media Type"));
     };
+    let options = WriteOptions::of_patch(call, PatchOptions::Other)?;
     let validation = FieldValidation::of(call)?;
     if place.subresource.is_some_and(|subresource| subresource.name == "scale") {
-        return crate::parts::patch_scale(api, call, place, wanted, kind).await;
+        return crate::parts::patch_scale(api, call, place, wanted, kind, &options).await;
     }
     let mut warnings = Vec::new();
     let version = place.resource.api_version();
@@ -571,6 +628,12 @@ pub(crate) fn patched_type(
         Refusal::invalid_kind("", "", "", &causes)
     };
     let decoded = decoded.map_err(|error| invalid(&error.to_string()))?;
+    // A strategic patch is of a type that is known; the others make a text that is read anew.
+    if matches!(kind, PatchKind::Json | PatchKind::Merge)
+        && let Some(why) = incoming::other_kind(old, &outcome.value)
+    {
+        return Err(invalid(&why));
+    }
     let mut strict = outcome.strict.clone();
     strict.extend(decoded.strict);
     let strict = match validation {
@@ -598,13 +661,7 @@ fn patch_failed(error: &patch::PatchError) -> Refusal {
 
 /// A patch changes neither name nor namespace nor uid.
 fn check_patched_identity(place: &Place, old: &Value, new: &Value) -> Result<(), Refusal> {
-    let name = new["metadata"]["name"].as_str().unwrap_or_default();
-    if name != place.name {
-        return Err(Refusal::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            place.name
-        )));
-    }
+    check_request(place, new)?;
     let (stored, given) = (&old["metadata"]["uid"], &new["metadata"]["uid"]);
     if given != stored && !given.is_null() {
         let mut causes = Causes::default();
@@ -624,12 +681,6 @@ async fn apply_patch(
     wanted: Wanted,
     options: &WriteOptions,
 ) -> Result<Reply, Refusal> {
-    if call.query.text("fieldManager").is_empty() {
-        let mut causes = Causes::default();
-        let message = "Required value: is required for apply patch".to_owned();
-        causes.add("FieldValueRequired", "fieldManager", message);
-        return Err(Refusal::invalid_kind("meta.k8s.io", "PatchOptions", "", &causes));
-    }
     let resource = place.resource;
     let schema = Schema::served();
     let id = type_id(resource)?;
@@ -653,6 +704,7 @@ async fn apply_patch(
         let mut merged = decoded.value;
         merged["kind"] = Value::from(resource.kind);
         merged["apiVersion"] = Value::from(resource.api_version());
+        check_request(place, &merged)?;
         Ok(merged)
     };
     let exists = api.store().get(&key).map_err(|error| read::read_failed(&error))?.is_some();

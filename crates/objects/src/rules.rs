@@ -15,7 +15,7 @@ pub mod pod_security;
 mod resource_names;
 
 pub(crate) use kinds::TEMPLATE_GENERATION;
-pub use kinds::{event, node, review, scale, service, token};
+pub use kinds::{event, is_system_priority, node, review, scale, service, token};
 
 use serde_json::Value;
 

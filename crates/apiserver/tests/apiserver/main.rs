@@ -11,6 +11,7 @@ mod accounts;
 mod classes;
 mod concurrency;
 mod gates;
+mod kinds;
 mod plugins;
 mod protobuf;
 mod resize;

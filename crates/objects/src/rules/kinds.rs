@@ -31,6 +31,7 @@ mod tests;
 pub mod token;
 mod workload;
 
+pub use class::is_system_priority;
 pub(crate) use workload::TEMPLATE_GENERATION;
 
 /// How the objects of a kind are named; nothing for kinds that leave it to the server's own rule.
@@ -105,6 +106,7 @@ pub(super) fn prepare_create(resource: &Resource, object: &mut Value, setting: &
         ("", "Namespace") => namespace::prepare_create(object),
         ("", "Node") => node::prepare_create(object, setting),
         ("", "Service") => service::prepare_create(object),
+        ("", "ServiceAccount") => config::prepare_account(object),
         ("", "LimitRange") => limit_range::prepare(object, None, setting),
         ("", "ResourceQuota") => quota::prepare(object, None, setting),
         ("apps", "DaemonSet") => workload::prepare_daemon_set(object),
@@ -133,6 +135,7 @@ pub(super) fn prepare_update(
         ("", "Namespace") => namespace::prepare_update(object, old, part),
         ("", "Node") => node::prepare_update(object, old, part, setting),
         ("", "Service") if part == Part::Main => service::prepare_update(object, old),
+        ("", "ServiceAccount") => config::prepare_account(object),
         ("", "LimitRange") => limit_range::prepare(object, Some(old), setting),
         ("", "ResourceQuota") if part == Part::Main => quota::prepare(object, Some(old), setting),
         ("apps", "DaemonSet") => workload::prepare_daemon_set_update(object, old),
@@ -151,7 +154,9 @@ pub(super) fn validate_create(
     setting: &Setting<'_>,
 ) -> Causes {
     let mut causes = Causes::default();
-    let top = Cursor::top(object, "");
+    let shorn = (resource.group, resource.kind) == ("batch", "Job");
+    let shorn = shorn.then(|| job::without_made_labels(object));
+    let top = Cursor::top(shorn.as_ref().unwrap_or(object), "");
     if let Some(rule) = meta_rule(resource) {
         meta::validate(&top.field("metadata"), rule, &mut causes);
     }

@@ -77,6 +77,23 @@ pub fn keep_old(object: &mut Value, old: &Value) {
     }
 }
 
+/// Leaves one of owner references that are the same in all they say, and gives the uids of those
+/// that went.
+pub fn distinct_owners(object: &mut Value) -> Vec<String> {
+    let owners = object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut);
+    let Some(owners) = owners.filter(|owners| owners.len() > 1) else { return Vec::new() };
+    let (mut kept, mut gone): (Vec<Value>, Vec<String>) = (Vec::new(), Vec::new());
+    for owner in std::mem::take(owners) {
+        if kept.contains(&owner) {
+            gone.push(owner["uid"].as_str().unwrap_or_default().to_owned());
+        } else {
+            kept.push(owner);
+        }
+    }
+    *owners = kept;
+    gone
+}
+
 fn put_back(meta: &mut Map<String, Value>, old: &Value, field: &str) {
     match old.get(field) {
         Some(value) => {
@@ -219,7 +236,9 @@ fn validate_owners(owners: &Cursor<'_>, causes: &mut Causes) {
             let text = at.text();
             if text.is_empty() {
                 causes.required(&at, "must not be empty");
-            } else if field == "apiVersion" && text.ends_with('/') {
+            } else if field == "apiVersion"
+                && (text.ends_with('/') || text.matches('/').count() > 1)
+            {
                 causes.invalid(&at, "version must not be empty");
             }
         }
@@ -372,6 +391,24 @@ mod tests {
         let none = problems(&json!({}));
         assert_eq!(none[0], "metadata.name: Required value: name or generateName is required");
         assert_eq!(none[1], "metadata.namespace: Required value");
+    }
+
+    #[test]
+    fn owners_are_named_once_and_by_a_version() {
+        let owner =
+            |version: &str| json!({"apiVersion": version, "kind": "K", "name": "n", "uid": "u"});
+        let mut object =
+            json!({"metadata": {"ownerReferences": [owner("v1"), owner("v2"), owner("v1")]}});
+        assert_eq!(distinct_owners(&mut object), ["u"]);
+        assert_eq!(object["metadata"]["ownerReferences"], json!([owner("v1"), owner("v2")]));
+        assert!(distinct_owners(&mut object).is_empty());
+        for version in ["a/b/c", "a/"] {
+            let meta = json!({"name": "a", "namespace": "n", "ownerReferences": [owner(version)]});
+            let said = format!(
+                "metadata.ownerReferences[0].apiVersion: Invalid value: {version:?}: version must not be empty"
+            );
+            assert_eq!(problems(&meta), [said]);
+        }
     }
 
     #[test]

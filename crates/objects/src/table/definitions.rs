@@ -146,7 +146,7 @@ const PRIORITY_CLASS: &[Column] = &[
 const CONTROLLER_REVISION: &[Column] = &[
     NAME,
     text("Controller", "The object this is a state of."),
-    number("Revision", "The number of the state, counting up."),
+    text("Revision", "The number of the state, counting up."),
     AGE,
 ];
 

@@ -122,6 +122,9 @@ fn a_balanced_service_shows_every_way_in() {
 
 #[test]
 fn other_kinds_have_their_columns() {
+    let revisions = catalog::find("apps", "v1", "controllerrevisions").unwrap();
+    // Upstream calls the number of a revision a text.
+    assert_eq!((columns(revisions)[2].name, columns(revisions)[2].shape), ("Revision", "string"));
     check(("v1", "LimitRange"), &json!({}), &json!(["x", "2026-01-01T00:00:00Z"]));
     check(
         ("policy/v1", "PodDisruptionBudget"),

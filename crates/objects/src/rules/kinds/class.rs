@@ -13,6 +13,12 @@ const HIGHEST_OF_USERS: i64 = 1_000_000_000;
 const SYSTEM: [(&str, i64); 2] =
     [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
+/// Whether a priority class is one of upstream's own.
+#[must_use]
+pub fn is_system_priority(name: &str) -> bool {
+    SYSTEM.iter().any(|(known, _)| *known == name)
+}
+
 pub(super) fn set_priority_defaults(class: &mut Value) {
     if let Some(fields) = class.as_object_mut() {
         default(fields, "preemptionPolicy", "PreemptLowerPriority");

@@ -10,6 +10,8 @@ use crate::cursor::{Causes, Cursor};
 /// The most bytes the data of one object may have, so that nodes and the store can bear them.
 const SIZE_LIMIT: usize = 1 << 20;
 const OPAQUE: &str = "Opaque";
+/// What messages show instead of what is in a secret.
+const REDACTED: &str = "<secret contents redacted>";
 
 /// Folds `stringData` into `data` and names the type of a secret that has none.
 pub(super) fn set_secret_defaults(secret: &mut Value) {
@@ -144,14 +146,21 @@ fn validate_json(at: &Cursor<'_>, causes: &mut Causes) {
         return causes.required(at, "");
     }
     let bytes = decode_base64(at.text());
-    if let Err(error) = serde_json::from_slice::<serde_json::Map<String, Value>>(&bytes) {
-        let detail = if bytes.is_empty() {
-            "unexpected end of JSON input".into()
-        } else {
-            error.to_string()
-        };
-        causes.invalid_as(at, "<secret contents redacted>", &detail);
-    }
+    let kind = match serde_json::from_slice(&bytes) {
+        Ok(Value::Object(_) | Value::Null) => return,
+        Ok(Value::Array(_)) => "array",
+        Ok(Value::String(_)) => "string",
+        Ok(Value::Number(_)) => "number",
+        Ok(Value::Bool(_)) => "bool",
+        Err(error) => {
+            let said = crate::schema::syntax::in_go_words(&bytes);
+            let detail = said.unwrap_or_else(|| error.to_string());
+            return causes.invalid_as(at, REDACTED, &detail);
+        }
+    };
+    let detail =
+        format!("json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}");
+    causes.invalid_as(at, REDACTED, &detail);
 }
 
 /// A config map or secret that was declared immutable stays so, and keeps its data.
@@ -173,6 +182,14 @@ pub(super) fn validate_frozen(
         if !is_same(new.value(), old.value()) {
             causes.forbidden(&new, DETAIL);
         }
+    }
+}
+
+/// Of the secrets an account refers to only the names are kept: they are in its own namespace.
+pub(super) fn prepare_account(account: &mut Value) {
+    let secrets = account.get_mut("secrets").and_then(Value::as_array_mut);
+    for secret in secrets.into_iter().flatten().filter_map(Value::as_object_mut) {
+        secret.retain(|field, _| field == "name");
     }
 }
 

@@ -86,6 +86,22 @@ pub(super) fn prepare_create(job: &mut Value) {
     copy_labels(job);
 }
 
+/// A new job without the labels it has of its pods only because [`prepare_create`] made them:
+/// upstream gives them to the job when it is read, so they are not checked when it is made.
+pub(super) fn without_made_labels(job: &Value) -> Value {
+    let mut job = job.clone();
+    let template = job["spec"]["template"]["metadata"]["labels"].clone();
+    let labels = job.pointer_mut("/metadata/labels").and_then(Value::as_object_mut);
+    if let Some(labels) = labels
+        && template.as_object() == Some(labels)
+    {
+        for key in UID_LABELS.iter().chain(&NAME_LABELS) {
+            labels.remove(*key);
+        }
+    }
+    job
+}
+
 fn mark(spec: &mut Map<String, Value>, name: &str, uid: &str) {
     let template = spec.entry("template").or_insert_with(|| json!({}));
     if let Some(template) = part_mut(template, "metadata") {

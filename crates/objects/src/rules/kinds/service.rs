@@ -5,7 +5,7 @@
 //! to allocate and puts the results in with [`set_address`], [`set_node_port`] and
 //! [`set_health_port`]; where it cannot, [`refuse_address`] and [`refuse_node_port`] say so.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
@@ -23,6 +23,8 @@ const AFFINITY_LIMIT: i64 = 86_400;
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const ONLY_BALANCED: &str = "may only be used when `type` is 'LoadBalancer'";
 const KEPT: &str = "may not change once set";
+const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 
 pub(super) fn set_defaults(service: &mut Value) {
     let Some(spec) = part_mut(service, "spec") else { return };
@@ -248,6 +250,54 @@ pub fn wanted_address(service: &Value) -> WantedAddress {
     }
 }
 
+/// What is wrong with the families a service asks for, in a cluster that has IPv4 only.
+#[must_use]
+pub fn refuse_families(service: &Value) -> Causes {
+    let mut causes = Causes::default();
+    let top = Cursor::top(service, "");
+    let spec = top.field("spec");
+    let (policy, list, families) =
+        (spec.field("ipFamilyPolicy"), spec.field("clusterIPs"), spec.field("ipFamilies"));
+    if spec.field("type").text() == "ExternalName" {
+        return causes;
+    }
+    let free = is_headless(&spec) && spec.field("selector").is_empty();
+    let wanted = match (policy.text(), free) {
+        ("", true) => "RequireDualStack",
+        ("", false) => "SingleStack",
+        (given, _) => given,
+    };
+    if wanted == "SingleStack" {
+        for (of, what) in [(&list, "cluster IPs"), (&families, "IP families")] {
+            if of.len() == 2 {
+                let detail = format!(
+                    "must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are \
+                     specified"
+                );
+                causes.invalid_as(&policy, wanted, &detail);
+            }
+        }
+    }
+    for (index, address) in list.items().enumerate() {
+        let is_v6 = names::parse_ip(address.text()).is_some_and(|ip| ip.is_ipv6());
+        if is_v6 && index >= families.len() {
+            let shown = Shown::literal(list.value().to_string());
+            causes.invalid_as(&address, shown, "IPv6 is not configured on this cluster");
+        }
+    }
+    if free || !causes.is_empty() {
+        return causes;
+    }
+    if wanted == "RequireDualStack" {
+        let detail = "this cluster is not configured for dual-stack services";
+        causes.invalid_as(&policy, wanted, detail);
+    }
+    for family in families.items().filter(|family| family.text() == "IPv6") {
+        causes.invalid(&family, "not configured on this cluster");
+    }
+    causes
+}
+
 /// Puts in the allocated address, and the families that go with it in a cluster that has one
 /// family. To be called for headless services too, without an address.
 pub fn set_address(service: &mut Value, address: Option<&str>) {
@@ -271,6 +321,14 @@ pub fn set_address(service: &mut Value, address: Option<&str>) {
     };
     default(spec, "ipFamilies", families);
     default(spec, "ipFamilyPolicy", policy);
+    let both = headless && !has_selector && spec["ipFamilyPolicy"] != "SingleStack";
+    if let Some(families) = spec.get_mut("ipFamilies").and_then(Value::as_array_mut)
+        && both
+        && families.len() == 1
+    {
+        let missing = if families[0] == "IPv4" { "IPv6" } else { "IPv4" };
+        families.push(missing.into());
+    }
 }
 
 /// The ports, by index, that need a port on every node and have none.
@@ -294,6 +352,42 @@ pub fn set_node_port(service: &mut Value, index: usize, number: u16) {
     }
 }
 
+/// A node port leads to one port number, whatever the protocols: the port of a service that names
+/// a node port another of its ports has already, and means another number by it.
+#[must_use]
+pub fn reused_node_port(service: &Value) -> Option<usize> {
+    if !matches!(service["spec"]["type"].as_str(), Some("NodePort" | "LoadBalancer")) {
+        return None;
+    }
+    let ports = service["spec"]["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut used: BTreeMap<i64, i64> = BTreeMap::new();
+    ports.iter().position(|port| {
+        let number = port["port"].as_i64().unwrap_or(0);
+        let node_port = port["nodePort"].as_i64().filter(|port| *port != 0);
+        node_port.is_some_and(|port| *used.entry(port).or_insert(number) != number)
+    })
+}
+
+/// The node port that other ports of the service with the same number have.
+#[must_use]
+pub fn shared_node_port(service: &Value, index: usize) -> Option<u16> {
+    let ports = service["spec"]["ports"].as_array()?;
+    let number = &ports.get(index)?["port"];
+    let same = ports.iter().filter(|port| port["port"] == *number);
+    let node_port = |port: &Value| u16::try_from(port["nodePort"].as_u64()?).ok();
+    same.filter_map(node_port).find(|port| *port != 0)
+}
+
+/// Why the port on which nodes answer a balancer cannot be given.
+#[must_use]
+pub fn refuse_health_port(service: &Value) -> Causes {
+    let mut causes = Causes::default();
+    let top = Cursor::top(service, "");
+    let spec = top.field("spec");
+    causes.invalid(&spec.field("healthCheckNodePort"), "provided port is already allocated");
+    causes
+}
+
 /// Whether nodes must answer a balancer's question whether they have a pod of the service.
 #[must_use]
 pub fn needs_health_port(service: &Value) -> bool {
@@ -312,17 +406,25 @@ pub fn set_health_port(service: &mut Value, number: u16) {
 pub enum AddressRefusal {
     Taken,
     OutOfRange,
+    /// The first or last of the range, which name the network and everybody in it.
+    Edge,
 }
 
 #[must_use]
-pub fn refuse_address(service: &Value, refusal: AddressRefusal) -> Causes {
+pub fn refuse_address(service: &Value, refusal: AddressRefusal, range: &str) -> Causes {
     let mut causes = Causes::default();
     let top = Cursor::top(service, "");
     let spec = top.field("spec");
     let address = spec.field("clusterIP").text();
     let why = match refusal {
-        AddressRefusal::Taken => "provided IP is already allocated",
-        AddressRefusal::OutOfRange => "the provided network does not match the current range",
+        AddressRefusal::Taken => "provided IP is already allocated".to_owned(),
+        AddressRefusal::OutOfRange => {
+            "the provided network does not match the current range".to_owned()
+        }
+        AddressRefusal::Edge => format!(
+            "the provided IP ({address}) is not in the valid range. The range of valid IPs is \
+             {range}"
+        ),
     };
     let shown = Shown::literal(json!([address]).to_string());
     let detail = format!("failed to allocate IP {address}: {why}");
@@ -774,10 +876,16 @@ pub(super) fn validate_status(service: &Cursor<'_>, causes: &mut Causes) {
 
 pub(super) fn warnings(service: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
-    let spec = &service["spec"];
+    let (spec, annotations) = (&service["spec"], &service["metadata"]["annotations"]);
+    if annotations.get(TOPOLOGY_HINTS).is_some() {
+        warnings.push(format!(
+            "annotation {TOPOLOGY_HINTS} is deprecated, please use {TOPOLOGY_MODE} instead"
+        ));
+    }
+    let said = |field: &str| spec[field].as_str().is_some_and(|text| !text.is_empty());
     let externals = spec["externalIPs"].as_array().is_some_and(|list| !list.is_empty());
-    if spec["clusterIP"] == "None" {
-        if spec["loadBalancerIP"].as_str().is_some_and(|ip| !ip.is_empty()) {
+    if spec["type"] == "ClusterIP" && spec["clusterIP"] == "None" {
+        if said("loadBalancerIP") {
             warnings.push("spec.loadBalancerIP is ignored for headless services".to_owned());
         }
         if externals {
@@ -789,6 +897,15 @@ pub(super) fn warnings(service: &Value) -> Vec<String> {
     }
     if spec["type"] == "ExternalName" && externals {
         warnings.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
+    }
+    if spec["type"] != "ExternalName" && said("externalName") {
+        let text = "spec.externalName is ignored when spec.type is not \"ExternalName\"";
+        warnings.push(text.to_owned());
+    }
+    if spec["trafficDistribution"] == "PreferClose" {
+        let text =
+            "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"";
+        warnings.push(text.to_owned());
     }
     warnings
 }

@@ -554,3 +554,128 @@ fn a_daemon_sets_template_is_numbered() {
     rules::prepare_update(resource, &mut again, &before, Part::Main, &setting);
     assert_eq!((again["metadata"]["generation"].clone(), number(&again)), (3.into(), "2".into()));
 }
+
+#[test]
+fn accounts_keep_the_names_of_their_secrets() {
+    let (made, causes) = created(
+        ("v1", "ServiceAccount"),
+        &json!({"secrets": [{"name": "a", "namespace": "b", "kind": "c"}, {"name": "d"}]}),
+    );
+    assert!(causes.is_empty());
+    assert_eq!(made["secrets"], json!([{"name": "a"}, {"name": "d"}]));
+}
+
+#[test]
+fn registry_secrets_hold_an_object() {
+    for (encoded, said) in [
+        ("eHg=", "invalid character 'x' looking for beginning of value"),
+        ("", "unexpected end of JSON input"),
+        ("W10=", "json: cannot unmarshal array into Go value of type map[string]interface {}"),
+    ] {
+        let secret = json!({"type": "kubernetes.io/dockercfg", "data": {".dockercfg": encoded}});
+        let said =
+            format!("data[.dockercfg]: Invalid value: \"<secret contents redacted>\": {said}");
+        check(("v1", "Secret"), &secret, &[&said]);
+    }
+}
+
+#[test]
+fn counts_that_are_not_told_are_zero() {
+    check_update(
+        ("apps/v1", "ReplicaSet"),
+        &json!({}),
+        &json!({"status": {"replicas": -1}}),
+        Part::Status,
+        &[
+            "status.replicas: Invalid value: -1: must be greater than or equal to 0",
+            "status.fullyLabeledReplicas: Invalid value: 0: cannot be greater than status.replicas",
+            "status.readyReplicas: Invalid value: 0: cannot be greater than status.replicas",
+            "status.availableReplicas: Invalid value: 0: cannot be greater than status.replicas",
+        ],
+    );
+}
+
+#[test]
+fn bounds_of_a_strategy_that_does_not_roll_are_numbers() {
+    let strategy = json!({"type": "OnDelete", "rollingUpdate": {"maxUnavailable": 2}});
+    let (made, _) =
+        created(("apps/v1", "DaemonSet"), &json!({"spec": {"updateStrategy": strategy}}));
+    let rolling = &made["spec"]["updateStrategy"]["rollingUpdate"];
+    assert_eq!(*rolling, json!({"maxUnavailable": 2, "maxSurge": 0}));
+}
+
+#[test]
+fn a_long_name_of_a_job_is_wrong_where_it_was_put() {
+    let mut long = job(json!({}));
+    let name = "x".repeat(64);
+    long["metadata"] = json!({"name": name});
+    let said =
+        format!("spec.template.labels: Invalid value: {name:?}: must be no more than 63 bytes");
+    check(("batch/v1", "Job"), &long, &[&said]);
+}
+
+#[test]
+fn services_warn_of_what_is_ignored() {
+    let warned = |spec: Value, annotations: Value| {
+        let service = json!({"metadata": {"annotations": annotations}, "spec": spec});
+        rules::warnings(resource("v1", "Service"), &service, None)
+    };
+    let hints = json!({"service.kubernetes.io/topology-aware-hints": "auto"});
+    assert_eq!(
+        warned(json!({"type": "ClusterIP", "externalName": "a.b"}), hints),
+        [
+            "annotation service.kubernetes.io/topology-aware-hints is deprecated, please use service.kubernetes.io/topology-mode instead",
+            "spec.externalName is ignored when spec.type is not \"ExternalName\"",
+        ]
+    );
+    assert_eq!(
+        warned(
+            json!({"type": "ExternalName", "externalName": "a.b", "trafficDistribution": "PreferClose"}),
+            json!({})
+        ),
+        ["spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\""]
+    );
+}
+
+#[test]
+fn families_a_cluster_does_not_have_are_refused() {
+    for (spec, said) in [
+        (
+            json!({"ipFamilies": ["IPv6"]}),
+            "spec.ipFamilies[0]: Invalid value: \"IPv6\": not configured on this cluster",
+        ),
+        (
+            json!({"ipFamilies": ["IPv4", "IPv6"]}),
+            "spec.ipFamilyPolicy: Invalid value: \"SingleStack\": must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified",
+        ),
+        (
+            json!({"ipFamilyPolicy": "RequireDualStack"}),
+            "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for dual-stack services",
+        ),
+        (
+            json!({"clusterIPs": ["fd00::1"]}),
+            "spec.clusterIPs[0]: Invalid value: [\"fd00::1\"]: IPv6 is not configured on this cluster",
+        ),
+    ] {
+        let causes = super::service::refuse_families(&json!({"spec": spec}));
+        assert_eq!(texts(&causes), [said]);
+    }
+    // Endpoints of a headless service without a selector are made by hand, in any family.
+    let mut free =
+        json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv6"]}});
+    assert!(super::service::refuse_families(&free).is_empty());
+    super::service::set_address(&mut free, None);
+    assert_eq!(free["spec"]["ipFamilies"], json!(["IPv6", "IPv4"]));
+}
+
+#[test]
+fn ports_of_one_number_share_a_node_port() {
+    let service = |ports: Value| json!({"spec": {"type": "NodePort", "ports": ports}});
+    let shared = service(
+        json!([{"port": 53, "protocol": "UDP", "nodePort": 30053}, {"port": 53, "protocol": "TCP"}]),
+    );
+    assert_eq!(super::service::shared_node_port(&shared, 1), Some(30053));
+    assert_eq!(super::service::reused_node_port(&shared), None);
+    let reused = service(json!([{"port": 53, "nodePort": 30053}, {"port": 54, "nodePort": 30053}]));
+    assert_eq!(super::service::reused_node_port(&reused), Some(1));
+}

@@ -58,6 +58,13 @@ fn set_strategy(spec: &mut Map<String, Value>, field: &str, bounds: &[(&str, Val
     let Some(strategy) = strategy.as_object_mut() else { return };
     default_text(strategy, "type", "RollingUpdate");
     if strategy["type"] != "RollingUpdate" {
+        // Bounds that do not count are numbers all the same.
+        let given = strategy.get_mut("rollingUpdate").and_then(Value::as_object_mut);
+        if let Some(rolling) = given {
+            for (bound, _) in bounds {
+                default(rolling, bound, 0);
+            }
+        }
         return;
     }
     let rolling = strategy.entry("rollingUpdate").or_insert_with(|| json!({}));
@@ -298,12 +305,14 @@ fn validate_parts(status: &Cursor<'_>, parts: &[&str], causes: &mut Causes) {
     let count = |field: &str| status.value()[field].as_i64().unwrap_or(0);
     for part in parts {
         if count(part) > count("replicas") {
-            causes.invalid(&status.field(part), "cannot be greater than status.replicas");
+            let detail = "cannot be greater than status.replicas";
+            causes.invalid_as(&status.field(part), count(part), detail);
         }
     }
     if count("availableReplicas") > count("readyReplicas") {
         let at = status.field("availableReplicas");
-        causes.invalid(&at, "cannot be greater than readyReplicas");
+        let shown = count("availableReplicas");
+        causes.invalid_as(&at, shown, "cannot be greater than readyReplicas");
     }
 }
 
