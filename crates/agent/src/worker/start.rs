@@ -18,7 +18,7 @@ use crate::images::{Found, Present, Wanted, credentials};
 use crate::lower::{
     self, Attached, ContainerInput, DnsNotice, Mounted, Placed, PodInput, security,
 };
-use crate::observed::{ContainerState, RuntimeId};
+use crate::observed::{ContainerState, PodSeen, RuntimeId};
 use crate::pool::Entry;
 use crate::spec::{Container, ImageSource, Pod, Role};
 use crate::status::Waiting;
@@ -216,7 +216,7 @@ impl Worker {
             Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
             _ => facts.ips.clone(),
         };
-        let target = self.seen.container(&container.target_container_name).map(|c| c.id.clone());
+        let target = target(container, &self.seen).map_err(&config_error)?;
         let mut of = ContainerInput {
             container,
             role,
@@ -436,6 +436,16 @@ impl Worker {
     }
 }
 
+/// The container whose processes an ephemeral one is to see; none if it names none.
+fn target(container: &Container, seen: &PodSeen) -> Result<Option<RuntimeId>, String> {
+    let name = container.target_container_name.as_str();
+    match (name, seen.container(name)) {
+        ("", _) => Ok(None),
+        (_, Some(found)) => Ok(Some(found.id.clone())),
+        (_, None) => Err(format!("unable to find target container {name}")),
+    }
+}
+
 /// The volumes that a container mounts and that are images.
 fn image_volumes<'a>(
     pod: &'a Pod,
@@ -469,6 +479,21 @@ fn go_duration(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_ephemeral_container_waits_for_the_one_it_is_to_look_into() {
+        let id = "1234".to_owned();
+        let found = crate::observed::ContainerSeen::started(&id, "app");
+        let seen = PodSeen::new(Vec::new(), vec![found]);
+        let check = |name: &str, expected: Result<Option<RuntimeId>, String>| {
+            let target_container_name = name.to_owned();
+            let container = Container { target_container_name, ..Container::default() };
+            assert_eq!(target(&container, &seen), expected, "{name}");
+        };
+        check("", Ok(None));
+        check("app", Ok(Some(id)));
+        check("later", Err("unable to find target container later".to_owned()));
+    }
 
     #[test]
     fn durations_are_written_as_go_does() {
