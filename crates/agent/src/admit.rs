@@ -252,10 +252,9 @@ fn check_sysctls(pod: &Pod, allowed: &[String]) -> Result<(), Rejection> {
         if !safe && !allowed.iter().any(|pattern| fits(pattern)) {
             return Err(Rejection::Sysctl { sysctl });
         }
-        let namespace = if sysctl.starts_with("net.") { "net" } else { "ipc" };
-        let of_host = match namespace {
-            "net" => pod.spec.host_network,
-            _ => pod.spec.host_ipc,
+        let (namespace, of_host) = match sysctl.starts_with("net.") {
+            true => ("Net", pod.spec.host_network),
+            false => ("IPC", pod.spec.host_ipc),
         };
         if of_host {
             return Err(Rejection::SysctlOfHost { sysctl, namespace });

@@ -44,8 +44,8 @@ impl Hook {
 pub enum HookError {
     #[error("command '{command}' exited with {code}: {errors}")]
     Exit { command: String, code: i32, errors: String, output: String },
-    #[error("command '{command}' could not be run: {}", .source.rpc_text())]
-    Exec { command: String, source: cri::Error },
+    #[error("{}", .0.rpc_text())]
+    Exec(cri::Error),
     #[error("{0}")]
     Request(String),
     #[error("{0}")]
@@ -112,7 +112,7 @@ async fn exec(runtime: &cri::Client, action: &ExecAction, id: &str) -> Result<()
             output: String::from_utf8_lossy(&[response.stdout, response.stderr].concat())
                 .into_owned(),
         }),
-        Err(source) => Err(HookError::Exec { command, source }),
+        Err(error) => Err(HookError::Exec(error)),
     }
 }
 

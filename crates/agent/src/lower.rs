@@ -21,6 +21,7 @@ pub mod container;
 pub mod dns;
 pub mod downward;
 pub mod env;
+mod env_file;
 pub mod expansion;
 pub mod hash;
 pub mod hostname;
@@ -38,7 +39,7 @@ pub use container::container;
 pub use dns::DnsNotice;
 pub use hash::hash;
 pub use input::{
-    Attached, CgroupDriver, CgroupVersion, Cgroups, Configs, ContainerInput, Dns, IdRange,
+    Attached, CgroupDriver, CgroupVersion, Cgroups, Configs, ContainerInput, Dns, EnvFile, IdRange,
     ImageUser, Mounted, MountedVolume, NodeFacts, Origin, Placed, PodInput, Source, SwapBehavior,
 };
 pub use sandbox::{Sandbox, sandbox};
@@ -57,6 +58,12 @@ pub enum LowerError {
     NoConfigMapKey { key: String, namespace: String, name: String },
     #[error("couldn't find key {key} in Secret {namespace}/{name}")]
     NoSecretKey { key: String, namespace: String, name: String },
+    #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
+    NoFileVolume(String),
+    #[error("couldn't parse env file")]
+    EnvFile,
+    #[error("environment variable key {key:?} not found in file {path:?}")]
+    NoFileKey { key: String, path: String },
     #[error("unsupported fieldPath: {0}")]
     FieldPath(String),
     #[error("Unsupported container resource : {0}")]

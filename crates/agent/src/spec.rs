@@ -16,8 +16,8 @@ mod volume;
 
 pub use container::{
     Container, ContainerPort, ContainerResizePolicy, EnvFromSource, EnvVar, EnvVarSource,
-    ExitCodes, LocalSource, QosResourceRequest, Requirements, RestartRule, VolumeDevice,
-    VolumeMount,
+    ExitCodes, FileKeySelector, LocalSource, QosResourceRequest, Requirements, RestartRule,
+    VolumeDevice, VolumeMount,
 };
 pub use probe::{
     ExecAction, GrpcAction, Handler, HttpGetAction, HttpHeader, IntOrString, Lifecycle, Probe,

@@ -351,6 +351,9 @@ impl Worker {
                 self.hands.recorder.pod(pod, Told::SandboxChanged);
             }
             self.kill_all(pod, pod.grace_seconds()).await;
+            if plan.create_sandbox.is_some() {
+                self.remove_init_containers(pod).await;
+            }
         }
         for kill in &plan.kill {
             self.kill_one(pod, kill).await;
@@ -407,11 +410,17 @@ impl Worker {
     /// Ends a pod, and gives back what it had.
     async fn finish(&mut self) -> Next {
         let pod = self.pod_as_told();
-        self.hands.probes.forget(&pod.metadata.uid);
-        if self.seen.is_alive() || self.seen.sandboxes.iter().any(|sandbox| sandbox.ready) {
+        if self.seen.is_alive() && pod.is_terminating() && !self.gone {
+            // Whether it can still serve is asked for as long as it runs.
+            self.probe();
+        } else {
+            self.hands.probes.forget(&pod.metadata.uid);
+        }
+        if self.seen.is_alive() {
             self.tell(&pod, true);
             let grace = self.grace(&pod);
             self.stop(&pod, grace).await;
+            self.hands.probes.forget(&pod.metadata.uid);
             return match look::closely(&self.hands.runtime, &pod.metadata.uid).await {
                 Ok(seen) if !seen.is_alive() => Next::Now,
                 Ok(_) | Err(_) => Next::After(RUNTIME_RETRY),

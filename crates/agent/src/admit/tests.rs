@@ -135,13 +135,13 @@ fn sysctls_are_safe_or_allowed_and_never_the_hosts() {
         "kernel.msgmax",
         &["kernel.msgmax"],
         true,
-        "forbidden sysctl: \"kernel.msgmax\" not allowed with host ipc enabled",
+        "forbidden sysctl: \"kernel.msgmax\" not allowed with host IPC enabled",
     );
     check(
         "net.ipv4.tcp_rmem",
         &[],
         true,
-        "forbidden sysctl: \"net.ipv4.tcp_rmem\" not allowed with host net enabled",
+        "forbidden sysctl: \"net.ipv4.tcp_rmem\" not allowed with host Net enabled",
     );
 }
 

@@ -10,6 +10,11 @@ pub enum NameError {
     #[error("couldn't parse image name \"{0}\": invalid reference format")]
     Format(String),
     #[error(
+        "couldn't parse image name \"{0}\": invalid repository name ({0}), cannot specify 64-byte \
+         hexadecimal strings"
+    )]
+    Identifier(String),
+    #[error(
         "couldn't parse image name \"{name}\": invalid reference format: repository name ({path}) must be lowercase"
     )]
     UpperCase { name: String, path: String },
@@ -21,10 +26,24 @@ pub enum NameError {
 
 const LONGEST_PATH: usize = 255;
 const LONGEST_TAG: usize = 128;
+/// So many hexadecimal digits are the id of an image, and not its name.
+const IDENTIFIER: usize = 64;
+
+/// Where images are that name no registry, and where there those are that name no owner.
+const DEFAULT_REGISTRY: &str = "docker.io";
+const DEFAULT_OWNER: &str = "library";
 
 /// The name as the runtime is asked for it.
 pub fn with_tag(name: &str) -> Result<String, NameError> {
     let bad = || NameError::Format(name.to_owned());
+    if name.len() == IDENTIFIER && name.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        return Err(NameError::Identifier(name.to_owned()));
+    }
+    let remote = remote(name);
+    // Asked before anything else, so also of names that are wrong in other ways.
+    if remote.chars().any(char::is_uppercase) {
+        return Err(NameError::UpperCase { name: name.to_owned(), path: remote });
+    }
     let (rest, digest) = match name.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),
         None => (name, None),
@@ -48,6 +67,23 @@ pub fn with_tag(name: &str) -> Result<String, NameError> {
     }
 }
 
+/// The name in its registry, without a tag, as it is written out in full.
+fn remote(name: &str) -> String {
+    let names_registry = |first: &str| {
+        first.contains(['.', ':']) || first == "localhost" || first.chars().any(char::is_uppercase)
+    };
+    let (registry, rest) = match name.split_once('/') {
+        Some((first, rest)) if names_registry(first) => (first, rest),
+        _ => (DEFAULT_REGISTRY, name),
+    };
+    let of_default = [DEFAULT_REGISTRY, "index.docker.io"].contains(&registry);
+    let path = rest.split(':').next().unwrap_or_default();
+    match of_default && !rest.contains('/') {
+        true => format!("{DEFAULT_OWNER}/{path}"),
+        false => path.to_owned(),
+    }
+}
+
 fn check_path(name: &str, path: &str) -> Result<(), NameError> {
     let bad = || NameError::Format(name.to_owned());
     let components: Vec<&str> = path.split('/').collect();
@@ -57,12 +93,7 @@ fn check_path(name: &str, path: &str) -> Result<(), NameError> {
     };
     let own = &components[of_host..];
     if !own.iter().all(|component| is_component(component)) {
-        let lower = own.iter().all(|component| is_component(&component.to_ascii_lowercase()));
-        let path = own.join("/");
-        return Err(match lower {
-            true => NameError::UpperCase { name: name.to_owned(), path },
-            false => bad(),
-        });
+        return Err(bad());
     }
     if path.len() > LONGEST_PATH {
         return Err(NameError::TooLong(name.to_owned()));
@@ -151,6 +182,23 @@ mod tests {
         let text = "couldn't parse image name \"UPPER/Case:1\": invalid reference format: repository \
                     name (Case) must be lowercase";
         assert_eq!(upper.to_string(), text);
+        for (name, path) in [
+            ("Busybox", "library/Busybox"),
+            ("docker.io/Busybox:1", "library/Busybox"),
+            ("localhost/Bad Name!", "Bad Name!"),
+            ("owner/Busybox:Tag", "owner/Busybox"),
+        ] {
+            let path = path.to_owned();
+            let expected = NameError::UpperCase { name: name.to_owned(), path };
+            assert_eq!(with_tag(name), Err(expected));
+        }
+        assert_eq!(with_tag("busybox:Tag").as_deref(), Ok("busybox:Tag"));
+        let id = "0123456789abcdef".repeat(4);
+        let text = format!(
+            "couldn't parse image name \"{id}\": invalid repository name ({id}), cannot specify \
+             64-byte hexadecimal strings"
+        );
+        assert_eq!(with_tag(&id).unwrap_err().to_string(), text);
         let long = "a".repeat(129);
         let bad =
             ["", ":1", "a:", "a:b:c", "a//b", "-a", "a_", "a___b", "a@sha256:12", "a b", "a/"];

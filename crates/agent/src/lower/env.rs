@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use super::input::{ContainerInput, PodInput};
-use super::{LowerError, downward, expansion, service_links};
-use crate::spec::{EnvVar, EnvVarSource, LocalSource};
+use super::{LowerError, downward, env_file, expansion, service_links};
+use crate::spec::{EnvVar, EnvVarSource, FileKeySelector, LocalSource};
 
 /// Names and values, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -113,7 +113,25 @@ fn value(
                 name: wanted.name.clone(),
             })
         }
+        EnvVarSource { file_key_ref: Some(wanted), .. } => file_key(of, wanted),
         EnvVarSource { .. } => Ok(Some(Vec::new())),
+    }
+}
+
+/// A variable of a file. Only the variable may be missing, and not the file; an empty one is missing.
+fn file_key(
+    of: &ContainerInput<'_>,
+    wanted: &FileKeySelector,
+) -> Result<Option<Vec<u8>>, LowerError> {
+    let FileKeySelector { volume_name, path, key, optional } = wanted;
+    let file = of.configs.files.get(&(volume_name.clone(), path.clone()));
+    let file = file.ok_or_else(|| LowerError::NoFileVolume(volume_name.clone()))?;
+    let text = file.text.as_deref().ok_or(LowerError::EnvFile)?;
+    let value = env_file::value(text, key).map_err(|_| LowerError::EnvFile)?;
+    match value.filter(|value| !value.is_empty()) {
+        Some(value) => Ok(Some(value.to_owned().into_bytes())),
+        None if *optional == Some(true) => Ok(None),
+        None => Err(LowerError::NoFileKey { key: key.clone(), path: file.path.clone() }),
     }
 }
 

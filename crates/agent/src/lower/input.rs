@@ -228,9 +228,19 @@ impl PodInput<'_> {
     }
 }
 
+/// A file of variables, on the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvFile {
+    pub path: String,
+    /// `None` if it cannot be read.
+    pub text: Option<String>,
+}
+
 /// Config maps and secrets of the pod's namespace, as far as they exist.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Configs {
+    /// Files that variables of the container come from, by volume and path in it.
+    pub files: BTreeMap<(String, String), EnvFile>,
     pub config_maps: BTreeMap<String, BTreeMap<String, String>>,
     /// `binaryData` of the config maps: for files only, a variable cannot have it.
     pub binary: BTreeMap<String, BTreeMap<String, Vec<u8>>>,

@@ -91,20 +91,23 @@ async fn once(runtime: &cri::Client, question: &Question<'_>) -> Answer {
     }
 }
 
+/// What is run. As upstream: only what stands in the spec is known here, and a variable whose value
+/// comes from elsewhere is empty.
+fn command(container: &Container, action: &ExecAction) -> Vec<String> {
+    let value = |name: &[u8]| {
+        let found = container.env.iter().rev().find(|env| env.name.as_bytes() == name);
+        found.map(|env| env.value.as_bytes())
+    };
+    action.command.iter().map(|word| expansion::expand_text(word, value)).collect()
+}
+
 async fn exec(
     runtime: &cri::Client,
     question: &Question<'_>,
     action: &ExecAction,
     timeout: Duration,
 ) -> Answer {
-    // As upstream: only what stands in the spec is known here.
-    let value = |name: &[u8]| {
-        let mut given = question.container.env.iter().rev();
-        let found = given.find(|env| env.name.as_bytes() == name && env.value_from.is_none());
-        found.map(|env| env.value.as_bytes())
-    };
-    let command = action.command.iter().map(|word| expansion::expand_text(word, value));
-    let command: Vec<String> = command.collect();
+    let command = command(question.container, action);
     let request = v1::ExecSyncRequest {
         container_id: question.id.to_owned(),
         cmd: command.clone(),

@@ -99,7 +99,11 @@ impl Table {
         let mut reports = Vec::new();
         for target in running {
             for kind in KINDS {
-                let started = followed.started(&target.name);
+                let started = match pod.is_terminating() {
+                    false => followed.started(&target.name),
+                    // Its startup is asked no more.
+                    true => has_started(pod, target),
+                };
                 let Some(watched) = followed.probes.iter_mut().find(|w| w.is(&target.name, kind))
                 else {
                     continue;
@@ -234,6 +238,12 @@ fn wanted(pod: &Pod) -> Vec<(&str, ProbeKind, Timing)> {
         }
     }
     wanted
+}
+
+/// Whether a container of a pod that is to end has started, so that it may be asked for its readiness.
+fn has_started(pod: &Pod, target: &ProbeTarget) -> bool {
+    let probed = pod.container(&target.name).is_some_and(|(_, c)| c.startup_probe.is_some());
+    !probed || known(pod, target, ProbeKind::Startup) == Some(true)
 }
 
 /// What the status of the pod says of a container that an agent before this one has probed. Upstream

@@ -79,6 +79,21 @@ fn a_pod_that_is_to_end_is_only_asked_whether_it_is_ready() {
 }
 
 #[test]
+fn what_is_to_end_before_it_has_started_is_not_asked_whether_it_is_ready() {
+    let probe = json!({"exec": {"command": ["true"]}});
+    let of = json!({"name": "c", "startupProbe": probe, "readinessProbe": probe});
+    for (started, expected) in [(false, vec![]), (true, vec![ProbeKind::Readiness])] {
+        let mut ending = Pod::clone(&pod(&of));
+        ending.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
+        let status = json!({"name": "c", "containerID": "containerd://one", "started": started});
+        ending.status = json!({"containerStatuses": [status]});
+        let mut table = table();
+        table.follow(&Arc::new(ending), "", &[target("one")], at(1), no_wait);
+        assert_eq!(asked(&mut table, 60_000), expected);
+    }
+}
+
+#[test]
 fn what_is_gone_is_not_asked() {
     let mut table = table();
     let probe = json!({"exec": {"command": ["true"]}});
@@ -212,7 +227,7 @@ async fn commands_get_the_variables_that_stand_in_the_spec() {
     probes.follow(&pod, &[], &[target("one")]);
     assert_eq!(next(&mut told).await.healthy, Some(true));
     let request = seen.lock().unwrap().remove(0);
-    assert_eq!(request.cmd, ["echo", "x", "$(ELSEWHERE)", "$(GIVEN)"]);
+    assert_eq!(request.cmd, ["echo", "x", "", "$(GIVEN)"]);
     assert_eq!((request.container_id.as_str(), request.timeout), ("one", 7));
 }
 

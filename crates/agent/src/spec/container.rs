@@ -92,6 +92,17 @@ pub struct EnvVarSource {
     pub resource_field_ref: Option<ResourceFieldRef>,
     pub config_map_key_ref: Option<LocalSource>,
     pub secret_key_ref: Option<LocalSource>,
+    pub file_key_ref: Option<FileKeySelector>,
+}
+
+/// A variable in a file of one of the pod's volumes.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct FileKeySelector {
+    pub volume_name: String,
+    pub path: String,
+    pub key: String,
+    pub optional: Option<bool>,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]

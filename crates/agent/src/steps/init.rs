@@ -3,7 +3,9 @@
 //! Walked from the last to the first: the last one the runtime knows of says how far the pod has come,
 //! and all before it that are not sidecars are over.
 
-use super::{Health, Kill, KillReason, Knowledge, Plan, init_role, kill};
+use super::{
+    Health, Kill, KillReason, Knowledge, Plan, Verdict, after_exit, init_role, kill, restart,
+};
 use crate::observed::{ContainerSeen, ContainerState, PodSeen};
 use crate::spec::{Container, Pod, RestartPolicy};
 
@@ -17,9 +19,21 @@ pub(super) enum Progress {
     Failed,
 }
 
-/// Whether any app container has been made, after which init containers are over for good.
+/// Whether any app container has been made, in whatever sandbox.
 pub(super) fn has_begun(pod: &Pod, seen: &PodSeen) -> bool {
     pod.spec.containers.iter().any(|container| seen.container(&container.name).is_some())
+}
+
+/// Whether a container is of the sandbox that is in use. What ended with one before it tells nothing of
+/// how far the pod has come in this one.
+fn is_current(found: &ContainerSeen, seen: &PodSeen) -> bool {
+    seen.newest_sandbox().is_some_and(|sandbox| sandbox.id == found.sandbox)
+}
+
+/// Whether any app container has been made in this sandbox, after which init containers are over for good.
+fn is_through(pod: &Pod, seen: &PodSeen) -> bool {
+    let found = pod.spec.containers.iter().filter_map(|c| seen.container(&c.name));
+    found.into_iter().any(|found| is_current(found, seen))
 }
 
 pub(super) fn plan(pod: &Pod, seen: &PodSeen, known: &dyn Knowledge, plan: &mut Plan) -> Progress {
@@ -28,10 +42,10 @@ pub(super) fn plan(pod: &Pod, seen: &PodSeen, known: &dyn Knowledge, plan: &mut 
         return Progress::Through;
     }
     let mut walk = Walk {
+        pod,
         all,
         known,
-        restarts: pod.spec.restart_policy != RestartPolicy::Never,
-        through: has_begun(pod, seen),
+        through: is_through(pod, seen),
         start: Vec::new(),
         kill: Vec::new(),
     };
@@ -39,7 +53,8 @@ pub(super) fn plan(pod: &Pod, seen: &PodSeen, known: &dyn Knowledge, plan: &mut 
     let mut passed = walk.through;
     for index in (0..all.len()).rev() {
         let Some(container) = all.get(index) else { continue };
-        let Some(found) = seen.container(&container.name) else {
+        let found = seen.container(&container.name).filter(|found| is_current(found, seen));
+        let Some(found) = found else {
             // Its record was removed. A sidecar must run all the same.
             if passed && container.is_sidecar() {
                 walk.start.push(index);
@@ -66,9 +81,9 @@ pub(super) fn plan(pod: &Pod, seen: &PodSeen, known: &dyn Knowledge, plan: &mut 
 }
 
 struct Walk<'a> {
+    pod: &'a Pod,
     all: &'a [Container],
     known: &'a dyn Knowledge,
-    restarts: bool,
     through: bool,
     start: Vec<usize>,
     kill: Vec<Kill>,
@@ -114,11 +129,16 @@ impl Walk<'_> {
                 self.next_after(index);
                 Ok(())
             }
-            (ContainerState::Exited, false) if self.restarts => {
+            (ContainerState::Exited, false)
+                if after_exit(self.pod, container, found.exit_code) != Verdict::Stays =>
+            {
                 self.start.push(index);
                 Ok(())
             }
-            (ContainerState::Unknown, sidecar) if sidecar || self.restarts => {
+            // Without an exit code there is no rule to go by, only the policy.
+            (ContainerState::Unknown, _)
+                if restart::policy(self.pod, container) != RestartPolicy::Never =>
+            {
                 let message =
                     "Init container is in \"unknown\" state, try killing it before restart";
                 self.kill.push(kill(found, KillReason::Unknown, message.to_owned()));
@@ -153,6 +173,12 @@ impl Walk<'_> {
         }
         if !passed {
             self.next_after(index);
+        }
+        if self.known.hash(container) != found.hash {
+            let message = format!("Init container {name} definition changed");
+            self.kill.push(kill(found, KillReason::Changed, message));
+            self.start.push(index);
+            return;
         }
         let alive =
             container.liveness_probe.is_none() || self.known.liveness(&found.id) != Health::Failure;

@@ -182,6 +182,63 @@ fn a_pod_without_a_usable_sandbox_begins_again_if_it_may() {
 }
 
 #[test]
+fn what_ended_with_a_sandbox_before_does_not_stand_for_this_one() {
+    let check = |containers: &str, before: &str, now: &str, expected: &str| {
+        let mut both = seen(before);
+        let mut old = both.sandboxes[0].clone();
+        both.containers.iter_mut().for_each(|found| found.sandbox = "old".to_owned());
+        (old.id, old.ready, old.created_at) = ("old".to_owned(), false, 0);
+        both.sandboxes.push(old);
+        let mut newer = seen(now).containers;
+        newer.iter_mut().for_each(|found| (found.attempt, found.created_at) = (1, 2));
+        both.containers.splice(0..0, newer);
+        let found = plan(&pod(containers, RestartPolicy::Always), &both, &Told::default());
+        assert_eq!(short(&found), expected, "{containers}, had {before}, has {now}");
+    };
+    check("init i, init j, app a", "i=0, j=0, a=137", "", "+i");
+    check("init i, init j, app a", "i=0, j=0, a=137", "i=run", "");
+    check("init i, init j, app a", "i=0, j=0, a=137", "i=0", "+j");
+    check("init i, init j, app a", "i=0, j=0, a=137", "i=0, j=0", "+a");
+    check("init i, sidecar s, app a", "i=0, s=137, a=137", "i=0", "+s");
+}
+
+#[test]
+fn init_containers_start_again_by_their_own_policy_and_rules() {
+    use RestartPolicy::{Always, Never, OnFailure};
+    let rules: Vec<crate::spec::RestartRule> = serde_json::from_value(serde_json::json!([
+        {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}},
+    ]))
+    .unwrap();
+    let cases = [
+        (Always, Some(Never), false, "i=1", "kill pod"),
+        (Never, Some(OnFailure), false, "i=1", "+i"),
+        (Never, Some(OnFailure), false, "i=0", "+a"),
+        (Never, Some(Never), true, "i=42", "+i"),
+        (Never, Some(Never), true, "i=1", "kill pod"),
+        (Always, Some(Never), true, "i=unknown", "kill pod"),
+        (Never, Some(OnFailure), false, "i=unknown", "-i +i"),
+    ];
+    for (of_pod, own, with_rules, has, expected) in cases {
+        let mut pod = pod("init i, app a", of_pod);
+        pod.spec.init_containers[0].restart_policy = own;
+        if with_rules {
+            pod.spec.init_containers[0].restart_policy_rules.clone_from(&rules);
+        }
+        let found = plan(&pod, &seen(has), &Told::default());
+        assert_eq!(short(&found), expected, "{of_pod:?} {own:?} {with_rules}, has {has}");
+    }
+}
+
+#[test]
+fn a_sidecar_whose_definition_changed_starts_again() {
+    let told = Told { changed: true, ..Told::default() };
+    let found =
+        plan(&pod("sidecar s, init i, app a", RestartPolicy::Never), &seen("s=run, i=run"), &told);
+    assert_eq!(short(&found), "-s +s");
+    assert_eq!(found.kill[0].message, "Init container s definition changed");
+}
+
+#[test]
 fn what_fails_its_probes_is_killed_and_restarted_as_the_policy_says() {
     let failing = |name: &str| BTreeMap::from([(name.to_owned(), Health::Failure)]);
     let check = |policy, told: &Told, expected: &str, message: &str| {

@@ -16,9 +16,10 @@ use crate::hands::Hands;
 use crate::hooks;
 use crate::images::{Found, Present, Wanted, credentials};
 use crate::lower::{
-    self, Attached, ContainerInput, DnsNotice, Mounted, Placed, PodInput, security,
+    self, Attached, ContainerInput, DnsNotice, EnvFile, Mounted, MountedVolume, Placed, PodInput,
+    security,
 };
-use crate::observed::{ContainerState, RuntimeId};
+use crate::observed::{ContainerState, PodSeen, RuntimeId};
 use crate::pool::Entry;
 use crate::spec::{Container, ImageSource, Pod, Role};
 use crate::status::Waiting;
@@ -28,6 +29,9 @@ use crate::volumes;
 /// The first wait after a sandbox could not be made, doubled each time. The runtime may only be busy
 /// undoing what an agent before this one began and did not live to see.
 const FIRST_SANDBOX_RETRY: Duration = Duration::from_secs(1);
+
+/// The longest file of variables that is read, in bytes. Upstream's figure.
+const LONGEST_ENV_FILE: u64 = 64 * 1024;
 
 /// Why a container was not started.
 struct NotStarted {
@@ -203,7 +207,8 @@ impl Worker {
             .map_err(|error| config_error(error.to_string()))?;
         let references = volumes::references(pod);
         let fetched = self.hands.sources.fetch(pod, &references).await;
-        let (configs, ..) = fetched.map_err(|error| config_error(refusal(&error)))?;
+        let (mut configs, ..) = fetched.map_err(|error| config_error(refusal(&error)))?;
+        configs.files = env_files(container, self.mounted.as_ref());
         let services = self.hands.sources.services().await;
         let attempt = match self.seen.container(&container.name) {
             Some(before) => before.attempt + 1,
@@ -216,7 +221,7 @@ impl Worker {
             Some(sandbox) if !sandbox.ips.is_empty() => sandbox.ips.clone(),
             _ => facts.ips.clone(),
         };
-        let target = self.seen.container(&container.target_container_name).map(|c| c.id.clone());
+        let target = target(container, &self.seen).map_err(&config_error)?;
         let mut of = ContainerInput {
             container,
             role,
@@ -436,6 +441,43 @@ impl Worker {
     }
 }
 
+/// The container whose processes an ephemeral one is to see; none if it names none.
+fn target(container: &Container, seen: &PodSeen) -> Result<Option<RuntimeId>, String> {
+    let name = container.target_container_name.as_str();
+    match (name, seen.container(name)) {
+        ("", _) => Ok(None),
+        (_, Some(found)) => Ok(Some(found.id.clone())),
+        (_, None) => Err(format!("unable to find target container {name}")),
+    }
+}
+
+/// The files that variables of a container come from, as far as their volumes are there.
+fn env_files(
+    container: &Container,
+    mounted: Option<&Mounted>,
+) -> BTreeMap<(String, String), EnvFile> {
+    let mut files = BTreeMap::new();
+    let sources = container.env.iter().filter_map(|variable| variable.value_from.as_ref());
+    for wanted in sources.filter_map(|source| source.file_key_ref.as_ref()) {
+        let volume = mounted.and_then(|mounted| mounted.volumes.get(&wanted.volume_name));
+        let Some(MountedVolume::Path { host_path, .. }) = volume else { continue };
+        let path = Path::new(host_path).join(wanted.path.trim_start_matches('/'));
+        let text = read_inside(Path::new(host_path), &path);
+        let file = EnvFile { path: path.display().to_string(), text };
+        files.insert((wanted.volume_name.clone(), wanted.path.clone()), file);
+    }
+    files
+}
+
+/// A file of a volume that containers write to: what leads out of the volume is not read, nor what is too
+/// long to be meant.
+fn read_inside(volume: &Path, path: &Path) -> Option<String> {
+    let (volume, path) = (volume.canonicalize().ok()?, path.canonicalize().ok()?);
+    let about = std::fs::metadata(&path).ok()?;
+    let fits = path.starts_with(volume) && about.is_file() && about.len() <= LONGEST_ENV_FILE;
+    if fits { std::fs::read_to_string(path).ok() } else { None }
+}
+
 /// The volumes that a container mounts and that are images.
 fn image_volumes<'a>(
     pod: &'a Pod,
@@ -469,6 +511,41 @@ fn go_duration(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_ephemeral_container_waits_for_the_one_it_is_to_look_into() {
+        let id = "1234".to_owned();
+        let found = crate::observed::ContainerSeen::started(&id, "app");
+        let seen = PodSeen::new(Vec::new(), vec![found]);
+        let check = |name: &str, expected: Result<Option<RuntimeId>, String>| {
+            let target_container_name = name.to_owned();
+            let container = Container { target_container_name, ..Container::default() };
+            assert_eq!(target(&container, &seen), expected, "{name}");
+        };
+        check("", Ok(None));
+        check("app", Ok(Some(id)));
+        check("later", Err("unable to find target container later".to_owned()));
+    }
+
+    #[test]
+    fn files_of_variables_are_read_inside_their_volume_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let volume = directory.path().join("volume");
+        std::fs::create_dir(&volume).unwrap();
+        std::fs::write(volume.join("in.env"), "A='x'").unwrap();
+        std::fs::write(directory.path().join("out.env"), "A='y'").unwrap();
+        std::fs::write(volume.join("long.env"), "#".repeat(70_000)).unwrap();
+        let table = [
+            ("in.env", Some("A='x'")),
+            ("../out.env", None),
+            ("none.env", None),
+            ("long.env", None),
+        ];
+        for (path, expected) in table {
+            let found = read_inside(&volume, &volume.join(path));
+            assert_eq!(found.as_deref(), expected, "{path}");
+        }
+    }
 
     #[test]
     fn durations_are_written_as_go_does() {

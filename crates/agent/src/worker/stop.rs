@@ -6,6 +6,9 @@
 use std::time::{Duration, Instant};
 
 use cri::v1;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use tokio::sync::oneshot;
 
 use super::{Next, Order, RUNTIME_RETRY, Worker};
 use crate::events::Told;
@@ -38,6 +41,12 @@ impl Worker {
                     order = self.orders.recv() => match order {
                         // The agent ends; the pod is taken up again by the next one.
                         None => return,
+                        // Somebody may still be served by what is to end.
+                        Some(Order::Probe(report)) => {
+                            self.take_report(report);
+                            let pod = self.pod_as_told();
+                            self.tell(&pod, true);
+                        }
                         Some(order) => {
                             let left = time_left(&order, manner.grace, begun);
                             later.push(order);
@@ -99,8 +108,9 @@ impl Worker {
         let found = self.seen.containers.iter().find(|found| found.id == kill.id).cloned();
         // One that was just made is not in the last look.
         let found = found.unwrap_or_else(|| ContainerSeen::started(&kill.id, &kill.container));
+        let manner = Manner { grace, hurried: false };
         // One that goes on is killed again by the next round.
-        let _ = stop_container(&self.hands, pod, &found, Manner { grace, hurried: false }).await;
+        let _ = stop_container(&self.hands, pod, &found, manner, None).await;
     }
 
     /// Kills and removes all containers, so that they start again from the first.
@@ -163,6 +173,17 @@ impl Worker {
         }
         for id in sandboxes {
             let _ = self.remove_sandbox(&id).await;
+        }
+    }
+
+    /// Init containers run again in a new sandbox, and those of the old one are of no use then.
+    pub(super) async fn remove_init_containers(&self, pod: &Pod) {
+        let is_init = |found: &&ContainerSeen| {
+            pod.spec.init_containers.iter().any(|container| container.name == found.name)
+        };
+        for found in self.seen.containers.iter().filter(is_init) {
+            // One that stays is not taken for one of the new sandbox.
+            let _ = self.remove(&found.id).await;
         }
     }
 
@@ -243,7 +264,6 @@ async fn stop_in_order(
     running: Vec<ContainerSeen>,
     manner: Manner,
 ) -> Vec<String> {
-    let begun = Instant::now();
     for found in running.iter().filter(|_| !manner.hurried) {
         if let Some((role, container)) = pod.container(&found.name) {
             let told = Told::Stopping { container: container.name.clone() };
@@ -256,23 +276,57 @@ async fn stop_in_order(
     };
     let (mut sidecars, others): (Vec<_>, Vec<_>) =
         running.into_iter().partition(|found| position(found).is_some());
-    let stops = others.iter().map(|found| stop_container(hands, pod, found, manner));
-    let stopped = futures::future::join_all(stops).await;
-    let mut failures: Vec<String> = stopped.into_iter().flatten().collect();
     sidecars.sort_by_key(|found| std::cmp::Reverse(position(found)));
-    for found in &sidecars {
-        let grace = manner.grace.saturating_sub(seconds_since(begun));
-        failures.extend(stop_container(hands, pod, found, Manner { grace, ..manner }).await);
-    }
-    failures
+    let stops = others.iter().map(|found| stop_container(hands, pod, found, manner, None));
+    let others = futures::future::join_all(stops).boxed();
+    let sidecars = sidecars
+        .iter()
+        .map(|found| |turn: Turn| stop_container(hands, pod, found, manner, Some(turn)).boxed());
+    in_turns(others, sidecars).await.into_iter().flatten().collect()
 }
 
-/// Runs the hook of a container, and then has the runtime stop it. Returns what went wrong.
+/// Comes when whoever is waited for has ended.
+type Turn = oneshot::Receiver<()>;
+
+/// Everybody begins at once; each of those `in_turn` is told when the one before has ended, and the first
+/// when all of `together` have.
+async fn in_turns<'a, T: Send + 'a, F>(
+    together: BoxFuture<'a, Vec<T>>,
+    in_turn: impl IntoIterator<Item = F>,
+) -> Vec<T>
+where
+    F: FnOnce(Turn) -> BoxFuture<'a, T>,
+{
+    // A turn comes by the drop of its other end.
+    let (ended, mut turn) = oneshot::channel::<()>();
+    let together = async move {
+        let done = together.await;
+        drop(ended);
+        done
+    };
+    let mut each = Vec::new();
+    for one in in_turn {
+        let (ended, next) = oneshot::channel::<()>();
+        let one = one(std::mem::replace(&mut turn, next));
+        each.push(async move {
+            let done = one.await;
+            drop(ended);
+            done
+        });
+    }
+    let (mut done, in_turn) = tokio::join!(together, futures::future::join_all(each));
+    done.extend(in_turn);
+    done
+}
+
+/// Runs the hook of a container, waits for its turn, and then has the runtime stop it: all in the time
+/// that there is. Returns what went wrong.
 async fn stop_container(
     hands: &Hands,
     pod: &Pod,
     found: &ContainerSeen,
     manner: Manner,
+    turn: Option<Turn>,
 ) -> Option<String> {
     let Manner { grace, hurried } = manner;
     let mut left = grace;
@@ -283,18 +337,72 @@ async fn stop_container(
         let begun = Instant::now();
         let ip = hands.ip_told(pod);
         let running = hooks::run(&hands.runtime, hook, container, &found.id, &ip);
-        let time = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
         // One that takes too long is left to end with the container.
-        if let Ok(Err(_)) = tokio::time::timeout(time, running).await {
+        if let Ok(Err(_)) = tokio::time::timeout(seconds(grace), running).await {
             hands.recorder.container(pod, role, &container.name, Told::PreStopFailed);
         }
         left = grace.saturating_sub(seconds_since(begun));
+    }
+    if let Some(turn) = turn.filter(|_| left > 0) {
+        let begun = Instant::now();
+        let _ = tokio::time::timeout(seconds(left), turn).await;
+        left = left.saturating_sub(seconds_since(begun));
     }
     let timeout = left.max(LEAST_GRACE);
     let request = v1::StopContainerRequest { container_id: found.id.clone(), timeout };
     failure("KillContainer", &found.name, hands.runtime.call(request).await)
 }
 
+fn seconds(count: i64) -> Duration {
+    Duration::from_secs(u64::try_from(count).unwrap_or(0))
+}
+
 fn seconds_since(begun: Instant) -> i64 {
     i64::try_from(begun.elapsed().as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn sidecars_begin_at_once_and_end_in_turn() {
+        let begun = tokio::time::Instant::now();
+        let log = Mutex::new(Vec::new());
+        let note = |what: &str| {
+            log.lock().unwrap().push(format!("{what} at {}", begun.elapsed().as_secs()));
+        };
+        let sleep = |count: u64| tokio::time::sleep(Duration::from_secs(count));
+        let others = async {
+            sleep(5).await;
+            note("apps end");
+            vec!["apps"]
+        };
+        let sidecar = |name: &'static str, hook: u64| {
+            let note = &note;
+            move |turn: Turn| {
+                let life = async move {
+                    sleep(hook).await;
+                    note(&format!("{name} is asked"));
+                    let _ = turn.await;
+                    sleep(1).await;
+                    note(&format!("{name} ends"));
+                    name
+                };
+                life.boxed()
+            }
+        };
+        let done = in_turns(others.boxed(), [sidecar("last", 2), sidecar("first", 3)]).await;
+        assert_eq!(done, ["apps", "last", "first"]);
+        let expected = [
+            "last is asked at 2",
+            "first is asked at 3",
+            "apps end at 5",
+            "last ends at 6",
+            "first ends at 7",
+        ];
+        assert_eq!(*log.lock().unwrap(), expected);
+    }
 }

@@ -20,6 +20,33 @@ fn world() -> World {
 }
 
 #[test]
+fn variables_come_from_files_of_volumes() {
+    let mut world = world();
+    let mut file = |path: &str, text: Option<&str>| {
+        let file = EnvFile { path: format!("/v/{path}"), text: text.map(str::to_owned) };
+        world.configs.files.insert(("v".to_owned(), path.to_owned()), file);
+    };
+    file("good", Some("A='$(HOME)'\nEMPTY=''\n"));
+    file("bad", Some("A=1\n"));
+    file("gone", None);
+    let made = |volume: &str, path: &str, key: &str, optional: bool| {
+        let from = json!({"volumeName": volume, "path": path, "key": key, "optional": optional});
+        let env = json!([{"name": "X", "valueFrom": {"fileKeyRef": from}}]);
+        let config = world.container(&pod_of(json!({"env": env})), "c");
+        config.map(|config| texts(&config)).map_err(|error| error.to_string())
+    };
+    assert_eq!(made("v", "good", "A", false).unwrap(), ["X=$(HOME)"]);
+    assert_eq!(made("v", "good", "B", true).unwrap(), [] as [&str; 0]);
+    let missing = "environment variable key \"EMPTY\" not found in file \"/v/good\"";
+    assert_eq!(made("v", "good", "EMPTY", false).unwrap_err(), missing);
+    for path in ["bad", "gone"] {
+        assert_eq!(made("v", path, "A", true).unwrap_err(), "couldn't parse env file");
+    }
+    let no_volume = "cannot find the volume \"w\" referenced by FileKeyRef";
+    assert_eq!(made("w", "good", "A", true).unwrap_err(), no_volume);
+}
+
+#[test]
 fn env_comes_over_env_from_and_both_over_services() {
     let mut world = world();
     world.services = vec![

@@ -369,12 +369,33 @@ async fn kill_sandbox(scene: &Scene, played: &Played) -> Result<()> {
 
 /// Whether a life needs a network of its own.
 pub(super) fn needs_network(line: &Value) -> bool {
-    line["manifest"]["spec"]["hostNetwork"] != true
-        && line["snapshots"].to_string().contains("<POD_IP>")
+    let told = line["snapshots"].to_string();
+    // One that is refused for its ports is refused only if the pod that has them could be played.
+    let network = told.contains("<POD_IP>") || told.contains("\"NodePorts\"");
+    line["manifest"]["spec"]["hostNetwork"] != true && network
 }
 
 /// The words of all standing states, for messages.
 pub(super) fn told(snapshots: &[Value]) -> String {
     let runs = significant::runs(snapshots);
     runs.iter().map(|run| format!("\n      {:.1} {}", run.from, run.state)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_refused_for_ports_need_the_network_of_those_that_have_them() {
+        let line = |host: bool, status: Value| {
+            let manifest = json!({"spec": {"hostNetwork": host}});
+            json!({"manifest": manifest, "snapshots": [{"status": status}]})
+        };
+        let refused = json!({"phase": "Failed", "reason": "NodePorts"});
+        assert!(needs_network(&line(false, refused.clone())));
+        assert!(!needs_network(&line(true, refused)));
+        assert!(needs_network(&line(false, json!({"podIP": "<POD_IP>"}))));
+        let other = json!({"phase": "Failed", "reason": "OutOfcpu"});
+        assert!(!needs_network(&line(false, other)));
+    }
 }

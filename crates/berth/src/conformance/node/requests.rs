@@ -6,6 +6,7 @@
 //! meaning, nor does when what has ended is cleared away.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::{Map, Value};
@@ -15,6 +16,9 @@ use super::calls::{Call, Calls};
 use super::life::{self, Played};
 use super::stage::{PATIENCE, Scene};
 use super::{NOT_SHARED, not_served, outcome, text};
+
+/// What a probe may take to be asked for the first time. Recorded periods are a few seconds.
+const FIRST_ASK: Duration = Duration::from_secs(15);
 
 /// Which calls are compared.
 const COMPARED: &[&str] = &[
@@ -78,10 +82,27 @@ pub(super) async fn play(scene: &Scene, line: &Value) -> Result<Played> {
             ours.count() >= wanted
         }) && !pod["status"]["containerStatuses"][0]["state"]["waiting"].is_object()
     };
-    life::wait(scene, PATIENCE, std::time::Duration::from_secs(1), started).await;
+    life::wait(scene, PATIENCE, Duration::from_secs(1), started).await;
+    if is_asked(&line) {
+        // Its first turn comes by chance within the period: it does not have to come at once.
+        let asked = || {
+            let last = scene.trace.last(&played.namespace, &played.name);
+            let uid = last.map(|(pod, _)| text(&pod["metadata"], "uid").to_owned());
+            let calls = Calls::read(&scene.passage.since(0));
+            calls.ok().zip(uid).is_some_and(|(calls, uid)| {
+                calls.of(&uid).iter().any(|call| call.method == "ExecSync")
+            })
+        };
+        let looking = async {
+            while !asked() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let _ = tokio::time::timeout(FIRST_ASK, looking).await;
+    }
     life::act(scene, &played, &serde_json::json!({"delete": {}})).await?;
     let gone = || scene.trace.last(&played.namespace, &played.name).is_some_and(|(_, gone)| gone);
-    life::wait(scene, PATIENCE, std::time::Duration::ZERO, gone).await;
+    life::wait(scene, PATIENCE, Duration::ZERO, gone).await;
     Ok(played)
 }
 
@@ -97,6 +118,17 @@ fn without_times(line: &Value) -> Value {
         manifest["metadata"]["namespace"] = namespace.clone();
     }
     serde_json::json!({"id": line["id"], "manifest": manifest, "objects": line["objects"]})
+}
+
+/// Whether a container is asked by a command how it is.
+fn is_asked(line: &Value) -> bool {
+    let spec = &line["manifest"]["spec"];
+    let lists = ["containers", "initContainers"];
+    let mut containers = lists.iter().flat_map(|list| spec[*list].as_array().into_iter().flatten());
+    containers.any(|container| {
+        let kinds = ["livenessProbe", "readinessProbe", "startupProbe"];
+        kinds.iter().any(|kind| container[*kind]["exec"].is_object())
+    })
 }
 
 fn starts(line: &Value) -> usize {
@@ -280,6 +312,15 @@ mod tests {
         assert_eq!(of(&["B", "A", "X_PORT", "Y_PORT"]), of(&["B", "Y_PORT", "X_PORT", "A"]));
         assert_ne!(of(&["B", "A"]), of(&["A", "B"]));
         assert_eq!(in_order_of(of(&["A", "B"]), &own), of(&["B", "A"]));
+    }
+
+    #[test]
+    fn commands_of_probes_are_waited_for_and_those_of_hooks_are_not() {
+        let exec = json!({"exec": {"command": ["true"]}});
+        let line = |container: Value| json!({"manifest": {"spec": {"containers": [container]}}});
+        assert!(is_asked(&line(json!({"name": "c", "readinessProbe": exec}))));
+        assert!(!is_asked(&line(json!({"name": "c", "lifecycle": {"preStop": exec}}))));
+        assert!(!is_asked(&line(json!({"name": "c", "readinessProbe": {"tcpSocket": {}}}))));
     }
 
     #[test]
