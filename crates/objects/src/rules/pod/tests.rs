@@ -62,7 +62,7 @@ fn who_uses_an_annotation_for_app_armor_is_warned_unless_a_field_says_it() {
     check("runtime/default", json!({}), json!({}), true, default.clone());
     check("runtime/default", of_pod.clone(), json!({}), false, Value::Null);
     check("unconfined", of_pod.clone(), json!({}), true, json!({"type": "Unconfined"}));
-    check("unconfined", json!({}), of_pod.clone(), false, default);
+    check("unconfined", json!({}), of_pod, false, default);
     check("nonsense", json!({}), json!({}), true, Value::Null);
     check("unconfined", json!({"os": {"name": "windows"}}), json!({}), false, Value::Null);
 }
