@@ -282,9 +282,6 @@ fn event_view(event: &Value, about: &Value) -> Value {
     })
 }
 
-/// What a probe is told of a container that ended just before it was asked, which is chance whoever asks.
-const ENDED: [&str; 2] = ["container is in CONTAINER_EXITED state", "no running task found"];
-
 /// Whether a recorded Event may be missing: a probe that fell together with the start or the end of its
 /// container, and the summary of many.
 fn is_chance(line: &Value, event: &Value) -> bool {
@@ -349,9 +346,7 @@ fn events(
     let by_chance = |event: &Value| {
         let message = event["message"].as_str().unwrap_or_default();
         message.starts_with("(combined from similar events)")
-            || (event["reason"] == "Unhealthy"
-                && (ENDED.iter().any(|end| message.contains(end))
-                    || event["count"] == 1 && became_ready(line)))
+            || (event["reason"] == "Unhealthy" && event["count"] == 1 && became_ready(line))
     };
     let more = ours.iter().zip(&told).filter(|((_, known), event)| !known && !by_chance(event));
     for ((event, _), _) in more {
