@@ -51,9 +51,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Where Debian's package puts it.
 const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 
-/// All CPUs of a guest take turns on one thread. With a thread for each (`thread=multi`) one now and then
-/// stands still for ever, in the middle of kernel code that another one has just patched; two cores of the
-/// machine are no faster than one anyhow, as guests wait most of the time.
+/// All CPUs of a guest take turns on one thread. With a thread for each (`thread=multi`) CPUs were seen to
+/// stand still for ever, two of them at the same place of the kernel, one that it patches while it runs; why
+/// was not found. Guests took no longer with one thread on two cores.
 const ACCELERATOR: &str = "tcg,thread=single";
 
 /// A model with hyper-threads.
