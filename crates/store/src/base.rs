@@ -1,4 +1,5 @@
-//! Bases: the newest value of each key as of one revision, in one file. Entries: [`write`], [`read`].
+//! Bases: the newest value of each key as of one revision, in one piece. Entries: [`write`] to a file,
+//! [`write_to`] anything else, [`read`].
 //!
 //! A base stands in for all of the log up to its revision. It is also what a backup is.
 
@@ -30,8 +31,22 @@ pub(crate) fn write<E: From<StorageError>>(
     entries: impl Iterator<Item = Result<Entry, E>>,
 ) -> Result<Segment, E> {
     let header = Header { kind: SegmentKind::Base, salt: salt(), after, oldest };
+    in_one_piece(path, |unfinished| {
+        let failed = |error| E::from(StorageError::io("write", unfinished)(error));
+        let mut file = Paced::create(unfinished).map_err(failed)?;
+        write_to(&mut file, &header, entries, failed)?;
+        file.file.sync_all().map_err(failed)
+    })?;
+    Ok(Segment::new(path.to_owned(), header))
+}
+
+/// Has a file written under another name, and gives it its own when that is done.
+fn in_one_piece<E: From<StorageError>>(
+    path: &Path,
+    write: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), E> {
     let unfinished = files::unfinished(path);
-    let written = write_unfinished(&unfinished, &header, entries).and_then(|()| {
+    let written = write(&unfinished).and_then(|()| {
         files::rename(&unfinished, path).map_err(StorageError::io("create", path))?;
         Ok(())
     });
@@ -39,33 +54,49 @@ pub(crate) fn write<E: From<StorageError>>(
         // The failure is reported already.
         let _ = fs::remove_file(&unfinished);
     }
-    written.map(|()| Segment::new(path.to_owned(), header))
+    written
 }
 
-fn write_unfinished<E: From<StorageError>>(
-    path: &Path,
+/// Writes a base to wherever it goes. It is whole when this returns without an error, not before.
+pub(crate) fn write_to<E>(
+    out: &mut impl Write,
     header: &Header,
     entries: impl Iterator<Item = Result<Entry, E>>,
+    failed: impl Fn(io::Error) -> E,
 ) -> Result<(), E> {
-    let failed = || StorageError::io("write", path);
-    let mut base = Base::create(path, header).map_err(failed())?;
+    let mut base = Base::begin(out, header).map_err(&failed)?;
     let mut count = 0;
     for entry in entries {
         let Entry { key, value, created, modified } = &entry?;
         let (kind, revision, created) = (RecordKind::Put, *modified, *created);
-        base.add(&Record { kind, revision, created, key, value }).map_err(failed())?;
+        base.add(&Record { kind, revision, created, key, value }).map_err(&failed)?;
         count += 1;
     }
-    base.add(&Record::control(RecordKind::End, Revision::from(count))).map_err(failed())?;
-    base.finish().map_err(failed())?;
-    Ok(())
+    base.end(count).map_err(&failed)
+}
+
+/// Writes what is in one base into another, which stands in for a log up to `after`.
+pub(crate) fn copy(from: &Segment, to: &Path, after: Revision) -> Result<(), StorageError> {
+    let header = Header { kind: SegmentKind::Base, salt: salt(), after, oldest: after };
+    in_one_piece(to, |unfinished| {
+        let failed = |error| StorageError::io("write", unfinished)(error);
+        let mut file = Paced::create(unfinished).map_err(failed)?;
+        let mut base = Base::begin(&mut file, &header).map_err(failed)?;
+        let mut count = 0;
+        read(from, |entries| {
+            count += entries.len() as u64;
+            entries.iter().try_for_each(|(_, record)| base.add(record)).map_err(failed)
+        })?;
+        base.end(count).map_err(failed)?;
+        file.file.sync_all().map_err(failed)
+    })
 }
 
 /// Goes through a whole base, frame by frame: records with their places. Is an error, at the latest in
 /// the end, unless all of it is as [`write`] left it.
 pub(crate) fn read(
     segment: &Segment,
-    mut each: impl FnMut(&[(u64, Record<'_>)]),
+    mut each: impl FnMut(&[(u64, Record<'_>)]) -> Result<(), StorageError>,
 ) -> Result<(), StorageError> {
     let mut scan = segment.scan(HEADER as u64)?;
     let mut last_key = String::new();
@@ -90,30 +121,28 @@ pub(crate) fn read(
                 _ => return Err(damaged()),
             }
         }
-        each(&entries);
+        each(&entries)?;
         if ended {
             return Ok(());
         }
     }
 }
 
-struct Base<'a> {
-    file: File,
+struct Base<'a, W> {
+    out: &'a mut W,
     header: &'a Header,
     frame: Vec<u8>,
     /// Where the frame goes.
     end: u64,
-    synced: u64,
 }
 
-impl<'a> Base<'a> {
-    fn create(path: &Path, header: &'a Header) -> io::Result<Self> {
-        let mut file = File::create(path)?;
+impl<'a, W: Write> Base<'a, W> {
+    fn begin(out: &'a mut W, header: &'a Header) -> io::Result<Self> {
         let start = header.encode();
-        file.write_all(&start)?;
+        out.write_all(&start)?;
         let mut frame = Vec::new();
         Header::start(&mut frame);
-        Ok(Self { file, header, frame, end: start.len() as u64, synced: 0 })
+        Ok(Self { out, header, frame, end: start.len() as u64 })
     }
 
     fn add(&mut self, record: &Record<'_>) -> io::Result<()> {
@@ -123,20 +152,47 @@ impl<'a> Base<'a> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.header.seal(&mut self.frame, self.end);
-        self.file.write_all(&self.frame)?;
+        self.out.write_all(&self.frame)?;
         self.end += self.frame.len() as u64;
         Header::start(&mut self.frame);
-        if self.end - self.synced >= SYNC_BYTES {
-            self.file.sync_data()?;
-            self.synced = self.end;
-        }
         Ok(())
     }
 
-    fn finish(mut self) -> io::Result<()> {
+    /// Says how many there were: what was cut short is told from what is whole by that.
+    fn end(mut self, count: u64) -> io::Result<()> {
+        self.add(&Record::control(RecordKind::End, Revision::from(count)))?;
         if self.frame.len() > FRAME {
             self.flush()?;
         }
-        self.file.sync_all()
+        self.out.flush()
+    }
+}
+
+/// A file that is synced every so often while it is written.
+struct Paced {
+    file: File,
+    /// Written since it was last synced.
+    waiting: u64,
+}
+
+impl Paced {
+    fn create(path: &Path) -> io::Result<Self> {
+        Ok(Self { file: File::create(path)?, waiting: 0 })
+    }
+}
+
+impl Write for Paced {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.waiting += written as u64;
+        if self.waiting >= SYNC_BYTES {
+            self.file.sync_data()?;
+            self.waiting = 0;
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }

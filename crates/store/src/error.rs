@@ -87,6 +87,8 @@ pub enum CompactError {
 pub enum BackupError {
     #[error("the backup cannot be written")]
     Storage(#[from] StorageError),
+    #[error("whoever took the backup did not take all of it")]
+    Taker(#[source] Arc<io::Error>),
 }
 
 /// Why nothing was restored.

@@ -60,6 +60,7 @@ mod transaction;
 mod watch;
 mod writer;
 
+pub use backup::Contents;
 pub use commit::{Commit, Compaction};
 pub use entry::{Change, Entry, Event};
 pub use error::{

@@ -90,6 +90,7 @@ pub(crate) fn load_base(index: &mut Index, segment: &Arc<Segment>) -> Result<(),
             let segment = segment.clone();
             index.add(record.key, Version { revision, segment, offset, length });
         }
+        Ok(())
     })?;
     index.set_base(segment);
     index.revision = segment.header().after;

@@ -3,12 +3,13 @@
 
 use std::fmt;
 use std::fs;
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::{self, JoinHandle};
 
-use crate::backup;
+use crate::backup::{self, Contents};
 use crate::commit::{Commit, Compaction};
 use crate::entry::Entry;
 use crate::error::{BackupError, OpenError, ReadError, RestoreError};
@@ -78,6 +79,15 @@ impl Store {
         Ok(Self { shared, threads: Arc::new(threads) })
     }
 
+    /// Whether there is a store in a directory. Opens nothing.
+    pub fn is_in(path: &Path) -> io::Result<bool> {
+        match files::list(path) {
+            Ok(listing) => Ok(!listing.bases.is_empty() || !listing.logs.is_empty()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The newest revision that was acknowledged.
     pub fn revision(&self) -> Revision {
         read(&self.shared.index).revision
@@ -124,9 +134,21 @@ impl Store {
         backup::back_up(&self.shared, to)
     }
 
+    /// The same to whoever takes it, as fast as it is taken.
+    pub fn stream_backup(&self, to: &mut impl Write) -> Result<Revision, BackupError> {
+        backup::stream(&self.shared, to)
+    }
+
+    /// Reads all of a backup and says what is in it.
+    pub fn inspect_backup(path: &Path) -> Result<Contents, OpenError> {
+        backup::inspect(path)
+    }
+
     /// Makes the directory `to` a store with what is in the backup `from`, after having read all of
-    /// it. Never touches a store that exists.
-    pub fn restore(from: &Path, to: &Path) -> Result<Revision, RestoreError> {
+    /// it. Never touches a store that exists. Keys and values are as they were, with their revisions;
+    /// the store itself is far ahead of the backup, so that no revision is given out a second time,
+    /// and without history.
+    pub fn restore(from: &Path, to: &Path) -> Result<Contents, RestoreError> {
         backup::restore(from, to)
     }
 

@@ -80,6 +80,7 @@ fn sweep(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Compa
         for (offset, record) in entries {
             index.relocate(record.key, record.revision, &segment, *offset);
         }
+        Ok(())
     })?;
     write(&shared.index).rebase(&segment);
     for segment in obsolete {

@@ -1,9 +1,10 @@
 //! Compaction, backup and restore: what goes, what stays, and that nobody is disturbed.
 
 use std::fs;
+use std::io::{self, Write};
 use std::thread;
 
-use store::{Options, ReadError, RestoreError, Store, Transaction, WatchError};
+use store::{BackupError, Options, ReadError, RestoreError, Store, Transaction, WatchError};
 
 use crate::support::{SMALL, commit, delete, drain, entry, files, fresh, open, put};
 
@@ -192,14 +193,44 @@ fn a_backup_is_taken_under_load_and_restored_elsewhere() {
         (at, store.snapshot(Some(at)).unwrap())
     });
     let place = directory.path().join("restored");
-    assert_eq!(Store::restore(&file, &place).unwrap(), at);
+    let contents = Store::restore(&file, &place).unwrap();
+    assert_eq!(contents.revision, at);
+    assert_eq!(Store::inspect_backup(&file).unwrap(), contents);
     let restored = open(&place, SMALL);
-    assert_eq!((restored.revision(), restored.oldest()), (at, at));
+    // What was given out after the backup is not given out again, and who holds it is told.
+    let lost = store.revision();
+    assert!(lost < restored.revision(), "{lost}");
+    assert!(matches!(restored.watch("", lost), Err(ReadError::Compacted { .. })));
     let there = |snapshot: store::Snapshot| snapshot.range("", None).map(|entry| entry.unwrap());
     assert!(there(restored.snapshot(None).unwrap()).eq(there(rest)));
     put(&restored, "new", "1");
     restored.close();
     assert!(open(&place, SMALL).get("new").unwrap().is_some());
+}
+
+#[test]
+fn a_backup_that_is_not_taken_to_its_end_is_an_error_and_no_backup() {
+    struct Narrow(Vec<u8>);
+    impl Write for Narrow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let room = 100_000 - self.0.len();
+            self.0.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            Ok(bytes.len().min(room))
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let (directory, store) = fresh(SMALL);
+    for number in 0..200 {
+        put(&store, &format!("/{number}"), &"x".repeat(1000));
+    }
+    let mut narrow = Narrow(Vec::new());
+    let cut = store.stream_backup(&mut narrow);
+    assert!(matches!(cut, Err(BackupError::Taker(_))), "{cut:?}");
+    let file = directory.path().join("backup");
+    fs::write(&file, narrow.0).unwrap();
+    assert!(Store::inspect_backup(&file).is_err());
 }
 
 #[test]
