@@ -1,7 +1,8 @@
 //! Files that survive a crash: written whole or not at all.
 //!
-//! Main entries: [`write_atomically`] and [`back_up`]; [`identity`] tells files apart. They know nothing of what is written. Each
-//! file has one writer; two processes that write the same file at once are the caller's mistake.
+//! Main entries: [`write_atomically`] and [`back_up`]; [`make_private_directory`] keeps others out, and
+//! [`identity`] tells files apart. They know nothing of what is written. Each file has one writer; two
+//! processes that write the same file at once are the caller's mistake.
 //!
 //! Why a kill or a power failure at any instant leaves the old or the new content:
 //!
@@ -113,6 +114,17 @@ pub fn back_up(path: &Path) -> Result<Option<PathBuf>, WriteError> {
     Err(WriteError::TooManyBackups(path.to_owned()))
 }
 
+/// Makes a directory that nobody but its owner (on Windows: administrators and the system too) gets
+/// into, and those above it as usual. One that is there is made so.
+pub fn make_private_directory(path: &Path) -> Result<(), WriteError> {
+    let failed =
+        |source| WriteError::Io { step: "make the directory", path: path.to_owned(), source };
+    let above = directory_of(path);
+    fs::create_dir_all(above).map_err(failed)?;
+    os::make_private_directory(path).map_err(failed)?;
+    os::sync_directory(above).map_err(failed)
+}
+
 /// Which file a handle is of, whatever its name is by now. Good as long as the handle is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity(u64, u64);
@@ -206,6 +218,24 @@ mod tests {
         }
         assert_eq!(fs::read(directory.path().join("state.backup-1")).unwrap(), b"one");
         assert_eq!(fs::read(directory.path().join("state.backup-2")).unwrap(), b"two");
+    }
+
+    #[test]
+    fn a_private_directory_is_made_and_an_open_one_is_closed_to_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("above").join("private");
+        for _ in 0..2 {
+            make_private_directory(&path).unwrap();
+            write_atomically(&path.join("file"), b"ours").unwrap();
+            let made = fs::metadata(&path).unwrap();
+            // Windows has no modes.
+            assert!([0o700, 0].contains(&os::owners::mode(&made)), "{made:?}");
+            os::owners::set_mode(&path, 0o755).unwrap();
+        }
+        let file = directory.path().join("file");
+        fs::write(&file, "").unwrap();
+        let refused = make_private_directory(&file).unwrap_err().to_string();
+        assert!(refused.contains("make the directory"), "{refused}");
     }
 
     #[test]

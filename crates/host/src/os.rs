@@ -1,13 +1,10 @@
 //! The calls that differ between systems: twin modules with the same functions.
 //!
 //! `observe_topology` describes this machine; `create_private_file`, `replace_file` and
-//! `sync_directory` are the steps of a write that survives a crash; [`owners`] has modes, owners and
-//! links of files, [`mounts`] mounts, [`facts`] is what a machine says of itself, and [`service`]
-//! speaks to the service manager. Everything else in
-//! the crate is the same everywhere.
-//! links of files, [`mounts`] mounts, and [`processes`] ends
-//! processes. Everything else in the crate is the same everywhere.
-//! `sync_directory` are the steps of a write that survives a crash; `file_identity` tells files apart. Everything else in the crate is the same everywhere.
+//! `sync_directory` are the steps of a write that survives a crash; `make_private_directory` keeps
+//! others out; `file_identity` tells files apart; [`owners`] has modes, owners and links of files,
+//! [`mounts`] mounts, [`facts`] is what a machine says of itself, [`processes`] ends processes, and
+//! [`service`] speaks to the service manager. Everything else in the crate is the same everywhere.
 
 #[cfg(not(windows))]
 #[path = "os/linux.rs"]
@@ -61,6 +58,6 @@ pub mod processes;
 pub mod processes;
 
 pub use imp::{
-    ObserveError, create_private_file, file_identity, observe_topology, replace_file,
-    sync_directory,
+    ObserveError, create_private_file, file_identity, make_private_directory, observe_topology,
+    replace_file, sync_directory,
 };

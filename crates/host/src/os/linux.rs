@@ -2,9 +2,11 @@
 //!
 //! Topology comes from `/sys` by way of [`crate::sysfs`]; see [`crate::os`] for the twin.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::Path;
 
 use placement::Topology;
@@ -15,6 +17,8 @@ use crate::tree::Directory;
 
 pub use crate::sysfs::ObserveError;
 
+const PRIVATE_DIRECTORY: u32 = 0o700;
+
 /// Describes this machine.
 pub fn observe_topology() -> Result<(Topology, Vec<Anomaly>), ObserveError> {
     sysfs::observe(&Directory::live())
@@ -23,6 +27,16 @@ pub fn observe_topology() -> Result<(Topology, Vec<Anomaly>), ObserveError> {
 /// Makes a new file that only its owner can read or write. Fails if there is one.
 pub fn create_private_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Makes a directory that nobody but its owner gets into, or makes one so that is there.
+pub fn make_private_directory(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(PRIVATE_DIRECTORY).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {
+            fs::set_permissions(path, Permissions::from_mode(PRIVATE_DIRECTORY))
+        }
+        done => done,
+    }
 }
 
 /// Puts `from` in the place of `to` in one step: whoever opens `to` gets the old or the new file.

@@ -12,10 +12,17 @@ use std::path::Path;
 
 use placement::{Bytes, NumaId, Topology};
 use thiserror::Error;
-use windows_sys::Win32::Foundation::ERROR_INSUFFICIENT_BUFFER;
+use windows_sys::Win32::Foundation::{ERROR_INSUFFICIENT_BUFFER, LocalFree};
+use windows_sys::Win32::Security::Authorization::{
+    ConvertStringSecurityDescriptorToSecurityDescriptorW, SDDL_REVISION_1,
+};
+use windows_sys::Win32::Security::{
+    DACL_SECURITY_INFORMATION, PROTECTED_DACL_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR,
+    SECURITY_ATTRIBUTES, SetFileSecurityW,
+};
 use windows_sys::Win32::Storage::FileSystem::{
-    BY_HANDLE_FILE_INFORMATION, GetFileInformationByHandle, MOVEFILE_REPLACE_EXISTING,
-    MOVEFILE_WRITE_THROUGH, MoveFileExW,
+    BY_HANDLE_FILE_INFORMATION, CreateDirectoryW, GetFileInformationByHandle,
+    MOVEFILE_REPLACE_EXISTING, MOVEFILE_WRITE_THROUGH, MoveFileExW,
 };
 use windows_sys::Win32::System::SystemInformation::{
     GetLogicalProcessorInformationEx, GlobalMemoryStatusEx, LOGICAL_PROCESSOR_RELATIONSHIP,
@@ -28,6 +35,10 @@ use crate::windows_topology::{BufferError, Processors};
 
 /// How often to ask again when processors appear between asking for the length and the bytes.
 const ATTEMPTS: usize = 8;
+
+/// Nothing is inherited from above; the system, administrators and the owner may do everything, here and
+/// in all that is made below.
+const PRIVATE_DIRECTORY: &str = "D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW)";
 
 #[derive(Debug, Error)]
 pub enum ObserveError {
@@ -134,9 +145,65 @@ pub fn create_private_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
+/// Makes a directory that only its owner, administrators and the system get into, or makes one so that
+/// is there. What is made in it later inherits that.
+pub fn make_private_directory(path: &Path) -> io::Result<()> {
+    let descriptor = Descriptor::parse(PRIVATE_DIRECTORY)?;
+    let name = wide(path);
+    let attributes = SECURITY_ATTRIBUTES {
+        nLength: u32::try_from(size_of::<SECURITY_ATTRIBUTES>()).map_err(io::Error::other)?,
+        lpSecurityDescriptor: descriptor.0,
+        bInheritHandle: 0,
+    };
+    // SAFETY: the name is NUL-terminated, and both outlive the call.
+    if unsafe { CreateDirectoryW(name.as_ptr(), &raw const attributes) } != 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() != io::ErrorKind::AlreadyExists || !path.is_dir() {
+        return Err(error);
+    }
+    let what = DACL_SECURITY_INFORMATION | PROTECTED_DACL_SECURITY_INFORMATION;
+    // SAFETY: as above.
+    match unsafe { SetFileSecurityW(name.as_ptr(), what, descriptor.0) } {
+        0 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Who may do what, in the system's own form; allocated by it.
+struct Descriptor(PSECURITY_DESCRIPTOR);
+
+impl Descriptor {
+    fn parse(text: &str) -> io::Result<Self> {
+        let text: Vec<u16> = text.encode_utf16().chain([0]).collect();
+        let mut descriptor = std::ptr::null_mut();
+        // SAFETY: the text is NUL-terminated, and the pointer is to a local.
+        let done = unsafe {
+            ConvertStringSecurityDescriptorToSecurityDescriptorW(
+                text.as_ptr(),
+                SDDL_REVISION_1,
+                &raw mut descriptor,
+                std::ptr::null_mut(),
+            )
+        };
+        if done == 0 { Err(io::Error::last_os_error()) } else { Ok(Self(descriptor)) }
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        // SAFETY: it came from the call that asks for this, and is freed once.
+        unsafe { LocalFree(self.0) };
+    }
+}
+
+fn wide(path: &Path) -> Vec<u16> {
+    path.as_os_str().encode_wide().chain([0]).collect()
+}
+
 /// Puts `from` in the place of `to` in one step and returns when that is on the disk.
 pub fn replace_file(from: &Path, to: &Path) -> io::Result<()> {
-    let wide = |path: &Path| path.as_os_str().encode_wide().chain([0]).collect::<Vec<u16>>();
     let (from, to) = (wide(from), wide(to));
     let flags = MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH;
     // SAFETY: both are NUL-terminated and outlive the call.
