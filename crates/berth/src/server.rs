@@ -21,6 +21,7 @@ use store::Store;
 use tokio::sync::watch;
 
 use crate::in_process::InProcess;
+use crate::presence::Presence;
 
 mod settings_file;
 
@@ -87,19 +88,38 @@ impl Settings {
 /// Serves until the process is asked to stop.
 pub fn run(settings: &Settings) -> Result<()> {
     let started = Instant::now();
+    let presence = presence_on(&settings.data_dir)?;
     let (stop, stopping) = watch::channel(false);
+    let interrupted = stop.clone();
     ctrlc::set_handler(move || {
         // Nobody listens any more if the server has ended already.
-        let _ = stop.send(true);
+        let _ = interrupted.send(true);
     })
     .context("cannot be told when to stop")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let server = Server::start(settings).await?;
         server.announce(settings, started.elapsed());
-        server.serve(stopping).await;
+        let asked = async {
+            presence.asked_to_end().await;
+            let _ = stop.send(true);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = server.serve(stopping) => {}
+            () = asked => {}
+        }
         eprintln!("stopped");
         Ok(())
+    })
+}
+
+/// Becomes the one process on a data directory.
+pub(crate) fn presence_on(data_dir: &Path) -> Result<Presence> {
+    let dir = data_dir.display();
+    let taken = Presence::take(data_dir).with_context(|| format!("cannot use {dir}"))?;
+    taken.with_context(|| {
+        format!("a server or node runs on {dir} already; berth down --data-dir {dir} ends it")
     })
 }
 
@@ -119,9 +139,11 @@ impl Server {
     /// Opens the store, makes what is missing, and binds the socket.
     pub async fn start(settings: &Settings) -> Result<Server> {
         let dir = &settings.data_dir;
-        fs::create_dir_all(dir.join("pki"))
-            .with_context(|| format!("cannot make {}", dir.display()))?;
+        // Keys, and secrets of all namespaces.
         let path = dir.join("store");
+        for private in [&dir.join("pki"), &path] {
+            host::files::make_private_directory(private)?;
+        }
         let store = Store::open(&path, store::Options::default())
             .with_context(|| format!("cannot open the store {}", path.display()))?;
         let keys = Keys::load_or_make(settings)?;

@@ -25,7 +25,7 @@ use crate::up::{self, Joined, Node};
 use crate::{logging, server};
 
 /// A directory wherever this process is: others are told of what is in it, runtimes first of all.
-fn absolute() -> impl TypedValueParser<Value = PathBuf> {
+pub(super) fn absolute() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
 }
 
@@ -202,12 +202,7 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     }
     control.address = SocketAddr::new(args.bind_address, args.https_listen_port);
     args.admission.choose(&mut control.plugins)?;
-    let Some(presence) = Presence::take(&args.data_dir)
-        .with_context(|| format!("cannot use {}", args.data_dir.display()))?
-    else {
-        let dir = args.data_dir.display();
-        anyhow::bail!("a node runs on {dir} already; berth down --data-dir {dir} ends it");
-    };
+    let presence = server::presence_on(&args.data_dir)?;
     let machine = input::machine(None)?;
     let port = args.agent_port.or_else(|| port_of(&config)).unwrap_or(AGENT_PORT);
     let settings = up::Settings {
@@ -330,6 +325,9 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
         Output::Yaml => placement::layout::lay_out_in_blocks(&view.to_string()),
         Output::Text => {
             let mut text = String::new();
+            if nodes.is_empty() {
+                text += "no node has joined\n";
+            }
             for node in &nodes {
                 let word = if node["ready"] == true { "ready" } else { "not ready" };
                 let field = |name: &str| node[name].as_str().unwrap_or_default().to_owned();
