@@ -45,6 +45,8 @@ pub struct Request {
     pub content_type: &'static str,
     pub accept: &'static str,
     pub body: Bytes,
+    /// Whether the answer is wanted as it comes and not when all of it is there.
+    pub streamed: bool,
 }
 
 #[derive(Debug)]
@@ -63,17 +65,23 @@ pub enum Body {
 }
 
 impl Body {
-    async fn whole(self) -> Bytes {
+    /// What comes next; `None` at the end, and where a connection broke: only the bytes can tell.
+    pub async fn next(&mut self) -> Option<Bytes> {
         match self {
-            Body::Whole(bytes) => bytes,
-            Body::Stream(mut chunks) => {
-                let mut all = Vec::new();
-                while let Some(chunk) = chunks.recv().await {
-                    all.extend_from_slice(&chunk);
-                }
-                all.into()
-            }
+            Body::Whole(bytes) => Some(std::mem::take(bytes)).filter(|bytes| !bytes.is_empty()),
+            Body::Stream(chunks) => chunks.recv().await,
         }
+    }
+
+    async fn whole(mut self) -> Bytes {
+        if let Body::Whole(bytes) = self {
+            return bytes;
+        }
+        let mut all = Vec::new();
+        while let Some(chunk) = self.next().await {
+            all.extend_from_slice(&chunk);
+        }
+        all.into()
     }
 }
 
@@ -330,6 +338,7 @@ impl Client {
             content_type: JSON,
             accept: JSON,
             body: body.to_string().into(),
+            streamed: false,
         }
     }
 
@@ -393,6 +402,7 @@ impl Client {
     ) -> Result<Watch, Error> {
         let accept = if scope.metadata_only { METADATA } else { JSON };
         let mut request = read(kind.path(&scope.namespace, "", ""), accept);
+        request.streamed = true;
         request.query = scope.query();
         for (name, value) in [
             ("watch", "true".to_owned()),
@@ -404,6 +414,12 @@ impl Client {
         }
         let named = format!("WATCH {}", request.path);
         Ok(Watch::new(named, self.exchange(request).await?.body))
+    }
+
+    /// What the server has at a path that names no resource, as it comes.
+    pub async fn document(&self, path: &str) -> Result<Body, Error> {
+        let request = Request { streamed: true, ..read(path.to_owned(), "*/*") };
+        Ok(self.exchange(request).await?.body)
     }
 
     pub async fn create(
@@ -522,6 +538,7 @@ fn read(path: String, accept: &'static str) -> Request {
         content_type: "",
         accept,
         body: Bytes::new(),
+        streamed: false,
     }
 }
 

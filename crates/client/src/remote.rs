@@ -38,7 +38,7 @@ const PARAMETER: &AsciiSet =
 pub struct Patience {
     /// To be connected.
     pub connect: Duration,
-    /// For an answer with all of its body; of a watch, until it begins.
+    /// For an answer with all of its body; of one that is taken as it comes, until it begins.
     pub request: Duration,
     /// For a watch to end after the time it was asked for.
     pub watch_slack: Duration,
@@ -209,26 +209,22 @@ impl Shared {
     async fn send(&self, request: Request) -> Result<Response, RemoteError> {
         let deadline = Instant::now() + self.patience.request;
         let late = |_| RemoteError::TimedOut(self.patience.request);
-        let watch = watch_seconds(&request);
         let outgoing = self.outgoing(&request)?;
         let answer = timeout_at(deadline, self.answer(outgoing)).await.map_err(late)??;
         let (response, connection) = answer;
         let status = response.status().as_u16();
         let retry_after = response.headers().get(RETRY_AFTER);
         let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
-        let body = match watch {
-            Some(seconds) if (200..300).contains(&status) => {
-                let end = seconds.map(|seconds| {
-                    Instant::now() + Duration::from_secs(seconds) + self.patience.watch_slack
-                });
-                stream(response.into_body(), end)
-            }
-            _ => {
-                let collected = timeout_at(deadline, response.into_body().collect());
-                let bytes = collected.await.map_err(late)??.to_bytes();
-                self.connections.give_back(connection);
-                Body::Whole(bytes)
-            }
+        let body = if request.streamed && (200..300).contains(&status) {
+            let end = watch_seconds(&request).map(|seconds| {
+                Instant::now() + Duration::from_secs(seconds) + self.patience.watch_slack
+            });
+            stream(response.into_body(), end)
+        } else {
+            let collected = timeout_at(deadline, response.into_body().collect());
+            let bytes = collected.await.map_err(late)??.to_bytes();
+            self.connections.give_back(connection);
+            Body::Whole(bytes)
         };
         Ok(Response { status, retry_after, body })
     }
@@ -273,12 +269,10 @@ impl Shared {
     }
 }
 
-/// Of a watch, how long it was asked for, if it says.
-fn watch_seconds(request: &Request) -> Option<Option<u64>> {
-    let find = |name: &str| request.query.iter().find(|(key, _)| key == name);
-    let (_, asked) = find("watch")?;
-    let seconds = find("timeoutSeconds").and_then(|(_, seconds)| seconds.parse().ok());
-    matches!(asked.as_str(), "true" | "1").then_some(seconds)
+/// How long a watch was asked for, if it says.
+fn watch_seconds(request: &Request) -> Option<u64> {
+    let (_, seconds) = request.query.iter().find(|(key, _)| key == "timeoutSeconds")?;
+    seconds.parse().ok()
 }
 
 /// A body as it comes, until its end, or until nobody wants it any more.

@@ -52,11 +52,7 @@ impl Watch {
                 let lines = self.buffer.split_to(end + 1).freeze();
                 return Lines { request: self.request.clone(), rest: lines };
             }
-            let chunk = match &mut self.body {
-                Body::Whole(bytes) => Some(std::mem::take(bytes)).filter(|b| !b.is_empty()),
-                Body::Stream(chunks) => chunks.recv().await,
-            };
-            match chunk {
+            match self.body.next().await {
                 Some(chunk) => self.buffer.extend_from_slice(&chunk),
                 None => return Lines { request: self.request.clone(), rest: Bytes::new() },
             }
