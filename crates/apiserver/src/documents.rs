@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::accept::Wanted;
 use crate::api::Api;
+use crate::backup;
 use crate::refusal::Refusal;
 use crate::reply::{JSON, Reply, TEXT};
 use crate::request::Call;
@@ -47,6 +48,9 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
         let text = api.shared.metrics.render(api.store().revision().get());
         let media = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
         return Ok(Reply::bytes(StatusCode::OK, media, text));
+    }
+    if path == backup::PATH {
+        return backup::get(api, call);
     }
     if call.path.starts_with("//") {
         return Ok(not_found());

@@ -8,6 +8,7 @@ mod admission;
 mod api;
 mod applied;
 mod audit;
+mod backup;
 mod bootstrap;
 mod continuation;
 mod credentials;
@@ -39,6 +40,7 @@ mod write;
 mod yaml;
 
 pub use api::{Api, Options, default_gates};
+pub use backup::PATH as BACKUP_PATH;
 pub use credentials::StaticToken;
 pub use documents::git_version;
 pub use https::certificates;

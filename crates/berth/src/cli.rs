@@ -9,6 +9,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use thiserror::Error;
 
 mod admission;
+mod backup;
 mod bench;
 mod config;
 mod conformance;
@@ -62,6 +63,10 @@ enum Command {
     Agent(node::AgentArgs),
     /// Run the control plane: an API server kubectl is at home with
     Server(server::ServerArgs),
+    /// Put all that a control plane knows somewhere safe, while it runs
+    Backup(backup::BackupArgs),
+    /// Make a control plane from a backup
+    Restore(backup::RestoreArgs),
     /// Measure a control plane under load
     Bench(bench::BenchArgs),
     /// Compare decisions with those recorded from the upstream kubelet
@@ -120,6 +125,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                 .print(&String::from_utf8_lossy(&script))?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Backup(args) => backup::back_up(&args),
+        Command::Restore(args) => backup::restore(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Server(args) => server::run(args),
         Command::Up(args) => node::up(args),

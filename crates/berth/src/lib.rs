@@ -1,5 +1,6 @@
 //! The `berth` command: configuration and wiring. It decides nothing; `placement` does.
 
+pub mod backup;
 pub mod cli;
 pub mod conformance;
 pub mod in_process;

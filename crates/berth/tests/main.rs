@@ -6,6 +6,8 @@ use std::path::Path;
 
 use berth::conformance::{Options, run_dir, run_files};
 
+#[path = "cases/backup.rs"]
+mod backup;
 #[path = "cases/controllers.rs"]
 mod controllers;
 #[path = "cases/plan.rs"]

@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-struct Plane {
-    settings: Settings,
+pub(crate) struct Plane {
+    pub(crate) settings: Settings,
     stop: watch::Sender<bool>,
     over: tokio::task::JoinHandle<()>,
 }
 
 impl Plane {
-    async fn start(settings: Settings) -> (Plane, SocketAddr) {
+    pub(crate) async fn start(settings: Settings) -> (Plane, SocketAddr) {
         let server = Server::start(&settings).await.unwrap();
         let address = server.address();
         let (stop, stopping) = watch::channel(false);
@@ -28,19 +28,19 @@ impl Plane {
         (Plane { settings, stop, over }, address)
     }
 
-    fn client(&self, file: &str) -> Client {
+    pub(crate) fn client(&self, file: &str) -> Client {
         let config = Kubeconfig::read(&self.settings.data_dir.join(file)).unwrap();
         let remote = Remote::new(config, "berth-test", Patience::default()).unwrap();
         Client::new(Arc::new(remote), "test")
     }
 
-    async fn end(self) {
+    pub(crate) async fn end(self) {
         self.stop.send(true).unwrap();
         timeout(PATIENCE, self.over).await.unwrap().unwrap();
     }
 }
 
-fn account(name: &str) -> Value {
+pub(crate) fn account(name: &str) -> Value {
     json!({"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": name}})
 }
 

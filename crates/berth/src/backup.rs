@@ -1,0 +1,208 @@
+//! Backups of a control plane: [`make`] one while it runs or not, [`restore`] one in an empty place.
+//!
+//! A backup is a directory that only its owner reads, with all that a control plane cannot make again:
+//!
+//! ```text
+//! store.base    pki/ca.crt    pki/ca.key    pki/token.key
+//! ```
+//!
+//! What the agent keeps of this machine (`DIR/agent`) is not in it: pods of another machine are not here.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use client::Client;
+use store::{Contents, OpenError, RestoreError, Store};
+use thiserror::Error;
+
+use crate::presence;
+
+/// What is stored, in a backup.
+const STORE: &str = "store.base";
+/// Who vouches for everybody, and what tokens are signed with. Everything else in `pki` is made anew at
+/// every start.
+const KEYS: [&str; 3] = ["ca.crt", "ca.key", "token.key"];
+/// How long a server may be silent in the middle of a backup.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often somebody who waits is told how far it has come.
+const TELL_EVERY: Duration = Duration::from_secs(2);
+
+/// What was backed up or restored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    pub contents: Contents,
+    pub bytes: u64,
+    /// Whether it came from a process that was running.
+    pub live: bool,
+}
+
+/// What the person has to change; everything else is a failure.
+#[derive(Debug, Error)]
+pub enum Unfit {
+    #[error("{} exists already; name a directory that does not", .0.display())]
+    TargetExists(PathBuf),
+    #[error("{} has no store; --data-dir names the directory of a server or node", .0.display())]
+    NothingThere(PathBuf),
+    #[error("{} is no backup: {what}", path.display())]
+    NotABackup { path: PathBuf, what: String },
+    #[error("a server or node runs on {dir}; end it first (berth down --data-dir {dir})", dir = .0.display())]
+    Running(PathBuf),
+    #[error(
+        "{dir} has a store already, and it was not touched; to restore in its place move it away first \
+         (mv {dir}/store {dir}/store.old)",
+        dir = .0.display()
+    )]
+    StoreExists(PathBuf),
+    #[error(
+        "{} is not the {file} of the backup: other clusters' keys are there; move {} away first if the \
+         backup's are to be used",
+        dir.join("pki").join(file).display(),
+        dir.join("pki").display()
+    )]
+    OtherKeys { dir: PathBuf, file: &'static str },
+}
+
+/// Makes the directory `to` a backup of what is in a data directory. `connect` reaches the server that
+/// runs there, if one does; `tell` hears from time to time how many bytes have come.
+pub async fn make(
+    data_dir: &Path,
+    to: &Path,
+    connect: impl FnOnce() -> Result<Client>,
+    tell: impl FnMut(u64),
+) -> Result<Summary> {
+    if to.symlink_metadata().is_ok() {
+        bail!(Unfit::TargetExists(to.to_owned()));
+    }
+    let place = data_dir.join("store");
+    if !Store::is_in(&place).with_context(|| format!("cannot read {}", place.display()))? {
+        bail!(Unfit::NothingThere(data_dir.to_owned()));
+    }
+    let name = to.file_name().context("the backup needs a name")?.to_string_lossy();
+    let unfinished = to.with_file_name(format!(".{name}.unfinished"));
+    remove(&unfinished)?;
+    let made = fill(data_dir, &unfinished, connect, tell).await;
+    let made = made.and_then(|summary| {
+        fs::rename(&unfinished, to).with_context(|| format!("cannot make {}", to.display()))?;
+        let above = to.parent().filter(|above| !above.as_os_str().is_empty());
+        host::os::sync_directory(above.unwrap_or(Path::new(".")))?;
+        Ok(summary)
+    });
+    if made.is_err() {
+        // The failure is reported already.
+        let _ = remove(&unfinished);
+    }
+    made
+}
+
+async fn fill(
+    data_dir: &Path,
+    to: &Path,
+    connect: impl FnOnce() -> Result<Client>,
+    tell: impl FnMut(u64),
+) -> Result<Summary> {
+    host::files::make_private_directory(to)?;
+    let file = to.join(STORE);
+    let live = match Store::open(&data_dir.join("store"), store::Options::default()) {
+        Ok(store) => {
+            store.backup(&file)?;
+            store.close();
+            false
+        }
+        Err(OpenError::Locked(_)) => {
+            fetch(&connect()?, &file, tell).await?;
+            true
+        }
+        Err(error) => return Err(error.into()),
+    };
+    // What came over a connection may have been cut short, and nobody wants to learn it later.
+    let contents = Store::inspect_backup(&file).context("the backup did not arrive as a whole")?;
+    let pki = to.join("pki");
+    host::files::make_private_directory(&pki)?;
+    for key in KEYS {
+        let from = data_dir.join("pki").join(key);
+        let bytes = fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
+        host::files::write_atomically(&pki.join(key), &bytes)?;
+    }
+    Ok(Summary { contents, bytes: fs::metadata(&file)?.len(), live })
+}
+
+/// Has the server that runs write it.
+async fn fetch(api: &Client, file: &Path, mut tell: impl FnMut(u64)) -> Result<()> {
+    let failed = || format!("cannot write {}", file.display());
+    let mut body = api
+        .document(apiserver::BACKUP_PATH)
+        .await
+        .context("the server that runs there gives no backup")?;
+    let mut out = File::create(file).with_context(failed)?;
+    let (mut taken, mut told) = (0, Instant::now());
+    loop {
+        let chunk = tokio::time::timeout(PATIENCE, body.next());
+        let Some(chunk) = chunk.await.context("the server has fallen silent")? else { break };
+        out.write_all(&chunk).with_context(failed)?;
+        taken += chunk.len() as u64;
+        if told.elapsed() >= TELL_EVERY {
+            told = Instant::now();
+            tell(taken);
+        }
+    }
+    out.sync_all().with_context(failed)
+}
+
+/// Puts what is in a backup into a data directory that has no store. Keys that are there already have to
+/// be those of the backup.
+pub fn restore(from: &Path, data_dir: &Path) -> Result<Summary> {
+    let file = from.join(STORE);
+    let unfit = |what: String| Unfit::NotABackup { path: from.to_owned(), what };
+    let bytes = match fs::metadata(&file) {
+        Ok(found) => found.len(),
+        Err(error) => bail!(unfit(format!("{STORE} cannot be read: {error}"))),
+    };
+    let mut keys = Vec::new();
+    for key in KEYS {
+        match fs::read(from.join("pki").join(key)) {
+            Ok(bytes) => keys.push((key, bytes)),
+            Err(error) => bail!(unfit(format!("pki/{key} cannot be read: {error}"))),
+        }
+    }
+    if presence::who(data_dir)?.is_some() {
+        bail!(Unfit::Running(data_dir.to_owned()));
+    }
+    let place = data_dir.join("store");
+    if Store::is_in(&place).with_context(|| format!("cannot read {}", place.display()))? {
+        bail!(Unfit::StoreExists(data_dir.to_owned()));
+    }
+    for (file, bytes) in &keys {
+        match fs::read(data_dir.join("pki").join(file)) {
+            Ok(there) if there != *bytes => {
+                bail!(Unfit::OtherKeys { dir: data_dir.to_owned(), file });
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot read pki/{file}")),
+        }
+    }
+    let pki = data_dir.join("pki");
+    host::files::make_private_directory(&pki)?;
+    for (file, bytes) in &keys {
+        host::files::write_atomically(&pki.join(file), bytes)?;
+    }
+    host::files::make_private_directory(&place)?;
+    // The store comes last: where there is one, all of it is restored.
+    match Store::restore(&file, &place) {
+        Ok(contents) => Ok(Summary { contents, bytes, live: false }),
+        Err(RestoreError::Exists(_)) => bail!(Unfit::StoreExists(data_dir.to_owned())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn remove(directory: &Path) -> Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", directory.display()))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,98 @@
+//! `berth backup` and `berth restore`: what a control plane knows, put somewhere safe and taken back.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+
+use super::node::{DATA_DIR, Output, absolute, remote, run};
+use super::{BadInput, input};
+use crate::backup::{self, Summary, Unfit};
+use crate::terminal::{Colours, Terminal};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    berth backup --data-dir /var/lib/berth /backups/monday\n  \
+    berth backup /backups/monday -o json\n\n\
+    Works while a server or node runs on DIR, without disturbing it, and when none does. The backup is a\n\
+    directory with everything that is stored and the cluster's keys, as of one moment. It holds secrets:\n\
+    only its owner may read it. What it is not: images, logs, and volumes of pods.")]
+pub(super) struct BackupArgs {
+    /// The backup: a directory that does not exist yet
+    #[arg(value_name = "TO", value_parser = absolute())]
+    to: PathBuf,
+    /// What `berth up` or `berth server` was told
+    #[arg(long, value_name = "DIR", default_value = DATA_DIR, value_parser = absolute())]
+    data_dir: PathBuf,
+    #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    berth restore /backups/monday --data-dir /var/lib/berth\n  \
+    berth up --data-dir /var/lib/berth\n\n\
+    Nothing may run on DIR, and a store that is there is never touched. All objects come back as they\n\
+    were. Clients that watched the lost cluster are told to look anew; pods that were made after the\n\
+    backup are unknown to it, and the agent ends them.")]
+pub(super) struct RestoreArgs {
+    /// The backup
+    #[arg(value_name = "FROM", value_parser = absolute())]
+    from: PathBuf,
+    /// Where the control plane is to be
+    #[arg(long, value_name = "DIR", default_value = DATA_DIR, value_parser = absolute())]
+    data_dir: PathBuf,
+    #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
+    output: Output,
+}
+
+pub(super) fn back_up(args: &BackupArgs) -> anyhow::Result<ExitCode> {
+    let BackupArgs { to, data_dir, output } = args;
+    let connect = || remote(&data_dir.join("kubeconfig"), "berth");
+    let tell = |bytes: u64| input::note(&format!("{:.0} MB so far", bytes as f64 / 1e6));
+    let made = run(backup::make(data_dir, to, connect, tell)).map_err(told)?;
+    let while_it_runs = if made.live { ", taken while it runs" } else { "" };
+    let text = format!("backed up {} to {}{while_it_runs}", data_dir.display(), to.display());
+    print(&text, &made, data_dir, to, *output)
+}
+
+pub(super) fn restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
+    let RestoreArgs { from, data_dir, output } = args;
+    let restored = backup::restore(from, data_dir).map_err(told)?;
+    let text = format!("restored {} to {}", from.display(), data_dir.display());
+    print(&text, &restored, from, data_dir, *output)
+}
+
+/// What the person has to change is wrong input.
+fn told(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast::<Unfit>() {
+        Ok(unfit) => BadInput::new(unfit.to_string()).into(),
+        Err(error) => error,
+    }
+}
+
+fn print(
+    text: &str,
+    Summary { contents, bytes, live }: &Summary,
+    from: &std::path::Path,
+    to: &std::path::Path,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let view = json!({
+        "from": from, "to": to, "live": live,
+        "revision": contents.revision.get(), "keys": contents.keys, "bytes": bytes,
+    });
+    let text = match output {
+        Output::Json => serde_json::to_string_pretty(&view)? + "\n",
+        Output::Yaml => placement::layout::lay_out_in_blocks(&view.to_string()),
+        Output::Text => format!(
+            "{text}\n  {} objects as of revision {}, {:.1} MB\n",
+            contents.keys,
+            contents.revision,
+            *bytes as f64 / 1e6
+        ),
+    };
+    Terminal::of_standard_output(Colours::Never).print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}

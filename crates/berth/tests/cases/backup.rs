@@ -1,0 +1,182 @@
+//! Backups of a control plane that runs, and what becomes of one that is made from them.
+
+use std::fs;
+use std::path::Path;
+
+use berth::backup::{self, Summary, Unfit};
+use berth::server::Settings;
+use client::kind::{NAMESPACES, SERVICE_ACCOUNTS};
+use client::{Client, Kind, Reflector, Scope};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::remote::{PATIENCE, Plane, account};
+
+async fn back_up(plane: &Plane, to: &Path) -> Summary {
+    let connect = || Ok(plane.client("kubeconfig"));
+    backup::make(&plane.settings.data_dir, to, connect, |_| ()).await.unwrap()
+}
+
+/// Where nobody is to be asked.
+async fn back_up_alone(data_dir: &Path, to: &Path) -> anyhow::Result<Summary> {
+    backup::make(data_dir, to, || anyhow::bail!("somebody was asked"), |_| ()).await
+}
+
+fn on_any_port(data_dir: &Path) -> Settings {
+    let mut settings = Settings::new(data_dir.to_owned());
+    settings.address.set_port(0);
+    settings
+}
+
+async fn names(api: &Client) -> Vec<String> {
+    let scope = Scope { namespace: "default".to_owned(), ..Scope::default() };
+    let all = api.list_values(SERVICE_ACCOUNTS, &scope).await.unwrap();
+    all.iter().map(|object| object["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_comes_back_from_a_backup_taken_under_load_with_its_keys_and_no_revision_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plane, address) = Plane::start(on_any_port(&dir.path().join("lost"))).await;
+    let admin = plane.client("kubeconfig");
+    for index in 0..50 {
+        let object = account(&format!("before-{index}"));
+        admin.create(SERVICE_ACCOUNTS, "default", &object).await.unwrap();
+    }
+    let ask = json!({
+        "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {}
+    });
+    let token = admin
+        .create_answered(SERVICE_ACCOUNTS, "default", "before-0", "token", &ask)
+        .await
+        .unwrap();
+
+    // While others write.
+    let busy = admin.clone();
+    let writer = tokio::spawn(async move {
+        for index in 0..50 {
+            let object = account(&format!("beside-{index}"));
+            busy.create(SERVICE_ACCOUNTS, "default", &object).await.unwrap();
+        }
+    });
+    let to = dir.path().join("backup");
+    let summary = back_up(&plane, &to).await;
+    writer.await.unwrap();
+    assert!(summary.live && summary.contents.keys > 50, "{summary:?}");
+    let mode = host::os::owners::mode(&fs::metadata(&to).unwrap());
+    // Windows has no modes.
+    assert!([0o700, 0].contains(&mode), "{mode:o}");
+
+    // Somebody follows what happens after it.
+    let scope = Scope { namespace: "default".to_owned(), ..Scope::default() };
+    let name = |raw: &serde_json::value::RawValue| {
+        let object: Value = serde_json::from_str(raw.get())?;
+        Ok(object["metadata"]["name"].as_str().unwrap_or_default().to_owned())
+    };
+    let mut follower = Reflector::new(admin.clone(), SERVICE_ACCOUNTS, scope, name);
+    admin.create(SERVICE_ACCOUNTS, "default", &account("lost")).await.unwrap();
+    let seen = timeout(PATIENCE, follower.step()).await.unwrap().unwrap();
+    assert!(format!("{seen:?}").contains("\"lost\""), "{seen:?}");
+    plane.end().await;
+
+    let place = dir.path().join("restored");
+    let restored = backup::restore(&to, &place).unwrap();
+    assert_eq!((restored.contents, restored.live), (summary.contents, false));
+    let mut settings = Settings::new(place.clone());
+    settings.address = address;
+    let (plane, _) = Plane::start(settings).await;
+
+    // The same authority: clients of the lost one are at home, and so are tokens.
+    let there = names(&admin).await;
+    assert!((0..50).all(|index| there.contains(&format!("before-{index}"))), "{there:?}");
+    assert!(!there.contains(&"lost".to_owned()), "{there:?}");
+    let review = json!({
+        "kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1",
+        "spec": {"token": token["status"]["token"]},
+    });
+    let reviews = objects::catalog::find("authentication.k8s.io", "v1", "tokenreviews").unwrap();
+    let reviewed = admin.create(Kind::of(reviews), "", &review).await.unwrap();
+    assert_eq!(reviewed["status"]["authenticated"], true, "{reviewed}");
+
+    // Whoever followed is not left with what is no longer true.
+    timeout(PATIENCE, async {
+        loop {
+            match follower.step().await {
+                Ok(step) if format!("{step:?}").contains("\"before-0\"") => break step,
+                // The connection is gone first.
+                _ => {}
+            }
+        }
+    })
+    .await
+    .unwrap();
+    let object = admin.create(SERVICE_ACCOUNTS, "default", &account("new")).await.unwrap();
+    let revision: u64 = object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    assert!(revision > summary.contents.revision.get() + 1_000_000, "{revision}");
+
+    // One of the restored, without a server to ask.
+    let data_dir = plane.settings.data_dir.clone();
+    plane.end().await;
+    let summary = back_up_alone(&data_dir, &dir.path().join("second")).await.unwrap();
+    assert!(!summary.live && summary.contents.revision.get() >= revision, "{summary:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_administrators_get_a_backup() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plane, _) = Plane::start(on_any_port(&dir.path().join("data"))).await;
+    let viewer = plane.client("viewer.kubeconfig");
+    let refused = viewer.document(apiserver::BACKUP_PATH).await.unwrap_err();
+    assert_eq!((refused.status(), refused.reason()), (403, "Forbidden"));
+    viewer.get::<Value>(NAMESPACES, "", "default").await.unwrap();
+    let to = dir.path().join("backup");
+    let asked = backup::make(&plane.settings.data_dir, &to, || Ok(viewer), |_| ()).await;
+    let refused = format!("{:#}", asked.unwrap_err());
+    assert!(refused.contains("User \"viewer\" cannot get path \"/berth/backup\""), "{refused}");
+    assert!(!to.exists());
+    let left = fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(left, 1, "an unfinished backup stays behind");
+    plane.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_overwritten_and_what_is_no_backup_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (plane, _) = Plane::start(on_any_port(&at("data"))).await;
+    back_up(&plane, &at("backup")).await;
+    plane.end().await;
+    let other = Plane::start(on_any_port(&at("other"))).await.0;
+    other.end().await;
+
+    let twice = back_up_alone(&at("data"), &at("backup")).await;
+    let twice = twice.unwrap_err().downcast::<Unfit>().unwrap();
+    assert!(matches!(twice, Unfit::TargetExists(_)), "{twice}");
+    let nothing = back_up_alone(&at("nowhere"), &at("b")).await;
+    let nothing = nothing.unwrap_err().downcast::<Unfit>().unwrap();
+    assert!(matches!(nothing, Unfit::NothingThere(_)), "{nothing}");
+    assert!(!at("nowhere").exists());
+
+    let refused = |from: &str, to: &str| -> Unfit {
+        backup::restore(&at(from), &at(to)).unwrap_err().downcast().unwrap()
+    };
+    assert!(matches!(refused("backup", "data"), Unfit::StoreExists(_)));
+    fs::remove_dir_all(at("other").join("store")).unwrap();
+    assert!(matches!(refused("backup", "other"), Unfit::OtherKeys { file: "ca.crt", .. }));
+    assert!(matches!(refused("data", "new"), Unfit::NotABackup { .. }));
+    let presence = berth::presence::Presence::take(&at("busy")).unwrap();
+    assert!(matches!(refused("backup", "busy"), Unfit::Running(_)));
+    drop(presence);
+
+    // In place, beside the keys that are still there.
+    fs::remove_dir_all(at("data").join("store")).unwrap();
+    let whole = fs::read(at("backup").join("store.base")).unwrap();
+    fs::write(at("backup").join("store.base"), &whole[..whole.len() - 1]).unwrap();
+    let damaged = format!("{:#}", backup::restore(&at("backup"), &at("data")).unwrap_err());
+    assert!(damaged.contains("damaged"), "{damaged}");
+    fs::write(at("backup").join("store.base"), whole).unwrap();
+    backup::restore(&at("backup"), &at("data")).unwrap();
+    let (plane, _) = Plane::start(on_any_port(&at("data"))).await;
+    plane.client("kubeconfig").get::<Value>(NAMESPACES, "", "default").await.unwrap();
+    plane.end().await;
+}
