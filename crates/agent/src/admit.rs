@@ -8,6 +8,7 @@
 //! The first "no" counts. Pure: the node, the other pods and the outcome of placement are given; nothing
 //! is committed, and nobody is killed.
 
+use cri::NoHostProcesses;
 use objects::QosClass;
 use objects::pod::OsName;
 use thiserror::Error;
@@ -43,6 +44,8 @@ pub struct Node {
     pub supplemental_groups_policy: bool,
     /// Whether host-process containers may be started.
     pub host_process: bool,
+    /// The runtime, if it would make plain containers of them.
+    pub no_host_processes: Option<NoHostProcesses>,
     pub classes: ClassOffer,
     pub shutting_down: bool,
 }
@@ -106,6 +109,8 @@ pub enum Rejection {
     HostProcessNetwork,
     #[error("HostProcess containers are disabled on this node")]
     HostProcessDisabled,
+    #[error(transparent)]
+    HostProcessRuntime(NoHostProcesses),
     #[error(
         "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, \
          capacity: {capacity}"
@@ -143,7 +148,8 @@ impl Rejection {
             Rejection::SupplementalGroupsPolicy => "SupplementalGroupsPolicyNotSupported",
             Rejection::HostProcessMixed
             | Rejection::HostProcessNetwork
-            | Rejection::HostProcessDisabled => "HostProcessNotSupported",
+            | Rejection::HostProcessDisabled
+            | Rejection::HostProcessRuntime(_) => "HostProcessNotSupported",
             Rejection::Insufficient { resource, .. } => return format!("OutOf{resource}"),
             Rejection::Predicate { name, .. } => name,
             Rejection::AppArmor => "AppArmor",
@@ -306,9 +312,10 @@ fn check_host_process(pod: &Pod, node: &Node) -> Result<(), Rejection> {
     if asked.any(|other| other != first) {
         return Err(Rejection::HostProcessMixed);
     }
-    match first {
-        true if !pod.spec.host_network => Err(Rejection::HostProcessNetwork),
-        true if !node.host_process => Err(Rejection::HostProcessDisabled),
+    match (first, &node.no_host_processes) {
+        (true, _) if !pod.spec.host_network => Err(Rejection::HostProcessNetwork),
+        (true, _) if !node.host_process => Err(Rejection::HostProcessDisabled),
+        (true, Some(runtime)) => Err(Rejection::HostProcessRuntime(runtime.clone())),
         _ => Ok(()),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 use client::Client;
-use cri::{Capabilities, ClassSupport};
+use cri::{Capabilities, ClassSupport, v1};
 use placement::demand::PodUid;
 use tokio::sync::{Semaphore, mpsc, watch};
 
@@ -99,6 +99,14 @@ impl Hands {
 
     pub fn allocations(&self) -> MutexGuard<'_, Allocations> {
         self.allocations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the runtime makes of a sandbox what it is asked for; why not, if it would make something
+    /// else of it without a word.
+    pub fn check_sandbox(&self, config: &v1::PodSandboxConfig) -> Result<(), String> {
+        let capabilities = self.capabilities.borrow();
+        let runtime = capabilities.as_ref().map(|of| (&*of.runtime_name, &*of.runtime_version));
+        lower::sandbox::check_runtime(config, runtime)
     }
 
     /// Which form of QoS-class resources the runtime understands.

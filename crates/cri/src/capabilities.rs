@@ -1,10 +1,12 @@
 //! What the runtime at the other end is and can do: [`Capabilities`], found out by
 //! [`Client::probe`].
 //!
-//! It asks, it does not infer from names and versions. What it finds holds for as long as that runtime
+//! It asks, it does not infer from names and versions, but for host processes
+//! ([`check_host_processes`]), of which no runtime tells. What it finds holds for as long as that runtime
 //! runs; after a reconnection it is to be asked again.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
+use thiserror::Error;
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
@@ -70,6 +72,41 @@ pub struct Handler {
     pub name: String,
     pub recursive_read_only_mounts: bool,
     pub user_namespaces: bool,
+}
+
+/// A runtime that would start a plain container where a process of the host is asked for: whoever does
+/// not know the field passes over it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "the container runtime {name} {version} is not known to run HostProcess containers; containerd \
+     {} or newer is",
+    SINCE.map(|part| part.to_string()).join(".")
+)]
+pub struct NoHostProcesses {
+    pub name: String,
+    pub version: String,
+}
+
+/// The containerd that runs host processes first.
+const SINCE: [u32; 2] = [1, 6];
+
+/// Whether a runtime, by its own name and version, runs containers as processes of the host (Windows).
+pub fn check_host_processes(name: &str, version: &str) -> Result<(), NoHostProcesses> {
+    if name == "containerd" && release(version).is_some_and(|release| release >= SINCE) {
+        return Ok(());
+    }
+    Err(NoHostProcesses { name: name.to_owned(), version: version.to_owned() })
+}
+
+/// The first two numbers of `v1.6.20`, `1.7.24~ds1` or `2.0-rc.1`.
+fn release(version: &str) -> Option<[u32; 2]> {
+    let mut parts = version.strip_prefix('v').unwrap_or(version).split('.');
+    let mut number = || {
+        let part = parts.next()?;
+        let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        part[..end].parse().ok()
+    };
+    Some([number()?, number()?])
 }
 
 impl Client {
@@ -200,5 +237,34 @@ impl Decoder for Undecodable {
 
     fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
         Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_processes_are_for_runtimes_that_are_known_to_run_them() {
+        for (name, version, can) in [
+            ("containerd", "v1.6.0", true),
+            ("containerd", "1.6.20~ds1", true),
+            ("containerd", "v1.7.24", true),
+            ("containerd", "v2.0.0-rc.1", true),
+            ("containerd", "2.10", true),
+            ("containerd", "v1.5.18", false),
+            ("containerd", "v1.15-dev", true),
+            ("containerd", "main", false),
+            ("containerd", "", false),
+            ("docker", "28.2.2", false),
+        ] {
+            assert_eq!(check_host_processes(name, version).is_ok(), can, "{name} {version}");
+        }
+        let refused = check_host_processes("docker", "28.2.2").unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "the container runtime docker 28.2.2 is not known to run HostProcess containers; \
+             containerd 1.6 or newer is"
+        );
     }
 }

@@ -39,7 +39,7 @@ mod rpc;
 mod server;
 mod transport;
 
-pub use capabilities::{Capabilities, Condition, Handler};
+pub use capabilities::{Capabilities, Condition, Handler, NoHostProcesses, check_host_processes};
 pub use classes::{ClassSupport, Level, Unsupported};
 pub use client::{Client, Responses, Settings};
 pub use connection::channel;

@@ -174,8 +174,13 @@ fn the_platform_has_to_be_the_pods() {
     check(OsName::Windows, host_process(json!(null), json!(true), true), refused);
     check(OsName::Linux, host_process(json!(null), json!(true), false), "admitted");
     let off = Node { os: Some(OsName::Windows), ..node() };
-    let rejected = reason(&pod(host_process(json!(true), json!(null), true)), &off, &[]);
-    assert_eq!(rejected, refused);
+    let asking = pod(host_process(json!(true), json!(null), true));
+    assert_eq!(reason(&asking, &off, &[]), refused);
+    let runtime = cri::check_host_processes("containerd", "1.5.9").unwrap_err();
+    let cannot = Node { host_process: true, no_host_processes: Some(runtime), ..off };
+    assert_eq!(reason(&asking, &cannot, &[]), refused);
+    let plain = pod(json!({"spec": {"containers": [{"name": "c"}]}}));
+    assert_eq!(reason(&plain, &cannot, &[]), "admitted");
 }
 
 #[test]

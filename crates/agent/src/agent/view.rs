@@ -44,6 +44,7 @@ pub(super) fn take(
     view.host_process = hands.facts().host_process;
     if let RuntimeHealth::Seen(runtime) = runtime {
         view.supplemental_groups_policy = runtime.supplemental_groups_policy;
+        view.no_host_processes = cri::check_host_processes(&runtime.name, &runtime.version).err();
         view.classes = runtime.classes.as_ref().map(classes::offer).unwrap_or_default();
     }
     let Some(object) = object else { return };

@@ -135,6 +135,53 @@ fn what_no_longer_fits_is_named_and_the_old_files_are_kept() {
     assert!(kept.iter().any(|path| fs::read_to_string(path).unwrap() == before), "{kept:?}");
 }
 
+/// KEP-4885: switching the gate off leaves alone what runs, and what was written is not believed when it is
+/// switched on again.
+#[test]
+fn on_windows_affinity_goes_off_and_on_again_and_the_file_that_is_old_by_then_is_caught() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = |gate: bool| {
+        let machine = machine(OsName::Windows, 4, &[8 << 30]);
+        let written = format!(
+            "{{apiVersion: kubelet.config.k8s.io/v1beta1, kind: KubeletConfiguration, \
+             cpuManagerPolicy: static, reservedSystemCPUs: '0', \
+             featureGates: {{WindowsCPUAndMemoryAffinity: {gate}}}}}"
+        );
+        let (config, _) = objects::kubelet_config::read(&written).unwrap();
+        let node = Configured::new(&machine, &config).unwrap().node;
+        let (book, found) = Book::open(directory.path(), node).unwrap();
+        (book, found.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    let named = |lines: &[String], word: &str| lines.iter().any(|line| line.contains(word));
+
+    let (mut book, found) = open(true);
+    assert_eq!(found, [""; 0]);
+    let own = hand_out(&mut book, &pod("a", 1));
+    assert_eq!(text(&own), "1");
+    drop(book);
+
+    // Off: what runs is told nothing, and what starts gets no affinity.
+    let (mut book, found) = open(false);
+    assert!(
+        named(&found, "was \"static\" and is \"none\"") && named(&found, "backup-1"),
+        "{found:?}"
+    );
+    let running = book.place(&PodUid::new("a"), "c");
+    assert!(running.cpus.is_empty() && running.groups.is_empty(), "{running:?}");
+    assert_eq!(text(&hand_out(&mut book, &pod("b", 2))), "");
+    assert!(book.placed(&pod("b", 2))["c"].groups.is_empty());
+    drop(book);
+
+    // On again: the file was written without affinity. What runs gets a place when it is admitted again,
+    // and nobody gets it twice.
+    let (mut book, found) = open(true);
+    assert!(named(&found, "was \"none\" and is \"static\""), "{found:?}");
+    let places = [hand_out(&mut book, &pod("b", 2)), hand_out(&mut book, &pod("a", 1))];
+    assert!(places.iter().all(|place| !place.is_empty()), "{places:?}");
+    assert!(places[0].is_disjoint(&places[1]), "{places:?}");
+    assert!(book.plan(&placement_demand(&pod("c", 1))).is_err());
+}
+
 #[test]
 fn a_file_that_cannot_be_read_blocks_nothing() {
     let directory = tempfile::tempdir().unwrap();

@@ -52,6 +52,22 @@ pub fn sandbox(input: &PodInput<'_>, attempt: u32) -> Result<Sandbox, LowerError
     Ok(Sandbox { config, notices })
 }
 
+/// Whether a runtime, by name and version, makes what is asked for; why not, if it would make something
+/// else without a word. One that has not said what it is may be any.
+pub fn check_runtime(
+    config: &v1::PodSandboxConfig,
+    runtime: Option<(&str, &str)>,
+) -> Result<(), String> {
+    let context = config.windows.as_ref().and_then(|windows| windows.security_context.as_ref());
+    match (context.is_some_and(|context| context.host_process), runtime) {
+        (false, _) => Ok(()),
+        (true, None) => Err("the container runtime has not said yet what it is".to_owned()),
+        (true, Some((name, version))) => {
+            cri::check_host_processes(name, version).map_err(|error| error.to_string())
+        }
+    }
+}
+
 /// Where all containers of a pod write their logs.
 #[must_use]
 pub fn log_directory(input: &PodInput<'_>) -> String {

@@ -145,6 +145,7 @@ impl Worker {
         if let Some(unsaid) = unsaid.first() {
             return Err(failed(self, unsaid.to_string()));
         }
+        self.hands.check_sandbox(&config).map_err(|error| failed(self, error))?;
         make_directory(&config.log_directory).map_err(|error| failed(self, error))?;
         let request =
             v1::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.clone() };

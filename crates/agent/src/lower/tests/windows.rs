@@ -113,6 +113,23 @@ fn host_processes_are_all_or_none() {
 }
 
 #[test]
+fn a_runtime_that_makes_plain_containers_of_host_processes_gets_none() {
+    let host =
+        json!({"hostNetwork": true, "securityContext": {"windowsOptions": {"hostProcess": true}}});
+    let (host, plain) =
+        (world().sandbox(&pod(host)).unwrap(), world().sandbox(&pod(json!({}))).unwrap());
+    for (runtime, takes_it) in [
+        (Some(("containerd", "v1.7.24")), true),
+        (Some(("containerd", "v1.5.18")), false),
+        (Some(("cri-dockerd", "0.3.16")), false),
+        (None, false),
+    ] {
+        assert_eq!(sandbox::check_runtime(&host, runtime).is_ok(), takes_it, "{runtime:?}");
+        assert_eq!(sandbox::check_runtime(&plain, runtime), Ok(()), "{runtime:?}");
+    }
+}
+
+#[test]
 fn the_administrator_is_root() {
     let user = |name: &str| ImageUser { uid: None, name: name.to_owned() };
     let non_root = pod(json!({"securityContext": {"runAsNonRoot": true}}));
