@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -147,6 +147,9 @@ impl Server {
         let store = Store::open(&path, store::Options::default())
             .with_context(|| format!("cannot open the store {}", path.display()))?;
         let keys = Keys::load_or_make(settings)?;
+        if let Some(audit_log) = &settings.audit_log {
+            make_private_file(audit_log)?;
+        }
         let listener = Listener::bind(
             settings.address,
             &keys.server,
@@ -319,6 +322,16 @@ impl Keys {
             host::files::write_atomically(&dir.join(file), text.as_bytes())?;
         }
         Ok(())
+    }
+}
+
+/// Makes a file that only its owner reads, unless there is one.
+fn make_private_file(path: &Path) -> Result<()> {
+    match host::os::create_private_file(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            Err(error).with_context(|| format!("cannot make {}", path.display()))
+        }
+        _ => Ok(()),
     }
 }
 

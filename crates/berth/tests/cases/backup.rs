@@ -122,6 +122,26 @@ async fn a_cluster_comes_back_from_a_backup_taken_under_load_with_its_keys_and_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_secret_is_its_owners_alone_also_where_it_was_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let data_dir = dir.path().join("data");
+    let settings = Settings { audit_log: Some(dir.path().join("audit")), ..on_any_port(&data_dir) };
+    let of = |path: &Path| host::os::owners::mode(&fs::metadata(path).unwrap());
+    let private = [("store", 0o700), ("pki", 0o700), ("kubeconfig", 0o600), ("../audit", 0o600)];
+    for _ in 0..2 {
+        Plane::start(settings.clone()).await.0.end().await;
+        for (name, mode) in private {
+            let found = of(&data_dir.join(name));
+            // Windows has no modes.
+            assert!([mode, 0].contains(&found), "{name}: {found:o}");
+        }
+        for name in ["store", "pki"] {
+            host::os::owners::set_mode(&data_dir.join(name), 0o755).unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn only_administrators_get_a_backup() {
     let dir = tempfile::tempdir().unwrap();
     let (plane, _) = Plane::start(on_any_port(&dir.path().join("data"))).await;
