@@ -50,7 +50,7 @@ pub(super) struct RestoreArgs {
 pub(super) fn back_up(args: &BackupArgs) -> anyhow::Result<ExitCode> {
     let BackupArgs { to, data_dir, output } = args;
     let connect = || remote(&data_dir.join("kubeconfig"), "berth");
-    let tell = |bytes: u64| input::note(&format!("{:.0} MB so far", bytes as f64 / 1e6));
+    let tell = |bytes: u64| input::note(&format!("{} so far", size(bytes)));
     let made = run(backup::make(data_dir, to, connect, tell)).map_err(told)?;
     let while_it_runs = if made.live { ", taken while it runs" } else { "" };
     let text = format!("backed up {} to {}{while_it_runs}", data_dir.display(), to.display());
@@ -62,6 +62,13 @@ pub(super) fn restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     let restored = backup::restore(from, data_dir).map_err(told)?;
     let text = format!("restored {} to {}", from.display(), data_dir.display());
     print(&text, &restored, from, data_dir, *output)
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{:.0} kB", bytes as f64 / 1e3),
+        _ => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
 }
 
 /// What the person has to change is wrong input.
@@ -87,10 +94,10 @@ fn print(
         Output::Json => serde_json::to_string_pretty(&view)? + "\n",
         Output::Yaml => placement::layout::lay_out_in_blocks(&view.to_string()),
         Output::Text => format!(
-            "{text}\n  {} objects as of revision {}, {:.1} MB\n",
+            "{text}\n  {} objects as of revision {}, {}\n",
             contents.keys,
             contents.revision,
-            *bytes as f64 / 1e6
+            size(*bytes)
         ),
     };
     Terminal::of_standard_output(Colours::Never).print(&text)?;
