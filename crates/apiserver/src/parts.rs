@@ -253,17 +253,7 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
         return Err(too_many(cause, Some(10)));
     }
     if number("disruptionsAllowed") <= 0 {
-        let cause = match failed_sync(status) {
-            Some(why) => format!(
-                "The disruption budget {name} does not allow evicting pods currently because it \
-                 failed sync: {why}"
-            ),
-            None => format!(
-                "The disruption budget {name} needs {} healthy pods and has {} currently",
-                number("desiredHealthy"),
-                number("currentHealthy")
-            ),
-        };
+        let cause = denied(name, status);
         return Err(too_many(cause, None));
     }
     if dry_run {
@@ -294,12 +284,27 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
 
 const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
 
-/// Why nobody knows what a budget allows, if that is so.
-fn failed_sync(status: &Value) -> Option<&str> {
-    let conditions = status["conditions"].as_array()?;
-    let told = conditions.iter().find(|condition| condition["type"] == DISRUPTION_ALLOWED)?;
-    let failed = told["status"] == "False" && told["reason"] == "SyncFailed";
-    told["message"].as_str().filter(|why| failed && !why.is_empty())
+/// Why a budget lets no pod go. Where it could not be counted, its numbers are not to be trusted.
+fn denied(name: &str, status: &Value) -> String {
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let told = conditions.into_iter().find(|condition| condition["type"] == DISRUPTION_ALLOWED);
+    let told = told.filter(|condition| condition["status"] == "False");
+    let text =
+        |condition: &Value, field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+    let why = told.map(|condition| (text(condition, "reason"), text(condition, "message")));
+    let number = |field: &str| status[field].as_i64().unwrap_or(0);
+    let (needed, healthy) = (number("desiredHealthy"), number("currentHealthy"));
+    let no = format!("The disruption budget {name} does not allow evicting pods currently");
+    match why.filter(|(_, message)| !message.is_empty()) {
+        Some((reason, why)) if reason == "SyncFailed" => {
+            format!("{no} because it failed sync: {why}")
+        }
+        _ if healthy <= needed => format!(
+            "The disruption budget {name} needs {needed} healthy pods and has {healthy} currently"
+        ),
+        Some((reason, why)) => format!("{no} ({reason}): {why}"),
+        None => no,
+    }
 }
 
 /// Says of a budget that nothing is left of it.

@@ -120,18 +120,36 @@ async fn a_budget_that_is_spent_says_so() {
 }
 
 #[tokio::test]
-async fn a_budget_nobody_could_count_says_why_and_two_are_too_many() {
-    let mut uncounted = counted(0);
-    uncounted["conditions"] = json!([{
-        "type": "DisruptionAllowed", "status": "False", "reason": "SyncFailed",
-        "message": "no scale", "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }]);
-    let cluster = protected(true, json!({"minAvailable": 1}), uncounted).await;
-    let (code, answer) = evict(&cluster).await;
-    let said = "The disruption budget p does not allow evicting pods currently because it failed \
-                sync: no scale";
-    assert_eq!((code, &answer["details"]["causes"][0]["message"]), (429, &json!(said)));
-    budget(&cluster, "q", json!({"minAvailable": 1}), counted(0)).await;
+async fn a_budget_says_why_it_lets_no_pod_go() {
+    let no = "The disruption budget p does not allow evicting pods currently";
+    for (healthy, reason, message, said) in [
+        (0, "SyncFailed", "no scale", format!("{no} because it failed sync: no scale")),
+        (
+            1,
+            "Else",
+            "not now",
+            "The disruption budget p needs 1 healthy pods and has 1 currently".to_owned(),
+        ),
+        (2, "Else", "not now", format!("{no} (Else): not now")),
+        (2, "SyncFailed", "", no.to_owned()),
+    ] {
+        let mut status = counted(0);
+        status["currentHealthy"] = healthy.into();
+        status["conditions"] = json!([{
+            "type": "DisruptionAllowed", "status": "False", "reason": reason, "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]);
+        let cluster = protected(true, json!({"minAvailable": 1}), status).await;
+        let (code, answer) = evict(&cluster).await;
+        assert_eq!((code, &answer["details"]["causes"][0]["message"]), (429, &json!(said)));
+    }
+}
+
+#[tokio::test]
+async fn a_pod_with_two_budgets_is_not_evicted() {
+    let one = || json!({"minAvailable": 1});
+    let cluster = protected(true, one(), counted(1)).await;
+    budget(&cluster, "q", one(), counted(1)).await;
     let (code, answer) = evict(&cluster).await;
     let said = "This pod has more than one PodDisruptionBudget, which the eviction subresource \
                 does not support.";
