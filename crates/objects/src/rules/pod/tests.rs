@@ -397,6 +397,20 @@ fn a_status_says_nothing_a_pod_cannot_be_in() {
             &["status.hostIPs: Invalid value: [{\"IP\":\"1.1.1.1\"},{\"IP\":\"1.1.1.1\"}]: may \
                specify no more than one IP for each IP family"],
         ),
+        (
+            json!({}),
+            json!({}),
+            json!({}),
+            json!({"podIP": "fd00::1", "podIPs": [{"ip": "fd00::1"}, {"ip": "nope"}]}),
+            &[
+                "status.podIPs[1]: Invalid value: \"nope\": must be a valid IP address, (e.g. \
+                 10.9.8.7 or 2001:db8::ffff)",
+                "status.podIPs: Internal error: failed to check for dual stack with \
+                 error:invalid IP[1]: nope",
+                "status.podIPs: Invalid value: [{\"IP\":\"fd00::1\"},{\"IP\":\"nope\"}]: may \
+                 specify no more than one IP for each IP family",
+            ],
+        ),
     ];
     for (spec, container, old, new, expected) in cases {
         let old = with(spec.clone(), container.clone(), old);
