@@ -1,5 +1,5 @@
 //! Admission: what depends on other objects. Namespaces, service accounts, priorities, runtime
-//! classes, limits, quotas and Pod Security; which of them is on is said by [`Plugin`].
+//! classes, nodes, limits, quotas and Pod Security; which of them is on is said by [`Plugin`].
 //!
 //! Everything is read from the store when it is needed, so there is no cache that could be behind.
 
@@ -67,7 +67,7 @@ pub(crate) async fn mutate_create(
     object: &mut Value,
 ) -> Result<(), Refusal> {
     check_namespace(api, place, object)?;
-    if place.resource.plural == "pods" && place.resource.group.is_empty() {
+    if is_pod(place) {
         fill_in(api, place, object).await?;
     }
     Ok(())
@@ -91,6 +91,18 @@ async fn fill_in(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Refusa
     if api.has(Plugin::RuntimeClass) {
         fill_in_runtime_class(api, place, pod)?;
     }
+    let node = pod["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
+    tell_topology(api, &node, pod)
+}
+
+/// Says on a pod that comes onto a node, or on its binding, where the node is.
+pub(crate) fn tell_topology(api: &Api, node: &str, told: &mut Value) -> Result<(), Refusal> {
+    if node.is_empty() || !api.has(Plugin::PodTopologyLabels) {
+        return Ok(());
+    }
+    if let Some(node) = named(api, "", "nodes", node)? {
+        pods::add_topology(told, &node);
+    }
     Ok(())
 }
 
@@ -104,16 +116,37 @@ fn fill_in_priority(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Ref
 }
 
 fn fill_in_runtime_class(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Refusal> {
-    let class = match pod["spec"]["runtimeClassName"].as_str() {
-        Some(name) => named(api, "node.k8s.io", "runtimeclasses", name)?,
-        None => None,
-    };
+    let class = runtime_class(api, pod)?;
     let filled = pods::resolve_runtime_class(pod, |_| class.as_ref());
     filled.map_err(|refusal| pod_refused(place, pod, &refusal))
 }
 
+fn check_overhead(api: &Api, place: &Place, pod: &Value) -> Result<(), Refusal> {
+    if !is_pod(place) || !api.has(Plugin::RuntimeClass) || pod["spec"]["overhead"].is_null() {
+        return Ok(());
+    }
+    let class = runtime_class(api, pod)?;
+    let checked = pods::check_overhead(pod, class.as_ref());
+    checked.map_err(|refusal| pod_refused(place, pod, &refusal))
+}
+
+fn runtime_class(api: &Api, pod: &Value) -> Result<Option<Value>, Refusal> {
+    match pod["spec"]["runtimeClassName"].as_str() {
+        Some(name) => named(api, "node.k8s.io", "runtimeclasses", name),
+        None => Ok(None),
+    }
+}
+
+fn is_pod(place: &Place) -> bool {
+    place.resource.plural == "pods" && place.resource.group.is_empty()
+}
+
 fn pod_refused(place: &Place, pod: &Value, refusal: &PodRefusal) -> Refusal {
-    forbidden(place, pod, &refusal.to_string())
+    let refused = forbidden(place, pod, &refusal.to_string());
+    match refusal.cause() {
+        Some(cause) => refused.caused_by(json!([{"reason": cause}])),
+        None => refused,
+    }
 }
 
 async fn fill_in_account(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Refusal> {
@@ -179,12 +212,11 @@ fn check_namespace(api: &Api, place: &Place, object: &Value) -> Result<(), Refus
     if namespace["status"]["phase"] != "Terminating" {
         return Ok(());
     }
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let why = format!(
         "unable to create new content in namespace {} because it is being terminated",
         place.namespace
     );
-    Err(Refusal::forbidden(place.resource, name, &why).caused_by(json!([{
+    Err(forbidden(place, object, &why).caused_by(json!([{
         "reason": "NamespaceTerminating",
         "message": format!("namespace {} is being terminated", place.namespace),
         "field": "metadata.namespace",
@@ -197,9 +229,10 @@ pub(crate) async fn validate_create(
     object: &Value,
     warnings: &mut Vec<String>,
 ) -> Result<Charge, Refusal> {
-    check_pod_security(api, place, object, None, warnings)?;
     check_limits(api, place, object)?;
+    check_pod_security(api, place, object, None, warnings)?;
     check_default_priority(api, place, object)?;
+    check_overhead(api, place, object)?;
     charge(api, place, object, None).await
 }
 
@@ -213,6 +246,11 @@ pub(crate) fn mutate_update(
     let _ = call;
     if place.resource.plural != "pods" {
         return Ok(());
+    }
+    // Whoever asks for other resources is given what is missing, as whoever asks for the first time.
+    if crate::write::part_name(place) == "resize" && api.has(Plugin::LimitRanger) {
+        let ranges = limit_ranges(api, &place.namespace)?;
+        limits::set_defaults(new, &ranges.iter().collect::<Vec<_>>());
     }
     if api.has(Plugin::Priority) {
         pods::keep_priority(new, old);
@@ -234,9 +272,12 @@ pub(crate) async fn validate_update(
     if part == "ephemeralcontainers" && api.has(Plugin::ServiceAccount) {
         check_ephemeral_containers(api, place, new).await?;
     }
-    check_pod_security(api, place, new, Some(old), warnings)?;
     if part == "resize" {
         check_limits(api, place, new)?;
+    }
+    check_pod_security(api, place, new, Some(old), warnings)?;
+    // Who asks for what there is already is not asked whether it fits.
+    if part == "resize" && new["metadata"]["generation"] != old["metadata"]["generation"] {
         check_node_has(api, place, new)?;
     }
     if part.is_empty() {
@@ -256,8 +297,7 @@ fn limit_ranges(api: &Api, namespace: &str) -> Result<Vec<Value>, Refusal> {
 }
 
 fn check_limits(api: &Api, place: &Place, object: &Value) -> Result<(), Refusal> {
-    let is_pod = place.resource.plural == "pods" && place.resource.group.is_empty();
-    if !is_pod || !api.has(Plugin::LimitRanger) {
+    if !is_pod(place) || !api.has(Plugin::LimitRanger) {
         return Ok(());
     }
     let ranges = limit_ranges(api, &place.namespace)?;
@@ -274,8 +314,8 @@ fn check_node_has(api: &Api, place: &Place, pod: &Value) -> Result<(), Refusal> 
         Some(name) if !name.is_empty() => named(api, "", "nodes", name)?,
         _ => None,
     };
-    let Some(node) = node else { return Ok(()) };
-    pods::check_resize(pod, &node).map_err(|error| forbidden(place, pod, &error.to_string()))
+    let checked = pods::check_resize(pod, |_| node.as_ref());
+    checked.map_err(|refusal| pod_refused(place, pod, &refusal))
 }
 
 /// What a write costs the quotas of its namespace. Held until the write is through, so that the
@@ -355,7 +395,7 @@ fn check_pod_security(
     }
     let resource = place.resource;
     let part = crate::write::part_name(place);
-    let is_pod = resource.plural == "pods" && resource.group.is_empty();
+    let is_pod = is_pod(place);
     let template = matches!(resource.plural, "deployments" | "replicasets" | "daemonsets" | "jobs");
     if resource.plural == "namespaces" && resource.group.is_empty() {
         return check_namespace_labels(api, place, object, old, warnings);
@@ -463,9 +503,11 @@ pub(crate) fn named(
     found.map(|entry| read::load(resource, &entry)).transpose()
 }
 
-/// A refusal in the words of an admission plug-in.
+/// A refusal in the words of an admission plug-in. What has no name yet is called by what its name is
+/// to begin with.
 pub(crate) fn forbidden(place: &Place, object: &Value, why: &str) -> Refusal {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let given = |field: &str| object["metadata"][field].as_str().filter(|name| !name.is_empty());
+    let name = given("name").or_else(|| given("generateName")).unwrap_or("Unknown");
     let refusal = Refusal::forbidden(place.resource, name, why);
     debug_assert_eq!(refusal.code, StatusCode::FORBIDDEN);
     refusal

@@ -86,5 +86,7 @@ async fn make(
     let version = resource.api_version();
     let by = FieldManager { name: &options.manager, subresource: "", api_version: &version };
     let origin = Origin::Update(by);
-    write::create_object(api, &place, object, &options, origin).await.map(|_| ())
+    // Nobody is there to be warned.
+    let mut warnings = Vec::new();
+    write::create_object(api, &place, object, &options, origin, &mut warnings).await.map(|_| ())
 }

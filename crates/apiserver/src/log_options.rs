@@ -1,6 +1,7 @@
 //! Checks of the options of `pods/log`.
 
 use objects::cursor::Causes;
+use objects::timestamp::Timestamp;
 
 use crate::refusal::Refusal;
 use crate::request::Call;
@@ -18,6 +19,13 @@ pub(crate) fn check(call: &Call, pod: &str) -> Result<(), Refusal> {
     at_least("tailLines", 0, "must be greater than or equal to 0")?;
     at_least("limitBytes", 1, "must be greater than 0")?;
     let seconds = at_least("sinceSeconds", 1, "must be greater than 0")?;
+    let time = query.text("sinceTime");
+    if !matches!(time, "" | "null") && Timestamp::parse(time).is_err() {
+        let message = format!(
+            "parsing time {time:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {time:?} as \"2006\""
+        );
+        return Err(Refusal::bad_request(message));
+    }
     if seconds.is_some() && !query.text("sinceTime").is_empty() {
         let message = "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified";
         causes.add("FieldValueForbidden", "[]", message.to_owned());

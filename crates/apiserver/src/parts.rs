@@ -12,6 +12,7 @@ use objects::selector::LabelSelector;
 use serde_json::{Value, json};
 
 use crate::accept::Wanted;
+use crate::admission;
 use crate::api::Api;
 use crate::delete::{self, DeleteOptions};
 use crate::incoming::{self, Expected, FieldValidation};
@@ -76,17 +77,20 @@ pub(crate) async fn bind(
     let options = WriteOptions::of(call, "CreateOptions")?;
     let expected = Expected::named("Binding", "v1".to_owned(), "io.k8s.api.core.v1.Binding")?;
     let received = incoming::read(call, &expected)?;
-    let binding = received.object;
+    let mut binding = received.object;
+    write::check_namespace(place, &mut binding)?;
     let name = binding["metadata"]["name"].as_str().unwrap_or_default();
-    if !name.is_empty() && name != place.name {
+    if name != place.name {
         return Err(Refusal::bad_request("name in URL does not match name in Binding object"));
     }
-    let target = &binding["target"];
     let causes = pod::validate_binding(&binding);
     if !causes.is_empty() {
         return Err(Refusal::invalid_kind("", "Binding", name, &causes));
     }
-    let node = target["name"].as_str().unwrap_or_default().to_owned();
+    let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
+    if binding["target"]["kind"] == "Node" {
+        admission::tell_topology(api, &node, &mut binding)?;
+    }
     let bound = place.clone();
     let by = FieldManager { name: &options.manager, subresource: "binding", api_version: "v1" };
     let now = api.now();
@@ -116,10 +120,14 @@ pub(crate) async fn bind(
     Ok(created(wanted).with_warnings(received.warnings))
 }
 
-/// The pod with its node, what the binding adds to its metadata, and the condition that says so.
+/// The pod with its node, what the binding adds to its metadata, and the condition that says so. It
+/// is nominated for no node any more.
 fn bound_to(pod: &Value, binding: &Value, node: &str, now: Timestamp) -> Value {
     let mut bound = pod.clone();
     bound["spec"]["nodeName"] = Value::from(node);
+    if let Some(status) = bound["status"].as_object_mut() {
+        status.remove("nominatedNodeName");
+    }
     for field in ["annotations", "labels"] {
         for (key, value) in binding["metadata"][field].as_object().into_iter().flatten() {
             bound["metadata"][field][key.as_str()] = value.clone();
@@ -161,14 +169,16 @@ async fn evict(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Result<
     let mut expected =
         Expected::named("Eviction", "policy/v1".to_owned(), "io.k8s.api.policy.v1.Eviction")?;
     expected.alike = "policy/v1beta1";
+    let asked = WriteOptions::of(call, "CreateOptions")?;
     let received = incoming::read(call, &expected)?;
-    let eviction = received.object;
+    let mut eviction = received.object;
+    write::check_namespace(place, &mut eviction)?;
     let name = eviction["metadata"]["name"].as_str().unwrap_or_default();
-    if !name.is_empty() && name != place.name {
+    if name != place.name {
         return Err(Refusal::bad_request("name in URL does not match name in Eviction object"));
     }
     let mut options = DeleteOptions::from_value(&eviction["deleteOptions"])?;
-    options.dry_run |= call.query.text("dryRun") == "All";
+    options.dry_run |= asked.dry_run;
     options.evicting = true;
     let pods = Place { subresource: None, ..place.clone() };
     let entry = read::find(api, &pods)?;
@@ -214,7 +224,7 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
         _ => {
             let message = "This pod has more than one PodDisruptionBudget, which the eviction \
                            subresource does not support.";
-            return Err(Refusal::internal(message));
+            return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "", message));
         }
     };
     let name = budget["metadata"]["name"].as_str().unwrap_or_default();
@@ -230,11 +240,11 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
         refusal.retry_after = retry;
         refusal
     };
-    // A pod that is not ready disrupts nothing once the budget holds without it.
-    if !is_ready(pod)
-        && number("currentHealthy") >= number("desiredHealthy")
-        && number("desiredHealthy") > 0
-    {
+    // A pod that is not ready disrupts nothing once the budget holds without it, or may go always.
+    let always = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
+    let holds =
+        number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0;
+    if !is_ready(pod) && (always || holds) {
         return Ok(());
     }
     let generation = budget["metadata"]["generation"].as_i64().unwrap_or(0);
@@ -243,18 +253,18 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
         return Err(too_many(cause, Some(10)));
     }
     if number("disruptionsAllowed") <= 0 {
-        let cause = format!(
-            "The disruption budget {name} needs {} healthy pods and has {} currently",
-            number("desiredHealthy"),
-            number("currentHealthy")
-        );
+        let cause = denied(name, status);
         return Err(too_many(cause, None));
     }
     if dry_run {
         return Ok(());
     }
     let mut spent = budget.clone();
-    spent["status"]["disruptionsAllowed"] = Value::from(number("disruptionsAllowed") - 1);
+    let left = number("disruptionsAllowed") - 1;
+    spent["status"]["disruptionsAllowed"] = Value::from(left);
+    if left == 0 {
+        tell_exhausted(&mut spent["status"], number("observedGeneration"), api.now());
+    }
     let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
     spent["status"]["disruptedPods"][pod_name] = Value::from(api.now().to_seconds_text());
     let key = entry.key.to_string();
@@ -270,6 +280,52 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
         )),
         Err(error) => Err(Refusal::internal(error.to_string())),
     }
+}
+
+const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
+
+/// Why a budget lets no pod go. Where it could not be counted, its numbers are not to be trusted.
+fn denied(name: &str, status: &Value) -> String {
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let told = conditions.into_iter().find(|condition| condition["type"] == DISRUPTION_ALLOWED);
+    let told = told.filter(|condition| condition["status"] == "False");
+    let text =
+        |condition: &Value, field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+    let why = told.map(|condition| (text(condition, "reason"), text(condition, "message")));
+    let number = |field: &str| status[field].as_i64().unwrap_or(0);
+    let (needed, healthy) = (number("desiredHealthy"), number("currentHealthy"));
+    let no = format!("The disruption budget {name} does not allow evicting pods currently");
+    match why.filter(|(_, message)| !message.is_empty()) {
+        Some((reason, why)) if reason == "SyncFailed" => {
+            format!("{no} because it failed sync: {why}")
+        }
+        _ if healthy <= needed => format!(
+            "The disruption budget {name} needs {needed} healthy pods and has {healthy} currently"
+        ),
+        Some((reason, why)) => format!("{no} ({reason}): {why}"),
+        None => no,
+    }
+}
+
+/// Says of a budget that nothing is left of it.
+fn tell_exhausted(status: &mut Value, generation: i64, now: Timestamp) {
+    let told = json!({
+        "type": DISRUPTION_ALLOWED, "status": "False", "reason": "InsufficientPods", "message": "",
+        "observedGeneration": generation, "lastTransitionTime": now.to_seconds_text(),
+    });
+    let mut conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    match conditions.iter_mut().find(|condition| condition["type"] == DISRUPTION_ALLOWED) {
+        Some(found) => {
+            let since = found["lastTransitionTime"].clone();
+            let stays = found["status"] == "False";
+            *found = told;
+            if stays {
+                found["lastTransitionTime"] = since;
+            }
+        }
+        None => conditions.push(told),
+    }
+    status["conditions"] = Value::from(conditions);
 }
 
 fn scale_expected() -> Result<Expected<'static>, Refusal> {

@@ -36,6 +36,7 @@ plugins! {
     Priority;
     DefaultTolerationSeconds;
     RuntimeClass;
+    PodTopologyLabels;
     ResourceQuota;
 }
 
@@ -139,7 +140,7 @@ mod tests {
             Err(
                 "admission plugin \"Nonsense\" is unknown; there are NamespaceLifecycle, LimitRanger, \
                  ServiceAccount, NodeRestriction, PodSecurity, Priority, DefaultTolerationSeconds, \
-                 RuntimeClass, ResourceQuota",
+                 RuntimeClass, PodTopologyLabels, ResourceQuota",
             ),
         );
         check(
@@ -148,7 +149,7 @@ mod tests {
             Err(
                 "admission plugin NamespaceLifecycle cannot be disabled; those that can are LimitRanger, \
                  ServiceAccount, PodSecurity, Priority, DefaultTolerationSeconds, RuntimeClass, \
-                 ResourceQuota",
+                 PodTopologyLabels, ResourceQuota",
             ),
         );
         check(

@@ -19,6 +19,8 @@ pub struct Refusal {
     pub retry_after: Option<u32>,
     /// `metadata` of the status, where it has any.
     pub metadata: Option<Value>,
+    /// What the client was to hear before it came to this.
+    pub warnings: Vec<String>,
 }
 
 impl Refusal {
@@ -31,7 +33,15 @@ impl Refusal {
             details: None,
             retry_after: None,
             metadata: None,
+            warnings: Vec::new(),
         }
+    }
+
+    /// With what the client is to hear before what is said already.
+    #[must_use]
+    pub fn after(mut self, warnings: &[String]) -> Refusal {
+        self.warnings.splice(0..0, warnings.iter().cloned());
+        self
     }
 
     #[must_use]

@@ -80,18 +80,48 @@ impl Reply {
         headers
             .entry("cache-control")
             .or_insert_with(|| HeaderValue::from_static("no-cache, private"));
-        let mut said: Vec<&str> = Vec::new();
-        for warning in &self.warnings {
-            if said.contains(&warning.as_str()) {
-                continue;
-            }
-            said.push(warning);
+        for warning in fitting(&self.warnings) {
             if let Ok(value) = HeaderValue::from_str(&warning_header(warning)) {
                 headers.append(HeaderName::from_static("warning"), value);
             }
         }
         response
     }
+}
+
+/// Together warnings are at most this long, in characters, before each of them is cut.
+const WARNINGS_LENGTH: usize = 4 << 10;
+/// How long a warning is that was cut.
+const CUT_LENGTH: usize = 256;
+
+/// Each warning once, and no more of all of them than clients and proxies take in headers. Once they
+/// are cut, those that come when the length is used up are left out.
+fn fitting(warnings: &[String]) -> Vec<&str> {
+    let mut each: Vec<&str> = Vec::new();
+    for warning in warnings.iter().map(String::as_str).filter(|warning| !warning.is_empty()) {
+        if !each.contains(&warning) {
+            each.push(warning);
+        }
+    }
+    let length = |text: &str| text.chars().count();
+    let mut total = 0;
+    let within = each.iter().position(|warning| {
+        total += length(warning);
+        total > WARNINGS_LENGTH
+    });
+    let Some(first) = within else { return each };
+    let cut = |text: &str| text.char_indices().nth(CUT_LENGTH).map_or(text.len(), |(at, _)| at);
+    let mut written = 0;
+    let mut kept = Vec::new();
+    for (index, warning) in each.into_iter().enumerate() {
+        if index > first && written >= WARNINGS_LENGTH {
+            break;
+        }
+        let short = &warning[..cut(warning)];
+        written += length(short);
+        kept.push(short);
+    }
+    kept
 }
 
 /// `299 - "text"`, with quotes and backslashes escaped.
@@ -118,6 +148,7 @@ impl Reply {
         if let Some(seconds) = refusal.retry_after {
             reply.headers.insert("retry-after", HeaderValue::from(seconds));
         }
+        reply.warnings.clone_from(&refusal.warnings);
         reply
     }
 }
@@ -142,5 +173,23 @@ mod tests {
         let response = reply.into_response();
         let headers: Vec<_> = response.headers().get_all("warning").iter().collect();
         assert_eq!(headers, ["299 - \"unknown field \\\"a\\\"\"", "299 - \"b\""]);
+    }
+
+    #[test]
+    fn warnings_that_are_too_long_together_are_cut() {
+        let check = |lengths: &[usize], expected: &[usize]| {
+            // The first characters tell them apart.
+            let text =
+                |(index, length): (usize, &usize)| format!("{index:03}{}", "é".repeat(length - 3));
+            let warnings: Vec<String> = lengths.iter().enumerate().map(text).collect();
+            let kept: Vec<usize> =
+                fitting(&warnings).iter().map(|warning| warning.chars().count()).collect();
+            assert_eq!(kept, expected, "{lengths:?}");
+        };
+        check(&[4096], &[4096]);
+        check(&[4090, 6, 3], &[256, 6, 3]);
+        check(&[300, 4000, 10], &[256, 256, 10]);
+        check(&[300; 20], &[256; 16]);
+        check(&[200; 30], &[200; 21]);
     }
 }

@@ -5,6 +5,7 @@
 //! knows; it has to have one of our authority for that address. What goes over a stream is not looked
 //! at.
 
+use std::num::IntErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -241,6 +242,7 @@ async fn log_refused(response: Response<Incoming>, name: &str) -> Refusal {
 
 pub(crate) async fn connect(api: &Api, call: &Call, place: &Place) -> Result<Reply, Refusal> {
     let part = crate::write::part_name(place);
+    let ports = forwarded_ports(call)?;
     let pod = read::load(place.resource, &read::find(api, place)?)?;
     let container = match part {
         "portforward" => String::new(),
@@ -256,7 +258,7 @@ pub(crate) async fn connect(api: &Api, call: &Call, place: &Place) -> Result<Rep
         return Err(Refusal::bad_request("Upgrade request required"));
     }
     let (verb, query) = match part {
-        "portforward" => ("portForward", forwarded_ports(call)),
+        "portforward" => ("portForward", ports),
         verb => (verb, wanted_streams(call)),
     };
     let names = [&*place.namespace, &place.name, &container];
@@ -289,8 +291,22 @@ fn wanted_streams(call: &Call) -> Vec<(&'static str, String)> {
     query
 }
 
-fn forwarded_ports(call: &Call) -> Vec<(&'static str, String)> {
-    call.query.all("ports").map(|port| ("port", port.to_owned())).collect()
+/// The ports a request names, one by one or several with commas between them.
+fn forwarded_ports(call: &Call) -> Result<Vec<(&'static str, String)>, Refusal> {
+    let ports = call.query.all("ports").flat_map(|ports| ports.split(','));
+    let read = |port: &str| match port.parse::<u16>() {
+        Ok(number) => Ok(("port", number.to_string())),
+        Err(error) => {
+            let why = match error.kind() {
+                IntErrorKind::PosOverflow => "value out of range",
+                _ => "invalid syntax",
+            };
+            let message =
+                format!("cannot convert to []int32: strconv.ParseUint: parsing {port:?}: {why}");
+            Err(Refusal::bad_request(message))
+        }
+    };
+    ports.map(read).collect()
 }
 
 /// A stream that is open, among the requests that last.
@@ -357,7 +373,20 @@ mod tests {
             errand.target(),
             "/exec/a/p%2F../c?input=1&output=1&command=sh&command=-c&command=echo%20%26%3D%22x"
         );
-        let ports = forwarded_ports(&call("ports=80&ports=81"));
-        assert_eq!(ports, [("port", "80".to_owned()), ("port", "81".to_owned())]);
+        let said = |query: &str| {
+            let ports = forwarded_ports(&call(query));
+            let shown = |ports: Vec<(&str, String)>| {
+                ports
+                    .iter()
+                    .map(|(name, port)| format!("{name}={port}"))
+                    .collect::<Vec<_>>()
+                    .join("&")
+            };
+            ports.map(shown).unwrap_or_else(|refusal| refusal.message)
+        };
+        assert_eq!(said("ports=80&ports=81,82"), "port=80&port=81&port=82");
+        let no = "cannot convert to []int32: strconv.ParseUint: parsing";
+        assert_eq!(said("ports=80,x"), format!("{no} \"x\": invalid syntax"));
+        assert_eq!(said("ports=65536"), format!("{no} \"65536\": value out of range"));
     }
 }

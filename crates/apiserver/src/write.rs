@@ -114,31 +114,42 @@ pub(crate) async fn create(
     let object = received.object;
     let version = place.resource.api_version();
     let by = FieldManager { name: &options.manager, subresource: "", api_version: &version };
-    let (object, mut warnings) =
-        create_object(api, place, object, &options, Origin::Update(by)).await?;
-    let mut all = received.warnings;
-    all.append(&mut warnings);
+    let mut warnings = received.warnings;
+    let origin = Origin::Update(by);
+    let object = create_object(api, place, object, &options, origin, &mut warnings).await?;
     let reply =
         read::object_reply(api, place.resource, &object, StatusCode::CREATED, wanted, call)?;
-    Ok(reply.with_warnings(all))
+    Ok(reply.with_warnings(warnings))
 }
 
-/// Creates an object and gives what was stored.
+/// Creates an object and gives what was stored. Who is refused hears the warnings too.
 pub(crate) async fn create_object(
+    api: &Api,
+    place: &Place,
+    object: Value,
+    options: &WriteOptions,
+    origin: Origin<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Value, Refusal> {
+    let made = make_object(api, place, object, options, origin, warnings).await;
+    made.map_err(|refusal| refusal.after(warnings))
+}
+
+async fn make_object(
     api: &Api,
     place: &Place,
     mut object: Value,
     options: &WriteOptions,
     origin: Origin<'_>,
-) -> Result<(Value, Vec<String>), Refusal> {
+    warnings: &mut Vec<String>,
+) -> Result<Value, Refusal> {
     let resource = place.resource;
     check_namespace(place, &mut object)?;
     if !object["metadata"]["resourceVersion"].as_str().unwrap_or_default().is_empty() {
         let message = "resourceVersion should not be set on objects to be created";
         return Err(Refusal::bad_request(message));
     }
-    let mut warnings = Vec::new();
-    warn_of_owners(&mut object, origin.seen_late(), &mut warnings);
+    warn_of_owners(&mut object, origin.seen_late(), warnings);
     let wants_name = object["metadata"]["name"].as_str().unwrap_or_default().is_empty();
     let generate = object["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
     rules::set_defaults(resource, &mut object);
@@ -185,13 +196,13 @@ pub(crate) async fn create_object(
         if resource.plural == "services" {
             crate::services::allocate(api, &mut object)?;
         }
-        let charge = admission::validate_create(api, place, &object, &mut warnings).await?;
+        let charge = admission::validate_create(api, place, &object, warnings).await?;
         if options.dry_run {
             let exists = api.store().get(&stored::key(resource, &place.namespace, &name));
             if exists.map_err(|error| read::read_failed(&error))?.is_some() {
                 return Err(Refusal::already_exists(place.resource, &name));
             }
-            return Ok((object, warnings));
+            return Ok(object);
         }
         let key = stored::key(resource, &place.namespace, &name);
         let mut transaction = Transaction::new()
@@ -201,7 +212,7 @@ pub(crate) async fn create_object(
         match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
             Outcome::Committed { revision } => {
                 object["metadata"]["resourceVersion"] = Value::from(revision.to_string());
-                return Ok((object, warnings));
+                return Ok(object);
             }
             Outcome::Conflict { key: lost, found } if *lost == *key => {
                 if generates && attempt < NAMES {
@@ -331,17 +342,17 @@ pub(crate) async fn update(
         // Who names a uid means an object that was there; which version it had is not asked.
         check_uid(place, &Value::Null, &object)?;
         metadata_of(&mut object)?.remove("resourceVersion");
-        let (object, mut more) =
-            create_object(api, place, object, &options, Origin::Update(by)).await?;
         let mut warnings = received.warnings;
-        warnings.append(&mut more);
+        let origin = Origin::Update(by);
+        let object = create_object(api, place, object, &options, origin, &mut warnings).await?;
         let reply =
             read::object_reply(api, place.resource, &object, StatusCode::CREATED, wanted, call)?;
         return Ok(reply.with_warnings(warnings));
     }
     let mut change = |_: &Value| Ok(object.clone());
     let origin = Origin::Update(by);
-    let written = write_over(api, call, place, &options, origin, &mut change).await?;
+    let written = write_over(api, call, place, &options, origin, &mut change).await;
+    let written = written.map_err(|refusal| refusal.after(&received.warnings))?;
     finish(api, call, place, wanted, written, received.warnings)
 }
 
@@ -498,7 +509,8 @@ async fn one_update(
             causes.0.extend(admission::class_changes(api, old, &new)?.0);
         }
         if !causes.is_empty() {
-            return Err(Refusal::invalid(place.resource, &place.name, &causes));
+            let refusal = Refusal::invalid(place.resource, &place.name, &causes);
+            return Err(refusal.after(&warnings));
         }
         warnings.extend(rules::warnings(resource, &new, Some(old)));
         if resource.plural == "pods" && part == Part::Status {
@@ -508,7 +520,8 @@ async fn one_update(
     if resource.plural == "services" && part == Part::Main {
         crate::services::allocate(api, &mut new)?;
     }
-    let charge = admission::validate_update(api, place, old, &new, &mut warnings).await?;
+    let charged = admission::validate_update(api, place, old, &new, &mut warnings).await;
+    let charge = charged.map_err(|refusal| refusal.after(&warnings))?;
     let unchanged = apply::keep_times(old, &mut new);
     let object = new;
     if options.dry_run || unchanged {
@@ -589,7 +602,8 @@ pub(crate) async fn patch(
         Ok(patched)
     };
     let origin = Origin::Update(by);
-    let written = write_over(api, call, place, &options, origin, &mut change).await?;
+    let written = write_over(api, call, place, &options, origin, &mut change).await;
+    let written = written.map_err(|refusal| refusal.after(&warnings))?;
     finish(api, call, place, wanted, written, warnings)
 }
 
@@ -723,13 +737,15 @@ async fn apply_patch(
             return Err(Refusal::conflict(place.resource, &place.name, &why));
         }
         metadata.remove("resourceVersion");
-        let (object, warnings) =
-            create_object(api, place, merged, options, Origin::Applied).await?;
-        let created = Written { object, warnings, created: true };
-        return finish(api, call, place, wanted, created, received.warnings);
+        let mut warnings = received.warnings;
+        let object =
+            create_object(api, place, merged, options, Origin::Applied, &mut warnings).await?;
+        let created = Written { object, warnings: Vec::new(), created: true };
+        return finish(api, call, place, wanted, created, warnings);
     }
     let mut change = |old: &Value| merge(Some(old));
-    let written = write_over(api, call, place, options, Origin::Applied, &mut change).await?;
+    let written = write_over(api, call, place, options, Origin::Applied, &mut change).await;
+    let written = written.map_err(|refusal| refusal.after(&received.warnings))?;
     finish(api, call, place, wanted, written, received.warnings)
 }
 

@@ -487,12 +487,23 @@ impl Report<'_> {
         self.explanation.attempt.outcome = Outcome::Unschedulable(Box::new(failure));
     }
 
+    /// What becomes of the node that a pod waits for where nobody says anything of it. Without anyone to
+    /// ask nobody can have made room there.
+    fn left_waiting(&self) -> Nomination {
+        let asked = [Plugin::DynamicResources, Plugin::DefaultPreemption];
+        if asked.iter().any(|plugin| self.profile.post_filters_by(*plugin)) {
+            Nomination::Unchanged
+        } else {
+            Nomination::None
+        }
+    }
+
     /// The pod was turned away before nodes were looked at, and no preemption would help.
     fn turned_away(&mut self, shape: &PodShape, rejection: &Rejection) {
         let verdict = rejection.render(&self.cluster.symbols);
         let nodes = self.cluster.node_count();
         let mut message = format!("0/{nodes} nodes are available: {}.", verdict.reasons.join(", "));
-        let mut nomination = Nomination::Unchanged;
+        let mut nomination = self.left_waiting();
         if self.profile.post_filters_by(Plugin::DynamicResources) {
             // The words are upstream's, of a plugin that has nothing to look for.
             message += " not found";
@@ -528,7 +539,8 @@ impl Report<'_> {
             plugins.push(Plugin::NodeAffinity);
         }
         if !self.profile.post_filters_by(Plugin::DefaultPreemption) {
-            return self.fail(message, plugins, None, None, Nomination::Unchanged);
+            let nomination = self.left_waiting();
+            return self.fail(message, plugins, None, None, nomination);
         }
         let waits_for = trial.entry.nominated.and_then(|node| cluster.slot_of(node));
         let on_nominated = waits_for.and_then(|slot| search.code_of(slot));

@@ -105,6 +105,7 @@ struct Volume {
     storage: i64,
     mode: String,
     available: bool,
+    being_deleted: bool,
     /// The claim it is kept for: `namespace/name`.
     claim: Option<Symbol>,
 }
@@ -187,7 +188,8 @@ impl Volumes {
             modes: spec.access_modes.clone(),
             storage: spec.capacity.get("storage").map_or(0, objects::Quantity::value),
             mode: mode(&spec.volume_mode),
-            available: matches!(object.status.phase.as_str(), "" | "Available"),
+            available: object.status.phase == "Available",
+            being_deleted: object.metadata.deletion_timestamp.is_some(),
             claim: claim.map(|c| symbols.intern(&format!("{}/{}", c.namespace, c.name))),
         };
         self.volumes.insert(symbols.intern(&object.metadata.name), volume);
@@ -377,22 +379,29 @@ fn to_bind<'a>(
         }
         let suits = |(volume_name, volume): &(&Symbol, &Volume)| {
             !taken.contains(volume_name)
-                && volume.is_at(name, labels, symbols)
                 && volume.class == claim.class
                 && volume.mode == claim.mode
                 && volume.storage >= claim.storage
+                && !volume.being_deleted
+        };
+        let suiting = volumes.volumes.iter().filter(suits);
+        let suiting = || suiting.clone().filter(|_| claim.selected_node.is_none());
+        let is_here = |(_, volume): &(&Symbol, &Volume)| volume.is_at(name, labels, symbols);
+        let is_open = |(_, volume): &(&Symbol, &Volume)| {
+            volume.claim.is_none()
+                && volume.available
                 && claim.modes.iter().all(|m| volume.modes.contains(m))
                 && claim.selector.as_ref().is_none_or(|s| s.matches(&volume.labels, symbols))
-                && match volume.claim {
-                    Some(kept_for) => kept_for == *key,
-                    None => volume.available,
-                }
         };
-        let open = volumes.volumes.iter().filter(|_| claim.selected_node.is_none());
-        let smallest = open.filter(suits).min_by_key(|(volume_name, volume)| {
-            (volume.claim != Some(*key), volume.storage, **volume_name)
-        });
-        if let Some((volume_name, volume)) = smallest {
+        // A volume that is kept for the claim is taken as it is, and where it is not here none is.
+        let chosen = match suiting().find(|(_, volume)| volume.claim == Some(*key)) {
+            Some(kept) => Some(kept).filter(is_here),
+            None => suiting()
+                .filter(is_open)
+                .filter(is_here)
+                .min_by_key(|(volume_name, volume)| (volume.storage, **volume_name)),
+        };
+        if let Some((volume_name, volume)) = chosen {
             taken.push(*volume_name);
             bound.push((claim, volume));
             continue;
@@ -447,14 +456,15 @@ pub(crate) fn binding(
     symbols: &Symbols,
 ) -> Option<Rejection> {
     let mut reasons = SmallVec::new();
-    let here = |volume: &Volume| volume.is_at(name, labels, symbols);
-    if state.bound.iter().any(Option::is_none) {
-        reasons.push(Reason::LostVolume);
-    }
-    let mut bound = state.bound.iter().flatten().filter_map(|v| volumes.volumes.get(v));
-    if !bound.all(here) {
-        reasons.push(Reason::VolumeElsewhere);
-    }
+    // The first volume that is missed settles it.
+    let missed = state.bound.iter().find_map(|bound| {
+        match bound.and_then(|volume| volumes.volumes.get(&volume)) {
+            None => Some(Reason::LostVolume),
+            Some(volume) if volume.is_at(name, labels, symbols) => None,
+            Some(_) => Some(Reason::VolumeElsewhere),
+        }
+    });
+    reasons.extend(missed);
     let served = to_bind(state, volumes, name, labels, symbols).is_some();
     if !served {
         reasons.push(Reason::NoVolume);

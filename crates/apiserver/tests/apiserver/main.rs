@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use apiserver::{Api, Body, Call, Caller, Options, Plugin, Plugins, Query, User};
+use apiserver::{Api, Body, Call, Caller, Options, Plugin, Plugins, Query, Reply, User};
 use http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -13,6 +13,7 @@ mod concurrency;
 mod gates;
 mod kinds;
 mod plugins;
+mod pods;
 mod protobuf;
 mod resize;
 mod security;
@@ -39,6 +40,12 @@ impl Cluster {
         send_as(&self.api, User::member("admin", "system:masters"), method, path, body).await
     }
 
+    /// As [`Cluster::send`], for what is not in the body.
+    async fn reply(&self, method: Method, path: &str, body: Value) -> Reply {
+        let admin = User::member("admin", "system:masters");
+        self.api.handle(call(admin, method, path, &body)).await
+    }
+
     async fn create(&self, path: &str, body: Value) -> Value {
         let (status, answer) = self.send(Method::POST, path, body).await;
         assert_eq!(status, 201, "{answer}");
@@ -58,7 +65,7 @@ fn options() -> Options {
     Options { plugins, ..Options::default() }
 }
 
-async fn send_as(api: &Api, user: User, method: Method, path: &str, body: Value) -> (u16, Value) {
+fn call(user: User, method: Method, path: &str, body: &Value) -> Call {
     let mut headers = HeaderMap::new();
     let media = match method {
         Method::PATCH => "application/merge-patch+json",
@@ -66,15 +73,18 @@ async fn send_as(api: &Api, user: User, method: Method, path: &str, body: Value)
     };
     headers.insert("content-type", HeaderValue::from_static(media));
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
-    let call = Call {
+    Call {
         method,
         path: path.to_owned(),
         query: Query::parse(query),
         headers,
         body: if body.is_null() { String::new() } else { body.to_string() }.into(),
         caller: Caller::Known(user),
-    };
-    let reply = api.handle(call).await;
+    }
+}
+
+async fn send_as(api: &Api, user: User, method: Method, path: &str, body: Value) -> (u16, Value) {
+    let reply = api.handle(call(user, method, path, &body)).await;
     let status = reply.status.as_u16();
     let bytes = match reply.body {
         Body::Whole(bytes) => bytes.to_vec(),

@@ -94,3 +94,38 @@ async fn namespaces_are_looked_after_whatever_is_switched_off() {
     let (code, answer) = cluster.send(Method::POST, &format!("{NAMESPACE}/pods"), pod("p")).await;
     assert_eq!((code, &answer["reason"]), (404, &json!("NotFound")));
 }
+
+#[tokio::test]
+async fn a_pod_tells_where_its_node_is_unless_the_plugin_for_it_is_off() {
+    const ZONE: &str = "topology.kubernetes.io/zone";
+    for (plugins, expected) in [
+        (Plugins::default(), json!({ZONE: "z", "a": "b"})),
+        (Plugins::default().without(Plugin::PodTopologyLabels), json!({ZONE: "mine", "a": "b"})),
+    ] {
+        let plugins = plugins.without(Plugin::ServiceAccount);
+        let cluster = Cluster::with(Options { plugins, ..Options::default() }).await;
+        let labels = json!({ZONE: "z", "kubernetes.io/hostname": "n"});
+        cluster.create("/api/v1/nodes", json!({"metadata": {"name": "n", "labels": labels}})).await;
+        let pods = "/api/v1/namespaces/default/pods";
+        let labelled = |name: &str| {
+            let mut pod = pod(name);
+            pod["metadata"]["labels"] = json!({ZONE: "mine", "a": "b"});
+            pod
+        };
+        cluster.create(pods, labelled("bound")).await;
+        let binding = json!({
+            "metadata": {"name": "bound"}, "target": {"kind": "Node", "name": "n"},
+        });
+        cluster.create(&format!("{pods}/bound/binding"), binding).await;
+        let mut born = labelled("born");
+        born["spec"]["nodeName"] = "n".into();
+        cluster.create(pods, born).await;
+        for name in ["bound", "born"] {
+            let pod = cluster.get(&format!("{pods}/{name}")).await;
+            assert_eq!(pod["metadata"]["labels"], expected, "{name}");
+        }
+        let mut elsewhere = labelled("elsewhere");
+        elsewhere["spec"]["nodeName"] = "gone".into();
+        cluster.create(pods, elsewhere).await;
+    }
+}

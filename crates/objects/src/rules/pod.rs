@@ -49,6 +49,9 @@ pub use warnings::template_warnings;
 pub const META: MetaRule =
     MetaRule { name: NameRule::DnsSubdomain, namespaced: true, standard_finalizers: true };
 
+/// Where a complaint about the pod as such stands.
+const NO_FIELD: &str = "[]";
+
 /// What applies to the pod spec at hand. Some rules came later than pods that break them: what a
 /// stored pod has it may keep.
 #[derive(Debug, Clone, Copy)]

@@ -105,6 +105,9 @@ impl World<'_> {
         if !causes.is_empty() {
             return Some(Outcome::Invalid(causes));
         }
+        if let Err(refusal) = admission::check_overhead(&object, None) {
+            return Some(Outcome::Forbidden(refusal.to_string()));
+        }
         let mut warnings = rules::warnings(pods(), &object, None);
         let review = pod_security::review_pod(&self.policy(), &object["metadata"], &object["spec"]);
         if let Some(refusal) = review.refusal {

@@ -280,6 +280,24 @@ fn what_is_said_after_no_node_was_found_depends_on_who_is_left_to_say_it() {
 }
 
 #[test]
+fn a_pod_waits_for_no_node_once_nobody_is_left_to_make_room() {
+    let waits_after = |disabled: &str, spec: Value| {
+        let point = json!({"disabled": [{"name": disabled}]});
+        let mut scheduler = scheduler(json!({"plugins": {"postFilter": point}}));
+        scheduler.cluster_mut().apply_node(&node("n1", "za")).unwrap();
+        let mut waiting = pod("p", spec);
+        waiting["status"] = json!({"nominatedNodeName": "n1"});
+        let got = explain(&mut scheduler, &waiting);
+        scheduler.adopt(&got.attempt);
+        scheduler.cluster().nominated_node_of("default/p").is_some()
+    };
+    for spec in [json!({"containers": asks("5")}), json!({"volumes": mounts("none")})] {
+        assert!(waits_after("DefaultPreemption", spec.clone()), "{spec}");
+        assert!(!waits_after("*", spec.clone()), "{spec}");
+    }
+}
+
+#[test]
 fn a_profile_says_how_many_nodes_are_looked_at() {
     for (share, looked_at) in [(None, 300), (Some(0), 144), (Some(10), 100), (Some(100), 300)] {
         let mut scheduler = scheduler(json!({"percentageOfNodesToScore": share}));
@@ -378,6 +396,60 @@ fn volumes_that_would_be_bound_are_scored_by_what_is_left_of_them() {
     assert_eq!([score("n1"), score("n2"), score("n3")], [Some(75), Some(0), Some(0)]);
     let got = explain(&mut scheduler, &pod("q", json!({})));
     assert_eq!(raw(&got, "n1", Plugin::VolumeBinding), None);
+}
+
+#[test]
+fn a_claim_that_waits_takes_the_volume_kept_for_it_or_one_that_is_available() {
+    let check = |volume: Value, feasible: &[&str]| {
+        let mut scheduler = scheduler(Value::Null);
+        let cluster = scheduler.cluster_mut();
+        for name in ["n1", "n2"] {
+            cluster.apply_node(&node(name, "za")).unwrap();
+        }
+        let class = json!({
+            "metadata": {"name": "local"},
+            "provisioner": "kubernetes.io/no-provisioner",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        });
+        cluster.apply_class(&class).unwrap();
+        let at = |name| {
+            let at = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [name]});
+            json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [at]}]}})
+        };
+        let object = |name: &str, at: Value| {
+            json!({
+                "metadata": {"name": name},
+                "spec": {
+                    "storageClassName": "local",
+                    "accessModes": ["ReadWriteOnce"],
+                    "capacity": {"storage": "2Gi"},
+                    "nodeAffinity": at,
+                },
+                "status": {"phase": "Available"},
+            })
+        };
+        let mut own = object("v1", at("n1"));
+        for (pointer, value) in volume.as_object().unwrap() {
+            let (part, field) = pointer.split_once('.').unwrap();
+            own[part][field] = value.clone();
+        }
+        cluster.apply_volume(&own).unwrap();
+        cluster.apply_volume(&object("v2", at("n2"))).unwrap();
+        cluster.apply_claim(&claim("c1", "ReadWriteOnce", json!({}), "local", "")).unwrap();
+        let got = explain(&mut scheduler, &pod("p", json!({"volumes": mounts("c1")})));
+        assert_eq!(got.feasible, feasible, "{volume}");
+    };
+    check(json!({}), &["n1", "n2"]);
+    for phase in ["", "Pending", "Released"] {
+        check(json!({"status.phase": phase}), &["n2"]);
+    }
+    check(json!({"metadata.deletionTimestamp": "2026-01-01T00:00:00Z"}), &["n2"]);
+    check(json!({"spec.accessModes": ["ReadWriteMany"]}), &["n2"]);
+    // What is kept for the claim is not asked whether it suits, and no other will do.
+    let kept = json!({"namespace": "default", "name": "c1"});
+    check(json!({"spec.claimRef": kept, "status.phase": "Bound"}), &["n1"]);
+    check(json!({"spec.claimRef": kept, "spec.accessModes": ["ReadWriteMany"]}), &["n1"]);
+    check(json!({"spec.claimRef": {"namespace": "default", "name": "other"}}), &["n2"]);
 }
 
 #[test]

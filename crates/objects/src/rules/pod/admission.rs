@@ -1,6 +1,6 @@
 //! What other objects and the server's defaults put into a pod before it is checked: default
-//! tolerations, priority, what its runtime class costs and where it runs; and whether its node could
-//! ever have what a running pod is to have.
+//! tolerations, priority, what its runtime class costs and where it runs, where its node is; and
+//! whether its node could ever have what a running pod is to have.
 //!
 //! Other objects are asked for through functions the caller gives. A refusal is answered with 403
 //! and its text after `pods "name" is forbidden: `.
@@ -17,6 +17,10 @@ const TOLERATION_SECONDS: i64 = 300;
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const PREEMPT_LOWER: &str = "PreemptLowerPriority";
+/// The labels of nodes that their pods have too.
+const TOPOLOGY: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
+/// The label of nodes that names their operating system.
+const OS: &str = "kubernetes.io/os";
 
 /// Why a pod is not let in.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -44,8 +48,24 @@ pub enum PodRefusal {
          pod.spec.nodeSelector[{key}] = {given}"
     )]
     OtherNodes { key: String, wanted: String, given: String },
+    #[error("node {0:?} not found")]
+    NoNode(String),
+    #[error("pod resize is only supported on linux nodes, node {node:?} is {os:?}")]
+    NotOnLinux { node: String, os: String },
     #[error("node didn't have enough allocatable resources: {}", .0.join("; "))]
     NotAllocatable(Vec<String>),
+}
+
+impl PodRefusal {
+    /// The word for programs that a refused resize has beside its text.
+    #[must_use]
+    pub fn cause(&self) -> Option<&'static str> {
+        match self {
+            PodRefusal::NotOnLinux { .. } => Some("UnsupportedPlatform"),
+            PodRefusal::NotAllocatable(_) => Some("NodeCapacity"),
+            _ => None,
+        }
+    }
 }
 
 pub(super) fn spec_mut(pod: &mut Value) -> Option<&mut Map<String, Value>> {
@@ -87,12 +107,41 @@ pub fn default_tolerations(pod: &mut Value) {
     }
 }
 
-/// Refuses to resize a pod to more than its node has for pods.
-pub fn check_resize(pod: &Value, node: &Value) -> Result<(), PodRefusal> {
+/// Adds to a pod, or to what binds it, the labels of its node that say where that is.
+pub fn add_topology(told: &mut Value, node: &Value) {
+    let of_node = node["metadata"].get("labels").and_then(Value::as_object);
+    let found = of_node.into_iter().flatten().filter(|(key, _)| TOPOLOGY.contains(&key.as_str()));
+    let found: Vec<(String, Value)> =
+        found.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let meta = told.get_mut("metadata").and_then(Value::as_object_mut);
+    let Some(meta) = meta.filter(|_| !found.is_empty()) else { return };
+    let labels = meta.entry("labels").or_insert_with(|| json!({}));
+    if let Some(labels) = labels.as_object_mut() {
+        labels.extend(found);
+    }
+}
+
+/// Refuses to resize a pod that is on a node to more than the node has for pods. A node that says
+/// nothing of a resource has none of it. `node` finds the pod's node by name.
+pub fn check_resize<'a>(
+    pod: &Value,
+    node: impl FnOnce(&str) -> Option<&'a Value>,
+) -> Result<(), PodRefusal> {
+    let on = text(&pod["spec"], "nodeName");
+    if on.is_empty() {
+        return Ok(());
+    }
+    let Some(node) = node(on) else { return Err(PodRefusal::NoNode(on.to_owned())) };
+    let labels = node["metadata"].get("labels");
+    if let Some(os) = labels.and_then(|labels| labels.get(OS)).and_then(Value::as_str)
+        && os != "linux"
+    {
+        return Err(PodRefusal::NotOnLinux { node: on.to_owned(), os: os.to_owned() });
+    }
     let requests = amounts::requests(&pod["spec"]);
     let more = |name: &str, number: fn(&Quantity) -> i64| {
-        let (requested, there) = (requests.get(name)?, node["status"]["allocatable"].get(name)?);
-        let there = amounts::quantity(there);
+        let requested = requests.get(name)?;
+        let there = amounts::quantity(&node["status"]["allocatable"][name]);
         let (number_requested, number_there) = (number(requested), number(&there));
         (*requested > there)
             .then(|| format!("{name}, requested: {number_requested}, allocatable: {number_there}"))
@@ -157,7 +206,8 @@ pub fn keep_priority(pod: &mut Value, old: &Value) {
 }
 
 /// Adds what a new pod's runtime class costs and where it can run. `class` finds a RuntimeClass
-/// by name.
+/// by name. A pod that says what it costs without such a class is refused later, by
+/// [`check_overhead`].
 pub fn resolve_runtime_class<'a>(
     pod: &mut Value,
     class: impl FnOnce(&str) -> Option<&'a Value>,
@@ -181,9 +231,6 @@ pub fn resolve_runtime_class<'a>(
         }
         (Some(fixed), _) => {
             spec.insert("overhead".to_owned(), fixed);
-        }
-        (None, Some(given)) if given.as_object().is_some_and(|given| !given.is_empty()) => {
-            return Err(PodRefusal::UnfoundedOverhead);
         }
         (None, _) => {}
     }
@@ -212,6 +259,17 @@ pub fn resolve_runtime_class<'a>(
         spec.insert("tolerations".to_owned(), merged_tolerations(given, added).into());
     }
     Ok(())
+}
+
+/// Refuses a new pod that says what it costs and whose runtime class, if it has one, does not. Asked
+/// once the pod is known to be valid.
+pub fn check_overhead(pod: &Value, class: Option<&Value>) -> Result<(), PodRefusal> {
+    let given = pod["spec"].get("overhead").and_then(Value::as_object);
+    let costs = class.is_some_and(|class| class.get("overhead").is_some());
+    match given {
+        Some(given) if !given.is_empty() && !costs => Err(PodRefusal::UnfoundedOverhead),
+        _ => Ok(()),
+    }
 }
 
 /// Both lists without what others of them cover already.
@@ -291,8 +349,12 @@ mod tests {
     #[test]
     fn a_pod_is_not_resized_to_more_than_its_node_has() {
         let node = json!({"status": {"allocatable": {"cpu": "1700m", "memory": "1Gi"}}});
+        let refused = |mut spec: Value, node: Option<&Value>| {
+            spec["nodeName"] = "n".into();
+            check_resize(&json!({"spec": spec}), |_| node).err()
+        };
         let check = |spec: Value, wanted: &str| {
-            let refusal = check_resize(&json!({"spec": spec}), &node).err();
+            let refusal = refused(spec, Some(&node));
             let said = refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
             assert_eq!(said, wanted);
         };
@@ -315,6 +377,24 @@ mod tests {
             json!({"containers": containers("2", "1Mi"), "resources": {"requests": {"cpu": "1"}}}),
             "",
         );
+        let small = || json!({"containers": containers("1", "1Mi")});
+        let windows = json!({"metadata": {"labels": {"kubernetes.io/os": "windows"}}});
+        let bare = json!({"metadata": {}});
+        let none =
+            "cpu, requested: 1000, allocatable: 0; memory, requested: 1048576, allocatable: 0";
+        for (node, said, cause) in [
+            (None, "node \"n\" not found".to_owned(), None),
+            (
+                Some(&windows),
+                "pod resize is only supported on linux nodes, node \"n\" is \"windows\"".to_owned(),
+                Some("UnsupportedPlatform"),
+            ),
+            (Some(&bare), format!("{no}{none}"), Some("NodeCapacity")),
+        ] {
+            let refusal = refused(small(), node).unwrap();
+            assert_eq!((refusal.to_string(), refusal.cause()), (said, cause));
+        }
+        assert_eq!(check_resize(&json!({"spec": small()}), |_| None), Ok(()));
     }
 
     #[test]
@@ -334,6 +414,9 @@ mod tests {
         assert_eq!(pod["spec"]["nodeSelector"]["kata"], "yes");
         assert_eq!(pod["spec"]["tolerations"], json!([{"key": "kata", "operator": "Exists"}]));
         let mut pod = json!({"spec": {"overhead": {"cpu": "1"}}});
-        assert_eq!(resolve_runtime_class(&mut pod, |_| None), Err(PodRefusal::UnfoundedOverhead));
+        assert_eq!(resolve_runtime_class(&mut pod, |_| None), Ok(()));
+        assert_eq!(check_overhead(&pod, None), Err(PodRefusal::UnfoundedOverhead));
+        assert_eq!(check_overhead(&pod, Some(&json!({}))), Err(PodRefusal::UnfoundedOverhead));
+        assert_eq!(check_overhead(&pod, Some(&class)), Ok(()));
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::super::names::{self, label_key_problems};
 use super::amounts::{self, Side, quantity};
 use super::containers::Surroundings;
-use super::{Scope, class_resources, containers_of};
+use super::{NO_FIELD, Scope, class_resources, containers_of};
 use crate::cursor::{Causes, Cursor};
 use crate::quantity::Quantity;
 use crate::resources::{
@@ -327,9 +327,8 @@ pub(super) fn validate_pod_claims(claims: &Cursor<'_>, is_mirror: bool, causes: 
     let mut seen = BTreeSet::new();
     for claim in claims.items() {
         if is_mirror {
-            // What is said of the pod as such has no field.
             let message = "Forbidden: static pods do not support resource claims";
-            causes.add("FieldValueForbidden", "", message.to_owned());
+            causes.add("FieldValueForbidden", NO_FIELD, message.to_owned());
             continue;
         }
         let name = claim.field("name");

@@ -185,8 +185,22 @@ fn shown_ips(ips: &Cursor<'_>) -> Shown {
 
 fn validate_pod_ips(ips: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     validate_ips(ips, old, causes);
+    validate_families(ips, causes);
+}
+
+/// Of several addresses one is of each family. One that is none stops upstream from telling, which it
+/// says before it says no.
+fn validate_families(ips: &Cursor<'_>, causes: &mut Causes) {
     if ips.len() < 2 {
         return;
+    }
+    let text = |ip: Cursor<'_>| ip.field("ip").text().to_owned();
+    let mut texts = ips.items().map(text).enumerate();
+    if let Some((at, text)) = texts.find(|(_, text)| names::parse_ip(text).is_none()) {
+        let message = format!(
+            "Internal error: failed to check for dual stack with error:invalid IP[{at}]: {text}"
+        );
+        causes.add("InternalError", ips.path(), message);
     }
     if !is_dual_stack(ips) || ips.len() > 2 {
         causes.invalid_as(ips, shown_ips(ips), ONE_OF_EACH);
@@ -214,9 +228,7 @@ fn validate_host_ips(status: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes)
         causes.invalid_as(&first, first.text(), "must be equal to `hostIP`");
     }
     validate_ips(&ips, old, causes);
-    if ips.len() > 1 && (!is_dual_stack(&ips) || ips.len() > 2) {
-        causes.invalid_as(&ips, shown_ips(&ips), ONE_OF_EACH);
-    }
+    validate_families(&ips, causes);
 }
 
 fn validate_users(statuses: &Cursor<'_>, os: &str, causes: &mut Causes) {

@@ -317,7 +317,7 @@ fn a_mirror_of_a_static_pod_has_no_claims() {
     let mut mirror = pod(&json!({"nodeName": "n", "resourceClaims": claims}), &json!({}));
     assert!(created(&mirror, "").is_empty());
     mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
-    assert_eq!(created(&mirror, ""), [": Forbidden: static pods do not support resource claims"]);
+    assert_eq!(created(&mirror, ""), ["[]: Forbidden: static pods do not support resource claims"]);
 }
 
 #[test]
@@ -397,6 +397,20 @@ fn a_status_says_nothing_a_pod_cannot_be_in() {
             &["status.hostIPs: Invalid value: [{\"IP\":\"1.1.1.1\"},{\"IP\":\"1.1.1.1\"}]: may \
                specify no more than one IP for each IP family"],
         ),
+        (
+            json!({}),
+            json!({}),
+            json!({}),
+            json!({"podIP": "fd00::1", "podIPs": [{"ip": "fd00::1"}, {"ip": "nope"}]}),
+            &[
+                "status.podIPs[1]: Invalid value: \"nope\": must be a valid IP address, (e.g. \
+                 10.9.8.7 or 2001:db8::ffff)",
+                "status.podIPs: Internal error: failed to check for dual stack with \
+                 error:invalid IP[1]: nope",
+                "status.podIPs: Invalid value: [{\"IP\":\"fd00::1\"},{\"IP\":\"nope\"}]: may \
+                 specify no more than one IP for each IP family",
+            ],
+        ),
     ];
     for (spec, container, old, new, expected) in cases {
         let old = with(spec.clone(), container.clone(), old);
@@ -421,6 +435,76 @@ fn a_resize_can_give_a_pod_resources_of_its_own() {
     assert_eq!(
         refused,
         ["spec: Forbidden: only cpu and memory resources are mutable at pod-level"]
+    );
+}
+
+#[test]
+fn containers_with_claims_and_pods_the_node_keeps_to_itself_are_not_resized() {
+    let claims = json!([{"name": "r", "resourceClaimName": "x"}]);
+    let container = |cpu: &str| json!({"requests": {"cpu": cpu}, "claims": [{"name": "r"}]});
+    let with = |cpu: &str, init: &str| {
+        let init = json!([{"name": "i", "image": "app:1", "resources": container(init)}]);
+        let spec = json!({"resourceClaims": claims, "initContainers": init});
+        pod(&spec, &json!({"resources": container(cpu)}))
+    };
+    const OF_INIT: &str = "spec.initContainers[0]: Forbidden: only cpu and memory resources for \
+                           init or sidecar containers are mutable";
+    for new in [with("2", "1"), with("1", "2"), with("1", "1")] {
+        assert_eq!(
+            updated(&new, &with("1", "1"), Part::Resize, ""),
+            ["spec: Forbidden: only cpu and memory resources are mutable", OF_INIT]
+        );
+    }
+    let requests = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
+    let check = |spec: Value, annotations: Value, part: Part, said: &str| {
+        let with = |cpu: &str| {
+            let mut pod = pod(&spec, &requests(cpu));
+            pod["metadata"]["annotations"] = annotations.clone();
+            pod
+        };
+        let said = format!("[]: Forbidden: {said}");
+        assert_eq!(updated(&with("2"), &with("1"), part, ""), [said]);
+    };
+    let mirror = json!({"kubernetes.io/config.mirror": "x"});
+    let bound = || json!({"nodeName": "n"});
+    check(bound(), mirror.clone(), Part::Resize, "static pods cannot be resized");
+    let said = "static pods do not support ephemeral containers";
+    check(bound(), mirror, Part::EphemeralContainers, said);
+    let windows = json!({"os": {"name": "windows"}});
+    check(windows, json!({}), Part::Resize, "windows pods cannot be resized");
+}
+
+#[test]
+fn where_a_gated_pod_may_run_is_shown_with_every_field() {
+    let gated = |terms: Value| {
+        let required =
+            json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+        let affinity = json!({"nodeAffinity": required});
+        pod(&json!({"schedulingGates": [{"name": "g"}], "affinity": affinity}), &json!({}))
+    };
+    let is = |key: &str| json!({"key": key, "operator": "Exists"});
+    let of = |value: &str| json!({"key": "metadata.name", "operator": "In", "values": [value]});
+    let old = gated(json!([{"matchExpressions": [is("a")]}]));
+    let refused = |new: Value| updated(&gated(new), &old, Part::Main, "");
+    const AT: &str = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.\
+                      nodeSelectorTerms";
+    let a = r#"{"Key":"a","Operator":"Exists","Values":null}"#;
+    let b = r#"{"Key":"b","Operator":"Exists","Values":null}"#;
+    let n = r#"{"Key":"metadata.name","Operator":"In","Values":["n"]}"#;
+    assert_eq!(
+        refused(json!([{"matchExpressions": [is("b"), is("a")], "matchFields": [of("n")]}])),
+        [format!(
+            "{AT}[0]: Invalid value: {{\"MatchExpressions\":[{b},{a}],\"MatchFields\":[{n}]}}: only \
+             additions are allowed (no mutations or deletions)"
+        )]
+    );
+    assert_eq!(
+        refused(json!([{"matchExpressions": [is("a")]}, {"matchExpressions": [is("b")]}])),
+        [format!(
+            "{AT}: Invalid value: [{{\"MatchExpressions\":[{a}],\"MatchFields\":null}},\
+             {{\"MatchExpressions\":[{b}],\"MatchFields\":null}}]: no additions/deletions to \
+             non-empty NodeSelectorTerms list are allowed"
+        )]
     );
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::amounts::{self, Side};
 use super::scheduling::{REQUIRED, validate_tolerations};
 use super::spec::validate_pod;
-use super::{Scope, annotations, containers, equality, is_sidecar};
+use super::{NO_FIELD, Scope, annotations, containers, equality, is_sidecar};
 use crate::cursor::{Causes, Cursor, Shown};
 use crate::resources::{CPU, MEMORY};
 
@@ -197,30 +197,38 @@ fn validate_gated_affinity(node: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Cau
         (required.field("nodeSelectorTerms"), old_required.field("nodeSelectorTerms"));
     if !old_terms.is_empty() && old_terms.len() != terms.len() {
         let detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
-        return causes.invalid(&terms, detail);
+        let shown = match terms.value() {
+            Value::Array(terms) => shown_list(terms, shown_term),
+            _ => "null".to_owned(),
+        };
+        return causes.invalid_as(&terms, Shown::literal(shown), detail);
     }
     for (term, old) in terms.items().zip(old_terms.items()) {
         if !only_adds(&term, &old) {
-            let shown = |field: &str| {
-                let value = term.field(field).value();
-                if field == "matchExpressions" && value.is_null() {
-                    "[]".to_owned()
-                } else {
-                    value.to_string()
-                }
-            };
-            let shown = Shown::literal(format!(
-                "{{\"MatchExpressions\":{},\"MatchFields\":{}}}",
-                shown("matchExpressions"),
-                shown("matchFields")
-            ));
-            causes.invalid_as(
-                &term,
-                shown,
-                "only additions are allowed (no mutations or deletions)",
-            );
+            let detail = "only additions are allowed (no mutations or deletions)";
+            causes.invalid_as(&term, Shown::literal(shown_term(term.value())), detail);
         }
     }
+}
+
+fn shown_list(items: &[Value], shown: fn(&Value) -> String) -> String {
+    format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(","))
+}
+
+/// A term as upstream's messages show it: every field, under its Go name.
+fn shown_term(term: &Value) -> String {
+    let shown = |field: &str, none: &str| match term.get(field).and_then(Value::as_array) {
+        Some(conditions) => shown_list(conditions, shown_condition),
+        None => none.to_owned(),
+    };
+    let (expressions, fields) = (shown("matchExpressions", "[]"), shown("matchFields", "null"));
+    format!("{{\"MatchExpressions\":{expressions},\"MatchFields\":{fields}}}")
+}
+
+fn shown_condition(condition: &Value) -> String {
+    let text = |field: &str| Value::from(condition[field].as_str().unwrap_or_default());
+    let (key, operator, values) = (text("key"), text("operator"), &condition["values"]);
+    format!("{{\"Key\":{key},\"Operator\":{operator},\"Values\":{values}}}")
 }
 
 fn only_adds(term: &Cursor<'_>, old: &Cursor<'_>) -> bool {
@@ -274,7 +282,7 @@ pub(super) fn validate_ephemeral_containers(
 /// Refuses the request as such: everything found so far does not matter.
 fn only(causes: &mut Causes, detail: &str) {
     causes.0.clear();
-    causes.add("FieldValueForbidden", "", format!("Forbidden: {detail}"));
+    causes.add("FieldValueForbidden", NO_FIELD, format!("Forbidden: {detail}"));
 }
 
 pub(super) fn validate_resize(
@@ -416,7 +424,8 @@ fn validate_nothing_removed(resources: &Cursor<'_>, old: &Cursor<'_>, causes: &m
 }
 
 /// Makes what a resize may change as it was: CPU, memory and classes of
-/// containers, and the pod's own resources.
+/// containers, and the pod's own resources. Claims are taken out, as upstream does: a container that
+/// has any differs from what it was, and is not resized.
 fn put_back_resources(spec: &mut Value, old: &Value) {
     for list in LISTS {
         let old_list = old.get(list).and_then(Value::as_array).map(Vec::as_slice);
@@ -424,6 +433,9 @@ fn put_back_resources(spec: &mut Value, old: &Value) {
         for (new, old) in new_list.into_iter().flatten().zip(old_list.unwrap_or_default()) {
             put_back_compute(new, old);
             put_back_classes(new, old);
+            if let Some(resources) = new.get_mut("resources").and_then(Value::as_object_mut) {
+                resources.remove("claims");
+            }
         }
     }
     let Some(spec) = spec.as_object_mut().filter(|spec| spec.contains_key("resources")) else {
