@@ -64,11 +64,15 @@ impl Default for Selection {
 }
 
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("{0:?} is not in the list of known controllers")]
+#[error(
+    "{0:?} is not in the list of known controllers: {known}",
+    known = Loop::ALL.iter().map(|known| known.name()).collect::<Vec<_>>().join(", ")
+)]
 pub struct UnknownLoop(pub String);
 
 impl Selection {
-    /// Reads upstream's form: `*` is all that are on by default, `name` is on, `-name` is off.
+    /// Reads upstream's form: `*` is all that are on by default, `name` is on, `-name` is off. Where
+    /// only some are switched off the others are on; upstream then runs none, which nobody means.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Selection, UnknownLoop> {
         let find = |word: &str| {
             let known = Loop::ALL.iter().copied().find(|known| known.name() == word);
@@ -86,6 +90,7 @@ impl Selection {
                 }
             }
         }
+        all |= on.is_empty() && !off.is_empty();
         let chosen = Loop::ALL.iter().copied();
         Ok(Selection(chosen.filter(|l| on.contains(l) || (all && !off.contains(l))).collect()))
     }
@@ -148,7 +153,9 @@ mod tests {
         check(&["*"], Ok(Loop::ALL.len()));
         check(&["*", "-scheduler"], Ok(Loop::ALL.len() - 1));
         check(&["job-controller"], Ok(1));
-        check(&["-job-controller"], Ok(0));
+        check(&["-job-controller"], Ok(Loop::ALL.len() - 1));
+        check(&["job-controller", "-scheduler"], Ok(1));
+        check(&[], Ok(0));
         check(&["*", "-nonsense"], Err("nonsense"));
         assert!(Selection::default().has(Loop::Garbage));
     }

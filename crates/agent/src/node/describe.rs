@@ -21,8 +21,13 @@ pub struct Given {
     pub name: Option<String>,
     pub addresses: Vec<IpAddr>,
     pub labels: BTreeMap<String, String>,
-    pub declared_features: Vec<String>,
 }
+
+/// What schedulers and API servers go by, in order: a pod that needs one of these is not given a node that
+/// does not declare it. Upstream's other ones are not declared: what they stand for is not done here, or
+/// is not shown to be done in full.
+const DECLARED_FEATURES: [&str; 2] =
+    ["InPlacePodLevelResourcesVerticalScaling", "RestartAllContainersOnContainerExits"];
 
 /// Describes this machine. One without a network has no address, and is told without.
 pub fn describe(config: KubeletConfig, given: Given) -> Result<Description, Vec<SettingsError>> {
@@ -41,7 +46,7 @@ pub fn describe(config: KubeletConfig, given: Given) -> Result<Description, Vec<
         addresses,
         labels: given.labels,
         version: format!("v{VERSION}.0+berth-{}", env!("CARGO_PKG_VERSION")),
-        declared_features: given.declared_features,
+        declared_features: DECLARED_FEATURES.map(str::to_owned).into(),
         huge_page_sizes: facts::huge_page_sizes(),
         config,
         settings,

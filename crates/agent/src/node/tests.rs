@@ -22,6 +22,9 @@ fn this_machine_can_be_a_node() {
     assert!(!of.name.is_empty() && of.name == of.hostname);
     assert_eq!(os_name(of.os), if on_windows() { "windows" } else { "linux" });
     assert!(of.version.starts_with("v1.37."));
+    // Without it the scheduler finds no node for a pod that restarts as a whole.
+    let declared = "RestartAllContainersOnContainerExits".to_owned();
+    assert!(of.declared_features.contains(&declared) && of.declared_features.is_sorted());
     let given = Given {
         name: Some("n".to_owned()),
         addresses: vec!["192.0.2.9".parse().unwrap()],
