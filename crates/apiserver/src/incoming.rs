@@ -1,6 +1,8 @@
 //! Bodies of requests: JSON, YAML or protobuf into canonical objects, with every complaint worded as clients
 //! know it.
 
+use std::borrow::Cow;
+
 use objects::catalog::{self, Resource};
 use objects::cursor::{Causes, Cursor};
 use objects::field::Step;
@@ -143,9 +145,24 @@ pub(crate) fn options_from_protobuf(
         .map_err(|error| expected.cannot_be_handled(&header, &error.to_string()))
 }
 
-/// Whether the body is in protobuf, as the client says.
-pub(crate) fn is_protobuf(call: &Call) -> bool {
-    notation(call) == Ok(Notation::Protobuf)
+/// Options of a verb as JSON, in whichever text they came; nothing if they came in protobuf.
+pub(crate) fn options_text(call: &Call) -> Result<Option<Cow<'_, [u8]>>, Refusal> {
+    Ok(match notation(call)? {
+        Notation::Json => Some(Cow::Borrowed(&call.body)),
+        Notation::Yaml => {
+            let text = String::from_utf8_lossy(&call.body);
+            let (documents, errors) = yaml::parse(&text);
+            let repeated =
+                |error: &&YamlError| matches!(error.problem, Problem::DuplicateKey { .. });
+            if let Some(error) = errors.iter().find(|error| !repeated(error)) {
+                let what = format!("yaml: line {}: {}", error.mark.line, error.problem);
+                return Err(Refusal::bad_request(what));
+            }
+            let document = documents.first().map_or(Value::Null, yaml::Node::to_json);
+            Some(Cow::Owned(document.to_string().into_bytes()))
+        }
+        Notation::Protobuf => None,
+    })
 }
 
 /// A node's body with the other spelling of its QoS resources replaced, if it has that.

@@ -143,6 +143,10 @@ pub(crate) async fn create_object(
     let generate = object["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
     rules::set_defaults(resource, &mut object);
     let setting = api.setting();
+    if wants_name && generate.is_empty() && resource.plural == "limitranges" {
+        // The one kind that can do without a name of its own.
+        metadata_of(&mut object)?.insert("name".to_owned(), Value::from(random::uid()));
+    }
     if let Origin::Update(by) = origin {
         apply::track_update(
             Schema::served(),
@@ -327,7 +331,12 @@ pub(crate) async fn update(
     };
     let key = stored::key(place.resource, &place.namespace, &place.name);
     let creates = place.subresource.is_none() && creates_on_update(place.resource);
-    if creates && api.store().get(&key).map_err(|e| read::read_failed(&e))?.is_none() {
+    let exists = api.store().get(&key).map_err(|e| read::read_failed(&e))?.is_some();
+    if !exists {
+        // What is not there would be new, and where nothing new can be is told first.
+        admission::check_namespace(api, place, &object)?;
+    }
+    if creates && !exists {
         // Who names a uid means an object that was there; which version it had is not asked.
         check_uid(place, &Value::Null, &object)?;
         metadata_of(&mut object)?.remove("resourceVersion");
@@ -565,6 +574,9 @@ pub(crate) async fn patch(
     let media = call.header("content-type").split(';').next().unwrap_or_default().trim();
     if media == "application/apply-patch+yaml" {
         let options = WriteOptions::of_patch(call, PatchOptions::Apply)?;
+        if part_name(place) == "scale" {
+            return crate::parts::apply_scale(api, call, place, wanted, &options).await;
+        }
         return apply_patch(api, call, place, wanted, &options).await;
     }
     let Some(kind) = PatchKind::of_content_type(media) else {

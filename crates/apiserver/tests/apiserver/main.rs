@@ -16,6 +16,7 @@ mod plugins;
 mod protobuf;
 mod resize;
 mod security;
+mod verbs;
 
 /// A server on an empty store.
 struct Cluster {
