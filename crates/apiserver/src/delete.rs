@@ -568,5 +568,6 @@ pub(crate) async fn collection(
         "metadata": metadata,
         "items": items,
     });
-    Ok(read::encoded(&list, StatusCode::OK, wanted))
+    let warnings = job_warning(place.resource, &options);
+    Ok(read::encoded(&list, StatusCode::OK, wanted).with_warnings(warnings))
 }

@@ -337,21 +337,20 @@ fn summary(body: &[u8]) -> String {
 
 fn notation(call: &Call) -> Result<Notation, Refusal> {
     let header = call.header("content-type");
-    let media = header.split(';').next().unwrap_or_default().trim();
-    match media {
+    let media = header.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match media.as_str() {
         // A client that says nothing means JSON.
-        "" | "application/json" | "*/*" => Ok(Notation::Json),
+        "" | "application/json" => Ok(Notation::Json),
         "application/yaml" => Ok(Notation::Yaml),
         protobuf::MEDIA_TYPE => Ok(Notation::Protobuf),
-        other => Err(unsupported(other)),
+        _ => {
+            let message = "the body of the request was in an unknown format - accepted media types \
+                           include: application/json, application/yaml, \
+                           application/vnd.kubernetes.protobuf";
+            let code = http::StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            Err(Refusal::new(code, "UnsupportedMediaType", message))
+        }
     }
-}
-
-pub(crate) fn unsupported(media: &str) -> Refusal {
-    Refusal::unsupported_media_type(format!(
-        "the body of the request was in an unknown format - accepted media types include: \
-         application/json, application/yaml, application/vnd.kubernetes.protobuf (got {media:?})"
-    ))
 }
 
 /// The first document of a YAML text, and the keys that are given twice.

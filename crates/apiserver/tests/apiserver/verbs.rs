@@ -24,8 +24,22 @@ async fn send_with(
         caller: Caller::Known(User::member("admin", "system:masters")),
     };
     let reply = cluster.api.handle(call).await;
-    let Body::Whole(bytes) = reply.body else { panic!("a stream") };
-    (reply.status.as_u16(), serde_json::from_slice(&bytes).unwrap_or_default())
+    let status = reply.status.as_u16();
+    (status, serde_json::from_slice(&whole(reply.body).await).unwrap_or_default())
+}
+
+/// All of an answer.
+async fn whole(body: Body) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    match body {
+        Body::Whole(whole) => bytes.extend_from_slice(&whole),
+        Body::Stream(mut chunks) => {
+            while let Some(chunk) = chunks.recv().await {
+                bytes.extend_from_slice(&chunk);
+            }
+        }
+    }
+    bytes
 }
 
 /// A watch that is under way.
@@ -45,11 +59,7 @@ async fn watch(cluster: &Cluster, query: &str) -> Body {
 
 /// The events of a watch until it ends.
 async fn events(watch: Body) -> Vec<Value> {
-    let Body::Stream(mut chunks) = watch else { panic!("no stream") };
-    let mut bytes = Vec::new();
-    while let Some(chunk) = chunks.recv().await {
-        bytes.extend_from_slice(&chunk);
-    }
+    let bytes = whole(watch).await;
     let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
 }
@@ -309,8 +319,64 @@ async fn options_of_a_deletion_come_in_any_notation() {
     assert_eq!(delete("application/yaml", &dry).await, 200);
     assert_eq!(delete("application/yaml", options).await, 200);
     assert_eq!(delete("application/yaml", options).await, 404);
+    // Who clears away jobs is told of their pods.
+    let jobs = "/apis/batch/v1/namespaces/default/jobs";
+    let warned = async |query: &str| {
+        let call = Call {
+            method: Method::DELETE,
+            path: jobs.to_owned(),
+            query: Query::parse(query),
+            headers: HeaderMap::new(),
+            body: String::new().into(),
+            caller: Caller::Known(User::member("admin", "system:masters")),
+        };
+        cluster.api.handle(call).await.warnings.len()
+    };
+    assert_eq!((warned("").await, warned("propagationPolicy=Background").await), (1, 0));
     // A collection is chosen as a list is.
     let all = format!("{path}?resourceVersionMatch=Exact");
     let (status, answer) = cluster.send(Method::DELETE, &all, Value::Null).await;
     assert_eq!((status, &answer["details"]["kind"]), (422, &json!("ListOptions")));
+}
+
+#[tokio::test]
+async fn who_accepts_or_sends_what_we_do_not_have_is_told_so() {
+    let cluster = Cluster::new().await;
+    let maps = format!("{NAMESPACE}/configmaps");
+    let get = async |path: &str, accept: &'static str| {
+        let header = ("accept", accept);
+        let (status, answer) = send_with(&cluster, Method::GET, path, header, &Value::Null).await;
+        (status, answer["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let none = "406: Not Acceptable\n\nAvailable representations: application/json, \
+                application/yaml, application/vnd.kubernetes.protobuf";
+    let all = "only the following media types are accepted: application/json, application/yaml, \
+               application/vnd.kubernetes.protobuf";
+    for (path, accept, said) in [
+        ("/api/v1/namespaces/default", "text/html", none),
+        ("/api/v1/namespaces/default", "application/json;as=Table", all),
+        ("/apis", "text/html", none),
+        ("/api/v1", "application/json;as=Table;v=v1;g=meta.k8s.io", all),
+    ] {
+        assert_eq!(get(path, accept).await, (406, said.to_owned()), "{path} {accept}");
+    }
+    assert_eq!(get(&format!("{maps}?watch=1"), "application/yaml").await.0, 406);
+    assert_eq!(get("/version", "application/yaml").await.0, 406);
+    assert_eq!(get("/version", "application/json, */*").await.0, 200);
+    // What a path does not have is told before how it would be answered.
+    let refused = ("accept", "text/html");
+    let (status, _) = send_with(&cluster, Method::PUT, &maps, refused, &Value::Null).await;
+    assert_eq!(status, 405);
+    let body = json!({"metadata": {"name": "c"}});
+    let post = async |media| {
+        let (status, answer) = send_with(&cluster, Method::POST, &maps, media, &body).await;
+        (status, answer["message"].as_str().unwrap_or_default().to_owned(), answer)
+    };
+    for media in ["text/plain", "*/*"] {
+        let (status, said, answer) = post(("content-type", media)).await;
+        assert_eq!(status, 415, "{media}");
+        assert!(said.ends_with("application/yaml, application/vnd.kubernetes.protobuf"), "{said}");
+        assert!(answer.get("details").is_none());
+    }
+    assert_eq!(post(("content-type", "application/JSON; charset=utf-8")).await.0, 201);
 }

@@ -705,6 +705,30 @@ fn runtime_classes_warn_of_labels_that_have_new_names() {
 }
 
 #[test]
+fn a_template_is_warned_of_again_when_it_counts() {
+    let of = |generation: i64, ready: i64, image: &str| {
+        let container = json!({"name": "c", "image": image});
+        let volumes = json!([{"name": "v", "gitRepo": {"repository": "r"}}]);
+        json!({
+            "metadata": {"name": "w", "generation": generation},
+            "spec": {
+                "minReadySeconds": ready,
+                "template": {"spec": {"containers": [container], "volumes": volumes}},
+            },
+        })
+    };
+    let warned = |kind: &str, new: &Value| {
+        !rules::warnings(resource("apps/v1", kind), new, Some(&of(1, 0, "i"))).is_empty()
+    };
+    for kind in ["Deployment", "ReplicaSet"] {
+        assert!(!warned(kind, &of(1, 0, "i")));
+        assert!(warned(kind, &of(2, 5, "i")));
+    }
+    assert!(!warned("DaemonSet", &of(2, 5, "i")));
+    assert!(warned("DaemonSet", &of(2, 0, "j")));
+}
+
+#[test]
 fn a_deployment_hands_on_its_annotations_and_keeps_its_labels() {
     let resource = resource("apps/v1", "Deployment");
     let gates = gates();
