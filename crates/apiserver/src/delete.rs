@@ -183,7 +183,8 @@ pub(crate) async fn one(
         return Err(Refusal::forbidden(place.resource, &place.name, why));
     }
     let warnings = job_warning(place.resource, &options);
-    let deleted = delete(api, place, &options).await?;
+    let deleted = delete(api, place, &options).await;
+    let deleted = deleted.map_err(|refusal| refusal.with_warnings(&warnings))?;
     let reply = match deleted {
         Deleted::Gone(object) if !returns_object(place.resource) => {
             let mut details = Map::new();

@@ -19,6 +19,8 @@ pub struct Refusal {
     pub retry_after: Option<u32>,
     /// `metadata` of the status, where it has any.
     pub metadata: Option<Value>,
+    /// What the client was to hear before its request was refused.
+    pub warnings: Vec<String>,
 }
 
 impl Refusal {
@@ -31,7 +33,15 @@ impl Refusal {
             details: None,
             retry_after: None,
             metadata: None,
+            warnings: Vec::new(),
         }
+    }
+
+    /// With what was noticed earlier than what the refusal has.
+    #[must_use]
+    pub fn with_warnings(mut self, earlier: &[String]) -> Refusal {
+        self.warnings.splice(0..0, earlier.iter().cloned());
+        self
     }
 
     #[must_use]

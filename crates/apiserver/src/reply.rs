@@ -118,7 +118,7 @@ impl Reply {
         if let Some(seconds) = refusal.retry_after {
             reply.headers.insert("retry-after", HeaderValue::from(seconds));
         }
-        reply
+        reply.with_warnings(refusal.warnings.clone())
     }
 }
 

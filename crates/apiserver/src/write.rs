@@ -114,9 +114,9 @@ pub(crate) async fn create(
     let object = received.object;
     let version = place.resource.api_version();
     let by = FieldManager { name: &options.manager, subresource: "", api_version: &version };
-    let (object, mut warnings) =
-        create_object(api, place, object, &options, Origin::Update(by)).await?;
     let mut all = received.warnings;
+    let created = create_object(api, place, object, &options, Origin::Update(by)).await;
+    let (object, mut warnings) = created.map_err(|refusal| refusal.with_warnings(&all))?;
     all.append(&mut warnings);
     let reply =
         read::object_reply(api, place.resource, &object, StatusCode::CREATED, wanted, call)?;
@@ -127,18 +127,33 @@ pub(crate) async fn create(
 pub(crate) async fn create_object(
     api: &Api,
     place: &Place,
-    mut object: Value,
+    object: Value,
     options: &WriteOptions,
     origin: Origin<'_>,
 ) -> Result<(Value, Vec<String>), Refusal> {
+    let mut warnings = Vec::new();
+    match create_noting(api, place, object, options, origin, &mut warnings).await {
+        Ok(object) => Ok((object, warnings)),
+        Err(refusal) => Err(refusal.with_warnings(&warnings)),
+    }
+}
+
+/// As [`create_object`]; what the client should hear is noted as far as it comes.
+async fn create_noting(
+    api: &Api,
+    place: &Place,
+    mut object: Value,
+    options: &WriteOptions,
+    origin: Origin<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Value, Refusal> {
     let resource = place.resource;
     check_namespace(place, &mut object)?;
     if !object["metadata"]["resourceVersion"].as_str().unwrap_or_default().is_empty() {
         let message = "resourceVersion should not be set on objects to be created";
         return Err(Refusal::bad_request(message));
     }
-    let mut warnings = Vec::new();
-    warn_of_owners(&mut object, origin.seen_late(), &mut warnings);
+    warn_of_owners(&mut object, origin.seen_late(), warnings);
     let wants_name = object["metadata"]["name"].as_str().unwrap_or_default().is_empty();
     let generate = object["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
     rules::set_defaults(resource, &mut object);
@@ -164,16 +179,14 @@ pub(crate) async fn create_object(
     let generates = wants_name && !generate.is_empty();
     // The rules may make other fields from the name, so each name starts from here.
     let nameless = generates.then(|| object.clone());
+    let mut noticed = Vec::new();
     for attempt in 1.. {
         if let Some(nameless) = &nameless {
             object = nameless.clone();
             object["metadata"]["name"] = Value::from(generated(&generate));
         }
         if generates || attempt == 1 {
-            let noticed = rules::prepare_create(resource, &mut object, &setting);
-            if attempt == 1 {
-                warnings.extend(noticed);
-            }
+            noticed = rules::prepare_create(resource, &mut object, &setting);
             if resource.plural == "services" {
                 crate::services::prepare(api, &mut object)?;
             }
@@ -184,18 +197,19 @@ pub(crate) async fn create_object(
             return Err(Refusal::invalid(resource, &name, &causes));
         }
         if attempt == 1 {
+            warnings.append(&mut noticed);
             warnings.extend(rules::warnings(resource, &object, None));
         }
         if resource.plural == "services" {
             crate::services::allocate(api, &mut object)?;
         }
-        let charge = admission::validate_create(api, place, &object, &mut warnings).await?;
+        let charge = admission::validate_create(api, place, &object, warnings).await?;
         if options.dry_run {
             let exists = api.store().get(&stored::key(resource, &place.namespace, &name));
             if exists.map_err(|error| read::read_failed(&error))?.is_some() {
                 return Err(Refusal::already_exists(place.resource, &name));
             }
-            return Ok((object, warnings));
+            return Ok(object);
         }
         let key = stored::key(resource, &place.namespace, &name);
         let mut transaction = Transaction::new()
@@ -205,7 +219,7 @@ pub(crate) async fn create_object(
         match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
             Outcome::Committed { revision } => {
                 object["metadata"]["resourceVersion"] = Value::from(revision.to_string());
-                return Ok((object, warnings));
+                return Ok(object);
             }
             Outcome::Conflict { key: lost, found } if *lost == *key => {
                 if generates && attempt < NAMES {
@@ -340,9 +354,9 @@ pub(crate) async fn update(
         // Who names a uid means an object that was there; which version it had is not asked.
         check_uid(place, &Value::Null, &object)?;
         metadata_of(&mut object)?.remove("resourceVersion");
-        let (object, mut more) =
-            create_object(api, place, object, &options, Origin::Update(by)).await?;
         let mut warnings = received.warnings;
+        let created = create_object(api, place, object, &options, Origin::Update(by)).await;
+        let (object, mut more) = created.map_err(|refusal| refusal.with_warnings(&warnings))?;
         warnings.append(&mut more);
         let reply =
             read::object_reply(api, place.resource, &object, StatusCode::CREATED, wanted, call)?;
@@ -350,7 +364,8 @@ pub(crate) async fn update(
     }
     let mut change = |_: &Value| Ok(object.clone());
     let origin = Origin::Update(by);
-    let written = write_over(api, call, place, &options, origin, &mut change).await?;
+    let written = write_over(api, call, place, &options, origin, &mut change).await;
+    let written = written.map_err(|refusal| refusal.with_warnings(&received.warnings))?;
     finish(api, call, place, wanted, written, received.warnings)
 }
 
@@ -518,9 +533,11 @@ async fn one_update(
         }
     }
     if resource.plural == "services" && part == Part::Main {
-        crate::services::allocate(api, &mut new)?;
+        crate::services::allocate(api, &mut new)
+            .map_err(|refusal| refusal.with_warnings(&warnings))?;
     }
-    let charge = admission::validate_update(api, place, old, &new, &mut warnings).await?;
+    let charge = admission::validate_update(api, place, old, &new, &mut warnings).await;
+    let charge = charge.map_err(|refusal| refusal.with_warnings(&warnings))?;
     let unchanged = apply::keep_times(old, &mut new);
     let object = new;
     if options.dry_run || unchanged {
@@ -604,7 +621,8 @@ pub(crate) async fn patch(
         Ok(patched)
     };
     let origin = Origin::Update(by);
-    let written = write_over(api, call, place, &options, origin, &mut change).await?;
+    let written = write_over(api, call, place, &options, origin, &mut change).await;
+    let written = written.map_err(|refusal| refusal.with_warnings(&warnings))?;
     finish(api, call, place, wanted, written, warnings)
 }
 
@@ -738,13 +756,15 @@ async fn apply_patch(
             return Err(Refusal::conflict(place.resource, &place.name, &why));
         }
         metadata.remove("resourceVersion");
+        let made = create_object(api, place, merged, options, Origin::Applied).await;
         let (object, warnings) =
-            create_object(api, place, merged, options, Origin::Applied).await?;
+            made.map_err(|refusal| refusal.with_warnings(&received.warnings))?;
         let created = Written { object, warnings, created: true };
         return finish(api, call, place, wanted, created, received.warnings);
     }
     let mut change = |old: &Value| merge(Some(old));
-    let written = write_over(api, call, place, options, Origin::Applied, &mut change).await?;
+    let written = write_over(api, call, place, options, Origin::Applied, &mut change).await;
+    let written = written.map_err(|refusal| refusal.with_warnings(&received.warnings))?;
     finish(api, call, place, wanted, written, received.warnings)
 }
 

@@ -380,3 +380,45 @@ async fn who_accepts_or_sends_what_we_do_not_have_is_told_so() {
     }
     assert_eq!(post(("content-type", "application/JSON; charset=utf-8")).await.0, 201);
 }
+
+#[tokio::test]
+async fn who_is_refused_hears_what_was_noticed_before() {
+    let cluster = Cluster::new().await;
+    let send = async |method: Method, path: &str, body: &Value| {
+        let media = match method {
+            Method::PATCH => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert("content-type", HeaderValue::from_static(media));
+        let call = Call {
+            method,
+            path: path.to_owned(),
+            query: Query::default(),
+            headers,
+            body: body.to_string().into(),
+            caller: Caller::Known(User::member("admin", "system:masters")),
+        };
+        let reply = cluster.api.handle(call).await;
+        (reply.status.as_u16(), reply.warnings)
+    };
+    let pods = format!("{NAMESPACE}/pods");
+    let unknown = |field: &str| format!("unknown field \"{field}\"");
+    let slip = json!({"metadata": {"name": "p"}, "spec": {"container": []}});
+    assert_eq!(send(Method::POST, &pods, &slip).await, (422, vec![unknown("spec.container")]));
+    let mut old = pod("p");
+    old["spec"]["nodeSelector"] = json!({"beta.kubernetes.io/os": "linux"});
+    let (status, warnings) = send(Method::POST, &pods, &old).await;
+    assert_eq!((status, warnings.len()), (201, 1));
+    // That it is there already is found after the rest.
+    assert_eq!(send(Method::POST, &pods, &old).await, (409, warnings));
+    let patch = json!({"data": {"a b": "c"}, "dat": 1});
+    let maps = format!("{NAMESPACE}/configmaps");
+    cluster.create(&maps, json!({"metadata": {"name": "c"}})).await;
+    let at = format!("{maps}/c");
+    assert_eq!(send(Method::PATCH, &at, &patch).await, (422, vec![unknown("dat")]));
+    let put = json!({"metadata": {"name": "c"}, "data": {"a b": "c"}, "dat": 1});
+    assert_eq!(send(Method::PUT, &at, &put).await, (422, vec![unknown("dat")]));
+    let job = "/apis/batch/v1/namespaces/default/jobs/none";
+    assert_eq!(send(Method::DELETE, job, &json!({})).await.1.len(), 1);
+}
