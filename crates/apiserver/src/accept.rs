@@ -28,17 +28,32 @@ impl Wanted {
     pub(crate) const PLAIN: Wanted =
         Wanted { form: Form::Plain, content_type: JSON, version: TableVersion::V1 };
 
-    /// The first alternative of the header that we can serve.
+    /// The alternative of the header that the client likes best of those we can serve.
     pub(crate) fn of(accept: &str) -> Result<Wanted, Refusal> {
-        if accept.trim().is_empty() {
+        if accept.is_empty() {
             return Ok(Wanted::PLAIN);
         }
-        accept.split(',').find_map(alternative).ok_or_else(|| {
-            Refusal::not_acceptable(
-                "only the following media types are accepted: application/json, application/yaml, \
-                 application/vnd.kubernetes.protobuf, application/json;as=Table;v=v1;g=meta.k8s.io",
-            )
-        })
+        let mut clauses: Vec<Clause<'_>> = accept.split(',').filter_map(Clause::parse).collect();
+        clauses.sort_by(Clause::order);
+        clauses.iter().find_map(Clause::wanted).ok_or_else(|| not_among(&NOTATIONS))
+    }
+
+    /// As [`Wanted::of`], for answers that go on and on.
+    pub(crate) fn of_stream(accept: &str) -> Result<Wanted, Refusal> {
+        let wanted = Wanted::of(accept)?;
+        match wanted.is_yaml() {
+            true => Err(not_among(&STREAMS)),
+            false => Ok(wanted),
+        }
+    }
+
+    /// As [`Wanted::of`], for documents that are always what they are.
+    pub(crate) fn of_document(accept: &str) -> Result<Wanted, Refusal> {
+        let wanted = Wanted::of(accept)?;
+        match wanted.form {
+            Form::Plain => Ok(wanted),
+            _ => Err(not_among(&NOTATIONS)),
+        }
     }
 
     #[must_use]
@@ -52,38 +67,120 @@ impl Wanted {
     }
 }
 
-fn alternative(text: &str) -> Option<Wanted> {
-    let mut parts = text.split(';').map(str::trim);
-    let content_type = match parts.next()? {
-        "application/json" | "*/*" | "application/*" => JSON,
-        "application/yaml" => YAML,
-        objects::protobuf::MEDIA_TYPE => PROTOBUF,
-        _ => return None,
+/// What objects are written in.
+const NOTATIONS: [&str; 3] = [JSON, YAML, PROTOBUF];
+/// What watches are written in.
+const STREAMS: [&str; 2] =
+    ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
+
+fn not_among(accepted: &[&str]) -> Refusal {
+    let accepted = accepted.join(", ");
+    Refusal::not_acceptable(format!("only the following media types are accepted: {accepted}"))
+}
+
+/// What kind of path is asked, by what it can be answered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route {
+    Objects,
+    /// Lists, which can be watched.
+    Lists,
+    /// Documents that come in JSON only.
+    Json,
+}
+
+/// Refuses a header none of whose media types a path has, before anything else of the header is
+/// looked at. Upstream's router does so, and knows types by their full name only.
+pub(crate) fn check_route(accept: &str, route: Route) -> Result<(), Refusal> {
+    let produced: &[&str] = match route {
+        Route::Objects | Route::Lists => &NOTATIONS,
+        Route::Json => &[JSON],
     };
-    let (mut form, mut group, mut version) = (None, "meta.k8s.io", "v1");
-    for parameter in parts {
-        match parameter.split_once('=') {
-            // Cells of a table can be anything, which protobuf cannot say.
-            Some(("as", "Table")) if content_type == PROTOBUF => return None,
-            Some(("as", "Table")) => form = Some(Form::Table),
-            Some(("as", "PartialObjectMetadata")) => form = Some(Form::PartialMetadata),
-            Some(("as", "PartialObjectMetadataList")) => form = Some(Form::PartialMetadataList),
-            Some(("as", _)) => return None,
-            Some(("g", given)) => group = given,
-            Some(("v", given)) => version = given,
-            Some(("stream", given)) if given != "watch" => return None,
-            _ => {}
+    let fits = |clause: &str| {
+        let media = clause.split(';').next().unwrap_or_default().trim();
+        media == "*/*" || produced.contains(&media)
+    };
+    if accept.is_empty() || accept.split(',').any(fits) {
+        return Ok(());
+    }
+    let mut available = produced.to_vec();
+    if route == Route::Lists {
+        available.extend(STREAMS);
+    }
+    let available = available.join(", ");
+    let message = format!("406: Not Acceptable\n\nAvailable representations: {available}");
+    Err(Refusal::not_acceptable(message).with_details(serde_json::json!({})))
+}
+
+/// One alternative of the header.
+struct Clause<'a> {
+    media: (&'a str, &'a str),
+    quality: f32,
+    parameters: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Clause<'a> {
+    fn parse(text: &'a str) -> Option<Clause<'a>> {
+        let mut parts = text.split(';').map(str::trim);
+        let media = match parts.next()? {
+            "*" => ("*", "*"),
+            media => media.split_once('/')?,
+        };
+        let mut clause = Clause { media, quality: 1.0, parameters: Vec::new() };
+        for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+            match (name.trim(), value.trim()) {
+                ("q", value) => clause.quality = value.parse().unwrap_or(0.0),
+                parameter => clause.parameters.push(parameter),
+            }
+        }
+        Some(clause)
+    }
+
+    /// What is liked better comes first; then what is more exact.
+    fn order(a: &Clause<'_>, b: &Clause<'_>) -> std::cmp::Ordering {
+        let vague = |clause: &Clause<'_>| (clause.media.0 == "*", clause.media.1 == "*");
+        b.quality.total_cmp(&a.quality).then_with(|| vague(a).cmp(&vague(b)))
+    }
+
+    fn names(&self, notation: &str) -> bool {
+        match self.media {
+            ("*", "*") => true,
+            (kind, "*") => notation.split_once('/').is_some_and(|(of, _)| of == kind),
+            (kind, exact) => notation.split_once('/') == Some((kind, exact)),
         }
     }
-    let version = match version {
-        "v1" => TableVersion::V1,
-        "v1beta1" => TableVersion::V1Beta1,
-        _ => return None,
-    };
-    match form {
-        Some(form) if group == "meta.k8s.io" => Some(Wanted { form, content_type, version }),
-        Some(_) => None,
-        None => Some(Wanted { form: Form::Plain, content_type, version }),
+
+    fn wanted(&self) -> Option<Wanted> {
+        NOTATIONS.into_iter().filter(|notation| self.names(notation)).find_map(|n| self.in_form(n))
+    }
+
+    /// What the parameters ask for, in a notation, if there is that.
+    fn in_form(&self, content_type: &'static str) -> Option<Wanted> {
+        let of = |name: &str| {
+            let found = self.parameters.iter().rfind(|(known, _)| *known == name);
+            found.map(|(_, value)| *value)
+        };
+        if of("stream").is_some_and(|stream| !matches!(stream, "" | "watch"))
+            || of("sv").is_some_and(|version| !version.is_empty())
+        {
+            return None;
+        }
+        let converted = (of("as"), of("g"), of("v"));
+        if converted == (None, None, None) {
+            return Some(Wanted { content_type, ..Wanted::PLAIN });
+        }
+        let version = match converted {
+            (_, Some("meta.k8s.io"), Some("v1")) => TableVersion::V1,
+            (_, Some("meta.k8s.io"), Some("v1beta1")) => TableVersion::V1Beta1,
+            _ => return None,
+        };
+        let form = match converted.0? {
+            // Cells of a table can be anything, which protobuf cannot say.
+            "Table" if content_type != PROTOBUF => Form::Table,
+            "PartialObjectMetadata" => Form::PartialMetadata,
+            "PartialObjectMetadataList" => Form::PartialMetadataList,
+            _ => return None,
+        };
+        Some(Wanted { form, content_type, version })
     }
 }
 
@@ -113,5 +210,49 @@ mod tests {
         assert_eq!(form(metadata), Some(Form::PartialMetadata));
         assert_eq!(form("text/html"), None);
         assert!(Wanted::of("application/yaml").unwrap().is_yaml());
+        assert_eq!(form("text/html, application/json;q=0.5"), Some(Form::Plain));
+        assert_eq!(form("application/json;q=0"), Some(Form::Plain));
+        for vague in [
+            "application/json;as=Table",
+            "application/json;as=Table;v=v1",
+            "application/json;g=meta.k8s.io;v=v1",
+            "application/json;as=Foo;v=v1;g=meta.k8s.io",
+            "application/json;stream=other",
+        ] {
+            assert_eq!(form(vague), None, "{vague}");
+        }
+        assert!(wanted("application/json;q=0.5,application/yaml;q=0.9").is_yaml());
+        assert!(wanted("*/*,application/yaml").is_yaml());
+    }
+
+    #[test]
+    fn who_accepts_nothing_we_have_is_told_what_there_is() {
+        let said = |result: Result<Wanted, Refusal>| result.map_err(|refusal| refusal.message);
+        let all = "only the following media types are accepted: application/json, \
+                   application/yaml, application/vnd.kubernetes.protobuf";
+        assert_eq!(said(Wanted::of("text/html")), Err(all.to_owned()));
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert_eq!(said(Wanted::of_document(table)), Err(all.to_owned()));
+        let streams = "only the following media types are accepted: \
+                       application/json;stream=watch, \
+                       application/vnd.kubernetes.protobuf;stream=watch";
+        assert_eq!(said(Wanted::of_stream("application/yaml")), Err(streams.to_owned()));
+        assert!(Wanted::of_stream("application/json").is_ok());
+        let check = |accept: &str, route: Route| {
+            check_route(accept, route).map_err(|refusal| refusal.message)
+        };
+        for fits in ["", "*/*", "application/json;as=Foo", "text/html, application/yaml;q=0.1"] {
+            assert_eq!(check(fits, Route::Objects), Ok(()), "{fits}");
+        }
+        let none = |available: &str| {
+            Err(format!("406: Not Acceptable\n\nAvailable representations: {available}"))
+        };
+        let objects = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
+        for other in ["text/html", "application/*", "garbage"] {
+            assert_eq!(check(other, Route::Objects), none(objects), "{other}");
+        }
+        let lists = format!("{objects}, {}", STREAMS.join(", "));
+        assert_eq!(check("text/html", Route::Lists), none(&lists));
+        assert_eq!(check("application/yaml", Route::Json), none("application/json"));
     }
 }

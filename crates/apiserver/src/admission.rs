@@ -198,7 +198,7 @@ async fn account(api: &Api, place: &Place, pod: &Value, name: &str) -> Result<Va
 }
 
 /// The namespace of a new object must be there, and must stay.
-fn check_namespace(api: &Api, place: &Place, object: &Value) -> Result<(), Refusal> {
+pub(crate) fn check_namespace(api: &Api, place: &Place, object: &Value) -> Result<(), Refusal> {
     if !place.resource.namespaced {
         return Ok(());
     }

@@ -16,7 +16,7 @@ use objects::timestamp::Timestamp;
 use objects::{FeatureGates, Gate};
 use store::Store;
 
-use crate::accept::Wanted;
+use crate::accept::{self, Route, Wanted};
 use crate::audit::AuditLog;
 use crate::credentials::{self, Signer, StaticToken};
 use crate::identity::{self, Attempt, NodeMay, User};
@@ -230,51 +230,96 @@ impl Api {
         if identity::node_may(call.user(), &attempt) == NodeMay::IfItsOwn {
             crate::node_scope::check(self, call, place, verb)?;
         }
-        let wanted = Wanted::of(call.header("accept"))?;
+        let action = Action::of(call, place, verb).ok_or_else(Refusal::method_not_allowed)?;
+        let wanted = action.wanted(call.header("accept"))?;
+        match action {
+            Action::Watch => watch::watch(self, call, place, wanted),
+            Action::List => read::list(self, call, place, wanted).await,
+            Action::Get => read::get(self, call, place, wanted),
+            Action::GetPart | Action::Connect if call.method == Method::GET => {
+                parts::get(self, call, place, wanted).await
+            }
+            Action::GetPart | Action::CreatePart | Action::Connect => {
+                parts::create(self, call, place, wanted).await
+            }
+            Action::Review => reviews::create(self, call, place, wanted).await,
+            Action::Create => write::create(self, call, place, wanted).await,
+            Action::Update => write::update(self, call, place, wanted).await,
+            Action::Patch => write::patch(self, call, place, wanted).await,
+            Action::Delete => delete::one(self, call, place, wanted).await,
+            Action::DeleteCollection => delete::collection(self, call, place, wanted).await,
+        }
+    }
+}
+
+/// What a request to a resource asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Watch,
+    List,
+    Get,
+    GetPart,
+    CreatePart,
+    /// Streams, which are not answered with objects.
+    Connect,
+    Review,
+    Create,
+    Update,
+    Patch,
+    Delete,
+    DeleteCollection,
+}
+
+impl Action {
+    /// Nothing if the resource does not have the method.
+    fn of(call: &Call, place: &Place, verb: &str) -> Option<Action> {
+        let part = place.subresource.map_or("", |subresource| subresource.name);
         let verbs = place.subresource.map_or(place.resource.verbs, |s| s.verbs);
         let has = |verb: Verb| verbs.contains(&verb);
         let collection = place.name.is_empty();
-        match call.method {
-            Method::GET if verb == "watch" && has(Verb::Watch) => {
-                watch::watch(self, call, place, wanted)
-            }
-            Method::GET if collection && has(Verb::List) => {
-                read::list(self, call, place, wanted).await
-            }
+        // What is in namespaces is made and cleared in one of them.
+        let in_one = !place.resource.namespaced || !place.namespace.is_empty();
+        let connects = matches!(part, "exec" | "attach" | "portforward");
+        let action = match call.method {
+            Method::GET if verb == "watch" && has(Verb::Watch) => Action::Watch,
+            Method::GET if collection && has(Verb::List) => Action::List,
             Method::GET if !collection && has(Verb::Get) => match part {
-                "" | "status" | "resize" | "ephemeralcontainers" => {
-                    read::get(self, call, place, wanted)
-                }
-                _ => parts::get(self, call, place, wanted).await,
+                "" | "status" | "resize" | "ephemeralcontainers" => Action::Get,
+                _ if connects => Action::Connect,
+                _ => Action::GetPart,
             },
-            Method::POST if !part.is_empty() && has(Verb::Create) => {
-                parts::create(self, call, place, wanted).await
-            }
-            Method::POST if collection && has(Verb::Create) => {
-                if place.resource.namespaced && place.namespace.is_empty() {
-                    return Err(Refusal::method_not_allowed());
-                }
+            Method::POST if !part.is_empty() && has(Verb::Create) => match connects {
+                true => Action::Connect,
+                false => Action::CreatePart,
+            },
+            Method::POST if collection && in_one && has(Verb::Create) => {
                 match place.resource.verbs {
-                    [Verb::Create] => reviews::create(self, call, place, wanted).await,
-                    _ => write::create(self, call, place, wanted).await,
+                    [Verb::Create] => Action::Review,
+                    _ => Action::Create,
                 }
             }
-            Method::PUT if !collection && has(Verb::Update) => {
-                write::update(self, call, place, wanted).await
+            Method::PUT if !collection && has(Verb::Update) => Action::Update,
+            Method::PATCH if !collection && has(Verb::Patch) => Action::Patch,
+            Method::DELETE if !collection && part.is_empty() && has(Verb::Delete) => Action::Delete,
+            Method::DELETE if collection && in_one && has(Verb::DeleteCollection) => {
+                Action::DeleteCollection
             }
-            Method::PATCH if !collection && has(Verb::Patch) => {
-                write::patch(self, call, place, wanted).await
-            }
-            Method::DELETE if !collection && part.is_empty() && has(Verb::Delete) => {
-                delete::one(self, call, place, wanted).await
-            }
-            Method::DELETE if collection && has(Verb::DeleteCollection) => {
-                if place.resource.namespaced && place.namespace.is_empty() {
-                    return Err(Refusal::method_not_allowed());
-                }
-                delete::collection(self, call, place, wanted).await
-            }
-            _ => Err(Refusal::method_not_allowed()),
+            _ => return None,
+        };
+        Some(action)
+    }
+
+    /// The form of the answer, if the client accepts one there is.
+    fn wanted(self, accept: &str) -> Result<Wanted, Refusal> {
+        let route = match self {
+            Action::Connect => return Ok(Wanted::PLAIN),
+            Action::Watch | Action::List => Route::Lists,
+            _ => Route::Objects,
+        };
+        accept::check_route(accept, route)?;
+        match self {
+            Action::Watch => Wanted::of_stream(accept),
+            _ => Wanted::of(accept),
         }
     }
 }

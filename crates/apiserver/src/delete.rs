@@ -60,12 +60,13 @@ impl DeleteOptions {
         let schema = Schema::served();
         let id = schema.find("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions");
         let id = id.ok_or_else(|| Refusal::internal("the schema has no DeleteOptions"))?;
-        let decoded = if incoming::is_protobuf(call) {
-            incoming::options_from_protobuf(&call.body, "DeleteOptions", id)?
-        } else {
-            check_kind(&call.body)?;
-            let decoded = schema.decode(id, &call.body);
-            decoded.map_err(|error| Refusal::bad_request(error.to_string()))?
+        let decoded = match incoming::options_text(call)? {
+            None => incoming::options_from_protobuf(&call.body, "DeleteOptions", id)?,
+            Some(text) => {
+                check_kind(&text)?;
+                let decoded = schema.decode(id, &text);
+                decoded.map_err(|error| Refusal::bad_request(error.to_string()))?
+            }
         };
         let mut options = DeleteOptions::from_value(&decoded.value)?;
         options.dry_run |= call.query.text("dryRun") == "All";
@@ -182,7 +183,8 @@ pub(crate) async fn one(
         return Err(Refusal::forbidden(place.resource, &place.name, why));
     }
     let warnings = job_warning(place.resource, &options);
-    let deleted = delete(api, place, &options).await?;
+    let deleted = delete(api, place, &options).await;
+    let deleted = deleted.map_err(|refusal| refusal.after(&warnings))?;
     let reply = match deleted {
         Deleted::Gone(object) if !returns_object(place.resource) => {
             let mut details = Map::new();
@@ -252,7 +254,9 @@ async fn attempt(
         Marked::Changed(marked) => marked,
         Marked::Nothing => object.clone(),
     };
-    let ends = ends_here(resource, &marked) || !has_deadline(&marked);
+    let is_first = !has_deadline(&object);
+    let stays = resource.plural == "namespaces" && is_first;
+    let ends = !stays && (ends_here(resource, &marked) || !has_deadline(&marked));
     if options.dry_run {
         return Ok(Some(if ends { Deleted::Gone(object) } else { Deleted::Going(marked) }));
     }
@@ -389,7 +393,8 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
         let current = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
         let shorter = graceful && grace < current;
         let same_finalizers = list_of(&metadata["finalizers"]) == finalizers;
-        if !shorter && (kept || current > 0) && same_finalizers {
+        // How a namespace goes was said when it was first asked to.
+        if namespace_kept || (!shorter && (kept || current > 0) && same_finalizers) {
             return Marked::AsItIs;
         }
         let mut marked = object.clone();
@@ -404,7 +409,8 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
         set_finalizers(&mut marked, &finalizers);
         return Marked::Changed(marked);
     }
-    if grace == 0 && !kept && !graceful {
+    // A namespace is seen going, whether or not anything holds it.
+    if grace == 0 && !kept && !graceful && resource.plural != "namespaces" {
         return Marked::Nothing;
     }
     let mut marked = object.clone();
@@ -507,8 +513,9 @@ pub(crate) async fn collection(
     place: &Place,
     wanted: Wanted,
 ) -> Result<Reply, Refusal> {
-    let options = DeleteOptions::of(call)?;
+    crate::list_options::check(call)?;
     let selection = Selection::of(call, place)?;
+    let options = DeleteOptions::of(call)?;
     let limit = call.query.int("limit")?.filter(|limit| *limit > 0);
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let snapshot = api.store().snapshot(None).map_err(|error| read::read_failed(&error))?;
@@ -562,5 +569,6 @@ pub(crate) async fn collection(
         "metadata": metadata,
         "items": items,
     });
-    Ok(read::encoded(&list, StatusCode::OK, wanted))
+    let warnings = job_warning(place.resource, &options);
+    Ok(read::encoded(&list, StatusCode::OK, wanted).with_warnings(warnings))
 }

@@ -17,7 +17,7 @@ use objects::schema::Schema;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
-use crate::accept::Wanted;
+use crate::accept::{self, Route, Wanted};
 use crate::api::Api;
 use crate::backup;
 use crate::refusal::Refusal;
@@ -64,7 +64,10 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
     }
     match segments.as_slice() {
         [""] => Ok(Reply::json(StatusCode::OK, &json!({"paths": paths()}))),
-        ["version"] | ["version", ""] => Ok(Reply::json(StatusCode::OK, &version())),
+        ["version"] | ["version", ""] => {
+            accept::check_route(call.header("accept"), Route::Json)?;
+            Ok(Reply::json(StatusCode::OK, &version()))
+        }
         ["api"] | ["api", ""] => {
             aggregated(call, discovery::aggregated_core).unwrap_or_else(|| {
                 let address = &api.shared.options.advertised;
@@ -110,9 +113,10 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
     }
 }
 
-/// A document of discovery, in the notation the client wants if it is one we have.
+/// A document of discovery, in the notation the client wants.
 fn ok(call: &Call, value: &Value) -> Result<Reply, Refusal> {
-    let wanted = Wanted::of(call.header("accept")).unwrap_or(Wanted::PLAIN);
+    accept::check_route(call.header("accept"), Route::Objects)?;
+    let wanted = Wanted::of_document(call.header("accept"))?;
     if wanted.is_protobuf() && value["apiVersion"].is_null() {
         // Upstream's JSON of the core group names no version; an envelope has to.
         let mut named = value.clone();

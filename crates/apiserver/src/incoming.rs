@@ -1,6 +1,8 @@
 //! Bodies of requests: JSON, YAML or protobuf into canonical objects, with every complaint worded as clients
 //! know it.
 
+use std::borrow::Cow;
+
 use objects::catalog::{self, Resource};
 use objects::cursor::{Causes, Cursor};
 use objects::field::Step;
@@ -143,9 +145,24 @@ pub(crate) fn options_from_protobuf(
         .map_err(|error| expected.cannot_be_handled(&header, &error.to_string()))
 }
 
-/// Whether the body is in protobuf, as the client says.
-pub(crate) fn is_protobuf(call: &Call) -> bool {
-    notation(call) == Ok(Notation::Protobuf)
+/// Options of a verb as JSON, in whichever text they came; nothing if they came in protobuf.
+pub(crate) fn options_text(call: &Call) -> Result<Option<Cow<'_, [u8]>>, Refusal> {
+    Ok(match notation(call)? {
+        Notation::Json => Some(Cow::Borrowed(&call.body)),
+        Notation::Yaml => {
+            let text = String::from_utf8_lossy(&call.body);
+            let (documents, errors) = yaml::parse(&text);
+            let repeated =
+                |error: &&YamlError| matches!(error.problem, Problem::DuplicateKey { .. });
+            if let Some(error) = errors.iter().find(|error| !repeated(error)) {
+                let what = format!("yaml: line {}: {}", error.mark.line, error.problem);
+                return Err(Refusal::bad_request(what));
+            }
+            let document = documents.first().map_or(Value::Null, yaml::Node::to_json);
+            Some(Cow::Owned(document.to_string().into_bytes()))
+        }
+        Notation::Protobuf => None,
+    })
 }
 
 /// A node's body with the other spelling of its QoS resources replaced, if it has that.
@@ -320,21 +337,20 @@ fn summary(body: &[u8]) -> String {
 
 fn notation(call: &Call) -> Result<Notation, Refusal> {
     let header = call.header("content-type");
-    let media = header.split(';').next().unwrap_or_default().trim();
-    match media {
+    let media = header.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match media.as_str() {
         // A client that says nothing means JSON.
-        "" | "application/json" | "*/*" => Ok(Notation::Json),
+        "" | "application/json" => Ok(Notation::Json),
         "application/yaml" => Ok(Notation::Yaml),
         protobuf::MEDIA_TYPE => Ok(Notation::Protobuf),
-        other => Err(unsupported(other)),
+        _ => {
+            let message = "the body of the request was in an unknown format - accepted media types \
+                           include: application/json, application/yaml, \
+                           application/vnd.kubernetes.protobuf";
+            let code = http::StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            Err(Refusal::new(code, "UnsupportedMediaType", message))
+        }
     }
-}
-
-pub(crate) fn unsupported(media: &str) -> Refusal {
-    Refusal::unsupported_media_type(format!(
-        "the body of the request was in an unknown format - accepted media types include: \
-         application/json, application/yaml, application/vnd.kubernetes.protobuf (got {media:?})"
-    ))
 }
 
 /// The first document of a YAML text, and the keys that are given twice.

@@ -11,63 +11,63 @@ const MATCH: &str = "resourceVersionMatch";
 /// `sendInitialEvents` that contradict each other.
 pub(crate) fn check(call: &Call) -> Result<(), Refusal> {
     let query = &call.query;
-    let (version, matching, going_on) =
+    let (version, mut matching, going_on) =
         (query.text("resourceVersion"), query.text(MATCH), query.text("continue"));
     let watch = query.flag("watch");
-    let initial = query.get("sendInitialEvents").filter(|value| !value.is_empty());
+    let mut initial = query.get("sendInitialEvents").is_some();
+    query.int("limit")?;
+    query.int("timeoutSeconds")?;
+    // A watch from the start is one that begins with what is there.
+    if watch && !initial && matching.is_empty() && matches!(version, "" | "0") {
+        (initial, matching) = (true, "NotOlderThan");
+    }
     let mut causes = Causes::default();
     let forbidden = |causes: &mut Causes, field: &str, detail: &str| {
         causes.add("FieldValueForbidden", field, format!("Forbidden: {detail}"));
     };
+    let not_supported = |causes: &mut Causes, supported: &str| {
+        let message = format!("Unsupported value: {matching:?}: supported values: {supported}");
+        causes.add("FieldValueNotSupported", MATCH, message);
+    };
+    let not_going_on = "resourceVersionMatch is forbidden when continue is provided";
     if watch {
-        if initial.is_some() && matching.is_empty() {
+        if initial && matching != "NotOlderThan" {
             let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
             forbidden(&mut causes, MATCH, detail);
         }
-        if initial.is_none() && !matching.is_empty() {
-            forbidden(
-                &mut causes,
-                MATCH,
-                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-            );
-        }
-        if initial.is_some() && !matching.is_empty() && matching != "NotOlderThan" {
-            let message =
-                format!("Unsupported value: {matching:?}: supported values: \"NotOlderThan\"");
-            causes.add("FieldValueNotSupported", MATCH, message);
-        }
-    } else {
-        if initial.is_some() {
-            forbidden(&mut causes, "sendInitialEvents", "sendInitialEvents is forbidden for list");
-        }
         if !matching.is_empty() {
-            if version.is_empty() {
-                forbidden(
-                    &mut causes,
-                    MATCH,
-                    "resourceVersionMatch is forbidden unless resourceVersion is provided",
-                );
+            if !initial {
+                let detail = "resourceVersionMatch is forbidden for watch unless \
+                              sendInitialEvents is provided";
+                forbidden(&mut causes, MATCH, detail);
+            }
+            if matching != "NotOlderThan" {
+                not_supported(&mut causes, "\"NotOlderThan\"");
             }
             if !going_on.is_empty() {
-                forbidden(
-                    &mut causes,
-                    MATCH,
-                    "resourceVersionMatch is forbidden when continue is provided",
-                );
+                forbidden(&mut causes, MATCH, not_going_on);
+            }
+        }
+    } else {
+        if !matching.is_empty() {
+            if version.is_empty() {
+                let detail = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+                forbidden(&mut causes, MATCH, detail);
+            }
+            if !going_on.is_empty() {
+                forbidden(&mut causes, MATCH, not_going_on);
             }
             if !matches!(matching, "Exact" | "NotOlderThan") {
-                let message = format!(
-                    "Unsupported value: {matching:?}: supported values: \"Exact\", \"NotOlderThan\", \"\""
-                );
-                causes.add("FieldValueNotSupported", MATCH, message);
+                not_supported(&mut causes, "\"Exact\", \"NotOlderThan\", \"\"");
             }
             if matching == "Exact" && version == "0" {
-                forbidden(
-                    &mut causes,
-                    MATCH,
-                    "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
-                );
+                let detail =
+                    "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
+                forbidden(&mut causes, MATCH, detail);
             }
+        }
+        if initial {
+            forbidden(&mut causes, "sendInitialEvents", "sendInitialEvents is forbidden for list");
         }
     }
     if !causes.is_empty() {

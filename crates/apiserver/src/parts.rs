@@ -9,16 +9,17 @@ use objects::timestamp::Timestamp;
 
 use objects::schema::Schema;
 use objects::selector::LabelSelector;
+use objects::table;
 use serde_json::{Value, json};
 
-use crate::accept::Wanted;
+use crate::accept::{Form, Wanted};
 use crate::admission;
 use crate::api::Api;
 use crate::delete::{self, DeleteOptions};
 use crate::incoming::{self, Expected, FieldValidation};
 use crate::read;
 use crate::refusal::Refusal;
-use crate::reply::Reply;
+use crate::reply::{PROTOBUF, Reply};
 use crate::request::Call;
 use crate::route::Place;
 use crate::stored;
@@ -44,7 +45,7 @@ pub(crate) async fn get(
         "scale" => {
             let entry = read::find(api, place)?;
             let found = scale::of(&read::load(place.resource, &entry)?);
-            Ok(read::encoded(&found, StatusCode::OK, wanted))
+            scale_reply(api, call, &found, wanted)
         }
         "log" => crate::streams::log(api, call, place).await,
         "exec" | "attach" | "portforward" => crate::streams::connect(api, call, place).await,
@@ -328,6 +329,26 @@ fn tell_exhausted(status: &mut Value, generation: i64, now: Timestamp) {
     status["conditions"] = Value::from(conditions);
 }
 
+/// A scale in the form the client wants.
+fn scale_reply(api: &Api, call: &Call, scale: &Value, wanted: Wanted) -> Result<Reply, Refusal> {
+    let shown = match wanted.form {
+        Form::Plain => return Ok(read::encoded(scale, StatusCode::OK, wanted)),
+        Form::Table => table::of_scale(scale, read::table_form(call, wanted)?, api.now()),
+        Form::PartialMetadata => table::partial_metadata(scale, wanted.version),
+        Form::PartialMetadataList => {
+            return Err(Refusal::not_acceptable(
+                "you requested PartialObjectMetadataList, but the requested object is not a list \
+                 (*autoscaling.Scale)",
+            ));
+        }
+    };
+    if wanted.is_protobuf() {
+        let bytes = read::enveloped(scale_expected()?.type_id, &shown)?;
+        return Ok(Reply::bytes(StatusCode::OK, PROTOBUF, bytes));
+    }
+    Ok(read::encoded(&shown, StatusCode::OK, wanted))
+}
+
 fn scale_expected() -> Result<Expected<'static>, Refusal> {
     Expected::named("Scale", "autoscaling/v1".to_owned(), SCALE)
 }
@@ -344,7 +365,7 @@ pub(crate) async fn update_scale(
     write::check_namespace(place, &mut scale)?;
     write::check_name(place, &scale)?;
     let change = move |_: &Value| Ok(scale.clone());
-    let reply = write_scale(api, call, place, wanted, options, change).await?;
+    let reply = write_scale(api, call, place, wanted, options, Owners::ToTrack, change).await?;
     Ok(reply.with_warnings(received.warnings))
 }
 
@@ -365,8 +386,46 @@ pub(crate) async fn patch_scale(
         write::check_request(place, &patched)?;
         Ok(patched)
     };
-    let reply = write_scale(api, call, place, wanted, options, change).await?;
+    let reply = write_scale(api, call, place, wanted, options, Owners::ToTrack, change).await?;
     Ok(reply.with_warnings(warnings))
+}
+
+/// Server-side apply of a scale.
+pub(crate) async fn apply_scale(
+    api: &Api,
+    call: &Call,
+    place: &Place,
+    wanted: Wanted,
+    options: &WriteOptions,
+) -> Result<Reply, Refusal> {
+    let received = crate::applied::read(call, place)?;
+    let (schema, expected) = (Schema::served(), scale_expected()?);
+    let by = scale_manager(options);
+    let (force, now) = (call.query.flag("force"), api.now());
+    let change = |scale: &Value| {
+        let id = expected.type_id;
+        let merged = apply::apply(schema, id, Some(scale), &received.object, &by, force, now)
+            .map_err(|error| write::apply_failed(&error))?;
+        let decoded = schema
+            .decode_value(id, merged)
+            .map_err(|error| Refusal::bad_request(error.to_string()))?;
+        write::check_request(place, &decoded.value)?;
+        Ok(decoded.value)
+    };
+    let reply = write_scale(api, call, place, wanted, options, Owners::Known, change).await?;
+    Ok(reply.with_warnings(received.warnings))
+}
+
+/// Who writes a scale.
+fn scale_manager(options: &WriteOptions) -> FieldManager<'_> {
+    FieldManager { name: &options.manager, subresource: "scale", api_version: "autoscaling/v1" }
+}
+
+/// Whether a scale that was changed says who owns what of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owners {
+    ToTrack,
+    Known,
 }
 
 async fn write_scale(
@@ -375,15 +434,15 @@ async fn write_scale(
     place: &Place,
     wanted: Wanted,
     options: &WriteOptions,
+    owners: Owners,
     mut change: impl FnMut(&Value) -> Result<Value, Refusal> + Send,
 ) -> Result<Reply, Refusal> {
     let whole = Place { subresource: None, ..place.clone() };
+    if let Err(refusal) = read::find(api, &whole) {
+        return Err(no_such_scale(place, refusal));
+    }
     let version = place.resource.api_version();
-    let by = FieldManager {
-        name: &options.manager,
-        subresource: "scale",
-        api_version: "autoscaling/v1",
-    };
+    let by = scale_manager(options);
     let (id, now) = (scale_expected()?.type_id, api.now());
     let mut rescale = |old: &Value| {
         let mut before = scale::of(old);
@@ -394,14 +453,27 @@ async fn write_scale(
             return Err(Refusal::invalid_kind("autoscaling", "Scale", &place.name, &causes));
         }
         check_scale_uid(place, old, &asked)?;
-        apply::track_update(Schema::served(), id, Some(&before), &mut asked, &by, now);
+        if owners == Owners::ToTrack {
+            apply::track_update(Schema::served(), id, Some(&before), &mut asked, &by, now);
+        }
         let mut new = scale::apply(old, &asked);
         new["metadata"]["managedFields"] = apply::scale::to_workload(old, &asked, &version);
         Ok(new)
     };
     let written =
         write::write_over(api, call, &whole, options, Origin::Applied, &mut rescale).await?;
-    Ok(read::encoded(&scale::of(&written.object), StatusCode::OK, wanted))
+    scale_reply(api, call, &scale::of(&written.object), wanted)
+}
+
+/// Who writes to the scale of something that is not there is told so of the scale.
+fn no_such_scale(place: &Place, refusal: Refusal) -> Refusal {
+    if refusal.code != StatusCode::NOT_FOUND {
+        return refusal;
+    }
+    let (kind, group) = (format!("{}/scale", place.resource.plural), place.resource.group);
+    let message = format!("{kind}.{group} {:?} not found", place.name);
+    Refusal::new(StatusCode::NOT_FOUND, "NotFound", message)
+        .with_details(json!({"name": place.name, "group": group, "kind": kind}))
 }
 
 /// A scale that names a uid is that of this very object.

@@ -255,7 +255,7 @@ fn window(api: &Api, call: &Call, place: &Place) -> Result<Window, Refusal> {
     let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
     // Who takes any version takes it whole, as from upstream's cache.
     let any = call.query.text("resourceVersion") == "0";
-    let limit = limit.filter(|_| !any || !call.query.text("resourceVersionMatch").is_empty());
+    let limit = limit.filter(|_| !any);
     let token = call.query.text("continue");
     let prefix = stored::prefix(place.resource, &place.namespace);
     let open = |at: Option<u64>| api.store().snapshot(at.map(Revision::from));

@@ -1,6 +1,7 @@
 //! A request as handlers see it: [`Call`], and the query parameters they ask for.
 
 use std::collections::BTreeMap;
+use std::num::IntErrorKind;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
@@ -99,16 +100,19 @@ impl Query {
     /// Given and neither `false` nor `0`, which is how upstream reads a flag.
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|value| !matches!(value, "0" | "false" | "False" | "FALSE"))
+        self.get(name).is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"))
     }
 
     /// A whole number, if there is one.
     pub fn int(&self, name: &str) -> Result<Option<i64>, Refusal> {
         match self.get(name) {
-            None | Some("") => Ok(None),
-            Some(text) => text.parse().map(Some).map_err(|_| {
-                let message = format!("strconv.ParseInt: parsing {text:?}: invalid syntax");
-                Refusal::bad_request(message)
+            None => Ok(None),
+            Some(text) => text.parse().map(Some).map_err(|error: std::num::ParseIntError| {
+                let what = match error.kind() {
+                    IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+                    _ => "invalid syntax",
+                };
+                Refusal::bad_request(format!("strconv.ParseInt: parsing {text:?}: {what}"))
             }),
         }
     }
@@ -126,7 +130,12 @@ mod tests {
         assert!(query.flag("watch") && !query.flag("f") && !query.flag("absent"));
         assert_eq!(query.text("labelSelector"), "a=b,c in (d)");
         assert_eq!(query.int("timeoutSeconds"), Ok(Some(5)));
-        assert!(query.int("limit").unwrap_err().message.contains("parsing \"x\""));
+        let refused = |text: &str| Query::parse(text).int("limit").unwrap_err().message;
+        assert_eq!(refused("limit=x"), "strconv.ParseInt: parsing \"x\": invalid syntax");
+        assert_eq!(refused("limit="), "strconv.ParseInt: parsing \"\": invalid syntax");
+        let large = "99999999999999999999";
+        let out_of_range = format!("strconv.ParseInt: parsing {large:?}: value out of range");
+        assert_eq!(refused(&format!("limit={large}")), out_of_range);
         assert_eq!(query.all("dryRun").count(), 2);
     }
 }

@@ -52,27 +52,29 @@ pub(crate) fn watch(
     };
     let asked = read::revision(call)?;
     let newest = api.store().revision();
-    if let Some(asked) = asked.filter(|asked| *asked > newest.get()) {
-        return Err(Refusal::future_revision(asked, newest.get()));
-    }
     let initial_events = call.query.flag("sendInitialEvents");
-    let no_initial =
-        call.query.get("sendInitialEvents").is_some_and(|v| !v.is_empty()) && !initial_events;
+    let no_initial = call.query.get("sendInitialEvents").is_some() && !initial_events;
     let bookmarks = call.query.flag("allowWatchBookmarks");
     let (sender, lines) = mpsc::channel(16);
     let place = place.clone();
     let watcher = Watcher { api: api.clone(), place, selection, wanted, table, sender };
     let from_now = (asked.is_none() && !no_initial) || initial_events;
+    // What is there at a version that is still to come nobody can tell; whoever asks only for what
+    // comes after it waits for that.
+    let future = asked.filter(|asked| *asked > newest.get());
     // Taken before the answer begins: what a client writes once it has our headers is an event
     // of its own and not part of what was there.
     let replay = from_now.then(|| api.store().snapshot(None)).transpose();
     let start = Start {
-        after: asked.map_or(newest, Revision::from),
+        after: asked.filter(|_| future.is_none()).map_or(newest, Revision::from),
+        not_before: future.unwrap_or(0),
+        refused: future
+            .filter(|_| initial_events)
+            .map(|asked| Refusal::future_revision(asked, newest.get())),
         replay: replay.map_err(|error| read::read_failed(&error))?,
-        // A client that asks for everything from the start learns where that ended.
-        mark_end: bookmarks
-            && from_now
-            && (initial_events || call.query.text("resourceVersion") == "0"),
+        // A client that asks for everything from the start learns where that ended. The older
+        // paths of watches do not mean that by naming no version.
+        mark_end: bookmarks && from_now && (initial_events || call.query.flag("watch")),
         bookmarks,
     };
     let until = Instant::now() + Duration::from_secs(seconds);
@@ -86,6 +88,10 @@ pub(crate) fn watch(
 
 struct Start {
     after: Revision,
+    /// Changes up to this revision are not told.
+    not_before: u64,
+    /// Why nothing is told at all.
+    refused: Option<Refusal>,
     /// Begin with what is there.
     replay: Option<Snapshot>,
     /// End that with a bookmark that says so.
@@ -127,6 +133,9 @@ impl Watcher {
     }
 
     async fn events(&mut self, start: Start, until: Instant) -> Result<(), Gone> {
+        if let Some(refusal) = &start.refused {
+            return self.fail(refusal).await;
+        }
         let mut after = start.after;
         if let Some(snapshot) = start.replay {
             after = self.replay(&snapshot).await?;
@@ -145,7 +154,8 @@ impl Watcher {
                 Ok(Ok(events)) => {
                     let mut lines = BytesMut::new();
                     for event in &events {
-                        if !self.is_watched(&event.key) {
+                        let is_early = event.revision.get() <= start.not_before;
+                        if is_early || !self.is_watched(&event.key) {
                             continue;
                         }
                         match self.line(event) {

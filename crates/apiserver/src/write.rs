@@ -154,6 +154,10 @@ async fn make_object(
     let generate = object["metadata"]["generateName"].as_str().unwrap_or_default().to_owned();
     rules::set_defaults(resource, &mut object);
     let setting = api.setting();
+    if wants_name && generate.is_empty() && resource.plural == "limitranges" {
+        // The one kind that can do without a name of its own.
+        metadata_of(&mut object)?.insert("name".to_owned(), Value::from(random::uid()));
+    }
     if let Origin::Update(by) = origin {
         apply::track_update(
             Schema::served(),
@@ -171,16 +175,14 @@ async fn make_object(
     let generates = wants_name && !generate.is_empty();
     // The rules may make other fields from the name, so each name starts from here.
     let nameless = generates.then(|| object.clone());
+    let mut noticed = Vec::new();
     for attempt in 1.. {
         if let Some(nameless) = &nameless {
             object = nameless.clone();
             object["metadata"]["name"] = Value::from(generated(&generate));
         }
         if generates || attempt == 1 {
-            let noticed = rules::prepare_create(resource, &mut object, &setting);
-            if attempt == 1 {
-                warnings.extend(noticed);
-            }
+            noticed = rules::prepare_create(resource, &mut object, &setting);
             if resource.plural == "services" {
                 crate::services::prepare(api, &mut object)?;
             }
@@ -191,6 +193,7 @@ async fn make_object(
             return Err(Refusal::invalid(resource, &name, &causes));
         }
         if attempt == 1 {
+            warnings.append(&mut noticed);
             warnings.extend(rules::warnings(resource, &object, None));
         }
         if resource.plural == "services" {
@@ -338,7 +341,12 @@ pub(crate) async fn update(
     };
     let key = stored::key(place.resource, &place.namespace, &place.name);
     let creates = place.subresource.is_none() && creates_on_update(place.resource);
-    if creates && api.store().get(&key).map_err(|e| read::read_failed(&e))?.is_none() {
+    let exists = api.store().get(&key).map_err(|e| read::read_failed(&e))?.is_some();
+    if !exists {
+        // What is not there would be new, and where nothing new can be is told first.
+        admission::check_namespace(api, place, &object)?;
+    }
+    if creates && !exists {
         // Who names a uid means an object that was there; which version it had is not asked.
         check_uid(place, &Value::Null, &object)?;
         metadata_of(&mut object)?.remove("resourceVersion");
@@ -512,13 +520,16 @@ async fn one_update(
             let refusal = Refusal::invalid(place.resource, &place.name, &causes);
             return Err(refusal.after(&warnings));
         }
-        warnings.extend(rules::warnings(resource, &new, Some(old)));
+        // A status is written by those who do not write what it is the status of.
+        if resource.plural == "pods" || part == Part::Main {
+            warnings.extend(rules::warnings(resource, &new, Some(old)));
+        }
         if resource.plural == "pods" && part == Part::Status {
             warnings.extend(rules::pod::status_warnings(&new));
         }
     }
     if resource.plural == "services" && part == Part::Main {
-        crate::services::allocate(api, &mut new)?;
+        crate::services::allocate(api, &mut new).map_err(|refusal| refusal.after(&warnings))?;
     }
     let charged = admission::validate_update(api, place, old, &new, &mut warnings).await;
     let charge = charged.map_err(|refusal| refusal.after(&warnings))?;
@@ -578,6 +589,9 @@ pub(crate) async fn patch(
     let media = call.header("content-type").split(';').next().unwrap_or_default().trim();
     if media == "application/apply-patch+yaml" {
         let options = WriteOptions::of_patch(call, PatchOptions::Apply)?;
+        if part_name(place) == "scale" {
+            return crate::parts::apply_scale(api, call, place, wanted, &options).await;
+        }
         return apply_patch(api, call, place, wanted, &options).await;
     }
     let Some(kind) = PatchKind::of_content_type(media) else {

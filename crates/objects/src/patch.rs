@@ -67,7 +67,7 @@ pub enum PatchError {
     #[error("{0}")]
     Malformed(String),
     #[error(
-        "Request entity is too large: The allowed maximum operations in a JSON patch is \
+        "Request entity too large: The allowed maximum operations in a JSON patch is \
          {MAX_OPERATIONS}, got {0}"
     )]
     TooManyOperations(usize),

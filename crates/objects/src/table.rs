@@ -116,22 +116,37 @@ pub fn of_list<'a>(
     now: Timestamp,
 ) -> Value {
     let rows = items.into_iter().map(|object| row(resource, object, form, now)).collect();
-    table(resource, list_meta, rows, form)
+    table(columns(resource), list_meta, rows, form)
 }
 
 /// One object's table: the answer to a get, create, update or delete, or the object of a watch
 /// event.
 #[must_use]
 pub fn of_object(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> Value {
+    let rows = vec![row(resource, object, form, now)];
+    table(columns(resource), meta_of(object), rows, form)
+}
+
+/// The table of the `scale` of a workload.
+#[must_use]
+pub fn of_scale(scale: &Value, form: Form, now: Timestamp) -> Value {
+    let row = json!({"cells": kinds::scale(scale, now), "object": carried(scale, form)});
+    table(definitions::SCALE, meta_of(scale), vec![row], form)
+}
+
+fn meta_of(object: &Value) -> Value {
     let mut meta = Map::new();
     if let Some(version) = object["metadata"]["resourceVersion"].as_str() {
         meta.insert("resourceVersion".to_owned(), version.into());
     }
-    table(resource, Value::Object(meta), vec![row(resource, object, form, now)], form)
+    Value::Object(meta)
 }
 
-fn table(resource: &Resource, meta: Value, rows: Vec<Value>, form: Form) -> Value {
-    let definitions = if form.with_columns { column_definitions(resource) } else { Value::Null };
+fn table(columns: &[Column], meta: Value, rows: Vec<Value>, form: Form) -> Value {
+    let definitions = match form.with_columns {
+        true => columns.iter().map(definition).collect(),
+        false => Value::Null,
+    };
     let mut table = Map::new();
     table.insert("kind".to_owned(), "Table".into());
     table.insert("apiVersion".to_owned(), form.version.api_version().into());
@@ -160,18 +175,22 @@ fn definition(column: &Column) -> Value {
 /// An object's row.
 #[must_use]
 pub fn row(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> Value {
-    let carried = match form.include {
-        IncludeObject::None => Value::Null,
-        IncludeObject::Metadata => partial_metadata(object, form.version),
-        IncludeObject::Object => object.clone(),
-    };
     let mut row = Map::new();
     row.insert("cells".to_owned(), cells(resource, object, now).into());
     if let Some(condition) = row_condition(resource, object) {
         row.insert("conditions".to_owned(), Value::Array(vec![condition]));
     }
-    row.insert("object".to_owned(), carried);
+    row.insert("object".to_owned(), carried(object, form));
     Value::Object(row)
+}
+
+/// What a row carries of its object.
+fn carried(object: &Value, form: Form) -> Value {
+    match form.include {
+        IncludeObject::None => Value::Null,
+        IncludeObject::Metadata => partial_metadata(object, form.version),
+        IncludeObject::Object => object.clone(),
+    }
 }
 
 /// What `as=PartialObjectMetadata` gives: the metadata alone.

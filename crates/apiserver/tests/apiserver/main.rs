@@ -17,6 +17,7 @@ mod pods;
 mod protobuf;
 mod resize;
 mod security;
+mod verbs;
 
 /// A server on an empty store.
 struct Cluster {

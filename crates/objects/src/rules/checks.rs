@@ -82,9 +82,11 @@ pub(super) fn percent(text: &str) -> Option<u64> {
     all_digits.then(|| digits.parse().unwrap_or(u64::MAX))
 }
 
-/// Whether a number or share comes to something.
+/// Whether a number or share comes to something; so does a number that is written as a text, which
+/// is refused for that elsewhere.
 pub(super) fn is_some_of(at: &Cursor<'_>) -> bool {
-    percent(at.text()).map_or_else(|| at.int().is_some_and(|n| n != 0), |share| share != 0)
+    let number = || at.int().or_else(|| at.text().parse().ok());
+    percent(at.text()).map_or_else(|| number().is_some_and(|n: i64| n != 0), |share| share != 0)
 }
 
 /// A port's number.

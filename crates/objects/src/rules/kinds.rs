@@ -26,6 +26,7 @@ mod quota;
 pub mod review;
 pub mod scale;
 pub mod service;
+mod service_warnings;
 #[cfg(test)]
 mod tests;
 pub mod token;
@@ -139,11 +140,17 @@ pub(super) fn prepare_update(
         ("", "LimitRange") => limit_range::prepare(object, Some(old), setting),
         ("", "ResourceQuota") if part == Part::Main => quota::prepare(object, Some(old), setting),
         ("apps", "DaemonSet") => workload::prepare_daemon_set_update(object, old),
+        ("apps", "Deployment") if part == Part::Status => meta::keep_labels(object, old),
         ("coordination.k8s.io", "Lease") => lease::prepare(object, Some(old)),
         _ => {}
     }
-    let spec_changed = || !checks::is_same(&object["spec"], &old["spec"]);
-    if part == Part::Main && counts_generation(resource) && spec_changed() {
+    let changed = |of: &str| !checks::is_same(&object[of], &old[of]);
+    // The annotations of a deployment are handed on to its replica sets.
+    let annotations = |object: &Value| object["metadata"]["annotations"].clone();
+    let counts = changed("spec")
+        || (resource.kind == "Deployment"
+            && !checks::is_same(&annotations(object), &annotations(old)));
+    if part == Part::Main && counts_generation(resource) && counts {
         meta::bump_generation(object);
     }
 }
@@ -306,7 +313,7 @@ fn validate_part(
 
 pub(super) fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
     match (resource.group, resource.kind) {
-        ("", "Service") => service::warnings(object),
+        ("", "Service") => service_warnings::warnings(object),
         ("", "ServiceAccount") => config::service_account_warnings(object, old),
         ("", "Node") => node::warnings(object),
         ("node.k8s.io", "RuntimeClass") => class::runtime_warnings(object),

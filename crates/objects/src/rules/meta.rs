@@ -77,6 +77,13 @@ pub fn keep_old(object: &mut Value, old: &Value) {
     }
 }
 
+/// Puts back the labels, for a status that is written without them.
+pub(super) fn keep_labels(object: &mut Value, old: &Value) {
+    if let Some(meta) = metadata_mut(object) {
+        put_back(meta, &old["metadata"], "labels");
+    }
+}
+
 /// Leaves one of owner references that are the same in all they say, and gives the uids of those
 /// that went.
 pub fn distinct_owners(object: &mut Value) -> Vec<String> {

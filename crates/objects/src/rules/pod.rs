@@ -43,6 +43,8 @@ pub use binding::validate_binding;
 pub use defaults::set_template_defaults;
 pub use prepare::drop_template_fields;
 pub(super) use scheduling::validate_tolerations;
+pub(super) use status::ip_warning;
+pub(super) use warnings::deprecated_node_label;
 pub use warnings::template_warnings;
 
 /// How pods are named and where they live.

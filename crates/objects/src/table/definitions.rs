@@ -157,6 +157,14 @@ const QUOTA: &[Column] = &[
     AGE,
 ];
 
+/// Of the `scale` of a workload.
+pub(super) const SCALE: &[Column] = &[
+    NAME,
+    number("Desired", "How many pods there should be."),
+    number("Available", "How many pods there are."),
+    AGE,
+];
+
 const NAMESPACE: &[Column] =
     &[NAME, text("Status", "Whether the namespace is in use or going away."), AGE];
 const CONFIG_MAP: &[Column] = &[NAME, text("Data", "How many entries there are."), AGE];

@@ -102,6 +102,16 @@ pub(super) fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<
     }
 }
 
+/// The cells of the `scale` of a workload.
+pub(super) fn scale(scale: &Value, now: Timestamp) -> Vec<Value> {
+    vec![
+        scale["metadata"]["name"].clone(),
+        count(&scale["spec"]["replicas"]),
+        count(&scale["status"]["replicas"]),
+        age::since(&scale["metadata"]["creationTimestamp"], now).into(),
+    ]
+}
+
 /// A text, empty where there is none.
 pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()

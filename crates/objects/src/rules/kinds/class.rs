@@ -122,16 +122,7 @@ pub(super) fn validate_runtime_change(class: &Cursor<'_>, old: &Cursor<'_>, caus
 }
 
 pub(super) fn runtime_warnings(class: &Value) -> Vec<String> {
-    let scheduling = Cursor::top(class, "");
-    let scheduling = scheduling.field("scheduling");
-    let selector = scheduling.field("nodeSelector");
-    let deprecated = |key: &str| match key {
-        "beta.kubernetes.io/arch" => {
-            Some("deprecated since v1.14; use \"kubernetes.io/arch\" instead")
-        }
-        "beta.kubernetes.io/os" => Some("deprecated since v1.14; use \"kubernetes.io/os\" instead"),
-        _ => None,
-    };
-    let warn = |(key, at): (&str, Cursor<'_>)| Some(format!("{}: {}", at.path(), deprecated(key)?));
-    selector.entries().filter_map(warn).collect()
+    let selector = class["scheduling"]["nodeSelector"].as_object().into_iter().flatten();
+    let deprecated = selector.filter_map(|(key, _)| pod::deprecated_node_label(key));
+    deprecated.map(|what| format!("scheduling.nodeSelector: {what}")).collect()
 }

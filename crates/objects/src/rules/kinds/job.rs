@@ -265,7 +265,7 @@ fn validate_mode(spec: &Cursor<'_>, causes: &mut Causes) {
     let (per_index, failed) = (spec.field("backoffLimitPerIndex"), spec.field("maxFailedIndexes"));
     match mode.text() {
         INDEXED => {}
-        "NonIndexed" | "" => {
+        "NonIndexed" => {
             for field in [&per_index, &failed] {
                 if field.is_set() {
                     causes.invalid(field, "requires indexed completion mode");
@@ -478,35 +478,52 @@ pub(super) fn validate_change(job: &Cursor<'_>, old: &Cursor<'_>, causes: &mut C
     }
 }
 
-/// The template stays, but for where its pods may run while the job is suspended and has not
-/// started.
+/// The template stays, but for where its pods may run and what they are given, while the job is
+/// suspended and none of its pods is left.
 fn validate_template_kept(job: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     let spec = job.field("spec");
     let template = spec.field("template");
     let mut before = old.value()["spec"]["template"].clone();
+    let status = &old.value()["status"];
+    let rests =
+        status.get("startTime").is_none() || super::job_status::holds(old.value(), "Suspended");
     let suspended = old.value()["spec"]["suspend"] == true;
-    let started = old.value()["status"].get("startTime").is_some();
-    if suspended && !started {
+    if suspended && rests && status["active"].as_i64().unwrap_or(0) == 0 {
         allow_directives(&mut before, template.value());
+        allow_resources(&mut before, template.value());
     }
     if !is_same(template.value(), &before) {
         causes.invalid(&template, IMMUTABLE);
     }
 }
 
+/// Takes over into the old template what its containers are given.
+fn allow_resources(before: &mut Value, after: &Value) {
+    for list in ["containers", "initContainers"] {
+        let before = before.get_mut("spec").and_then(|spec| spec.get_mut(list));
+        let before = before.and_then(Value::as_array_mut).into_iter().flatten();
+        let after = after["spec"][list].as_array().into_iter().flatten();
+        for (before, after) in before.zip(after) {
+            take(before, after, "resources");
+        }
+    }
+}
+
+/// Takes over a field, or that it is not there.
+fn take(target: &mut Value, source: &Value, field: &str) {
+    let Some(target) = target.as_object_mut() else { return };
+    match source.get(field) {
+        Some(value) => {
+            target.insert(field.to_owned(), value.clone());
+        }
+        None => {
+            target.remove(field);
+        }
+    }
+}
+
 /// Takes over into the old template what may differ from it.
 fn allow_directives(before: &mut Value, after: &Value) {
-    let take = |target: &mut Value, source: &Value, field: &str| {
-        let Some(target) = target.as_object_mut() else { return };
-        match source.get(field) {
-            Some(value) => {
-                target.insert(field.to_owned(), value.clone());
-            }
-            None => {
-                target.remove(field);
-            }
-        }
-    };
     if let Some(meta) = part_mut(before, "metadata") {
         let mut held = Value::Object(std::mem::take(meta));
         take(&mut held, &after["metadata"], "labels");

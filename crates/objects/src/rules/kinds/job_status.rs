@@ -28,7 +28,8 @@ impl Change<'_> {
     }
 }
 
-fn holds(job: &Value, kind: &str) -> bool {
+/// Whether a condition of a job is true.
+pub(super) fn holds(job: &Value, kind: &str) -> bool {
     let conditions = job["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True")
 }

@@ -23,8 +23,6 @@ const AFFINITY_LIMIT: i64 = 86_400;
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const ONLY_BALANCED: &str = "may only be used when `type` is 'LoadBalancer'";
 const KEPT: &str = "may not change once set";
-const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
-const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 
 pub(super) fn set_defaults(service: &mut Value) {
     let Some(spec) = part_mut(service, "spec") else { return };
@@ -872,40 +870,4 @@ pub(super) fn validate_status(service: &Cursor<'_>, causes: &mut Causes) {
             }
         }
     }
-}
-
-pub(super) fn warnings(service: &Value) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let (spec, annotations) = (&service["spec"], &service["metadata"]["annotations"]);
-    if annotations.get(TOPOLOGY_HINTS).is_some() {
-        warnings.push(format!(
-            "annotation {TOPOLOGY_HINTS} is deprecated, please use {TOPOLOGY_MODE} instead"
-        ));
-    }
-    let said = |field: &str| spec[field].as_str().is_some_and(|text| !text.is_empty());
-    let externals = spec["externalIPs"].as_array().is_some_and(|list| !list.is_empty());
-    if spec["type"] == "ClusterIP" && spec["clusterIP"] == "None" {
-        if said("loadBalancerIP") {
-            warnings.push("spec.loadBalancerIP is ignored for headless services".to_owned());
-        }
-        if externals {
-            warnings.push("spec.externalIPs is ignored for headless services".to_owned());
-        }
-        if spec["sessionAffinity"] != "None" {
-            warnings.push("spec.SessionAffinity is ignored for headless services".to_owned());
-        }
-    }
-    if spec["type"] == "ExternalName" && externals {
-        warnings.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
-    }
-    if spec["type"] != "ExternalName" && said("externalName") {
-        let text = "spec.externalName is ignored when spec.type is not \"ExternalName\"";
-        warnings.push(text.to_owned());
-    }
-    if spec["trafficDistribution"] == "PreferClose" {
-        let text =
-            "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"";
-        warnings.push(text.to_owned());
-    }
-    warnings
 }

@@ -455,6 +455,13 @@ fn job(spec: Value) -> Value {
 #[test]
 fn jobs_have_policies_that_make_sense() {
     const JOB: (&str, &str) = ("batch/v1", "Job");
+    check(
+        JOB,
+        &job(json!({"completionMode": ""})),
+        &[
+            "spec.completionMode: Unsupported value: \"\": supported values: \"NonIndexed\", \"Indexed\"",
+        ],
+    );
     let codes = json!({"operator": "In", "values": [0, 2, 1], "containerName": "nope"});
     let rules = json!([{"action": "FailIndex", "onExitCodes": codes}, {"action": "X"}]);
     check(
@@ -493,19 +500,36 @@ fn a_suspended_job_may_move() {
     old["spec"]["template"]["metadata"] = json!({"labels": {"a": "b"}});
     let mut new = old.clone();
     new["spec"]["template"]["spec"]["nodeSelector"] = json!({"k": "v"});
-    check_update(JOB, &old, &new, Part::Main, &[]);
-    old["status"] = json!({"startTime": "2024-01-01T00:00:00Z"});
-    let resource = resource(JOB.0, JOB.1);
-    let gates = gates();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
-    let (mut old, mut new) = (named(resource, &old), named(resource, &new));
-    for object in [&mut old, &mut new] {
-        object["metadata"]["resourceVersion"] = "1".into();
-        rules::set_defaults(resource, object);
-    }
-    let causes = rules::validate_update(resource, &new, &old, Part::Main, &setting);
-    assert_eq!(causes.0.len(), 1);
-    assert!(causes.0[0].message.ends_with("field is immutable"));
+    let resources = json!({"requests": {"cpu": "1"}});
+    new["spec"]["template"]["spec"]["containers"][0]["resources"] = resources;
+    let moves = |old: &Value, new: &Value| {
+        let resource = resource(JOB.0, JOB.1);
+        let gates = gates();
+        let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+        let (mut old, mut new) = (named(resource, old), named(resource, new));
+        for object in [&mut old, &mut new] {
+            object["metadata"]["resourceVersion"] = "1".into();
+            rules::set_defaults(resource, object);
+        }
+        let causes = rules::validate_update(resource, &new, &old, Part::Main, &setting);
+        let fields: Vec<&str> = causes.0.iter().map(|cause| cause.field.as_str()).collect();
+        assert!(matches!(fields.as_slice(), [] | ["spec.template"]), "{fields:?}");
+        causes.is_empty()
+    };
+    let with = |status: Value| {
+        let mut job = old.clone();
+        job["status"] = status;
+        job
+    };
+    let started = "2024-01-01T00:00:00Z";
+    let suspended = json!([{"type": "Suspended", "status": "True"}]);
+    assert!(moves(&old, &new));
+    assert!(!moves(&with(json!({"startTime": started})), &new));
+    assert!(moves(&with(json!({"startTime": started, "conditions": suspended})), &new));
+    let going = json!({"startTime": started, "conditions": suspended, "active": 1});
+    assert!(!moves(&with(going), &new));
+    new["spec"]["template"]["spec"]["containers"][0]["image"] = "other".into();
+    assert!(!moves(&old, &new));
 }
 
 #[test]
@@ -602,6 +626,12 @@ fn bounds_of_a_strategy_that_does_not_roll_are_numbers() {
         created(("apps/v1", "DaemonSet"), &json!({"spec": {"updateStrategy": strategy}}));
     let rolling = &made["spec"]["updateStrategy"]["rollingUpdate"];
     assert_eq!(*rolling, json!({"maxUnavailable": 2, "maxSurge": 0}));
+    // A number that is written as a text is wrong, and not nothing.
+    let strategy = json!({"rollingUpdate": {"maxUnavailable": "5"}});
+    let (_, causes) =
+        created(("apps/v1", "DaemonSet"), &json!({"spec": {"updateStrategy": strategy}}));
+    let of_strategy = causes.iter().filter(|cause| cause.starts_with("spec.updateStrategy"));
+    assert_eq!(of_strategy.count(), 1, "{causes:?}");
 }
 
 #[test]
@@ -635,6 +665,85 @@ fn services_warn_of_what_is_ignored() {
         ),
         ["spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\""]
     );
+    let ignored = |kind: &str, address: &str| {
+        let spec = json!({"type": kind, "clusterIP": address, "externalIPs": ["1.2.3.4"], "sessionAffinity": "None"});
+        warned(spec, json!({}))
+    };
+    assert_eq!(
+        ignored("ClusterIP", "10.0.0.9"),
+        ["spec.externalIPs is deprecated and may no longer be implemented in some clusters"]
+    );
+    assert_eq!(ignored("ClusterIP", "None"), ["spec.externalIPs is ignored for headless services"]);
+    assert_eq!(
+        ignored("ExternalName", ""),
+        ["spec.externalIPs is ignored when spec.type is \"ExternalName\""]
+    );
+    let balanced = json!({
+        "type": "LoadBalancer", "clusterIP": "FD00::1", "clusterIPs": ["FD00::1"],
+        "loadBalancerIP": "fd00:0::2", "loadBalancerSourceRanges": ["fd00:0::/64", "10.0.0.0/8"],
+    });
+    assert_eq!(
+        warned(balanced, json!({})),
+        [
+            "spec.clusterIPs[0]: IPv6 address \"FD00::1\" should be in RFC 5952 canonical format (\"fd00::1\")",
+            "spec.loadBalancerIP: IPv6 address \"fd00:0::2\" should be in RFC 5952 canonical format (\"fd00::2\")",
+            "spec.loadBalancerSourceRanges[0]: IPv6 CIDR value \"fd00:0::/64\" should be in RFC 5952 canonical format (\"fd00::/64\")",
+        ]
+    );
+}
+
+#[test]
+fn runtime_classes_warn_of_labels_that_have_new_names() {
+    let selector = json!({"beta.kubernetes.io/instance-type": "a", "kubernetes.io/os": "linux"});
+    let class = json!({"handler": "h", "scheduling": {"nodeSelector": selector}});
+    assert_eq!(
+        rules::warnings(resource("node.k8s.io/v1", "RuntimeClass"), &class, None),
+        [
+            "scheduling.nodeSelector: deprecated since v1.17; use \"node.kubernetes.io/instance-type\" instead"
+        ]
+    );
+}
+
+#[test]
+fn a_template_is_warned_of_again_when_it_counts() {
+    let of = |generation: i64, ready: i64, image: &str| {
+        let container = json!({"name": "c", "image": image});
+        let volumes = json!([{"name": "v", "gitRepo": {"repository": "r"}}]);
+        json!({
+            "metadata": {"name": "w", "generation": generation},
+            "spec": {
+                "minReadySeconds": ready,
+                "template": {"spec": {"containers": [container], "volumes": volumes}},
+            },
+        })
+    };
+    let warned = |kind: &str, new: &Value| {
+        !rules::warnings(resource("apps/v1", kind), new, Some(&of(1, 0, "i"))).is_empty()
+    };
+    for kind in ["Deployment", "ReplicaSet"] {
+        assert!(!warned(kind, &of(1, 0, "i")));
+        assert!(warned(kind, &of(2, 5, "i")));
+    }
+    assert!(!warned("DaemonSet", &of(2, 5, "i")));
+    assert!(warned("DaemonSet", &of(2, 0, "j")));
+}
+
+#[test]
+fn a_deployment_hands_on_its_annotations_and_keeps_its_labels() {
+    let resource = resource("apps/v1", "Deployment");
+    let gates = gates();
+    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let old = json!({"metadata": {"name": "d", "generation": 7, "labels": {"a": "b"}}, "spec": {"replicas": 1}});
+    let generation = |part: Part, metadata: &str| {
+        let mut new = old.clone();
+        new["metadata"][metadata] = json!({"k": "v"});
+        rules::prepare_update(resource, &mut new, &old, part, &setting);
+        (new["metadata"]["generation"].clone(), new["metadata"]["labels"].clone())
+    };
+    assert_eq!(generation(Part::Main, "annotations"), (8.into(), json!({"a": "b"})));
+    assert_eq!(generation(Part::Status, "annotations"), (7.into(), json!({"a": "b"})));
+    assert_eq!(generation(Part::Main, "labels"), (7.into(), json!({"k": "v"})));
+    assert_eq!(generation(Part::Status, "labels"), (7.into(), json!({"a": "b"})));
 }
 
 #[test]

@@ -403,8 +403,17 @@ pub(super) fn prepare_template(object: &mut Value, old: &Value) {
     }
 }
 
+/// Whether an update has changed what is warned of: of a daemon set the template, of the others
+/// anything that is counted.
+fn is_looked_at_again(resource: &Resource, object: &Value, old: &Value) -> bool {
+    match resource.kind {
+        "DaemonSet" => !is_same(&object["spec"]["template"], &old["spec"]["template"]),
+        _ => object["metadata"]["generation"] != old["metadata"]["generation"],
+    }
+}
+
 pub(super) fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
-    if old.is_some_and(|old| is_same(&old["spec"], &object["spec"])) {
+    if old.is_some_and(|old| !is_looked_at_again(resource, object, old)) {
         return Vec::new();
     }
     let mut warnings = Vec::new();

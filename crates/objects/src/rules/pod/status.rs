@@ -323,7 +323,8 @@ pub(super) fn warnings(pod: &Value) -> Vec<String> {
     warnings
 }
 
-pub(super) fn ip_warning(at: &Cursor<'_>) -> Option<String> {
+/// What to say about an address that is written in a way that is on its way out.
+pub(in super::super) fn ip_warning(at: &Cursor<'_>) -> Option<String> {
     let text = at.text();
     let address = names::parse_ip(text)?;
     let strict = text.parse::<IpAddr>().ok();

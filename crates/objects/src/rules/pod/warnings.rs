@@ -50,7 +50,7 @@ const SELECTS_NOTHING: &str = "a null labelSelector results in matching no pod";
 
 /// What to say about a label of nodes that has a new name.
 #[must_use]
-pub(crate) fn deprecated_node_label(key: &str) -> Option<&'static str> {
+pub(in super::super) fn deprecated_node_label(key: &str) -> Option<&'static str> {
     Some(match key {
         "failure-domain.beta.kubernetes.io/zone" => {
             "deprecated since v1.17; use \"topology.kubernetes.io/zone\" instead"
