@@ -3,7 +3,7 @@
 //! Config maps, secrets and runtime classes are asked for when they are needed, so that what is written is
 //! what is read; services are followed. What an agent may not read is not there for it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::images::credentials::SecretData;
 use crate::lower::{Configs, Service, ServicePort};
 use crate::spec::{NameOnly, Pod};
-use crate::volumes::{References, TokenKey, Tokens};
+use crate::volumes::{Claim, Claims, References, TokenKey, Tokens};
 
 /// Reads what pods use.
 pub struct Sources {
@@ -73,7 +73,7 @@ impl Sources {
         &self,
         pod: &Pod,
         references: &References,
-    ) -> Result<(Configs, Tokens, BTreeSet<String>), Error> {
+    ) -> Result<(Configs, Tokens, Claims), Error> {
         let namespace = &pod.metadata.namespace;
         let mut configs = Configs::default();
         for name in references.config_maps.keys() {
@@ -94,11 +94,11 @@ impl Sources {
             let token = self.token(pod, key).await;
             tokens.insert(key.clone(), token);
         }
-        let mut claims = BTreeSet::new();
+        let mut claims = Claims::new();
         for name in &references.claims {
             // An API without claims has none.
-            if let Ok(Some(_)) = or_none(self.api.get::<Value>(CLAIMS, namespace, name).await) {
-                claims.insert(name.clone());
+            if let Ok(Some(found)) = or_none(self.api.get::<Value>(CLAIMS, namespace, name).await) {
+                claims.insert(name.clone(), claim(&found));
             }
         }
         Ok((configs, tokens, claims))
@@ -185,6 +185,14 @@ impl Sources {
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn claim(of: &Value) -> Claim {
+    Claim {
+        is_deleted: of["metadata"]["deletionTimestamp"].is_string(),
+        is_bound: of["status"]["phase"] == "Bound",
+        has_volume: of["spec"]["volumeName"].as_str().is_some_and(|name| !name.is_empty()),
     }
 }
 

@@ -28,9 +28,9 @@ pub use security::{
     SecurityContext, Sysctl, WindowsOptions,
 };
 pub use volume::{
-    ClaimSource, ConfigMapSource, DownwardApiFile, DownwardApiSource, EmptyDirSource, FieldRef,
-    HostPathSource, ImageSource, KeyToPath, ProjectedSource, Projection, ResourceFieldRef,
-    SecretSource, ServiceAccountTokenProjection, Volume,
+    ClaimSource, ConfigMapSource, CsiSource, DownwardApiFile, DownwardApiSource, EmptyDirSource,
+    EphemeralSource, FieldRef, HostPathSource, ImageSource, KeyToPath, ProjectedSource, Projection,
+    ResourceFieldRef, SecretSource, ServiceAccountTokenProjection, Volume,
 };
 
 pub type Labels = BTreeMap<String, String>;
