@@ -64,6 +64,8 @@ struct Entry {
     state: State,
     /// It has given back what it had.
     settled: bool,
+    /// The API does not have it any more, or never had it.
+    gone: bool,
 }
 
 #[derive(Debug)]
@@ -192,15 +194,16 @@ impl Pods {
     }
 
     fn end_gone(&mut self, uid: &str) {
-        match self.entries.get(uid).map(|entry| &entry.state) {
-            Some(State::Working(orders, _)) => {
+        let Some(entry) = self.entries.get_mut(uid) else { return };
+        entry.gone = true;
+        match &entry.state {
+            State::Working(orders, _) => {
                 let _ = orders.send(Order::Gone);
             }
-            Some(State::Waiting | State::Refused { .. }) => {
+            State::Waiting | State::Refused { .. } => {
                 self.hands.board.forget(uid);
                 self.entries.remove(uid);
             }
-            None => {}
         }
     }
 
@@ -244,8 +247,15 @@ impl Pods {
         let pod = self.as_allocated(&read.pod);
         let over = PodStatus::read(&pod.status).phase.is_terminal();
         let given = Arc::clone(&pod);
-        let entry =
-            Entry { read, given, pending: None, origin, state: State::Waiting, settled: over };
+        let entry = Entry {
+            read,
+            given,
+            pending: None,
+            origin,
+            state: State::Waiting,
+            settled: over,
+            gone: false,
+        };
         self.entries.insert(pod.metadata.uid.clone(), entry);
         // Nobody has to be let in to go.
         if over || pod.is_terminating() {
@@ -486,6 +496,7 @@ impl Pods {
                 origin: Origin::Api,
                 state: State::Waiting,
                 settled: false,
+                gone: true,
             };
             self.entries.insert(uid.clone(), entry);
             self.work(&pod);
