@@ -366,7 +366,9 @@ impl Pods {
         let seen = self.hands.clock.now().to_micros_text();
         let source = Source { origin: entry.origin, seen };
         let (orders, taken) = mpsc::unbounded_channel();
-        let worker = Worker::new(Arc::clone(&self.hands), Arc::clone(pod), source, taken);
+        let is_new = !self.briefs.contains_key(&pod.metadata.uid);
+        let (hands, own) = (Arc::clone(&self.hands), Arc::clone(pod));
+        let worker = Worker::new(hands, own, source, is_new, taken);
         entry.state = State::Working(orders, tokio::spawn(worker.run()));
         self.publish();
     }
