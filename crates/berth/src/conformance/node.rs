@@ -305,18 +305,16 @@ async fn play_alone(
     let permits = Arc::new(Semaphore::new(AT_A_TIME));
     let (began, count) = (Instant::now(), lines.len());
     let mut playing = tokio::task::JoinSet::new();
-    for line in lines {
+    for together in life::together(lines) {
         let (scene, permits) = (scene.clone(), Arc::clone(&permits));
         playing.spawn(async move {
             let _permit = permits.acquire_owned().await;
-            let played = life::play(&scene, &line).await;
-            (line, played)
+            life::play_together(&scene, together).await
         });
     }
     let mut done: Vec<(Value, Result<Played>)> = Vec::new();
     while let Some(next) = playing.join_next().await {
-        let (line, played) = next.context("a player failed")?;
-        done.push((line, played));
+        done.extend(next.context("a player failed")?);
         if done.len().is_multiple_of(20) || done.len() == count {
             eprintln!("{:4.0} s  {} of {count} pods", began.elapsed().as_secs_f64(), done.len());
         }
