@@ -223,6 +223,9 @@ fn figures(message: &str) -> String {
         let is_process = message.starts_with("PID ") && !line.starts_with("PID ");
         let is_link = line.contains("..data -> ..");
         match (is_process, is_link) {
+            // The first process of a pod that shares its namespace is the sandbox's, and what that
+            // runs is the runtime's own; the others say whether it is shared.
+            (true, _) if line.trim_start().starts_with("1 ") => "1\n".to_owned(),
             (true, _) => {
                 let rest = line.trim_start().trim_start_matches(|c: char| c.is_ascii_digit());
                 format!("N{rest}")
@@ -453,6 +456,13 @@ mod tests {
         );
         let pods = "resource: pods, requested: 1, used: 3, capacity: 3";
         assert_eq!(figures(pods), pods);
+        let processes = |first: &str, id: u32| {
+            figures(&format!(
+                "PID   USER     COMMAND\n    1 root     {first}\n   {id} root     ps\n"
+            ))
+        };
+        assert_eq!(processes("/pause", 6), processes("/bin/sleep 2147483647", 17));
+        assert_ne!(processes("/pause", 6), figures("PID   USER     COMMAND\n    1 root     ps\n"));
     }
 
     #[test]
