@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use client::kind::{CLAIMS, CONFIG_MAPS, RUNTIME_CLASSES, SECRETS, SERVICE_ACCOUNTS, SERVICES};
+use client::kind::{
+    CLAIMS, CONFIG_MAPS, RESOURCE_CLAIMS, RUNTIME_CLASSES, SECRETS, SERVICE_ACCOUNTS, SERVICES,
+};
 use client::{Cache, Client, Error, Reflector, Scope};
 use objects::timestamp::Timestamp;
 use serde::Deserialize;
@@ -19,6 +21,7 @@ use serde_json::{Value, json};
 use crate::clock::Clock;
 use crate::images::credentials::SecretData;
 use crate::lower::{Configs, Service, ServicePort};
+use crate::resource_claims::{self, ClaimError};
 use crate::spec::{NameOnly, Pod};
 use crate::volumes::{Claim, Claims, References, TokenKey, Tokens};
 
@@ -102,6 +105,20 @@ impl Sources {
             }
         }
         Ok((configs, tokens, claims))
+    }
+
+    /// What keeps a pod from having the dynamic resources it claims.
+    pub async fn prepare_claims(&self, pod: &Pod) -> Result<(), ClaimError> {
+        for claim in &pod.spec.resource_claims {
+            let Some(name) = resource_claims::name_of(pod, claim)? else { continue };
+            let found = self.api.get::<Value>(RESOURCE_CLAIMS, &pod.metadata.namespace, &name);
+            let found = or_none(found.await).map_err(|error| ClaimError::Fetch {
+                name: name.clone(),
+                error: error.to_string(),
+            })?;
+            return Err(resource_claims::problem(&name, found.as_ref()));
+        }
+        Ok(())
     }
 
     pub async fn secret(&self, namespace: &str, name: &str) -> Result<Option<SecretData>, Error> {

@@ -112,6 +112,7 @@ pub struct PodSpec {
     pub overhead: Amounts,
     pub os: Option<NameOnly>,
     pub resources: Option<Requirements>,
+    pub resource_claims: Vec<PodResourceClaim>,
     pub qos_resources: Vec<QosResourceRequest>,
 }
 
@@ -166,6 +167,15 @@ pub struct HostAlias {
 #[serde(default, rename_all = "camelCase")]
 pub struct ReadinessGate {
     pub condition_type: String,
+}
+
+/// A claim of dynamic resources: one that is there, or one that is made for the pod.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodResourceClaim {
+    pub name: String,
+    pub resource_claim_name: Option<String>,
+    pub resource_claim_template_name: Option<String>,
 }
 
 /// Which of a pod's three lists a container is in.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cri::v1;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Next, RETRY, Worker};
+use super::{Next, RESYNC, RETRY, Worker};
 use crate::clock::nanos;
 use crate::events::Told;
 use crate::hands::Hands;
@@ -122,6 +122,12 @@ impl Worker {
             worker.hands.recorder.pod(pod, Told::SandboxFailed { error });
             Next::After(RETRY)
         };
+        if let Err(error) = self.hands.sources.prepare_claims(pod).await {
+            let error = format!("prepare dynamic resources: {error}");
+            self.hands.recorder.pod(pod, Told::ClaimsFailed { error });
+            // As upstream, which takes it for done until it looks again at every pod.
+            return Err(Next::After(RESYNC));
+        }
         let facts = self.hands.facts();
         let sandbox = lower::sandbox(&self.input(pod, &facts, placed), attempt)
             .map_err(|error| failed(self, error.to_string()))?;

@@ -284,9 +284,6 @@ fn unplayable(line: &Value, network: bool, other_name: bool) -> Option<String> {
             "the runtime has an image {OTHER_NAME}, and the recorded one had not"
         ));
     }
-    if line["manifest"]["spec"]["resourceClaims"].is_array() {
-        return Some("dynamic resources are not served".to_owned());
-    }
     if line["events"].to_string().contains("<NAMESERVER>") {
         return Some("depends on the machine's resolver".to_owned());
     }
