@@ -24,7 +24,7 @@ mod tls;
 mod url;
 pub(crate) mod words;
 
-use ask_first::AskFirst;
+use ask_first::{AskFirst, Heard};
 pub(crate) use url::Url;
 
 /// The version of Kubernetes whose client this is, for servers that look at the agent's name.
@@ -227,9 +227,11 @@ async fn converse(
     request: Request<Empty<Bytes>>,
     ends: &Ends,
 ) -> Result<Exchanged, Failure> {
-    let broken = |error: &hyper::Error| Failure::Other(words::broken(error, &ends.0));
+    let heard = Heard::default();
+    let stream = AskFirst::new(stream, heard.clone());
+    let broken =
+        |error: &hyper::Error| Failure::Other(words::broken(error, &ends.0, &heard.line()));
     let mut builder = hyper::client::conn::http1::Builder::new();
-    let stream = AskFirst::new(stream);
     let handshake = builder.title_case_headers(true).handshake(TokioIo::new(stream));
     let (mut sender, connection) = handshake.await.map_err(|error| broken(&error))?;
     let answer = async move {

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::events::Told;
 use crate::fetch::{self, Failure, Get, GetError};
-use crate::spec::{Container, ExecAction, Handler, HttpGetAction};
+use crate::spec::{Container, ExecAction, Handler, HttpGetAction, IntOrString, TcpSocketAction};
 
 /// When a hook is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,11 +50,12 @@ pub enum HookError {
     Request(String),
     #[error("{0}")]
     Http(String),
+    /// A socket is only known to probes.
     #[error(
-        "invalid handler: a hook has exec, httpGet or sleep{}",
-        if *.tcp_socket { "; tcpSocket is only known to probes" } else { "" }
+        "invalid handler: &LifecycleHandler{{Exec:nil,HTTPGet:nil,TCPSocket:{},Sleep:nil,}}",
+        socket(.0.as_ref())
     )]
-    NoHandler { tcp_socket: bool },
+    NoHandler(Option<TcpSocketAction>),
 }
 
 /// What is said of a container whose hook failed, in upstream's words.
@@ -71,8 +72,18 @@ pub fn told(handler: &Handler, container: &str, pod: &str, error: &HookError) ->
     } else if let Some(action) = &handler.http_get {
         format!("HTTP lifecycle hook ({}) {failed}", action.path)
     } else {
-        error.to_string()
+        format!("Cannot run handler: {error}")
     }
+}
+
+/// A socket as Go prints it: a port is a kind, a number and a name.
+fn socket(action: Option<&TcpSocketAction>) -> String {
+    let Some(TcpSocketAction { port, host }) = action else { return "nil".to_owned() };
+    let port = match port {
+        IntOrString::Int(number) => format!("{{0 {number} }}"),
+        IntOrString::String(name) => format!("{{1 0 {name}}}"),
+    };
+    format!("&TCPSocketAction{{Port:{port},Host:{host},}}")
 }
 
 /// Runs a hook to its end.
@@ -92,7 +103,7 @@ pub async fn run(
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         Ok(())
     } else {
-        Err(HookError::NoHandler { tcp_socket: handler.tcp_socket.is_some() })
+        Err(HookError::NoHandler(handler.tcp_socket.clone()))
     }
 }
 

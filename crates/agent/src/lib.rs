@@ -34,6 +34,7 @@ pub mod pool;
 pub mod probes;
 pub mod record;
 pub mod resize;
+pub mod resource_claims;
 pub mod server;
 pub mod sources;
 pub mod spec;

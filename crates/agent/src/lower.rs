@@ -104,6 +104,8 @@ pub enum LowerError {
     RecursiveUnsupported(String),
     #[error("unknown recursive read-only mode {0:?}")]
     RecursiveMode(String),
+    #[error(transparent)]
+    Root(#[from] security::RootError),
     #[error("localhostProfile must be set if seccompProfile type is Localhost.")]
     SeccompProfile,
     #[error("localhostProfile must be set if appArmorProfile type is Localhost.")]

@@ -64,6 +64,8 @@ struct Entry {
     state: State,
     /// It has given back what it had.
     settled: bool,
+    /// The API does not have it any more, or never had it.
+    gone: bool,
 }
 
 #[derive(Debug)]
@@ -192,15 +194,16 @@ impl Pods {
     }
 
     fn end_gone(&mut self, uid: &str) {
-        match self.entries.get(uid).map(|entry| &entry.state) {
-            Some(State::Working(orders, _)) => {
+        let Some(entry) = self.entries.get_mut(uid) else { return };
+        entry.gone = true;
+        match &entry.state {
+            State::Working(orders, _) => {
                 let _ = orders.send(Order::Gone);
             }
-            Some(State::Waiting | State::Refused { .. }) => {
+            State::Waiting | State::Refused { .. } => {
                 self.hands.board.forget(uid);
                 self.entries.remove(uid);
             }
-            None => {}
         }
     }
 
@@ -244,8 +247,15 @@ impl Pods {
         let pod = self.as_allocated(&read.pod);
         let over = PodStatus::read(&pod.status).phase.is_terminal();
         let given = Arc::clone(&pod);
-        let entry =
-            Entry { read, given, pending: None, origin, state: State::Waiting, settled: over };
+        let entry = Entry {
+            read,
+            given,
+            pending: None,
+            origin,
+            state: State::Waiting,
+            settled: over,
+            gone: false,
+        };
         self.entries.insert(pod.metadata.uid.clone(), entry);
         // Nobody has to be let in to go.
         if over || pod.is_terminating() {
@@ -356,7 +366,9 @@ impl Pods {
         let seen = self.hands.clock.now().to_micros_text();
         let source = Source { origin: entry.origin, seen };
         let (orders, taken) = mpsc::unbounded_channel();
-        let worker = Worker::new(Arc::clone(&self.hands), Arc::clone(pod), source, taken);
+        let is_new = !self.briefs.contains_key(&pod.metadata.uid);
+        let (hands, own) = (Arc::clone(&self.hands), Arc::clone(pod));
+        let worker = Worker::new(hands, own, source, is_new, taken);
         entry.state = State::Working(orders, tokio::spawn(worker.run()));
         self.publish();
     }
@@ -486,6 +498,7 @@ impl Pods {
                 origin: Origin::Api,
                 state: State::Waiting,
                 settled: false,
+                gone: true,
             };
             self.entries.insert(uid.clone(), entry);
             self.work(&pod);

@@ -19,7 +19,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::admit::{self, Neighbour, Rejection};
-use crate::allocations::Given;
+use crate::allocations::{Given, PodGiven};
 use crate::lower::{CgroupVersion, NodeFacts, SwapBehavior};
 use crate::spec::{Container, Pod};
 use crate::status::{Resources, is_static};
@@ -240,6 +240,27 @@ pub fn steps(from: &Limits, to: &Limits) -> Vec<Step> {
     }
     add(CPU, cpu);
     steps
+}
+
+/// What of the pod as a whole is not as it `has` it.
+#[must_use]
+pub fn of_pod(has: &PodGiven, pod: &Pod) -> Vec<&'static str> {
+    let level = |of: &PodGiven| of.pod_level_resources.clone().unwrap_or_default();
+    let (before, to_have) = (level(has), level(&PodGiven::of(pod)));
+    [CPU, MEMORY].into_iter().filter(|resource| !before.agrees_on(resource, &to_have)).collect()
+}
+
+/// The pod while the limits of its containers change in one resource: of the others it has as a whole what
+/// it had, for containers without limits of their own are not to get ahead of its cgroup.
+#[must_use]
+pub fn with_level(pod: &Pod, level: &mut Option<Given>, resource: &str) -> Pod {
+    let mut now = pod.clone();
+    if let (Some(level), Some(wanted)) = (level, &mut now.spec.resources) {
+        level.take(resource, &Given::of(wanted));
+        wanted.limits.clone_from(&level.limits);
+        wanted.requests.clone_from(&level.requests);
+    }
+    now
 }
 
 /// What a lower limit of memory would be below.

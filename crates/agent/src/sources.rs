@@ -3,13 +3,15 @@
 //! Config maps, secrets and runtime classes are asked for when they are needed, so that what is written is
 //! what is read; services are followed. What an agent may not read is not there for it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use client::kind::{CLAIMS, CONFIG_MAPS, RUNTIME_CLASSES, SECRETS, SERVICE_ACCOUNTS, SERVICES};
+use client::kind::{
+    CLAIMS, CONFIG_MAPS, RESOURCE_CLAIMS, RUNTIME_CLASSES, SECRETS, SERVICE_ACCOUNTS, SERVICES,
+};
 use client::{Cache, Client, Error, Reflector, Scope};
 use objects::timestamp::Timestamp;
 use serde::Deserialize;
@@ -19,8 +21,9 @@ use serde_json::{Value, json};
 use crate::clock::Clock;
 use crate::images::credentials::SecretData;
 use crate::lower::{Configs, Service, ServicePort};
+use crate::resource_claims::{self, ClaimError};
 use crate::spec::{NameOnly, Pod};
-use crate::volumes::{References, TokenKey, Tokens};
+use crate::volumes::{Claim, Claims, References, TokenKey, Tokens};
 
 /// Reads what pods use.
 pub struct Sources {
@@ -73,7 +76,7 @@ impl Sources {
         &self,
         pod: &Pod,
         references: &References,
-    ) -> Result<(Configs, Tokens, BTreeSet<String>), Error> {
+    ) -> Result<(Configs, Tokens, Claims), Error> {
         let namespace = &pod.metadata.namespace;
         let mut configs = Configs::default();
         for name in references.config_maps.keys() {
@@ -94,14 +97,28 @@ impl Sources {
             let token = self.token(pod, key).await;
             tokens.insert(key.clone(), token);
         }
-        let mut claims = BTreeSet::new();
+        let mut claims = Claims::new();
         for name in &references.claims {
             // An API without claims has none.
-            if let Ok(Some(_)) = or_none(self.api.get::<Value>(CLAIMS, namespace, name).await) {
-                claims.insert(name.clone());
+            if let Ok(Some(found)) = or_none(self.api.get::<Value>(CLAIMS, namespace, name).await) {
+                claims.insert(name.clone(), claim(&found));
             }
         }
         Ok((configs, tokens, claims))
+    }
+
+    /// What keeps a pod from having the dynamic resources it claims.
+    pub async fn prepare_claims(&self, pod: &Pod) -> Result<(), ClaimError> {
+        for claim in &pod.spec.resource_claims {
+            let Some(name) = resource_claims::name_of(pod, claim)? else { continue };
+            let found = self.api.get::<Value>(RESOURCE_CLAIMS, &pod.metadata.namespace, &name);
+            let found = or_none(found.await).map_err(|error| ClaimError::Fetch {
+                name: name.clone(),
+                error: error.to_string(),
+            })?;
+            return Err(resource_claims::problem(&name, found.as_ref()));
+        }
+        Ok(())
     }
 
     pub async fn secret(&self, namespace: &str, name: &str) -> Result<Option<SecretData>, Error> {
@@ -185,6 +202,14 @@ impl Sources {
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn claim(of: &Value) -> Claim {
+    Claim {
+        is_deleted: of["metadata"]["deletionTimestamp"].is_string(),
+        is_bound: of["status"]["phase"] == "Bound",
+        has_volume: of["spec"]["volumeName"].as_str().is_some_and(|name| !name.is_empty()),
     }
 }
 

@@ -28,9 +28,9 @@ pub use security::{
     SecurityContext, Sysctl, WindowsOptions,
 };
 pub use volume::{
-    ClaimSource, ConfigMapSource, DownwardApiFile, DownwardApiSource, EmptyDirSource, FieldRef,
-    HostPathSource, ImageSource, KeyToPath, ProjectedSource, Projection, ResourceFieldRef,
-    SecretSource, ServiceAccountTokenProjection, Volume,
+    ClaimSource, ConfigMapSource, CsiSource, DownwardApiFile, DownwardApiSource, EmptyDirSource,
+    EphemeralSource, FieldRef, HostPathSource, ImageSource, KeyToPath, ProjectedSource, Projection,
+    ResourceFieldRef, SecretSource, ServiceAccountTokenProjection, Volume,
 };
 
 pub type Labels = BTreeMap<String, String>;
@@ -112,6 +112,7 @@ pub struct PodSpec {
     pub overhead: Amounts,
     pub os: Option<NameOnly>,
     pub resources: Option<Requirements>,
+    pub resource_claims: Vec<PodResourceClaim>,
     pub qos_resources: Vec<QosResourceRequest>,
 }
 
@@ -166,6 +167,15 @@ pub struct HostAlias {
 #[serde(default, rename_all = "camelCase")]
 pub struct ReadinessGate {
     pub condition_type: String,
+}
+
+/// A claim of dynamic resources: one that is there, or one that is made for the pod.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodResourceClaim {
+    pub name: String,
+    pub resource_claim_name: Option<String>,
+    pub resource_claim_template_name: Option<String>,
 }
 
 /// Which of a pod's three lists a container is in.

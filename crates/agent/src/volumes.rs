@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use host::os::mounts;
 use thiserror::Error;
 
+use crate::lower::LowerError;
 use crate::spec::{Pod, Projection, Volume};
 
 mod atomic;
@@ -28,7 +29,7 @@ mod references;
 mod set_up;
 mod tear_down;
 
-pub use contents::{Content, Contents, File, Medium, Sources, Tokens, contents};
+pub use contents::{Claim, Claims, Content, Contents, File, Medium, Sources, Tokens, contents};
 pub use excess::excess;
 pub use references::{Need, References, TokenKey, references};
 
@@ -135,6 +136,16 @@ pub enum VolumeError {
     Claim { volume: String, problem: Problem },
     #[error("failed to prepare subPath for volumeMount {volume:?} of container {container:?}")]
     SubPath { volume: String, container: String, why: String },
+    #[error(
+        "failed to create subPath directory for volumeMount {volume:?} of container {container:?}"
+    )]
+    SubPathNotMade { volume: String, container: String, why: String },
+    #[error("error SubPath `{0}` must not be an absolute path")]
+    SubPathAbsolute(String),
+    #[error("unable to provision SubPath `{0}`: must not contain '..'")]
+    SubPathBackwards(String),
+    #[error(transparent)]
+    SubPathExpr(LowerError),
     #[error("{what} {name:?} cannot be the name of a directory")]
     Name { what: &'static str, name: String },
     #[error("{step} {path}: {why}")]
@@ -173,11 +184,13 @@ pub enum Problem {
     ManyPageSizes(String),
     #[error("{0}")]
     HostPath(String),
+    #[error("error processing PVC {namespace}/{name}: {fault}")]
+    Claim { namespace: String, name: String, fault: ClaimFault },
     #[error(
-        "error processing PVC {namespace}/{name}: failed to fetch PVC from API server: \
-         persistentvolumeclaims {name:?} not found"
+        "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: driver name {0} not found in \
+         the list of registered CSI drivers"
     )]
-    NoClaim { namespace: String, name: String },
+    NoDriver(String),
     #[error(
         "volumes of kind {kind:?} are not supported on this node; emptyDir, hostPath, configMap, \
          secret, projected, downwardAPI and image are"
@@ -194,12 +207,25 @@ pub enum Problem {
     Io { step: &'static str, path: String, why: String },
 }
 
+/// Why a claim cannot be used, in upstream's words.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ClaimFault {
+    #[error("failed to fetch PVC from API server: persistentvolumeclaims {name:?} not found")]
+    Missing { name: String },
+    #[error("PVC is being deleted")]
+    Deleted,
+    #[error("PVC is not bound")]
+    Unbound,
+    #[error("PVC has empty pvc.Spec.VolumeName")]
+    NoVolume,
+}
+
 impl Problem {
     /// As the event of this volume has it.
     fn of(self, volume: &str) -> VolumeError {
         let volume = volume.to_owned();
         match self {
-            Problem::NoClaim { .. } => VolumeError::Claim { volume, problem: self },
+            Problem::Claim { .. } => VolumeError::Claim { volume, problem: self },
             problem => VolumeError::SetUp { volume, problem },
         }
     }

@@ -118,6 +118,8 @@ pub struct Worker {
     removal_failures: u32,
     /// The runtime did not answer when the pod was to end.
     unseen: bool,
+    /// Nothing was done for the pod yet, and the runtime has nothing of it.
+    untried: bool,
     gone: bool,
     ending: Option<Ending>,
     /// All containers have ended and none starts again.
@@ -130,11 +132,13 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// `is_new` says that the runtime had nothing of the pod when it was last looked at.
     #[must_use]
     pub fn new(
         hands: Arc<Hands>,
         pod: Arc<Pod>,
         source: Source,
+        is_new: bool,
         orders: mpsc::UnboundedReceiver<Order>,
     ) -> Worker {
         let subject = hands.subject(&pod);
@@ -160,6 +164,7 @@ impl Worker {
             sandbox_failures: 0,
             removal_failures: 0,
             unseen: false,
+            untried: is_new && !completed,
             gone: false,
             ending: None,
             completed,
@@ -273,7 +278,7 @@ impl Worker {
 
     async fn round(&mut self) -> Next {
         match look::closely(&self.hands.runtime, &self.pod.metadata.uid).await {
-            Ok(seen) => (self.seen, self.unseen) = (seen, false),
+            Ok(seen) => (self.seen, self.unseen, self.untried) = (seen, false, false),
             Err(_) => return self.go_blind().await,
         }
         if self.halted {
@@ -302,9 +307,12 @@ impl Worker {
     }
 
     /// A round without the runtime. What is to end and ran when it was last seen is stopped once all the
-    /// same: either that is possible, or people learn what keeps it.
+    /// same, and what is new is started: either that is possible, or people learn what keeps it.
     async fn go_blind(&mut self) -> Next {
         let ends = (self.is_to_go() || self.ending.is_some()) && !self.halted;
+        if std::mem::take(&mut self.untried) && !ends && !self.halted {
+            return self.go_on().await;
+        }
         if ends && self.seen.is_alive() && !std::mem::replace(&mut self.unseen, true) {
             let pod = self.pod_as_told();
             self.tell(&pod, true);

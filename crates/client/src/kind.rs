@@ -40,6 +40,7 @@ pub const NAMESPACES: Kind = global(core("Namespace", "namespaces"));
 pub const NODES: Kind = global(core("Node", "nodes"));
 pub const PODS: Kind = core("Pod", "pods");
 pub const QUOTAS: Kind = core("ResourceQuota", "resourcequotas");
+pub const RESOURCE_CLAIMS: Kind = of("resource.k8s.io", "ResourceClaim", "resourceclaims");
 pub const RUNTIME_CLASSES: Kind = global(of("node.k8s.io", "RuntimeClass", "runtimeclasses"));
 pub const SECRETS: Kind = core("Secret", "secrets");
 pub const SERVICES: Kind = core("Service", "services");

@@ -1,24 +1,49 @@
 //! A connection on which nothing is read before something was written: [`AskFirst`].
 //!
 //! Servers that are little more than a script answer whoever connects, and do not wait to be asked. To
-//! the library such an answer is noise on an idle connection; to upstream's it is the answer.
+//! the library such an answer is noise on an idle connection; to upstream's it is the answer. How it began
+//! is kept, for texts about answers that are none.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// How much of an answer is kept, in bytes: a line of a server that speaks another protocol.
+const KEPT: usize = 1024;
+
+/// How an answer began. Clones are of the same answer.
+#[derive(Clone, Default)]
+pub(super) struct Heard(Arc<Mutex<Vec<u8>>>);
+
+impl Heard {
+    fn add(&self, bytes: &[u8]) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = KEPT.saturating_sub(kept.len());
+        kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    /// The first line.
+    pub(super) fn line(&self) -> String {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = kept.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)).into_owned()
+    }
+}
 
 pub(super) struct AskFirst<S> {
     stream: S,
     asked: bool,
     /// Whoever wanted to read before that.
     reader: Option<Waker>,
+    heard: Heard,
 }
 
 impl<S> AskFirst<S> {
-    pub(super) fn new(stream: S) -> AskFirst<S> {
-        AskFirst { stream, asked: false, reader: None }
+    pub(super) fn new(stream: S, heard: Heard) -> AskFirst<S> {
+        AskFirst { stream, asked: false, reader: None, heard }
     }
 
     fn note(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -42,7 +67,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for AskFirst<S> {
             self.reader = Some(context.waker().clone());
             return Poll::Pending;
         }
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.heard.add(buffer.filled().get(before..).unwrap_or_default());
+        read
     }
 }
 

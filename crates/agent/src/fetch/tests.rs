@@ -204,9 +204,16 @@ async fn servers_that_break_off_are_told_from_those_that_are_not_there() {
     let server = Server::start(&[""]).await;
     let error = get(&asking(server.port, |_| {}), PATIENCE).await.unwrap_err();
     assert_eq!(error.to_string(), format!("Get \"http://127.0.0.1:{}/healthz\": EOF", server.port));
-    let server = Server::start(&["what?\r\n\r\n"]).await;
-    let error = get(&asking(server.port, |_| {}), PATIENCE).await.unwrap_err().to_string();
-    assert!(error.contains("malformed HTTP response"), "{error}");
+    for (answer, expected) in [
+        ("what?\r\n\r\n", "malformed HTTP response \"what?\""),
+        ("hello there you\n", "malformed HTTP status code \"there\""),
+        ("FTP 220 ready\r\n\r\n", "malformed HTTP version \"FTP\""),
+    ] {
+        let server = Server::start(&[answer]).await;
+        let error = get(&asking(server.port, |_| {}), PATIENCE).await.unwrap_err().to_string();
+        let start = "net/http: HTTP/1.x transport connection broken: ";
+        assert!(error.ends_with(&format!("{start}{expected}")), "{error}");
+    }
     let kept = ClosedPort::new();
     let closed = kept.port;
     let error = get(&asking(closed, |_| {}), PATIENCE).await.unwrap_err();

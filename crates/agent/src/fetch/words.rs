@@ -42,15 +42,14 @@ fn errno(error: &io::Error) -> String {
     }
 }
 
-/// What broke a conversation in HTTP over a connection between these `ends`.
-pub(super) fn broken(error: &hyper::Error, ends: &str) -> String {
+/// What broke a conversation in HTTP over a connection between these `ends`, in which an answer began with
+/// this line.
+pub(super) fn broken(error: &hyper::Error, ends: &str, line: &str) -> String {
     if error.is_incomplete_message() {
         return "EOF".to_owned();
     }
     if error.is_parse() {
-        return format!(
-            "net/http: HTTP/1.x transport connection broken: malformed HTTP response: {error}"
-        );
+        return format!("net/http: HTTP/1.x transport connection broken: {}", malformed(line));
     }
     let mut source = error.source();
     while let Some(inner) = source {
@@ -64,4 +63,25 @@ pub(super) fn broken(error: &hyper::Error, ends: &str) -> String {
         source = inner.source();
     }
     error.to_string()
+}
+
+/// What is wrong with the first line of an answer that is none.
+fn malformed(line: &str) -> String {
+    let Some((version, status)) = line.split_once(' ') else {
+        return format!("malformed HTTP response {line:?}");
+    };
+    let status = status.trim_start_matches(' ');
+    let code = status.split(' ').next().unwrap_or_default();
+    if code.len() != 3 || !code.bytes().all(|byte| byte.is_ascii_digit()) {
+        return format!("malformed HTTP status code {code:?}");
+    }
+    let mut numbers = version.strip_prefix("HTTP/").unwrap_or_default().split('.');
+    let is_digit = |text: Option<&str>| {
+        text.is_some_and(|text| text.len() == 1 && text.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    if !(is_digit(numbers.next()) && is_digit(numbers.next()) && numbers.next().is_none()) {
+        return format!("malformed HTTP version {version:?}");
+    }
+    // The library is stricter than Go's somewhere below.
+    format!("malformed HTTP response {line:?}")
 }

@@ -46,12 +46,17 @@ async fn a_sleep_takes_its_time() {
 
 #[tokio::test]
 async fn a_socket_is_nothing_a_hook_can_do() {
-    let error = run_here(json!({"tcpSocket": {"port": 80}})).await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "invalid handler: a hook has exec, httpGet or sleep; tcpSocket is only known to probes"
-    );
-    assert!(run_here(json!({})).await.is_err());
+    let check = async |value: serde_json::Value, socket: &str| {
+        let error = run_here(value.clone()).await.unwrap_err();
+        let said = told(&handler(value), "c", "p_n(u)", &error);
+        let rest = said.strip_prefix("Cannot run handler: invalid handler: &LifecycleHandler");
+        let expected = format!("{{Exec:nil,HTTPGet:nil,TCPSocket:{socket},Sleep:nil,}}");
+        assert_eq!(rest, Some(expected.as_str()), "{said}");
+    };
+    check(json!({"tcpSocket": {"port": 80}}), "&TCPSocketAction{Port:{0 80 },Host:,}").await;
+    let named = json!({"tcpSocket": {"port": "web", "host": "h"}});
+    check(named, "&TCPSocketAction{Port:{1 0 web},Host:h,}").await;
+    check(json!({}), "nil").await;
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! One container: [`container`], everything the runtime is told to make it.
 //!
-//! Whether it may run as root is asked apart, with [`super::verify_run_as_non_root`].
+//! Also whether it may run as who it would run as. As upstream: only after everything that it refers to
+//! has been found.
 
 use cri::v1;
 use objects::pod::OsName;
@@ -17,6 +18,8 @@ pub fn container(
 ) -> Result<v1::ContainerConfig, LowerError> {
     let (pod, container) = (input.pod, of.container);
     let environment = env::variables(input, of)?;
+    let mounts = mounts::mounts(input, of)?;
+    security::verify_run_as_non_root(pod, container, of.image_user, input.facts.os)?;
     let expand = |words: &[String]| -> Vec<String> {
         let expand = |word: &String| expansion::expand_text(word, |name| environment.get(name));
         words.iter().map(expand).collect()
@@ -31,7 +34,7 @@ pub fn container(
         command: expand(&container.command),
         args: expand(&container.args),
         working_dir: container.working_dir.clone(),
-        mounts: mounts::mounts(input, of)?,
+        mounts,
         devices: of.attached.devices.clone(),
         labels: annotations::labels_of_container(pod, &container.name),
         annotations: annotations::of_container(input, of),

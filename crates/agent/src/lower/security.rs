@@ -1,7 +1,7 @@
 //! Who a pod's processes are and what they may do, in terms of the CRI.
 //!
-//! A container's own settings go before the pod's. [`verify_run_as_non_root`] is asked by the worker
-//! once it knows the image; nothing here refuses a container by itself.
+//! A container's own settings go before the pod's. Whether a container keeps its promise not to run as
+//! root is [`verify_run_as_non_root`]'s to say.
 
 use cri::v1;
 use cri::v1::security_profile::ProfileType;

@@ -4,6 +4,7 @@
 //! What was allocated is on disk, and CPUs in the book, before a worker hears of it. Applying it is the
 //! worker's.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use placement::Refusal;
@@ -12,7 +13,7 @@ use placement::node::{CpuPolicy, MemoryPolicy};
 use placement::plan::Surplus;
 use tracing::warn;
 
-use super::{Pods, State};
+use super::{Entry, Pods, State};
 use crate::admit::{Neighbour, Rejection};
 use crate::allocations::PodGiven;
 use crate::demand::placement_demand;
@@ -171,13 +172,19 @@ impl Pods {
 
     /// The pods that have something of the node, as they have it.
     pub(super) fn neighbours(&self, but: &str) -> Vec<Neighbour<'_>> {
-        self.entries
-            .iter()
-            .filter(|(uid, entry)| *uid != but && !entry.settled)
-            .filter(|(_, entry)| matches!(entry.state, State::Working(..)))
-            .map(|(_, entry)| Neighbour::new(&entry.given))
-            .collect()
+        neighbours(&self.entries, but)
     }
+}
+
+/// What only the runtime has is nobody's neighbour, as upstream: whoever deletes a pod at once wants its
+/// place at once.
+fn neighbours<'a>(entries: &'a BTreeMap<String, Entry>, but: &str) -> Vec<Neighbour<'a>> {
+    entries
+        .iter()
+        .filter(|(uid, entry)| *uid != but && !entry.settled && !entry.gone)
+        .filter(|(_, entry)| matches!(entry.state, State::Working(..)))
+        .map(|(_, entry)| Neighbour::new(&entry.given))
+        .collect()
 }
 
 fn with_rules<T>(hands: &Hands, decide: impl FnOnce(&Rules<'_>) -> T) -> T {
@@ -210,4 +217,40 @@ fn is_in_status(pod: &Pod, said: &ResizeSaid) -> bool {
         (&found.reason, &found.message) == (&said.reason, &said.message)
             && found.observed_generation == said.generation
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::lower::Origin;
+    use crate::pods::Read;
+    use crate::spec::Metadata;
+
+    #[tokio::test]
+    async fn a_neighbour_works_and_is_there_and_has_something() {
+        let entry = |name: &str, settled, gone| {
+            let metadata = Metadata { name: name.to_owned(), ..Metadata::default() };
+            let pod = Arc::new(Pod { metadata, ..Pod::default() });
+            let read = Read { pod: Arc::clone(&pod), text: "".into() };
+            let (orders, _) = mpsc::unbounded_channel();
+            let state = State::Working(orders, tokio::spawn(async {}));
+            let origin = Origin::Api;
+            let entry = Entry { read, given: pod, pending: None, origin, state, settled, gone };
+            (name.to_owned(), entry)
+        };
+        let waiting = entry("waiting", false, false);
+        let waiting = (waiting.0, Entry { state: State::Waiting, ..waiting.1 });
+        let entries = BTreeMap::from([
+            entry("running", false, false),
+            entry("asking", false, false),
+            entry("over", true, false),
+            entry("only in the runtime", false, true),
+            waiting,
+        ]);
+        let found = neighbours(&entries, "asking");
+        let names: Vec<_> = found.iter().map(|of| of.pod.metadata.name.as_str()).collect();
+        assert_eq!(names, ["running"]);
+    }
 }

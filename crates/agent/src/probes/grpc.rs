@@ -56,15 +56,16 @@ pub(super) async fn ask(host: &str, port: u16, service: &str, timeout: Duration)
                 "error: failed to connect service at \"{address}\": {error}"
             ));
         }
-        Err(_) => {
-            return Answer::Failure(format!(
-                "timeout: failed to connect service \"{address}\" within {within}: context \
-                 deadline exceeded"
-            ));
-        }
+        Err(_) => return unconnected(&address, &within),
     };
     let response = match tokio::time::timeout_at(end, check(channel, service)).await {
         Ok(Ok(response)) => response,
+        Ok(Err(status)) if is_of_connection(&status) => {
+            // Somebody who listens and speaks something else. Upstream is connected only when it has been
+            // answered in HTTP/2, and tries until time is up.
+            tokio::time::sleep_until(end).await;
+            return unconnected(&address, &within);
+        }
         Ok(Err(status)) => {
             return Answer::Failure(match status.code() {
                 Code::Unimplemented => format!(
@@ -90,6 +91,17 @@ pub(super) async fn ask(host: &str, port: u16, service: &str, timeout: Duration)
             Answer::Failure(format!("service unhealthy (responded with \"{}\")", response.status))
         }
     }
+}
+
+fn unconnected(address: &str, within: &str) -> Answer {
+    Answer::Failure(format!(
+        "timeout: failed to connect service \"{address}\" within {within}: context deadline exceeded"
+    ))
+}
+
+/// Whether an error is our own library's and not what a server said.
+fn is_of_connection(status: &tonic::Status) -> bool {
+    std::error::Error::source(status).is_some()
 }
 
 fn late(within: &str) -> String {

@@ -310,6 +310,14 @@ async fn grpc_servers_are_told_in_the_kubelets_words() {
     check(Err(5), Err(refused)).await;
     let kept = ClosedPort::new();
     let closed = kept.port;
+    // Nor is somebody connected who is answered in another protocol.
+    let plain = Server::start(&["HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"]).await;
+    let answer = grpc::ask("127.0.0.1", plain.port, "", Duration::from_secs(1)).await;
+    let late = format!(
+        "timeout: failed to connect service \"127.0.0.1:{}\" within 1s: context deadline exceeded",
+        plain.port
+    );
+    assert_eq!(answer, Answer::Failure(late));
     let answer = grpc::ask("127.0.0.1", closed, "", Duration::from_millis(50)).await;
     let expected = format!(
         "timeout: failed to connect service \"127.0.0.1:{closed}\" within 0.05s: context deadline \

@@ -281,3 +281,30 @@ fn only_a_change_of_a_resource_whose_policy_says_so_needs_a_restart() {
         assert_eq!(needs_restart(&container, &has), expected, "{cpu} {memory}");
     }
 }
+
+#[test]
+fn the_pod_as_a_whole_changes_one_resource_after_the_other() {
+    let of = |cpu: &str, memory: &str| {
+        let mut pod = pod(json!({}));
+        let level = json!({"limits": {"cpu": cpu, "memory": memory}, "requests": {"cpu": cpu}});
+        pod.spec.resources = serde_json::from_value(level).unwrap();
+        pod
+    };
+    let check = |to: &Pod, expected: &[&str]| {
+        assert_eq!(of_pod(&PodGiven::of(&of("1", "1Gi")), to), expected);
+    };
+    check(&of("1", "1Gi"), &[]);
+    check(&of("2", "1Gi"), &[CPU]);
+    check(&of("2", "2Gi"), &[CPU, MEMORY]);
+
+    let wanted = of("2", "2Gi");
+    let mut level = PodGiven::of(&of("1", "1Gi")).pod_level_resources;
+    let mut limits = |resource: &str| {
+        let limits = with_level(&wanted, &mut level, resource).spec.resources.unwrap().limits;
+        (limits[CPU].to_string(), limits[MEMORY].to_string())
+    };
+    assert_eq!(limits(MEMORY), ("1".to_owned(), "2Gi".to_owned()));
+    assert_eq!(limits(CPU), ("2".to_owned(), "2Gi".to_owned()));
+    let without = pod(json!({}));
+    assert_eq!(with_level(&without, &mut None, CPU), without);
+}

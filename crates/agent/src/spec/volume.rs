@@ -20,6 +20,8 @@ pub struct Volume {
     pub downward_api: Option<DownwardApiSource>,
     pub image: Option<ImageSource>,
     pub persistent_volume_claim: Option<ClaimSource>,
+    pub ephemeral: Option<EphemeralSource>,
+    pub csi: Option<CsiSource>,
     /// Sources we do not know how to mount, by their names.
     #[serde(flatten)]
     pub other: std::collections::BTreeMap<String, Value>,
@@ -140,6 +142,17 @@ pub struct ImageSource {
 pub struct ClaimSource {
     pub claim_name: String,
     pub read_only: bool,
+}
+
+/// A claim that is made for the pod. Whoever makes it reads what it is to be; here only that it is one.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(default)]
+pub struct EphemeralSource {}
+
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(default)]
+pub struct CsiSource {
+    pub driver: String,
 }
 
 impl From<&SecretSource> for ConfigMapSource {

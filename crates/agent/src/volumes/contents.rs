@@ -9,8 +9,8 @@ use cri::v1;
 use objects::resources::{MEMORY, huge_page_size};
 use objects::{Quantity, resources};
 
-use super::references::{TokenKey, mounted_volumes};
-use super::{FilesKind, Problem, Projections, source_of};
+use super::references::{TokenKey, claim_of, mounted_volumes};
+use super::{ClaimFault, FilesKind, Problem, Projections, source_of};
 use crate::lower::{Configs, PodInput, downward};
 use crate::spec::{
     ConfigMapSource, DownwardApiSource, EmptyDirSource, KeyToPath, Pod, Projection, Volume,
@@ -30,8 +30,20 @@ const LONGEST_NAME: usize = 255;
 pub struct Sources<'a> {
     pub configs: &'a Configs,
     pub tokens: &'a Tokens,
-    /// Persistent volume claims that exist.
-    pub claims: &'a BTreeSet<String>,
+    pub claims: &'a Claims,
+}
+
+/// Persistent volume claims that exist.
+pub type Claims = BTreeMap<String, Claim>;
+
+/// What decides whether a claim can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Claim {
+    pub is_deleted: bool,
+    /// Whether it says that it has a volume.
+    pub is_bound: bool,
+    /// Whether it says which.
+    pub has_volume: bool,
 }
 
 /// Tokens, or why there is none.
@@ -120,19 +132,29 @@ fn of_volume(
             ..Default::default()
         }));
     }
-    if let Some(of) = &volume.persistent_volume_claim {
-        let name = of.claim_name.clone();
-        let namespace = input.pod.metadata.namespace.clone();
-        return Err(match sources.claims.contains(&name) {
-            true => Problem::Unsupported { kind: "persistentVolumeClaim".to_owned() },
-            false => Problem::NoClaim { namespace, name },
-        });
+    if let Some(name) = claim_of(input.pod, volume) {
+        return Err(of_claim(input.pod, name, sources.claims));
+    }
+    if let Some(of) = &volume.csi {
+        return Err(Problem::NoDriver(of.driver.clone()));
     }
     match volume.other.keys().next() {
         Some(kind) => Err(Problem::Unsupported { kind: kind.clone() }),
         // What the API server would have put in.
         None => Ok(Content::EmptyDir(Medium::Disk)),
     }
+}
+
+/// What is wrong with a claim; with one that is as it should be, that its volume cannot be mounted.
+fn of_claim(pod: &Pod, name: String, claims: &Claims) -> Problem {
+    let fault = match claims.get(&name) {
+        None => ClaimFault::Missing { name: name.clone() },
+        Some(Claim { is_deleted: true, .. }) => ClaimFault::Deleted,
+        Some(Claim { is_bound: false, .. }) => ClaimFault::Unbound,
+        Some(Claim { has_volume: false, .. }) => ClaimFault::NoVolume,
+        Some(_) => return Problem::Unsupported { kind: "persistentVolumeClaim".to_owned() },
+    };
+    Problem::Claim { namespace: pod.metadata.namespace.clone(), name, fault }
 }
 
 fn mode_or(mode: Option<i32>, default: u32) -> u32 {

@@ -51,7 +51,7 @@ impl From<&ServiceAccountTokenProjection> for TokenKey {
 pub fn references(pod: &Pod) -> References {
     let mut found = References::default();
     for volume in mounted_volumes(pod) {
-        of_volume(volume, &mut found);
+        of_volume(pod, volume, &mut found);
     }
     for (_, container) in pod.containers() {
         for source in &container.env_from {
@@ -89,10 +89,17 @@ pub(super) fn mounted_volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
     pod.spec.volumes.iter().filter(move |volume| mounted.contains(volume.name.as_str()))
 }
 
-fn of_volume(volume: &Volume, found: &mut References) {
-    if let Some(claim) = &volume.persistent_volume_claim {
-        found.claims.insert(claim.claim_name.clone());
+/// The claim a volume stands for, if it does: one of its own, or the one that is made for the pod.
+pub(super) fn claim_of(pod: &Pod, volume: &Volume) -> Option<String> {
+    match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(claim), _) => Some(claim.claim_name.clone()),
+        (None, Some(_)) => Some(format!("{}-{}", pod.metadata.name, volume.name)),
+        (None, None) => None,
     }
+}
+
+fn of_volume(pod: &Pod, volume: &Volume, found: &mut References) {
+    found.claims.extend(claim_of(pod, volume));
     let Some(Projections { sources, .. }) = source_of(volume) else { return };
     for source in sources {
         if let Some(wanted) = source.config_map {

@@ -170,16 +170,22 @@ impl Volumes {
         for (position, mount) in container.volume_mounts.iter().enumerate() {
             let volume = mounted.volumes.get(&mount.name);
             let Some(MountedVolume::Path { host_path, .. }) = volume else { continue };
-            let failed = |why: String| VolumeError::SubPath {
-                volume: mount.name.clone(),
-                container: container.name.clone(),
-                why,
-            };
             let sub = expansion::sub_path(mount, |name| env.get(name))
-                .map_err(|error| failed(error.to_string()))?;
+                .map_err(VolumeError::SubPathExpr)?;
             if sub.is_empty() {
                 continue;
             }
+            check_sub_path(&sub)?;
+            // What is wrong with a path is nobody's business who only has the volume: only which step
+            // failed is said. One that cannot be looked at is not made.
+            let is_missing = matches!(Path::new(host_path).join(&sub).try_exists(), Ok(false));
+            let failed = |why: String| {
+                let (volume, container) = (mount.name.clone(), container.name.clone());
+                match is_missing {
+                    true => VolumeError::SubPathNotMade { volume, container, why },
+                    false => VolumeError::SubPath { volume, container, why },
+                }
+            };
             let path = if self.can_mount {
                 let target = self
                     .pod_directory(&pod.metadata.uid)?
@@ -196,6 +202,17 @@ impl Volumes {
             found.insert(position, path.to_string_lossy().into_owned());
         }
         Ok(found)
+    }
+}
+
+/// A sub-path that comes from variables was never looked at before.
+fn check_sub_path(sub: &str) -> Result<(), VolumeError> {
+    if Path::new(sub).is_absolute() || sub.starts_with('/') {
+        return Err(VolumeError::SubPathAbsolute(sub.to_owned()));
+    }
+    match sub.split(['/', '\\']).any(|name| name == "..") {
+        true => Err(VolumeError::SubPathBackwards(sub.to_owned())),
+        false => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "`json!` makes values")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -63,7 +63,15 @@ fn tokens() -> Tokens {
 
 fn contents_with(pod: &Pod, configs: &Configs) -> Contents {
     let world = crate::lower::tests::World::new();
-    let claims = BTreeSet::from(["there".to_owned()]);
+    let claim = |is_deleted, is_bound, has_volume| Claim { is_deleted, is_bound, has_volume };
+    let claims = [
+        ("there", claim(false, true, true)),
+        ("leaving", claim(true, true, true)),
+        ("waiting", claim(false, false, false)),
+        ("vague", claim(false, true, false)),
+        ("p-v", claim(false, false, false)),
+    ];
+    let claims = claims.into_iter().map(|(name, claim)| (name.to_owned(), claim)).collect();
     let input: PodInput<'_> = world.input(pod);
     contents(&input, &Sources { configs, tokens: &tokens(), claims: &claims })
 }

@@ -35,6 +35,8 @@ struct Changing<'a> {
     to_have: Given,
     /// It has other CPUs, and with them another limit of its time.
     placed_anew: bool,
+    /// Resources whose limit is its pod's, and another one now.
+    by_pod: Vec<&'static str>,
 }
 
 impl Worker {
@@ -119,12 +121,12 @@ impl Worker {
 
     async fn put_in_force(&mut self, pod: &Pod, has: &PodGiven) -> Result<(), String> {
         let mut changing = Vec::new();
-        let level = |of: &PodGiven| of.pod_level_resources.clone().unwrap_or_default();
-        let anew = !level(has).agrees(&level(&PodGiven::of(pod)));
+        let of_pod = resize::of_pod(has, pod);
         for (role, container) in pod.containers() {
             let (before, to_have) = (has.container(container), Given::of(&container.resources));
-            let by_pod = anew && [CPU, MEMORY].iter().any(|of| self.is_of_pod(of, container));
-            if role == Role::Ephemeral || (before.agrees(&to_have) && !by_pod) {
+            let is_own = |resource: &&str| container.resources.limits.contains_key(*resource);
+            let by_pod: Vec<_> = of_pod.iter().copied().filter(|of| !is_own(of)).collect();
+            if role == Role::Ephemeral || (before.agrees(&to_have) && by_pod.is_empty()) {
                 continue;
             }
             match self.seen.container(&container.name).filter(|found| found.is_running()) {
@@ -136,6 +138,7 @@ impl Worker {
                     has: before,
                     to_have,
                     placed_anew: false,
+                    by_pod,
                 }),
                 // It starts with what it was allocated, if it does.
                 None => self.note_started(pod, container),
@@ -157,14 +160,15 @@ impl Worker {
         for of in &mut changing {
             of.has.classes.clone_from(&of.to_have.classes);
         }
-        self.take_steps(pod, &from, &to, &mut changing).await?;
+        let mut level = has.pod_level_resources.clone();
+        self.take_steps(pod, (&from, &to), &mut level, &mut changing).await?;
         if hands.narrow(pod).await? {
             // Who shares CPUs again is held to its time again.
             for of in &mut changing {
                 of.placed_anew = true;
             }
             let shared = self.limits_of(pod);
-            self.take_steps(pod, &to, &shared, &mut changing).await?;
+            self.take_steps(pod, (&to, &shared), &mut level, &mut changing).await?;
         }
         for of in changing {
             let done = hands.allocations().actuate(&pod.metadata.uid, &of.container.name, of.has);
@@ -177,11 +181,12 @@ impl Worker {
         Ok(())
     }
 
+    /// `level` is what the pod as a whole has by now.
     async fn take_steps(
         &mut self,
         pod: &Pod,
-        from: &Limits,
-        to: &Limits,
+        (from, to): (&Limits, &Limits),
+        level: &mut Option<Given>,
         changing: &mut [Changing<'_>],
     ) -> Result<(), String> {
         for step in resize::steps(from, to) {
@@ -191,8 +196,9 @@ impl Worker {
                     self.update_sandbox(pod).await?;
                 }
                 Step::Containers(resource) => {
+                    let pod = resize::with_level(pod, level, resource);
                     for of in changing.iter_mut() {
-                        self.change_one(pod, of, resource).await?;
+                        self.change_one(&pod, of, resource).await?;
                     }
                 }
             }
@@ -216,7 +222,7 @@ impl Worker {
     ) -> Result<(), String> {
         let anew = of.placed_anew && resource == CPU;
         let same = of.has.agrees_on(resource, &of.to_have);
-        if same && !anew && !self.is_of_pod(resource, of.container) {
+        if same && !anew && !of.by_pod.contains(&resource) {
             return Ok(());
         }
         of.has.take(resource, &of.to_have);
@@ -227,11 +233,6 @@ impl Worker {
         let input = Hands::input(pod, &facts, &self.source, &placed);
         let request = update::resources(&input, &container, of.role, &of.id);
         self.hands.runtime.call(request).await.map(drop).map_err(|error| error.message)
-    }
-
-    /// Whether the container's limit is its pod's, which may be another one.
-    fn is_of_pod(&self, resource: &str, container: &Container) -> bool {
-        self.pod.spec.resources.is_some() && !container.resources.limits.contains_key(resource)
     }
 
     /// Runtimes that want to know are told what the pod has.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cri::v1;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Next, RETRY, Worker};
+use super::{Next, RESYNC, RETRY, Worker};
 use crate::clock::nanos;
 use crate::events::Told;
 use crate::hands::Hands;
@@ -122,6 +122,12 @@ impl Worker {
             worker.hands.recorder.pod(pod, Told::SandboxFailed { error });
             Next::After(RETRY)
         };
+        if let Err(error) = self.hands.sources.prepare_claims(pod).await {
+            let error = format!("prepare dynamic resources: {error}");
+            self.hands.recorder.pod(pod, Told::ClaimsFailed { error });
+            // As upstream, which takes it for done until it looks again at every pod.
+            return Err(Next::After(RESYNC));
+        }
         let facts = self.hands.facts();
         let sandbox = lower::sandbox(&self.input(pod, &facts, placed), attempt)
             .map_err(|error| failed(self, error.to_string()))?;
@@ -204,8 +210,6 @@ impl Worker {
         }
         let wanted = (container.image.as_str(), container.image_pull_policy.as_str());
         let image = self.image(pod, wanted, &input, &sandbox_config, permit, &tell).await?;
-        lower::verify_run_as_non_root(pod, container, &image.user, facts.os)
-            .map_err(|error| config_error(error.to_string()))?;
         let references = volumes::references(pod);
         let fetched = self.hands.sources.fetch(pod, &references).await;
         let (mut configs, ..) = fetched.map_err(|error| config_error(refusal(&error)))?;

@@ -17,6 +17,7 @@ use crate::hands::Hands;
 use crate::hooks;
 use crate::look;
 use crate::observed::{ContainerSeen, ContainerState, PodSeen, RuntimeId};
+use crate::probes::ProbeReport;
 use crate::spec::Pod;
 use crate::status::RestartingAll;
 use crate::steps::{Kill, KillReason, Plan};
@@ -43,7 +44,7 @@ impl Worker {
                         None => return,
                         // Somebody may still be served by what is to end.
                         Some(Order::Probe(report)) => {
-                            self.take_report(report);
+                            self.take_report(while_stopping(report));
                             let pod = self.pod_as_told();
                             self.tell(&pod, true);
                         }
@@ -62,6 +63,8 @@ impl Worker {
                 Ok(grace) => manner = Manner { grace, hurried: true },
             }
         };
+        // Nobody is there any more who could be asked, however long the sandbox takes.
+        hands.probes.forget(&pod.metadata.uid);
         for order in later {
             self.take(order);
         }
@@ -233,6 +236,13 @@ fn time_left(order: &Order, grace: i64, begun: Instant) -> Option<i64> {
     (asked < grace.saturating_sub(seconds_since(begun))).then_some(asked)
 }
 
+/// What counts of a probe while containers are stopped. Whoever could not be asked has just ended, which is
+/// told as its end.
+fn while_stopping(report: ProbeReport) -> ProbeReport {
+    let told = report.told.filter(|told| !matches!(told, Told::ProbeErrored { .. }));
+    ProbeReport { told, ..report }
+}
+
 /// How containers are stopped.
 #[derive(Debug, Clone, Copy)]
 struct Manner {
@@ -366,6 +376,28 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+    use crate::events::ProbeKind;
+
+    #[test]
+    fn a_container_that_cannot_be_asked_any_more_is_not_told_of_while_it_is_stopped() {
+        let probe = ProbeKind::Readiness;
+        let told = |told: Told| {
+            let name = || "c".to_owned();
+            let report = ProbeReport {
+                pod: name(),
+                container: name(),
+                id: name(),
+                kind: probe,
+                healthy: Some(false),
+                told: Some(told),
+            };
+            let counts = while_stopping(report);
+            assert_eq!(counts.healthy, Some(false));
+            counts.told.is_some()
+        };
+        assert!(told(Told::Unhealthy { probe, output: "no".to_owned() }));
+        assert!(!told(Told::ProbeErrored { probe, error: "no such task".to_owned() }));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn sidecars_begin_at_once_and_end_in_turn() {

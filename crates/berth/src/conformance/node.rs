@@ -25,6 +25,7 @@ mod files;
 mod fixtures;
 mod groups;
 mod life;
+mod registry;
 mod requests;
 mod script;
 mod significant;
@@ -37,6 +38,7 @@ mod verdict;
 
 use calls::Calls;
 use life::Played;
+use registry::Registry;
 use stage::{Scene, Shape, Stage};
 
 /// Lives played at a time: most of their time is waiting, but each start costs half a second of a CPU.
@@ -48,9 +50,6 @@ const IMAGE: &str = "localhost/busybox:1";
 const OTHER_NAME: &str = "localhost/bbalias:1";
 /// What the runtime says where a mount cannot be passed on to others, and why a line is not served then.
 const NOT_SHARED: (&str, &str) = ("is not a shared", "the machine's mounts are not shared");
-/// Where the recording had a registry.
-const REGISTRY: &str = "127.0.0.1:23990/";
-
 /// What to play with.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -70,6 +69,17 @@ pub enum CannotPlay {
          imported under that name (ctr --namespace k8s.io images import busybox.tar)"
     )]
     NoImage(cri::Endpoint, &'static str),
+}
+
+/// What there is to play with.
+#[derive(Debug, Clone, Copy)]
+struct Means {
+    /// Pods can have a network of their own.
+    network: bool,
+    /// The runtime has the image under its other name.
+    other_name: bool,
+    /// A registry that refuses is where the recording's was.
+    registry: bool,
 }
 
 /// The lines of the recording's files.
@@ -149,10 +159,14 @@ async fn play(
 ) -> Result<Vec<Outcome>> {
     let client = cri::Client::new(runtime.clone());
     check_runtime(&client, runtime).await?;
-    let network = stage::network_is_ready(&client).await;
-    let other_name = has_image(&client, OTHER_NAME).await;
+    let registry = Registry::start().await;
+    let means = Means {
+        network: stage::network_is_ready(&client).await,
+        other_name: has_image(&client, OTHER_NAME).await,
+        registry: registry.is_some(),
+    };
     let mut stage = Stage::start(runtime).await?;
-    let outcomes = play_on(&mut stage, recording, &of_node, network, other_name).await;
+    let outcomes = play_on(&mut stage, recording, &of_node, means).await;
     stage.end().await;
     outcomes
 }
@@ -161,8 +175,7 @@ async fn play_on(
     stage: &mut Stage,
     recording: Recording,
     of_node: &[Value],
-    network: bool,
-    other_name: bool,
+    means: Means,
 ) -> Result<Vec<Outcome>> {
     fixtures::make(&stage.scene()).await?;
     stage.start_agent(&Shape::default()).await?;
@@ -172,7 +185,7 @@ async fn play_on(
     for line in recording.pods {
         let why = match line["group"].as_str() {
             Some(group) => script::unplayable(group).map(str::to_owned),
-            None => unplayable(&line, network, other_name),
+            None => unplayable(&line, means),
         };
         if let Some(why) = why {
             outcomes.push(not_served(kind_of(&line), text(&line, "id"), why));
@@ -184,7 +197,7 @@ async fn play_on(
     }
     let mut lives = BTreeMap::new();
     outcomes.extend(play_alone(&stage.scene(), alone, &mut lives).await?);
-    outcomes.extend(play_requests(&stage.scene(), &recording.cri, &lives, network).await?);
+    outcomes.extend(play_requests(&stage.scene(), &recording.cri, &lives, means.network).await?);
     for (group, lines) in groups {
         eprintln!("        group {group}, {} pods", lines.len());
         outcomes.extend(play_group(stage, &group, &lines).await?);
@@ -274,23 +287,21 @@ async fn has_image(client: &cri::Client, name: &str) -> bool {
 }
 
 /// Why a life cannot be played here, if so.
-fn unplayable(line: &Value, network: bool, other_name: bool) -> Option<String> {
+fn unplayable(line: &Value, means: Means) -> Option<String> {
     let manifest = line["manifest"].to_string();
-    if manifest.contains(REGISTRY) {
+    let pulled = || line["events"].to_string().contains("Successfully pulled image");
+    if manifest.contains(registry::ADDRESS) && (!means.registry || pulled()) {
         return Some("needs the recording's registry".to_owned());
     }
-    if other_name && manifest.contains(OTHER_NAME) {
+    if means.other_name && manifest.contains(OTHER_NAME) {
         return Some(format!(
             "the runtime has an image {OTHER_NAME}, and the recorded one had not"
         ));
     }
-    if line["manifest"]["spec"]["resourceClaims"].is_array() {
-        return Some("dynamic resources are not served".to_owned());
-    }
     if line["events"].to_string().contains("<NAMESERVER>") {
         return Some("depends on the machine's resolver".to_owned());
     }
-    if !network && life::needs_network(line) {
+    if !means.network && life::needs_network(line) {
         return Some("the runtime has no network for pods".to_owned());
     }
     None
@@ -305,18 +316,16 @@ async fn play_alone(
     let permits = Arc::new(Semaphore::new(AT_A_TIME));
     let (began, count) = (Instant::now(), lines.len());
     let mut playing = tokio::task::JoinSet::new();
-    for line in lines {
+    for together in life::together(lines) {
         let (scene, permits) = (scene.clone(), Arc::clone(&permits));
         playing.spawn(async move {
             let _permit = permits.acquire_owned().await;
-            let played = life::play(&scene, &line).await;
-            (line, played)
+            life::play_together(&scene, together).await
         });
     }
     let mut done: Vec<(Value, Result<Played>)> = Vec::new();
     while let Some(next) = playing.join_next().await {
-        let (line, played) = next.context("a player failed")?;
-        done.push((line, played));
+        done.extend(next.context("a player failed")?);
         if done.len().is_multiple_of(20) || done.len() == count {
             eprintln!("{:4.0} s  {} of {count} pods", began.elapsed().as_secs_f64(), done.len());
         }
@@ -341,6 +350,9 @@ fn judge(scene: &Scene, line: &Value, played: &Result<Played>, calls: &Calls) ->
         }
         Ok(played) => {
             let found = verdict::differences(scene, line, played, calls);
+            if verdict::is_by_chance(line, &found) {
+                return not_served(kind_of(line), text(line, "id"), verdict::STRUCK);
+            }
             let reason = match found.is_empty() {
                 true => None,
                 false => deliberate::of_life(scene, line, played),

@@ -102,6 +102,36 @@ async fn cpu_and_memory_go_up_and_down_in_the_kernel_without_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn limits_of_the_pod_as_a_whole_reach_containers_without_their_own() {
+    let mut berth = Berth::start(|_| {}).await;
+    let level = |cpu: &str, memory: &str| {
+        json!({
+            "requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"cpu": cpu, "memory": memory},
+        })
+    };
+    let mut whole = pod("whole", SLEEP);
+    whole["spec"]["resources"] = level("100m", "64Mi");
+    berth.create(whole).await;
+    berth.until("whole", is_settled).await;
+    let table = [("200m", "64Mi", 20_000), ("300m", "128Mi", 30_000), ("100m", "64Mi", 10_000)];
+    for (cpu, memory, time) in table {
+        let patch = json!({"spec": {"resources": level(cpu, memory)}});
+        let kind = PatchKind::StrategicMerge;
+        berth.api.patch_part(PODS, "test", "whole", "resize", kind, &patch).await.unwrap();
+        let wanted = json!({"cpu": cpu, "memory": memory});
+        let is_done =
+            |pod: &Value| is_settled(pod) && pod["status"]["resources"]["limits"] == wanted;
+        let after = berth.until("whole", is_done).await;
+        let found = in_force(&berth, &after, "/burstable");
+        assert_eq!(found.cpu_quota.unwrap().time, Bound::At(time), "{cpu} {memory}");
+        assert!(!reasons(&berth, "whole").await.contains(&"ResizeError".to_owned()));
+    }
+    berth.delete("whole").await;
+    berth.gone("whole").await;
+    berth.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_container_whose_policy_says_so_starts_again_with_its_new_memory() {
     let mut berth = Berth::start(|_| {}).await;
     let mut manifest = with("again", json!({"limits": {"cpu": "100m", "memory": "64Mi"}}));

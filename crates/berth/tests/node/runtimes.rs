@@ -91,6 +91,36 @@ async fn a_pod_goes_although_its_runtime_does_not_let_go_of_what_is_dead() {
     berth.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_comes_while_the_runtime_is_away_is_told_of_and_started_when_it_is_back() {
+    let mut berth = Berth::start(|_| {}).await;
+    // An agent that has seen the runtime.
+    berth.create(pod("before", SLEEP)).await;
+    berth.until("before", |pod| phase(pod) == "Running").await;
+    berth.containerd.kill().unwrap();
+    berth.create(pod("p", SLEEP)).await;
+    let waiting = |pod: &Value| {
+        pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "ContainerCreating"
+    };
+    berth.until("p", waiting).await;
+    let message = until("the event", async || {
+        let messages = told(&berth, "p", "FailedCreatePodSandBox").await;
+        assert!(messages.len() <= 1, "{messages:?}");
+        messages.into_iter().next()
+    })
+    .await;
+    let start =
+        "Failed to create pod sandbox: rpc error: code = Unavailable desc = connection error";
+    assert!(message.starts_with(start), "{message}");
+    berth.containerd.restart().unwrap();
+    berth.until("p", |pod| phase(pod) == "Running").await;
+    for name in ["before", "p"] {
+        berth.delete(name).await;
+        berth.gone(name).await;
+    }
+    berth.end().await;
+}
+
 type Advertised = Arc<Mutex<v1::ResourcesInfo>>;
 
 /// A runtime with classes of QoS resources as KEP-3008 has them. Which there are is what `advertised`

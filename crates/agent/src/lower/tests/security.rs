@@ -187,3 +187,24 @@ fn who_must_not_be_root_is_not() {
         assert_eq!(found.err().map(|error| error.to_string()), expected);
     }
 }
+
+#[test]
+fn what_a_container_refers_to_is_looked_for_before_it_is_asked_who_it_runs_as() {
+    let mut world = World::new();
+    world.image_user = ImageUser { uid: Some(0), name: String::new() };
+    let check = |with: Value, expected: &str| {
+        let mut container = json!({"name": "c", "securityContext": {"runAsNonRoot": true}});
+        container.as_object_mut().unwrap().extend(with.as_object().unwrap().clone());
+        let pod = pod(json!({"containers": [container]}));
+        let error = world.container(&pod, "c").unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    };
+    let missing = json!({"configMapKeyRef": {"name": "nocm", "key": "a"}});
+    check(json!({"env": [{"name": "X", "valueFrom": missing}]}), "configmap \"nocm\" not found");
+    let mounts = json!([{"name": "v", "mountPath": "/v"}]);
+    check(
+        json!({"volumeMounts": mounts}),
+        "cannot find volume \"v\" to mount into container \"c\"",
+    );
+    check(json!({}), "container has runAsNonRoot and image will run as root");
+}

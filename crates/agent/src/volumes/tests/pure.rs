@@ -159,6 +159,11 @@ fn a_volume_that_cannot_be_is_told_in_the_words_of_upstream() {
          projected, downwardAPI and image are",
     );
     check(
+        json!({"csi": {"driver": "x.csi.example.com"}}),
+        "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: driver name x.csi.example.com not \
+         found in the list of registered CSI drivers",
+    );
+    check(
         json!({"projected": {"sources": [{"clusterTrustBundle": {"path": "x"}}]}}),
         "sources of kind \"clusterTrustBundle\" are not supported on this node; configMap, secret, \
          downwardAPI and serviceAccountToken are",
@@ -171,15 +176,22 @@ fn a_volume_that_cannot_be_is_told_in_the_words_of_upstream() {
 }
 
 #[test]
-fn a_claim_that_is_missing_is_told_as_upstream_tells_it() {
-    check(
-        json!({"persistentVolumeClaim": {"claimName": "nopvc"}}),
-        &[
+fn a_claim_that_cannot_be_used_is_told_as_upstream_tells_it() {
+    let of_claim = |volume: Value, wanted: &str| {
+        let text = format!(
             "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], failed to \
-           process volumes=[v]: error processing PVC lives/nopvc: failed to fetch PVC from API server: \
-           persistentvolumeclaims \"nopvc\" not found",
-        ],
-    );
+             process volumes=[v]: error processing PVC lives/{wanted}"
+        );
+        check(volume, &[text.as_str()]);
+    };
+    let claim = |name: &str| json!({"persistentVolumeClaim": {"claimName": name}});
+    let missing = "failed to fetch PVC from API server: persistentvolumeclaims \"nopvc\" not found";
+    of_claim(claim("nopvc"), &format!("nopvc: {missing}"));
+    of_claim(claim("leaving"), "leaving: PVC is being deleted");
+    of_claim(claim("waiting"), "waiting: PVC is not bound");
+    of_claim(claim("vague"), "vague: PVC has empty pvc.Spec.VolumeName");
+    // The claim that is made for the pod has its name and the volume's.
+    of_claim(json!({"ephemeral": {"volumeClaimTemplate": {}}}), "p-v: PVC is not bound");
 }
 
 #[test]

@@ -315,20 +315,31 @@ fn a_sub_path_that_leaves_its_volume_is_refused_in_the_words_of_upstream() {
         let escape = |sub: &str| {
             let pod = with_sub_paths(
                 json!({"name": "d", "emptyDir": {}}),
-                json!([{"name": "d", "mountPath": "/a", "subPath": sub}]),
+                json!([{"name": "d", "mountPath": "/a", "subPathExpr": sub}]),
             );
             let mounted = place.set_up(&pod).unwrap();
-            let link = place.path(&mounted, "d").join("link");
-            if fs::symlink_metadata(&link).is_err() {
-                owners::link(place.directory.path(), &link, true).unwrap();
+            let volume = place.path(&mounted, "d");
+            if fs::symlink_metadata(volume.join("link")).is_err() {
+                owners::link(place.directory.path(), &volume.join("link"), true).unwrap();
+                fs::write(volume.join("file"), "").unwrap();
             }
-            let env = Environment::default();
+            let env = Environment(vec![("UP".to_owned(), b"..".to_vec())]);
             place.volumes.sub_paths(&pod, &pod.spec.containers[0], &mounted, &env)
         };
-        for sub in ["link", "link/new", "../x", "a/../../x", "/etc"] {
-            let error = escape(sub).unwrap_err().to_string();
-            let expected = "failed to prepare subPath for volumeMount \"d\" of container \"c\"";
-            assert_eq!(error, expected, "{sub}");
+        let at = "for volumeMount \"d\" of container \"c\"";
+        for (sub, expected) in [
+            ("link", format!("failed to prepare subPath {at}")),
+            ("file/below", format!("failed to prepare subPath {at}")),
+            ("link/new", format!("failed to create subPath directory {at}")),
+            ("$(UP)/x", "unable to provision SubPath `../x`: must not contain '..'".to_owned()),
+            (
+                "a/../../x",
+                "unable to provision SubPath `a/../../x`: must not contain '..'".to_owned(),
+            ),
+            ("/etc", "error SubPath `/etc` must not be an absolute path".to_owned()),
+            ("$(NAME)/$(ID)", "missing value for ID, NAME".to_owned()),
+        ] {
+            assert_eq!(escape(sub).unwrap_err().to_string(), expected, "{sub}");
         }
         assert!(!place.outside("new").exists());
     }

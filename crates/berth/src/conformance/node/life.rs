@@ -73,7 +73,7 @@ pub(super) async fn create_and_bind(scene: &Scene, line: &Value) -> Result<Playe
             _ => {}
         }
     }
-    if line["end"]["reason"] == "NodePorts" {
+    if is_refused_for_ports(line) {
         let ports = host_ports(&manifest);
         let taken =
             || scene.trace.any_running(|pod| host_ports(pod).iter().any(|p| ports.contains(p)));
@@ -169,6 +169,60 @@ pub(super) async fn play(scene: &Scene, line: &Value) -> Result<Played> {
     }
     until_end(scene, line, &played).await;
     Ok(played)
+}
+
+/// Lives to be played at the same time: who was refused for its ports comes while another one has them.
+pub(super) fn together(lines: Vec<Value>) -> Vec<Vec<Value>> {
+    let (refused, others): (Vec<Value>, Vec<Value>) =
+        lines.into_iter().partition(is_refused_for_ports);
+    let mut all: Vec<Vec<Value>> = others.into_iter().map(|line| vec![line]).collect();
+    for line in refused {
+        let wanted = host_ports(&line["manifest"]);
+        let has_them = |of: &&mut Vec<Value>| {
+            let own = of.first().map(|first| host_ports(&first["manifest"])).unwrap_or_default();
+            own.iter().any(|port| wanted.contains(port))
+        };
+        match all.iter_mut().find(has_them) {
+            Some(of) => of.push(line),
+            None => all.push(vec![line]),
+        }
+    }
+    all
+}
+
+/// Plays lives at the same time. Where none of them has the ports that the first was refused for, one that
+/// is like it takes them before.
+pub(super) async fn play_together(
+    scene: &Scene,
+    lines: Vec<Value>,
+) -> Vec<(Value, Result<Played>)> {
+    let alone = lines.first().filter(|line| is_refused_for_ports(line));
+    let before = match alone {
+        Some(line) => {
+            let mut manifest = line["manifest"].clone();
+            manifest["metadata"]["name"] = format!("{}-before", name(&manifest)).into();
+            Some(create_and_bind(scene, &json!({"manifest": manifest})).await)
+        }
+        None => None,
+    };
+    let mut playing = tokio::task::JoinSet::new();
+    for line in lines {
+        let scene = scene.clone();
+        playing.spawn(async move {
+            let played = play(&scene, &line).await;
+            (line, played)
+        });
+    }
+    let done = playing.join_all().await;
+    if let Some(Ok(before)) = before {
+        // What is left of it goes with the stage.
+        let _ = act(scene, &before, &json!({"delete": {"gracePeriodSeconds": 0}})).await;
+    }
+    done
+}
+
+fn is_refused_for_ports(line: &Value) -> bool {
+    line["end"]["reason"] == "NodePorts"
 }
 
 /// Waits until the agent has taken a pod up, if the recorded kubelet had by then.
@@ -384,6 +438,28 @@ pub(super) fn told(snapshots: &[Value]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_was_refused_for_ports_is_played_beside_who_has_them() {
+        let line = |id: &str, port: u64, end: Value| {
+            let ports = json!([{"containerPort": 80, "hostPort": port}]);
+            let manifest = json!({"spec": {"containers": [{"ports": ports}]}});
+            json!({"id": id, "manifest": manifest, "end": end})
+        };
+        let refused = || json!({"reason": "NodePorts"});
+        let lines = vec![
+            line("second", 1, refused()),
+            line("other", 2, json!({})),
+            line("alone", 3, refused()),
+            line("first", 1, json!({})),
+        ];
+        let ids = |lines: &Vec<Value>| {
+            let ids: Vec<&str> = lines.iter().filter_map(|line| line["id"].as_str()).collect();
+            ids.join(" ")
+        };
+        let found: Vec<String> = together(lines).iter().map(ids).collect();
+        assert_eq!(found, ["other", "first second", "alone"]);
+    }
 
     #[test]
     fn pods_refused_for_ports_need_the_network_of_those_that_have_them() {

@@ -17,7 +17,7 @@ use super::significant::{
 };
 use super::stage::{NODE, Scene};
 use super::template::Template;
-use super::{IMAGE, OTHER_NAME, REGISTRY};
+use super::{IMAGE, OTHER_NAME, registry};
 
 /// By how much a grace period may differ, in seconds: what has passed since the deletion is taken off it.
 const GRACE: i64 = 1;
@@ -173,7 +173,7 @@ fn without_nothing(status: &mut Value) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     for (name, value) in fields {
         match name.as_str() {
-            "image" if text(value) == OTHER_NAME || text(value).starts_with(REGISTRY) => {
+            "image" if text(value) == OTHER_NAME || text(value).starts_with(registry::ADDRESS) => {
                 *value = IMAGE.into();
             }
             "imageID" => {
@@ -223,6 +223,9 @@ fn figures(message: &str) -> String {
         let is_process = message.starts_with("PID ") && !line.starts_with("PID ");
         let is_link = line.contains("..data -> ..");
         match (is_process, is_link) {
+            // The first process of a pod that shares its namespace is the sandbox's, and what that
+            // runs is the runtime's own; the others say whether it is shared.
+            (true, _) if line.trim_start().starts_with("1 ") => "1\n".to_owned(),
             (true, _) => {
                 let rest = line.trim_start().trim_start_matches(|c: char| c.is_ascii_digit());
                 format!("N{rest}")
@@ -280,6 +283,43 @@ fn event_view(event: &Value, about: &Value) -> Value {
         "reportingComponent": or(&event["reportingComponent"], "kubelet".into()),
         "reportingInstance": or(&event["reportingInstance"], NODE.into()),
     })
+}
+
+/// Why a life is not served whose containers were told to end when they had hardly begun.
+pub(super) const STRUCK: &str =
+    "a container was told to end before it could listen, which is chance";
+/// So soon after its start, in seconds, a shell may not have set its traps.
+const BIRTH: f64 = 0.1;
+
+/// Exit codes of what did not listen to the signal: it was ended by it, or killed in the end.
+const DEAF: [i64; 2] = [137, 143];
+
+/// Whether differences are of how a container ended that was told to when it had hardly begun, and did not
+/// listen yet: whether it does depends on who was faster. What people were told of it does not.
+pub(super) fn is_by_chance(line: &Value, found: &[Difference]) -> bool {
+    let mut started: BTreeMap<&str, f64> = BTreeMap::new();
+    let mut struck = false;
+    for call in list(line, "cri_calls") {
+        let name = call["container"].as_str().unwrap_or_default();
+        let number = |key: &str| call[key].as_f64().unwrap_or_default();
+        match call["call"].as_str() {
+            Some("StartContainer") => {
+                started.insert(name, number("t") + number("ms") / 1000.0);
+            }
+            Some("StopContainer") => {
+                struck |= started.get(name).is_some_and(|at| number("t") - at < BIRTH);
+            }
+            _ => {}
+        }
+    }
+    let ends = list(line, "snapshots")
+        .iter()
+        .flat_map(|snapshot| list(&snapshot["status"], "containerStatuses"))
+        .filter_map(|container| container["state"]["terminated"]["exitCode"].as_i64());
+    struck
+        && ends.into_iter().any(|code| DEAF.contains(&code))
+        && !found.is_empty()
+        && found.iter().all(|difference| difference.what != "event")
 }
 
 /// Whether a recorded Event may be missing: a probe that fell together with the start or the end of its
@@ -453,6 +493,34 @@ mod tests {
         );
         let pods = "resource: pods, requested: 1, used: 3, capacity: 3";
         assert_eq!(figures(pods), pods);
+        let processes = |first: &str, id: u32| {
+            figures(&format!(
+                "PID   USER     COMMAND\n    1 root     {first}\n   {id} root     ps\n"
+            ))
+        };
+        assert_eq!(processes("/pause", 6), processes("/bin/sleep 2147483647", 17));
+        assert_ne!(processes("/pause", 6), figures("PID   USER     COMMAND\n    1 root     ps\n"));
+    }
+
+    #[test]
+    fn how_a_container_ends_that_has_hardly_begun_is_chance_and_what_is_told_of_it_is_not() {
+        let check = |stopped: f64, code: i64, what: &str, expected: bool| {
+            let ended = json!({"name": "c", "state": {"terminated": {"exitCode": code}}});
+            let line = json!({
+                "cri_calls": [
+                    {"t": 1.0, "call": "StartContainer", "container": "c", "ms": 100.0},
+                    {"t": stopped, "call": "StopContainer", "container": "c", "ms": 5.0},
+                ],
+                "snapshots": [{"status": {"containerStatuses": [ended]}}],
+            });
+            let found = [differ(what, "this", "that")];
+            assert_eq!(is_by_chance(&line, &found), expected, "{stopped} {code} {what}");
+        };
+        check(1.12, 137, "calls for c", true);
+        check(1.12, 137, "event", false);
+        check(1.12, 0, "calls for c", false);
+        check(1.3, 137, "calls for c", false);
+        assert!(!is_by_chance(&json!({}), &[]));
     }
 
     #[test]
