@@ -229,7 +229,8 @@ impl Agent {
         }
         let places = Places { root: &root, logs: &logs };
         let facts = facts::gather(&config, &machine, &places, kernel.as_ref().ok(), &node);
-        let amounts = shares::of_pods(&machine, &config, milli_cpus);
+        let memory = u64::try_from(facts.memory_capacity).unwrap_or_default();
+        let amounts = shares::of_pods(&machine, &config, milli_cpus, memory);
         let cgroups = pod_cgroups(kernel, &amounts, &facts);
         let hands = Hands {
             images: Images::new(runtime.clone(), Arc::clone(&clock), 1),

@@ -108,15 +108,35 @@ struct Pods {
     kept: BTreeSet<String>,
 }
 
+impl Pods {
+    async fn make(&mut self, api: &Client, exclusive: bool) {
+        let name = format!("p{}", self.made);
+        api.create(PODS, "test", &wanted(&name, exclusive)).await.unwrap();
+        self.kept.insert(name);
+        self.made += 1;
+    }
+}
+
+/// Waits until a pod that stays has CPUs of its own. If nobody has any, one is made that gets them.
+async fn own(api: &Client, runtime: &cri::Client, containerd: &Containerd, all: &mut Pods) {
+    until("somebody has CPUs of its own", async || {
+        let running = running(runtime).await;
+        if running.values().any(|of| of.exclusive && all.kept.contains(&of.pod)) {
+            return Some(());
+        }
+        if book(containerd)["entries"].as_object().is_none_or(serde_json::Map::is_empty) {
+            all.make(api, true).await;
+        }
+        None
+    })
+    .await;
+}
+
 /// Makes so many pods and deletes older ones, as fast as the machine is: a pod that is deleted has been
 /// decided about.
 async fn churn(api: &Client, chance: &mut Chance, all: &mut Pods, pods: u64) {
     for _ in 0..pods {
-        let exclusive = chance.below(2) == 0;
-        let name = format!("p{}", all.made);
-        api.create(PODS, "test", &wanted(&name, exclusive)).await.unwrap();
-        all.kept.insert(name);
-        all.made += 1;
+        all.make(api, chance.below(2) == 0).await;
         if let Some(old) = all.made.checked_sub(3 + chance.below(3)) {
             let name = format!("p{old}");
             until_or("a pod is decided about", async || {
@@ -295,6 +315,10 @@ async fn a_node_that_is_killed_at_any_instant_gives_no_cpu_twice_and_loses_nothi
     for kill in 1..=kills {
         let pods = chance.below(LONGEST_LIFE);
         churn(&victim.api, &mut chance, &mut all, pods).await;
+        if kill % SETTLED == 0 {
+            // A fast machine kills before anybody has come so far.
+            own(&victim.api, &runtime, &containerd, &mut all).await;
+        }
         victim.kill();
         let running = running(&runtime).await;
         check(&running, &book(&containerd), kill);
