@@ -242,9 +242,13 @@ impl Allocations {
         })
     }
 
-    /// The pod as a whole has what it was allocated; see [`Allocations::actuate`].
-    pub fn actuate_pod(&mut self, uid: &str) -> Result<bool, AllocationError> {
-        let level = self.allocated.get(uid).and_then(|given| given.pod_level_resources.clone());
+    /// What the pod as a whole has now; see [`Allocations::actuate`]. It may have been allocated something
+    /// else since that was begun.
+    pub fn actuate_pod(
+        &mut self,
+        uid: &str,
+        level: Option<Given>,
+    ) -> Result<bool, AllocationError> {
         self.change(uid, |has| has.pod_level_resources = level)
     }
 

@@ -86,3 +86,23 @@ fn only_what_can_change_makes_a_difference() {
         assert_eq!(given(one.clone()).agrees(&given(other.clone())), expected, "{one} {other}");
     }
 }
+
+/// A worker may be half-way through a round of the pod as it was when the pod is given something else.
+#[test]
+fn what_was_put_in_force_is_not_taken_for_what_was_allocated_meanwhile() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut allocations, _) = Allocations::open(directory.path()).unwrap();
+    let whole = |cpu: &str| PodGiven {
+        pod_level_resources: Some(Given {
+            limits: serde_json::from_value(json!({"cpu": cpu})).unwrap(),
+            ..Given::default()
+        }),
+        ..PodGiven::default()
+    };
+    allocations.allocate("u", whole("1")).unwrap();
+    allocations.allocate("u", whole("2")).unwrap();
+    assert!(!allocations.actuate_pod("u", whole("1").pod_level_resources).unwrap());
+    assert_eq!(allocations.actuated("u"), Some(&whole("1")));
+    assert!(allocations.actuate_pod("u", whole("2").pod_level_resources).unwrap());
+    assert_eq!(allocations.actuated("u"), None);
+}

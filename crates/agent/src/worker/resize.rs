@@ -175,7 +175,8 @@ impl Worker {
             self.note(pod, &done.map_err(|error| error.to_string()));
         }
         if hands.allocations().actuated(&pod.metadata.uid).is_some() {
-            let done = hands.allocations().actuate_pod(&pod.metadata.uid);
+            let level = PodGiven::of(pod).pod_level_resources;
+            let done = hands.allocations().actuate_pod(&pod.metadata.uid, level);
             self.note(pod, &done.map_err(|error| error.to_string()));
         }
         Ok(())

@@ -802,6 +802,8 @@ fn pods_leave_a_node_that_has_gone_silent() {
         assert_eq!(condition(&evicted, "DisruptionTarget")["reason"], "DeletionByTaintManager");
         let patient = cluster.get(PODS, "a", "patient").await.unwrap();
         assert!(patient["metadata"]["deletionTimestamp"].is_null());
+        // Nothing rests while it beats.
+        heartbeats.shutdown().await;
         cluster.stop().await;
     });
 }
