@@ -229,8 +229,7 @@ impl Agent {
         }
         let places = Places { root: &root, logs: &logs };
         let facts = facts::gather(&config, &machine, &places, kernel.as_ref().ok(), &node);
-        let memory = u64::try_from(facts.memory_capacity).unwrap_or_default();
-        let amounts = shares::of_pods(&machine, &config, milli_cpus, memory);
+        let amounts = shares::of_pods(&machine, &config, milli_cpus);
         let cgroups = pod_cgroups(kernel, &amounts, &facts);
         let hands = Hands {
             images: Images::new(runtime.clone(), Arc::clone(&clock), 1),

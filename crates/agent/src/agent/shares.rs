@@ -6,6 +6,7 @@ use std::sync::Arc;
 use objects::resources::{CPU, MEMORY};
 use objects::{KubeletConfig, Quantity};
 use placement::Machine;
+use placement::configured::total_memory;
 use placement::demand::MemoryKind;
 use tracing::warn;
 
@@ -15,18 +16,12 @@ use crate::spec::Amounts;
 
 /// What the machine has without what is reserved for others. What is kept back for eviction is in it: it
 /// is pods that are evicted. Of CPUs there are `milli_cpus`, as placement knows what a list of reserved
-/// ones comes to; of memory there is `memory`, as the node tells it, which may be more than its NUMA nodes
-/// have together.
-pub(super) fn of_pods(
-    machine: &Machine,
-    config: &KubeletConfig,
-    milli_cpus: u64,
-    memory: u64,
-) -> Amounts {
+/// ones comes to.
+pub(super) fn of_pods(machine: &Machine, config: &KubeletConfig, milli_cpus: u64) -> Amounts {
     let topology = &machine.topology;
     let mut amounts = Amounts::from([
         (CPU.to_owned(), Quantity::from_milli(i64::try_from(milli_cpus).unwrap_or(i64::MAX))),
-        (MEMORY.to_owned(), Quantity::from_bytes(memory)),
+        (MEMORY.to_owned(), Quantity::from_bytes(total_memory(topology))),
     ]);
     for node in topology.nodes() {
         for pages in &node.huge_pages {
@@ -86,16 +81,11 @@ mod tests {
             written["kind"] = "KubeletConfiguration".into();
             let (config, _) = objects::kubelet_config::read(&written.to_string()).unwrap();
             let configured = placement::configured::Configured::new(&machine, &config).unwrap();
-            let milli_cpus = configured.allocatable.milli_cpus;
-            let amounts = of_pods(&machine, &config, milli_cpus, 5 << 30);
+            let amounts = of_pods(&machine, &config, configured.allocatable.milli_cpus);
             assert_eq!(amounts[CPU], cpu.parse().unwrap(), "{written}");
-            // The machine has more than its NUMA nodes.
-            let kept = config.reserved().get(MEMORY).cloned().unwrap_or_else(Quantity::zero);
-            assert_eq!(amounts[MEMORY].checked_add(&kept), Some("5Gi".parse().unwrap()));
         };
         check(json!({"systemReserved": {"cpu": "100m"}, "kubeReserved": {"cpu": "200m"}}), "1700m");
         check(json!({"reservedSystemCPUs": "0", "kubeReserved": {"cpu": "200m"}}), "1");
         check(json!({}), "2");
-        check(json!({"systemReserved": {"memory": "1Gi"}}), "2");
     }
 }

@@ -128,16 +128,15 @@ async fn a_pod_that_fills_its_volume_beyond_the_limit_is_evicted() {
     berth.end().await;
 }
 
-/// How much of what pods may use of this machine's memory is to be left, in MiB.
+/// What pods may use of this machine's memory, in MiB, and how much of that is to be left.
+const SHARE_MIB: u64 = 200;
 const LEAST_MIB: u64 = 50;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_takes_what_pods_have_left_is_evicted_though_the_machine_has_plenty() {
-    // The kernel may give its NUMA nodes less than it has.
-    let total = host::os::facts::memory().unwrap().total;
+    // What NUMA nodes have together, which may be less than the kernel tells of the whole.
     let topology = berth::machine_source::load_machine(None).unwrap().topology;
-    let reserved = placement::configured::total_memory(&topology).min(total) - (200 << 20);
-    let share_mib = (total - reserved) >> 20;
+    let reserved = placement::configured::total_memory(&topology) - (SHARE_MIB << 20);
     let mut berth = Berth::start(|config| {
         config.system_reserved.insert("memory".to_owned(), Quantity::from_bytes(reserved));
         let least = Threshold::Quantity(format!("{LEAST_MIB}Mi").parse().unwrap());
@@ -147,7 +146,7 @@ async fn who_takes_what_pods_have_left_is_evicted_though_the_machine_has_plenty(
     .await;
     berth.create(pod("modest", SLEEP)).await;
     berth.until("modest", is_running).await;
-    let taken = share_mib - LEAST_MIB + 20;
+    let taken = SHARE_MIB - LEAST_MIB + 20;
     let script = format!(
         "trap 'exit 0' TERM; dd if=/dev/zero of=/memory/file bs=1M count={taken}; sleep 600 & wait"
     );
