@@ -1,0 +1,213 @@
+//! A `berth server` process with a limit on its memory: [`Server`].
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::kind::{NAMESPACES, SERVICE_ACCOUNTS};
+use client::{Client, Kubeconfig, Patience, Remote};
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use https::Dialer;
+use https::certificates::Pair;
+use hyper::body::Bytes;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+/// The limit on the server's private memory (RLIMIT_DATA). An idle server needs a tenth of it.
+pub(crate) const MEMORY: u64 = 1 << 30;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The credentials of a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Who<'a> {
+    /// The client certificate of the administrator's kubeconfig.
+    Admin,
+    /// A bearer token.
+    Token(&'a str),
+    /// None.
+    Stranger,
+}
+
+/// A response with its whole body.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    #[allow(dead_code, reason = "not every attack is seen in a header")]
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Runs until dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    dir: TempDir,
+    process: Child,
+}
+
+impl Server {
+    /// Starts a server on a free port and waits until it is ready.
+    pub(crate) fn start() -> Server {
+        Server::start_with(&[])
+    }
+
+    /// Starts a server with more arguments.
+    pub(crate) fn start_with(arguments: &[&str]) -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        let process = start_process(&dir.path().join("data"), arguments);
+        Server { dir, process }
+    }
+
+    /// Ends the server with SIGKILL, and starts another on the same data directory.
+    #[allow(dead_code, reason = "for attacks that outlive the process")]
+    pub(crate) fn restart(&mut self, arguments: &[&str]) {
+        let _ = self.process.kill();
+        self.process.wait().unwrap();
+        self.process = start_process(&self.data_dir(), arguments);
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn kubeconfig(&self) -> Kubeconfig {
+        Kubeconfig::read(&self.data_dir().join("kubeconfig")).unwrap()
+    }
+
+    /// Returns a client with the rights of an administrator.
+    pub(crate) fn admin(&self) -> Client {
+        let remote = Remote::new(self.kubeconfig(), "berth-test", Patience::default()).unwrap();
+        Client::new(Arc::new(remote), "test")
+    }
+
+    /// Returns a token of a service account, as a pod of it has.
+    pub(crate) async fn token(&self, namespace: &str, account: &str) -> String {
+        let ask = json!({
+            "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {}
+        });
+        let admin = self.admin();
+        let object = json!({
+            "kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": account}
+        });
+        // The controller may have made it before.
+        let _ = admin.create(SERVICE_ACCOUNTS, namespace, &object).await;
+        let answer =
+            admin.create_answered(SERVICE_ACCOUNTS, namespace, account, "token", &ask).await;
+        answer.unwrap()["status"]["token"].as_str().unwrap().to_owned()
+    }
+
+    /// Opens a TLS connection that offers `protocol` (`h2` or `http/1.1`).
+    pub(crate) async fn connect(&self, who: Who<'_>, protocol: &str) -> TlsStream<TcpStream> {
+        let config = self.kubeconfig();
+        let pair = config.identity.as_ref().filter(|_| matches!(who, Who::Admin));
+        let pair = pair.map(|(certificate, key)| Pair {
+            certificate: certificate.text().unwrap(),
+            key: key.text().unwrap(),
+        });
+        let authority = config.authority.text().unwrap();
+        let dialer = Dialer::new(&authority, pair.as_ref(), &[protocol], PATIENCE).unwrap();
+        let address = &config.address;
+        dialer.connect(&address.host, address.port, &config.server_name).await.unwrap()
+    }
+
+    /// Sends one request over an HTTP/2 connection of its own.
+    pub(crate) async fn ask(
+        &self,
+        who: Who<'_>,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Answer {
+        let stream = TokioIo::new(self.connect(who, "h2").await);
+        let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream);
+        let (mut sender, connection) = handshake.await.unwrap();
+        let driver = tokio::spawn(connection);
+        let uri = format!("https://{}{path}", self.kubeconfig().address.authority());
+        let mut request = Request::builder().method(method).uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, value.as_bytes());
+        }
+        if let Who::Token(token) = who {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(Full::new(body.into())).unwrap();
+        let response = tokio::time::timeout(PATIENCE, sender.send_request(request));
+        let (parts, body) = response.await.unwrap().unwrap().into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        driver.abort();
+        Answer { status: parts.status, headers: parts.headers, body }
+    }
+
+    /// Asserts that the process still runs and answers its administrator.
+    pub(crate) async fn assert_alive(&self) {
+        let stat = fs::read_to_string(self.proc("stat")).unwrap();
+        assert!(!stat.contains(") Z "), "the server has ended");
+        let admin = self.admin();
+        let answer = admin.get::<Value>(NAMESPACES, "", "default");
+        tokio::time::timeout(PATIENCE, answer).await.unwrap().unwrap();
+    }
+
+    /// Returns the most memory that was resident at any time, in bytes.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    /// Returns the memory that is resident now, in bytes.
+    pub(crate) fn resident_memory(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    fn memory(&self, field: &str) -> u64 {
+        let status = fs::read_to_string(self.proc("status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    fn proc(&self, file: &str) -> PathBuf {
+        Path::new("/proc").join(self.process.id().to_string()).join(file)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself, which the test reports.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn start_process(data_dir: &Path, arguments: &[&str]) -> Child {
+    let script = format!("ulimit -d {}; exec \"$0\" \"$@\"", MEMORY / 1024);
+    let mut process = Command::new("sh")
+        .args(["-c", &script, env!("CARGO_BIN_EXE_berth")])
+        .args(["server", "--https-listen-port", "0", "--data-dir"])
+        .arg(data_dir)
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(process.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("is ready") {
+        line.clear();
+        // Its error output is that of the test.
+        assert!(output.read_line(&mut line).unwrap() > 0, "the server does not start");
+    }
+    // What it prints later must not block it.
+    std::thread::spawn(move || output.read_to_end(&mut Vec::new()));
+    process
+}
