@@ -185,8 +185,12 @@ impl Schema {
 impl Type {
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&Field> {
-        let found = self.fields.binary_search_by(|field| field.name.as_str().cmp(name));
-        found.ok().map(|index| &self.fields[index])
+        self.place(name).map(|place| &self.fields[place])
+    }
+
+    /// Returns the place of a field among [`Type::fields`].
+    fn place(&self, name: &str) -> Option<usize> {
+        self.fields.binary_search_by(|field| field.name.as_str().cmp(name)).ok()
     }
 
     /// `io.k8s.api.core.v1.Pod`.
