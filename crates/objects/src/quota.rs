@@ -10,7 +10,7 @@
 //! Which requests count (no subresource but a pod's resize), and storing the result so that two
 //! requests at once do not both pass, is the server's business.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde_json::{Map, Value, json};
@@ -222,7 +222,7 @@ fn charge_one(quota: &Value, delta: &ResourceList) -> Result<Option<Value>, Quot
     let mut after = used.clone();
     resources::add(&mut after, &requested);
     let is_exceeded = |name: &String| after.get(name) > hard.get(name);
-    let exceeded: Vec<&String> = requested.keys().filter(|name| is_exceeded(name)).collect();
+    let exceeded: BTreeSet<&String> = requested.keys().filter(|name| is_exceeded(name)).collect();
     if exceeded.is_empty() {
         return Ok(Some(rendered(&after)));
     }

@@ -4,6 +4,7 @@
 //! mistake in it with its place. Objects of other kinds are skipped and named. Defaults are set
 //! and everything is validated. How many nodes a `DaemonSet` finds is the caller's to say.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -299,7 +300,7 @@ impl Reading {
             (metadata, made(object, kind, &mut problems, findings))
         };
         // Complaints about what could not even be read would only repeat those of the reader.
-        let unread: Vec<FieldPath> =
+        let unread: HashSet<FieldPath> =
             findings.errors[before..].iter().map(|error| error.path.clone()).collect();
         let prefix = object.at.path();
         problems.retain(|problem| !unread.contains(&problem.path.under(&prefix)));

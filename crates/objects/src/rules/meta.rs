@@ -4,7 +4,7 @@
 //! A kind's own name rule and whether it lives in a namespace are arguments ([`MetaRule`]). Names,
 //! ids, times and versions are made elsewhere.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -89,15 +89,13 @@ pub(super) fn keep_labels(object: &mut Value, old: &Value) {
 pub fn distinct_owners(object: &mut Value) -> Vec<String> {
     let owners = object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut);
     let Some(owners) = owners.filter(|owners| owners.len() > 1) else { return Vec::new() };
-    let (mut kept, mut gone): (Vec<Value>, Vec<String>) = (Vec::new(), Vec::new());
-    for owner in std::mem::take(owners) {
-        if kept.contains(&owner) {
-            gone.push(owner["uid"].as_str().unwrap_or_default().to_owned());
-        } else {
-            kept.push(owner);
-        }
-    }
-    *owners = kept;
+    let mut seen = HashSet::with_capacity(owners.len());
+    let first: Vec<bool> = owners.iter().map(|owner| seen.insert(owner)).collect();
+    let uid = |owner: &Value| owner["uid"].as_str().unwrap_or_default().to_owned();
+    let gone = owners.iter().zip(&first).filter(|(_, first)| !**first).map(|(owner, _)| uid(owner));
+    let gone = gone.collect();
+    let mut first = first.into_iter();
+    owners.retain(|_| first.next().unwrap_or(true));
     gone
 }
 

@@ -2,6 +2,8 @@
 //! what it has. Which features are on is upstream's default; fields that Berth acts on have gates
 //! of their own and are checked, not dropped.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value};
 
 type Object = Map<String, Value>;
@@ -33,8 +35,12 @@ fn child<'a>(object: &'a mut Object, field: &str) -> Option<&'a mut Object> {
 
 /// Takes the fields out of a spec that the stored one, if any, does not have either.
 pub(super) fn drop_from(spec: &mut Object, old: &Value) {
+    // The stored spec is looked through once for each field, however often the field is given.
+    let mut used: HashMap<String, bool> = HashMap::new();
     let mut drop = |holder: &mut Object, field: &str| {
-        if holder.contains_key(field) && !uses(old, field) {
+        if holder.contains_key(field)
+            && !*used.entry(field.to_owned()).or_insert_with(|| uses(old, field))
+        {
             holder.remove(field);
         }
     };

@@ -1,6 +1,6 @@
 //! The status of a pod as its node reports it: what a report may not say.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use serde_json::Value;
@@ -131,6 +131,8 @@ fn validate_transitions(
     causes: &mut Causes,
 ) {
     let (new, old) = (status.field(list), old.field(list));
+    let live = new.items().filter(|now| !now.field("state").field("terminated").is_set());
+    let live: BTreeSet<&str> = live.map(|now| now.field("name").text()).collect();
     for (at, before) in old.items().enumerate() {
         let ended = before.field("state");
         let ended = ended.field("terminated");
@@ -138,8 +140,7 @@ fn validate_transitions(
         if !ended.is_set() || restarts(name, ended.field("exitCode").int().unwrap_or(0)) {
             continue;
         }
-        let same = |now: &Cursor<'_>| now.field("name").text() == name;
-        if new.items().any(|now| same(&now) && !now.field("state").field("terminated").is_set()) {
+        if live.contains(name) {
             let place = new.index(at);
             causes.forbidden(&place.field("state"), NOT_BACK);
         }
@@ -148,10 +149,11 @@ fn validate_transitions(
 
 fn validate_claims(status: &Cursor<'_>, spec: &Cursor<'_>, causes: &mut Causes) {
     let (claims, statuses) = (spec.field("resourceClaims"), status.field("resourceClaimStatuses"));
+    let claims: BTreeSet<&str> = claims.items().map(|claim| claim.field("name").text()).collect();
     let mut seen = BTreeSet::new();
     for status in statuses.items() {
         let name = status.field("name");
-        if !claims.items().any(|claim| claim.field("name").text() == name.text()) {
+        if !claims.contains(name.text()) {
             let detail = "must match the name of an entry in `spec.resourceClaims`";
             causes.invalid(&name, detail);
         }
@@ -209,9 +211,10 @@ fn validate_families(ips: &Cursor<'_>, causes: &mut Causes) {
 
 /// Addresses that are stored already may stay, whatever their form.
 fn validate_ips(ips: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
+    let old: BTreeSet<&str> = old.items().map(|ip| ip.field("ip").text()).collect();
     for ip in ips.items() {
         let text = ip.field("ip").text();
-        if !old.items().any(|old| old.field("ip").text() == text) {
+        if !old.contains(text) {
             names::report_as(causes, &ip, text, &names::ip(text));
         }
     }
@@ -254,13 +257,16 @@ fn validate_users(statuses: &Cursor<'_>, os: &str, causes: &mut Causes) {
 
 /// Health of devices is reported for what the container asked for.
 fn validate_devices(statuses: &Cursor<'_>, containers: &Cursor<'_>, causes: &mut Causes) {
+    let mut by_name = BTreeMap::new();
+    for container in containers.items() {
+        by_name.entry(container.field("name").text()).or_insert(container);
+    }
     for status in statuses.items() {
         let devices = status.field("allocatedResourcesStatus");
-        let container =
-            containers.items().find(|c| c.field("name").text() == status.field("name").text());
+        let container = by_name.get(status.field("name").text());
         for device in devices.items() {
             let name = device.field("name");
-            if let Some(container) = &container {
+            if let Some(container) = container {
                 let resources = container.field("resources");
                 let (found, detail) = match name.text().strip_prefix("claim:") {
                     Some(claim) => {
