@@ -19,6 +19,7 @@ use store::Store;
 use crate::accept::{self, Route, Wanted};
 use crate::audit::AuditLog;
 use crate::credentials::{self, Signer, StaticToken};
+use crate::heavy::{HeavyWork, LIGHT_BODY};
 use crate::identity::{self, Attempt, NodeMay, User};
 use crate::metrics::{Metrics, MoreMetrics};
 use crate::plugins::{Plugin, Plugins};
@@ -90,6 +91,7 @@ pub(crate) struct Shared {
     pub(crate) quota: crate::admission::QuotaLocks,
     pub(crate) signer: Signer,
     pub(crate) metrics: Metrics,
+    heavy: HeavyWork,
     audit: Option<AuditLog>,
 }
 
@@ -105,7 +107,8 @@ impl Api {
             })?),
         };
         let metrics = Metrics::default();
-        let shared = Shared { store, options, quota, signer, metrics, audit };
+        let heavy = HeavyWork::default();
+        let shared = Shared { store, options, quota, signer, metrics, heavy, audit };
         let api = Api { shared: Arc::new(shared) };
         crate::bootstrap::ensure(&api).await?;
         Ok(api)
@@ -232,6 +235,21 @@ impl Api {
         }
         let action = Action::of(call, place, verb).ok_or_else(Refusal::method_not_allowed)?;
         let wanted = action.wanted(call.header("accept"))?;
+        if call.body.len() <= LIGHT_BODY {
+            return self.act(action, call, place, wanted).await;
+        }
+        let (api, call, place) = (self.clone(), call.clone(), place.clone());
+        let work = async move { api.act(action, &call, &place, wanted).await };
+        self.shared.heavy.run(work).await?
+    }
+
+    async fn act(
+        &self,
+        action: Action,
+        call: &Call,
+        place: &Place,
+        wanted: Wanted,
+    ) -> Result<Reply, Refusal> {
         match action {
             Action::Watch => watch::watch(self, call, place, wanted),
             Action::List => read::list(self, call, place, wanted).await,

@@ -14,6 +14,7 @@ mod continuation;
 mod credentials;
 mod delete;
 mod documents;
+mod heavy;
 mod identity;
 mod incoming;
 mod list_options;

@@ -10,8 +10,8 @@ use percent_encoding::percent_decode_str;
 use crate::identity::User;
 use crate::refusal::Refusal;
 
-/// A request that was received whole, from somebody we know.
-#[derive(Debug)]
+/// A request that was received whole. Cheap to clone.
+#[derive(Debug, Clone)]
 pub struct Call {
     pub method: Method,
     pub path: String,

@@ -95,7 +95,10 @@ impl WriteOptions {
 }
 
 fn commit_failed(error: &store::CommitError) -> Refusal {
-    Refusal::internal(error.to_string())
+    match error {
+        store::CommitError::TooLarge { .. } => Refusal::too_large(error),
+        other => Refusal::internal(other.to_string()),
+    }
 }
 
 pub(crate) fn type_id(resource: &Resource) -> Result<TypeId, Refusal> {
@@ -210,7 +213,7 @@ async fn make_object(
         let key = stored::key(resource, &place.namespace, &name);
         let mut transaction = Transaction::new()
             .expect_absent(key.as_str())
-            .put(key.as_str(), stored::encode(resource, &object));
+            .put(key.as_str(), stored::encode_within_limit(resource, &object)?);
         transaction = charge.add_to(transaction);
         match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
             Outcome::Committed { revision } => {
@@ -514,7 +517,7 @@ async fn one_update(
         }
         let mut causes = rules::validate_update(resource, &new, old, part, &setting);
         if resource.plural == "pods" && matches!(part, Part::Main | Part::Resize) {
-            causes.0.extend(admission::class_changes(api, old, &new)?.0);
+            causes.append(admission::class_changes(api, old, &new)?);
         }
         if !causes.is_empty() {
             let refusal = Refusal::invalid(place.resource, &place.name, &causes);
@@ -543,7 +546,7 @@ async fn one_update(
     let transaction = Transaction::new().expect_modified_at(key.as_str(), entry.modified);
     let transaction = match ends {
         true => transaction.delete(key.as_str()),
-        false => transaction.put(key.as_str(), stored::encode(resource, &object)),
+        false => transaction.put(key.as_str(), stored::encode_within_limit(resource, &object)?),
     };
     let transaction = charge.add_to(transaction);
     match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
