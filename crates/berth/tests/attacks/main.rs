@@ -6,5 +6,6 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
+mod input;
 mod server;
 mod survival;
