@@ -177,9 +177,6 @@ impl<'s> Decoder<'s> {
         reader: &mut Reader<'_>,
         object: &mut Map<String, Value>,
     ) -> Result<(), Fault> {
-        if !object.contains_key(&field.name) {
-            self.room.entry(object.len(), &field.name)?;
-        }
         match &field.shape {
             Shape::List(item) => match object.get_mut(&field.name) {
                 Some(Value::Array(list)) => self.items(item, kind, reader, list),
@@ -187,7 +184,7 @@ impl<'s> Decoder<'s> {
                     let mut list = Vec::new();
                     self.items(item, kind, reader, &mut list)?;
                     if !list.is_empty() {
-                        object.insert(field.name.clone(), Value::Array(list));
+                        self.insert(object, field, Value::Array(list))?;
                     }
                     Ok(())
                 }
@@ -203,7 +200,7 @@ impl<'s> Decoder<'s> {
                     _ => {
                         self.room.entry(0, &key)?;
                         let map = Map::from_iter([(key, value)]);
-                        object.insert(field.name.clone(), Value::Object(map));
+                        self.insert(object, field, Value::Object(map))?;
                     }
                 }
                 Ok(())
@@ -216,19 +213,28 @@ impl<'s> Decoder<'s> {
                 }
                 let mut inner = Map::new();
                 self.structure(*id, bytes, &mut inner)?;
-                object.insert(field.name.clone(), Value::Object(inner));
-                Ok(())
+                self.insert(object, field, Value::Object(inner))
             }
             shape => {
                 let value = self.single(shape, kind, reader)?;
                 if is_written(field, &value) {
-                    object.insert(field.name.clone(), value);
-                } else {
-                    object.remove(&field.name);
+                    return self.insert(object, field, value);
                 }
+                object.remove(&field.name);
                 Ok(())
             }
         }
+    }
+
+    fn insert(
+        &mut self,
+        object: &mut Map<String, Value>,
+        field: &Field,
+        value: Value,
+    ) -> Result<(), Fault> {
+        self.room.entry(object.len(), &field.name)?;
+        object.insert(field.name.clone(), value);
+        Ok(())
     }
 
     /// One item of a list, or several numbers packed into one field.

@@ -7,6 +7,7 @@ mod bounds;
 mod depth;
 mod discovery;
 mod kinds;
+mod memory;
 mod openapi;
 mod pods;
 mod protobuf;

@@ -51,8 +51,14 @@ pub(super) fn validate_update(
         for (statuses, list) in
             [("containerStatuses", "containers"), ("initContainerStatuses", "initContainers")]
         {
-            let restarts =
-                |name: &str, code: i64| may_restart(old_spec, &old_spec[list], name, code);
+            let mut by_name: BTreeMap<&str, &Value> = BTreeMap::new();
+            for container in old_spec[list].as_array().into_iter().flatten() {
+                by_name.entry(container["name"].as_str().unwrap_or_default()).or_insert(container);
+            }
+            // A container that the pod does not have is not started again.
+            let restarts = |name: &str, code: i64| {
+                by_name.get(name).is_some_and(|container| may_restart(old_spec, container, code))
+            };
             validate_transitions(&status, &old_status, statuses, restarts, causes);
         }
     }
@@ -91,13 +97,9 @@ fn restarts_all(spec: &Value) -> bool {
         .any(|rule| rule["action"] == "RestartAllContainers")
 }
 
-/// Whether the container of a name is started again after it ended with a code: by its rules, by
-/// its own policy or by the pod's. One that the pod does not have is not.
-fn may_restart(spec: &Value, containers: &Value, name: &str, code: i64) -> bool {
-    let mut containers = containers.as_array().into_iter().flatten();
-    let Some(container) = containers.find(|container| container["name"] == name) else {
-        return false;
-    };
+/// Returns whether a container is started again after it ended with a code: by its rules, by its own
+/// policy or by the pod's.
+fn may_restart(spec: &Value, container: &Value, code: i64) -> bool {
     let by_policy = |policy: &Value| match policy.as_str() {
         Some("Always") => Some(true),
         Some("OnFailure") => Some(code != 0),
