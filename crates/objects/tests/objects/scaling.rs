@@ -1,8 +1,8 @@
 //! The work for a list grows with its length, not with the square of it.
 //!
 //! Each case is measured with a list and with one that is eight times as long. Time is compared with time,
-//! by a factor that lies between linear and square growth. A machine under load may slow down either, so
-//! only a case that fails several times in a row is reported.
+//! by a factor that lies between linear and square growth. On a machine under load the longer run is
+//! interrupted and the shorter one is not, so the test is run by hand: `cargo test -p objects -- --ignored`.
 
 use std::time::{Duration, Instant};
 
@@ -220,6 +220,7 @@ fn time(attempts: usize, work: &dyn Fn()) -> Duration {
 }
 
 #[test]
+#[ignore = "compares times, which needs an idle machine"]
 fn work_does_not_grow_with_the_square_of_a_list() {
     let mut wrong = Vec::new();
     for (name, case) in CASES {
