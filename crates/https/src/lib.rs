@@ -5,6 +5,7 @@
 //!   and joins connections that changed their protocol to another one.
 //! - [`Dialer`] and [`exchange`]: the other side.
 //! - [`Body`]: an answer's bytes, at once or as they come.
+//! - [`exposition`]: Prometheus metrics in the format that a client asks for.
 //!
 //! It knows no Kubernetes: who may do what is decided by who answers.
 
@@ -12,6 +13,7 @@ mod body;
 pub mod certificates;
 mod dial;
 mod exchange;
+pub mod exposition;
 mod listener;
 
 pub use body::Body;
