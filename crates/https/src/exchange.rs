@@ -12,7 +12,6 @@ use http::header::{CONNECTION, HeaderMap, HeaderName, SEC_WEBSOCKET_PROTOCOL, UP
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -25,12 +24,23 @@ const AHEAD: usize = 16;
 
 /// The far end of a connection that changed its protocol.
 pub struct Tunnel {
-    pub(crate) stream: TokioIo<Upgraded>,
+    pub(crate) stream: Box<dyn Stream>,
     /// Dropped when the tunnel is over.
     _held: Option<Box<dyn Any + Send>>,
 }
 
+/// A stream of bytes in both directions.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
 impl Tunnel {
+    /// Returns a tunnel whose far end is a stream.
+    #[must_use]
+    pub fn to(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Tunnel {
+        Tunnel { stream: Box::new(stream), _held: None }
+    }
+
     /// Keeps something until the tunnel is over.
     #[must_use]
     pub fn holding(self, held: impl Any + Send) -> Tunnel {
@@ -145,8 +155,7 @@ pub async fn relay(response: Response<Incoming>) -> Result<Answer, ExchangeError
     *passed.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *passed.headers_mut() = response.headers().clone();
     let upgraded = hyper::upgrade::on(response).await.map_err(ExchangeError::Upgrade)?;
-    let tunnel = Tunnel { stream: TokioIo::new(upgraded), _held: None };
-    Ok(Answer { response: passed, tunnel: Some(tunnel) })
+    Ok(Answer { response: passed, tunnel: Some(Tunnel::to(TokioIo::new(upgraded))) })
 }
 
 /// A body that is read as fast as it is wanted. When nobody wants it any more, it is let go.
