@@ -21,6 +21,7 @@ pub use parse::SchemaError;
 
 /// The texts of `api/`, by file name.
 const TEXTS: &[(&str, &str)] = &[
+    ("apidiscovery_v2.api", include_str!("../api/apidiscovery_v2.api")),
     ("apps_v1.api", include_str!("../api/apps_v1.api")),
     ("authentication_v1.api", include_str!("../api/authentication_v1.api")),
     ("authorization_v1.api", include_str!("../api/authorization_v1.api")),
