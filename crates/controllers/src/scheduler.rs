@@ -282,6 +282,7 @@ async fn refuse(
     let condition = json!({
         "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
         "message": refusal.message, "lastProbeTime": null, "lastTransitionTime": now,
+        "observedGeneration": refusal.generation,
     });
     let mut patch =
         json!({"metadata": {"uid": refusal.pod.uid}, "status": {"conditions": [condition]}});

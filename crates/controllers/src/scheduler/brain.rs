@@ -67,6 +67,8 @@ pub(crate) enum Action {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) pod: Who,
+    /// The generation of the pod that was looked at.
+    pub(crate) generation: i64,
     pub(crate) message: String,
     /// Cut to what an event can hold.
     pub(crate) event_message: String,
@@ -316,8 +318,10 @@ impl Brain {
                 }
                 Outcome::Unschedulable(failure) => {
                     self.queue.failed(&name, &failure.plugins, now);
-                    let same = facts.refused.as_ref().is_some_and(|(reason, message)| {
-                        **reason == *"Unschedulable" && **message == *failure.message
+                    let same = facts.refused.as_ref().is_some_and(|refused| {
+                        *refused.reason == *"Unschedulable"
+                            && *refused.message == *failure.message
+                            && refused.observed_generation == facts.generation
                     });
                     let nominated = match &failure.nomination {
                         Nomination::Unchanged => None,
@@ -328,6 +332,7 @@ impl Brain {
                     let preemption = failure.preemption.clone().unwrap_or_default();
                     return Some(Action::Refuse(Box::new(Refusal {
                         pod,
+                        generation: facts.generation,
                         event_message: failure.event_message(),
                         is_news: !same || nominated.is_some(),
                         nominated,
