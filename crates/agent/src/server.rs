@@ -15,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cri::Client;
 use futures::future::BoxFuture;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Response, StatusCode};
 use https::certificates::Pair;
 use https::{Answer, Body, Inbound, Limits, ListenError, Listener, Peer};
@@ -26,6 +26,7 @@ use tokio::sync::watch;
 use crate::metrics;
 
 mod certificate;
+mod checks;
 pub mod configz;
 mod find;
 mod log;
@@ -34,6 +35,7 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
+use checks::Checks;
 use measured::Measured;
 
 pub use certificate::{ServingError, serving_certificate};
@@ -142,6 +144,7 @@ pub struct Server {
     answers: Arc<dyn Answers>,
     runtime: Client,
     measured: Option<Measured>,
+    checks: Checks,
     /// Once it serves: when to stop.
     stop: Option<watch::Receiver<bool>>,
 }
@@ -155,7 +158,7 @@ impl fmt::Debug for Server {
 impl Server {
     #[must_use]
     pub fn new(answers: Arc<dyn Answers>, runtime: Client) -> Server {
-        Server { answers, runtime, measured: None, stop: None }
+        Server { answers, runtime, measured: None, checks: Checks::default(), stop: None }
     }
 
     /// Counts what it is asked.
@@ -220,7 +223,12 @@ impl Server {
         if let ["healthz"] | ["healthz", "log" | "ping" | "syncloop"] = *segments
             && reads
         {
-            return match self.answers.complaint() {
+            let complaint = self.answers.complaint();
+            // Upstream records the checks of the whole, not those that are asked for by name.
+            if let ["healthz"] = *segments {
+                self.checks.observe(complaint.is_none());
+            }
+            return match complaint {
                 None => Ok(document(StatusCode::OK, TEXT, "ok")),
                 Some(why) => Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, why)),
             };
@@ -244,12 +252,12 @@ impl Server {
             ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
                 self.port_forward(asked, namespace, pod).await
             }
-            ref path if reads => self.document(&path.join("/")).await,
+            ref path if reads => self.document(asked, &path.join("/")).await,
             _ => Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed")),
         }
     }
 
-    async fn document(&self, path: &str) -> Result<Answer, Refusal> {
+    async fn document(&self, asked: &Asked, path: &str) -> Result<Answer, Refusal> {
         let answers = &self.answers;
         let (media, text) = match path {
             "pods" => {
@@ -261,11 +269,17 @@ impl Server {
             "runningpods" => (JSON, running(&answers.pods()).to_string()),
             "configz" => (JSON, json!({"kubeletconfig": answers.configuration()}).to_string()),
             "metrics" => (metrics::MEDIA_TYPE, answers.metrics()),
+            "metrics/slis" => (metrics::MEDIA_TYPE, self.checks.registry.render()),
             _ => answers
                 .document(&format!("/{path}"))
                 .await
                 .ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "404 page not found\n"))?,
         };
+        if media == metrics::MEDIA_TYPE {
+            let accept = asked.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+            let (media, body) = https::exposition::negotiate(accept.unwrap_or_default(), text);
+            return Ok(document(StatusCode::OK, media, body));
+        }
         Ok(document(StatusCode::OK, media, text))
     }
 }
