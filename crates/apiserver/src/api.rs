@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use http::{Method, StatusCode};
-use objects::catalog::Verb;
+use objects::catalog::{self, Verb};
 use objects::rules::Setting;
 use objects::timestamp::Timestamp;
 use objects::{FeatureGates, Gate};
@@ -176,6 +176,7 @@ impl Api {
     }
 
     async fn answer(&self, call: &Call, target: Option<Target>) -> Result<Reply, Refusal> {
+        check_timeout(call, target.as_ref())?;
         match call.caller {
             Caller::Known(_) => {}
             Caller::Nobody if identity::is_public(&call.path) => {}
@@ -190,7 +191,7 @@ impl Api {
                 self.authorize(call, &Attempt::Path { verb: &verb, path: &call.path })?;
                 documents::get(self, call, &path)
             }
-            Target::UnknownResource { group, resource, namespace, name, .. } => {
+            Target::UnknownResource { group, version, resource, namespace, name } => {
                 let (resource, subresource) = resource.split_once('/').unwrap_or((&resource, ""));
                 let verb = request_verb(call, name.is_empty(), false);
                 self.authorize(
@@ -204,7 +205,11 @@ impl Api {
                         name: &name,
                     },
                 )?;
-                Err(Refusal::no_such_resource())
+                let mut served = catalog::RESOURCES.iter();
+                if served.any(|known| known.group == group && known.version == version) {
+                    return Err(Refusal::no_such_resource());
+                }
+                documents::get(self, call, call.path.trim_end_matches('/'))
             }
             Target::Resource(place) => self.resource(call, &place).await,
         }
@@ -319,6 +324,7 @@ impl Action {
         accept::check_route(accept, route)?;
         match self {
             Action::Watch => Wanted::of_stream(accept),
+            Action::Review | Action::CreatePart => Wanted::of_tableless(accept),
             _ => Wanted::of(accept),
         }
     }
@@ -378,6 +384,30 @@ pub(crate) fn denied(user: &User, attempt: &Attempt<'_>) -> Refusal {
             }
             Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message).with_details(details.into())
         }
+    }
+}
+
+/// Refuses a `timeout=` that is not a duration, before anything else as upstream does. Requests that
+/// last as long as their client wants are not asked. Requests here take milliseconds, so that the time
+/// itself is not kept.
+fn check_timeout(call: &Call, target: Option<&Target>) -> Result<(), Refusal> {
+    let text = call.query.text("timeout");
+    if text.is_empty() {
+        return Ok(());
+    }
+    if let Some(Target::Resource(place)) = target {
+        let part = place.subresource.map_or("", |subresource| subresource.name);
+        let lasts = matches!(part, "attach" | "exec" | "log" | "portforward")
+            || request_verb(call, place.name.is_empty(), place.old_watch) == "watch";
+        if lasts {
+            return Ok(());
+        }
+    }
+    match objects::duration::fault(text) {
+        Some(fault) => Err(Refusal::bad_request(format!(
+            "invalid timeout specified in the request URL - {fault}"
+        ))),
+        None => Ok(()),
     }
 }
 

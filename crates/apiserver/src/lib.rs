@@ -36,6 +36,7 @@ mod stored;
 mod streams;
 mod tokens;
 mod watch;
+mod websocket;
 mod write;
 mod yaml;
 

@@ -2,12 +2,14 @@
 
 use http::StatusCode;
 use objects::catalog::RESOURCES;
+use objects::rules::review;
 use serde_json::{Value, json};
 
 use crate::accept::Wanted;
 use crate::api::Api;
 use crate::identity::{self, Attempt, User};
 use crate::incoming::{self, Expected};
+use crate::read;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::request::Call;
@@ -56,7 +58,8 @@ pub(crate) async fn create(
         "TokenReview" => review["status"] = crate::tokens::review(api, &review["spec"])?,
         _ => return Err(Refusal::method_not_allowed()),
     }
-    let reply = crate::read::encoded(&review, StatusCode::CREATED, wanted);
+    let reply =
+        read::object_reply(api, place.resource, &review, StatusCode::CREATED, wanted, call)?;
     Ok(reply.with_warnings(received.warnings))
 }
 
@@ -71,7 +74,7 @@ fn check(place: &Place, review: &Value) -> Result<(), Refusal> {
     if !kind.ends_with("SubjectAccessReview") {
         return Ok(());
     }
-    let causes = objects::rules::review::validate(kind, review);
+    let causes = review::validate(kind, review);
     if !causes.is_empty() {
         // Upstream does not name the kind here, either.
         return Err(Refusal::invalid_kind(place.resource.group, "", "", &causes));
@@ -106,7 +109,11 @@ fn decide(user: &User, spec: &Value) -> Value {
         };
         identity::allows(user, &attempt)
     };
-    if allowed { json!({"allowed": true}) } else { json!({"allowed": false}) }
+    let mut status = json!({"allowed": allowed});
+    if let Some(error) = review::ignored_selectors(&spec["resourceAttributes"]) {
+        status["evaluationError"] = Value::from(error);
+    }
+    status
 }
 
 /// What a user may do, as far as a list can say it.

@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     Resource(Place),
-    /// A path below `/api/…` or `/apis/…` of a group and version we serve that names no resource.
+    /// A path below the version of a group that names no resource, whether or not the version is served.
     UnknownResource {
         group: String,
         version: String,
@@ -54,8 +54,7 @@ impl Target {
         if rest.last() == Some(&"") {
             rest.pop();
         }
-        let served = catalog::RESOURCES.iter().any(|r| r.group == group && r.version == version);
-        if rest.is_empty() || !served {
+        if rest.is_empty() {
             return Some(Target::Document(path.trim_end_matches('/').to_owned()));
         }
         let old_watch = rest.first() == Some(&"watch");
@@ -162,6 +161,9 @@ mod tests {
             "/api/v1/namespaces/a/pods/b/nope",
             "/api/v1/namespaces/a/pods/b/status/x",
             "/api/v1/../v1/nodes",
+            "/api/v2/pods",
+            "/apis/apps/v9/deployments",
+            "/apis/nope/v1/namespaces/a/things/t",
         ] {
             let target = Target::parse(path);
             assert!(matches!(target, Some(Target::UnknownResource { .. })), "{path}: {target:?}");

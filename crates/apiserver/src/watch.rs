@@ -30,6 +30,10 @@ use crate::stored::{self, Pieces};
 /// hour, so that clients do not all come back at once.
 const SHORTEST: u64 = 1800;
 
+/// The longest time that a client can ask a watch to last, in seconds: a year. A clock cannot express
+/// every number of seconds that a client can send.
+const LONGEST: u64 = 365 * 24 * 3600;
+
 /// How often a client that wants bookmarks gets one.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
@@ -47,7 +51,7 @@ pub(crate) fn watch(
     let table = read::table_form(call, wanted)?;
     let seconds = call.query.int("timeoutSeconds")?.filter(|seconds| *seconds > 0);
     let seconds = match seconds.and_then(|seconds| u64::try_from(seconds).ok()) {
-        Some(seconds) => seconds,
+        Some(seconds) => seconds.min(LONGEST),
         None => SHORTEST + crate::random::below(SHORTEST),
     };
     let asked = read::revision(call)?;

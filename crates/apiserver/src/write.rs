@@ -74,7 +74,7 @@ impl WriteOptions {
     ) -> Result<WriteOptions, Refusal> {
         let given = Value::from(call.query.text("fieldManager"));
         rules::meta::validate_manager(&Cursor::top(&given, "fieldManager"), &mut causes);
-        let dry_run: Vec<&str> = call.query.all("dryRun").filter(|v| !v.is_empty()).collect();
+        let dry_run: Vec<&str> = call.query.all("dryRun").collect();
         if dry_run.iter().any(|value| *value != "All") {
             let shown = json!(dry_run);
             let message = format!("Unsupported value: {shown}: supported values: \"All\"");
