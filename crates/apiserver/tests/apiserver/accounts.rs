@@ -267,8 +267,8 @@ async fn questions_about_access_ask_one_thing_about_somebody() {
             format!("{group}/selfsubjectaccessreviews"),
             json!({"spec": {}}),
             422,
-            ".authorization.k8s.io \"\" is invalid: spec.resourceAttributes: Invalid value: null: \
-             exactly one of nonResourceAttributes or resourceAttributes must be specified",
+            ".authorization.k8s.io \"\" is invalid: spec: Invalid value: null: exactly one of \
+             nonResourceAttributes or resourceAttributes must be specified",
         ),
         (
             local,

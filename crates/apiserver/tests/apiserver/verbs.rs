@@ -355,7 +355,8 @@ async fn who_accepts_or_sends_what_we_do_not_have_is_told_so() {
     for (path, accept, said) in [
         ("/api/v1/namespaces/default", "text/html", none),
         ("/api/v1/namespaces/default", "application/json;as=Table", all),
-        ("/apis", "text/html", none),
+        ("/api", "text/html", none),
+        ("/apis", "text/html", all),
         ("/api/v1", "application/json;as=Table;v=v1;g=meta.k8s.io", all),
     ] {
         assert_eq!(get(path, accept).await, (406, said.to_owned()), "{path} {accept}");
