@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::observed::{NodeFacets, PodFacts, SeenNode, SeenPod};
 use crate::counters::PendingPods;
+use crate::supervise::{Panicked, caught_now};
 
 /// What came from the API.
 #[derive(Debug)]
@@ -59,8 +60,16 @@ pub(crate) struct Who {
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    Bind { pod: Who, node: String },
+    Bind {
+        pod: Who,
+        node: String,
+    },
     Refuse(Box<Refusal>),
+    /// The attempt panicked. The pod is tried again after its back-off.
+    Failed {
+        pod: Who,
+        panicked: Panicked,
+    },
 }
 
 /// A pod that found no node.
@@ -301,11 +310,17 @@ impl Brain {
             };
             let pod = Who { key: key.clone(), uid: facts.uid.to_string() };
             self.attempts += 1;
-            let attempt = match self.scheduler.attempt(&name, Tie::Seed(self.attempts)) {
-                Ok(attempt) => attempt,
-                Err(AttemptError::UnknownPod(_) | AttemptError::HasNode { .. }) => {
+            let tie = Tie::Seed(self.attempts);
+            let scheduler = &mut self.scheduler;
+            let attempt = match caught_now(|| scheduler.attempt(&name, tie)) {
+                Ok(Ok(attempt)) => attempt,
+                Ok(Err(AttemptError::UnknownPod(_) | AttemptError::HasNode { .. })) => {
                     self.queue.remove(&name);
                     continue;
+                }
+                Err(panicked) => {
+                    self.queue.failed(&name, &[], now);
+                    return Some(Action::Failed { pod, panicked });
                 }
             };
             self.scheduler.adopt(&attempt);
