@@ -41,6 +41,8 @@ pub(crate) struct DeleteOptions {
     pub(crate) dry_run: bool,
     /// The pod is evicted, and says so while it ends.
     pub(crate) evicting: bool,
+    /// The node that deletes, if one does.
+    pub(crate) node: Option<String>,
 }
 
 /// What becomes of the objects that this one owns.
@@ -54,6 +56,12 @@ pub(crate) enum Policy {
 impl DeleteOptions {
     /// From the body, or from the query if there is none.
     pub(crate) fn of(call: &Call) -> Result<DeleteOptions, Refusal> {
+        let mut options = DeleteOptions::read(call)?;
+        options.node = call.user().node().map(str::to_owned);
+        Ok(options)
+    }
+
+    fn read(call: &Call) -> Result<DeleteOptions, Refusal> {
         if call.body.iter().all(u8::is_ascii_whitespace) {
             return DeleteOptions::from_query(call);
         }
@@ -141,6 +149,7 @@ impl DeleteOptions {
             resource_version: text(&value["preconditions"]["resourceVersion"]),
             dry_run: !dry_run.is_empty(),
             evicting: false,
+            node: None,
         })
     }
 }
@@ -232,8 +241,8 @@ pub(crate) async fn delete(
     loop {
         let entry = read::find(api, place)?;
         let object = read::load(resource, &entry)?;
+        crate::admission::check_delete(options.node.as_deref(), place, &object)?;
         check_preconditions(place, options, &object)?;
-        crate::admission::check_delete(place, &object)?;
         if let Some(deleted) = attempt(api, place, resource, options, &entry, object).await? {
             return Ok(deleted);
         }

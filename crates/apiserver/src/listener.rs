@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use https::certificates::Pair;
-use https::{Answer, Inbound, Limits, ListenError, Peer};
+use https::{Answer, Inbound, Limits, ListenError, Peer, RemoteAddress};
 use hyper::body::Incoming;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -79,6 +79,7 @@ async fn answer(api: &Api, peer: Option<&Peer>, limits: Limits, request: Inbound
         headers: parts.headers,
         body,
         caller,
+        source: parts.extensions.get::<RemoteAddress>().map(|remote| remote.0.ip()),
     };
     api.handle(call).await.into_answer()
 }

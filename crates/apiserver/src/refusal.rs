@@ -66,6 +66,19 @@ impl Refusal {
         Refusal::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name)
     }
 
+    /// As [`Refusal::not_found`], with the resource called `word`, as lookups by other parts of upstream's
+    /// server call it.
+    #[must_use]
+    pub fn not_found_as(word: &str, resource: &Resource, name: &str) -> Refusal {
+        let message = format!("{word} {name:?} not found");
+        let mut refusal =
+            Refusal::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name);
+        if let Some(details) = refusal.details.as_mut() {
+            details["kind"] = Value::from(word);
+        }
+        refusal
+    }
+
     /// There is nothing at this path.
     #[must_use]
     pub fn no_such_resource() -> Refusal {

@@ -37,7 +37,7 @@ pub(crate) async fn create(
     check(place, &review)?;
     match place.resource.kind {
         "SelfSubjectAccessReview" => {
-            review["status"] = decide(call.user(), &review["spec"]);
+            review["status"] = decide(api, call.user(), &review["spec"])?;
         }
         "SubjectAccessReview" | "LocalSubjectAccessReview" => {
             let spec = &review["spec"];
@@ -46,7 +46,7 @@ pub(crate) async fn create(
                 groups: texts(&spec["groups"]),
                 ..User::default()
             };
-            review["status"] = decide(&user, &review["spec"]);
+            review["status"] = decide(api, &user, &review["spec"])?;
         }
         "SelfSubjectRulesReview" => review["status"] = rules(call.user()),
         "SelfSubjectReview" => {
@@ -84,12 +84,12 @@ pub(crate) fn texts(list: &Value) -> Vec<String> {
     items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-fn decide(user: &User, spec: &Value) -> Value {
+fn decide(api: &Api, user: &User, spec: &Value) -> Result<Value, Refusal> {
     let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
-    let allowed = if let Some(path) = spec["nonResourceAttributes"].as_object() {
+    let decision = if let Some(path) = spec["nonResourceAttributes"].as_object() {
         let field = |name: &str| path.get(name).map(text).unwrap_or_default();
         let (verb, path) = (field("verb"), field("path"));
-        identity::allows(user, &Attempt::Path { verb: &verb, path: &path })
+        api.decide(user, &Attempt::Path { verb: &verb, path: &path })
     } else {
         let of = &spec["resourceAttributes"];
         let field = |name: &str| text(&of[name]);
@@ -103,10 +103,32 @@ fn decide(user: &User, spec: &Value) -> Value {
             subresource: &subresource,
             namespace: &namespace,
             name: &name,
+            selector: &selector(&of["fieldSelector"]),
         };
-        identity::allows(user, &attempt)
+        api.decide(user, &attempt)
     };
-    if allowed { json!({"allowed": true}) } else { json!({"allowed": false}) }
+    Ok(match decision? {
+        Ok(()) => json!({"allowed": true}),
+        Err(reason) if reason.is_empty() => json!({"allowed": false}),
+        Err(reason) => json!({"allowed": false, "reason": reason}),
+    })
+}
+
+/// The requirements of a review's field selector that name one value, as a request would write them.
+fn selector(of: &Value) -> String {
+    if let Some(raw) = of["rawSelector"].as_str() {
+        return raw.to_owned();
+    }
+    let requirements = of["requirements"].as_array().into_iter().flatten();
+    let written = requirements.filter_map(|requirement| {
+        let key = requirement["key"].as_str()?;
+        match (requirement["operator"].as_str()?, texts(&requirement["values"]).as_slice()) {
+            ("In", [value]) => Some(format!("{key}={value}")),
+            ("NotIn", [value]) => Some(format!("{key}!={value}")),
+            _ => None,
+        }
+    });
+    written.collect::<Vec<_>>().join(",")
 }
 
 /// What a user may do, as far as a list can say it.
@@ -145,9 +167,14 @@ fn rules(user: &User) -> Value {
         "/version",
         "/version/",
     ];
-    json!({
+    let mut status = json!({
         "resourceRules": rules,
         "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": open}],
-        "incomplete": false,
-    })
+        "incomplete": user.node().is_some(),
+    });
+    if user.node().is_some() {
+        let why = "node authorizer does not support user rule resolution";
+        status["evaluationError"] = Value::from(why);
+    }
+    status
 }

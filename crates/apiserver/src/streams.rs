@@ -339,6 +339,7 @@ mod tests {
             headers: HeaderMap::new(),
             body: Bytes::new(),
             caller: Caller::Nobody,
+            source: None,
         }
     }
 

@@ -37,6 +37,8 @@ const NAMES: usize = 8;
 pub(crate) struct WriteOptions {
     pub(crate) dry_run: bool,
     pub(crate) manager: String,
+    /// The node that writes, if one does.
+    pub(crate) node: Option<String>,
 }
 
 /// What a patch says beside what every write does.
@@ -90,7 +92,8 @@ impl WriteOptions {
             given => given.to_owned(),
         };
         let manager = if manager.is_empty() { "unknown".to_owned() } else { manager };
-        Ok(WriteOptions { dry_run: !dry_run.is_empty(), manager })
+        let node = call.user().node().map(str::to_owned);
+        Ok(WriteOptions { dry_run: !dry_run.is_empty(), manager, node })
     }
 }
 
@@ -168,7 +171,7 @@ async fn make_object(
             setting.now,
         );
     }
-    admission::mutate_create(api, place, &mut object).await?;
+    admission::mutate_create(api, options.node.as_deref(), place, &mut object).await?;
     let metadata = metadata_of(&mut object)?;
     metadata.insert("creationTimestamp".to_owned(), json!(setting.now.to_seconds_text()));
     metadata.insert("uid".to_owned(), Value::from(random::uid()));

@@ -30,6 +30,15 @@ fn recorded_exchanges_are_answered_as_upstream_does() {
     assert!(report.passed() > 1900, "{}", report.render(None));
 }
 
+/// Every recorded request of a node about what we serve is allowed or refused the same.
+#[test]
+fn nodes_are_allowed_and_refused_as_upstream_does() {
+    let requests = testdata("golden-access/node.jsonl.gz");
+    let report = run_files([requests], &Options::default()).unwrap();
+    assert_eq!(report.failed(), 0, "{}", report.failures());
+    assert!(report.passed() > 280, "{}", report.render(None));
+}
+
 fn testdata(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
 }

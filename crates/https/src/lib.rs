@@ -19,4 +19,4 @@ pub use dial::{DialError, Dialer, MaterialError};
 pub use exchange::{
     Answer, ExchangeError, Inbound, Tunnel, exchange, is_upgrade, relay, upgrade_headers,
 };
-pub use listener::{Limits, ListenError, Listener, Peer};
+pub use listener::{Limits, ListenError, Listener, Peer, RemoteAddress};

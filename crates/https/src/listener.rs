@@ -87,6 +87,10 @@ pub struct Peer {
     pub groups: Vec<String>,
 }
 
+/// The address a request's connection comes from. It is among the request's extensions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteAddress(pub SocketAddr);
+
 /// A socket to serve on.
 pub struct Listener {
     socket: TcpListener,
@@ -147,8 +151,8 @@ impl Listener {
                 accepted = self.socket.accept() => accepted,
                 _ = stop.wait_for(|stopping| *stopping) => break,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
                 // Too many open files, or a client that went away: the next one may do better.
                 Err(_) => {
                     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -163,6 +167,7 @@ impl Listener {
                 let Some((stream, peer)) = handshake(stream, &tls, limits).await else { return };
                 let service = service_fn(move |mut request: Inbound| {
                     let upgrade = request.extensions_mut().remove::<OnUpgrade>();
+                    request.extensions_mut().insert(RemoteAddress(address));
                     let answering = handle(request, peer.clone());
                     let tunnels = tunnels.clone();
                     async move { Ok::<_, Infallible>(tunnels.settle(answering.await, upgrade)) }

@@ -81,6 +81,7 @@ fn call(user: User, method: Method, path: &str, body: &Value) -> Call {
         headers,
         body: if body.is_null() { String::new() } else { body.to_string() }.into(),
         caller: Caller::Known(user),
+        source: None,
     }
 }
 

@@ -22,6 +22,7 @@ async fn send_with(
         headers,
         body: if body.is_null() { String::new() } else { body.to_string() }.into(),
         caller: Caller::Known(User::member("admin", "system:masters")),
+        source: None,
     };
     let reply = cluster.api.handle(call).await;
     let status = reply.status.as_u16();
@@ -51,6 +52,7 @@ async fn watch(cluster: &Cluster, query: &str) -> Body {
         headers: HeaderMap::new(),
         body: String::new().into(),
         caller: Caller::Known(User::member("admin", "system:masters")),
+        source: None,
     };
     let reply = cluster.api.handle(call).await;
     assert_eq!(reply.status.as_u16(), 200, "{query}");
@@ -308,6 +310,7 @@ async fn options_of_a_deletion_come_in_any_notation() {
             headers,
             body: body.to_owned().into(),
             caller: Caller::Known(User::member("admin", "system:masters")),
+            source: None,
         };
         cluster.api.handle(call).await.status.as_u16()
     };
@@ -329,6 +332,7 @@ async fn options_of_a_deletion_come_in_any_notation() {
             headers: HeaderMap::new(),
             body: String::new().into(),
             caller: Caller::Known(User::member("admin", "system:masters")),
+            source: None,
         };
         cluster.api.handle(call).await.warnings.len()
     };
@@ -398,6 +402,7 @@ async fn who_is_refused_hears_what_was_noticed_before() {
             headers,
             body: body.to_string().into(),
             caller: Caller::Known(User::member("admin", "system:masters")),
+            source: None,
         };
         let reply = cluster.api.handle(call).await;
         (reply.status.as_u16(), reply.warnings)

@@ -6,5 +6,6 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
+mod access;
 mod server;
 mod survival;
