@@ -372,6 +372,7 @@ fn attempted<T>(call: &Call, target: &Target, of: impl FnOnce(&Attempt<'_>) -> T
         Target::Document(_) => {
             let segments: Vec<&str> = call.path.trim_matches('/').split('/').collect();
             let (group, rest) = match segments.as_slice() {
+                ["api", _, rest @ ..] if !rest.is_empty() => ("", rest),
                 ["apis", group, _, rest @ ..] if !rest.is_empty() => (*group, rest),
                 _ => {
                     let verb = call.method.as_str().to_ascii_lowercase();

@@ -79,6 +79,7 @@ pub(crate) async fn request(
     };
     request["metadata"]["name"] = Value::from(place.name.as_str());
     request["metadata"]["namespace"] = Value::from(place.namespace.as_str());
+    request["metadata"]["uid"] = account["metadata"]["uid"].clone();
     request["metadata"]["creationTimestamp"] = Value::from(issued.to_seconds_text());
     request["spec"]["audiences"] = json!(claims.audiences);
     let token = api.shared.signer.sign(&claims);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use apiserver::{Api, Body, Call, Caller, Options, Query, Reply, User};
+use apiserver::{Api, Body, Call, Caller, Options, Query, Reply, StaticToken, User};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
@@ -107,6 +107,7 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
             Some(_) => apiserver::Plugins::default(),
             None => recorded_plugins(),
         },
+        tokens: [("alice", &["dev", "ops"][..]), ("bob", &["dev"][..])].map(static_token).into(),
         ..Options::default()
     };
     let api = Api::new(store, options)
@@ -372,6 +373,18 @@ fn as_recorded(value: &Value) -> String {
 
 fn query_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// A token of one of the recorder's users.
+fn static_token((name, groups): (&str, &[&str])) -> StaticToken {
+    let groups = groups.iter().copied().chain(["system:authenticated"]).map(str::to_owned);
+    let user = User {
+        name: name.to_owned(),
+        uid: format!("uid-{name}"),
+        groups: groups.collect(),
+        ..User::default()
+    };
+    StaticToken { token: format!("{name}-token"), user }
 }
 
 /// The recorder's users.

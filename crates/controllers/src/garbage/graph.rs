@@ -86,8 +86,8 @@ pub(super) struct Graph {
     items: HashMap<String, Item>,
     by_name: HashMap<(Kind, Key), String>,
     dependents: HashMap<String, BTreeSet<String>>,
-    /// Waiting objects that are known not to be on a cycle. It is emptied when a cycle may have come about.
-    not_on_cycle: HashSet<String>,
+    /// Waiting objects, by whether they are on a cycle. It is emptied when that may have changed.
+    walked: HashMap<String, bool>,
 }
 
 /// What is to be done about an object.
@@ -141,11 +141,14 @@ impl Graph {
     /// Follows only the first blocking dependent of each. Where nothing can go on, every object has one, and
     /// so there is a cycle of these too. Each object is walked over once until the graph changes.
     fn is_on_cycle(&mut self, start: &str) -> bool {
+        if let Some(is_cycle) = self.walked.get(start) {
+            return *is_cycle;
+        }
         let mut path = vec![start.to_owned()];
         let mut on_path = HashSet::from([start.to_owned()]);
         let is_cycle = loop {
             let Some(next) = path.last().and_then(|uid| self.blocking(uid)) else { break false };
-            if !next.is_waiting() || self.not_on_cycle.contains(&next.uid) {
+            if !next.is_waiting() || self.walked.contains_key(&next.uid) {
                 break false;
             }
             if next.uid == start {
@@ -159,9 +162,7 @@ impl Graph {
             }
             path.push(next.uid.clone());
         };
-        if !is_cycle {
-            self.not_on_cycle.extend(path);
-        }
+        self.walked.extend(path.into_iter().map(|uid| (uid, is_cycle)));
         is_cycle
     }
 
@@ -181,7 +182,7 @@ impl Graph {
         }
         // A cycle needs an object that waits, or that blocks one.
         if item.is_waiting() || old.is_some_and(|old| old.owners != item.owners) {
-            self.not_on_cycle.clear();
+            self.walked.clear();
         }
         if let Some(old) = old {
             for owner in &old.owners {
@@ -210,6 +211,10 @@ impl Graph {
         let Some(uid) = self.by_name.remove(&(kind, key.clone())) else { return Vec::new() };
         let Some(item) = self.items.remove(&uid) else { return Vec::new() };
         let mut look: Vec<String> = self.dependents.remove(&uid).into_iter().flatten().collect();
+        if !item.owners.is_empty() {
+            // An owner may wait for another one now, and so be on a cycle.
+            self.walked.clear();
+        }
         for owner in &item.owners {
             if let Some(dependents) = self.dependents.get_mut(&owner.uid) {
                 dependents.remove(&uid);
@@ -451,6 +456,20 @@ mod tests {
     }
 
     #[test]
+    fn a_cycle_is_found_once_what_was_waited_for_first_is_gone() {
+        let mut graph = Graph::default();
+        // The first of the two that r1 waits for can go on; the other one waits for r1.
+        graph.apply(going(item("r1", &[("r2", true)]), FOREGROUND));
+        graph.apply(going(item("r2", &[("r1", true)]), FOREGROUND));
+        graph.apply(going(item("p0", &[("r1", true)]), "someone.else/holds-it"));
+        assert_eq!(graph.judge("r2", &gone), Verdict::Wait);
+        assert_eq!(graph.judge("r1", &gone), Verdict::Wait);
+        let look = graph.remove(PODS, &Key::new("a", "p0"));
+        assert_eq!(look, ["r1"]);
+        assert_eq!(collect(&mut graph, look), 0);
+    }
+
+    #[test]
     fn a_chain_of_waiting_objects_is_walked_over_once() {
         let length = 20_000;
         let mut graph = Graph::default();
@@ -464,7 +483,7 @@ mod tests {
         for one in &chain[..length - 1] {
             assert_eq!(graph.judge(&one.uid, &gone), Verdict::Wait);
         }
-        assert_eq!(graph.not_on_cycle.len(), length - 1);
+        assert_eq!(graph.walked.len(), length);
         assert_eq!(graph.judge(&chain[length - 1].uid, &gone), Verdict::Finish);
     }
 }
