@@ -267,7 +267,11 @@ async fn attempt(
     let stays = resource.plural == "namespaces" && is_first;
     let ends = !stays && (ends_here(resource, &marked) || !has_deadline(&marked));
     if options.dry_run {
-        return Ok(Some(if ends { Deleted::Gone(object) } else { Deleted::Going(marked) }));
+        // A pod is answered as it would have ended.
+        return Ok(Some(match ends && resource.plural != "pods" {
+            true => Deleted::Gone(object),
+            false => Deleted::Going(marked),
+        }));
     }
     let key = stored::key(resource, &place.namespace, &place.name);
     let mut entry_at = entry.modified;

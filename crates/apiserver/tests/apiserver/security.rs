@@ -226,7 +226,8 @@ async fn an_agent_reaches_its_own_node_its_pods_and_what_they_use() {
 async fn a_node_is_refused_in_upstreams_words() {
     let cluster = Cluster::new().await;
     let api = &cluster.api;
-    let owner = |name: &str| json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": "u"}]);
+    let owner =
+        |name: &str| json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": "u"}]);
     let node = json!({
         "apiVersion": "v1", "kind": "Node",
         "metadata": {"name": "n1", "ownerReferences": owner("a")},
@@ -271,7 +272,8 @@ async fn a_node_is_refused_in_upstreams_words() {
             format!("{base}/pods/own/status"),
             json!({"status": {"resourceClaimStatuses": [{"name": "r", "resourceClaimName": "c"}]}}),
             403,
-            "pods \"own\" is forbidden: node \"n1\" cannot update resource claim statues".to_owned(),
+            "pods \"own\" is forbidden: node \"n1\" cannot update resource claim statues"
+                .to_owned(),
         ),
         (
             &agent,
