@@ -172,17 +172,19 @@ impl Workload {
     }
 }
 
-/// An object of a kind that makes no pods.
+/// An object that runs no pods: one of another kind, or a pod that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
     pub mark: Mark,
     pub kind: String,
     pub name: String,
+    /// Why it runs no pods.
+    pub why: &'static str,
 }
 
 impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} {:?} skipped: it runs no pods", self.mark, self.kind, self.name)
+        write!(f, "{}: {} {:?} skipped: {}", self.mark, self.kind, self.name, self.why)
     }
 }
 
@@ -244,6 +246,12 @@ impl Reading {
                     at.warn(message, findings);
                 }
             }
+            let status = object.field("status").filter(|_| known == WorkloadKind::Pod);
+            let phase = status.and_then(|at| at.node.get_text("phase"));
+            if matches!(phase, Some("Succeeded" | "Failed")) {
+                self.skip(&object, kind, "it has ended");
+                return;
+            }
             self.workload(document, &object, known);
         } else {
             self.other(&object, kind, &version);
@@ -274,11 +282,14 @@ impl Reading {
         {
             at.error(format!("unknown kind {kind:?}; did you mean {meant:?}?"), &mut self.findings);
         } else {
-            let metadata = object.field("metadata");
-            let name = metadata.and_then(|at| at.node.get_text("name")).unwrap_or_default();
-            let name = name.to_owned();
-            self.manifest.skipped.push(Skipped { mark: object.mark(), kind, name });
+            self.skip(object, kind, "it runs no pods");
         }
+    }
+
+    fn skip(&mut self, object: &Object<'_>, kind: String, why: &'static str) {
+        let metadata = object.field("metadata");
+        let name = metadata.and_then(|at| at.node.get_text("name")).unwrap_or_default().to_owned();
+        self.manifest.skipped.push(Skipped { mark: object.mark(), kind, name, why });
     }
 
     fn workload(&mut self, document: &Node, object: &Object<'_>, kind: WorkloadKind) {
