@@ -232,7 +232,7 @@ impl Agent {
         let amounts = shares::of_pods(&machine, &config, milli_cpus);
         let cgroups = pod_cgroups(kernel, &amounts, &facts);
         let hands = Hands {
-            images: Images::new(runtime.clone(), Arc::clone(&clock), 1),
+            images: Images::new(runtime.clone(), Arc::clone(&clock), node.settings.parallel_pulls),
             sources: Sources::start(api.clone(), Arc::clone(&clock), api_address),
             probes: Probes::counted(
                 runtime.clone(),
@@ -267,8 +267,12 @@ impl Agent {
         };
         let enforced =
             hands.cgroups.is_some() && config.enforce_node_allocatable.contains(&Enforcement::Pods);
-        let seen =
-            admit::Node { name: node.name.clone(), os: Some(machine.os), ..admit::Node::default() };
+        let seen = admit::Node {
+            name: node.name.clone(),
+            os: Some(machine.os),
+            allowed_sysctls: node.settings.allowed_sysctls.clone(),
+            ..admit::Node::default()
+        };
         Ok(Agent {
             hands: Arc::new(hands),
             node: Arc::new(RwLock::new(seen)),

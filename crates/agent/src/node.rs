@@ -35,7 +35,7 @@ mod settings;
 
 pub use amounts::{allocatable, capacity};
 pub use conditions::{Conditions, conditions};
-pub use describe::{Given, describe};
+pub use describe::{Given, describe, node_name};
 pub use object::{object, status};
 pub use run::{Sources, run};
 pub use runtime::RuntimeHealth;

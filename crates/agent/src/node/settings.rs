@@ -37,7 +37,14 @@ pub struct Settings {
     pub logs_every: Duration,
     /// How often manifests of static pods are looked at.
     pub files_every: Duration,
+    /// Sysctls that pods may set beside the safe ones.
+    pub allowed_sysctls: Vec<String>,
+    /// How many images are pulled at a time.
+    pub parallel_pulls: usize,
 }
+
+/// As many pulls as there are pods, where their number is not limited.
+const MANY_PULLS: usize = 1 << 16;
 
 /// A field that says what it cannot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +52,7 @@ pub struct Settings {
 pub struct SettingsError {
     pub field: &'static str,
     pub value: String,
-    pub wanted: &'static str,
+    pub wanted: String,
 }
 
 struct Reader<'a> {
@@ -65,7 +72,11 @@ impl Reader<'_> {
             return usual;
         };
         read(given).unwrap_or_else(|| {
-            self.errors.push(SettingsError { field, value: given.to_string(), wanted });
+            self.errors.push(SettingsError {
+                field,
+                value: given.to_string(),
+                wanted: wanted.to_owned(),
+            });
             usual
         })
     }
@@ -81,6 +92,26 @@ impl Reader<'_> {
             Some(if given.is_zero() { usual } else { given })
         };
         self.read(field, "a duration such as 10s", usual, read)
+    }
+
+    fn texts(&mut self, field: &'static str) -> Vec<String> {
+        self.read(field, "a list of texts", Vec::new(), |given| {
+            given.as_array()?.iter().map(|text| text.as_str().map(str::to_owned)).collect()
+        })
+    }
+
+    /// Unless images are pulled one after the other, at most `maxParallelImagePulls` of them, or any
+    /// number. As upstream has it, a limit above one switches the order off.
+    fn parallel_pulls(&mut self) -> usize {
+        let most = self.read("maxParallelImagePulls", "a number above zero", None, |given| {
+            let number = usize::try_from(given.as_u64()?).ok()?;
+            (number > 0).then_some(Some(number.min(MANY_PULLS)))
+        });
+        let usual = most.is_none_or(|most| most < 2);
+        match self.read("serializeImagePulls", "true or false", usual, Value::as_bool) {
+            true => 1,
+            false => most.unwrap_or(MANY_PULLS),
+        }
     }
 
     fn percent(&mut self, field: &'static str, usual: u8) -> u8 {
@@ -108,7 +139,8 @@ impl Settings {
         let settings = Settings {
             register: reader.switch("registerNode"),
             port: reader.read("port", "a port from 1 to 65535", 10_250, |given| {
-                u16::try_from(given.as_u64()?).ok().filter(|port| *port > 0)
+                let port = u16::try_from(given.as_u64()?).ok()?;
+                Some(if port == 0 { 10_250 } else { port })
             }),
             taints: reader.read("registerWithTaints", "a list of taints", Vec::new(), |given| {
                 let taints = given.as_array()?;
@@ -127,7 +159,10 @@ impl Settings {
                 "nodeLeaseDurationSeconds",
                 "a number of seconds above zero",
                 40,
-                |given| u32::try_from(given.as_u64()?).ok().filter(|seconds| *seconds > 0),
+                |given| {
+                    let seconds = u32::try_from(given.as_u64()?).ok()?;
+                    Some(if seconds == 0 { 40 } else { seconds })
+                },
             ),
             max_images: reader.read(
                 "nodeStatusMaxImages",
@@ -152,9 +187,12 @@ impl Settings {
                     "containerLogMaxSize",
                     "a quantity of bytes above zero such as 10Mi",
                     10 << 20,
-                    |given| {
-                        let bytes = Quantity::parse(given.as_str()?).ok()?.checked_value()?;
-                        u64::try_from(bytes).ok().filter(|bytes| *bytes > 0)
+                    |given| match given.as_str()? {
+                        "" => Some(10 << 20),
+                        text => {
+                            let bytes = Quantity::parse(text).ok()?.checked_value()?;
+                            u64::try_from(bytes).ok().filter(|bytes| *bytes > 0)
+                        }
                     },
                 ),
                 max_files: reader.read(
@@ -172,13 +210,15 @@ impl Settings {
                 |given| duration::parse(given.as_str()?).filter(|every| *every >= seconds(3)),
             ),
             files_every: reader.time("fileCheckFrequency", seconds(20)),
+            allowed_sysctls: reader.texts("allowedUnsafeSysctls"),
+            parallel_pulls: reader.parallel_pulls(),
         };
         let Settings { image_high_percent: high, image_low_percent: low, .. } = settings;
         if low >= high {
             reader.errors.push(SettingsError {
                 field: "imageGCLowThresholdPercent",
                 value: low.to_string(),
-                wanted: "less than imageGCHighThresholdPercent",
+                wanted: "less than imageGCHighThresholdPercent".to_owned(),
             });
         }
         if reader.errors.is_empty() { Ok(settings) } else { Err(reader.errors) }

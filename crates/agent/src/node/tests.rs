@@ -144,6 +144,7 @@ fn a_class_resource_is_for_pods_or_for_containers() {
         ],
     });
     assert_eq!(classes::status(&advertised, true), expected);
+    assert_eq!(classes::offer_of_status(&expected), classes::offer(&advertised));
     let offer = classes::offer(&advertised).resources;
     let names: Vec<(&str, bool)> = offer.iter().map(|(n, o)| (n.as_str(), o.for_pods)).collect();
     assert_eq!(names, [("example.com/net", true), ("k8s.io/rdt", false)]);
@@ -230,7 +231,7 @@ fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
     }
     let wrong = read(json!({
         "port": 70000,
-        "nodeLeaseDurationSeconds": 0,
+        "nodeLeaseDurationSeconds": -1,
         "imageGCHighThresholdPercent": 101,
         "imageMinimumGCAge": "soon",
         "registerWithTaints": [{"key": "a"}],
@@ -239,13 +240,124 @@ fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
     let expected = [
         "port: 70000 should be a port from 1 to 65535",
         "registerWithTaints: [{\"key\":\"a\"}] should be a list of taints",
-        "nodeLeaseDurationSeconds: 0 should be a number of seconds above zero",
+        "nodeLeaseDurationSeconds: -1 should be a number of seconds above zero",
         "imageGCHighThresholdPercent: 101 should be a percentage from 0 to 100",
         "imageMinimumGCAge: \"soon\" should be a duration such as 10s",
     ];
     assert_eq!(told, expected);
     let crossed = read(json!({"imageGCLowThresholdPercent": 85})).unwrap_err();
     assert_eq!(crossed.len(), 1);
+}
+
+#[test]
+fn zero_stands_for_the_default_as_upstream_has_it() {
+    let mut config = KubeletConfig::default();
+    let usual = Settings::of(&config).unwrap();
+    let zeros = json!({
+        "port": 0, "nodeLeaseDurationSeconds": 0, "containerLogMaxSize": "", "fileCheckFrequency": "0s",
+    });
+    config.untyped.extend(zeros.as_object().unwrap().clone());
+    assert_eq!(Settings::of(&config).unwrap(), usual);
+}
+
+#[test]
+fn images_are_pulled_one_by_one_unless_the_configuration_has_it_otherwise() {
+    let pulls = |fields: Value| {
+        let mut config = KubeletConfig::default();
+        config.untyped.extend(fields.as_object().unwrap().clone());
+        Settings::of(&config).unwrap().parallel_pulls
+    };
+    assert_eq!(pulls(json!({})), 1);
+    assert_eq!(pulls(json!({"maxParallelImagePulls": 4})), 4);
+    assert_eq!(pulls(json!({"maxParallelImagePulls": 1})), 1);
+    assert!(pulls(json!({"serializeImagePulls": false})) > 1000);
+    assert_eq!(pulls(json!({"serializeImagePulls": false, "maxParallelImagePulls": 3})), 3);
+}
+
+/// The reader of the file and the agent have to agree: a file that passes the check starts the agent.
+#[test]
+fn what_the_configuration_file_may_say_the_agent_takes() {
+    const FIELDS: [&str; 23] = [
+        "allowedUnsafeSysctls",
+        "containerLogMaxFiles",
+        "containerLogMaxSize",
+        "containerLogMonitorInterval",
+        "enableControllerAttachDetach",
+        "evictionMaxPodGracePeriod",
+        "evictionPressureTransitionPeriod",
+        "fileCheckFrequency",
+        "imageGCHighThresholdPercent",
+        "imageGCLowThresholdPercent",
+        "imageMaximumGCAge",
+        "imageMinimumGCAge",
+        "localStorageCapacityIsolation",
+        "maxParallelImagePulls",
+        "nodeLeaseDurationSeconds",
+        "nodeStatusMaxImages",
+        "nodeStatusReportFrequency",
+        "nodeStatusUpdateFrequency",
+        "port",
+        "providerID",
+        "registerNode",
+        "registerWithTaints",
+        "serializeImagePulls",
+    ];
+    const VALUES: [&str; 26] = [
+        "0",
+        "1",
+        "-1",
+        "2",
+        "85",
+        "86",
+        "101",
+        "65536",
+        "2147483648",
+        "1.5",
+        "true",
+        "'true'",
+        "''",
+        "abc",
+        "'5'",
+        "0s",
+        "10s",
+        "-10s",
+        "2s",
+        "10Mi",
+        "-10Mi",
+        "0Mi",
+        "[]",
+        "{}",
+        "[net.*]",
+        "[{key: a, effect: NoSchedule}]",
+    ];
+    let mut taken = 0;
+    for field in FIELDS {
+        for value in VALUES {
+            let text = format!(
+                "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{field}: {value}\n"
+            );
+            let Ok((config, _)) = objects::kubelet_config::read(&text) else { continue };
+            taken += 1;
+            assert!(Settings::of(&config).is_ok(), "{field}: {value}: {:?}", Settings::of(&config));
+        }
+    }
+    assert!(taken > FIELDS.len(), "{taken}");
+}
+
+#[test]
+fn a_node_has_a_name_that_an_api_server_takes() {
+    assert_eq!(node_name(None, "Worker-1.Example.com").unwrap(), "worker-1.example.com");
+    assert_eq!(node_name(Some(" Node "), "x").unwrap(), "node");
+    let wrong = node_name(Some("My Host"), "x").unwrap_err().to_string();
+    assert!(
+        wrong.starts_with("--hostname-override: \"My Host\" should be a node's name"),
+        "{wrong}"
+    );
+    assert!(wrong.contains("a lowercase RFC 1123 subdomain must consist of"), "{wrong}");
+    for bad in ["", "a_b", "-a", &"a".repeat(254)] {
+        assert!(node_name(Some(bad), "x").is_err(), "{bad}");
+    }
+    assert!(node_name(None, "my_machine").unwrap_err().to_string().contains("--hostname-override"));
 }
 
 #[test]
