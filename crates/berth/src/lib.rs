@@ -4,6 +4,7 @@ pub mod backup;
 pub mod cli;
 pub mod conformance;
 pub mod in_process;
+mod listening;
 pub mod load;
 pub mod logging;
 pub mod machine_source;

@@ -21,6 +21,7 @@ use store::Store;
 use tokio::sync::watch;
 
 use crate::in_process::InProcess;
+use crate::listening;
 use crate::presence::Presence;
 
 mod settings_file;
@@ -156,7 +157,8 @@ impl Server {
             &keys.authority.certificate,
             Limits::default(),
         )
-        .await?;
+        .await
+        .map_err(|error| listening::explained(error, settings.address, "--https-listen-port"))?;
         let address = listener.address()?;
         let advertised = settings.advertised(address);
         let options = apiserver::Options {

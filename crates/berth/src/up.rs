@@ -18,6 +18,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::in_process::InProcess;
+use crate::listening;
 use crate::presence::Pods;
 use crate::server::{self, Server};
 
@@ -62,7 +63,10 @@ impl Node {
         names.extend(node.addresses.iter().map(ToString::to_string));
         let own = certificates::server(server.authority(), &names)?;
         let authority = Some(server.authority().certificate.as_str());
-        let listener = AgentServer::bind(settings.agent_address, &own, authority).await?;
+        let address = settings.agent_address;
+        let listener = AgentServer::bind(address, &own, authority)
+            .await
+            .map_err(|error| listening::explained(error, address, "--agent-port"))?;
         let agent_address = listener.address()?;
         node.settings.port = agent_address.port();
         let name = node.name.clone();
@@ -170,7 +174,9 @@ impl Joined {
                     .with_context(|| format!("clientCAFile {}", file.display()))?,
             ),
         };
-        let listener = AgentServer::bind(self.address, &own, authority.as_deref()).await?;
+        let listener = AgentServer::bind(self.address, &own, authority.as_deref())
+            .await
+            .map_err(|error| listening::explained(error, self.address, "port in --config"))?;
         node.settings.port = listener.address()?.port();
         let agent = Agent::prepare(agent::agent::Settings {
             config: self.config,

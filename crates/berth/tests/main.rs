@@ -18,6 +18,8 @@ mod plugins;
 mod remote;
 #[path = "cases/state.rs"]
 mod state;
+#[path = "cases/tools.rs"]
+mod tools;
 #[path = "cases/topology.rs"]
 mod topology;
 
