@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Response, StatusCode};
 use https::certificates::Pair;
-use https::{Answer, Body, Inbound, Limits, ListenError, Listener, Peer};
+use https::{Answer, Body, Clock, Inbound, Limits, ListenError, Listener, Peer, ServerTls};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -36,7 +36,7 @@ mod tests;
 
 use measured::Measured;
 
-pub use certificate::{ServingError, serving_certificate};
+pub use certificate::{Serving, ServingError};
 
 /// The name the API server's certificate has.
 pub const API_SERVER: &str = "kube-apiserver-kubelet-client";
@@ -170,9 +170,15 @@ impl Server {
         certificate: &Pair,
         client_authority: Option<&str>,
     ) -> Result<Listener, ListenError> {
+        let tls = ServerTls::new(certificate, client_authority, Clock::default())?;
+        Server::bind_with(address, tls).await
+    }
+
+    /// A socket that serves with material which can be replaced later.
+    pub async fn bind_with(address: SocketAddr, tls: ServerTls) -> Result<Listener, ListenError> {
         // A node has few callers, of which each has few connections.
         let limits = Limits { connections: 512, tunnels: 512, ..Limits::default() };
-        Listener::bind(address, certificate, client_authority, limits).await
+        Listener::bind_with(address, tls, limits).await
     }
 
     /// Serves until told to stop.

@@ -291,8 +291,9 @@ async fn attempt(
 }
 
 async fn commit(api: &Api, transaction: Transaction) -> Result<Outcome, Refusal> {
-    let done = api.store().commit(transaction).await;
-    done.map_err(|error| Refusal::internal(error.to_string()))
+    // Also the mark on an object that goes later is written on a full disk.
+    let done = api.store().commit(transaction.with_reserve()).await;
+    done.map_err(|error| crate::write::commit_failed(&error))
 }
 
 fn check_preconditions(

@@ -311,19 +311,22 @@ fn go_arch() -> &'static str {
 fn health(api: &Api, call: &Call, kind: &str, rest: &[&str]) -> Result<Reply, Refusal> {
     let store = api.store().get("/registry/health").is_ok();
     // Called etcd where clients ask for it by that name.
-    let checks: &[(&str, bool)] =
-        &[("ping", true), ("log", true), ("etcd", store), ("store", store)];
+    let mut checks = vec![("ping", true), ("log", true), ("etcd", store), ("store", store)];
+    if kind == "readyz" {
+        // A restart would not help, so only readiness depends on it.
+        checks.push(("storage-space", api.store().health().full.is_none()));
+    }
     if let [name, ..] = rest {
         return Ok(match checks.iter().find(|(check, _)| check == name) {
             Some((_, true)) => Reply::text(StatusCode::OK, "ok"),
-            Some((name, false)) => failed(&format!("{name} failed")),
+            Some((name, _)) => failed(&format!("{name} failed")),
             None => not_found(),
         });
     }
     let excluded: Vec<&str> = call.query.all("exclude").collect();
     let mut text = String::new();
     let mut healthy = true;
-    for (name, good) in checks {
+    for (name, good) in &checks {
         let line = match (excluded.contains(name), good) {
             (true, _) => format!("[+]{name} excluded: ok"),
             (false, true) => format!("[+]{name} ok"),

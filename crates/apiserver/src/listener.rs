@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use https::certificates::Pair;
-use https::{Answer, Inbound, Limits, ListenError, Peer};
+use https::{Answer, Inbound, Limits, ListenError, Peer, ServerTls};
 use hyper::body::Incoming;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -39,6 +39,16 @@ impl Listener {
         limits: Limits,
     ) -> Result<Listener, ListenError> {
         let socket = https::Listener::bind(address, server, Some(authority), limits).await?;
+        Ok(Listener { socket })
+    }
+
+    /// Binds a socket that serves with material which can be replaced later.
+    pub async fn bind_with(
+        address: SocketAddr,
+        tls: ServerTls,
+        limits: Limits,
+    ) -> Result<Listener, ListenError> {
+        let socket = https::Listener::bind_with(address, tls, limits).await?;
         Ok(Listener { socket })
     }
 

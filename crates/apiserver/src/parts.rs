@@ -271,7 +271,9 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
     let key = entry.key.to_string();
     let transaction = store::Transaction::new()
         .expect_modified_at(key.as_str(), entry.modified)
-        .put(key.as_str(), stored::encode(budgets, &spent));
+        .put(key.as_str(), stored::encode(budgets, &spent))
+        // An eviction is a deletion.
+        .with_reserve();
     match api.store().commit(transaction).await {
         Ok(store::Outcome::Committed { .. }) => Ok(()),
         // Another eviction spent it: the client tries again.
@@ -279,7 +281,7 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
             format!("The disruption budget {name} is still being processed by the server."),
             Some(10),
         )),
-        Err(error) => Err(Refusal::internal(error.to_string())),
+        Err(error) => Err(crate::write::commit_failed(&error)),
     }
 }
 

@@ -94,8 +94,16 @@ impl WriteOptions {
     }
 }
 
-fn commit_failed(error: &store::CommitError) -> Refusal {
-    Refusal::internal(error.to_string())
+/// The answer to a write that the store could not take.
+pub(crate) fn commit_failed(error: &store::CommitError) -> Refusal {
+    match error {
+        store::CommitError::Storage(cause) if cause.is_full() => Refusal::internal(format!(
+            "{error}: {cause}: no space left on the disk; free space there; objects can still be \
+             deleted"
+        )),
+        store::CommitError::Storage(cause) => Refusal::internal(format!("{error}: {cause}")),
+        _ => Refusal::internal(error.to_string()),
+    }
 }
 
 pub(crate) fn type_id(resource: &Resource) -> Result<TypeId, Refusal> {
@@ -545,7 +553,11 @@ async fn one_update(
         true => transaction.delete(key.as_str()),
         false => transaction.put(key.as_str(), stored::encode(resource, &object)),
     };
-    let transaction = charge.add_to(transaction);
+    let mut transaction = charge.add_to(transaction);
+    if object["metadata"]["deletionTimestamp"].is_string() {
+        // Statuses and finalizers of an object that goes have to be written before it is gone.
+        transaction = transaction.with_reserve();
+    }
     match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
         Outcome::Committed { revision } => {
             let mut object = object;

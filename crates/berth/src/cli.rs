@@ -19,6 +19,7 @@ mod node;
 mod plan;
 mod server;
 mod state;
+mod store;
 mod topology;
 
 use crate::terminal::{Colours, Terminal};
@@ -67,6 +68,8 @@ enum Command {
     Backup(backup::BackupArgs),
     /// Make a control plane from a backup
     Restore(backup::RestoreArgs),
+    /// Check or repair what a control plane has stored
+    Store(store::StoreArgs),
     /// Measure a control plane under load
     Bench(bench::BenchArgs),
     /// Compare decisions with those recorded from the upstream kubelet
@@ -127,6 +130,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Backup(args) => backup::back_up(&args),
         Command::Restore(args) => backup::restore(&args),
+        Command::Store(args) => store::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Server(args) => server::run(args),
         Command::Up(args) => node::up(args),

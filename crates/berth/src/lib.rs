@@ -8,6 +8,7 @@ pub mod load;
 pub mod logging;
 pub mod machine_source;
 pub mod presence;
+pub mod repair;
 pub mod server;
 pub mod terminal;
 pub mod up;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use agent::agent::{Agent, Leave};
 use agent::hands::Hands;
 use agent::node::{Given, describe};
-use agent::server::{Server as AgentServer, serving_certificate};
+use agent::server::{Server as AgentServer, Serving};
 use anyhow::{Context as _, Result};
-use apiserver::certificates;
+use https::Clock;
 use objects::KubeletConfig;
 use placement::Machine;
 use serde_json::Value;
@@ -60,9 +60,8 @@ impl Node {
         let server = Server::start(&control).await?;
         let mut names = vec![node.name.clone(), "localhost".to_owned(), "127.0.0.1".to_owned()];
         names.extend(node.addresses.iter().map(ToString::to_string));
-        let own = certificates::server(server.authority(), &names)?;
-        let authority = Some(server.authority().certificate.as_str());
-        let listener = AgentServer::bind(settings.agent_address, &own, authority).await?;
+        let tls = server.certificates().serve_agent(names)?;
+        let listener = AgentServer::bind_with(settings.agent_address, tls).await?;
         let agent_address = listener.address()?;
         node.settings.port = agent_address.port();
         let name = node.name.clone();
@@ -160,17 +159,17 @@ impl Joined {
             .map_err(|errors| anyhow::anyhow!("{}", joined(&errors)))?;
         let mut names = vec![node.name.clone()];
         names.extend(node.addresses.iter().map(ToString::to_string));
-        let (certificate, key) = &self.certificate;
-        let files = (certificate.as_deref(), key.as_deref());
-        let own = serving_certificate(files, &self.root.join("pki"), &names)?;
-        let authority = match &self.client_authority {
-            None => None,
-            Some(file) => Some(
-                std::fs::read_to_string(file)
-                    .with_context(|| format!("clientCAFile {}", file.display()))?,
-            ),
+        let serving = Serving {
+            files: self.certificate,
+            directory: self.root.join("pki"),
+            names,
+            client_authority: self.client_authority,
+            clock: Clock::default(),
         };
-        let listener = AgentServer::bind(self.address, &own, authority.as_deref()).await?;
+        let tls = serving.load()?;
+        let listener = AgentServer::bind_with(self.address, tls.clone()).await?;
+        // For as long as the process runs.
+        tokio::spawn(serving.keep_current(tls));
         node.settings.port = listener.address()?.port();
         let agent = Agent::prepare(agent::agent::Settings {
             config: self.config,

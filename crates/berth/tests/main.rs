@@ -8,6 +8,8 @@ use berth::conformance::{Options, run_dir, run_files};
 
 #[path = "cases/backup.rs"]
 mod backup;
+#[path = "cases/certificates.rs"]
+mod certificates;
 #[path = "cases/controllers.rs"]
 mod controllers;
 #[path = "cases/plan.rs"]

@@ -15,7 +15,7 @@ use crate::deployment::{self, Deployments};
 use crate::disruption::{self, Budgets};
 use crate::garbage::Garbage;
 use crate::job::{FinishedJobs, Jobs};
-use crate::namespace::{Namespaces, RootCa, ServiceAccounts};
+use crate::namespace::{self, Namespaces, RootCa, ServiceAccounts};
 use crate::node_lifecycle;
 use crate::options::{Loop, Options};
 use crate::quota::{self, Quotas};
@@ -215,7 +215,9 @@ impl Starter<'_> {
             && self.has(Loop::RootCa)
         {
             let world = self.world.clone();
-            let keys = self.keyed(RootCa { world, certificate }, 1);
+            let work = RootCa { world: world.clone(), certificate: certificate.clone() };
+            let keys = self.keyed(work, 1);
+            self.rest.spawn(namespace::on_new_authority(world, certificate, keys.clone()));
             self.feed(&keys, |w| &w.namespaces, itself);
             self.feed(
                 &keys,

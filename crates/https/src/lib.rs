@@ -3,6 +3,7 @@
 //! - [`certificates`]: an authority of our own and what it signs.
 //! - [`Listener`]: a socket that serves TLS, knows its clients by their certificates, keeps limits,
 //!   and joins connections that changed their protocol to another one.
+//! - [`ServerTls`]: what a socket shows and trusts, replaceable while it serves.
 //! - [`Dialer`] and [`exchange`]: the other side.
 //! - [`Body`]: an answer's bytes, at once or as they come.
 //!
@@ -10,13 +11,17 @@
 
 mod body;
 pub mod certificates;
+mod clock;
 mod dial;
 mod exchange;
 mod listener;
+mod server_tls;
 
 pub use body::Body;
+pub use clock::Clock;
 pub use dial::{DialError, Dialer, MaterialError};
 pub use exchange::{
     Answer, ExchangeError, Inbound, Tunnel, exchange, is_upgrade, relay, upgrade_headers,
 };
 pub use listener::{Limits, ListenError, Listener, Peer};
+pub use server_tls::ServerTls;

@@ -26,9 +26,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
-use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
-use rustls::server::WebPkiClientVerifier;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -37,8 +35,9 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::body::Body;
 use crate::certificates::Pair;
-use crate::dial;
+use crate::clock::Clock;
 use crate::exchange::{Answer, Inbound, Tunnel};
+use crate::server_tls::ServerTls;
 
 /// What is let in, and for how long.
 #[derive(Debug, Clone, Copy)]
@@ -74,10 +73,6 @@ pub enum ListenError {
     Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-fn unusable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ListenError {
-    ListenError::Certificate(error.into())
-}
-
 /// Whom a client's certificate names, vouched for by the authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
@@ -90,7 +85,7 @@ pub struct Peer {
 /// A socket to serve on.
 pub struct Listener {
     socket: TcpListener,
-    tls: TlsAcceptor,
+    tls: ServerTls,
     limits: Limits,
 }
 
@@ -109,10 +104,19 @@ impl Listener {
         authority: Option<&str>,
         limits: Limits,
     ) -> Result<Listener, ListenError> {
-        let tls = tls_config(server, authority)?;
+        let tls = ServerTls::new(server, authority, Clock::default())?;
+        Listener::bind_with(address, tls, limits).await
+    }
+
+    /// Binds a socket that serves with material which can be replaced later.
+    pub async fn bind_with(
+        address: SocketAddr,
+        tls: ServerTls,
+        limits: Limits,
+    ) -> Result<Listener, ListenError> {
         let bound = TcpListener::bind(address).await;
         let socket = bound.map_err(|source| ListenError::Bind { address, source })?;
-        Ok(Listener { socket, tls: TlsAcceptor::from(Arc::new(tls)), limits })
+        Ok(Listener { socket, tls, limits })
     }
 
     /// Where it listens, with the port the system chose if it was asked to.
@@ -155,7 +159,7 @@ impl Listener {
                     continue;
                 }
             };
-            let (tls, limits) = (self.tls.clone(), self.limits);
+            let (tls, limits) = (self.tls.acceptor(), self.limits);
             let (handle, tunnels) = (handle.clone(), tunnels.clone());
             let (builder, watcher) = (Arc::clone(&builder), connections.watcher());
             tokio::spawn(async move {
@@ -236,28 +240,6 @@ fn refused(status: StatusCode, text: &'static str) -> Response<Body> {
     let media = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(http::header::CONTENT_TYPE, media);
     response
-}
-
-fn tls_config(server: &Pair, authority: Option<&str>) -> Result<ServerConfig, ListenError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(unusable)?;
-    let builder = match authority {
-        None => builder.with_no_client_auth(),
-        Some(authority) => {
-            let roots = Arc::new(dial::roots(authority).map_err(unusable)?);
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider)
-                .allow_unauthenticated()
-                .build()
-                .map_err(unusable)?;
-            builder.with_client_cert_verifier(verifier)
-        }
-    };
-    let (chain, key) = dial::identity(server).map_err(unusable)?;
-    let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
 }
 
 type Tls = tokio_rustls::server::TlsStream<TcpStream>;

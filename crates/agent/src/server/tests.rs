@@ -278,16 +278,25 @@ async fn what_cannot_be_done_is_refused_in_upstreams_words() {
 #[test]
 fn a_certificate_is_made_once_and_files_win() {
     let dir = tempfile::tempdir().unwrap();
-    let names = ["127.0.0.1".to_owned(), "node".to_owned()];
     let pki = dir.path().join("pki");
-    let made = serving_certificate((None, None), &pki, &names).unwrap();
-    assert_eq!(serving_certificate((None, None), &pki, &names).unwrap(), made);
+    let own = Serving {
+        files: (None, None),
+        directory: pki.clone(),
+        names: vec!["127.0.0.1".to_owned(), "node".to_owned()],
+        client_authority: None,
+        clock: https::Clock::default(),
+    };
+    let with = |certificate: Option<&Path>, key: Option<&Path>| {
+        let files = (certificate.map(Path::to_owned), key.map(Path::to_owned));
+        Serving { files, ..own.clone() }.read().map(|(pair, _)| pair)
+    };
+    let made = with(None, None).unwrap();
+    assert_eq!(with(None, None).unwrap(), made);
     let (certificate, key) = (pki.join("kubelet.crt"), pki.join("kubelet.key"));
-    let given = serving_certificate((Some(&certificate), Some(&key)), Path::new("/x"), &names);
-    assert_eq!(given.unwrap(), made);
-    let half = serving_certificate((Some(&certificate), None), &pki, &names).unwrap_err();
+    assert_eq!(with(Some(&certificate), Some(&key)).unwrap(), made);
+    let half = with(Some(&certificate), None).unwrap_err();
     assert!(half.to_string().contains("tlsPrivateKeyFile"), "{half}");
     let gone = dir.path().join("gone");
-    let error = serving_certificate((Some(&gone), Some(&gone)), &pki, &names).unwrap_err();
+    let error = with(Some(&gone), Some(&gone)).unwrap_err();
     assert!(error.to_string().contains("gone"), "{error}");
 }

@@ -218,6 +218,7 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         config,
     };
     logging::begin();
+    server::upkeep::raise_limits();
     run(async {
         let node = Node::start(&settings).await?;
         let dir = args.data_dir.display();
@@ -383,6 +384,7 @@ pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         config,
     };
     logging::begin();
+    server::upkeep::raise_limits();
     run(async {
         let api = remote(&args.kubeconfig, "kubelet")?;
         let agent = joined.prepare(api).await?;
