@@ -20,6 +20,8 @@ mod plugins;
 mod remote;
 #[path = "cases/state.rs"]
 mod state;
+#[path = "cases/storage.rs"]
+mod storage;
 #[path = "cases/topology.rs"]
 mod topology;
 

@@ -155,6 +155,11 @@ impl Log {
         Ok(Appended { offset, segment: active.segment.clone() })
     }
 
+    /// Whether there is anything in the active segment.
+    pub(crate) fn is_used(&self) -> bool {
+        self.active.end > HEADER as u64
+    }
+
     /// Begins a new segment that readers are to know although nothing is in it yet.
     pub(crate) fn begin_segment(
         &mut self,

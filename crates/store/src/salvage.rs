@@ -83,7 +83,10 @@ pub struct Damage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
-    Bytes { offset: u64, length: u64 },
+    Bytes {
+        offset: u64,
+        length: u64,
+    },
     /// The whole file is missing.
     Missing,
 }
@@ -144,7 +147,8 @@ impl Found {
         file.seek(SeekFrom::Start(self.offset)).map_err(failed())?;
         let mut bytes = vec![0; self.length];
         file.read_exact(&mut bytes).map_err(failed())?;
-        let damaged = || StorageError::Damaged { path: self.path.to_path_buf(), offset: self.offset };
+        let damaged =
+            || StorageError::Damaged { path: self.path.to_path_buf(), offset: self.offset };
         let record = Record::decode(&bytes).ok_or_else(damaged)?;
         Ok(Entry {
             key: key.clone(),
@@ -311,9 +315,11 @@ impl Walk {
     ) {
         let mut saved = 0;
         let mut at = part.start;
-        let bytes = &file.bytes[..part.end];
-        while at + RECORD <= bytes.len() {
-            let Some(looks) = Looks::at(&bytes[at..]).filter(|looks| bounds.contain(looks.revision))
+        let bytes = &file.bytes;
+        // A record that begins here may end in the zeros behind the part.
+        while at < part.end {
+            let Some(looks) =
+                Looks::at(&bytes[at..]).filter(|looks| bounds.contain(looks.revision))
             else {
                 at += 1;
                 continue;

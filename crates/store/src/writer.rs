@@ -107,9 +107,6 @@ fn commit(
             Ok(appended) => {
                 shared.appended.fetch_add(frame.len() as u64, Ordering::Relaxed);
                 publish(shared, written, revision, compacted, &appended);
-                if compacted > oldest && shared.space.full().is_some() {
-                    make_sweepable(shared, log, revision, compacted);
-                }
             }
             Err(error) if error.is_full() && !only_urgent => {
                 return Refused { requests, error: Some(error) };
@@ -121,6 +118,10 @@ fn commit(
                 return Refused::default();
             }
         }
+    }
+    let compacts = requests.iter().any(|request| matches!(request.work, Work::Compact(..)));
+    if compacts && shared.space.full().is_some() && log.is_used() {
+        make_sweepable(shared, log, revision, compacted);
     }
     for (request, decided) in requests.into_iter().zip(decided) {
         match (request.work, decided) {
@@ -161,7 +162,9 @@ fn append(
     }
     let urgency = if only_urgent { Urgency::UsesReserve } else { Urgency::Ordinary };
     let mut appended = log.append(frame, newest, oldest, urgency);
-    if only_urgent && appended.as_ref().is_err_and(StorageError::is_full) && shared.space.give_back()
+    if only_urgent
+        && appended.as_ref().is_err_and(StorageError::is_full)
+        && shared.space.give_back()
     {
         // The sweeper makes it anew when there is space again.
         let _ = sweeper.send(Job::Space);

@@ -21,7 +21,8 @@ use crate::support::{committed, drain, open};
 const DIRECTORY: &str = "STORE_KILL_DIRECTORY";
 const WRITERS: u64 = 6;
 /// Some kilobytes, so that segments, bases and the feed all turn over while a process lives.
-const OPTIONS: Options = Options { recent_bytes: 10_000, segment_bytes: 100_000, reserve_bytes: 50_000 };
+const OPTIONS: Options =
+    Options { recent_bytes: 10_000, segment_bytes: 100_000, reserve_bytes: 50_000 };
 
 /// Wine takes a second to start a process.
 fn rounds() -> u64 {
@@ -152,7 +153,7 @@ fn nothing_acknowledged_is_lost_by_kills_while_the_disk_refuses_writes() {
         return;
     }
     // A file of the log would have 200 such blocks: most end with a refused write.
-    kill_again_and_again(60, Some(100));
+    kill_again_and_again(40, Some(100));
 }
 
 fn kill_again_and_again(rounds: u64, limit: Option<u64>) {

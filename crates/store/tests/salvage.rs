@@ -102,7 +102,10 @@ fn a_changed_byte_costs_its_record_and_no_other() {
         if value {
             let lost = &examined.lost_keys;
             assert_eq!(lost.len(), 1, "byte {at}: {examined:?}");
-            assert_eq!((&*lost[0].key, lost[0].revision, lost[0].fate), (&*key, revision, Fate::Gone));
+            assert_eq!(
+                (&*lost[0].key, lost[0].revision, lost[0].fate),
+                (&*key, revision, Fate::Gone)
+            );
         }
     }
 }
@@ -163,7 +166,10 @@ fn a_missing_file_is_named_and_costs_what_was_in_it() {
     fs::rename(&missing, directory.path().join("away")).unwrap();
     let (examined, salvaged) = salvage(directory.path());
     assert_eq!(examined.damages.len(), 1, "{examined:?}");
-    assert_eq!((&examined.damages[0].path, examined.damages[0].region), (&missing, Region::Missing));
+    assert_eq!(
+        (&examined.damages[0].path, examined.damages[0].region),
+        (&missing, Region::Missing)
+    );
     let [(first, last)] = examined.lost_revisions[..] else { panic!("{examined:?}") };
     let expected = all.into_iter().filter(|(_, (_, at))| *at < first || *at > last);
     assert_eq!(salvaged, expected.collect());
@@ -173,7 +179,11 @@ fn a_missing_file_is_named_and_costs_what_was_in_it() {
 fn a_damaged_base_costs_the_keys_that_are_damaged() {
     let (directory, store) = fresh(SMALL);
     for number in 0..300 {
-        put(&store, &format!("/{:03}", number % 150), &format!("value {number} {}", "x".repeat(900)));
+        put(
+            &store,
+            &format!("/{:03}", number % 150),
+            &format!("value {number} {}", "x".repeat(900)),
+        );
     }
     store.compact(store.revision()).wait().unwrap();
     let all = contents(&store);

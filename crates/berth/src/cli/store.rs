@@ -131,7 +131,8 @@ fn view(found: &Examination) -> Value {
         json!({"key": key, "revision": revision.get(), "result": word, "revisionNow": now})
     });
     let revisions = found.lost_revisions.iter();
-    let revisions = revisions.map(|(first, last)| json!({"first": first.get(), "last": last.get()}));
+    let revisions =
+        revisions.map(|(first, last)| json!({"first": first.get(), "last": last.get()}));
     let dropped = found.dropped.as_ref().map(|dropped| {
         json!({
             "file": dropped.path.file_name().unwrap_or_default().to_string_lossy(),
