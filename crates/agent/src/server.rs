@@ -171,16 +171,23 @@ impl Server {
         client_authority: Option<&str>,
     ) -> Result<Listener, ListenError> {
         // A node has few callers, of which each has few connections.
-        let limits = Limits { connections: 512, tunnels: 512, ..Limits::default() };
+        let limits = Limits {
+            connections: 512,
+            connections_per_client: 256,
+            strangers: 128,
+            strangers_per_address: 64,
+            tunnels: 512,
+            ..Limits::default()
+        };
         Listener::bind(address, certificate, client_authority, limits).await
     }
 
     /// Serves until told to stop.
     pub async fn serve(mut self, listener: Listener, stop: watch::Receiver<bool>) {
         self.stop = Some(stop.clone());
-        let handle = move |request: Inbound, peer: Option<Arc<Peer>>| {
+        let handle = move |request: Inbound, client: Arc<https::Client>| {
             let server = self.clone();
-            async move { server.answer(request, peer.as_deref()).await }
+            async move { server.answer(request, client.peer()).await }
         };
         listener.serve(handle, stop).await;
     }
@@ -211,6 +218,10 @@ impl Server {
             .map(|segment| percent_decode_str(segment).decode_utf8().ok().map(Into::into))
             .collect();
         let segments = segments.ok_or_else(|| Refusal::bad("the path is not UTF-8"))?;
+        // Names have none, and they become parts of file names and of messages.
+        if segments.iter().any(|segment| segment.contains(char::is_control)) {
+            return Err(Refusal::bad("the path has control characters"));
+        }
         let mut segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         // A slash at the end means nothing.
         if segments.last() == Some(&"") {

@@ -19,6 +19,7 @@ use store::Store;
 use crate::accept::{self, Route, Wanted};
 use crate::audit::AuditLog;
 use crate::credentials::{self, Signer, StaticToken};
+use crate::flow::Flow;
 use crate::identity::{self, Attempt, NodeMay, User};
 use crate::metrics::{Metrics, MoreMetrics};
 use crate::plugins::{Plugin, Plugins};
@@ -90,6 +91,7 @@ pub(crate) struct Shared {
     pub(crate) quota: crate::admission::QuotaLocks,
     pub(crate) signer: Signer,
     pub(crate) metrics: Metrics,
+    pub(crate) flow: Flow,
     audit: Option<AuditLog>,
 }
 
@@ -104,8 +106,8 @@ impl Api {
                 Refusal::internal(format!("the audit log {}: {error}", path.display()))
             })?),
         };
-        let metrics = Metrics::default();
-        let shared = Shared { store, options, quota, signer, metrics, audit };
+        let (metrics, flow) = (Metrics::default(), Flow::default());
+        let shared = Shared { store, options, quota, signer, metrics, flow, audit };
         let api = Api { shared: Arc::new(shared) };
         crate::bootstrap::ensure(&api).await?;
         Ok(api)
@@ -143,6 +145,23 @@ impl Api {
 
     /// Answers one call.
     pub async fn handle(&self, call: Call) -> Reply {
+        self.finish(call, None).await
+    }
+
+    /// Answers a call that is refused before its body was read; counted and logged as any other.
+    pub(crate) async fn refuse(&self, call: Call, refusal: Refusal) -> Reply {
+        self.finish(call, Some(refusal)).await
+    }
+
+    /// Checks whether the headers of a call suffice to refuse it. [`Api::handle`] then gives the
+    /// reason, whatever the body is.
+    pub(crate) fn refuses_headers(&self, call: &Call) -> bool {
+        impersonated(call.clone())
+            .and_then(|call| self.permit(&call, Target::parse(&call.path).as_ref()))
+            .is_err()
+    }
+
+    async fn finish(&self, call: Call, refusal: Option<Refusal>) -> Reply {
         let started = Instant::now();
         let received = self.now();
         let metrics = &self.shared.metrics;
@@ -157,7 +176,10 @@ impl Api {
                     }
                     _ => (request_verb(&call, false, false), ""),
                 };
-                let answer = self.answer(&call, target).await;
+                let answer = match refusal {
+                    Some(refusal) => Err(refusal),
+                    None => self.answer(&call, target).await,
+                };
                 let reply = answer.unwrap_or_else(|refusal| {
                     // Who accepts nothing we have is told so in JSON.
                     let wanted = Wanted::of(call.header("accept")).unwrap_or(Wanted::PLAIN);
@@ -176,37 +198,38 @@ impl Api {
     }
 
     async fn answer(&self, call: &Call, target: Option<Target>) -> Result<Reply, Refusal> {
+        self.permit(call, target.as_ref())?;
+        match target {
+            None => Err(Refusal::bad_request("the path is not valid")),
+            Some(Target::Document(path)) => documents::get(self, call, &path),
+            Some(Target::UnknownResource { .. }) => Err(Refusal::no_such_resource()),
+            Some(Target::Resource(place)) => self.resource(call, &place).await,
+        }
+    }
+
+    /// Refuses a caller without good credentials, and what the caller's role does not cover. Does not
+    /// look at the body: it may not have been read.
+    fn permit(&self, call: &Call, target: Option<&Target>) -> Result<(), Refusal> {
         match call.caller {
             Caller::Known(_) => {}
             Caller::Nobody if identity::is_public(&call.path) => {}
             Caller::Nobody | Caller::Pretender => return Err(Refusal::unauthorized()),
         }
-        let Some(target) = target else {
-            return Err(Refusal::bad_request("the path is not valid"));
-        };
         match target {
-            Target::Document(path) => {
+            None => Ok(()),
+            Some(Target::Document(_)) => {
                 let verb = call.method.as_str().to_ascii_lowercase();
-                self.authorize(call, &Attempt::Path { verb: &verb, path: &call.path })?;
-                documents::get(self, call, &path)
+                self.authorize(call, &Attempt::Path { verb: &verb, path: &call.path })
             }
-            Target::UnknownResource { group, resource, namespace, name, .. } => {
-                let (resource, subresource) = resource.split_once('/').unwrap_or((&resource, ""));
+            Some(Target::UnknownResource { group, resource, namespace, name, .. }) => {
+                let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
                 let verb = request_verb(call, name.is_empty(), false);
                 self.authorize(
                     call,
-                    &Attempt::Resource {
-                        verb,
-                        group: &group,
-                        resource,
-                        subresource,
-                        namespace: &namespace,
-                        name: &name,
-                    },
-                )?;
-                Err(Refusal::no_such_resource())
+                    &Attempt::Resource { verb, group, resource, subresource, namespace, name },
+                )
             }
-            Target::Resource(place) => self.resource(call, &place).await,
+            Some(Target::Resource(place)) => self.authorize(call, &attempt(call, place)),
         }
     }
 
@@ -223,11 +246,8 @@ impl Api {
     }
 
     async fn resource(&self, call: &Call, place: &Place) -> Result<Reply, Refusal> {
-        let part = place.subresource.map_or("", |subresource| subresource.name);
         let verb = request_verb(call, place.name.is_empty(), place.old_watch);
-        let attempt = Attempt::on(verb, place.resource, part, &place.namespace, &place.name);
-        self.authorize(call, &attempt)?;
-        if identity::node_may(call.user(), &attempt) == NodeMay::IfItsOwn {
+        if identity::node_may(call.user(), &attempt(call, place)) == NodeMay::IfItsOwn {
             crate::node_scope::check(self, call, place, verb)?;
         }
         let action = Action::of(call, place, verb).ok_or_else(Refusal::method_not_allowed)?;
@@ -250,6 +270,13 @@ impl Api {
             Action::DeleteCollection => delete::collection(self, call, place, wanted).await,
         }
     }
+}
+
+/// Returns what a call attempts to do to a resource.
+fn attempt<'a>(call: &Call, place: &'a Place) -> Attempt<'a> {
+    let part = place.subresource.map_or("", |subresource| subresource.name);
+    let verb = request_verb(call, place.name.is_empty(), place.old_watch);
+    Attempt::on(verb, place.resource, part, &place.namespace, &place.name)
 }
 
 /// What a request to a resource asks for.
@@ -382,7 +409,7 @@ pub(crate) fn denied(user: &User, attempt: &Attempt<'_>) -> Refusal {
 }
 
 /// The verb of a request to a resource.
-fn request_verb(call: &Call, collection: bool, old_watch: bool) -> &'static str {
+pub(crate) fn request_verb(call: &Call, collection: bool, old_watch: bool) -> &'static str {
     match &call.method {
         &Method::GET | &Method::HEAD if old_watch || call.query.flag("watch") => "watch",
         &Method::GET | &Method::HEAD if collection => "list",

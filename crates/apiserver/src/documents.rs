@@ -45,7 +45,8 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
         return health(api, call, check, rest);
     }
     if path == "/metrics" {
-        let text = api.shared.metrics.render(api.store().revision().get());
+        let mut text = api.shared.metrics.render(api.store().revision().get());
+        text.push_str(&api.shared.flow.render());
         let media = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
         return Ok(Reply::bytes(StatusCode::OK, media, text));
     }

@@ -146,6 +146,16 @@ impl Refusal {
             .with_details(Value::Object(details))
     }
 
+    /// Refuses what would be too much at the moment.
+    #[must_use]
+    pub fn too_many_requests() -> Refusal {
+        let message = "Too many requests, please try again later.";
+        let mut refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+            .with_details(json!({"retryAfterSeconds": 1}));
+        refusal.retry_after = Some(1);
+        refusal
+    }
+
     /// The revision asked for is no longer kept.
     #[must_use]
     pub fn expired(message: impl Into<String>) -> Refusal {

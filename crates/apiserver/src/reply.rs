@@ -64,7 +64,7 @@ impl Reply {
     #[must_use]
     pub fn into_answer(mut self) -> Answer {
         let tunnel = self.tunnel.take();
-        Answer { response: self.into_response(), tunnel }
+        Answer::new(self.into_response(), tunnel)
     }
 
     /// Without what the connection is joined to, if it is to change its protocol.

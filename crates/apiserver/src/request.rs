@@ -11,7 +11,7 @@ use crate::identity::User;
 use crate::refusal::Refusal;
 
 /// A request that was received whole, from somebody we know.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Call {
     pub method: Method,
     pub path: String,

@@ -48,6 +48,8 @@ impl Target {
         let decoded: Vec<String> = rest
             .iter()
             .map(|segment| percent_decode_str(segment).decode_utf8().ok().map(|s| s.into_owned()))
+            // No name has one, and files, logs and terminals give them a meaning.
+            .map(|segment| segment.filter(|segment| !segment.contains(char::is_control)))
             .collect::<Option<_>>()?;
         let mut rest: Vec<&str> = decoded.iter().map(String::as_str).collect();
         // A slash at the end means nothing.
@@ -171,5 +173,8 @@ mod tests {
             assert!(matches!(target, Some(Target::Document(_))), "{path}: {target:?}");
         }
         assert_eq!(Target::parse("nope"), None);
+        for path in ["/api/v1/namespaces/a%00/pods", "/api/v1/nodes/n%0a", "/apis/apps/v1/x/%7f"] {
+            assert_eq!(Target::parse(path), None, "{path}");
+        }
     }
 }

@@ -53,11 +53,25 @@ pub struct Answer {
     pub response: Response<Body>,
     /// The far end, if the response says 101.
     pub tunnel: Option<Tunnel>,
+    pub(crate) held: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Answer {
+    #[must_use]
+    pub fn new(response: Response<Body>, tunnel: Option<Tunnel>) -> Answer {
+        Answer { response, tunnel, held: None }
+    }
+
+    /// Keeps something until the response has been sent.
+    #[must_use]
+    pub fn holding(self, held: impl Any + Send + Sync) -> Answer {
+        Answer { held: Some(Box::new(held)), ..self }
+    }
 }
 
 impl From<Response<Body>> for Answer {
     fn from(response: Response<Body>) -> Answer {
-        Answer { response, tunnel: None }
+        Answer::new(response, None)
     }
 }
 
@@ -146,7 +160,7 @@ pub async fn relay(response: Response<Incoming>) -> Result<Answer, ExchangeError
     *passed.headers_mut() = response.headers().clone();
     let upgraded = hyper::upgrade::on(response).await.map_err(ExchangeError::Upgrade)?;
     let tunnel = Tunnel { stream: TokioIo::new(upgraded), _held: None };
-    Ok(Answer { response: passed, tunnel: Some(tunnel) })
+    Ok(Answer::new(passed, Some(tunnel)))
 }
 
 /// A body that is read as fast as it is wanted. When nobody wants it any more, it is let go.

@@ -10,11 +10,14 @@
 
 mod body;
 pub mod certificates;
+mod connections;
 mod dial;
 mod exchange;
 mod listener;
+mod outgoing;
 
 pub use body::Body;
+pub use connections::{Client, Counts};
 pub use dial::{DialError, Dialer, MaterialError};
 pub use exchange::{
     Answer, ExchangeError, Inbound, Tunnel, exchange, is_upgrade, relay, upgrade_headers,

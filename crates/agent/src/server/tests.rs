@@ -230,6 +230,7 @@ async fn what_cannot_be_done_is_refused_in_upstreams_words() {
         (Method::GET, "/containerLogs/a/nope/c", &[][..], 404, "pod \"nope\" does not exist"),
         (Method::GET, "/containerLogs/a/p/x", &[], 404, "container \"x\" not found in pod \"p\""),
         (Method::GET, "/containerLogs/a/p/%ff", &[], 400, "the path is not UTF-8"),
+        (Method::GET, "/containerLogs/a/p/c%00", &[], 400, "the path has control characters"),
         (
             Method::GET,
             "/containerLogs/a/p/new",

@@ -6,5 +6,7 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
+mod flood;
 mod server;
 mod survival;
+mod transport;
