@@ -7,6 +7,7 @@ pub mod in_process;
 pub mod load;
 pub mod logging;
 pub mod machine_source;
+pub mod memory;
 pub mod presence;
 pub mod server;
 pub mod terminal;

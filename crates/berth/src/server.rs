@@ -96,7 +96,7 @@ pub fn run(settings: &Settings) -> Result<()> {
         let _ = interrupted.send(true);
     })
     .context("cannot be told when to stop")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = crate::memory::runtime()?;
     runtime.block_on(async {
         let server = Server::start(settings).await?;
         server.announce(settings, started.elapsed());

@@ -261,7 +261,7 @@ fn port_of(config: &KubeletConfig) -> Option<u16> {
 }
 
 pub(super) fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+    crate::memory::runtime()?.block_on(work)
 }
 
 /// Waits until the process is asked to stop.
