@@ -80,6 +80,8 @@ pub(crate) struct Level {
     watches: Shares,
     /// Bytes of events that clients did not read.
     events: Shares,
+    /// Logs being sent.
+    logs: Shares,
     rejected: [AtomicU64; Reason::ALL.len()],
     terminated: AtomicU64,
 }
@@ -93,6 +95,7 @@ impl Level {
         bodies: (usize, usize),
         watches: (usize, usize),
         events: (usize, usize),
+        logs: (usize, usize),
     ) -> Level {
         let shares = |(total, each): (usize, usize)| Shares::new(total, each);
         let mib = |(total, each): (usize, usize)| Shares::new(total * MIB, each * MIB);
@@ -103,6 +106,7 @@ impl Level {
             bodies: mib(bodies),
             watches: shares(watches),
             events: mib(events),
+            logs: shares(logs),
             rejected: Default::default(),
             terminated: AtomicU64::new(0),
         }
@@ -172,8 +176,24 @@ impl Default for Flow {
     /// handful of watches; one in a hundred pods uses the API.
     fn default() -> Flow {
         Flow {
-            exempt: Level::new("exempt", None, (32, 16), (24, 12), (16_384, 12_288), (32, 16)),
-            system: Level::new("system", Some((256, 32)), (64, 8), (12, 6), (65_536, 256), (32, 4)),
+            exempt: Level::new(
+                "exempt",
+                None,
+                (32, 16),
+                (24, 12),
+                (16_384, 12_288),
+                (32, 16),
+                (256, 192),
+            ),
+            system: Level::new(
+                "system",
+                Some((256, 32)),
+                (64, 8),
+                (12, 6),
+                (65_536, 256),
+                (32, 4),
+                (16, 4),
+            ),
             workload_low: Level::new(
                 "workload-low",
                 Some((64, 16)),
@@ -181,6 +201,7 @@ impl Default for Flow {
                 (8, 4),
                 (2048, 256),
                 (8, 4),
+                (32, 16),
             ),
             global_default: Level::new(
                 "global-default",
@@ -189,6 +210,7 @@ impl Default for Flow {
                 (8, 6),
                 (4096, 1024),
                 (16, 8),
+                (64, 32),
             ),
             connections: OnceLock::new(),
         }
@@ -200,6 +222,14 @@ impl Default for Flow {
 pub(crate) struct Ticket {
     _request: Option<Share>,
     _list: Option<Share>,
+    log: Option<Share>,
+}
+
+impl Ticket {
+    /// Checks whether the client may read the response as slowly as it likes.
+    pub(crate) fn is_unhurried(&self) -> bool {
+        self.log.is_some()
+    }
 }
 
 /// The cost of a request while it is answered.
@@ -209,6 +239,7 @@ enum Cost {
     Free,
     Request,
     List(usize),
+    Log,
 }
 
 impl Cost {
@@ -223,7 +254,8 @@ impl Cost {
         let part = place.subresource.map_or("", |subresource| subresource.name);
         match request_verb(call, place.name.is_empty(), place.old_watch) {
             "watch" => Cost::Free,
-            _ if matches!(part, "log" | "exec" | "attach" | "portforward") => Cost::Free,
+            _ if matches!(part, "exec" | "attach" | "portforward") => Cost::Free,
+            _ if part == "log" => Cost::Log,
             "list" => {
                 let is_whole = Wanted::of(call.header("accept"))
                     .is_ok_and(|wanted| wanted.is_protobuf() || wanted.is_yaml());
@@ -254,12 +286,16 @@ impl Flow {
             return Ok(Ticket::default());
         }
         let level = self.level(user);
+        if cost == Cost::Log {
+            let log = level.turn(Some(&level.logs), user, 1).await?;
+            return Ok(Ticket { log, ..Ticket::default() });
+        }
         let request = level.turn(level.requests.as_ref(), user, 1).await?;
         let list = match cost {
             Cost::List(amount) => level.turn(Some(&level.lists), user, amount).await?,
             _ => None,
         };
-        Ok(Ticket { _request: request, _list: list })
+        Ok(Ticket { _request: request, _list: list, log: None })
     }
 
     /// Refuses a request of a user who has too many connections.
@@ -377,7 +413,7 @@ mod tests {
             ("/berth/backup", "", Cost::Free),
             ("/apis", "", Cost::Request),
             ("/api/v1/namespaces/a/pods/b", "", Cost::Request),
-            ("/api/v1/namespaces/a/pods/b/log", "", Cost::Free),
+            ("/api/v1/namespaces/a/pods/b/log", "", Cost::Log),
             ("/api/v1/namespaces/a/pods/b/exec", "", Cost::Free),
             ("/api/v1/pods?watch=1", "", Cost::Free),
             ("/api/v1/watch/pods", "", Cost::Free),

@@ -108,7 +108,9 @@ async fn answer(api: &Api, client: &Client, limits: Limits, request: Inbound) ->
     };
     let reply = api.handle(Call { body, ..call }).await;
     drop(share);
-    reply.into_answer().holding(ticket)
+    let answer = reply.into_answer();
+    let answer = if ticket.is_unhurried() { answer.unhurried() } else { answer };
+    answer.holding(ticket)
 }
 
 /// Who a request comes from: its token if it has one, else its connection's certificate.

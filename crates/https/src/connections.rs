@@ -149,7 +149,8 @@ impl Registry {
             .filter(|own| own.len() > self.limits.strangers_per_address)
             .and_then(|own| own.first().copied());
         let is_full = members.strangers.len() > self.limits.strangers;
-        let oldest = oldest.or_else(|| members.strangers.keys().next().copied().filter(|_| is_full));
+        let oldest =
+            oldest.or_else(|| members.strangers.keys().next().copied().filter(|_| is_full));
         if let Some(oldest) = oldest.and_then(|number| members.strangers.get(&number).cloned()) {
             self.displace(&mut members, &oldest);
         }
@@ -223,7 +224,8 @@ impl Registry {
 
     pub(crate) fn counts(&self) -> Counts {
         let members = self.members();
-        let ended = End::ALL.map(|end| (end.name(), self.ended[end as usize].load(Ordering::Relaxed)));
+        let ended =
+            End::ALL.map(|end| (end.name(), self.ended[end as usize].load(Ordering::Relaxed)));
         Counts {
             strangers: members.strangers.len(),
             known: members.known_count,

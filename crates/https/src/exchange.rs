@@ -20,8 +20,9 @@ use tokio::sync::mpsc;
 
 use crate::body::Body;
 
-/// How many pieces of an answer are read ahead of whoever it is for.
-const AHEAD: usize = 16;
+/// The number of pieces of an answer that are read ahead of the client. A client may leave all of them
+/// unread.
+const AHEAD: usize = 4;
 
 /// The far end of a connection that changed its protocol.
 pub struct Tunnel {
@@ -54,18 +55,27 @@ pub struct Answer {
     /// The far end, if the response says 101.
     pub tunnel: Option<Tunnel>,
     pub(crate) held: Option<Box<dyn Any + Send + Sync>>,
+    /// Whether the client may leave the response unread for as long as it likes.
+    pub(crate) is_unhurried: bool,
 }
 
 impl Answer {
     #[must_use]
     pub fn new(response: Response<Body>, tunnel: Option<Tunnel>) -> Answer {
-        Answer { response, tunnel, held: None }
+        Answer { response, tunnel, held: None, is_unhurried: false }
     }
 
     /// Keeps something until the response has been sent.
     #[must_use]
     pub fn holding(self, held: impl Any + Send + Sync) -> Answer {
         Answer { held: Some(Box::new(held)), ..self }
+    }
+
+    /// Lets the client leave the response unread for as long as it likes, as a reader of a log may do
+    /// who looks at one page after another. Only for responses that hold little.
+    #[must_use]
+    pub fn unhurried(self) -> Answer {
+        Answer { is_unhurried: true, ..self }
     }
 }
 

@@ -40,7 +40,7 @@ use crate::certificates::Pair;
 use crate::connections::{Client, Counts, End, Entered, Registry};
 use crate::dial;
 use crate::exchange::{Answer, Inbound, Tunnel};
-use crate::outgoing::outgoing;
+use crate::outgoing::{Held, outgoing};
 
 /// The limits of a listener.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +64,7 @@ pub struct Limits {
     pub body_patience: Duration,
     /// The time that a known client may keep a connection without a request under way.
     pub idle: Duration,
-    /// The time that a client may leave a response unread.
+    /// The time that a client may leave a response unread, unless that is [`Answer::unhurried`].
     pub stall: Duration,
     /// The time for requests under way when the server stops.
     pub farewell: Duration,
@@ -240,9 +240,10 @@ where
             let tunnels = tunnels.clone();
             async move {
                 let mut answer = answer.await;
-                let held = answer.held.take();
+                let (held, is_unhurried) = (answer.held.take(), answer.is_unhurried);
                 let response = tunnels.settle(answer, upgrade);
-                Ok::<_, Infallible>(outgoing(response, is_head, under_way, held))
+                let held = Held::new(under_way, is_unhurried, held);
+                Ok::<_, Infallible>(outgoing(response, is_head, held))
             }
         });
         let connection = self.builder.serve_connection_with_upgrades(TokioIo::new(stream), service);

@@ -22,9 +22,27 @@ use crate::connections::UnderWay;
 const PIECE: usize = 16 * 1024;
 
 /// What lasts as long as the response.
-struct Held {
+pub(crate) struct Held {
     under_way: UnderWay,
+    is_unhurried: bool,
     _held: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Held {
+    pub(crate) fn new(
+        under_way: UnderWay,
+        is_unhurried: bool,
+        held: Option<Box<dyn Any + Send + Sync>>,
+    ) -> Held {
+        Held { under_way, is_unhurried, _held: held }
+    }
+
+    /// Takes note that the client has something to read, or that it has read everything.
+    fn offers(&self, something: bool) {
+        if !self.is_unhurried {
+            self.under_way.offers(something);
+        }
+    }
 }
 
 /// The bytes of a response that are not written yet.
@@ -39,8 +57,7 @@ pub(crate) struct Outgoing {
 pub(crate) fn outgoing(
     mut response: Response<Body>,
     is_head: bool,
-    under_way: UnderWay,
-    held: Option<Box<dyn Any + Send + Sync>>,
+    held: Held,
 ) -> Response<Outgoing> {
     if is_head {
         // HTTP/1.1 leaves the body out by itself; over HTTP/2 it would break the stream.
@@ -50,7 +67,7 @@ pub(crate) fn outgoing(
             response.headers_mut().entry(CONTENT_LENGTH).or_insert(length);
         }
     }
-    let held = Arc::new(Held { under_way, _held: held });
+    let held = Arc::new(held);
     response.map(|body| Outgoing { body, rest: Bytes::new(), held })
 }
 
@@ -64,7 +81,7 @@ impl http_body::Body for Outgoing {
     ) -> Poll<Option<Result<Frame<Piece>, Infallible>>> {
         let this = self.get_mut();
         // The connection asks for more once it could pass on what it had.
-        this.held.under_way.offers(false);
+        this.held.offers(false);
         while this.rest.is_empty() {
             this.rest = match &mut this.body {
                 Body::Whole(bytes) if bytes.is_empty() => return Poll::Ready(None),
@@ -77,7 +94,7 @@ impl http_body::Body for Outgoing {
             };
         }
         let bytes = this.rest.split_to(this.rest.len().min(PIECE));
-        this.held.under_way.offers(true);
+        this.held.offers(true);
         let piece = Piece { bytes, _held: Arc::clone(&this.held) };
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }

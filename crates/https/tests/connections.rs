@@ -64,7 +64,8 @@ async fn answer(request: Inbound, client: Arc<Client>, held: Arc<AtomicUsize>) -
         }
         _ => Body::Whole(Bytes::from_static(b"answer")),
     };
-    Answer::from(Response::new(body)).holding(Held::new(&held))
+    let answer = Answer::from(Response::new(body)).holding(Held::new(&held));
+    if request.headers().contains_key("unhurried") { answer.unhurried() } else { answer }
 }
 
 async fn serve(limits: Limits) -> Served {
@@ -72,8 +73,7 @@ async fn serve(limits: Limits) -> Served {
     let pair = certificates::server(&authority, &["localhost".to_owned()]).unwrap();
     let limits = Limits { farewell: Duration::ZERO, ..limits };
     let any = "127.0.0.1:0".parse().unwrap();
-    let listener =
-        Listener::bind(any, &pair, Some(&authority.certificate), limits).await.unwrap();
+    let listener = Listener::bind(any, &pair, Some(&authority.certificate), limits).await.unwrap();
     let address = listener.address().unwrap();
     let counts = Box::new(listener.counts());
     let (stop, stopping) = watch::channel(false);
@@ -97,8 +97,7 @@ impl Served {
 
     async fn http2(&self) -> Sender2 {
         let stream = TokioIo::new(self.connect(None, "h2").await);
-        let (sender, connection) =
-            http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
         tokio::spawn(connection);
         sender
     }
@@ -228,8 +227,13 @@ async fn a_client_that_does_not_read_is_closed_and_holds_nothing_afterwards() {
     let mut over1 = served.http1().await;
     let unread1 = over1.send_request(request(Method::GET, Version::HTTP_11, "/long", "b")).await;
     assert!(unread1.is_ok() && unread2.is_ok());
+    let mut reader = served.http2().await;
+    let mut log = request(Method::GET, Version::HTTP_2, "/long", "c");
+    log.headers_mut().insert("unhurried", "yes".parse().unwrap());
+    let log = reader.send_request(log).await.unwrap();
     served.until("both are closed", |served| served.ended("stalled") == 2).await;
-    served.until("nothing is held", |served| served.held.load(Ordering::SeqCst) == 0).await;
+    served.until("only the log is held", |served| served.held.load(Ordering::SeqCst) == 1).await;
+    assert_eq!(text(log).await.len(), 4 << 20);
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@ use client::kind::{NAMESPACES, SERVICE_ACCOUNTS};
 use client::{Client, Kubeconfig, Patience, Remote};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
-use https::{DialError, Dialer};
 use https::certificates::Pair;
+use https::{DialError, Dialer};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
@@ -224,7 +224,8 @@ impl Drop for Server {
 }
 
 fn start_process(data_dir: &Path, arguments: &[&str]) -> Child {
-    let script = format!("ulimit -d {}; ulimit -n $(ulimit -Hn); exec \"$0\" \"$@\"", MEMORY / 1024);
+    let script =
+        format!("ulimit -d {}; ulimit -n $(ulimit -Hn); exec \"$0\" \"$@\"", MEMORY / 1024);
     let mut process = Command::new("sh")
         .args(["-c", &script, env!("CARGO_BIN_EXE_berth")])
         .args(["server", "--https-listen-port", "0", "--data-dir"])
