@@ -328,7 +328,7 @@ impl Agent {
             runtime: healthy.clone(),
             pressure: pressed,
             images: have,
-            devices: watch::channel(BTreeMap::new()).1,
+            devices: watch::channel(node::former_devices(&root)).1,
             report: report.subscribe(),
             problems: watch::channel(Vec::new()).1,
             root: root.clone(),

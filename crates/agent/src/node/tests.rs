@@ -267,13 +267,33 @@ fn only_what_differs_is_written() {
 
     let mut gone = has;
     gone["capacity"]["hugepages-64Ki"] = "0".into();
-    gone["capacity"]["example.com/widget"] = "3".into();
     gone["features"] = json!({"supplementalGroupsPolicy": true});
     let patch = changes::of_status(&gone, &with("2", Pressure::default()), false).unwrap();
     let capacity = &patch["status"]["capacity"];
     assert_eq!(capacity.as_object().unwrap().get("hugepages-64Ki"), Some(&Value::Null));
-    assert_eq!(capacity["example.com/widget"], "0");
     assert_eq!(patch["status"].as_object().unwrap().get("features"), Some(&Value::Null));
+}
+
+#[test]
+fn extended_resources_of_other_writers_are_kept() {
+    let (of, mut now) = described(&Value::Null);
+    now.devices.insert("example.com/plugged".to_owned(), Devices { all: 0, healthy: 0 });
+    let wanted = status(&of, &now);
+    let mut has = wanted.clone();
+    assert_eq!(changes::of_status(&has, &wanted, false), None);
+    // Another writer sets the capacity, and all of it becomes allocatable.
+    has["capacity"]["example.com/widget"] = "3".into();
+    has["allocatable"]["example.com/gone"] = "1".into();
+    has["capacity"]["example.com/plugged"] = "2".into();
+    let patch = changes::of_status(&has, &wanted, false).unwrap();
+    let expected = json!({
+        "capacity": {"example.com/plugged": "0"},
+        "allocatable": {"example.com/gone": null, "example.com/widget": "3"},
+    });
+    assert_eq!(patch["status"], expected);
+    // Then nothing is left to write.
+    let patched = patch::merge(has, patch["status"].to_string().as_bytes()).unwrap();
+    assert_eq!(changes::of_status(&patched.value, &wanted, false), None);
 }
 
 #[test]
