@@ -54,7 +54,7 @@ use crate::pods::{self, Pods, Read};
 use crate::pool::Pool;
 use crate::probes::{ProbeReport, Probes};
 use crate::record::{self, Recorder};
-use crate::server::Server;
+use crate::server::{Access, Server};
 use crate::sources::Sources;
 use crate::spec::Amounts;
 use crate::static_pods::{self, mirror};
@@ -306,7 +306,13 @@ impl Agent {
         if let Some(listener) = listener {
             let stats = Stats::new(Arc::clone(&hands), root.clone(), description.name.clone());
             let answers = Answers::new(Arc::clone(&hands), self.configuration, stats);
+            let access = Access::reviewed(
+                hands.api.clone(),
+                description.name.clone(),
+                description.settings.access.clone(),
+            );
             let server = Server::new(Arc::new(answers), hands.runtime.clone())
+                .open_to(access)
                 .measured(&hands.counters.registry);
             let (end, ends) = watch::channel(false);
             let mut stop = stop.clone();

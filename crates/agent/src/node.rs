@@ -41,7 +41,7 @@ pub use devices::former_devices;
 pub use object::{object, status};
 pub use run::{Sources, run};
 pub use runtime::RuntimeHealth;
-pub use settings::{Settings, SettingsError};
+pub use settings::{EVERY_ADDRESS, Settings, SettingsError};
 
 /// What stays as it is while the agent runs.
 #[derive(Debug, Clone)]

@@ -4,8 +4,7 @@
 //! Main type: [`Server`]. What it tells comes from [`Answers`], which the rest of the agent
 //! implements; where streams are to be had is asked of the runtime. It decides nothing about pods.
 //!
-//! Only the API server and administrators get in, by a certificate of the cluster's authority;
-//! whether the agent is well everybody may ask.
+//! [`Access`] decides which requests are served. Whether the agent is healthy is reported to every client.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cri::Client;
 use futures::future::BoxFuture;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Response, StatusCode};
 use https::certificates::Pair;
 use https::{Answer, Body, Inbound, Limits, ListenError, Listener, Peer};
@@ -25,6 +24,7 @@ use tokio::sync::watch;
 
 use crate::metrics;
 
+pub mod access;
 mod certificate;
 pub mod configz;
 mod find;
@@ -36,13 +36,8 @@ mod tests;
 
 use measured::Measured;
 
+pub use access::{API_SERVER, Access};
 pub use certificate::{ServingError, serving_certificate};
-
-/// The name the API server's certificate has.
-pub const API_SERVER: &str = "kube-apiserver-kubelet-client";
-
-/// Whose members may do everything.
-const ADMINISTRATORS: &str = "system:masters";
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -141,6 +136,7 @@ fn document(status: StatusCode, media: &'static str, text: impl Into<Bytes>) -> 
 pub struct Server {
     answers: Arc<dyn Answers>,
     runtime: Client,
+    access: Access,
     measured: Option<Measured>,
     /// Once it serves: when to stop.
     stop: Option<watch::Receiver<bool>>,
@@ -153,9 +149,16 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
+    /// Serves the API server and administrators; see [`Server::open_to`] for others.
     #[must_use]
     pub fn new(answers: Arc<dyn Answers>, runtime: Client) -> Server {
-        Server { answers, runtime, measured: None, stop: None }
+        Server { answers, runtime, access: Access::default(), measured: None, stop: None }
+    }
+
+    /// Serves every client that `access` allows.
+    #[must_use]
+    pub fn open_to(self, access: Access) -> Server {
+        Server { access, ..self }
     }
 
     /// Counts what it is asked.
@@ -164,7 +167,7 @@ impl Server {
         Server { measured: Some(Measured::new(registry)), ..self }
     }
 
-    /// A socket for it. Without an authority nobody gets in who must have a name.
+    /// Returns a socket for the server. Without an authority no client has a certificate.
     pub async fn bind(
         address: SocketAddr,
         certificate: &Pair,
@@ -225,7 +228,7 @@ impl Server {
                 Some(why) => Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, why)),
             };
         }
-        admit(asked, peer)?;
+        self.access.check(&asked.method, &segments, &asked.headers, peer).await?;
         match *segments {
             ["containerLogs", namespace, pod, container] if reads => {
                 self.logs(asked, namespace, pod, container).await
@@ -268,29 +271,6 @@ impl Server {
         };
         Ok(document(StatusCode::OK, media, text))
     }
-}
-
-/// Lets the API server and administrators in.
-fn admit(asked: &Asked, peer: Option<&Peer>) -> Result<(), Refusal> {
-    let Some(peer) = peer else {
-        return Err(Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized"));
-    };
-    // Whoever shows a token means to be its owner, and here nobody can say who that is.
-    if asked.headers.contains_key(AUTHORIZATION) {
-        return Err(Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized"));
-    }
-    if peer.name == API_SERVER || peer.groups.iter().any(|group| group == ADMINISTRATORS) {
-        return Ok(());
-    }
-    let verb = match asked.method {
-        Method::POST => "create",
-        _ => "get",
-    };
-    let text = format!(
-        "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[proxy])",
-        peer.name
-    );
-    Err(Refusal::new(StatusCode::FORBIDDEN, text))
 }
 
 fn parameters(query: &str) -> Vec<(String, String)> {

@@ -1,18 +1,27 @@
 //! What a KubeletConfiguration says of the node's own business: [`Settings`], with upstream's defaults.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use objects::{KubeletConfig, Quantity, duration};
 use serde_json::Value;
 
 use crate::logs::rotate::Policy;
+use crate::server::access::{self, Authorization};
+
+/// The address that a kubelet listens on if its configuration does not say.
+pub const EVERY_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// Fields that only the node, eviction and garbage collection mind.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub register: bool,
-    /// Of the agent's own server.
+    /// The address that the agent's own server listens on; `None` if the configuration does not say.
+    pub address: Option<IpAddr>,
+    /// The port of the agent's own server.
     pub port: u16,
+    /// The requests that it serves.
+    pub access: access::Settings,
     pub taints: Vec<Value>,
     pub provider_id: String,
     pub attach_detach: bool,
@@ -61,7 +70,10 @@ impl Reader<'_> {
         usual: T,
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> T {
-        let Some(given) = self.config.untyped.get(field).filter(|given| !given.is_null()) else {
+        let mut names = field.split('.');
+        let first = names.next().and_then(|name| self.config.untyped.get(name));
+        let given = names.fold(first, |of, name| of.and_then(|of| of.get(name)));
+        let Some(given) = given.filter(|given| !given.is_null()) else {
             return usual;
         };
         read(given).unwrap_or_else(|| {
@@ -71,7 +83,11 @@ impl Reader<'_> {
     }
 
     fn switch(&mut self, field: &'static str) -> bool {
-        self.read(field, "true or false", true, Value::as_bool)
+        self.switch_or(field, true)
+    }
+
+    fn switch_or(&mut self, field: &'static str, usual: bool) -> bool {
+        self.read(field, "true or false", usual, Value::as_bool)
     }
 
     /// Zero means as by default, as it does to upstream.
@@ -92,6 +108,35 @@ impl Reader<'_> {
     }
 }
 
+/// Reads `authentication` and `authorization`.
+fn access_of(reader: &mut Reader<'_>) -> access::Settings {
+    let usual = access::Settings::default();
+    let kept_for = usual.tokens.unwrap_or_default();
+    let enabled = reader.switch_or("authentication.webhook.enabled", true);
+    let kept_for = reader.time("authentication.webhook.cacheTTL", kept_for);
+    let (mut allowed, mut denied) = (Duration::ZERO, Duration::ZERO);
+    if let Authorization::Webhook { allowed: a, denied: d } = &usual.authorization {
+        (allowed, denied) = (*a, *d);
+    }
+    let allowed = reader.time("authorization.webhook.cacheAuthorizedTTL", allowed);
+    let denied = reader.time("authorization.webhook.cacheUnauthorizedTTL", denied);
+    let webhook = Authorization::Webhook { allowed, denied };
+    access::Settings {
+        anonymous: reader.switch_or("authentication.anonymous.enabled", usual.anonymous),
+        tokens: enabled.then_some(kept_for),
+        authorization: reader.read(
+            "authorization.mode",
+            "Webhook or AlwaysAllow",
+            webhook.clone(),
+            |given| match given.as_str()? {
+                "AlwaysAllow" => Some(Authorization::AlwaysAllow),
+                "Webhook" | "" => Some(webhook),
+                _ => None,
+            },
+        ),
+    }
+}
+
 impl Settings {
     /// Everything that is wrong is said at once.
     pub fn of(config: &KubeletConfig) -> Result<Settings, Vec<SettingsError>> {
@@ -107,6 +152,13 @@ impl Settings {
         };
         let settings = Settings {
             register: reader.switch("registerNode"),
+            address: reader.read("address", "an IP address", None, |given| {
+                match given.as_str()? {
+                    "" => Some(None),
+                    text => text.parse().ok().map(Some),
+                }
+            }),
+            access: access_of(&mut reader),
             port: reader.read("port", "a port from 1 to 65535", 10_250, |given| {
                 u16::try_from(given.as_u64()?).ok().filter(|port| *port > 0)
             }),

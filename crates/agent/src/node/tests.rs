@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use super::recorded::described;
 use super::*;
 use crate::events::{NodeIs, Told};
+use crate::server::access::{self, Authorization};
 
 /// Long enough for a busy machine; nothing waits for it when all is well.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -242,6 +243,42 @@ fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
         "nodeLeaseDurationSeconds: 0 should be a number of seconds above zero",
         "imageGCHighThresholdPercent: 101 should be a percentage from 0 to 100",
         "imageMinimumGCAge: \"soon\" should be a duration such as 10s",
+    ];
+    assert_eq!(told, expected);
+    assert_eq!((usual.address, &usual.access), (None, &access::Settings::default()));
+    let given = read(json!({
+        "address": "::1",
+        "authentication": {
+            "anonymous": {"enabled": true}, "webhook": {"enabled": true, "cacheTTL": "3s"},
+        },
+        "authorization": {
+            "mode": "Webhook",
+            "webhook": {"cacheAuthorizedTTL": "4s", "cacheUnauthorizedTTL": "5s"},
+        },
+    }));
+    let (seconds, given) = (Duration::from_secs, given.unwrap());
+    assert_eq!(given.address, Some("::1".parse().unwrap()));
+    let expected = access::Settings {
+        anonymous: true,
+        tokens: Some(seconds(3)),
+        authorization: Authorization::Webhook { allowed: seconds(4), denied: seconds(5) },
+    };
+    assert_eq!(given.access, expected);
+    let open = read(json!({
+        "authentication": {"webhook": {"enabled": false}}, "authorization": {"mode": "AlwaysAllow"},
+    }));
+    let open = open.unwrap().access;
+    assert_eq!((open.tokens, open.authorization), (None, Authorization::AlwaysAllow));
+    let wrong = read(json!({
+        "address": "here",
+        "authentication": {"anonymous": {"enabled": "yes"}},
+        "authorization": {"mode": "Nobody"},
+    }));
+    let told: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
+    let expected = [
+        "address: \"here\" should be an IP address",
+        "authentication.anonymous.enabled: \"yes\" should be true or false",
+        "authorization.mode: \"Nobody\" should be Webhook or AlwaysAllow",
     ];
     assert_eq!(told, expected);
     let crossed = read(json!({"imageGCLowThresholdPercent": 85})).unwrap_err();
