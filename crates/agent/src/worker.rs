@@ -20,7 +20,7 @@ use objects::timestamp::Timestamp;
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use crate::allocations::PodGiven;
+use crate::allocations::{Given, PodGiven};
 use crate::backoff::Backoff;
 use crate::clock::nanos;
 use crate::counters::Round;
@@ -106,6 +106,8 @@ pub struct Worker {
     limits: Option<Limits>,
     /// What is in force of its resources, if that is not what was allocated.
     actuated: Option<PodGiven>,
+    /// What the pod as a whole was allocated when each of its containers was last started.
+    started_with: BTreeMap<String, Option<Given>>,
     /// Why other resources wait to be allocated.
     pending: Option<ResizeSaid>,
     /// Why they could not be put in force.
@@ -158,6 +160,7 @@ impl Worker {
             mounted: None,
             limits: None,
             actuated: None,
+            started_with: BTreeMap::new(),
             pending: None,
             resize_error: None,
             mount_failures: 0,
