@@ -443,11 +443,22 @@ impl Worker {
         }
         // The mirror of a static pod goes as it was last seen; of others that are gone nobody is told.
         let unseen = self.gone || (status::is_static(&pod) && pod.is_terminating());
-        if !unseen {
+        if !unseen && !self.is_only_kept() {
             self.tell(&pod, false);
         }
         self.settled = true;
         Next::Now
+    }
+
+    /// Returns whether an agent is done with the pod and only finalizers keep it in the API: then its last
+    /// status stands, which could not be told again from a runtime that has nothing of it.
+    fn is_only_kept(&self) -> bool {
+        let of = &self.pod.metadata;
+        self.told.is_none()
+            && self.pod.is_terminating()
+            && of.deletion_grace_period_seconds == Some(0)
+            && PodStatus::read(&self.pod.status).phase.is_terminal()
+            && self.seen == PodSeen::default()
     }
 
     /// Seconds the pod has to end.
