@@ -35,10 +35,13 @@ use crate::status::{self, End, Known, PodStatus, ResizeSaid};
 use crate::steps::{self, Health, Knowledge, Plan};
 use crate::teller::Teller;
 
+mod hold;
 mod prepare;
 mod resize;
 mod start;
 mod stop;
+
+use hold::Holds;
 
 /// What a worker is told.
 #[derive(Debug)]
@@ -101,6 +104,7 @@ pub struct Worker {
     known: Known,
     liveness: BTreeMap<RuntimeId, Health>,
     backoff: Backoff,
+    holds: Holds,
     mounted: Option<Mounted>,
     /// What its cgroup was last limited to.
     limits: Option<Limits>,
@@ -149,6 +153,7 @@ impl Worker {
         Worker {
             known: hands.known(),
             backoff: Backoff::new(LONGEST_BACKOFF),
+            holds: Holds::default(),
             hands,
             pod,
             source,
@@ -212,6 +217,9 @@ impl Worker {
             Order::Pod(pod) => {
                 if self.next_round == Round::Sync {
                     self.next_round = Round::Update;
+                }
+                if pod.metadata.generation != self.pod.metadata.generation {
+                    self.holds.release();
                 }
                 self.pod = pod;
                 let differs = |told: &PodStatus| status::is_overwritten(&self.pod.status, told);
@@ -357,6 +365,11 @@ impl Worker {
         if !plan.remove.is_empty() {
             return self.remove_all(pod, &plan).await;
         }
+        if plan.create_sandbox.is_some()
+            && let Some(left) = self.holds.of_pod()
+        {
+            return Next::After(left);
+        }
         if plan.kill_pod {
             if plan.create_sandbox.is_some() && !self.seen.sandboxes.is_empty() {
                 self.hands.recorder.pod(pod, Told::SandboxChanged);
@@ -377,10 +390,13 @@ impl Worker {
             let waits = self.actuated.is_some();
             return resized.err().unwrap_or(if waits { Next::After(RETRY) } else { Next::Now });
         }
-        if (plan.create_sandbox.is_some() || !plan.start.is_empty())
-            && let Err(next) = self.prepare(pod).await
-        {
-            return next;
+        if plan.create_sandbox.is_some() || !plan.start.is_empty() {
+            if let Some(left) = self.holds.of_pod() {
+                return Next::After(left);
+            }
+            if let Err(wait) = self.prepare(pod).await {
+                return self.hold(wait);
+            }
         }
         let next = self.start(pod, &plan).await;
         self.remove_superseded().await;
@@ -388,6 +404,12 @@ impl Worker {
             Err(later) if next == Next::Now => later,
             _ => next,
         }
+    }
+
+    /// Waits before sandbox and volumes are tried again, whatever happens meanwhile.
+    fn hold(&mut self, wait: Duration) -> Next {
+        self.holds.hold_pod(wait.min(RETRY));
+        Next::After(wait)
     }
 
     /// Says how the pod is, as it was last seen.
