@@ -2,16 +2,18 @@
 //!
 //! [`Node::start`] brings both up, [`Node::run`] runs them until told to stop. Nothing is decided here.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use agent::agent::{Agent, Leave};
 use agent::hands::Hands;
-use agent::node::{Given, describe};
+use agent::node::{EVERY_ADDRESS, Given, describe};
 use agent::server::{Server as AgentServer, serving_certificate};
 use anyhow::{Context as _, Result};
 use apiserver::certificates;
+use apiserver::certificates::Pair;
+use https::Listener;
 use objects::KubeletConfig;
 use placement::Machine;
 use serde_json::Value;
@@ -36,8 +38,11 @@ pub struct Settings {
     pub root: PathBuf,
     pub logs: PathBuf,
     pub log_links: Option<PathBuf>,
-    /// Where the agent listens; with port 0 on one that is free, whatever the configuration says.
-    pub agent_address: SocketAddr,
+    /// The address that the agent listens on; the configuration's, or the one that the node reports, if it
+    /// is not given.
+    pub agent_address: Option<IpAddr>,
+    /// The port that the agent listens on, 0 for one that is free; the configuration's if it is not given.
+    pub agent_port: Option<u16>,
 }
 
 /// A node that is about to run.
@@ -62,7 +67,11 @@ impl Node {
         names.extend(node.addresses.iter().map(ToString::to_string));
         let own = certificates::server(server.authority(), &names)?;
         let authority = Some(server.authority().certificate.as_str());
-        let listener = AgentServer::bind(settings.agent_address, &own, authority).await?;
+        // The API server reaches the agent at the address that the node reports, and nothing else has to.
+        let address = settings.agent_address.or(node.settings.address);
+        let address = address.or(node.addresses.first().copied()).unwrap_or(EVERY_ADDRESS);
+        let port = settings.agent_port.unwrap_or(node.settings.port);
+        let listener = bind_agent(SocketAddr::new(address, port), &own, authority).await?;
         let agent_address = listener.address()?;
         node.settings.port = agent_address.port();
         let name = node.name.clone();
@@ -145,7 +154,8 @@ pub struct Joined {
     pub root: PathBuf,
     pub logs: PathBuf,
     pub log_links: Option<PathBuf>,
-    pub address: SocketAddr,
+    /// The address and port that the agent listens on; the configuration's if they are not given.
+    pub address: Option<SocketAddr>,
     /// `tlsCertFile` and `tlsPrivateKeyFile`.
     pub certificate: (Option<PathBuf>, Option<PathBuf>),
     /// Whose certificates get in.
@@ -153,8 +163,8 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// Gets the agent ready.
-    pub async fn prepare(self, api: client::Client) -> Result<Agent> {
+    /// Gets the agent ready, and returns it with the address that it listens on.
+    pub async fn prepare(self, api: client::Client) -> Result<(Agent, SocketAddr)> {
         let given = Given { name: self.node_name, ..Given::default() };
         let mut node = describe(self.config.clone(), given)
             .map_err(|errors| anyhow::anyhow!("{}", joined(&errors)))?;
@@ -170,8 +180,12 @@ impl Joined {
                     .with_context(|| format!("clientCAFile {}", file.display()))?,
             ),
         };
-        let listener = AgentServer::bind(self.address, &own, authority.as_deref()).await?;
-        node.settings.port = listener.address()?.port();
+        let configured =
+            SocketAddr::new(node.settings.address.unwrap_or(EVERY_ADDRESS), node.settings.port);
+        let address = self.address.unwrap_or(configured);
+        let listener = bind_agent(address, &own, authority.as_deref()).await?;
+        let address = listener.address()?;
+        node.settings.port = address.port();
         let agent = Agent::prepare(agent::agent::Settings {
             config: self.config,
             configuration: self.configuration,
@@ -185,8 +199,17 @@ impl Joined {
             node,
             listener: Some(listener),
         })?;
-        Ok(agent)
+        Ok((agent, address))
     }
+}
+
+async fn bind_agent(address: SocketAddr, own: &Pair, authority: Option<&str>) -> Result<Listener> {
+    AgentServer::bind(address, own, authority).await.with_context(|| {
+        format!(
+            "the agent cannot listen on {address}; set another with `address` and `port` of the \
+             KubeletConfiguration, or with --agent-address and --agent-port of berth up"
+        )
+    })
 }
 
 fn joined<T: ToString>(errors: &[T]) -> String {

@@ -63,7 +63,12 @@ pub(super) struct UpArgs {
     /// The port the API listens on; 0 for one that is free
     #[arg(long, value_name = "PORT", default_value_t = 6443)]
     https_listen_port: u16,
-    /// The port the agent listens on; 0 for one that is free
+    /// The address the agent listens on; `address` of the configuration, or the node's own address, if it is
+    /// not given
+    #[arg(long, value_name = "ADDRESS")]
+    agent_address: Option<IpAddr>,
+    /// The port the agent listens on, 0 for one that is free; `port` of the configuration, or 10250, if it is
+    /// not given
     #[arg(long, value_name = "PORT")]
     agent_port: Option<u16>,
     #[command(flatten)]
@@ -204,7 +209,6 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     args.admission.choose(&mut control.plugins)?;
     let presence = server::presence_on(&args.data_dir)?;
     let machine = input::machine(None)?;
-    let port = args.agent_port.or_else(|| port_of(&config)).unwrap_or(AGENT_PORT);
     let settings = up::Settings {
         server: control,
         node_name: args.hostname_override,
@@ -214,7 +218,8 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         root: args.data_dir.join("agent"),
         logs: args.data_dir.join("logs"),
         log_links: None,
-        agent_address: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port),
+        agent_address: args.agent_address,
+        agent_port: args.agent_port,
         config,
     };
     logging::begin();
@@ -222,10 +227,11 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         let node = Node::start(&settings).await?;
         let dir = args.data_dir.display();
         let text = format!(
-            "Berth is up after {:.0} ms.\n  API      https://{}\n  node     {} ({})\n  runtime  {said}\n  \
-             kubectl  kubectl --kubeconfig {dir}/kubeconfig get nodes\n",
+            "Berth is up after {:.0} ms.\n  API      https://{}\n  agent    {}; --agent-address changes it\n  \
+             node     {} ({})\n  runtime  {said}\n  kubectl  kubectl --kubeconfig {dir}/kubeconfig get nodes\n",
             started.elapsed().as_secs_f64() * 1000.0,
             node.server().address(),
+            listens_on(node.agent_address()),
             node.name(),
             describe(&settings.machine),
         );
@@ -253,11 +259,10 @@ fn tell_service_manager(state: &str) {
     }
 }
 
-/// Where the kubelet listens.
-const AGENT_PORT: u16 = 10_250;
-
-fn port_of(config: &KubeletConfig) -> Option<u16> {
-    config.untyped.get("port")?.as_u64().and_then(|port| u16::try_from(port).ok())
+/// The address of the agent's server, for people.
+fn listens_on(address: SocketAddr) -> String {
+    let every = if address.ip().is_unspecified() { " (every address of this machine)" } else { "" };
+    format!("https://{address}{every}")
 }
 
 pub(super) fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
@@ -367,7 +372,6 @@ pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
     else {
         anyhow::bail!("an agent runs on {} already", args.root_dir.display());
     };
-    let port = port_of(&config).unwrap_or(AGENT_PORT);
     let text = |name: &str| config.untyped.get(name).and_then(Value::as_str).map(PathBuf::from);
     let joined = Joined {
         node_name: args.hostname_override,
@@ -376,7 +380,7 @@ pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
         runtime: endpoint,
         logs: text("podLogsDir").unwrap_or_else(|| PathBuf::from("/var/log/pods")),
         log_links: Some(PathBuf::from("/var/log/containers")),
-        address: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port),
+        address: None,
         certificate: (text("tlsCertFile"), text("tlsPrivateKeyFile")),
         client_authority: client_authority(&config),
         root: args.root_dir,
@@ -385,8 +389,12 @@ pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
     logging::begin();
     run(async {
         let api = remote(&args.kubeconfig, "kubelet")?;
-        let agent = joined.prepare(api).await?;
-        let text = format!("Berth's agent runs; the runtime: {said}\n");
+        let (agent, address) = joined.prepare(api).await?;
+        let text = format!(
+            "Berth's agent runs; the runtime: {said}\n  agent    {}; `address` and `port` of the \
+             configuration change it\n",
+            listens_on(address),
+        );
         // Nobody may be reading.
         let _ = std::io::stdout().write_all(text.as_bytes());
         let (stop, stopping) = watch::channel(None);
