@@ -551,8 +551,8 @@ impl Knowledge for Worker {
         }
     }
 
-    fn hash(&self, container: &Container) -> String {
-        crate::lower::hash(container)
+    fn is_current(&self, container: &Container, found: &str) -> bool {
+        crate::lower::hash::is_of(container, found)
     }
 
     fn must_restart(&self, container: &Container) -> bool {
