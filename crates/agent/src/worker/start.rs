@@ -20,7 +20,7 @@ use crate::lower::{
     security,
 };
 use crate::observed::{ContainerState, PodSeen, RuntimeId};
-use crate::pool::Entry;
+use crate::pool::{Entry, Starting};
 use crate::spec::{Container, ImageSource, Pod, Role};
 use crate::status::Waiting;
 use crate::steps::{Kill, KillReason, Plan};
@@ -280,7 +280,8 @@ impl Worker {
             }
         };
         tell(Told::Created);
-        self.enter(pod, container, &id, own).await.map_err(|error| {
+        // The container is not moved until it has started.
+        let starting = self.enter(pod, container, &id, own).await.map_err(|error| {
             tell(Told::Failed { error: error.clone() });
             NotStarted::new("RunContainerError", error)
         })?;
@@ -290,6 +291,7 @@ impl Worker {
             tell(Told::Failed { error: error.message.clone() });
             return Err(NotStarted::new("RunContainerError", error.message));
         }
+        drop(starting);
         tell(Told::Started);
         self.note_started(pod, container);
         self.hands.link_log(pod, &container.name, &log, &id);
@@ -297,29 +299,29 @@ impl Worker {
         self.after_start(pod, role, container, &id, pod_ip).await
     }
 
-    /// Takes a container into the pool, on the CPUs that are the pool by now.
+    /// Adds a container that is about to start to the pool, on the CPUs that are the pool by now.
     async fn enter(
         &self,
         pod: &Pod,
         container: &Container,
         id: &RuntimeId,
         placed: Placed,
-    ) -> Result<(), String> {
+    ) -> Result<Starting, String> {
         let entry = Entry {
             pod_uid: pod.metadata.uid.clone(),
             container: container.name.clone(),
             placed: placed.clone(),
         };
-        self.hands.pool.enter(id, entry);
-        // Somebody who moves others at the same time would take this one for moved, or for not to be moved.
-        let _still = self.hands.pool.stand_still().await;
+        let pool = &self.hands.pool;
+        let starting = pool.enter(id, entry).await;
+        // Read after the container was entered: a change after this waits for the container to start.
         let now = self.hands.placed(pod).remove(&container.name).unwrap_or_default();
         if now.cpus == placed.cpus {
-            return Ok(());
+            return Ok(starting);
         }
         let (runtime, os) = (&self.hands.runtime, self.hands.facts().os);
-        let moved = self.hands.pool.put(runtime, os, id.clone(), now).await;
-        moved.map_err(|error| error.to_string())
+        let moved = pool.put_starting(runtime, os, id.clone(), now, &starting).await;
+        moved.map(|()| starting).map_err(|error| error.to_string())
     }
 
     async fn after_start(
