@@ -37,7 +37,7 @@ pub use amounts::{allocatable, capacity};
 pub use conditions::{Conditions, conditions};
 pub use describe::{Given, describe};
 pub use object::{object, status};
-pub use run::{Sources, run};
+pub use run::{Sources, Takeover, run};
 pub use runtime::RuntimeHealth;
 pub use settings::{Settings, SettingsError};
 

@@ -411,6 +411,7 @@ fn start(api: OneNode, runtime: RuntimeHealth) -> Ends {
     let (tell, told) = mpsc::unbounded_channel();
     let (see, seen) = watch::channel(None);
     let sources = Sources {
+        takeover: watch::channel(Takeover::Done).1,
         runtime: taken_runtime,
         pressure: taken_pressure,
         images: watch::channel(Arc::default()).1,

@@ -15,3 +15,5 @@ mod resize;
 mod runtimes;
 mod static_pods;
 mod support;
+mod takeover;
+mod together;

@@ -43,6 +43,15 @@ impl Berth {
         Berth::with(containerd, runtime, change, |_| {}).await
     }
 
+    /// Starts on a containerd that may have containers already.
+    pub(crate) async fn on(
+        containerd: Containerd,
+        change: impl FnOnce(&mut KubeletConfig),
+    ) -> Berth {
+        let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
+        Berth::with(containerd, runtime, change, |_| {}).await
+    }
+
     /// With a control plane that is told something else.
     pub(crate) async fn serving(change: impl FnOnce(&mut berth::server::Settings)) -> Berth {
         let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
