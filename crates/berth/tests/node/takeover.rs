@@ -111,8 +111,7 @@ async fn running_pods_are_pinned_before_the_node_reports_when_the_policy_becomes
     berth.end().await;
     berth.settings.config.cpu_manager_policy = CpuManagerPolicy::Static;
     berth.restart().await;
-    until("a report of the node", async || (heartbeat(&berth).await != before).then_some(()))
-        .await;
+    until("a report of the node", async || (heartbeat(&berth).await != before).then_some(())).await;
     assert_eq!((allowed(owner), allowed(shared)), (own, others));
     let message = until("the event", async || told(&berth, "own", "Placed").await.pop()).await;
     assert!(message.starts_with("container c has CPUs "), "{message}");
