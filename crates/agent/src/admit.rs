@@ -11,6 +11,8 @@
 use cri::NoHostProcesses;
 use objects::QosClass;
 use objects::pod::OsName;
+use serde::Deserialize as _;
+use serde_json::Value;
 use thiserror::Error;
 
 use crate::qos_class;
@@ -48,6 +50,24 @@ pub struct Node {
     pub no_host_processes: Option<NoHostProcesses>,
     pub classes: ClassOffer,
     pub shutting_down: bool,
+}
+
+impl Node {
+    /// Takes labels, taints and allocatable amounts from the Node object.
+    pub fn observe(&mut self, object: &Value) {
+        let text =
+            |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
+        let taints = object["spec"]["taints"].as_array().into_iter().flatten();
+        let taint = |taint: &Value| Taint {
+            key: text(taint, "key"),
+            value: text(taint, "value"),
+            effect: text(taint, "effect"),
+        };
+        self.labels = Labels::deserialize(&object["metadata"]["labels"]).unwrap_or_default();
+        self.taints = taints.map(taint).collect();
+        self.allocatable =
+            Amounts::deserialize(&object["status"]["allocatable"]).unwrap_or_default();
+    }
 }
 
 /// A pod that the node has already.

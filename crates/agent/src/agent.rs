@@ -48,13 +48,13 @@ use crate::logs::rotate::Policy;
 use crate::look::{self, Brief};
 use crate::lower::NodeFacts;
 use crate::metrics::Counter;
-use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError};
+use crate::node::{self, Description, Pressure, RuntimeHealth, SettingsError, Takeover};
 use crate::pod_resources;
 use crate::pods::{self, Pods, Read};
 use crate::pool::Pool;
 use crate::probes::{ProbeReport, Probes};
 use crate::record::{self, Recorder};
-use crate::server::Server;
+use crate::server::{Access, Server};
 use crate::sources::Sources;
 use crate::spec::Amounts;
 use crate::static_pods::{self, mirror};
@@ -232,7 +232,7 @@ impl Agent {
         let amounts = shares::of_pods(&machine, &config, milli_cpus);
         let cgroups = pod_cgroups(kernel, &amounts, &facts);
         let hands = Hands {
-            images: Images::new(runtime.clone(), Arc::clone(&clock), 1),
+            images: Images::new(runtime.clone(), Arc::clone(&clock), node.settings.parallel_pulls),
             sources: Sources::start(api.clone(), Arc::clone(&clock), api_address),
             probes: Probes::counted(
                 runtime.clone(),
@@ -267,8 +267,12 @@ impl Agent {
         };
         let enforced =
             hands.cgroups.is_some() && config.enforce_node_allocatable.contains(&Enforcement::Pods);
-        let seen =
-            admit::Node { name: node.name.clone(), os: Some(machine.os), ..admit::Node::default() };
+        let seen = admit::Node {
+            name: node.name.clone(),
+            os: Some(machine.os),
+            allowed_sysctls: node.settings.allowed_sysctls.clone(),
+            ..admit::Node::default()
+        };
         Ok(Agent {
             hands: Arc::new(hands),
             node: Arc::new(RwLock::new(seen)),
@@ -306,7 +310,13 @@ impl Agent {
         if let Some(listener) = listener {
             let stats = Stats::new(Arc::clone(&hands), root.clone(), description.name.clone());
             let answers = Answers::new(Arc::clone(&hands), self.configuration, stats);
+            let access = Access::reviewed(
+                hands.api.clone(),
+                description.name.clone(),
+                description.settings.access.clone(),
+            );
             let server = Server::new(Arc::new(answers), hands.runtime.clone())
+                .open_to(access)
                 .measured(&hands.counters.registry);
             let (end, ends) = watch::channel(false);
             let mut stop = stop.clone();
@@ -324,13 +334,15 @@ impl Agent {
         tasks.spawn(reclaim::tell_admission(Arc::clone(&node), pressed.clone()));
         let (images, have) = watch::channel(Arc::default());
         tasks.spawn(node::images::watch(hands.runtime.clone(), images));
+        let (takeover, taken_over) = watch::channel(Takeover::Unknown);
         let sources = node::Sources {
             runtime: healthy.clone(),
             pressure: pressed,
             images: have,
-            devices: watch::channel(BTreeMap::new()).1,
+            devices: watch::channel(node::former_devices(&root)).1,
             report: report.subscribe(),
             problems: watch::channel(Vec::new()).1,
+            takeover: taken_over.clone(),
             root: root.clone(),
         };
         let (object, seen) = watch::channel(None);
@@ -343,14 +355,18 @@ impl Agent {
             logs: (description.settings.logs, description.settings.logs_every),
             reclaim: reclaim::Settings::of(&description, root),
             pressure,
+            takeover: takeover.clone(),
         };
         let mirrors = hands.mirrors.subscribe();
         tasks.spawn(mirror::keep(hands.api.clone(), name.clone(), seen.clone(), mirrors));
         let api = hands.api.clone();
         tasks.spawn(async move {
             // A node that was only restarted does not have to be unready for a moment.
-            let mut health = sources.runtime.clone();
-            let answered = health.wait_for(|health| *health != RuntimeHealth::Starting);
+            let (mut health, mut takeover) = (sources.runtime.clone(), sources.takeover.clone());
+            let answered = async {
+                let _ = health.wait_for(|health| *health != RuntimeHealth::Starting).await;
+                let _ = takeover.wait_for(|takeover| *takeover != Takeover::Unknown).await;
+            };
             let _ = tokio::time::timeout(FIRST_ANSWER, answered).await;
             node::run(api, description, sources, object, tell).await;
         });
@@ -360,6 +376,10 @@ impl Agent {
         // Nothing is decided before it is known what runs, and what node this is.
         let ready = async {
             let first = first_look(&hands.runtime).await;
+            takeover.send_replace(match first.values().any(Brief::is_alive) {
+                true => Takeover::UnderWay,
+                false => Takeover::Done,
+            });
             let _ = hands.capabilities.clone().wait_for(Option::is_some).await;
             let _ = seen.clone().wait_for(Option::is_some).await;
             first
@@ -370,8 +390,10 @@ impl Agent {
         };
         view::take(&hands, &node, seen.borrow().as_deref(), &healthy.borrow());
         // What runs already is where it is to be before anything else starts.
-        hands.pool.take_up(&first, |uid, name| hands.book().place(&PodUid::new(uid), name));
-        let checking = truth::check(&hands);
+        let checking = async {
+            take_up(&hands, &first).await;
+            truth::check(&hands).await
+        };
         let checked = tokio::select! {
             checked = checking => checked,
             _ = stop.wait_for(Option::is_some) => return,
@@ -401,6 +423,7 @@ struct Duties {
     logs: (Policy, Duration),
     reclaim: reclaim::Settings,
     pressure: watch::Sender<Pressure>,
+    takeover: watch::Sender<Takeover>,
 }
 
 /// Takes what happens to pods until told to stop.
@@ -413,7 +436,7 @@ async fn follow(
     tasks: &mut JoinSet<()>,
     mut stop: watch::Receiver<Option<Leave>>,
 ) -> (Pods, Leave) {
-    let Duties { node, files, logs, reclaim, pressure } = duties;
+    let Duties { node, files, logs, reclaim, pressure, takeover } = duties;
     let (happened, mut happenings) = mpsc::unbounded_channel();
     let scope = Scope { field_selector: format!("spec.nodeName={node}"), ..Scope::default() };
     let reflector = Reflector::new(hands.api.clone(), PODS, scope, pods::read);
@@ -431,6 +454,13 @@ async fn follow(
     tasks.spawn(logs::keep(Arc::clone(hands), policy, every, happened.clone()));
     tasks.spawn(reclaim::keep(Arc::clone(hands), reclaim, pressure, happened));
     loop {
+        if pods.is_complete() && *takeover.borrow() != Takeover::Done {
+            // Running pods that were given CPUs just now are moved there before the node reports ready.
+            if let Err(error) = hands.follow_pool().await {
+                warn!(%error, "a running container does not have its CPUs yet");
+            }
+            takeover.send_replace(Takeover::Done);
+        }
         let happening = tokio::select! {
             Some(happening) = happenings.recv() => happening,
             Some(report) = probes.recv() => Happening::Probed(report),
@@ -454,6 +484,30 @@ async fn follow(
             }
         }
     }
+}
+
+/// Enters the containers that run into the pool. If the book lost the CPUs of containers, the CPUs that these
+/// have to themselves are booked first.
+async fn take_up(hands: &Hands, first: &BTreeMap<String, Brief>) {
+    let place = |uid: &str, name: &str| hands.book().place(&PodUid::new(uid), name);
+    hands.pool.take_up(first, place);
+    if !hands.book().lost_cpus() {
+        return;
+    }
+    let in_use = truth::cpus_in_use(hands).await;
+    let recovered = hands.book().recover(&in_use);
+    match recovered {
+        Ok(recovered) => {
+            for (pod, containers) in &recovered {
+                for (container, cpus) in containers {
+                    info!(%pod, %container, %cpus, "recovered a container's CPUs from the runtime");
+                }
+            }
+        }
+        Err(error) => warn!(%error, "the CPUs of running containers cannot be recovered"),
+    }
+    hands.note_booked();
+    hands.pool.take_up(first, place);
 }
 
 /// Makes the cgroups all pods are below. Without them pods run without limits of their own, which is said.

@@ -1,12 +1,14 @@
 //! What pods were given of what can change while they run, remembered across restarts: [`Allocations`].
 //!
 //! ```text
-//!   wanted (the API) ──admitted──▶ allocated (on disk) ──applied──▶ actuated (on disk while it differs)
+//!   wanted (the API) ──admitted──▶ allocated (on disk) ──applied──▶ actuated (on disk)
 //! ```
 //!
 //! The files are the kubelet's, `allocated_pods_state` and `actuated_pods_state`, so that either agent
 //! can take over from the other; classes of QoS resources are beside the amounts, where the kubelet does
-//! not look. A pod that is not in the second file has what it is allocated. Written whole or not at all,
+//! not look. The second file has every pod, because a kubelet restarts containers whose resize policy is
+//! `RestartContainer` if they are missing there. A pod that is missing in a file of an older Berth has what
+//! it is allocated. Written whole or not at all,
 //! and not synced: when power fails nothing of any pod runs, and all are let in anew. Decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -208,8 +210,11 @@ impl Allocations {
     }
 
     /// Gives a pod something else. What it had so far is in force until somebody says otherwise.
-    pub fn allocate(&mut self, uid: &str, given: PodGiven) -> Result<(), AllocationError> {
+    pub fn allocate(&mut self, uid: &str, mut given: PodGiven) -> Result<(), AllocationError> {
         let before = self.allocated.get(uid).cloned();
+        if let Some(before) = &before {
+            given.empty_dir_volume_limits.clone_from(&before.empty_dir_volume_limits);
+        }
         if before.as_ref() == Some(&given) {
             return Ok(());
         }
@@ -226,8 +231,13 @@ impl Allocations {
             };
             return Err(error);
         }
-        let done = self.is_in_force(uid);
-        if done { self.set_actuated(uid, None) } else { Ok(()) }
+        match self.is_in_force(uid) {
+            true => {
+                self.actuated.remove(uid);
+                self.save(1)
+            }
+            false => Ok(()),
+        }
     }
 
     /// What a container has now. Whether that was the last thing the pod did not have.
@@ -278,13 +288,14 @@ impl Allocations {
 
     /// Forgets all pods but those.
     pub fn keep(&mut self, is_kept: impl Fn(&str) -> bool) -> Result<(), AllocationError> {
-        let sizes = (self.allocated.len(), self.actuated.len());
+        let size = self.allocated.len();
         self.allocated.retain(|uid, _| is_kept(uid));
         self.actuated.retain(|uid, _| is_kept(uid));
-        if self.allocated.len() != sizes.0 {
-            self.save(0)?;
+        if self.allocated.len() == size {
+            return Ok(());
         }
-        if self.actuated.len() == sizes.1 { Ok(()) } else { self.save(1) }
+        self.save(0)?;
+        self.save(1)
     }
 
     fn set_actuated(&mut self, uid: &str, has: Option<PodGiven>) -> Result<(), AllocationError> {
@@ -299,7 +310,10 @@ impl Allocations {
     }
 
     fn save(&self, which: usize) -> Result<(), AllocationError> {
-        let entries = if which == 0 { &self.allocated } else { &self.actuated };
+        let mut entries = self.allocated.clone();
+        if which == 1 {
+            entries.extend(self.actuated.clone());
+        }
         let (path, draft) = (self.directory.join(FILES[which]), self.directory.join(DRAFT));
         write_private(&draft, &render(entries)).map_err(failed("write", &draft))?;
         fs::rename(&draft, &path).map_err(failed("write", &path))
@@ -343,9 +357,9 @@ fn parse(text: &[u8]) -> Result<Entries, String> {
     Ok(data.entries)
 }
 
-fn render(entries: &Entries) -> String {
+fn render(entries: Entries) -> String {
     // Maps with keys of text: there is nothing that could not be written.
-    let data = serde_json::to_string(&Data { entries: entries.clone() }).unwrap_or_default();
+    let data = serde_json::to_string(&Data { entries }).unwrap_or_default();
     let checkpoint = Checkpoint { checksum: text_checksum(&data), data };
     serde_json::to_string(&checkpoint).unwrap_or_default()
 }

@@ -5,7 +5,7 @@
 //! the rest stays, and the old files are kept beside the new ones. Deciding is `placement`'s; nobody is
 //! told here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use objects::pod::OsName;
 use placement::demand::{Demand, PodUid};
 use placement::plan::{Placement, Surplus};
 use placement::state_file::{CpuState, Gates, Manager, MemoryState, StateFileError};
-use placement::takeover::{Change, migrate, states_of, take_over};
+use placement::takeover::{Change, CpusInUse, migrate, recover, states_of, take_over};
 use placement::{CpuSet, Ledger, Node, Refusal};
 use thiserror::Error;
 
@@ -64,6 +64,10 @@ pub struct Book {
     placements: BTreeMap<PodUid, Placement>,
     /// What the files say.
     written: [String; 2],
+    /// Whether the file did not say which CPUs containers have.
+    cpus_lost: bool,
+    /// Pods whose CPUs were recovered and not yet compared with what the pods ask for.
+    recovered: BTreeSet<PodUid>,
 }
 
 const FILES: [Manager; 2] = [Manager::Cpu, Manager::Memory];
@@ -92,6 +96,7 @@ impl Book {
             usable = false;
             None
         });
+        let cpus_lost = cpu.as_ref().is_none_or(|cpu| cpu.policy != node.cpu.policy_name());
         let cpu = cpu.unwrap_or_else(|| CpuState::empty(node.cpu.policy_name()));
         let memory = memory.unwrap_or_else(|| MemoryState::empty(node.memory.policy_name()));
         let same = cpu.policy == node.cpu.policy_name()
@@ -120,6 +125,8 @@ impl Book {
             directory: directory.to_owned(),
             placements: BTreeMap::new(),
             written: Default::default(),
+            cpus_lost,
+            recovered: BTreeSet::new(),
         };
         book.save()?;
         Ok((book, found))
@@ -133,6 +140,55 @@ impl Book {
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
+    }
+
+    /// Returns whether the file was missing or unusable, or was written under another CPU policy. Then
+    /// containers may have CPUs of their own that the book does not have; see [`Book::recover`].
+    #[must_use]
+    pub fn lost_cpus(&self) -> bool {
+        self.cpus_lost
+    }
+
+    /// Books the CPUs that running containers have to themselves, and returns these containers.
+    pub fn recover(&mut self, running: &CpusInUse) -> Result<CpusInUse, BookError> {
+        let mut recovered = CpusInUse::new();
+        self.change(|ledger, node| recovered = recover(node, ledger, running))?;
+        self.recovered.extend(recovered.keys().cloned());
+        Ok(recovered)
+    }
+
+    /// Releases recovered CPUs that the pod does not ask for. This is done once for each pod, before it is
+    /// planned.
+    pub fn confirm(&mut self, demand: &Demand) -> Result<(), BookError> {
+        if !self.recovered.contains(&demand.uid) {
+            return Ok(());
+        }
+        let asked = |name: &str| {
+            let position = demand.containers.iter().position(|of| of.name.as_str() == name)?;
+            demand.exclusive_cpus(position)
+        };
+        self.change(|ledger, _| {
+            let booked = ledger.cpu.assignments.get(&demand.uid).cloned().unwrap_or_default();
+            for (container, cpus) in booked {
+                if asked(&container) != Some(cpus.len()) {
+                    ledger.cpu.release(&demand.uid, &container);
+                }
+            }
+        })?;
+        self.recovered.remove(&demand.uid);
+        Ok(())
+    }
+
+    /// Returns whether the book has everything of a placement already.
+    #[must_use]
+    pub fn has(&self, placement: &Placement) -> bool {
+        let cpu = self.ledger.cpu.assignments.get(&placement.pod);
+        let memory = self.ledger.memory.assignments.get(&placement.pod);
+        placement.containers.iter().all(|of| {
+            let cpus = cpu.and_then(|all| all.get(&of.name));
+            let blocks = memory.and_then(|all| all.get(&of.name));
+            cpus == of.cpus.as_ref() && blocks == of.memory.as_ref()
+        })
     }
 
     /// Where the pod would go.
@@ -164,6 +220,7 @@ impl Book {
     pub fn release(&mut self, pod: &PodUid) -> Result<bool, BookError> {
         let had = self.change(|ledger, _| ledger.release(pod))?;
         self.placements.remove(pod);
+        self.recovered.remove(pod);
         Ok(had)
     }
 

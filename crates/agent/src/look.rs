@@ -9,7 +9,7 @@ use std::path::Path;
 
 use cri::v1;
 
-use crate::lower::annotations;
+use crate::lower::{Origin, annotations};
 use crate::observed::{ContainerSeen, ContainerState, PodSeen, RuntimeId, SandboxSeen};
 use crate::status::{self, FILE_BYTES, LOG_BYTES, Left};
 
@@ -18,6 +18,8 @@ use crate::status::{self, FILE_BYTES, LOG_BYTES, Left};
 pub struct Brief {
     pub name: String,
     pub namespace: String,
+    /// Whether it is a static pod of a manifest, by the annotation of its sandbox.
+    pub from_file: bool,
     /// And whether they are ready.
     pub sandboxes: BTreeMap<RuntimeId, bool>,
     pub containers: BTreeMap<RuntimeId, ContainerBrief>,
@@ -49,6 +51,8 @@ pub async fn briefly(runtime: &cri::Client) -> Result<BTreeMap<String, Brief>, c
         let Some(of) = sandbox.metadata else { continue };
         let pod = pods.entry(of.uid).or_default();
         (pod.name, pod.namespace) = (of.name, of.namespace);
+        let source = sandbox.annotations.get(annotations::CONFIG_SOURCE);
+        pod.from_file |= source.is_some_and(|source| source == Origin::File.as_str());
         let ready = sandbox.state == v1::PodSandboxState::SandboxReady as i32;
         pod.sandboxes.insert(sandbox.id, ready);
     }

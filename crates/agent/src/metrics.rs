@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use objects::timestamp::Timestamp;
 
 /// What the text form is called where it is served.
-pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+pub const MEDIA_TYPE: &str = https::exposition::TEXT;
 
 /// All figures of a process. Clones share them.
 #[derive(Debug, Clone, Default)]

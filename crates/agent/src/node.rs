@@ -26,6 +26,7 @@ mod changes;
 pub mod classes;
 mod conditions;
 mod describe;
+mod devices;
 pub mod images;
 mod lease;
 mod object;
@@ -35,11 +36,12 @@ mod settings;
 
 pub use amounts::{allocatable, capacity};
 pub use conditions::{Conditions, conditions};
-pub use describe::{Given, describe};
+pub use describe::{Given, describe, node_name};
+pub use devices::former_devices;
 pub use object::{object, status};
-pub use run::{Sources, run};
+pub use run::{Sources, Takeover, run};
 pub use runtime::RuntimeHealth;
-pub use settings::{Settings, SettingsError};
+pub use settings::{EVERY_ADDRESS, Settings, SettingsError};
 
 /// What stays as it is while the agent runs.
 #[derive(Debug, Clone)]

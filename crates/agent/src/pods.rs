@@ -8,13 +8,14 @@
 //! One at a time, in the order in which pods were made, so that no two are let in for the same place.
 //! What the runtime has and nobody wants is ended. Does not look at the runtime itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use client::{Change, Key};
 use placement::demand::{Demand, PodUid};
 use placement::{Placement, Refusal};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -29,6 +30,7 @@ use crate::look::Brief;
 use crate::lower::{Origin, Source};
 use crate::probes::ProbeReport;
 use crate::spec::{Metadata, Pod};
+use crate::static_pods::CONFIG_HASH;
 use crate::static_pods::mirror::Mirror;
 use crate::status::{self, End, PodStatus, ResizeSaid};
 use crate::teller::Teller;
@@ -45,6 +47,21 @@ use files::Files;
 pub struct Read {
     pub pod: Arc<Pod>,
     pub text: Arc<str>,
+}
+
+impl Read {
+    /// Returns the static pod under another UID.
+    #[must_use]
+    pub fn with_static_uid(&self, uid: &str) -> Read {
+        let mut pod = Pod::clone(&self.pod);
+        pod.metadata.uid = uid.to_owned();
+        pod.metadata.annotations.insert(CONFIG_HASH.to_owned(), uid.to_owned());
+        // The text of a manifest that was read is JSON.
+        let mut text: Value = serde_json::from_str(&self.text).unwrap_or_default();
+        text["metadata"]["uid"] = uid.into();
+        text["metadata"]["annotations"][CONFIG_HASH] = uid.into();
+        Read { pod: Arc::new(pod), text: text.to_string().into() }
+    }
 }
 
 /// Reads a pod of the API.
@@ -89,7 +106,9 @@ pub struct Pods {
     entries: BTreeMap<String, Entry>,
     /// The last look at the runtime.
     briefs: BTreeMap<String, Brief>,
-    /// Whether all pods that the API has have been told of.
+    /// Changes from the API that arrived before the manifests of static pods were read.
+    held: Vec<Change<Read>>,
+    /// Whether pods of the API and of files are known, so that decisions are made.
     complete: bool,
     files: Files,
 }
@@ -101,8 +120,9 @@ impl Pods {
         node: Arc<RwLock<admit::Node>>,
         briefs: BTreeMap<String, Brief>,
     ) -> Pods {
-        let files = Files::default();
-        Pods { hands, node, entries: BTreeMap::new(), briefs, complete: false, files }
+        let files = Files::open(hands.volumes.root());
+        let (entries, held) = (BTreeMap::new(), Vec::new());
+        Pods { hands, node, entries, briefs, held, complete: false, files }
     }
 
     /// The pods, as the API has them.
@@ -111,21 +131,28 @@ impl Pods {
         self.entries.values().map(|entry| entry.read.clone()).collect()
     }
 
-    /// Takes what the API tells.
+    /// Returns whether the pods of all sources are known and the running ones among them were placed.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Takes a change from the API.
     pub fn take_change(&mut self, change: Change<Read>) {
         self.files.note(&change);
+        if !self.complete {
+            self.held.push(change);
+            self.begin_all();
+            return;
+        }
         match change {
             Change::Replaced { all, .. } => {
                 let mut news: Vec<Read> = all.into_iter().map(|(_, _, read)| read).collect();
-                if !self.complete {
-                    self.release_forgotten(&news);
-                }
                 self.gone_but(&news);
                 news.sort_by_key(|read| self.rank(&read.pod));
                 for read in news {
                     self.upsert(read, Origin::Api);
                 }
-                self.complete = true;
                 self.forget_allocations();
                 self.end_unwanted();
             }
@@ -137,15 +164,46 @@ impl Pods {
         self.publish_known();
     }
 
-    /// What the book has for pods that went while no agent was there is free for those that come.
-    fn release_forgotten(&self, news: &[Read]) {
+    /// Decides about all pods of the first look, once the API and the manifests have been read. Only then is
+    /// it known which pods are gone, and what they had is free before any pod is admitted.
+    fn begin_all(&mut self) {
+        let is_list = |change: &Change<Read>| matches!(change, Change::Replaced { .. });
+        if self.complete || !self.held.iter().any(is_list) || !self.files.are_read() {
+            return;
+        }
+        let mut held = std::mem::take(&mut self.held).into_iter().skip_while(|of| !is_list(of));
+        let Some(Change::Replaced { all, .. }) = held.next() else { return };
+        let of_api = all.into_iter().map(|(_, _, read)| (read, Origin::Api));
+        let of_files = self.files.wanted().into_iter().map(|read| (read, Origin::File));
+        let mut news: Vec<(Read, Origin)> = of_api.chain(of_files).collect();
+        let known: BTreeSet<&str> =
+            news.iter().map(|(read, _)| read.pod.metadata.uid.as_str()).collect();
+        self.release_forgotten(&known);
+        let known: BTreeSet<String> = known.into_iter().map(str::to_owned).collect();
+        self.end_all_but(&known);
+        news.sort_by_key(|(read, _)| self.rank(&read.pod));
+        for (read, origin) in news {
+            match origin {
+                Origin::File => self.begin_static(read),
+                Origin::Api | Origin::Http => self.upsert(read, origin),
+            }
+        }
+        self.complete = true;
+        self.forget_allocations();
+        self.publish();
+        self.publish_known();
+        for change in held {
+            self.take_change(change);
+        }
+    }
+
+    /// Releases what the book has for pods that are not known and do not run.
+    fn release_forgotten(&self, known: &BTreeSet<&str>) {
         let mut book = self.hands.book();
         let booked: Vec<PodUid> = book.ledger().pods().cloned().collect();
         for uid in booked {
-            let is_there = news.iter().any(|read| read.pod.metadata.uid == uid.as_str())
-                || self.entries.contains_key(uid.as_str())
-                || self.briefs.contains_key(uid.as_str());
-            if is_there {
+            let runs = self.briefs.get(uid.as_str()).is_some_and(Brief::is_alive);
+            if known.contains(uid.as_str()) || runs {
                 continue;
             }
             match book.release(&uid) {
@@ -271,6 +329,11 @@ impl Pods {
         }
         let uid = pod.metadata.uid.clone();
         let demand = placement_demand(pod);
+        if let Err(error) = self.hands.book().confirm(&demand) {
+            // Nothing was decided; it is tried again when something changes.
+            self.hands.recorder.pod(pod, Told::SyncFailed { error: error.to_string() });
+            return;
+        }
         let mut planned: Option<Planned> = None;
         let mut allocate = || -> Result<(), Rejection> {
             planned = Some(plan(&self.hands, &demand).map_err(Rejection::Placement)?);
@@ -294,14 +357,25 @@ impl Pods {
                     self.preempt(&victim);
                 }
             }
+            // It stays waiting until the place is free.
+            Admission::Rejected(Rejection::Placement(_)) if self.is_place_being_freed() => {}
             Admission::Rejected(rejection) => self.refuse(pod, &rejection),
         }
+    }
+
+    /// Returns whether a pod that is no longer wanted still has something in the book.
+    fn is_place_being_freed(&self) -> bool {
+        let book = self.hands.book();
+        let mut leaving = self.entries.iter().filter(|(_, entry)| entry.gone && !entry.settled);
+        leaving.any(|(uid, _)| book.holds(&PodUid::new(uid)))
     }
 
     fn let_in(&mut self, pod: &Arc<Pod>, planned: Option<Planned>) {
         let Some(planned) = planned else { return };
         let is_new = !self.is_running(&pod.metadata.uid);
-        let told = if is_new { self.told_of(&planned.placement) } else { Vec::new() };
+        // A pod that runs without its place, as after a change of policy, is told of as a new one.
+        let had = !is_new && self.hands.book().has(&planned.placement);
+        let told = if had { Vec::new() } else { self.told_of(&planned.placement) };
         let committed = self.hands.book().commit(planned);
         match committed {
             Ok(()) => {}
@@ -472,13 +546,17 @@ impl Pods {
 
     /// Ends what the runtime has of pods that nobody knows.
     fn end_unwanted(&mut self) {
-        if !self.complete || !self.files.are_read() {
-            return;
+        if self.complete {
+            self.end_all_but(&BTreeSet::new());
         }
+    }
+
+    /// Ends what the runtime has of pods that have no entry and are not among those of `known`.
+    fn end_all_but(&mut self, known: &BTreeSet<String>) {
         let unwanted: Vec<(String, Brief)> = self
             .briefs
             .iter()
-            .filter(|(uid, _)| !self.entries.contains_key(*uid))
+            .filter(|(uid, _)| !self.entries.contains_key(*uid) && !known.contains(*uid))
             .map(|(uid, brief)| (uid.clone(), brief.clone()))
             .collect();
         for (uid, brief) in unwanted {

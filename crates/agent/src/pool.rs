@@ -1,16 +1,16 @@
-//! Where running containers are to run: [`Pool`] keeps the ones without CPUs of their own in the shared
-//! pool when it changes.
+//! The CPUs that running containers were told to use: [`Pool`] moves the ones without CPUs of their own
+//! when the shared pool changes.
 //!
 //! ```text
 //!   a pod gets CPUs ──▶ the book is written ──▶ every shared container leaves them ──▶ the pod starts
 //! ```
 //!
-//! A container is entered after it is made and before it is started, with the set it was made with; if the
-//! pool is another one by then it is moved first. So no container that runs is ever missed: it is either in
-//! the list when the pool changes, or sees the new pool before it starts.
+//! A container is entered after it is made and before it is started ([`Pool::enter`]), and nothing moves it
+//! until it has started: a runtime may only store an update that arrives during the start. So no container
+//! that runs is missed. Either it sees the new pool before it starts, or it is moved right after.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt as _;
 use futures::stream;
@@ -36,9 +36,23 @@ pub struct NotMoved {
 /// The containers that run or are about to, and where each was told to be.
 #[derive(Debug, Default)]
 pub struct Pool {
-    entered: Mutex<BTreeMap<RuntimeId, Entry>>,
-    /// Only one moves containers.
+    entered: Mutex<BTreeMap<RuntimeId, Slot>>,
+    /// Only one task at a time moves containers.
     moving: tokio::sync::Mutex<()>,
+}
+
+/// A container of the pool.
+#[derive(Debug)]
+struct Slot {
+    entry: Entry,
+    /// Locked while the container starts or is moved.
+    busy: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Keeps the pool from moving a container, for as long as it exists.
+#[derive(Debug)]
+pub struct Starting {
+    _busy: tokio::sync::OwnedMutexGuard<()>,
 }
 
 /// A container and its place.
@@ -50,40 +64,45 @@ pub struct Entry {
 }
 
 impl Pool {
-    fn entries(&self) -> MutexGuard<'_, BTreeMap<RuntimeId, Entry>> {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<RuntimeId, Slot>> {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up a container with what it was told.
-    pub fn enter(&self, id: &RuntimeId, entry: Entry) {
-        self.entries().insert(id.clone(), entry);
+    /// Adds a container that is about to start, with the placement it was made with. Nothing else moves it
+    /// until the returned value is dropped, after the runtime has started it.
+    pub async fn enter(&self, id: &RuntimeId, entry: Entry) -> Starting {
+        let busy: Arc<tokio::sync::Mutex<()>> = Arc::default();
+        // Nobody else has the lock yet, so this does not wait.
+        let held = Arc::clone(&busy).lock_owned().await;
+        self.entries().insert(id.clone(), Slot { entry, busy });
+        Starting { _busy: held }
     }
 
-    /// Forgets a container that has ended.
+    /// Removes a container that has ended.
     pub fn leave(&self, id: &RuntimeId) {
         self.entries().remove(id);
     }
 
-    /// All that are entered.
+    /// Returns all containers.
     #[must_use]
     pub fn all(&self) -> BTreeMap<RuntimeId, Entry> {
-        self.entries().clone()
+        self.entries().iter().map(|(id, slot)| (id.clone(), slot.entry.clone())).collect()
     }
 
     #[must_use]
     pub fn entry(&self, id: &RuntimeId) -> Option<Entry> {
-        self.entries().get(id).cloned()
+        self.entries().get(id).map(|slot| slot.entry.clone())
     }
 
-    /// A container was found where it is to be, although nobody remembers having told it.
+    /// Notes the placement in which a container was found, although the agent did not ask for it.
     pub fn found(&self, id: &RuntimeId, placed: Placed) {
-        if let Some(entry) = self.entries().get_mut(id) {
-            entry.placed = placed;
+        if let Some(slot) = self.entries().get_mut(id) {
+            slot.entry.placed = placed;
         }
     }
 
-    /// Takes up what ran before the agent was started. Nobody remembers where those without CPUs of their
-    /// own were told to be, so they are told again, or looked at, before anything else starts.
+    /// Adds the containers that ran before the agent was started. The CPUs of those without CPUs of their own
+    /// are not known, so they are read or set before anything else starts.
     pub fn take_up(&self, briefs: &BTreeMap<String, Brief>, place: impl Fn(&str, &str) -> Placed) {
         for (pod_uid, brief) in briefs {
             for (id, container) in &brief.containers {
@@ -94,19 +113,19 @@ impl Pool {
                 let placed = if booked.exclusive { booked } else { Placed::default() };
                 let entry =
                     Entry { pod_uid: pod_uid.clone(), container: container.name.clone(), placed };
-                self.enter(id, entry);
+                self.entries().insert(id.clone(), Slot { entry, busy: Arc::default() });
             }
         }
     }
 
-    /// Nobody moves containers while this is held.
+    /// Keeps other tasks from moving containers, for as long as the returned value exists.
     pub async fn stand_still(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.moving.lock().await
     }
 
-    /// Tells every shared container that is elsewhere to be where `place` says, which is asked when
-    /// nobody else moves containers any more. Returns when all of them are; those that have ended in the
-    /// meantime do not count.
+    /// Moves every container that is not exclusive to where `place` says, and returns how many had to move.
+    /// Containers that get CPUs of their own are moved last, when all others have left these CPUs.
+    /// A container that starts meanwhile is waited for. One that has ended does not count.
     pub async fn follow(
         &self,
         runtime: &cri::Client,
@@ -114,25 +133,74 @@ impl Pool {
         place: impl Fn(&Entry) -> Placed,
     ) -> Result<usize, NotMoved> {
         let _moving = self.moving.lock().await;
-        let all = self.all();
-        let shared = all.into_iter().filter(|(_, entry)| !entry.placed.exclusive);
-        let elsewhere: Vec<(RuntimeId, Placed)> = shared
-            .map(|(id, entry)| (id, place(&entry), entry.placed))
-            .filter(|(_, place, told)| !place.cpus.is_empty() && place != told)
-            .map(|(id, place, _)| (id, place))
-            .collect();
-        let moved = elsewhere.len();
-        let moves = elsewhere.into_iter().map(|(id, placed)| self.put(runtime, os, id, placed));
-        let mut outcomes = stream::iter(moves).buffer_unordered(AT_A_TIME);
-        let mut failed = None;
-        while let Some(outcome) = outcomes.next().await {
-            failed = failed.or(outcome.err());
+        let mut moved = 0;
+        for to_exclusive in [false, true] {
+            let all = self.all().into_iter();
+            let elsewhere = all.filter(|(_, entry)| {
+                target(entry, &place).is_some_and(|target| target.exclusive == to_exclusive)
+            });
+            let moves = elsewhere.map(|(id, _)| self.follow_one(runtime, os, id, &place));
+            let mut outcomes = stream::iter(moves).buffer_unordered(AT_A_TIME);
+            let mut failed = None;
+            while let Some(outcome) = outcomes.next().await {
+                match outcome {
+                    Ok(one) => moved += usize::from(one),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+            }
+            if let Some(failed) = failed {
+                return Err(failed);
+            }
         }
-        failed.map_or(Ok(moved), Err)
+        Ok(moved)
     }
 
-    /// Tells a container where to be.
+    /// Moves one container, unless it is there by the time it has started.
+    async fn follow_one(
+        &self,
+        runtime: &cri::Client,
+        os: OsName,
+        id: RuntimeId,
+        place: &impl Fn(&Entry) -> Placed,
+    ) -> Result<bool, NotMoved> {
+        let Some(_busy) = self.wait_for(&id).await else { return Ok(false) };
+        let Some(target) = self.entry(&id).and_then(|entry| target(&entry, place)) else {
+            return Ok(false);
+        };
+        self.update(runtime, os, id, target).await.map(|()| true)
+    }
+
+    /// Waits until a container has started. Returns `None` if the container is not in the pool.
+    async fn wait_for(&self, id: &RuntimeId) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+        let busy = self.entries().get(id).map(|slot| Arc::clone(&slot.busy))?;
+        Some(busy.lock_owned().await)
+    }
+
+    /// Moves a container, which is waited for if it starts.
     pub async fn put(
+        &self,
+        runtime: &cri::Client,
+        os: OsName,
+        id: RuntimeId,
+        placed: Placed,
+    ) -> Result<(), NotMoved> {
+        let _busy = self.wait_for(&id).await;
+        self.update(runtime, os, id, placed).await
+    }
+
+    /// Moves a container that is about to start.
+    pub async fn put_starting(
+        &self,
+        runtime: &cri::Client,
+        os: OsName,
+        id: RuntimeId,
+        placed: Placed,
+        _starting: &Starting,
+    ) -> Result<(), NotMoved> {
+        self.update(runtime, os, id, placed).await
+    }
+
+    async fn update(
         &self,
         runtime: &cri::Client,
         os: OsName,
@@ -141,9 +209,7 @@ impl Pool {
     ) -> Result<(), NotMoved> {
         match runtime.call(update::cpus(os, &placed, &id)).await {
             Ok(_) => {
-                if let Some(entry) = self.entries().get_mut(&id) {
-                    entry.placed = placed;
-                }
+                self.found(&id, placed);
                 Ok(())
             }
             Err(cause) => match has_ended(runtime, &id).await {
@@ -155,6 +221,15 @@ impl Pool {
             },
         }
     }
+}
+
+/// Returns where a container without CPUs of its own is to go, if it is elsewhere.
+fn target(entry: &Entry, place: &impl Fn(&Entry) -> Placed) -> Option<Placed> {
+    if entry.placed.exclusive {
+        return None;
+    }
+    let target = place(entry);
+    (!target.cpus.is_empty() && target != entry.placed).then_some(target)
 }
 
 /// Whether there is nothing left that could run on the wrong CPUs.
@@ -170,6 +245,8 @@ async fn has_ended(runtime: &cri::Client, id: &RuntimeId) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
     use crate::look::ContainerBrief;
 
@@ -204,5 +281,21 @@ mod tests {
         assert_eq!(pool.all().len(), 2);
         pool.found(&"2".to_owned(), shared.clone());
         assert_eq!(pool.entry(&"2".to_owned()), entry("shared", &shared));
+    }
+
+    #[tokio::test]
+    async fn a_container_is_not_moved_before_it_has_started() {
+        let pool = Pool::default();
+        let id = "1".to_owned();
+        let entry = Entry {
+            pod_uid: "u".to_owned(),
+            container: "c".to_owned(),
+            placed: Placed { cpus: CpuSet::range(0, 3), ..Placed::default() },
+        };
+        let starting = pool.enter(&id, entry).await;
+        assert!(pool.wait_for(&id).now_or_never().is_none());
+        drop(starting);
+        assert!(matches!(pool.wait_for(&id).now_or_never(), Some(Some(_))));
+        assert!(matches!(pool.wait_for(&"2".to_owned()).now_or_never(), Some(None)));
     }
 }

@@ -193,11 +193,17 @@ fn restarts_for(container: &Container, resource: &str) -> bool {
 
 const RESTART: &str = "RestartContainer";
 
-/// Whether a container that has `has` must start again to have what its spec says.
+/// Returns whether a container of a pod that has `has` must start again to have what its spec says. A
+/// container without a limit of its own has the limit of its pod, and a change of that is one of its own.
 #[must_use]
-pub fn needs_restart(container: &Container, has: &Given) -> bool {
-    let to = Given::of(&container.resources);
-    [CPU, MEMORY].iter().any(|of| !to.agrees_on(of, has) && restarts_for(container, of))
+pub fn needs_restart(container: &Container, pod: &Pod, has: &PodGiven) -> bool {
+    let (before, to) = (has.container(container), Given::of(&container.resources));
+    let by_pod = of_pod(has, pod, Part::Limits);
+    let changes = |of: &str| {
+        let inherits = !to.limits.contains_key(of) && by_pod.contains(&of);
+        inherits || !to.agrees_on(of, &before)
+    };
+    [CPU, MEMORY].into_iter().any(|of| changes(of) && restarts_for(container, of))
 }
 
 /// One step of a change.
@@ -242,10 +248,24 @@ pub fn steps(from: &Limits, to: &Limits) -> Vec<Step> {
     steps
 }
 
-/// What of the pod as a whole is not as it `has` it.
+/// The amounts of a pod as a whole that are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// What containers without limits of their own are limited to.
+    Limits,
+    All,
+}
+
+/// The resources of which the pod as a whole is to have something else than it `has`.
 #[must_use]
-pub fn of_pod(has: &PodGiven, pod: &Pod) -> Vec<&'static str> {
-    let level = |of: &PodGiven| of.pod_level_resources.clone().unwrap_or_default();
+pub fn of_pod(has: &PodGiven, pod: &Pod, part: Part) -> Vec<&'static str> {
+    let level = |of: &PodGiven| {
+        let mut level = of.pod_level_resources.clone().unwrap_or_default();
+        if part == Part::Limits {
+            level.requests.clear();
+        }
+        level
+    };
     let (before, to_have) = (level(has), level(&PodGiven::of(pod)));
     [CPU, MEMORY].into_iter().filter(|resource| !before.agrees_on(resource, &to_have)).collect()
 }

@@ -4,8 +4,7 @@
 //! Main type: [`Server`]. What it tells comes from [`Answers`], which the rest of the agent
 //! implements; where streams are to be had is asked of the runtime. It decides nothing about pods.
 //!
-//! Only the API server and administrators get in, by a certificate of the cluster's authority;
-//! whether the agent is well everybody may ask.
+//! [`Access`] decides which requests are served. Whether the agent is healthy is reported to every client.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,17 +14,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cri::Client;
 use futures::future::BoxFuture;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Response, StatusCode};
 use https::certificates::Pair;
-use https::{Answer, Body, Inbound, Limits, ListenError, Listener, Peer};
+use https::{Answer, Body, Clock, Inbound, Limits, ListenError, Listener, ServerTls};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::metrics;
 
+pub mod access;
 mod certificate;
+mod checks;
 pub mod configz;
 mod find;
 mod log;
@@ -34,15 +35,11 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
+use checks::Checks;
 use measured::Measured;
 
-pub use certificate::{ServingError, serving_certificate};
-
-/// The name the API server's certificate has.
-pub const API_SERVER: &str = "kube-apiserver-kubelet-client";
-
-/// Whose members may do everything.
-const ADMINISTRATORS: &str = "system:masters";
+pub use access::{API_SERVER, Access};
+pub use certificate::{Serving, ServingError};
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -141,7 +138,9 @@ fn document(status: StatusCode, media: &'static str, text: impl Into<Bytes>) -> 
 pub struct Server {
     answers: Arc<dyn Answers>,
     runtime: Client,
+    access: Access,
     measured: Option<Measured>,
+    checks: Checks,
     /// Once it serves: when to stop.
     stop: Option<watch::Receiver<bool>>,
 }
@@ -153,9 +152,17 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
+    /// Serves the API server and administrators; see [`Server::open_to`] for others.
     #[must_use]
     pub fn new(answers: Arc<dyn Answers>, runtime: Client) -> Server {
-        Server { answers, runtime, measured: None, stop: None }
+        let (access, checks) = (Access::default(), Checks::default());
+        Server { answers, runtime, access, measured: None, checks, stop: None }
+    }
+
+    /// Serves every client that `access` allows.
+    #[must_use]
+    pub fn open_to(self, access: Access) -> Server {
+        Server { access, ..self }
     }
 
     /// Counts what it is asked.
@@ -164,28 +171,41 @@ impl Server {
         Server { measured: Some(Measured::new(registry)), ..self }
     }
 
-    /// A socket for it. Without an authority nobody gets in who must have a name.
+    /// Returns a socket for the server. Without an authority no client has a certificate.
     pub async fn bind(
         address: SocketAddr,
         certificate: &Pair,
         client_authority: Option<&str>,
     ) -> Result<Listener, ListenError> {
+        let tls = ServerTls::new(certificate, client_authority, Clock::default())?;
+        Server::bind_with(address, tls).await
+    }
+
+    /// A socket that serves with material which can be replaced later.
+    pub async fn bind_with(address: SocketAddr, tls: ServerTls) -> Result<Listener, ListenError> {
         // A node has few callers, of which each has few connections.
-        let limits = Limits { connections: 512, tunnels: 512, ..Limits::default() };
-        Listener::bind(address, certificate, client_authority, limits).await
+        let limits = Limits {
+            connections: 512,
+            connections_per_client: 256,
+            strangers: 128,
+            strangers_per_address: 64,
+            tunnels: 512,
+            ..Limits::default()
+        };
+        Listener::bind_with(address, tls, limits).await
     }
 
     /// Serves until told to stop.
     pub async fn serve(mut self, listener: Listener, stop: watch::Receiver<bool>) {
         self.stop = Some(stop.clone());
-        let handle = move |request: Inbound, peer: Option<Arc<Peer>>| {
+        let handle = move |request: Inbound, client: Arc<https::Client>| {
             let server = self.clone();
-            async move { server.answer(request, peer.as_deref()).await }
+            async move { server.answer(request, &client).await }
         };
         listener.serve(handle, stop).await;
     }
 
-    async fn answer(&self, request: Inbound, peer: Option<&Peer>) -> Answer {
+    async fn answer(&self, request: Inbound, client: &https::Client) -> Answer {
         // No request has a body that means something.
         let (parts, _) = request.into_parts();
         let path = parts.uri.path().to_owned();
@@ -197,13 +217,13 @@ impl Server {
         };
         let begin = |measured: &Measured| measured.begin(&asked.method, &asked.path);
         let _under_way = self.measured.as_ref().map(begin);
-        match self.reply(&asked, peer).await {
+        match self.reply(&asked, client).await {
             Ok(answer) => answer,
             Err(refusal) => refusal.into(),
         }
     }
 
-    async fn reply(&self, asked: &Asked, peer: Option<&Peer>) -> Result<Answer, Refusal> {
+    async fn reply(&self, asked: &Asked, client: &https::Client) -> Result<Answer, Refusal> {
         let segments: Option<Vec<String>> = asked
             .path
             .split('/')
@@ -211,6 +231,10 @@ impl Server {
             .map(|segment| percent_decode_str(segment).decode_utf8().ok().map(Into::into))
             .collect();
         let segments = segments.ok_or_else(|| Refusal::bad("the path is not UTF-8"))?;
+        // Names have none, and they become parts of file names and of messages.
+        if segments.iter().any(|segment| segment.contains(char::is_control)) {
+            return Err(Refusal::bad("the path has control characters"));
+        }
         let mut segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         // A slash at the end means nothing.
         if segments.last() == Some(&"") {
@@ -220,12 +244,22 @@ impl Server {
         if let ["healthz"] | ["healthz", "log" | "ping" | "syncloop"] = *segments
             && reads
         {
-            return match self.answers.complaint() {
+            let complaint = self.answers.complaint();
+            // Upstream records the checks of the whole, not those that are asked for by name.
+            if let ["healthz"] = *segments {
+                self.checks.observe(complaint.is_none());
+            }
+            return match complaint {
                 None => Ok(document(StatusCode::OK, TEXT, "ok")),
                 Some(why) => Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, why)),
             };
         }
-        admit(asked, peer)?;
+        let access = &self.access;
+        let user = access.check(&asked.method, &segments, &asked.headers, client.peer()).await?;
+        if !client.known_as(&user) {
+            let text = format!("{user} has too many connections with requests under way");
+            return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, text));
+        }
         match *segments {
             ["containerLogs", namespace, pod, container] if reads => {
                 self.logs(asked, namespace, pod, container).await
@@ -244,12 +278,12 @@ impl Server {
             ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
                 self.port_forward(asked, namespace, pod).await
             }
-            ref path if reads => self.document(&path.join("/")).await,
+            ref path if reads => self.document(asked, &path.join("/")).await,
             _ => Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed")),
         }
     }
 
-    async fn document(&self, path: &str) -> Result<Answer, Refusal> {
+    async fn document(&self, asked: &Asked, path: &str) -> Result<Answer, Refusal> {
         let answers = &self.answers;
         let (media, text) = match path {
             "pods" => {
@@ -261,36 +295,19 @@ impl Server {
             "runningpods" => (JSON, running(&answers.pods()).to_string()),
             "configz" => (JSON, json!({"kubeletconfig": answers.configuration()}).to_string()),
             "metrics" => (metrics::MEDIA_TYPE, answers.metrics()),
+            "metrics/slis" => (metrics::MEDIA_TYPE, self.checks.registry.render()),
             _ => answers
                 .document(&format!("/{path}"))
                 .await
                 .ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "404 page not found\n"))?,
         };
+        if media == metrics::MEDIA_TYPE {
+            let accept = asked.headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+            let (media, body) = https::exposition::negotiate(accept.unwrap_or_default(), text);
+            return Ok(document(StatusCode::OK, media, body));
+        }
         Ok(document(StatusCode::OK, media, text))
     }
-}
-
-/// Lets the API server and administrators in.
-fn admit(asked: &Asked, peer: Option<&Peer>) -> Result<(), Refusal> {
-    let Some(peer) = peer else {
-        return Err(Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized"));
-    };
-    // Whoever shows a token means to be its owner, and here nobody can say who that is.
-    if asked.headers.contains_key(AUTHORIZATION) {
-        return Err(Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized"));
-    }
-    if peer.name == API_SERVER || peer.groups.iter().any(|group| group == ADMINISTRATORS) {
-        return Ok(());
-    }
-    let verb = match asked.method {
-        Method::POST => "create",
-        _ => "get",
-    };
-    let text = format!(
-        "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[proxy])",
-        peer.name
-    );
-    Err(Refusal::new(StatusCode::FORBIDDEN, text))
 }
 
 fn parameters(query: &str) -> Vec<(String, String)> {

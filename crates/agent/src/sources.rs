@@ -188,7 +188,7 @@ impl Sources {
         let kind = SERVICE_ACCOUNTS;
         let answer =
             self.api.create_answered(kind, &of.namespace, account, "token", &request).await;
-        let answer = answer.map_err(|error| format!("failed to fetch token: {error}"))?;
+        let answer = answer.map_err(|error| error.to_string())?;
         let text = |field: &str| answer["status"][field].as_str().unwrap_or_default();
         let token = text("token").to_owned();
         let ends = Timestamp::parse(text("expirationTimestamp")).map_or(0, Timestamp::seconds);

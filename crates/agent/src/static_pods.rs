@@ -23,10 +23,12 @@ use objects::timestamp::Timestamp;
 use crate::clock::Clock;
 use crate::pods::Read;
 
+mod identity;
 mod manifest;
 pub mod mirror;
 mod references;
 
+pub use identity::Identities;
 pub use manifest::{Around, CONFIG_HASH, ManifestError, read};
 
 /// Bytes of the largest manifest that is read. Upstream's figure.

@@ -34,8 +34,8 @@ pub enum Health {
 pub trait Knowledge {
     fn liveness(&self, container: &RuntimeId) -> Health;
     fn startup(&self, container: &RuntimeId) -> Health;
-    /// What the agent would make of the container's spec today.
-    fn hash(&self, container: &Container) -> String;
+    /// Returns whether a container that was made with the hash `found` is of this definition.
+    fn is_current(&self, container: &Container, found: &str) -> bool;
     /// Whether a container that runs has to start again to have what it was allocated.
     fn must_restart(&self, _container: &Container) -> bool {
         false
@@ -188,7 +188,7 @@ fn app(
         }
     };
     let mut restarts = restart::policy(pod, container) != RestartPolicy::Never;
-    let (reason, mut message) = if known.hash(container) != found.hash {
+    let (reason, mut message) = if !known.is_current(container, &found.hash) {
         restarts = true;
         (KillReason::Changed, format!("Container {name} definition changed"))
     } else if known.liveness(&found.id) == Health::Failure {

@@ -30,7 +30,7 @@ mod rivals;
 mod tests;
 
 pub use audit::{AuditReport, HeldTwice, Outside, audit};
-pub use check::{Checked, check, keep};
+pub use check::{Checked, check, cpus_in_use, keep};
 pub use history::{Fight, History};
 pub use rivals::{Rival, Surroundings, rivals};
 

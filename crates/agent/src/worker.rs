@@ -20,7 +20,7 @@ use objects::timestamp::Timestamp;
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use crate::allocations::PodGiven;
+use crate::allocations::{Given, PodGiven};
 use crate::backoff::Backoff;
 use crate::clock::nanos;
 use crate::counters::Round;
@@ -35,10 +35,13 @@ use crate::status::{self, End, Known, PodStatus, ResizeSaid};
 use crate::steps::{self, Health, Knowledge, Plan};
 use crate::teller::Teller;
 
+mod hold;
 mod prepare;
 mod resize;
 mod start;
 mod stop;
+
+use hold::Holds;
 
 /// What a worker is told.
 #[derive(Debug)]
@@ -101,11 +104,14 @@ pub struct Worker {
     known: Known,
     liveness: BTreeMap<RuntimeId, Health>,
     backoff: Backoff,
+    holds: Holds,
     mounted: Option<Mounted>,
     /// What its cgroup was last limited to.
     limits: Option<Limits>,
     /// What is in force of its resources, if that is not what was allocated.
     actuated: Option<PodGiven>,
+    /// What the pod as a whole was allocated when each of its containers was last started.
+    started_with: BTreeMap<String, Option<Given>>,
     /// Why other resources wait to be allocated.
     pending: Option<ResizeSaid>,
     /// Why they could not be put in force.
@@ -147,6 +153,7 @@ impl Worker {
         Worker {
             known: hands.known(),
             backoff: Backoff::new(LONGEST_BACKOFF),
+            holds: Holds::default(),
             hands,
             pod,
             source,
@@ -158,6 +165,7 @@ impl Worker {
             mounted: None,
             limits: None,
             actuated: None,
+            started_with: BTreeMap::new(),
             pending: None,
             resize_error: None,
             mount_failures: 0,
@@ -209,6 +217,9 @@ impl Worker {
             Order::Pod(pod) => {
                 if self.next_round == Round::Sync {
                     self.next_round = Round::Update;
+                }
+                if pod.metadata.generation != self.pod.metadata.generation {
+                    self.holds.release();
                 }
                 self.pod = pod;
                 let differs = |told: &PodStatus| status::is_overwritten(&self.pod.status, told);
@@ -354,6 +365,11 @@ impl Worker {
         if !plan.remove.is_empty() {
             return self.remove_all(pod, &plan).await;
         }
+        if plan.create_sandbox.is_some()
+            && let Some(left) = self.holds.of_pod()
+        {
+            return Next::After(left);
+        }
         if plan.kill_pod {
             if plan.create_sandbox.is_some() && !self.seen.sandboxes.is_empty() {
                 self.hands.recorder.pod(pod, Told::SandboxChanged);
@@ -374,10 +390,13 @@ impl Worker {
             let waits = self.actuated.is_some();
             return resized.err().unwrap_or(if waits { Next::After(RETRY) } else { Next::Now });
         }
-        if (plan.create_sandbox.is_some() || !plan.start.is_empty())
-            && let Err(next) = self.prepare(pod).await
-        {
-            return next;
+        if plan.create_sandbox.is_some() || !plan.start.is_empty() {
+            if let Some(left) = self.holds.of_pod() {
+                return Next::After(left);
+            }
+            if let Err(wait) = self.prepare(pod).await {
+                return self.hold(wait);
+            }
         }
         let next = self.start(pod, &plan).await;
         self.remove_superseded().await;
@@ -385,6 +404,12 @@ impl Worker {
             Err(later) if next == Next::Now => later,
             _ => next,
         }
+    }
+
+    /// Waits before sandbox and volumes are tried again, whatever happens meanwhile.
+    fn hold(&mut self, wait: Duration) -> Next {
+        self.holds.hold_pod(wait.min(RETRY));
+        Next::After(wait)
     }
 
     /// Says how the pod is, as it was last seen.
@@ -440,11 +465,22 @@ impl Worker {
         }
         // The mirror of a static pod goes as it was last seen; of others that are gone nobody is told.
         let unseen = self.gone || (status::is_static(&pod) && pod.is_terminating());
-        if !unseen {
+        if !unseen && !self.is_only_kept() {
             self.tell(&pod, false);
         }
         self.settled = true;
         Next::Now
+    }
+
+    /// Returns whether an agent is done with the pod and only finalizers keep it in the API: then its last
+    /// status stands, which could not be told again from a runtime that has nothing of it.
+    fn is_only_kept(&self) -> bool {
+        let of = &self.pod.metadata;
+        self.told.is_none()
+            && self.pod.is_terminating()
+            && of.deletion_grace_period_seconds == Some(0)
+            && PodStatus::read(&self.pod.status).phase.is_terminal()
+            && self.seen == PodSeen::default()
     }
 
     /// Seconds the pod has to end.
@@ -551,8 +587,8 @@ impl Knowledge for Worker {
         }
     }
 
-    fn hash(&self, container: &Container) -> String {
-        crate::lower::hash(container)
+    fn is_current(&self, container: &Container, found: &str) -> bool {
+        crate::lower::hash::is_of(container, found)
     }
 
     fn must_restart(&self, container: &Container) -> bool {

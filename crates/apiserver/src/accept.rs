@@ -30,12 +30,21 @@ impl Wanted {
 
     /// The alternative of the header that the client likes best of those we can serve.
     pub(crate) fn of(accept: &str) -> Result<Wanted, Refusal> {
+        Wanted::among(accept, |_| true)
+    }
+
+    /// As [`Wanted::of`], for kinds that have no table.
+    pub(crate) fn of_tableless(accept: &str) -> Result<Wanted, Refusal> {
+        Wanted::among(accept, |form| form != Form::Table)
+    }
+
+    fn among(accept: &str, is_served: fn(Form) -> bool) -> Result<Wanted, Refusal> {
         if accept.is_empty() {
             return Ok(Wanted::PLAIN);
         }
-        let mut clauses: Vec<Clause<'_>> = accept.split(',').filter_map(Clause::parse).collect();
-        clauses.sort_by(Clause::order);
-        clauses.iter().find_map(Clause::wanted).ok_or_else(|| not_among(&NOTATIONS))
+        let clauses = Clause::sorted(accept);
+        let mut served = clauses.iter().filter_map(Clause::wanted);
+        served.find(|wanted| is_served(wanted.form)).ok_or_else(|| not_among(&NOTATIONS))
     }
 
     /// As [`Wanted::of`], for answers that go on and on.
@@ -49,11 +58,7 @@ impl Wanted {
 
     /// As [`Wanted::of`], for documents that are always what they are.
     pub(crate) fn of_document(accept: &str) -> Result<Wanted, Refusal> {
-        let wanted = Wanted::of(accept)?;
-        match wanted.form {
-            Form::Plain => Ok(wanted),
-            _ => Err(not_among(&NOTATIONS)),
-        }
+        Wanted::among(accept, |form| form == Form::Plain)
     }
 
     #[must_use]
@@ -76,6 +81,25 @@ const STREAMS: [&str; 2] =
 fn not_among(accepted: &[&str]) -> Refusal {
     let accepted = accepted.join(", ");
     Refusal::not_acceptable(format!("only the following media types are accepted: {accepted}"))
+}
+
+/// The notation of an aggregated discovery document, if the header asks for one.
+pub(crate) fn aggregated_discovery(accept: &str) -> Option<&'static str> {
+    let wanted = [("g", "apidiscovery.k8s.io"), ("v", "v2"), ("as", "APIGroupDiscoveryList")];
+    let clauses = Clause::sorted(accept);
+    let clause = clauses.iter().find(|clause| {
+        clause.is_plain_stream()
+            && wanted.iter().all(|(name, value)| clause.parameter(name) == Some(*value))
+            && NOTATIONS.iter().any(|notation| clause.names(notation))
+    })?;
+    NOTATIONS.into_iter().find(|notation| clause.names(notation))
+}
+
+/// The media type that the header prefers of those that are served, by type alone.
+pub(crate) fn preferred<'a>(accept: &str, served: &[&'a str]) -> Option<&'a str> {
+    let accept = if accept.is_empty() { "*/*" } else { accept };
+    let clauses = Clause::sorted(accept);
+    clauses.iter().find_map(|clause| served.iter().find(|media| clause.names(media)).copied())
 }
 
 /// What kind of path is asked, by what it can be answered with.
@@ -135,6 +159,25 @@ impl<'a> Clause<'a> {
         Some(clause)
     }
 
+    /// The alternatives of a header, the one that the client prefers first.
+    fn sorted(accept: &'a str) -> Vec<Clause<'a>> {
+        let mut clauses: Vec<Clause<'a>> = accept.split(',').filter_map(Clause::parse).collect();
+        clauses.sort_by(Clause::order);
+        clauses
+    }
+
+    fn parameter(&self, name: &str) -> Option<&'a str> {
+        let found = self.parameters.iter().rfind(|(known, _)| *known == name);
+        found.map(|(_, value)| *value)
+    }
+
+    /// Reports whether the clause asks for no stream, or no other than that of a watch, and for no
+    /// version of a server.
+    fn is_plain_stream(&self) -> bool {
+        self.parameter("stream").is_none_or(|stream| matches!(stream, "" | "watch"))
+            && self.parameter("sv").is_none_or(str::is_empty)
+    }
+
     /// What is liked better comes first; then what is more exact.
     fn order(a: &Clause<'_>, b: &Clause<'_>) -> std::cmp::Ordering {
         let vague = |clause: &Clause<'_>| (clause.media.0 == "*", clause.media.1 == "*");
@@ -155,16 +198,10 @@ impl<'a> Clause<'a> {
 
     /// What the parameters ask for, in a notation, if there is that.
     fn in_form(&self, content_type: &'static str) -> Option<Wanted> {
-        let of = |name: &str| {
-            let found = self.parameters.iter().rfind(|(known, _)| *known == name);
-            found.map(|(_, value)| *value)
-        };
-        if of("stream").is_some_and(|stream| !matches!(stream, "" | "watch"))
-            || of("sv").is_some_and(|version| !version.is_empty())
-        {
+        if !self.is_plain_stream() {
             return None;
         }
-        let converted = (of("as"), of("g"), of("v"));
+        let converted = (self.parameter("as"), self.parameter("g"), self.parameter("v"));
         if converted == (None, None, None) {
             return Some(Wanted { content_type, ..Wanted::PLAIN });
         }
@@ -223,6 +260,48 @@ mod tests {
         }
         assert!(wanted("application/json;q=0.5,application/yaml;q=0.9").is_yaml());
         assert!(wanted("*/*,application/yaml").is_yaml());
+    }
+
+    #[test]
+    fn a_kind_without_a_table_is_served_in_the_next_form() {
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert!(Wanted::of_tableless(table).is_err());
+        let either = format!("{table},application/yaml;q=0.5");
+        assert!(Wanted::of_tableless(&either).is_ok_and(|wanted| wanted.is_yaml()));
+        let plain = Wanted::of_document(&either);
+        assert!(plain.is_ok_and(|wanted| wanted.is_yaml() && wanted.form == Form::Plain));
+    }
+
+    #[test]
+    fn aggregated_discovery_is_asked_for_in_any_notation_and_order() {
+        let parameters = "as=APIGroupDiscoveryList;v=v2;g=apidiscovery.k8s.io";
+        for (accept, expected) in [
+            (format!("application/json;{parameters}"), Some(JSON)),
+            (format!("application/json, application/json; {parameters};q=0.3"), Some(JSON)),
+            (format!("application/yaml;{parameters}"), Some(YAML)),
+            (format!("application/vnd.kubernetes.protobuf;{parameters}"), Some(PROTOBUF)),
+            (format!("application/json;{}", parameters.replace("v2", "v2beta1")), None),
+            (format!("text/html;{parameters}"), None),
+            ("application/json".to_owned(), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(aggregated_discovery(&accept), expected, "{accept}");
+        }
+    }
+
+    #[test]
+    fn the_preferred_media_type_of_those_served_is_taken() {
+        let served = ["application/json", "application/x@v1+protobuf"];
+        for (accept, expected) in [
+            ("", Some(served[0])),
+            ("*/*", Some(served[0])),
+            ("application/*", Some(served[0])),
+            ("application/json;q=0.1,application/x@v1+protobuf", Some(served[1])),
+            ("text/html", None),
+            ("garbage", None),
+        ] {
+            assert_eq!(preferred(accept, &served), expected, "{accept}");
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use store::{Revision, Transaction};
 
 use crate::api::Api;
 use crate::bootstrap::NAMESPACES;
+use crate::node_restriction;
 use crate::parts::core;
 use crate::plugins::Plugin;
 use crate::read;
@@ -61,26 +62,40 @@ impl Charge {
 }
 
 /// Changes a new object before it is validated.
+///
+/// `node` is the node that creates it, if one does.
 pub(crate) async fn mutate_create(
     api: &Api,
+    node: Option<&str>,
     place: &Place,
     object: &mut Value,
 ) -> Result<(), Refusal> {
     check_namespace(api, place, object)?;
     if is_pod(place) {
-        fill_in(api, place, object).await?;
+        return fill_in(api, node, place, object).await;
     }
-    Ok(())
+    match node {
+        Some(node) => node_restriction::check_create(api, node, place, object),
+        None => Ok(()),
+    }
 }
 
 /// Gives a new pod what other objects have for it: limits, account, priority, runtime class.
-async fn fill_in(api: &Api, place: &Place, pod: &mut Value) -> Result<(), Refusal> {
+async fn fill_in(
+    api: &Api,
+    node: Option<&str>,
+    place: &Place,
+    pod: &mut Value,
+) -> Result<(), Refusal> {
     if api.has(Plugin::LimitRanger) {
         let ranges = limit_ranges(api, &place.namespace)?;
         limits::set_defaults(pod, &ranges.iter().collect::<Vec<_>>());
     }
     if api.has(Plugin::ServiceAccount) {
         fill_in_account(api, place, pod).await?;
+    }
+    if let Some(node) = node {
+        node_restriction::check_create(api, node, place, pod)?;
     }
     if api.has(Plugin::Priority) {
         fill_in_priority(api, place, pod)?;
@@ -243,7 +258,9 @@ pub(crate) fn mutate_update(
     old: &Value,
     new: &mut Value,
 ) -> Result<(), Refusal> {
-    let _ = call;
+    if let Some(node) = call.user().node() {
+        node_restriction::check_update(node, place, old, new)?;
+    }
     if place.resource.plural != "pods" {
         return Ok(());
     }
@@ -464,9 +481,15 @@ pub(crate) fn class_changes(api: &Api, old: &Value, new: &Value) -> Result<Cause
     }))
 }
 
-/// Some namespaces are not deleted, whoever asks.
-pub(crate) fn check_delete(place: &Place, object: &Value) -> Result<(), Refusal> {
-    let _ = object;
+/// Refuses to delete what a node may not, if a node asks, and namespaces that every cluster has.
+pub(crate) fn check_delete(
+    node: Option<&str>,
+    place: &Place,
+    object: &Value,
+) -> Result<(), Refusal> {
+    if let Some(node) = node {
+        node_restriction::check_delete(node, place, object)?;
+    }
     let immortal = &NAMESPACES[..3];
     if place.resource.plural == "namespaces" && immortal.contains(&place.name.as_str()) {
         let why = "this namespace may not be deleted";

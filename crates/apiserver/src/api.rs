@@ -10,23 +10,27 @@ use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use http::{Method, StatusCode};
-use objects::catalog::Verb;
+use objects::catalog::{self, Verb};
 use objects::rules::Setting;
+use objects::selector::FieldSelector;
 use objects::timestamp::Timestamp;
 use objects::{FeatureGates, Gate};
 use store::Store;
 
 use crate::accept::{self, Route, Wanted};
-use crate::audit::AuditLog;
+use crate::audit::{AuditLog, Record};
 use crate::credentials::{self, Signer, StaticToken};
-use crate::identity::{self, Attempt, NodeMay, User};
+use crate::flow::Flow;
+use crate::heavy::{HeavyWork, LIGHT_BODY};
+use crate::identity::{self, Attempt, User};
+use crate::impersonation::{self, Requested};
 use crate::metrics::{Metrics, MoreMetrics};
 use crate::plugins::{Plugin, Plugins};
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::request::{Call, Caller};
 use crate::route::{Place, Target};
-use crate::{delete, documents, parts, read, reviews, watch, write};
+use crate::{delete, documents, node_authorizer, parts, read, reviews, watch, write};
 
 /// What an API server is told at its start.
 #[derive(Debug, Clone)]
@@ -90,6 +94,8 @@ pub(crate) struct Shared {
     pub(crate) quota: crate::admission::QuotaLocks,
     pub(crate) signer: Signer,
     pub(crate) metrics: Metrics,
+    pub(crate) flow: Flow,
+    heavy: HeavyWork,
     audit: Option<AuditLog>,
 }
 
@@ -104,8 +110,9 @@ impl Api {
                 Refusal::internal(format!("the audit log {}: {error}", path.display()))
             })?),
         };
-        let metrics = Metrics::default();
-        let shared = Shared { store, options, quota, signer, metrics, audit };
+        let (metrics, flow) = (Metrics::default(), Flow::default());
+        let heavy = HeavyWork::default();
+        let shared = Shared { store, options, quota, signer, metrics, flow, heavy, audit };
         let api = Api { shared: Arc::new(shared) };
         crate::bootstrap::ensure(&api).await?;
         Ok(api)
@@ -129,6 +136,11 @@ impl Api {
         self.shared.options.plugins.has(plugin)
     }
 
+    /// The lines of the audit log for `/metrics`, if there is one.
+    pub(crate) fn audit_metrics(&self) -> String {
+        self.shared.audit.as_ref().map(AuditLog::metrics).unwrap_or_default()
+    }
+
     /// Puts the lines of the process's other parts on `/metrics` too; heard once.
     pub fn also_measure(&self, more: MoreMetrics) {
         let _ = self.shared.metrics.more.set(more);
@@ -143,95 +155,150 @@ impl Api {
 
     /// Answers one call.
     pub async fn handle(&self, call: Call) -> Reply {
+        self.finish(call, None).await
+    }
+
+    /// Answers a call that is refused before its body was read; counted and logged as any other.
+    pub(crate) async fn refuse(&self, call: Call, refusal: Refusal) -> Reply {
+        self.finish(call, Some(refusal)).await
+    }
+
+    /// Checks whether the headers of a call suffice to refuse it. [`Api::handle`] then gives the
+    /// reason, whatever the body is.
+    pub(crate) fn refuses_headers(&self, call: &Call) -> bool {
+        let mut call = call.clone();
+        match impersonated(&call) {
+            Err(_) => return true,
+            Ok(None) => {}
+            Ok(Some(user)) => {
+                call.impersonate(user);
+            }
+        }
+        self.permit(&call, Target::parse(&call.path).as_ref()).is_err()
+    }
+
+    async fn finish(&self, mut call: Call, refusal: Option<Refusal>) -> Reply {
         let started = Instant::now();
         let received = self.now();
         let metrics = &self.shared.metrics;
         metrics.in_flight.fetch_add(1, Ordering::Relaxed);
-        let (reply, verb, resource) = match impersonated(call) {
-            Ok(call) => {
-                let target = Target::parse(&call.path);
-                let (verb, resource) = match &target {
-                    Some(Target::Resource(place)) => {
-                        let verb = request_verb(&call, place.name.is_empty(), place.old_watch);
-                        (verb, place.resource.plural)
-                    }
-                    _ => (request_verb(&call, false, false), ""),
-                };
-                let answer = self.answer(&call, target).await;
-                let reply = answer.unwrap_or_else(|refusal| {
-                    // Who accepts nothing we have is told so in JSON.
-                    let wanted = Wanted::of(call.header("accept")).unwrap_or(Wanted::PLAIN);
-                    Reply::refused(&refusal, wanted)
-                });
-                if let Some(audit) = &self.shared.audit {
-                    audit.note(&call, verb, reply.status.as_u16(), received, self.now());
-                }
-                (reply, verb, resource)
+        let target = Target::parse(&call.path);
+        let (mut verb, mut resource) = match &target {
+            Some(Target::Resource(place)) => {
+                let verb = request_verb(&call, place.name.is_empty(), place.old_watch);
+                (verb, place.resource.plural)
             }
-            Err(refusal) => (Reply::from(refusal), "impersonate", "users"),
+            _ => (request_verb(&call, false, false), ""),
         };
+        let mut impersonator = None;
+        let answer = match impersonated(&call) {
+            Ok(user) => {
+                impersonator = user.map(|user| call.impersonate(user));
+                match refusal {
+                    Some(refusal) => Err(refusal),
+                    None => self.answer(&call, target.as_ref()).await,
+                }
+            }
+            Err(refusal) => {
+                (verb, resource) = ("impersonate", "users");
+                Err(refusal)
+            }
+        };
+        let (reply, refusal) = match answer {
+            Ok(reply) => (reply, None),
+            Err(refusal) => {
+                // A client that accepts no form there is gets the refusal in JSON.
+                let wanted = Wanted::of(call.header("accept")).unwrap_or(Wanted::PLAIN);
+                (Reply::refused(&refusal, wanted), Some(refusal))
+            }
+        };
+        let code = reply.status.as_u16();
+        if let Some(audit) = &self.shared.audit {
+            audit.note(&Record {
+                call: &call,
+                impersonator: impersonator.as_ref(),
+                target: target.as_ref(),
+                verb,
+                code,
+                refusal: refusal.as_ref(),
+                received,
+                now: self.now(),
+            });
+        }
         metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
-        metrics.observe(verb, resource, reply.status.as_u16(), started.elapsed());
+        metrics.observe(verb, resource, code, started.elapsed());
         reply
     }
 
-    async fn answer(&self, call: &Call, target: Option<Target>) -> Result<Reply, Refusal> {
-        match call.caller {
-            Caller::Known(_) => {}
-            Caller::Nobody if identity::is_public(&call.path) => {}
-            Caller::Nobody | Caller::Pretender => return Err(Refusal::unauthorized()),
-        }
-        let Some(target) = target else {
-            return Err(Refusal::bad_request("the path is not valid"));
-        };
+    async fn answer(&self, call: &Call, target: Option<&Target>) -> Result<Reply, Refusal> {
+        check_timeout(call, target)?;
+        self.permit(call, target)?;
         match target {
-            Target::Document(path) => {
-                let verb = call.method.as_str().to_ascii_lowercase();
-                self.authorize(call, &Attempt::Path { verb: &verb, path: &call.path })?;
-                documents::get(self, call, &path)
+            None => Err(Refusal::bad_request("the path is not valid")),
+            Some(Target::Document(path)) => documents::get(self, call, path),
+            Some(Target::UnknownResource { group, version, .. }) => {
+                let mut served = catalog::RESOURCES.iter();
+                if served.any(|known| known.group == *group && known.version == *version) {
+                    return Err(Refusal::no_such_resource());
+                }
+                documents::get(self, call, call.path.trim_end_matches('/'))
             }
-            Target::UnknownResource { group, resource, namespace, name, .. } => {
-                let (resource, subresource) = resource.split_once('/').unwrap_or((&resource, ""));
-                let verb = request_verb(call, name.is_empty(), false);
-                self.authorize(
-                    call,
-                    &Attempt::Resource {
-                        verb,
-                        group: &group,
-                        resource,
-                        subresource,
-                        namespace: &namespace,
-                        name: &name,
-                    },
-                )?;
-                Err(Refusal::no_such_resource())
-            }
-            Target::Resource(place) => self.resource(call, &place).await,
+            Some(Target::Resource(place)) => self.resource(call, place).await,
         }
     }
 
-    /// Refuses what the caller's role does not cover.
-    fn authorize(&self, call: &Call, attempt: &Attempt<'_>) -> Result<(), Refusal> {
-        if call.caller == Caller::Nobody {
-            // Only what needs no credentials came this far.
-            return Ok(());
+    /// Refuses a caller without good credentials, and what the caller is not allowed to do. Does not look
+    /// at the body.
+    fn permit(&self, call: &Call, target: Option<&Target>) -> Result<(), Refusal> {
+        match call.caller {
+            Caller::Known(_) => {}
+            Caller::Nobody if identity::is_public(&call.path) => return Ok(()),
+            Caller::Nobody | Caller::Pretender => return Err(Refusal::unauthorized()),
         }
-        if identity::allows(call.user(), attempt) {
-            return Ok(());
+        let Some(target) = target else { return Ok(()) };
+        attempted(call, target, |attempt| match self.decide(call.user(), attempt)? {
+            Ok(()) => Ok(()),
+            Err(reason) => Err(denied(call.user(), attempt, &reason)),
+        })
+    }
+
+    /// Decides whether a user may do something: by its role, then, for a node, by the Node authorizer. If it
+    /// may not, the reason is what clients see; it may be empty.
+    pub(crate) fn decide(
+        &self,
+        user: &User,
+        attempt: &Attempt<'_>,
+    ) -> Result<Result<(), String>, Refusal> {
+        if identity::allows(user, attempt) {
+            return Ok(Ok(()));
         }
-        Err(denied(call.user(), attempt))
+        let Some(node) = user.node() else { return Ok(Err(String::new())) };
+        let decision = node_authorizer::authorize(self, &user.name, node, attempt)?;
+        Ok(decision.map_err(|reason| match reason.is_empty() {
+            true => reason,
+            false => format!("node: {reason}"),
+        }))
     }
 
     async fn resource(&self, call: &Call, place: &Place) -> Result<Reply, Refusal> {
-        let part = place.subresource.map_or("", |subresource| subresource.name);
         let verb = request_verb(call, place.name.is_empty(), place.old_watch);
-        let attempt = Attempt::on(verb, place.resource, part, &place.namespace, &place.name);
-        self.authorize(call, &attempt)?;
-        if identity::node_may(call.user(), &attempt) == NodeMay::IfItsOwn {
-            crate::node_scope::check(self, call, place, verb)?;
-        }
         let action = Action::of(call, place, verb).ok_or_else(Refusal::method_not_allowed)?;
         let wanted = action.wanted(call.header("accept"))?;
+        if call.body.len() <= LIGHT_BODY {
+            return self.act(action, call, place, wanted).await;
+        }
+        let (api, call, place) = (self.clone(), call.clone(), place.clone());
+        let work = async move { api.act(action, &call, &place, wanted).await };
+        self.shared.heavy.run(work).await?
+    }
+
+    async fn act(
+        &self,
+        action: Action,
+        call: &Call,
+        place: &Place,
+        wanted: Wanted,
+    ) -> Result<Reply, Refusal> {
         match action {
             Action::Watch => watch::watch(self, call, place, wanted),
             Action::List => read::list(self, call, place, wanted).await,
@@ -319,46 +386,100 @@ impl Action {
         accept::check_route(accept, route)?;
         match self {
             Action::Watch => Wanted::of_stream(accept),
+            Action::Review | Action::CreatePart => Wanted::of_tableless(accept),
             _ => Wanted::of(accept),
         }
     }
 }
 
-/// The call as the user it is made for, if an administrator makes it for somebody else.
-fn impersonated(mut call: Call) -> Result<Call, Refusal> {
-    let Some(name) = call.headers.get("impersonate-user").and_then(|v| v.to_str().ok()) else {
-        return Ok(call);
-    };
-    let Caller::Known(user) = &call.caller else { return Ok(call) };
-    let name = name.to_owned();
-    if !user.is_in(identity::ADMINISTRATORS) {
-        return Err(may_not_impersonate(&call, user));
+/// Calls `of` with what a request attempts to do.
+///
+/// As upstream reads paths: what is below a version is a resource, whether or not it is served.
+fn attempted<T>(call: &Call, target: &Target, of: impl FnOnce(&Attempt<'_>) -> T) -> T {
+    let fields = call.query.text("fieldSelector");
+    let single = FieldSelector::parse(fields).ok();
+    let single = single.as_ref().and_then(|selector| selector.requires_exactly("metadata.name"));
+    let is_segment = |name: &&str| !name.contains(['/', '%']) && !matches!(*name, "." | "..");
+    let single = single.filter(is_segment).unwrap_or_default();
+    match target {
+        Target::Resource(place) => {
+            let part = write::part_name(place);
+            let verb = request_verb(call, place.name.is_empty(), place.old_watch);
+            let on = Attempt::on(verb, place.resource, part, &place.namespace, &place.name);
+            of(&on.selecting(fields, single))
+        }
+        Target::UnknownResource { group, resource, namespace, name, .. } => {
+            let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            let verb = request_verb(call, name.is_empty(), false);
+            let (group, namespace, name) = (group.as_str(), namespace.as_str(), name.as_str());
+            let on = Attempt::Resource {
+                verb,
+                group,
+                resource,
+                subresource,
+                namespace,
+                name,
+                selector: "",
+            };
+            of(&on.selecting(fields, single))
+        }
+        Target::Document(_) => {
+            let segments: Vec<&str> = call.path.trim_matches('/').split('/').collect();
+            let (group, rest) = match segments.as_slice() {
+                ["api", _, rest @ ..] if !rest.is_empty() => ("", rest),
+                ["apis", group, _, rest @ ..] if !rest.is_empty() => (*group, rest),
+                _ => {
+                    let verb = call.method.as_str().to_ascii_lowercase();
+                    return of(&Attempt::Path { verb: &verb, path: &call.path });
+                }
+            };
+            let (namespace, rest) = match rest {
+                ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
+                rest => ("", rest),
+            };
+            let at = |index: usize| rest.get(index).copied().unwrap_or_default();
+            let (resource, name, subresource) = (at(0), at(1), at(2));
+            let verb = request_verb(call, name.is_empty(), false);
+            let on = Attempt::Resource {
+                verb,
+                group,
+                resource,
+                subresource,
+                namespace,
+                name,
+                selector: "",
+            };
+            of(&on.selecting(fields, single))
+        }
     }
-    let groups = call.headers.get_all("impersonate-group").iter();
-    let mut groups: Vec<String> =
-        groups.filter_map(|group| group.to_str().ok()).map(str::to_owned).collect();
-    groups.push(identity::AUTHENTICATED.to_owned());
-    call.caller = Caller::Known(User { name, groups, ..User::default() });
-    Ok(call)
 }
 
-/// The 403 for somebody who acts for another user, in upstream's words: what was asked for, with
-/// a verb that says so.
-fn may_not_impersonate(call: &Call, user: &User) -> Refusal {
-    match Target::parse(&call.path) {
-        Some(Target::Resource(place)) => {
-            let verb = request_verb(call, place.name.is_empty(), place.old_watch);
-            let verb = format!("impersonate-on:user-info:{verb}");
-            let part = place.subresource.map_or("", |subresource| subresource.name);
-            denied(user, &Attempt::on(&verb, place.resource, part, &place.namespace, &place.name))
-        }
-        _ => denied(user, &Attempt::Path { verb: "impersonate", path: &call.path }),
+/// The user that a call is made for, if that is not its sender.
+fn impersonated(call: &Call) -> Result<Option<User>, Refusal> {
+    let Caller::Known(sender) = &call.caller else { return Ok(None) };
+    match impersonation::requested(sender, &call.headers)? {
+        Requested::Nothing => Ok(None),
+        Requested::User(user) => Ok(Some(user)),
+        Requested::Denied(kind) => Err(may_not_impersonate(call, sender, kind)),
     }
+}
+
+/// The 403 for a sender that may not impersonate, in upstream's words: what was asked for, with a verb that
+/// says so.
+fn may_not_impersonate(call: &Call, sender: &User, kind: &str) -> Refusal {
+    let target = Target::parse(&call.path).unwrap_or_else(|| Target::Document(call.path.clone()));
+    attempted(call, &target, |attempt| {
+        let mut attempt = *attempt;
+        let (Attempt::Resource { verb, .. } | Attempt::Path { verb, .. }) = &mut attempt;
+        let longer = format!("impersonate-on:{kind}:{verb}");
+        *verb = &longer;
+        denied(sender, &attempt, "")
+    })
 }
 
 /// The 403 for an attempt.
-pub(crate) fn denied(user: &User, attempt: &Attempt<'_>) -> Refusal {
-    let words = attempt.denied(user);
+pub(crate) fn denied(user: &User, attempt: &Attempt<'_>, reason: &str) -> Refusal {
+    let words = attempt.denied(user, reason);
     match *attempt {
         Attempt::Path { .. } => {
             let message = format!("forbidden: {words}");
@@ -381,8 +502,32 @@ pub(crate) fn denied(user: &User, attempt: &Attempt<'_>) -> Refusal {
     }
 }
 
+/// Refuses a `timeout=` that is not a duration, before anything else as upstream does. Requests that
+/// last as long as their client wants are not asked. Requests here take milliseconds, so that the time
+/// itself is not kept.
+fn check_timeout(call: &Call, target: Option<&Target>) -> Result<(), Refusal> {
+    let text = call.query.text("timeout");
+    if text.is_empty() {
+        return Ok(());
+    }
+    if let Some(Target::Resource(place)) = target {
+        let part = place.subresource.map_or("", |subresource| subresource.name);
+        let lasts = matches!(part, "attach" | "exec" | "log" | "portforward")
+            || request_verb(call, place.name.is_empty(), place.old_watch) == "watch";
+        if lasts {
+            return Ok(());
+        }
+    }
+    match objects::duration::fault(text) {
+        Some(fault) => Err(Refusal::bad_request(format!(
+            "invalid timeout specified in the request URL - {fault}"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// The verb of a request to a resource.
-fn request_verb(call: &Call, collection: bool, old_watch: bool) -> &'static str {
+pub(crate) fn request_verb(call: &Call, collection: bool, old_watch: bool) -> &'static str {
     match &call.method {
         &Method::GET | &Method::HEAD if old_watch || call.query.flag("watch") => "watch",
         &Method::GET | &Method::HEAD if collection => "list",

@@ -13,7 +13,7 @@ use crate::route::Place;
 pub(crate) fn read(call: &Call, place: &Place) -> Result<Incoming, Refusal> {
     let bad = |what: String| Refusal::bad_request(format!("error decoding patch: {what}"));
     let text = std::str::from_utf8(&call.body).map_err(|error| bad(error.to_string()))?;
-    let (documents, errors) = yaml::parse(text);
+    let (documents, errors) = incoming::parse_yaml(text)?;
     let (repeated, broken): (Vec<_>, Vec<_>) =
         errors.iter().partition(|error| matches!(error.problem, Problem::DuplicateKey { .. }));
     if let Some(error) = broken.first() {

@@ -1,74 +1,362 @@
-//! The audit log: who asked for what, a JSON object a line, in upstream's form (level Metadata).
+//! The audit log: one JSON object a line for each request, an `Event` of upstream's `audit.k8s.io/v1` at
+//! level Metadata. Main type: [`AuditLog`].
 //!
-//! Lines are written by a thread of their own, in the order of the answers; requests do not wait
-//! for the disk. Bodies are never written: they may hold secrets.
+//! Requests never wait for the disk. Events are written by a thread of their own, in the order of the answers;
+//! when it cannot keep up, events are dropped and counted. A write that fails is tried again on a file that is
+//! opened anew, for as long as it takes. Bodies are never written: they may hold secrets.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write as _};
-use std::path::Path;
-use std::sync::mpsc;
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 use objects::timestamp::Timestamp;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
+use tracing::{error, info};
 
+use crate::identity::User;
+use crate::refusal::Refusal;
 use crate::request::{Call, Caller};
+use crate::route::Target;
+
+/// Events that may wait to be written. At a kilobyte each these are ten megabytes.
+const WAITING: usize = 10_000;
+/// The most that is written at once.
+const BATCH_BYTES: usize = 1 << 20;
+/// The wait before a failed write is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Characters that stand in a query as they are.
+const PLAIN: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/').remove(b':');
 
 #[derive(Debug)]
 pub(crate) struct AuditLog {
-    lines: mpsc::Sender<String>,
+    lines: SyncSender<String>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    events: AtomicU64,
+    /// Events that were dropped because too many waited.
+    dropped: AtomicU64,
+    failed_writes: AtomicU64,
+}
+
+/// What an event says of a request.
+#[derive(Debug)]
+pub(crate) struct Record<'a> {
+    pub(crate) call: &'a Call,
+    /// The sender of the request, where it was made in the name of another user.
+    pub(crate) impersonator: Option<&'a User>,
+    pub(crate) target: Option<&'a Target>,
+    pub(crate) verb: &'a str,
+    pub(crate) code: u16,
+    pub(crate) refusal: Option<&'a Refusal>,
+    pub(crate) received: Timestamp,
+    pub(crate) now: Timestamp,
 }
 
 impl AuditLog {
     /// Opens the file for appending.
     pub(crate) fn open(path: &Path) -> io::Result<AuditLog> {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
-        let (lines, queue) = mpsc::channel();
-        thread::Builder::new().name("audit-log".to_owned()).spawn(move || write(file, &queue))?;
-        Ok(AuditLog { lines })
+        let file = append(path)?;
+        let (lines, queue) = sync_channel(WAITING);
+        let counts = Arc::new(Counts::default());
+        let writer = Writer {
+            path: path.to_owned(),
+            file,
+            batch: Vec::new(),
+            counts: Arc::clone(&counts),
+            reported: 0,
+        };
+        thread::Builder::new().name("audit-log".to_owned()).spawn(move || writer.run(&queue))?;
+        Ok(AuditLog { lines, counts })
     }
 
-    pub(crate) fn note(
-        &self,
-        call: &Call,
-        verb: &str,
-        code: u16,
-        received: Timestamp,
-        now: Timestamp,
-    ) {
-        let user = match &call.caller {
-            Caller::Known(user) => json!({"username": user.name, "groups": user.groups}),
-            Caller::Nobody | Caller::Pretender => json!({"username": "", "groups": []}),
+    pub(crate) fn note(&self, record: &Record<'_>) {
+        self.counts.events.fetch_add(1, Ordering::Relaxed);
+        if self.lines.try_send(record.event().to_string()).is_err() {
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The lines for `/metrics`, with upstream's names where it has them.
+    pub(crate) fn metrics(&self) -> String {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let (events, dropped) = (read(&self.counts.events), read(&self.counts.dropped));
+        let failed = read(&self.counts.failed_writes);
+        format!(
+            "# HELP apiserver_audit_event_total Audit events generated.\n\
+             # TYPE apiserver_audit_event_total counter\n\
+             apiserver_audit_event_total {events}\n\
+             # HELP apiserver_audit_error_total Audit events that were dropped.\n\
+             # TYPE apiserver_audit_error_total counter\n\
+             apiserver_audit_error_total{{plugin=\"log\"}} {dropped}\n\
+             # HELP berth_audit_write_failures_total Writes to the audit log that failed and were tried again.\n\
+             # TYPE berth_audit_write_failures_total counter\n\
+             berth_audit_write_failures_total {failed}\n"
+        )
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+impl Record<'_> {
+    fn event(&self) -> Value {
+        let call = self.call;
+        let acting = match &call.caller {
+            Caller::Known(user) => user.told(),
+            Caller::Nobody | Caller::Pretender => json!({}),
         };
-        let line: Value = json!({
+        let mut status = json!({"metadata": {}, "code": self.code});
+        if let Some(refusal) = self.refusal {
+            status["status"] = json!("Failure");
+            status["message"] = json!(refusal.message);
+            status["reason"] = json!(refusal.reason);
+        }
+        let decision = match self.code {
+            401 => None,
+            403 => Some("forbid"),
+            _ => Some("allow"),
+        };
+        let mut event = json!({
             "kind": "Event",
             "apiVersion": "audit.k8s.io/v1",
             "level": "Metadata",
             "auditID": crate::random::uid(),
             "stage": "ResponseComplete",
-            "requestURI": call.path,
-            "verb": verb,
-            "user": user,
+            "requestURI": uri(call),
+            "verb": self.verb,
+            "user": self.impersonator.map_or_else(|| acting.clone(), User::told),
+            "sourceIPs": sources(call),
             "userAgent": call.header("user-agent"),
-            "responseStatus": {"metadata": {}, "code": code},
-            "requestReceivedTimestamp": received.to_micros_text(),
-            "stageTimestamp": now.to_micros_text(),
+            "responseStatus": status,
+            "requestReceivedTimestamp": self.received.to_micros_text(),
+            "stageTimestamp": self.now.to_micros_text(),
         });
-        // The thread ends only when the disk fails; the server goes on without a log then.
-        let _ = self.lines.send(line.to_string());
+        if self.impersonator.is_some() {
+            event["impersonatedUser"] = acting;
+        }
+        if let Some(reference) = self.target.and_then(reference) {
+            event["objectRef"] = reference;
+        }
+        if let Some(decision) = decision {
+            event["annotations"] = json!({"authorization.k8s.io/decision": decision});
+        }
+        event
     }
 }
 
-fn write(file: File, queue: &mpsc::Receiver<String>) {
-    let mut file = BufWriter::new(file);
-    while let Ok(line) = queue.recv() {
-        let mut written = writeln!(file, "{line}");
-        // Whatever came meanwhile goes out with it.
-        while let (Ok(()), Ok(line)) = (&written, queue.try_recv()) {
-            written = writeln!(file, "{line}");
+/// The path and the query, as a client would write them.
+fn uri(call: &Call) -> String {
+    let encoded = |text: &str| utf8_percent_encode(text, PLAIN).to_string();
+    let pairs = call.query.pairs();
+    let pairs: Vec<String> =
+        pairs.map(|(name, value)| format!("{}={}", encoded(name), encoded(value))).collect();
+    let mark = if pairs.is_empty() { "" } else { "?" };
+    format!("{}{mark}{}", call.path, pairs.join("&"))
+}
+
+/// The addresses a request came over: those that proxies name, then the one of the connection.
+fn sources(call: &Call) -> Vec<String> {
+    let proxies = call.headers.get_all("x-forwarded-for").iter();
+    let proxies = proxies.filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(','));
+    let mut all: Vec<IpAddr> = proxies.filter_map(|text| text.trim().parse().ok()).collect();
+    if all.is_empty() {
+        all.extend(call.header("x-real-ip").trim().parse::<IpAddr>().ok());
+    }
+    if let Some(source) = call.source.filter(|source| all.last() != Some(source)) {
+        all.push(source);
+    }
+    all.iter().map(ToString::to_string).collect()
+}
+
+fn reference(target: &Target) -> Option<Value> {
+    let (group, version, resource, part, namespace, name) = match target {
+        Target::Document(_) => return None,
+        Target::Resource(place) => (
+            place.resource.group,
+            place.resource.version,
+            place.resource.plural,
+            crate::write::part_name(place),
+            &place.namespace,
+            &place.name,
+        ),
+        Target::UnknownResource { group, version, resource, namespace, name } => {
+            let (resource, part) = resource.split_once('/').unwrap_or((resource, ""));
+            (group.as_str(), version.as_str(), resource, part, namespace, name)
         }
-        if written.and_then(|()| file.flush()).is_err() {
-            return;
+    };
+    let mut reference = json!({});
+    for (field, value) in [
+        ("resource", resource),
+        ("namespace", namespace),
+        ("name", name),
+        ("apiGroup", group),
+        ("apiVersion", version),
+        ("subresource", part),
+    ] {
+        if !value.is_empty() {
+            reference[field] = Value::from(value);
         }
+    }
+    Some(reference)
+}
+
+/// The thread that writes.
+struct Writer {
+    path: PathBuf,
+    file: File,
+    /// Whole lines that have not been written yet.
+    batch: Vec<u8>,
+    counts: Arc<Counts>,
+    /// How many dropped events have been logged.
+    reported: u64,
+}
+
+impl Writer {
+    /// Writes until the server ends.
+    fn run(mut self, queue: &Receiver<String>) {
+        let mut is_failing = false;
+        while let Ok(line) = queue.recv() {
+            self.add(&line);
+            while self.batch.len() < BATCH_BYTES
+                && let Ok(line) = queue.try_recv()
+            {
+                self.add(&line);
+            }
+            while let Err(error) = self.write() {
+                self.counts.failed_writes.fetch_add(1, Ordering::Relaxed);
+                if !is_failing {
+                    let path = self.path.display();
+                    error!(
+                        "the audit log {path} cannot be written: {error}; free space or check \
+                            the path, the write is tried again every second"
+                    );
+                }
+                is_failing = true;
+                thread::sleep(RETRY);
+                // The path may be another file by now.
+                if let Ok(file) = append(&self.path) {
+                    self.file = file;
+                }
+            }
+            if is_failing {
+                info!("the audit log {} is written again", self.path.display());
+                is_failing = false;
+            }
+            self.report_dropped();
+        }
+    }
+
+    fn add(&mut self, line: &str) {
+        self.batch.extend_from_slice(line.as_bytes());
+        self.batch.push(b'\n');
+    }
+
+    /// Writes the batch. After a failure it holds what was not written, and the file ends with a whole line.
+    fn write(&mut self) -> io::Result<()> {
+        let mut written = 0;
+        let result = loop {
+            match self.file.write(&self.batch[written..]) {
+                Ok(0) if written < self.batch.len() => break Err(io::ErrorKind::WriteZero.into()),
+                Ok(more) => written += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+            if written == self.batch.len() {
+                break Ok(());
+            }
+        };
+        let whole = self.batch[..written].iter().rposition(|byte| *byte == b'\n');
+        let whole = whole.map_or(0, |at| at + 1);
+        let torn = u64::try_from(written - whole).unwrap_or(0);
+        if torn > 0
+            && let Ok(end) = self.file.seek(SeekFrom::End(0))
+        {
+            // Where it cannot be cut off, a reader finds one line that is no JSON.
+            let _ = self.file.set_len(end.saturating_sub(torn));
+        }
+        self.batch.drain(..whole);
+        result
+    }
+
+    fn report_dropped(&mut self) {
+        let dropped = self.counts.dropped.load(Ordering::Relaxed);
+        if dropped > self.reported {
+            let since = dropped - self.reported;
+            error!(
+                "{since} audit events were dropped because the audit log was too slow or failed"
+            );
+            self.reported = dropped;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderValue, Method};
+
+    use super::*;
+    use crate::request::Query;
+
+    #[test]
+    fn an_event_names_sender_acting_user_addresses_and_object() {
+        let mut headers = HeaderMap::new();
+        headers.insert("user-agent", HeaderValue::from_static("kubectl/1"));
+        headers.insert("x-forwarded-for", HeaderValue::from_static("10.0.0.1, nonsense,10.0.0.2"));
+        let call = Call {
+            method: Method::GET,
+            path: "/api/v1/namespaces/a/pods".to_owned(),
+            query: Query::parse("labelSelector=a%3Db&watch=1"),
+            headers,
+            body: bytes::Bytes::new(),
+            caller: Caller::Known(User::member("bob", "dev")),
+            source: Some([127, 0, 0, 1].into()),
+        };
+        let admin = User::member("admin", "system:masters");
+        let refusal = Refusal::bad_request("no");
+        let target = Target::parse(&call.path);
+        let record = Record {
+            call: &call,
+            impersonator: Some(&admin),
+            target: target.as_ref(),
+            verb: "watch",
+            code: 403,
+            refusal: Some(&refusal),
+            received: Timestamp::new(1, 0),
+            now: Timestamp::new(2, 0),
+        };
+        let mut event = record.event();
+        event["auditID"] = Value::Null;
+        let expected = json!({
+            "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "Metadata", "auditID": null,
+            "stage": "ResponseComplete",
+            "requestURI": "/api/v1/namespaces/a/pods?labelSelector=a%3Db&watch=1",
+            "verb": "watch",
+            "user": {"username": "admin", "groups": ["system:masters", "system:authenticated"]},
+            "impersonatedUser": {"username": "bob", "groups": ["dev", "system:authenticated"]},
+            "sourceIPs": ["10.0.0.1", "10.0.0.2", "127.0.0.1"],
+            "userAgent": "kubectl/1",
+            "objectRef": {"resource": "pods", "namespace": "a", "apiVersion": "v1"},
+            "responseStatus": {
+                "metadata": {}, "status": "Failure", "message": "no", "reason": "BadRequest",
+                "code": 403,
+            },
+            "requestReceivedTimestamp": "1970-01-01T00:00:01.000000Z",
+            "stageTimestamp": "1970-01-01T00:00:02.000000Z",
+            "annotations": {"authorization.k8s.io/decision": "forbid"},
+        });
+        assert_eq!(event, expected);
     }
 }

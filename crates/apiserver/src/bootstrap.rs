@@ -82,7 +82,8 @@ async fn make(
         subresource: None,
         old_watch: false,
     };
-    let options = WriteOptions { dry_run: false, manager: "kube-apiserver".to_owned() };
+    let manager = "kube-apiserver".to_owned();
+    let options = WriteOptions { dry_run: false, manager, node: None };
     let version = resource.api_version();
     let by = FieldManager { name: &options.manager, subresource: "", api_version: &version };
     let origin = Origin::Update(by);

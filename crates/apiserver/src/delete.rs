@@ -36,11 +36,15 @@ pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 pub(crate) struct DeleteOptions {
     pub(crate) grace: Option<i64>,
     pub(crate) policy: Option<Policy>,
+    /// The client said `orphanDependents: false`.
+    deletes_dependents: bool,
     pub(crate) uid: Option<String>,
     pub(crate) resource_version: Option<String>,
     pub(crate) dry_run: bool,
     /// The pod is evicted, and says so while it ends.
     pub(crate) evicting: bool,
+    /// The node that deletes, if one does.
+    pub(crate) node: Option<String>,
 }
 
 /// What becomes of the objects that this one owns.
@@ -54,6 +58,12 @@ pub(crate) enum Policy {
 impl DeleteOptions {
     /// From the body, or from the query if there is none.
     pub(crate) fn of(call: &Call) -> Result<DeleteOptions, Refusal> {
+        let mut options = DeleteOptions::read(call)?;
+        options.node = call.user().node().map(str::to_owned);
+        Ok(options)
+    }
+
+    fn read(call: &Call) -> Result<DeleteOptions, Refusal> {
         if call.body.iter().all(u8::is_ascii_whitespace) {
             return DeleteOptions::from_query(call);
         }
@@ -78,15 +88,14 @@ impl DeleteOptions {
         if let Some(grace) = call.query.int("gracePeriodSeconds")? {
             value.insert("gracePeriodSeconds".to_owned(), Value::from(grace));
         }
-        let policy = call.query.text("propagationPolicy");
-        if !policy.is_empty() {
+        if let Some(policy) = call.query.get("propagationPolicy") {
             value.insert("propagationPolicy".to_owned(), Value::from(policy));
         }
         if call.query.get("orphanDependents").is_some() {
             let orphan = call.query.flag("orphanDependents");
             value.insert("orphanDependents".to_owned(), Value::from(orphan));
         }
-        let dry_run: Vec<&str> = call.query.all("dryRun").filter(|v| !v.is_empty()).collect();
+        let dry_run: Vec<&str> = call.query.all("dryRun").collect();
         if !dry_run.is_empty() {
             value.insert("dryRun".to_owned(), json!(dry_run));
         }
@@ -137,10 +146,12 @@ impl DeleteOptions {
         Ok(DeleteOptions {
             grace: value["gracePeriodSeconds"].as_i64(),
             policy,
+            deletes_dependents: orphan == Some(false),
             uid: text(&value["preconditions"]["uid"]),
             resource_version: text(&value["preconditions"]["resourceVersion"]),
             dry_run: !dry_run.is_empty(),
             evicting: false,
+            node: None,
         })
     }
 }
@@ -169,6 +180,8 @@ pub(crate) enum Deleted {
     Gone(Value),
     /// It goes when its time or its finalizers are over.
     Going(Value),
+    /// It would be gone if this were not a dry run. The object is as it would be marked before.
+    WouldGo(Value),
 }
 
 pub(crate) async fn one(
@@ -200,7 +213,11 @@ pub(crate) async fn one(
             });
             read::encoded(&status, StatusCode::OK, wanted)
         }
-        Deleted::Gone(object) | Deleted::Going(object) => {
+        // Upstream tells only clients of the older option that the object is not gone yet.
+        Deleted::Going(object) if options.deletes_dependents => {
+            read::object_reply(api, place.resource, &object, StatusCode::ACCEPTED, wanted, call)?
+        }
+        Deleted::Gone(object) | Deleted::Going(object) | Deleted::WouldGo(object) => {
             read::object_reply(api, place.resource, &object, StatusCode::OK, wanted, call)?
         }
     };
@@ -232,8 +249,8 @@ pub(crate) async fn delete(
     loop {
         let entry = read::find(api, place)?;
         let object = read::load(resource, &entry)?;
+        crate::admission::check_delete(options.node.as_deref(), place, &object)?;
         check_preconditions(place, options, &object)?;
-        crate::admission::check_delete(place, &object)?;
         if let Some(deleted) = attempt(api, place, resource, options, &entry, object).await? {
             return Ok(deleted);
         }
@@ -251,6 +268,7 @@ async fn attempt(
 ) -> Result<Option<Deleted>, Refusal> {
     let marked = match mark(api, resource, options, &object) {
         Marked::AsItIs => return Ok(Some(Deleted::Going(object))),
+        Marked::Nothing if options.dry_run => return Ok(Some(Deleted::Gone(object))),
         Marked::Changed(marked) => marked,
         Marked::Nothing => object.clone(),
     };
@@ -258,7 +276,8 @@ async fn attempt(
     let stays = resource.plural == "namespaces" && is_first;
     let ends = !stays && (ends_here(resource, &marked) || !has_deadline(&marked));
     if options.dry_run {
-        return Ok(Some(if ends { Deleted::Gone(object) } else { Deleted::Going(marked) }));
+        let outcome = if ends { Deleted::WouldGo(marked) } else { Deleted::Going(marked) };
+        return Ok(Some(outcome));
     }
     let key = stored::key(resource, &place.namespace, &place.name);
     let mut entry_at = entry.modified;
@@ -291,8 +310,9 @@ async fn attempt(
 }
 
 async fn commit(api: &Api, transaction: Transaction) -> Result<Outcome, Refusal> {
-    let done = api.store().commit(transaction).await;
-    done.map_err(|error| Refusal::internal(error.to_string()))
+    // Also the mark on an object that goes later is written on a full disk.
+    let done = api.store().commit(transaction.with_reserve()).await;
+    done.map_err(|error| crate::write::commit_failed(&error))
 }
 
 fn check_preconditions(
@@ -376,6 +396,7 @@ enum Marked {
     Nothing,
     /// It is going already and this request changes nothing about it.
     AsItIs,
+    /// It is marked as going, or its finalizers were removed so that it can go at once.
     Changed(Value),
 }
 
@@ -391,14 +412,15 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
     let graceful = resource.plural == "pods";
     if metadata["deletionTimestamp"].is_string() {
         let current = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
-        let shorter = graceful && grace < current;
+        // While a pod ends, only a grace period that the request names can change how it ends.
+        let shorter = options.grace.map(at_least_one).filter(|asked| graceful && *asked < current);
         let same_finalizers = list_of(&metadata["finalizers"]) == finalizers;
         // How a namespace goes was said when it was first asked to.
-        if namespace_kept || (!shorter && (kept || current > 0) && same_finalizers) {
+        if namespace_kept || (shorter.is_none() && (current > 0 || (kept && same_finalizers))) {
             return Marked::AsItIs;
         }
         let mut marked = object.clone();
-        if shorter {
+        if let Some(grace) = shorter {
             let asked = object["metadata"]["deletionTimestamp"].as_str().unwrap_or_default();
             let start = objects::timestamp::Timestamp::parse(asked)
                 .map_or(now, |deadline| deadline.plus_seconds(-current));
@@ -411,7 +433,12 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
     }
     // A namespace is seen going, whether or not anything holds it.
     if grace == 0 && !kept && !graceful && resource.plural != "namespaces" {
-        return Marked::Nothing;
+        if is_empty(&metadata["finalizers"]) {
+            return Marked::Nothing;
+        }
+        let mut freed = object.clone();
+        set_finalizers(&mut freed, &finalizers);
+        return Marked::Changed(freed);
     }
     let mut marked = object.clone();
     marked["metadata"]["deletionTimestamp"] =
@@ -500,10 +527,12 @@ fn grace(resource: &Resource, options: &DeleteOptions, object: &Value) -> i64 {
         return 0;
     }
     let spec = object["spec"]["terminationGracePeriodSeconds"].as_i64();
-    match options.grace.or(spec).unwrap_or(30) {
-        negative if negative < 0 => 1,
-        grace => grace,
-    }
+    at_least_one(options.grace.or(spec).unwrap_or(30))
+}
+
+/// A negative grace period means one second.
+fn at_least_one(grace: i64) -> i64 {
+    if grace < 0 { 1 } else { grace }
 }
 
 /// Deletes what a selection names; gives the list of what it was.

@@ -1,5 +1,6 @@
 //! Documents: discovery, OpenAPI, version and health.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::LazyLock;
@@ -12,7 +13,9 @@ use http::header::{HeaderValue, LOCATION};
 use http::{Method, StatusCode};
 use objects::catalog::RESOURCES;
 use objects::discovery;
-use objects::openapi::{Document, OpenApi, V2_PROTOBUF, V2_PROTOBUF_ANSWER};
+use objects::openapi::{
+    Document, OpenApi, V2_PROTOBUF, V2_PROTOBUF_ANSWER, V3_PROTOBUF, V3_PROTOBUF_ANSWER,
+};
 use objects::schema::Schema;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
@@ -21,7 +24,7 @@ use crate::accept::{self, Route, Wanted};
 use crate::api::Api;
 use crate::backup;
 use crate::refusal::Refusal;
-use crate::reply::{JSON, Reply, TEXT};
+use crate::reply::{JSON, PROTOBUF, Reply, TEXT, YAML};
 use crate::request::Call;
 use https::Body;
 
@@ -44,10 +47,20 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
     if let [check @ ("healthz" | "livez" | "readyz"), rest @ ..] = segments.as_slice() {
         return health(api, call, check, rest);
     }
-    if path == "/metrics" {
-        let text = api.shared.metrics.render(api.store().revision().get());
-        let media = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
-        return Ok(Reply::bytes(StatusCode::OK, media, text));
+    let metrics = &api.shared.metrics;
+    let figures = match path {
+        "/metrics" => {
+            let mut text = metrics.render(api.store().revision().get());
+            text.push_str(&api.shared.flow.render());
+            text.push_str(&api.audit_metrics());
+            Some(text)
+        }
+        "/metrics/slis" => Some(metrics.render_checks()),
+        _ => None,
+    };
+    if let Some(text) = figures {
+        let (media, body) = https::exposition::negotiate(call.header("accept"), text);
+        return Ok(Reply::bytes(StatusCode::OK, media, body));
     }
     if path == backup::PATH {
         return backup::get(api, call);
@@ -59,16 +72,20 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
     if !known {
         return Ok(not_found());
     }
-    if call.method != Method::GET {
-        return Err(Refusal::method_not_allowed());
-    }
+    let accept = call.header("accept");
+    // Upstream's router knows the methods of these paths; the handlers of the others take any.
+    let routed = |route: Route| match call.method {
+        Method::GET => accept::check_route(accept, route),
+        _ => Err(Refusal::method_not_allowed()),
+    };
     match segments.as_slice() {
         [""] => Ok(Reply::json(StatusCode::OK, &json!({"paths": paths()}))),
         ["version"] | ["version", ""] => {
-            accept::check_route(call.header("accept"), Route::Json)?;
+            routed(Route::Json)?;
             Ok(Reply::json(StatusCode::OK, &version()))
         }
         ["api"] | ["api", ""] => {
+            routed(Route::Objects)?;
             aggregated(call, discovery::aggregated_core).unwrap_or_else(|| {
                 let address = &api.shared.options.advertised;
                 ok(call, &discovery::core_versions(RESOURCES, address))
@@ -76,14 +93,18 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
         }
         ["apis"] | ["apis", ""] => aggregated(call, discovery::aggregated)
             .unwrap_or_else(|| ok(call, &discovery::groups(RESOURCES))),
-        ["api", version] => discovery::resources(RESOURCES, "", version)
-            .map_or_else(|| Err(Refusal::no_such_resource()), |list| ok(call, &list)),
+        ["api", version] => match discovery::resources(RESOURCES, "", version) {
+            Some(list) => routed(Route::Objects).and_then(|()| ok(call, &list)),
+            None => Err(Refusal::no_such_resource()),
+        },
         ["apis", group] => match discovery::group(RESOURCES, group) {
             Some(group) => ok(call, &group),
             None => Ok(not_found()),
         },
         // kubectl looks here before it calls a kind unknown, discovery or not.
-        ["apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions"] => {
+        ["apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions"]
+            if call.method == Method::GET =>
+        {
             let list = json!({
                 "kind": "CustomResourceDefinitionList",
                 "apiVersion": "apiextensions.k8s.io/v1",
@@ -94,7 +115,7 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
         }
         ["apis", group, version, ..] => {
             if let Some(list) = discovery::resources(RESOURCES, group, version) {
-                return ok(call, &list);
+                return routed(Route::Objects).and_then(|()| ok(call, &list));
             }
             match discovery::group(RESOURCES, group) {
                 Some(_) => Err(Refusal::no_such_resource()),
@@ -115,7 +136,6 @@ pub(crate) fn get(api: &Api, call: &Call, path: &str) -> Result<Reply, Refusal> 
 
 /// A document of discovery, in the notation the client wants.
 fn ok(call: &Call, value: &Value) -> Result<Reply, Refusal> {
-    accept::check_route(call.header("accept"), Route::Objects)?;
     let wanted = Wanted::of_document(call.header("accept"))?;
     if wanted.is_protobuf() && value["apiVersion"].is_null() {
         // Upstream's JSON of the core group names no version; an envelope has to.
@@ -135,21 +155,21 @@ fn aggregated(
     call: &Call,
     render: fn(&[objects::catalog::Resource]) -> Value,
 ) -> Option<Result<Reply, Refusal>> {
-    let wanted = call.header("accept").split(',').map(str::trim).any(|alternative| {
-        alternative.contains("g=apidiscovery.k8s.io")
-            && alternative.contains("v=v2;")
-            && alternative.contains("as=APIGroupDiscoveryList")
-            || alternative == discovery::AGGREGATED
-    });
-    if !wanted {
-        return None;
-    }
-    let body = render(RESOURCES).to_string();
-    let etag = format!("\"{:016X}\"", fnv(body.as_bytes()));
+    let notation = accept::aggregated_discovery(call.header("accept"))?;
+    let document = render(RESOURCES);
+    // One tag for all notations, as upstream has it.
+    let etag = format!("\"{:016X}\"", fnv(document.to_string().as_bytes()));
+    let wanted = Wanted { content_type: notation, ..Wanted::PLAIN };
     let mut reply = if call.header("if-none-match") == etag {
         Reply::bytes(StatusCode::NOT_MODIFIED, "", "")
     } else {
-        Reply::bytes(StatusCode::OK, discovery::AGGREGATED, body)
+        let mut reply = crate::read::encoded(&document, StatusCode::OK, wanted);
+        reply.content_type = match notation {
+            YAML => discovery::AGGREGATED_YAML,
+            PROTOBUF => discovery::AGGREGATED_PROTOBUF,
+            _ => discovery::AGGREGATED,
+        };
+        reply
     };
     set(&mut reply, "etag", &etag);
     set(&mut reply, "vary", "Accept");
@@ -169,14 +189,19 @@ fn set(reply: &mut Reply, name: &'static str, value: &str) {
     }
 }
 
+/// What clients are told that accept no form of a document; upstream says nothing more.
+fn not_acceptable() -> Reply {
+    Reply::bytes(StatusCode::NOT_ACCEPTABLE, "", "")
+}
+
 fn openapi_v2(call: &Call) -> Reply {
-    let protobuf = call.header("accept").split(',').any(|alternative| {
-        alternative.trim().starts_with(V2_PROTOBUF)
-            || alternative.trim().starts_with(V2_PROTOBUF_ANSWER)
-    });
-    let (document, media) = match protobuf {
-        true => (&OPENAPI.v2_protobuf, V2_PROTOBUF_ANSWER),
-        false => (&OPENAPI.v2, JSON),
+    let served = [JSON, V2_PROTOBUF, V2_PROTOBUF_ANSWER];
+    let Some(media) = accept::preferred(call.header("accept"), &served) else {
+        return not_acceptable();
+    };
+    let (document, media) = match media {
+        JSON => (&OPENAPI.v2, JSON),
+        _ => (&OPENAPI.v2_protobuf, V2_PROTOBUF_ANSWER),
     };
     let mut reply = cached(call, document, media);
     set(&mut reply, "vary", "Accept-Encoding");
@@ -187,16 +212,29 @@ fn openapi_v3(call: &Call, key: &str) -> Reply {
     let Some(document) = OPENAPI.v3.get(key) else {
         return Reply::bytes(StatusCode::NOT_FOUND, "", "");
     };
+    let served = [JSON, V3_PROTOBUF_ANSWER, V3_PROTOBUF];
+    let (document, media) = match accept::preferred(call.header("accept"), &served) {
+        Some(JSON) => (Cow::Borrowed(document), JSON),
+        Some(_) => match OPENAPI.v3_protobuf(key) {
+            Some(document) => (Cow::Owned(document), V3_PROTOBUF_ANSWER),
+            None => return failed("the document cannot be encoded"),
+        },
+        None => {
+            let mut reply = not_acceptable();
+            set(&mut reply, "vary", "Accept");
+            return reply;
+        }
+    };
     let mut reply = match call.query.text("hash") {
-        "" => cached(call, document, JSON),
+        "" => cached(call, &document, media),
         hash if hash == document.hash => {
-            let mut reply = cached(call, document, JSON);
+            let mut reply = cached(call, &document, media);
             set(&mut reply, "cache-control", "public, immutable");
             set(&mut reply, "expires", &never());
             reply
         }
         _ => {
-            let mut reply = Reply::bytes(StatusCode::MOVED_PERMANENTLY, JSON, "");
+            let mut reply = Reply::bytes(StatusCode::MOVED_PERMANENTLY, media, "");
             let place = format!("/openapi/v3/{key}?hash={}", document.hash);
             if let Ok(place) = HeaderValue::from_str(&place) {
                 reply.headers.insert(LOCATION, place);
@@ -264,6 +302,7 @@ fn paths() -> Vec<String> {
         "/healthz",
         "/livez",
         "/metrics",
+        "/metrics/slis",
         "/openapi/v2",
         "/openapi/v3",
         "/readyz",
@@ -311,19 +350,26 @@ fn go_arch() -> &'static str {
 fn health(api: &Api, call: &Call, kind: &str, rest: &[&str]) -> Result<Reply, Refusal> {
     let store = api.store().get("/registry/health").is_ok();
     // Called etcd where clients ask for it by that name.
-    let checks: &[(&str, bool)] =
-        &[("ping", true), ("log", true), ("etcd", store), ("store", store)];
+    let mut checks: Vec<(&'static str, bool)> =
+        vec![("ping", true), ("log", true), ("etcd", store), ("store", store)];
+    if kind == "readyz" {
+        // A restart would not help, so only readiness depends on it.
+        checks.push(("storage-space", api.store().health().full.is_none()));
+    }
     if let [name, ..] = rest {
         return Ok(match checks.iter().find(|(check, _)| check == name) {
             Some((_, true)) => Reply::text(StatusCode::OK, "ok"),
-            Some((name, false)) => failed(&format!("{name} failed")),
+            Some((name, _)) => failed(&format!("{name} failed")),
             None => not_found(),
         });
     }
     let excluded: Vec<&str> = call.query.all("exclude").collect();
     let mut text = String::new();
     let mut healthy = true;
-    for (name, good) in checks {
+    for (name, good) in &checks {
+        if !excluded.contains(name) {
+            api.shared.metrics.observe_check(kind, name, *good);
+        }
         let line = match (excluded.contains(name), good) {
             (true, _) => format!("[+]{name} excluded: ok"),
             (false, true) => format!("[+]{name} ok"),

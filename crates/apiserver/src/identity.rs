@@ -72,6 +72,8 @@ pub(crate) enum Attempt<'a> {
         subresource: &'a str,
         namespace: &'a str,
         name: &'a str,
+        /// The field selector of a list or watch, as it was written.
+        selector: &'a str,
     },
     Path {
         verb: &'a str,
@@ -91,12 +93,31 @@ impl<'a> Attempt<'a> {
         let (group, resource) = (resource.group, resource.plural);
         // A namespace counts as being in itself, so that roles within it can cover it.
         let namespace = if (group, resource) == ("", "namespaces") { name } else { namespace };
-        Attempt::Resource { verb, group, resource, subresource, namespace, name }
+        Attempt::Resource { verb, group, resource, subresource, namespace, name, selector: "" }
     }
 
-    /// The words of a 403 for this user.
+    /// The same, limited by a field selector. `single` is the name of the only object that the selector
+    /// lets through, empty if there may be several.
     #[must_use]
-    pub(crate) fn denied(&self, user: &User) -> String {
+    pub(crate) fn selecting(mut self, given: &'a str, single: &'a str) -> Attempt<'a> {
+        if let Attempt::Resource { verb, name, selector, .. } = &mut self {
+            *selector = given;
+            if name.is_empty() && matches!(*verb, "list" | "watch") {
+                *name = single;
+            }
+        }
+        self
+    }
+
+    /// The words of a 403 for this user. `reason` is what an authorizer said, if any did.
+    #[must_use]
+    pub(crate) fn denied(&self, user: &User, reason: &str) -> String {
+        let colon = if reason.is_empty() { "" } else { ": " };
+        let words = self.cannot(user);
+        format!("{words}{colon}{reason}")
+    }
+
+    fn cannot(&self, user: &User) -> String {
         match self {
             Attempt::Path { verb, path } => {
                 format!("User {:?} cannot {verb} path {path:?}", user.name)
@@ -117,8 +138,8 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// Whether the role of a user covers an attempt. What a node may do depends on the objects too:
-/// see [`NodeMay`].
+/// Whether the role of a user covers an attempt. What a node may do depends on the objects too: see
+/// [`crate::node_authorizer`].
 #[must_use]
 pub(crate) fn allows(user: &User, attempt: &Attempt<'_>) -> bool {
     if user.is_in(ADMINISTRATORS) {
@@ -134,7 +155,6 @@ pub(crate) fn allows(user: &User, attempt: &Attempt<'_>) -> bool {
         {
             true
         }
-        attempt if user.node().is_some() => node_may(user, attempt) != NodeMay::Never,
         Attempt::Resource { verb, resource, subresource, .. } if user.is_in(VIEWERS) => {
             matches!(*verb, "get" | "list" | "watch")
                 && *resource != "secrets"
@@ -166,60 +186,13 @@ fn is_self_review(group: &str, resource: &str) -> bool {
     )
 }
 
-/// How far a node's agent may go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NodeMay {
-    Never,
-    Always,
-    /// If the pod, or the object, is bound to the node or used by a pod that is.
-    IfItsOwn,
-}
-
-/// What an agent may do: read services and classes, write its own node, lease and the status of
-/// its own pods, and read only what those pods use.
-#[must_use]
-pub(crate) fn node_may(user: &User, attempt: &Attempt<'_>) -> NodeMay {
-    let Some(node) = user.node() else { return NodeMay::Never };
-    let Attempt::Resource { verb, group, resource, subresource, namespace, name } = *attempt else {
-        return NodeMay::Never;
-    };
-    let reads = matches!(verb, "get" | "list" | "watch");
-    match (group, resource, subresource) {
-        ("", "nodes", "") if verb == "create" => NodeMay::IfItsOwn,
-        ("", "nodes", "" | "status") if matches!(verb, "update" | "patch") && name == node => {
-            NodeMay::Always
-        }
-        ("", "nodes" | "services", "") | ("node.k8s.io", "runtimeclasses", "") if reads => {
-            NodeMay::Always
-        }
-        ("", "pods", "") if matches!(verb, "get" | "list" | "watch" | "create" | "delete") => {
-            NodeMay::IfItsOwn
-        }
-        ("", "pods", "status") if matches!(verb, "get" | "update" | "patch") => NodeMay::IfItsOwn,
-        ("", "pods", "eviction") if verb == "create" => NodeMay::IfItsOwn,
-        ("", "serviceaccounts", "token") if verb == "create" => NodeMay::IfItsOwn,
-        ("", "secrets" | "configmaps", "") if verb == "get" => NodeMay::IfItsOwn,
-        ("" | "events.k8s.io", "events", "") if matches!(verb, "create" | "update" | "patch") => {
-            NodeMay::Always
-        }
-        ("coordination.k8s.io", "leases", "")
-            if namespace == "kube-node-lease"
-                && (name == node || verb == "create")
-                && matches!(verb, "get" | "create" | "update" | "patch" | "delete") =>
-        {
-            NodeMay::Always
-        }
-        _ => NodeMay::Never,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn on<'a>(verb: &'a str, resource: &'a str, name: &'a str) -> Attempt<'a> {
         let (group, subresource, namespace) = ("", "", "a");
-        Attempt::Resource { verb, group, resource, subresource, namespace, name }
+        Attempt::Resource { verb, group, resource, subresource, namespace, name, selector: "" }
     }
 
     #[test]
@@ -233,14 +206,14 @@ mod tests {
     }
 
     #[test]
-    fn a_node_writes_itself_and_no_other() {
-        let agent = User::member("system:node:n1", NODES);
-        assert_eq!(node_may(&agent, &on("patch", "nodes", "n1")), NodeMay::Always);
-        assert_eq!(node_may(&agent, &on("patch", "nodes", "n2")), NodeMay::Never);
-        assert_eq!(node_may(&agent, &on("get", "secrets", "s")), NodeMay::IfItsOwn);
-        assert_eq!(node_may(&agent, &on("list", "secrets", "")), NodeMay::Never);
+    fn a_role_does_not_make_a_node() {
         let pretender = User::member("system:node:n1", VIEWERS);
+        assert_eq!(pretender.node(), None);
         assert!(!allows(&pretender, &on("patch", "nodes", "n1")));
+        assert_eq!(User::member("system:node:n1", NODES).node(), Some("n1"));
+        assert_eq!(User::member("n1", NODES).node(), None);
+        let agent = User::member("system:node:n1", NODES);
+        assert!(!allows(&agent, &on("get", "secrets", "s")), "the Node authorizer decides");
     }
 
     #[test]
@@ -249,12 +222,12 @@ mod tests {
         assert!(allows(&nobody, &Attempt::Path { verb: "get", path: "/apis/apps/v1" }));
         assert!(!allows(&nobody, &on("get", "pods", "p")));
         assert_eq!(
-            on("get", "pods", "p").denied(&nobody),
+            on("get", "pods", "p").denied(&nobody, ""),
             r#"User "nobody" cannot get resource "pods" in API group "" in the namespace "a""#
         );
         let namespaces = objects::catalog::find("", "v1", "namespaces").unwrap();
         assert_eq!(
-            Attempt::on("delete", namespaces, "", "", "default").denied(&nobody),
+            Attempt::on("delete", namespaces, "", "", "default").denied(&nobody, ""),
             "User \"nobody\" cannot delete resource \"namespaces\" in API group \"\" in the \
              namespace \"default\""
         );

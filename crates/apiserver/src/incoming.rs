@@ -6,10 +6,11 @@ use std::borrow::Cow;
 use objects::catalog::{self, Resource};
 use objects::cursor::{Causes, Cursor};
 use objects::field::Step;
-use objects::protobuf::{self, Envelope};
-use objects::schema::{Decoded, Schema, TypeId};
+use objects::protobuf::{self, Envelope, ProtobufError};
+use objects::schema::{DecodeError, Decoded, Schema, TypeId};
 use objects::yaml::{self, Problem, YamlError};
-use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::refusal::Refusal;
@@ -117,7 +118,7 @@ fn from_json(
     let json = respelt.as_deref().unwrap_or(json);
     let decoded = Schema::served()
         .decode(expected.type_id, json)
-        .map_err(|error| expected.cannot_be_handled(&header, &error.to_string()))?;
+        .map_err(|error| expected.not_decoded(&header, &error))?;
     Ok((header, decoded))
 }
 
@@ -127,7 +128,7 @@ fn from_protobuf(body: &[u8], expected: &Expected<'_>) -> Result<(Header, Decode
     let (api_version, kind) = (Some(envelope.api_version), Some(envelope.kind));
     let header = expected.checked(Header { api_version, kind }, body)?;
     let decoded = protobuf::decode(Schema::served(), expected.type_id, envelope.message)
-        .map_err(|error| expected.cannot_be_handled(&header, &error.to_string()))?;
+        .map_err(|error| expected.not_decoded_from_protobuf(&header, &error))?;
     Ok((header, decoded))
 }
 
@@ -142,7 +143,7 @@ pub(crate) fn options_from_protobuf(
     let (api_version, kind) = (Some(expected.api_version.clone()), Some(envelope.kind));
     let header = expected.checked(Header { api_version, kind }, body)?;
     protobuf::decode(Schema::served(), type_id, envelope.message)
-        .map_err(|error| expected.cannot_be_handled(&header, &error.to_string()))
+        .map_err(|error| expected.not_decoded_from_protobuf(&header, &error))
 }
 
 /// Options of a verb as JSON, in whichever text they came; nothing if they came in protobuf.
@@ -151,7 +152,7 @@ pub(crate) fn options_text(call: &Call) -> Result<Option<Cow<'_, [u8]>>, Refusal
         Notation::Json => Some(Cow::Borrowed(&call.body)),
         Notation::Yaml => {
             let text = String::from_utf8_lossy(&call.body);
-            let (documents, errors) = yaml::parse(&text);
+            let (documents, errors) = parse_yaml(&text)?;
             let repeated =
                 |error: &&YamlError| matches!(error.problem, Problem::DuplicateKey { .. });
             if let Some(error) = errors.iter().find(|error| !repeated(error)) {
@@ -171,7 +172,7 @@ fn respell(kind: &str, json: &[u8]) -> Option<Vec<u8>> {
     if !other {
         return None;
     }
-    let mut node: Value = serde_json::from_slice(json).ok()?;
+    let mut node = Schema::served().decode_any(json).ok()?;
     objects::rules::node::respell(&mut node);
     Some(node.to_string().into_bytes())
 }
@@ -218,6 +219,20 @@ impl<'a> Expected<'a> {
             self.kind,
             summary(body)
         ))
+    }
+
+    fn not_decoded(&self, header: &Header, error: &DecodeError) -> Refusal {
+        match error {
+            DecodeError::TooLarge(error) => Refusal::too_large(error),
+            other => self.cannot_be_handled(header, &other.to_string()),
+        }
+    }
+
+    fn not_decoded_from_protobuf(&self, header: &Header, error: &ProtobufError) -> Refusal {
+        match error {
+            ProtobufError::TooLarge(error) => Refusal::too_large(error),
+            other => self.cannot_be_handled(header, &other.to_string()),
+        }
     }
 
     fn cannot_be_handled(&self, header: &Header, why: &str) -> Refusal {
@@ -292,30 +307,79 @@ pub(crate) fn other_kind(old: &Value, patched: &Value) -> Option<String> {
 
 /// Go's words for a body that is JSON but has no readable kind and version.
 fn header_type_error(json: &[u8]) -> Option<String> {
-    let value: Value = serde_json::from_slice(json).ok()?;
-    let name = |value: &Value| match value {
-        Value::Array(_) => "array",
-        Value::String(_) => "string",
-        Value::Number(_) => "number",
-        Value::Bool(_) => "bool",
-        Value::Object(_) => "object",
-        Value::Null => "null",
-    };
-    let Value::Object(fields) = &value else {
+    let Some(JsonType("object")) = serde_json::from_slice(json).ok() else {
+        let JsonType(found) = serde_json::from_slice(json).ok()?;
         let target = "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \
                       \"json:\\\"kind,omitempty\\\"\" }";
-        return Some(format!(
-            "json: cannot unmarshal {} into Go value of type {target}",
-            name(&value)
-        ));
+        return Some(format!("json: cannot unmarshal {found} into Go value of type {target}"));
     };
-    ["apiVersion", "kind"].into_iter().find_map(|field| {
-        let value = fields.get(field).filter(|value| !value.is_string() && !value.is_null())?;
-        Some(format!(
-            "json: cannot unmarshal {} into Go struct field .{field} of type string",
-            name(value)
-        ))
+    let types: HeaderTypes = serde_json::from_slice(json).ok()?;
+    [("apiVersion", types.api_version), ("kind", types.kind)].into_iter().find_map(|(field, of)| {
+        let JsonType(found) = of.filter(|JsonType(found)| *found != "string")?;
+        Some(format!("json: cannot unmarshal {found} into Go struct field .{field} of type string"))
     })
+}
+
+#[derive(Debug, Deserialize)]
+struct HeaderTypes {
+    #[serde(default, rename = "apiVersion")]
+    api_version: Option<JsonType>,
+    #[serde(default)]
+    kind: Option<JsonType>,
+}
+
+/// The name Go has for the type of a JSON value. The value itself is not kept.
+#[derive(Debug, Clone, Copy)]
+struct JsonType(&'static str);
+
+impl<'de> Deserialize<'de> for JsonType {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<JsonType, D::Error> {
+        deserializer.deserialize_any(JsonTypeVisitor)
+    }
+}
+
+struct JsonTypeVisitor;
+
+impl<'de> Visitor<'de> for JsonTypeVisitor {
+    type Value = JsonType;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<JsonType, E> {
+        Ok(JsonType("null"))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<JsonType, E> {
+        Ok(JsonType("bool"))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<JsonType, E> {
+        Ok(JsonType("number"))
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<JsonType, E> {
+        Ok(JsonType("number"))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<JsonType, E> {
+        Ok(JsonType("number"))
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<JsonType, E> {
+        Ok(JsonType("string"))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<JsonType, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(JsonType("array"))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<JsonType, A::Error> {
+        while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(JsonType("object"))
+    }
 }
 
 /// Enough of a body to recognise it.
@@ -353,6 +417,19 @@ fn notation(call: &Call) -> Result<Notation, Refusal> {
     }
 }
 
+/// How many values a body in YAML may have. The largest object that can be stored has half as many.
+const MAX_YAML_VALUES: usize = 400_000;
+
+/// Reads YAML of a body.
+pub(crate) fn parse_yaml(text: &str) -> Result<(Vec<yaml::Node>, Vec<YamlError>), Refusal> {
+    let (documents, errors) = yaml::parse_within(text, MAX_YAML_VALUES);
+    let large = |error: &&YamlError| matches!(error.problem, Problem::TooManyValues { .. });
+    match errors.iter().find(large) {
+        Some(error) => Err(Refusal::too_large(&error.problem)),
+        None => Ok((documents, errors)),
+    }
+}
+
 /// The first document of a YAML text, and the keys that are given twice.
 fn from_yaml(body: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>), Refusal> {
     let text = std::str::from_utf8(body)
@@ -362,7 +439,7 @@ fn from_yaml(body: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>
         let what = "yaml: found character that cannot start any token";
         return Err(expected.unrecognized(what, body));
     }
-    let (documents, errors) = yaml::parse(text);
+    let (documents, errors) = parse_yaml(text)?;
     let (repeated, broken): (Vec<_>, Vec<_>) =
         errors.iter().partition(|error| matches!(error.problem, Problem::DuplicateKey { .. }));
     if let Some(error) = broken.first() {

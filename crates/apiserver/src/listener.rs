@@ -1,7 +1,12 @@
-//! The API on a socket: who is calling, bodies received whole, and tunnels to agents.
+//! The API on a socket: the caller's identity, the order in which a request is let in, and bodies.
 //!
-//! Main type: [`Listener`]. Sockets, TLS and limits are [`https`]'s; here requests become calls and
-//! replies become answers.
+//! Main type: [`Listener`]. Sockets, TLS and connections are [`https`]'s; how much each caller may ask
+//! for is [`crate::flow`]'s. A body is read only from a caller who may send it:
+//!
+//! ```text
+//!  headers ─▶ who ─▶ may they ─▶ their turn ─▶ room for the body ─▶ body ─▶ Api::handle
+//!              401      403          429             429, 413
+//! ```
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,17 +16,18 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use https::certificates::Pair;
-use https::{Answer, Inbound, Limits, ListenError, Peer};
-use hyper::body::Incoming;
+use https::{Answer, Client, Inbound, Limits, ListenError, Peer, ServerTls};
+use hyper::body::{Body as _, Incoming};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::api::Api;
+use crate::flow::Level;
 use crate::identity::{AUTHENTICATED, User};
 use crate::incoming::MAX_BODY;
 use crate::refusal::Refusal;
-use crate::reply::Reply;
 use crate::request::{Call, Caller, Query};
+use crate::shares::Share;
 
 /// A socket that serves an API.
 #[derive(Debug)]
@@ -42,6 +48,16 @@ impl Listener {
         Ok(Listener { socket })
     }
 
+    /// Binds a socket that serves with material which can be replaced later.
+    pub async fn bind_with(
+        address: SocketAddr,
+        tls: ServerTls,
+        limits: Limits,
+    ) -> Result<Listener, ListenError> {
+        let socket = https::Listener::bind_with(address, tls, limits).await?;
+        Ok(Listener { socket })
+    }
+
     /// Where it listens, with the port the system chose if it was asked to.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.address()
@@ -50,9 +66,10 @@ impl Listener {
     /// Serves until `stop` says so, then lets requests under way finish for a while.
     pub async fn serve(self, api: Api, stop: watch::Receiver<bool>) {
         let limits = self.socket.limits();
-        let handle = move |request, peer: Option<Arc<Peer>>| {
+        api.shared.flow.measure_connections(self.socket.counts());
+        let handle = move |request, client: Arc<Client>| {
             let api = api.clone();
-            async move { answer(&api, peer.as_deref(), limits, request).await }
+            async move { answer(&api, &client, limits, request).await }
         };
         self.socket.serve(handle, stop).await;
     }
@@ -65,22 +82,46 @@ fn user_of(peer: &Peer) -> User {
     User { name: peer.name.clone(), groups, ..User::default() }
 }
 
-async fn answer(api: &Api, peer: Option<&Peer>, limits: Limits, request: Inbound) -> Answer {
+async fn answer(api: &Api, client: &Client, limits: Limits, request: Inbound) -> Answer {
     let (parts, body) = request.into_parts();
-    let caller = caller(api, peer, &parts.headers);
-    let body = match collected(body, limits).await {
-        Ok(body) => body,
-        Err(refusal) => return Reply::from(refusal).into_answer(),
-    };
+    let caller = caller(api, client.peer(), &parts.headers);
     let call = Call {
         method: parts.method,
         path: parts.uri.path().to_owned(),
         query: Query::parse(parts.uri.query().unwrap_or_default()),
         headers: parts.headers,
-        body,
+        body: Bytes::new(),
         caller,
+        source: Some(client.address().ip()),
     };
-    api.handle(call).await.into_answer()
+    // The bodies of strangers are not read: the connection discards them.
+    let Caller::Known(user) = call.caller.clone() else {
+        return api.handle(call).await.into_answer();
+    };
+    let flow = &api.shared.flow;
+    if !client.known_as(&user.name) {
+        return api.refuse(call, flow.too_many_connections(&user)).await.into_answer();
+    }
+    let has_body = !body.is_end_stream();
+    if has_body && api.refuses_headers(&call) {
+        return api.handle(call).await.into_answer();
+    }
+    let ticket = match flow.enter(&call).await {
+        Ok(ticket) => ticket,
+        Err(refusal) => return api.refuse(call, refusal).await.into_answer(),
+    };
+    let (body, share) = match has_body {
+        false => (Bytes::new(), None),
+        true => match received(body, flow.level(&user), &user, limits).await {
+            Ok(received) => received,
+            Err(refusal) => return api.refuse(call, refusal).await.into_answer(),
+        },
+    };
+    let reply = api.handle(Call { body, ..call }).await;
+    drop(share);
+    let answer = reply.into_answer();
+    let answer = if ticket.is_unhurried() { answer.unhurried() } else { answer };
+    answer.holding(ticket)
 }
 
 /// Who a request comes from: its token if it has one, else its connection's certificate.
@@ -97,19 +138,32 @@ fn caller(api: &Api, peer: Option<&Peer>, headers: &HeaderMap) -> Caller {
     }
 }
 
-async fn collected(body: Incoming, limits: Limits) -> Result<Bytes, Refusal> {
+/// Reads a body as soon as there is room for it.
+async fn received(
+    body: Incoming,
+    level: &Level,
+    user: &User,
+    limits: Limits,
+) -> Result<(Bytes, Option<Share>), Refusal> {
+    // A body of unknown length may be as long as any.
+    let length = body.size_hint().exact().unwrap_or(MAX_BODY as u64);
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    if length > MAX_BODY {
+        return Err(too_large());
+    }
+    let share = level.body(user, length).await?;
     let limited = Limited::new(body, MAX_BODY);
     match timeout(limits.body_patience, limited.collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-            let message = format!("Request entity too large: limit is {MAX_BODY}");
-            let code = StatusCode::PAYLOAD_TOO_LARGE;
-            Err(Refusal::new(code, "RequestEntityTooLarge", message))
-        }
+        Ok(Ok(body)) => Ok((body.to_bytes(), share)),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
         Ok(Err(error)) => Err(Refusal::bad_request(format!("the body cannot be read: {error}"))),
         Err(_) => {
             let message = "the body did not arrive in time";
             Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message))
         }
     }
+}
+
+fn too_large() -> Refusal {
+    Refusal::too_large(format_args!("limit is {MAX_BODY}"))
 }

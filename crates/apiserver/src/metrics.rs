@@ -16,6 +16,8 @@ pub type MoreMetrics = Box<dyn Fn() -> String + Send + Sync>;
 pub(crate) struct Metrics {
     requests: Mutex<BTreeMap<(&'static str, &'static str, u16), u64>>,
     durations: Mutex<BTreeMap<&'static str, Histogram>>,
+    /// By path of the health endpoint and name of the check.
+    checks: Mutex<BTreeMap<(&'static str, &'static str), Checked>>,
     pub(crate) in_flight: AtomicI64,
     pub(crate) watches: AtomicI64,
     /// Execs, attachments and forwarded ports; shared with those that are open.
@@ -36,7 +38,56 @@ struct Histogram {
     sum: f64,
 }
 
+/// The results of one health check.
+#[derive(Debug, Default, Clone, Copy)]
+struct Checked {
+    is_healthy: bool,
+    successes: u64,
+    errors: u64,
+}
+
 impl Metrics {
+    /// Records the result of a check that a health endpoint (`healthz`, `livez`, `readyz`) ran.
+    pub(crate) fn observe_check(&self, kind: &str, name: &'static str, is_healthy: bool) {
+        let kinds = ["healthz", "livez", "readyz"];
+        let Some(kind) = kinds.into_iter().find(|known| *known == kind) else { return };
+        let mut checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner);
+        let checked = checks.entry((kind, name)).or_default();
+        checked.is_healthy = is_healthy;
+        match is_healthy {
+            true => checked.successes += 1,
+            false => checked.errors += 1,
+        }
+    }
+
+    /// The text of `/metrics/slis`: upstream's names and help.
+    pub(crate) fn render_checks(&self) -> String {
+        let checks = self.checks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut text = String::new();
+        if checks.is_empty() {
+            return text;
+        }
+        let name = "kubernetes_healthcheck";
+        let help = "[STABLE] This metric records the result of a single healthcheck.";
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge");
+        for ((kind, check), checked) in &checks {
+            let value = i32::from(checked.is_healthy);
+            let _ = writeln!(text, "{name}{{name=\"{check}\",type=\"{kind}\"}} {value}");
+        }
+        let name = "kubernetes_healthchecks_total";
+        let help = "[STABLE] This metric records the results of all healthcheck.";
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");
+        for ((kind, check), checked) in &checks {
+            for (status, count) in [("error", checked.errors), ("success", checked.successes)] {
+                if count > 0 {
+                    let labels = format!("name=\"{check}\",status=\"{status}\",type=\"{kind}\"");
+                    let _ = writeln!(text, "{name}{{{labels}}} {count}");
+                }
+            }
+        }
+        text
+    }
+
     pub(crate) fn observe(
         &self,
         verb: &'static str,

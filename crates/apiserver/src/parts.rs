@@ -17,6 +17,7 @@ use crate::admission;
 use crate::api::Api;
 use crate::delete::{self, DeleteOptions};
 use crate::incoming::{self, Expected, FieldValidation};
+use crate::node_restriction;
 use crate::read;
 use crate::refusal::Refusal;
 use crate::reply::{PROTOBUF, Reply};
@@ -96,6 +97,9 @@ pub(crate) async fn bind(
     let by = FieldManager { name: &options.manager, subresource: "binding", api_version: "v1" };
     let now = api.now();
     let mut change = |old: &Value| {
+        if let Some(node) = call.user().node() {
+            node_restriction::check_part(node, place, old)?;
+        }
         check_binding_preconditions(place, &binding, old)?;
         let refused = |why: String| {
             let message =
@@ -184,6 +188,9 @@ async fn evict(api: &Api, call: &Call, place: &Place, wanted: Wanted) -> Result<
     let pods = Place { subresource: None, ..place.clone() };
     let entry = read::find(api, &pods)?;
     let pod = read::load(place.resource, &entry)?;
+    if let Some(node) = call.user().node() {
+        node_restriction::check_part(node, place, &pod)?;
+    }
     if !may_be_evicted_freely(&pod) {
         spend_budget(api, &pods, &pod, options.dry_run).await?;
     }
@@ -271,7 +278,9 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
     let key = entry.key.to_string();
     let transaction = store::Transaction::new()
         .expect_modified_at(key.as_str(), entry.modified)
-        .put(key.as_str(), stored::encode(budgets, &spent));
+        .put(key.as_str(), stored::encode(budgets, &spent))
+        // An eviction is a deletion.
+        .with_reserve();
     match api.store().commit(transaction).await {
         Ok(store::Outcome::Committed { .. }) => Ok(()),
         // Another eviction spent it: the client tries again.
@@ -279,7 +288,7 @@ async fn spend_budget(api: &Api, place: &Place, pod: &Value, dry_run: bool) -> R
             format!("The disruption budget {name} is still being processed by the server."),
             Some(10),
         )),
-        Err(error) => Err(Refusal::internal(error.to_string())),
+        Err(error) => Err(crate::write::commit_failed(&error)),
     }
 }
 

@@ -202,35 +202,35 @@ pub(crate) async fn list(
             serde_json::from_slice(&whole).map_err(|error| Refusal::internal(error.to_string()))?;
         return Ok(encoded(&value, StatusCode::OK, wanted));
     }
-    let (sender, chunks) = mpsc::channel(4);
     let (first, more) = writer.rest(&window, Some(STREAM_ABOVE))?;
     let Some(position) = more else {
         return Ok(Reply::bytes(StatusCode::OK, JSON, first.freeze()));
     };
-    // The rest is read on a thread that may block, no faster than the client takes it.
-    tokio::task::spawn_blocking(move || {
-        let mut window = Window { after: Some(position), ..window };
-        if sender.blocking_send(first.freeze()).is_err() {
-            return;
-        }
-        loop {
+    let (sender, chunks) = mpsc::channel(1);
+    // There is room for it.
+    let _ = sender.try_send(first.freeze());
+    tokio::spawn(stream_rest(writer, Window { after: Some(position), ..window }, sender));
+    Ok(Reply::stream(JSON, chunks))
+}
+
+/// Reads the rest of a list, no faster than the client takes it. The threads that may block are used
+/// for reading only, not while the client is waited for: there are few of them for all requests.
+async fn stream_rest(mut writer: ListWriter, mut window: Window, sender: mpsc::Sender<Bytes>) {
+    while let Ok(place) = sender.reserve().await {
+        let reading = tokio::task::spawn_blocking(move || {
             writer.buffer = BytesMut::with_capacity(STREAM_ABOVE + 16 * 1024);
-            let Ok((bytes, more)) = writer.rest(&window, Some(STREAM_ABOVE)) else {
-                // The list breaks off here, which a client sees as JSON that does not end.
-                return;
-            };
-            if sender.blocking_send(bytes.freeze()).is_err() {
-                return;
-            }
-            match more {
-                Some(position) => window.after = Some(position),
-                None => return,
-            }
+            let read = writer.rest(&window, Some(STREAM_ABOVE));
+            (writer, window, read)
+        });
+        // A list that breaks off is JSON that does not end, which its client notices.
+        let Ok((next, rest, Ok((bytes, more)))) = reading.await else { return };
+        (writer, window) = (next, rest);
+        place.send(bytes.freeze());
+        match more {
+            Some(position) => window.after = Some(position),
+            None => return,
         }
-    });
-    let mut reply = Reply::bytes(StatusCode::OK, JSON, Bytes::new());
-    reply.body = Body::Stream(chunks);
-    Ok(reply)
+    }
 }
 
 /// A reply of pieces that are all there.

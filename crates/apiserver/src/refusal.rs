@@ -3,6 +3,9 @@
 //! Reasons, codes and the shape of `details` are upstream's; clients branch on them. The texts are
 //! made here and nowhere else where several handlers share them.
 
+use std::collections::HashSet;
+use std::fmt;
+
 use http::StatusCode;
 use objects::catalog::Resource;
 use objects::cursor::{Cause, Causes};
@@ -66,6 +69,19 @@ impl Refusal {
         Refusal::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name)
     }
 
+    /// As [`Refusal::not_found`], with the resource called `word`, as lookups by other parts of upstream's
+    /// server call it.
+    #[must_use]
+    pub fn not_found_as(word: &str, resource: &Resource, name: &str) -> Refusal {
+        let message = format!("{word} {name:?} not found");
+        let mut refusal =
+            Refusal::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name);
+        if let Some(details) = refusal.details.as_mut() {
+            details["kind"] = Value::from(word);
+        }
+        refusal
+    }
+
     /// There is nothing at this path.
     #[must_use]
     pub fn no_such_resource() -> Refusal {
@@ -89,6 +105,13 @@ impl Refusal {
     #[must_use]
     pub fn not_acceptable(message: impl Into<String>) -> Refusal {
         Refusal::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    }
+
+    /// The body, or the object that it would make, is larger than is accepted.
+    #[must_use]
+    pub fn too_large(what: impl fmt::Display) -> Refusal {
+        let message = format!("Request entity too large: {what}");
+        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
     }
 
     #[must_use]
@@ -141,9 +164,20 @@ impl Refusal {
         }
         details.insert("causes".to_owned(), json!(causes.0));
         let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
-        let message = format!("{qualified} {name:?} is invalid: {}", listed(&causes.0));
+        let more = if causes.is_full() { ", and more that is not listed" } else { "" };
+        let message = format!("{qualified} {name:?} is invalid: {}{more}", listed(&causes.0));
         Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
             .with_details(Value::Object(details))
+    }
+
+    /// Refuses what would be too much at the moment.
+    #[must_use]
+    pub fn too_many_requests() -> Refusal {
+        let message = "Too many requests, please try again later.";
+        let mut refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+            .with_details(json!({"retryAfterSeconds": 1}));
+        refusal.retry_after = Some(1);
+        refusal
     }
 
     /// The revision asked for is no longer kept.
@@ -217,14 +251,11 @@ impl Refusal {
 
 /// `field: message`, in brackets if there are several.
 fn listed(causes: &[Cause]) -> String {
-    let mut texts: Vec<String> = Vec::with_capacity(causes.len());
-    for cause in causes {
-        let text = format!("{}: {}", cause.field, cause.message);
-        // What several checks found alike is said once.
-        if !texts.contains(&text) {
-            texts.push(text);
-        }
-    }
+    // What several checks found alike is reported once.
+    let mut seen = HashSet::with_capacity(causes.len());
+    let distinct = causes.iter().filter(|cause| seen.insert((&cause.field, &cause.message)));
+    let texts: Vec<String> =
+        distinct.map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
     match texts.as_slice() {
         [only] => only.clone(),
         texts => format!("[{}]", texts.join(", ")),

@@ -1,5 +1,7 @@
 //! What goes back: [`Reply`] in handlers' terms, an [`Answer`] for HTTP.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
@@ -64,7 +66,7 @@ impl Reply {
     #[must_use]
     pub fn into_answer(mut self) -> Answer {
         let tunnel = self.tunnel.take();
-        Answer { response: self.into_response(), tunnel }
+        Answer::new(self.into_response(), tunnel)
     }
 
     /// Without what the connection is joined to, if it is to change its protocol.
@@ -89,6 +91,8 @@ impl Reply {
     }
 }
 
+/// How many warnings are sent. Upstream reports as many unknown fields; clients take few more headers.
+const MAX_WARNINGS: usize = 100;
 /// Together warnings are at most this long, in characters, before each of them is cut.
 const WARNINGS_LENGTH: usize = 4 << 10;
 /// How long a warning is that was cut.
@@ -97,12 +101,10 @@ const CUT_LENGTH: usize = 256;
 /// Each warning once, and no more of all of them than clients and proxies take in headers. Once they
 /// are cut, those that come when the length is used up are left out.
 fn fitting(warnings: &[String]) -> Vec<&str> {
-    let mut each: Vec<&str> = Vec::new();
-    for warning in warnings.iter().map(String::as_str).filter(|warning| !warning.is_empty()) {
-        if !each.contains(&warning) {
-            each.push(warning);
-        }
-    }
+    let mut seen = HashSet::new();
+    let each = warnings.iter().map(String::as_str);
+    let each = each.filter(|warning| !warning.is_empty() && seen.insert(*warning));
+    let each: Vec<&str> = each.take(MAX_WARNINGS).collect();
     let length = |text: &str| text.chars().count();
     let mut total = 0;
     let within = each.iter().position(|warning| {

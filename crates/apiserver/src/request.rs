@@ -1,6 +1,7 @@
 //! A request as handlers see it: [`Call`], and the query parameters they ask for.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::num::IntErrorKind;
 
 use bytes::Bytes;
@@ -10,8 +11,8 @@ use percent_encoding::percent_decode_str;
 use crate::identity::User;
 use crate::refusal::Refusal;
 
-/// A request that was received whole, from somebody we know.
-#[derive(Debug)]
+/// A request that was received whole. Cheap to clone.
+#[derive(Debug, Clone)]
 pub struct Call {
     pub method: Method,
     pub path: String,
@@ -19,6 +20,8 @@ pub struct Call {
     pub headers: HeaderMap,
     pub body: Bytes,
     pub caller: Caller,
+    /// The address of the connection, if the call came over one.
+    pub source: Option<IpAddr>,
 }
 
 /// Who sent a request, as far as the credentials tell.
@@ -44,6 +47,14 @@ impl Call {
         match &self.caller {
             Caller::Known(user) => user,
             Caller::Nobody | Caller::Pretender => &NOBODY,
+        }
+    }
+
+    /// Makes the call that of another user, and returns the one that sent it.
+    pub(crate) fn impersonate(&mut self, user: User) -> User {
+        match std::mem::replace(&mut self.caller, Caller::Known(user)) {
+            Caller::Known(sender) => sender,
+            Caller::Nobody | Caller::Pretender => User::default(),
         }
     }
 

@@ -2,12 +2,14 @@
 
 use http::StatusCode;
 use objects::catalog::RESOURCES;
+use objects::rules::review;
 use serde_json::{Value, json};
 
 use crate::accept::Wanted;
 use crate::api::Api;
 use crate::identity::{self, Attempt, User};
 use crate::incoming::{self, Expected};
+use crate::read;
 use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::request::Call;
@@ -37,7 +39,7 @@ pub(crate) async fn create(
     check(place, &review)?;
     match place.resource.kind {
         "SelfSubjectAccessReview" => {
-            review["status"] = decide(call.user(), &review["spec"]);
+            review["status"] = decide(api, call.user(), &review["spec"])?;
         }
         "SubjectAccessReview" | "LocalSubjectAccessReview" => {
             let spec = &review["spec"];
@@ -46,7 +48,7 @@ pub(crate) async fn create(
                 groups: texts(&spec["groups"]),
                 ..User::default()
             };
-            review["status"] = decide(&user, &review["spec"]);
+            review["status"] = decide(api, &user, &review["spec"])?;
         }
         "SelfSubjectRulesReview" => review["status"] = rules(call.user()),
         "SelfSubjectReview" => {
@@ -56,7 +58,8 @@ pub(crate) async fn create(
         "TokenReview" => review["status"] = crate::tokens::review(api, &review["spec"])?,
         _ => return Err(Refusal::method_not_allowed()),
     }
-    let reply = crate::read::encoded(&review, StatusCode::CREATED, wanted);
+    let reply =
+        read::object_reply(api, place.resource, &review, StatusCode::CREATED, wanted, call)?;
     Ok(reply.with_warnings(received.warnings))
 }
 
@@ -71,7 +74,7 @@ fn check(place: &Place, review: &Value) -> Result<(), Refusal> {
     if !kind.ends_with("SubjectAccessReview") {
         return Ok(());
     }
-    let causes = objects::rules::review::validate(kind, review);
+    let causes = review::validate(kind, review);
     if !causes.is_empty() {
         // Upstream does not name the kind here, either.
         return Err(Refusal::invalid_kind(place.resource.group, "", "", &causes));
@@ -84,12 +87,12 @@ pub(crate) fn texts(list: &Value) -> Vec<String> {
     items.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-fn decide(user: &User, spec: &Value) -> Value {
+fn decide(api: &Api, user: &User, spec: &Value) -> Result<Value, Refusal> {
     let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
-    let allowed = if let Some(path) = spec["nonResourceAttributes"].as_object() {
+    let decision = if let Some(path) = spec["nonResourceAttributes"].as_object() {
         let field = |name: &str| path.get(name).map(text).unwrap_or_default();
         let (verb, path) = (field("verb"), field("path"));
-        identity::allows(user, &Attempt::Path { verb: &verb, path: &path })
+        api.decide(user, &Attempt::Path { verb: &verb, path: &path })
     } else {
         let of = &spec["resourceAttributes"];
         let field = |name: &str| text(&of[name]);
@@ -103,10 +106,36 @@ fn decide(user: &User, spec: &Value) -> Value {
             subresource: &subresource,
             namespace: &namespace,
             name: &name,
+            selector: &selector(&of["fieldSelector"]),
         };
-        identity::allows(user, &attempt)
+        api.decide(user, &attempt)
     };
-    if allowed { json!({"allowed": true}) } else { json!({"allowed": false}) }
+    let mut status = match decision? {
+        Ok(()) => json!({"allowed": true}),
+        Err(reason) if reason.is_empty() => json!({"allowed": false}),
+        Err(reason) => json!({"allowed": false, "reason": reason}),
+    };
+    if let Some(error) = review::ignored_selectors(&spec["resourceAttributes"]) {
+        status["evaluationError"] = Value::from(error);
+    }
+    Ok(status)
+}
+
+/// The requirements of a review's field selector that name one value, as a request would write them.
+fn selector(of: &Value) -> String {
+    if let Some(raw) = of["rawSelector"].as_str() {
+        return raw.to_owned();
+    }
+    let requirements = of["requirements"].as_array().into_iter().flatten();
+    let written = requirements.filter_map(|requirement| {
+        let key = requirement["key"].as_str()?;
+        match (requirement["operator"].as_str()?, texts(&requirement["values"]).as_slice()) {
+            ("In", [value]) => Some(format!("{key}={value}")),
+            ("NotIn", [value]) => Some(format!("{key}!={value}")),
+            _ => None,
+        }
+    });
+    written.collect::<Vec<_>>().join(",")
 }
 
 /// What a user may do, as far as a list can say it.
@@ -145,9 +174,14 @@ fn rules(user: &User) -> Value {
         "/version",
         "/version/",
     ];
-    json!({
+    let mut status = json!({
         "resourceRules": rules,
         "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": open}],
-        "incomplete": false,
-    })
+        "incomplete": user.node().is_some(),
+    });
+    if user.node().is_some() {
+        let why = "node authorizer does not support user rule resolution";
+        status["evaluationError"] = Value::from(why);
+    }
+    status
 }

@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
     Resource(Place),
-    /// A path below `/api/…` or `/apis/…` of a group and version we serve that names no resource.
+    /// A path below the version of a group that names no resource, whether or not the version is served.
     UnknownResource {
         group: String,
         version: String,
@@ -48,14 +48,15 @@ impl Target {
         let decoded: Vec<String> = rest
             .iter()
             .map(|segment| percent_decode_str(segment).decode_utf8().ok().map(|s| s.into_owned()))
+            // No name has one, and files, logs and terminals give them a meaning.
+            .map(|segment| segment.filter(|segment| !segment.contains(char::is_control)))
             .collect::<Option<_>>()?;
         let mut rest: Vec<&str> = decoded.iter().map(String::as_str).collect();
         // A slash at the end means nothing.
         if rest.last() == Some(&"") {
             rest.pop();
         }
-        let served = catalog::RESOURCES.iter().any(|r| r.group == group && r.version == version);
-        if rest.is_empty() || !served {
+        if rest.is_empty() {
             return Some(Target::Document(path.trim_end_matches('/').to_owned()));
         }
         let old_watch = rest.first() == Some(&"watch");
@@ -162,6 +163,9 @@ mod tests {
             "/api/v1/namespaces/a/pods/b/nope",
             "/api/v1/namespaces/a/pods/b/status/x",
             "/api/v1/../v1/nodes",
+            "/api/v2/pods",
+            "/apis/apps/v9/deployments",
+            "/apis/nope/v1/namespaces/a/things/t",
         ] {
             let target = Target::parse(path);
             assert!(matches!(target, Some(Target::UnknownResource { .. })), "{path}: {target:?}");
@@ -171,5 +175,8 @@ mod tests {
             assert!(matches!(target, Some(Target::Document(_))), "{path}: {target:?}");
         }
         assert_eq!(Target::parse("nope"), None);
+        for path in ["/api/v1/namespaces/a%00/pods", "/api/v1/nodes/n%0a", "/apis/apps/v1/x/%7f"] {
+            assert_eq!(Target::parse(path), None, "{path}");
+        }
     }
 }

@@ -181,10 +181,13 @@ pub(crate) fn allocate(api: &Api, service: &mut Value) -> Result<(), Refusal> {
         }
     }
     taken.ports.extend(ports.iter().filter_map(|port| number(&port["nodePort"])));
+    let mut given = service::node_ports(service);
     for index in service::unset_node_ports(service) {
-        let port = service::shared_node_port(service, index).or_else(|| taken.free_port());
+        let number = ports.get(index).and_then(|port| port["port"].as_i64()).unwrap_or(0);
+        let port = given.get(&number).copied().or_else(|| taken.free_port());
         let port = port.ok_or_else(|| none_left("node port"))?;
         service::set_node_port(service, index, port);
+        given.insert(number, port);
     }
     Ok(())
 }

@@ -7,11 +7,14 @@
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use objects::catalog::Resource;
+use objects::protobuf;
 use objects::rules::event;
 use objects::schema::{DecodeError, Schema};
 use serde_json::{Map, Value};
 use store::{Entry, Revision};
 use thiserror::Error;
+
+use crate::refusal::Refusal;
 
 /// The root of all objects' keys.
 const ROOT: &str = "/registry/";
@@ -48,6 +51,32 @@ pub(crate) fn is_view(resource: &Resource) -> bool {
 #[must_use]
 pub(crate) fn encode(resource: &Resource, object: &Value) -> Bytes {
     if is_view(resource) { put(&event::to_core(object)) } else { put(object) }
+}
+
+/// The largest object that is stored, in bytes of protobuf: etcd's limit on requests, which bounds
+/// objects upstream.
+pub(crate) const MAX_OBJECT: usize = 1536 << 10;
+
+/// Returns the bytes of an object that a client writes, or a refusal if it is too large.
+pub(crate) fn encode_within_limit(resource: &Resource, object: &Value) -> Result<Bytes, Refusal> {
+    let bytes = encode(resource, object);
+    // Protobuf is shorter than JSON, so it has to be made for large objects only.
+    if bytes.len() <= MAX_OBJECT {
+        return Ok(bytes);
+    }
+    let size = protobuf_size(resource, object).unwrap_or(bytes.len());
+    if size > MAX_OBJECT {
+        let what = format!("the object has {size} bytes, limit is {MAX_OBJECT}");
+        return Err(Refusal::too_large(what));
+    }
+    Ok(bytes)
+}
+
+fn protobuf_size(resource: &Resource, object: &Value) -> Option<usize> {
+    let schema = Schema::served();
+    let mut message = Vec::new();
+    protobuf::encode(schema, resource.type_id(schema)?, object, &mut message).ok()?;
+    Some(message.len())
 }
 
 fn put(object: &Value) -> Bytes {

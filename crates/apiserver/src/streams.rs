@@ -27,6 +27,7 @@ use crate::refusal::Refusal;
 use crate::reply::Reply;
 use crate::request::Call;
 use crate::route::Place;
+use crate::websocket;
 
 /// The container a request means: the one it names, or the pod's only one.
 fn container(call: &Call, pod: &Value, place: &Place) -> Result<String, Refusal> {
@@ -209,8 +210,12 @@ pub(crate) async fn log(api: &Api, call: &Call, place: &Place) -> Result<Reply, 
         return Err(log_refused(response, &place.name).await);
     }
     let answer = https::relay(response).await.map_err(|error| failed(error.to_string()))?;
+    let body = answer.response.into_body();
+    if websocket::is_asked(&call.headers) {
+        return Ok(websocket::reply(call, body, Counted::new(&api.shared.metrics)));
+    }
     let mut reply = Reply::bytes(StatusCode::OK, "text/plain", "");
-    reply.body = answer.response.into_body();
+    reply.body = body;
     Ok(reply)
 }
 
@@ -339,6 +344,7 @@ mod tests {
             headers: HeaderMap::new(),
             body: Bytes::new(),
             caller: Caller::Nobody,
+            source: None,
         }
     }
 

@@ -14,6 +14,7 @@ use crate::api::Api;
 use crate::credentials::{self, Claims, ISSUER, Named};
 use crate::identity::User;
 use crate::incoming::{self, Expected};
+use crate::node_restriction;
 use crate::parts::core;
 use crate::read;
 use crate::refusal::Refusal;
@@ -39,6 +40,12 @@ pub(crate) async fn request(
         Expected::named(KIND, format!("{GROUP}/v1"), "io.k8s.api.authentication.v1.TokenRequest")?;
     let received = incoming::read(call, &expected)?;
     let mut request = received.object;
+    if let Some(node) = call.user().node() {
+        let pod = |name: &str| load(api, "pods", &place.namespace, name);
+        let user = &call.user().name;
+        node_restriction::check_token(user, node, &request["spec"], pod)?
+            .map_err(|why| Refusal::forbidden(place.resource, &place.name, &why))?;
+    }
     for (field, own) in [("name", &place.name), ("namespace", &place.namespace)] {
         check_name(&request["metadata"], field, own, &place.name)?;
     }
@@ -55,10 +62,6 @@ pub(crate) async fn request(
         none if none.is_empty() => vec![ISSUER.to_owned()],
         some => some,
     };
-    if let Some(node) = call.user().node() {
-        check_node(api, place, node, &request["spec"])
-            .map_err(|why| Refusal::forbidden(place.resource, &place.name, &why))?;
-    }
     let (pod, secret, node) = bound(api, place, &request["spec"]["boundObjectRef"])?;
     let issued = api.now();
     let seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or_default();
@@ -76,6 +79,7 @@ pub(crate) async fn request(
     };
     request["metadata"]["name"] = Value::from(place.name.as_str());
     request["metadata"]["namespace"] = Value::from(place.namespace.as_str());
+    request["metadata"]["uid"] = account["metadata"]["uid"].clone();
     request["metadata"]["creationTimestamp"] = Value::from(issued.to_seconds_text());
     request["spec"]["audiences"] = json!(claims.audiences);
     let token = api.shared.signer.sign(&claims);
@@ -149,46 +153,11 @@ fn bound(api: &Api, place: &Place, reference: &Value) -> Result<Bound, Refusal> 
     })
 }
 
-fn another_uid(given: &str) -> String {
+pub(crate) fn another_uid(given: &str) -> String {
     format!(
         "the UID in the bound object reference ({given}) does not match the UID in record. The \
          object might have been deleted and then recreated"
     )
-}
-
-/// An agent gets tokens for the pods on its node alone, and for those they are mounted for.
-fn check_node(api: &Api, place: &Place, node: &str, spec: &Value) -> Result<(), String> {
-    let reference = &spec["boundObjectRef"];
-    let text = |field: &str| reference[field].as_str().unwrap_or_default();
-    if (text("apiVersion"), text("kind")) != ("v1", "Pod") || text("name").is_empty() {
-        return Err("node requested token not bound to a pod".to_owned());
-    }
-    if text("uid").is_empty() {
-        return Err("node requested token with a pod binding without a uid".to_owned());
-    }
-    // One that is not there is said to be so by who binds the token to it.
-    let Ok(Some(pod)) = load(api, "pods", &place.namespace, text("name")) else { return Ok(()) };
-    if pod["metadata"]["uid"] != text("uid") {
-        return Err(another_uid(text("uid")));
-    }
-    if pod["spec"]["nodeName"] != node {
-        return Err("node requested token bound to a pod scheduled on a different node".to_owned());
-    }
-    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
-    let sources = volumes.flat_map(|volume| volume["projected"]["sources"].as_array());
-    let mounted: Vec<&str> = sources
-        .flatten()
-        .filter_map(|source| source["serviceAccountToken"]["audience"].as_str())
-        .collect();
-    for audience in texts(&spec["audiences"]) {
-        if audience != ISSUER && !mounted.contains(&audience.as_str()) {
-            return Err(format!(
-                "audience {audience:?} not found in pod spec volume, system:node:{node} is not \
-                 authorized to request tokens for this audience"
-            ));
-        }
-    }
-    Ok(())
 }
 
 fn load(api: &Api, plural: &str, namespace: &str, name: &str) -> Result<Option<Value>, Refusal> {

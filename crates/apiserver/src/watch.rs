@@ -2,6 +2,10 @@
 //!
 //! One task per watch pulls from the store and writes lines; a slow client slows only its own
 //! task. In protobuf a line is a frame. A change that moves an object into or out of the selection is told as its coming or going.
+//!
+//! A line is written once there is room for it among the bytes that the user's watches may leave
+//! unread ([`crate::flow`]), and takes that room until it is sent. A watch that gets no room ends, as
+//! upstream's do, and its client goes on from the last version that it has seen.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,23 +22,35 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::accept::{Form, Wanted};
 use crate::api::Api;
+use crate::identity::User;
 use crate::read;
 use crate::refusal::Refusal;
 use crate::reply::{JSON, Reply};
 use crate::request::Call;
 use crate::route::Place;
 use crate::select::Selection;
+use crate::shares::{Account, Share};
 use crate::stored::{self, Pieces};
 
 /// How long a watch lasts whose client names no time. Upstream draws between half an hour and an
 /// hour, so that clients do not all come back at once.
 const SHORTEST: u64 = 1800;
 
+/// The longest time that a client can ask a watch to last, in seconds: a year. A clock cannot express
+/// every number of seconds that a client can send.
+const LONGEST: u64 = 365 * 24 * 3600;
+
 /// How often a client that wants bookmarks gets one.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
 /// The annotation that ends the initial events.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
+
+/// How many bytes of lines are sent at once.
+const CHUNK: usize = 64 * 1024;
+
+/// What a line has beside the object, about.
+const AROUND: usize = 256;
 
 pub(crate) fn watch(
     api: &Api,
@@ -47,7 +63,7 @@ pub(crate) fn watch(
     let table = read::table_form(call, wanted)?;
     let seconds = call.query.int("timeoutSeconds")?.filter(|seconds| *seconds > 0);
     let seconds = match seconds.and_then(|seconds| u64::try_from(seconds).ok()) {
-        Some(seconds) => seconds,
+        Some(seconds) => seconds.min(LONGEST),
         None => SHORTEST + crate::random::below(SHORTEST),
     };
     let asked = read::revision(call)?;
@@ -55,9 +71,22 @@ pub(crate) fn watch(
     let initial_events = call.query.flag("sendInitialEvents");
     let no_initial = call.query.get("sendInitialEvents").is_some() && !initial_events;
     let bookmarks = call.query.flag("allowWatchBookmarks");
-    let (sender, lines) = mpsc::channel(16);
-    let place = place.clone();
-    let watcher = Watcher { api: api.clone(), place, selection, wanted, table, sender };
+    let level = api.shared.flow.level(call.user());
+    let place_taken = level.watch(call.user())?;
+    let (sender, lines) = mpsc::channel(1);
+    let watcher = Watcher {
+        api: api.clone(),
+        place: place.clone(),
+        selection,
+        wanted,
+        table,
+        sender,
+        user: call.user().clone(),
+        unread: level.events(call.user()),
+        lines: BytesMut::new(),
+        room: None,
+        _place_taken: place_taken,
+    };
     let from_now = (asked.is_none() && !no_initial) || initial_events;
     // What is there at a version that is still to come nobody can tell; whoever asks only for what
     // comes after it waits for that.
@@ -107,10 +136,29 @@ struct Watcher {
     /// Carries the columns until they are sent.
     table: table::Form,
     sender: mpsc::Sender<Bytes>,
+    /// The user, by whom bytes that are not read are counted.
+    user: User,
+    unread: Account,
+    /// What was written and not sent, and the room for it.
+    lines: BytesMut,
+    room: Option<Share>,
+    _place_taken: Share,
 }
 
 /// Nobody listens any more.
 struct Gone;
+
+/// Lines with the room that they take until they are dropped.
+struct Lines {
+    bytes: Bytes,
+    _room: Option<Share>,
+}
+
+impl AsRef<[u8]> for Lines {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
 
 impl Watcher {
     async fn run(mut self, start: Start, until: Instant) {
@@ -150,23 +198,29 @@ impl Watcher {
         let mut next_bookmark = Instant::now() + BOOKMARK_EVERY;
         loop {
             let wake = if start.bookmarks { until.min(next_bookmark) } else { until };
-            match timeout_at(wake, watch.next()).await {
+            let next = tokio::select! {
+                next = timeout_at(wake, watch.next()) => next,
+                // Otherwise it would be noticed with the next event, which may be hours away.
+                () = self.sender.closed() => return Err(Gone),
+            };
+            match next {
                 Ok(Ok(events)) => {
-                    let mut lines = BytesMut::new();
-                    for event in &events {
+                    for event in events {
                         let is_early = event.revision.get() <= start.not_before;
                         if is_early || !self.is_watched(&event.key) {
                             continue;
                         }
-                        match self.line(event) {
-                            Ok(Some(line)) => lines.extend_from_slice(&line),
+                        let length = |entry: &Entry| entry.value.len();
+                        let now = event.entry().as_ref().map(length);
+                        let length = now.or_else(|| event.previous().map(length));
+                        self.make_room(length.unwrap_or_default()).await?;
+                        match self.line(&event) {
+                            Ok(Some(line)) => self.write(&line).await?,
                             Ok(None) => {}
                             Err(refusal) => return self.fail(&refusal).await,
                         }
                     }
-                    if !lines.is_empty() {
-                        self.send(lines.freeze()).await?;
-                    }
+                    self.flush().await?;
                 }
                 Ok(Err(WatchError::Compacted { oldest })) => {
                     let error = ReadError::Compacted { oldest };
@@ -179,17 +233,44 @@ impl Watcher {
                     self.bookmark(watch.delivered(), false).await?;
                 }
             }
-            if self.sender.is_closed() {
-                return Err(Gone);
-            }
         }
     }
 
-    async fn send(&self, bytes: Bytes) -> Result<(), Gone> {
-        self.sender.send(bytes).await.map_err(|_| Gone)
+    /// Waits until there is room for a line with an object of this length.
+    async fn make_room(&mut self, length: usize) -> Result<(), Gone> {
+        let length = length + AROUND;
+        let room = match self.unread.take(length) {
+            Some(room) => room,
+            None => {
+                self.flush().await?;
+                let level = self.api.shared.flow.level(&self.user);
+                level.event(&self.unread, length).await.ok_or(Gone)?
+            }
+        };
+        match &mut self.room {
+            Some(taken) => taken.add(room),
+            none => *none = Some(room),
+        }
+        Ok(())
     }
 
-    async fn fail(&self, refusal: &Refusal) -> Result<(), Gone> {
+    /// Writes a line, and sends what was written if it is enough.
+    async fn write(&mut self, line: &[u8]) -> Result<(), Gone> {
+        self.lines.extend_from_slice(line);
+        if self.lines.len() >= CHUNK { self.flush().await } else { Ok(()) }
+    }
+
+    /// Sends what was written.
+    async fn flush(&mut self) -> Result<(), Gone> {
+        let (bytes, room) = (std::mem::take(&mut self.lines).freeze(), self.room.take());
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let lines = Bytes::from_owner(Lines { bytes, _room: room });
+        self.sender.send(lines).await.map_err(|_| Gone)
+    }
+
+    async fn fail(&mut self, refusal: &Refusal) -> Result<(), Gone> {
         let status = refusal.to_status();
         let line = match self.wanted.is_protobuf() {
             true => protobuf::type_of(Schema::served(), "v1", "Status")
@@ -197,38 +278,35 @@ impl Watcher {
                 .unwrap_or_default(),
             false => json_line("ERROR", &status),
         };
-        self.send(line).await
+        self.write(&line).await?;
+        self.flush().await
     }
 
     /// Tells everything there is as added; gives the revision that was.
     async fn replay(&mut self, snapshot: &Snapshot) -> Result<Revision, Gone> {
-        const CHUNK: usize = 64 * 1024;
         let prefix = self.prefix();
-        let mut lines = BytesMut::new();
         for entry in snapshot.range(&prefix, None) {
             let line = match entry {
                 Ok(entry) if !self.is_watched(&entry.key) => continue,
-                Ok(entry) => self.selected(&entry).and_then(|selected| match selected {
-                    true => self.object_line("ADDED", &entry, entry.modified).map(Some),
-                    false => Ok(None),
-                }),
+                Ok(entry) => match self.selected(&entry) {
+                    Ok(false) => continue,
+                    Ok(true) => {
+                        self.make_room(entry.value.len()).await?;
+                        self.object_line("ADDED", &entry, entry.modified)
+                    }
+                    Err(refusal) => Err(refusal),
+                },
                 Err(error) => Err(read::broken(&error)),
             };
             match line {
-                Ok(Some(line)) => lines.extend_from_slice(&line),
-                Ok(None) => {}
+                Ok(line) => self.write(&line).await?,
                 Err(refusal) => {
                     self.fail(&refusal).await?;
                     return Err(Gone);
                 }
             }
-            if lines.len() >= CHUNK {
-                self.send(std::mem::take(&mut lines).freeze()).await?;
-            }
         }
-        if !lines.is_empty() {
-            self.send(lines.freeze()).await?;
-        }
+        self.flush().await?;
         Ok(snapshot.revision())
     }
 
@@ -316,7 +394,10 @@ impl Watcher {
         }
         let shown = self.shown(resource, object);
         match self.value_line("BOOKMARK", &shown) {
-            Ok(line) => self.send(line).await,
+            Ok(line) => {
+                self.write(&line).await?;
+                self.flush().await
+            }
             Err(refusal) => self.fail(&refusal).await,
         }
     }

@@ -37,6 +37,8 @@ const NAMES: usize = 8;
 pub(crate) struct WriteOptions {
     pub(crate) dry_run: bool,
     pub(crate) manager: String,
+    /// The node that writes, if one does.
+    pub(crate) node: Option<String>,
 }
 
 /// What a patch says beside what every write does.
@@ -74,7 +76,7 @@ impl WriteOptions {
     ) -> Result<WriteOptions, Refusal> {
         let given = Value::from(call.query.text("fieldManager"));
         rules::meta::validate_manager(&Cursor::top(&given, "fieldManager"), &mut causes);
-        let dry_run: Vec<&str> = call.query.all("dryRun").filter(|v| !v.is_empty()).collect();
+        let dry_run: Vec<&str> = call.query.all("dryRun").collect();
         if dry_run.iter().any(|value| *value != "All") {
             let shown = json!(dry_run);
             let message = format!("Unsupported value: {shown}: supported values: \"All\"");
@@ -90,12 +92,22 @@ impl WriteOptions {
             given => given.to_owned(),
         };
         let manager = if manager.is_empty() { "unknown".to_owned() } else { manager };
-        Ok(WriteOptions { dry_run: !dry_run.is_empty(), manager })
+        let node = call.user().node().map(str::to_owned);
+        Ok(WriteOptions { dry_run: !dry_run.is_empty(), manager, node })
     }
 }
 
-fn commit_failed(error: &store::CommitError) -> Refusal {
-    Refusal::internal(error.to_string())
+/// The answer to a write that the store could not take.
+pub(crate) fn commit_failed(error: &store::CommitError) -> Refusal {
+    match error {
+        store::CommitError::TooLarge { .. } => Refusal::too_large(error),
+        store::CommitError::Storage(cause) if cause.is_full() => Refusal::internal(format!(
+            "{error}: {cause}: no space left on the disk; free space there; objects can still be \
+             deleted"
+        )),
+        store::CommitError::Storage(cause) => Refusal::internal(format!("{error}: {cause}")),
+        _ => Refusal::internal(error.to_string()),
+    }
 }
 
 pub(crate) fn type_id(resource: &Resource) -> Result<TypeId, Refusal> {
@@ -168,7 +180,7 @@ async fn make_object(
             setting.now,
         );
     }
-    admission::mutate_create(api, place, &mut object).await?;
+    admission::mutate_create(api, options.node.as_deref(), place, &mut object).await?;
     let metadata = metadata_of(&mut object)?;
     metadata.insert("creationTimestamp".to_owned(), json!(setting.now.to_seconds_text()));
     metadata.insert("uid".to_owned(), Value::from(random::uid()));
@@ -210,7 +222,7 @@ async fn make_object(
         let key = stored::key(resource, &place.namespace, &name);
         let mut transaction = Transaction::new()
             .expect_absent(key.as_str())
-            .put(key.as_str(), stored::encode(resource, &object));
+            .put(key.as_str(), stored::encode_within_limit(resource, &object)?);
         transaction = charge.add_to(transaction);
         match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
             Outcome::Committed { revision } => {
@@ -514,7 +526,7 @@ async fn one_update(
         }
         let mut causes = rules::validate_update(resource, &new, old, part, &setting);
         if resource.plural == "pods" && matches!(part, Part::Main | Part::Resize) {
-            causes.0.extend(admission::class_changes(api, old, &new)?.0);
+            causes.append(admission::class_changes(api, old, &new)?);
         }
         if !causes.is_empty() {
             let refusal = Refusal::invalid(place.resource, &place.name, &causes);
@@ -543,9 +555,13 @@ async fn one_update(
     let transaction = Transaction::new().expect_modified_at(key.as_str(), entry.modified);
     let transaction = match ends {
         true => transaction.delete(key.as_str()),
-        false => transaction.put(key.as_str(), stored::encode(resource, &object)),
+        false => transaction.put(key.as_str(), stored::encode_within_limit(resource, &object)?),
     };
-    let transaction = charge.add_to(transaction);
+    let mut transaction = charge.add_to(transaction);
+    if object["metadata"]["deletionTimestamp"].is_string() {
+        // Statuses and finalizers of an object that goes have to be written before it is gone.
+        transaction = transaction.with_reserve();
+    }
     match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
         Outcome::Committed { revision } => {
             let mut object = object;

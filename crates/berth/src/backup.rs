@@ -3,7 +3,7 @@
 //! A backup is a directory that only its owner reads, with all that a control plane cannot make again:
 //!
 //! ```text
-//! store.base    pki/ca.crt    pki/ca.key    pki/token.key
+//! store.base    pki/ca.crt    pki/ca.key    pki/token.key    pki/ca-2.crt …
 //! ```
 //!
 //! What the agent keeps of this machine (`DIR/agent`) is not in it: pods of another machine are not here.
@@ -19,12 +19,10 @@ use store::{Contents, OpenError, RestoreError, Store};
 use thiserror::Error;
 
 use crate::presence;
+use crate::server::authorities::irreplaceable;
 
 /// What is stored, in a backup.
 const STORE: &str = "store.base";
-/// Who vouches for everybody, and what tokens are signed with. Everything else in `pki` is made anew at
-/// every start.
-const KEYS: [&str; 3] = ["ca.crt", "ca.key", "token.key"];
 /// How long a server may be silent in the middle of a backup.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often somebody who waits is told how far it has come.
@@ -62,7 +60,7 @@ pub enum Unfit {
         dir.join("pki").join(file).display(),
         dir.join("pki").display()
     )]
-    OtherKeys { dir: PathBuf, file: &'static str },
+    OtherKeys { dir: PathBuf, file: String },
 }
 
 /// Makes the directory `to` a backup of what is in a data directory. `connect` reaches the server that
@@ -121,10 +119,10 @@ async fn fill(
     let contents = Store::inspect_backup(&file).context("the backup did not arrive as a whole")?;
     let pki = to.join("pki");
     host::files::make_private_directory(&pki)?;
-    for key in KEYS {
-        let from = data_dir.join("pki").join(key);
+    for key in irreplaceable(&data_dir.join("pki")) {
+        let from = data_dir.join("pki").join(&key);
         let bytes = fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
-        host::files::write_atomically(&pki.join(key), &bytes)?;
+        host::files::write_atomically(&pki.join(&key), &bytes)?;
     }
     Ok(Summary { contents, bytes: fs::metadata(&file)?.len(), live })
 }
@@ -161,8 +159,8 @@ pub fn restore(from: &Path, data_dir: &Path) -> Result<Summary> {
         Err(error) => bail!(unfit(format!("{STORE} cannot be read: {error}"))),
     };
     let mut keys = Vec::new();
-    for key in KEYS {
-        match fs::read(from.join("pki").join(key)) {
+    for key in irreplaceable(&from.join("pki")) {
+        match fs::read(from.join("pki").join(&key)) {
             Ok(bytes) => keys.push((key, bytes)),
             Err(error) => bail!(unfit(format!("pki/{key} cannot be read: {error}"))),
         }
@@ -177,7 +175,7 @@ pub fn restore(from: &Path, data_dir: &Path) -> Result<Summary> {
     for (file, bytes) in &keys {
         match fs::read(data_dir.join("pki").join(file)) {
             Ok(there) if there != *bytes => {
-                bail!(Unfit::OtherKeys { dir: data_dir.to_owned(), file });
+                bail!(Unfit::OtherKeys { dir: data_dir.to_owned(), file: file.clone() });
             }
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {}

@@ -16,10 +16,13 @@ mod conformance;
 mod explain;
 mod input;
 mod node;
+mod place;
 mod plan;
 mod server;
 mod state;
+mod store;
 mod topology;
+mod version;
 
 use crate::terminal::{Colours, Terminal};
 
@@ -33,7 +36,11 @@ use crate::terminal::{Colours, Terminal};
         berth topology                               what is this machine made of?\n  \
         berth plan -f pods.yaml                      where would they land on this machine?\n  \
         berth plan -f pods.yaml --machine 2x4x16x2   ... and on one with 256 CPUs?\n  \
-        berth config generate > kubelet.yaml         settings that add up for this machine\n\n\
+        berth config generate > kubelet.yaml         settings that add up for this machine\n  \
+        berth up --data-dir ./here                   a node on this machine, with its own API\n  \
+        BERTH_DATA_DIR=./here berth status           ... and how it is\n\n\
+        status, explain, down and backup find a node by --data-dir, BERTH_DATA_DIR, KUBECONFIG, or in\n\
+        /var/lib/berth, in this order.\n\n\
         Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 some pods were refused."
 )]
 pub struct Cli {
@@ -67,10 +74,14 @@ enum Command {
     Backup(backup::BackupArgs),
     /// Make a control plane from a backup
     Restore(backup::RestoreArgs),
+    /// Check or repair what a control plane has stored
+    Store(store::StoreArgs),
     /// Measure a control plane under load
     Bench(bench::BenchArgs),
     /// Compare decisions with those recorded from the upstream kubelet
     Conformance(conformance::ConformanceArgs),
+    /// Print the version of Berth, and of Kubernetes whose behaviour it has
+    Version(version::VersionArgs),
     /// Print completions for a shell
     #[command(
         after_help = "Examples:\n  berth completions bash > /etc/bash_completion.d/berth\n  \
@@ -96,7 +107,7 @@ impl BadInput {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    match run(Cli::parse_from(explain::split_resource(std::env::args_os().collect()))) {
         Ok(code) => code,
         Err(error) => match error.downcast_ref::<BadInput>() {
             Some(BadInput(problems)) => {
@@ -127,6 +138,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Backup(args) => backup::back_up(&args),
         Command::Restore(args) => backup::restore(&args),
+        Command::Store(args) => store::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Server(args) => server::run(args),
         Command::Up(args) => node::up(args),
@@ -136,5 +148,6 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Agent(args) => node::agent(args),
         Command::State(args) => state::run(args),
         Command::Conformance(args) => conformance::run(args),
+        Command::Version(args) => version::run(&args),
     }
 }

@@ -44,6 +44,7 @@ impl Transport for InProcess {
             headers,
             body: request.body,
             caller: Caller::Known(self.user.clone()),
+            source: None,
         };
         Box::pin(async move {
             let reply = self.api.handle(call).await;

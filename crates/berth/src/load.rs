@@ -52,8 +52,8 @@ pub fn run(load: &Load) -> Result<()> {
             }
         };
         let memory = |what: &str| {
-            if let Some(megabytes) = own.as_ref().and_then(OwnServer::resident_megabytes) {
-                println!("{what}: {megabytes:.0} MB resident");
+            if let Some(resident) = own.as_ref().and_then(OwnServer::resident) {
+                println!("{what}: {} resident", resident.rounded());
             }
         };
         memory("idle");
@@ -82,8 +82,8 @@ pub fn run_scheduling(load: &Load, nodes: usize) -> Result<()> {
         let server = OwnServer::start(dir, "scheduler")?;
         let target = server.ready().await?;
         scheduling::until_bound(&target, load.pods).await?;
-        if let Some(megabytes) = server.resident_megabytes() {
-            println!("API and scheduler at the end: {megabytes:.0} MB resident");
+        if let Some(resident) = server.resident() {
+            println!("API and scheduler at the end: {} resident", resident.rounded());
         }
         Ok(())
     })
@@ -176,7 +176,7 @@ async fn list(target: &Target) -> Result<()> {
             bytes += frame?.data_ref().map_or(0, Bytes::len);
         }
         let seconds = started.elapsed().as_secs_f64();
-        println!("listed all pods: {seconds:.3} s, {:.1} MB", bytes as f64 / 1e6);
+        println!("listed all pods: {seconds:.3} s, {}", placement::Bytes(bytes as u64).rounded());
     }
     Ok(())
 }
@@ -393,11 +393,11 @@ impl OwnServer {
     }
 
     /// What the process holds in memory, where the system says so in a file.
-    fn resident_megabytes(&self) -> Option<f64> {
+    fn resident(&self) -> Option<placement::Bytes> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
         let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
-        let kilobytes: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
-        Some(kilobytes / 1024.0)
+        let kilobytes = line.split_whitespace().nth(1)?.parse().ok()?;
+        Some(placement::Bytes::kib(kilobytes))
     }
 }
 

@@ -14,7 +14,7 @@ use host::tree::Directory;
 use host::{Anomaly, Capture};
 use placement::Machine;
 use placement::Topology;
-use planner::machine::{Format, MAX_TEXT};
+use planner::machine::{Format, MAX_TEXT, lscpu};
 
 /// What an argument names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,7 +129,24 @@ fn parse(text: &str, name: &str) -> anyhow::Result<(Machine, Vec<Anomaly>)> {
     if machine.name.is_empty() {
         name.clone_into(&mut machine.name);
     }
+    if is_lscpu_summary(text)
+        && let Some(siblings) = lscpu::summary::assumed_siblings(&machine)
+    {
+        eprintln!(
+            "warning: {name}: lscpu's summary does not name sibling CPUs; CPUs {siblings} are taken to \
+             share a core, and others likewise. `{}` names them",
+            lscpu::COMMAND
+        );
+    }
     Ok((machine, Vec::new()))
+}
+
+fn is_lscpu_summary(text: &str) -> bool {
+    match Format::of(text) {
+        Format::LscpuSummary => true,
+        Format::LscpuJson => !text.contains("\"cpus\""),
+        _ => false,
+    }
 }
 
 fn named(topology: Topology, os: OsName, name: &str) -> Machine {

@@ -9,6 +9,18 @@ use mimalloc::MiMalloc;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
+unsafe extern "C" {
+    /// Gives back what the current thread's heap and the arenas have free; at once if `force`.
+    fn mi_collect(force: bool);
+}
+
+fn release_memory() {
+    // SAFETY: a function of the allocator that is linked above. It may be called from any thread at
+    // any time outside of the allocator itself.
+    unsafe { mi_collect(true) }
+}
+
 fn main() -> ExitCode {
+    berth::memory::release_with(release_memory);
     berth::cli::main()
 }

@@ -79,6 +79,12 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Reports whether a process has run on the directory.
+#[must_use]
+pub fn is_data_dir(directory: &Path) -> bool {
+    directory.join(LOCK).exists()
+}
+
 /// The process that runs on the directory, if one does; its number as far as it is known.
 pub fn who(directory: &Path) -> io::Result<Option<Option<u32>>> {
     if !directory.join(LOCK).exists() || lock(directory)?.is_some() {

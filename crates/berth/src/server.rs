@@ -3,36 +3,32 @@
 //! [`run`] reads as a story. Main type: [`Settings`]. Nothing is decided here.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use apiserver::certificates::{self, Pair};
-use apiserver::{ADMINISTRATORS, Api, Limits, Listener, Plugins, VIEWERS};
+use anyhow::{Context as _, Result, bail};
+use apiserver::certificates::Pair;
+use apiserver::{Api, Limits, Listener, Plugins};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use https::Dialer;
+use https::Clock;
 use objects::{FeatureGates, Gate};
 use store::Store;
 use tokio::sync::watch;
 
 use crate::in_process::InProcess;
+use crate::listening;
 use crate::presence::Presence;
 
+pub(crate) mod authorities;
+mod certificates;
 mod settings_file;
+pub(crate) mod upkeep;
 
-/// How long history is kept for watches and paged lists.
-const HISTORY: Duration = Duration::from_secs(300);
-
-/// How long an agent may take to be connected to.
-const AGENT_PATIENCE: Duration = Duration::from_secs(10);
-
-/// The group of the certificate that agents are shown.
-const API_SERVERS: &str = "berth:apiservers";
+pub use certificates::Certificates;
 
 /// What the control plane is told.
 #[derive(Debug, Clone)]
@@ -51,6 +47,8 @@ pub struct Settings {
     pub audit_log: Option<PathBuf>,
     /// Which loops run beside the API, and how.
     pub controllers: controllers::Options,
+    /// The time that certificates are made and checked by.
+    pub clock: Clock,
 }
 
 impl Settings {
@@ -67,6 +65,7 @@ impl Settings {
             service_range: "10.0.0.0/24".to_owned(),
             audit_log: None,
             controllers: controllers::Options::default(),
+            clock: Clock::default(),
         }
     }
 
@@ -88,6 +87,8 @@ impl Settings {
 /// Serves until the process is asked to stop.
 pub fn run(settings: &Settings) -> Result<()> {
     let started = Instant::now();
+    crate::logging::begin();
+    upkeep::raise_limits();
     let presence = presence_on(&settings.data_dir)?;
     let (stop, stopping) = watch::channel(false);
     let interrupted = stop.clone();
@@ -96,7 +97,7 @@ pub fn run(settings: &Settings) -> Result<()> {
         let _ = interrupted.send(true);
     })
     .context("cannot be told when to stop")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = crate::memory::runtime()?;
     runtime.block_on(async {
         let server = Server::start(settings).await?;
         server.announce(settings, started.elapsed());
@@ -132,7 +133,7 @@ pub struct Server {
     address: SocketAddr,
     advertised: SocketAddr,
     loops: controllers::Handle,
-    authority: Pair,
+    certificates: Certificates,
 }
 
 impl Server {
@@ -140,23 +141,21 @@ impl Server {
     pub async fn start(settings: &Settings) -> Result<Server> {
         let dir = &settings.data_dir;
         // Keys, and secrets of all namespaces.
-        let path = dir.join("store");
-        for private in [&dir.join("pki"), &path] {
-            host::files::make_private_directory(private)?;
+        for private in [dir.join("pki"), dir.join("store")] {
+            host::files::make_private_directory(&private)?;
         }
-        let store = Store::open(&path, store::Options::default())
-            .with_context(|| format!("cannot open the store {}", path.display()))?;
-        let keys = Keys::load_or_make(settings)?;
+        refuse_keys_without_a_store(dir)?;
+        let store = upkeep::open(dir)?;
+        let certificates =
+            Certificates::load_or_make(dir, server_names(settings), settings.clock.clone())?;
         if let Some(audit_log) = &settings.audit_log {
             make_private_file(audit_log)?;
         }
-        let listener = Listener::bind(
-            settings.address,
-            &keys.server,
-            &keys.authority.certificate,
-            Limits::default(),
-        )
-        .await?;
+        let tls = certificates.tls();
+        let listener =
+            Listener::bind_with(settings.address, tls, Limits::default()).await.map_err(
+                |error| listening::explained(error, settings.address, "--https-listen-port"),
+            )?;
         let address = listener.address()?;
         let advertised = settings.advertised(address);
         let options = apiserver::Options {
@@ -165,18 +164,17 @@ impl Server {
             allow_privileged: settings.allow_privileged,
             service_range: settings.service_range.clone(),
             advertised: advertised.to_string(),
-            token_secret: keys.token_secret.clone(),
+            token_secret: certificates.token_secret(),
             audit_log: settings.audit_log.clone(),
-            agents: Some(keys.way_to_agents()?),
+            agents: Some(certificates.way_to_agents()),
             ..apiserver::Options::default()
         };
         let api = Api::new(store.clone(), options)
             .await
             .map_err(|refusal| anyhow::anyhow!("the API cannot start: {}", refusal.message))?;
-        keys.write_kubeconfigs(dir, address)?;
-        let loops = start_loops(&api, settings, &keys.authority)?;
-        let authority = keys.authority;
-        Ok(Server { store, api, listener, address, advertised, loops, authority })
+        certificates.publish(reachable(address))?;
+        let loops = start_loops(&api, settings, &certificates, store.clone())?;
+        Ok(Server { store, api, listener, address, advertised, loops, certificates })
     }
 
     #[must_use]
@@ -190,10 +188,10 @@ impl Server {
         self.advertised
     }
 
-    /// Who vouches for the node's servers and clients.
+    /// The certificates of the node's servers and clients.
     #[must_use]
-    pub fn authority(&self) -> &Pair {
-        &self.authority
+    pub fn certificates(&self) -> &Certificates {
+        &self.certificates
     }
 
     #[must_use]
@@ -215,12 +213,16 @@ impl Server {
 
     /// Serves until told to stop; then everything acknowledged is on disk.
     pub async fn serve(self, mut stop: watch::Receiver<bool>) {
-        let compacting = tokio::spawn(forget_history(self.store.clone()));
+        let compacting = tokio::spawn(upkeep::forget_history(self.store.clone()));
+        let reporting = tokio::spawn(upkeep::report_space(self.store.clone()));
+        let renewing = tokio::spawn(self.certificates.keep_current());
         self.listener.serve(self.api, stop.clone()).await;
         // The listener ends only when told to.
         let _ = stop.wait_for(|stopping| *stopping).await;
         self.loops.stop().await;
         compacting.abort();
+        renewing.abort();
+        reporting.abort();
         let store = self.store;
         // Joining the store's threads may take as long as its last write.
         let _ = tokio::task::spawn_blocking(move || store.close()).await;
@@ -228,15 +230,22 @@ impl Server {
 }
 
 /// The loops that turn what is wanted into what is, on the API in this process.
-fn start_loops(api: &Api, settings: &Settings, authority: &Pair) -> Result<controllers::Handle> {
+fn start_loops(
+    api: &Api,
+    settings: &Settings,
+    certificates: &Certificates,
+    store: Store,
+) -> Result<controllers::Handle> {
     let transport = InProcess::new(api.clone(), "system:kube-controller-manager");
     let client = client::Client::new(Arc::new(transport), "kube-controller-manager");
     let mut options = settings.controllers.clone();
     options.scheduling.qos_resources = settings.gates.enabled(Gate::QosResources);
-    options.root_ca = Some(authority.certificate.clone());
+    options.root_ca = Some(certificates.bundle());
     let loops = controllers::run(&client, options)?;
     let counters = Arc::clone(loops.counters());
-    api.also_measure(Box::new(move || render_readings(&counters.readings())));
+    api.also_measure(Box::new(move || {
+        render_readings(&counters.readings()) + &upkeep::render_metrics(&store)
+    }));
     Ok(loops)
 }
 
@@ -258,71 +267,35 @@ fn render_readings(readings: &[controllers::Reading]) -> String {
     text
 }
 
-/// Forgets what was, once nobody can be expected to ask for it.
-async fn forget_history(store: Store) {
-    let mut at = store.revision();
-    loop {
-        tokio::time::sleep(HISTORY).await;
-        let next = store.revision();
-        // A store that cannot compact goes on; it only keeps more.
-        let _ = store.compact(at).await;
-        at = next;
+/// Refuses to begin a new cluster with the keys of one whose store is gone.
+fn refuse_keys_without_a_store(dir: &Path) -> Result<()> {
+    let (pki, store) = (dir.join("pki"), dir.join("store"));
+    let has_store =
+        Store::is_in(&store).with_context(|| format!("cannot read {}", store.display()))?;
+    let has_keys = pki.join("ca.crt").exists();
+    if has_keys && !has_store {
+        bail!(
+            "{} is empty, but {} has the keys of a cluster: its objects are lost or elsewhere. \
+             Nothing was started, because a new cluster would end all pods of the old one. Put the \
+             store back (is its file system mounted?), restore a backup (berth restore BACKUP \
+             --data-dir {dir}), finish a repair that was interrupted (berth store repair --data-dir \
+             {dir}), or begin a new cluster by moving the keys away (mv {} {}.old)",
+            store.display(),
+            pki.display(),
+            pki.display(),
+            pki.display(),
+            dir = dir.display(),
+        );
     }
-}
-
-/// Everything secret.
-struct Keys {
-    authority: Pair,
-    server: Pair,
-    admin: Pair,
-    viewer: Pair,
-    /// Who the API server is to the agents of nodes.
-    to_agents: Pair,
-    token_secret: Vec<u8>,
-}
-
-impl Keys {
-    fn load_or_make(settings: &Settings) -> Result<Keys> {
-        let pki = settings.data_dir.join("pki");
-        let authority = match load_pair(&pki, "ca")? {
-            Some(pair) => pair,
-            None => save_pair(&pki, "ca", certificates::authority("berth-ca")?)?,
-        };
-        let names = server_names(settings);
-        // The rest is signed anew at every start: names change, and certificates run out.
-        let server = save_pair(&pki, "server", certificates::server(&authority, &names)?)?;
-        let admin = certificates::client(&authority, "kubernetes-admin", ADMINISTRATORS)?;
-        let viewer = certificates::client(&authority, "viewer", VIEWERS)?;
-        // The group has no role at the API itself: whoever gets hold of it may ask agents only.
-        let to_agents = certificates::client(&authority, agent::server::API_SERVER, API_SERVERS)?;
-        let path = pki.join("token.key");
-        let token_secret = match fs::read(&path) {
-            Ok(secret) if secret.len() >= 32 => secret,
-            _ => {
-                let secret = apiserver::new_secret().to_vec();
-                host::files::write_atomically(&path, &secret)?;
-                secret
-            }
-        };
-        Ok(Keys { authority, server, admin, viewer, to_agents, token_secret })
+    if has_store && !has_keys {
+        let pki = pki.display().to_string();
+        tracing::warn!(
+            pki,
+            "the keys of this cluster are missing and are made anew; kubeconfigs and tokens that \
+             were given out are no longer valid"
+        );
     }
-
-    /// Agents are believed by certificates of our authority, and believe ours.
-    fn way_to_agents(&self) -> Result<Dialer> {
-        let (authority, own) = (&self.authority.certificate, Some(&self.to_agents));
-        Ok(Dialer::new(authority, own, &["http/1.1"], AGENT_PATIENCE)?)
-    }
-
-    fn write_kubeconfigs(&self, dir: &Path, address: SocketAddr) -> Result<()> {
-        let reachable = if address.ip().is_unspecified() { on_loopback(address) } else { address };
-        for (file, user, pair) in
-            [("kubeconfig", "admin", &self.admin), ("viewer.kubeconfig", "viewer", &self.viewer)]
-        {
-            let text = kubeconfig(&self.authority.certificate, reachable, user, pair);
-            host::files::write_atomically(&dir.join(file), text.as_bytes())?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Makes a file that only its owner reads, unless there is one.
@@ -337,6 +310,11 @@ fn make_private_file(path: &Path) -> Result<()> {
 
 fn on_loopback(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), address.port())
+}
+
+/// Where clients on this machine find a server that listens on an address.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() { on_loopback(address) } else { address }
 }
 
 /// The names the server's certificate is good for.
@@ -355,23 +333,6 @@ fn server_names(settings: &Settings) -> Vec<String> {
     names.push(settings.advertised(settings.address).ip().to_string());
     names.extend(settings.names.iter().cloned());
     names
-}
-
-fn load_pair(pki: &Path, name: &str) -> Result<Option<Pair>> {
-    let (certificate, key) = (pki.join(format!("{name}.crt")), pki.join(format!("{name}.key")));
-    if !certificate.exists() || !key.exists() {
-        return Ok(None);
-    }
-    let read = |path: &Path| {
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-    };
-    Ok(Some(Pair { certificate: read(&certificate)?, key: read(&key)? }))
-}
-
-fn save_pair(pki: &Path, name: &str, pair: Pair) -> Result<Pair> {
-    host::files::write_atomically(&pki.join(format!("{name}.key")), pair.key.as_bytes())?;
-    host::files::write_atomically(&pki.join(format!("{name}.crt")), pair.certificate.as_bytes())?;
-    Ok(pair)
 }
 
 fn kubeconfig(authority: &str, address: SocketAddr, user: &str, pair: &Pair) -> String {

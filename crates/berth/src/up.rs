@@ -2,22 +2,23 @@
 //!
 //! [`Node::start`] brings both up, [`Node::run`] runs them until told to stop. Nothing is decided here.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use agent::agent::{Agent, Leave};
 use agent::hands::Hands;
-use agent::node::{Given, describe};
-use agent::server::{Server as AgentServer, serving_certificate};
+use agent::node::{EVERY_ADDRESS, Given, describe};
+use agent::server::{Server as AgentServer, Serving};
 use anyhow::{Context as _, Result};
-use apiserver::certificates;
+use https::{Clock, Listener, ServerTls};
 use objects::KubeletConfig;
 use placement::Machine;
 use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::in_process::InProcess;
+use crate::listening;
 use crate::presence::Pods;
 use crate::server::{self, Server};
 
@@ -36,8 +37,11 @@ pub struct Settings {
     pub root: PathBuf,
     pub logs: PathBuf,
     pub log_links: Option<PathBuf>,
-    /// Where the agent listens; with port 0 on one that is free, whatever the configuration says.
-    pub agent_address: SocketAddr,
+    /// The address that the agent listens on; the configuration's, or the one that the node reports, if it
+    /// is not given.
+    pub agent_address: Option<IpAddr>,
+    /// The port that the agent listens on, 0 for one that is free; the configuration's if it is not given.
+    pub agent_port: Option<u16>,
 }
 
 /// A node that is about to run.
@@ -60,9 +64,12 @@ impl Node {
         let server = Server::start(&control).await?;
         let mut names = vec![node.name.clone(), "localhost".to_owned(), "127.0.0.1".to_owned()];
         names.extend(node.addresses.iter().map(ToString::to_string));
-        let own = certificates::server(server.authority(), &names)?;
-        let authority = Some(server.authority().certificate.as_str());
-        let listener = AgentServer::bind(settings.agent_address, &own, authority).await?;
+        let tls = server.certificates().serve_agent(names)?;
+        // The API server reaches the agent at the address that the node reports, and nothing else has to.
+        let address = settings.agent_address.or(node.settings.address);
+        let address = address.or(node.addresses.first().copied()).unwrap_or(EVERY_ADDRESS);
+        let port = settings.agent_port.unwrap_or(node.settings.port);
+        let listener = bind_agent(SocketAddr::new(address, port), tls).await?;
         let agent_address = listener.address()?;
         node.settings.port = agent_address.port();
         let name = node.name.clone();
@@ -145,7 +152,8 @@ pub struct Joined {
     pub root: PathBuf,
     pub logs: PathBuf,
     pub log_links: Option<PathBuf>,
-    pub address: SocketAddr,
+    /// The address and port that the agent listens on; the configuration's if they are not given.
+    pub address: Option<SocketAddr>,
     /// `tlsCertFile` and `tlsPrivateKeyFile`.
     pub certificate: (Option<PathBuf>, Option<PathBuf>),
     /// Whose certificates get in.
@@ -153,25 +161,28 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// Gets the agent ready.
-    pub async fn prepare(self, api: client::Client) -> Result<Agent> {
+    /// Gets the agent ready, and returns it with the address that it listens on.
+    pub async fn prepare(self, api: client::Client) -> Result<(Agent, SocketAddr)> {
         let given = Given { name: self.node_name, ..Given::default() };
         let mut node = describe(self.config.clone(), given)
             .map_err(|errors| anyhow::anyhow!("{}", joined(&errors)))?;
         let mut names = vec![node.name.clone()];
         names.extend(node.addresses.iter().map(ToString::to_string));
-        let (certificate, key) = &self.certificate;
-        let files = (certificate.as_deref(), key.as_deref());
-        let own = serving_certificate(files, &self.root.join("pki"), &names)?;
-        let authority = match &self.client_authority {
-            None => None,
-            Some(file) => Some(
-                std::fs::read_to_string(file)
-                    .with_context(|| format!("clientCAFile {}", file.display()))?,
-            ),
+        let serving = Serving {
+            files: self.certificate,
+            directory: self.root.join("pki"),
+            names,
+            client_authority: self.client_authority,
+            clock: Clock::default(),
         };
-        let listener = AgentServer::bind(self.address, &own, authority.as_deref()).await?;
-        node.settings.port = listener.address()?.port();
+        let configured =
+            SocketAddr::new(node.settings.address.unwrap_or(EVERY_ADDRESS), node.settings.port);
+        let tls = serving.load()?;
+        let listener = bind_agent(self.address.unwrap_or(configured), tls.clone()).await?;
+        // For as long as the process runs.
+        tokio::spawn(serving.keep_current(tls));
+        let address = listener.address()?;
+        node.settings.port = address.port();
         let agent = Agent::prepare(agent::agent::Settings {
             config: self.config,
             configuration: self.configuration,
@@ -185,8 +196,15 @@ impl Joined {
             node,
             listener: Some(listener),
         })?;
-        Ok(agent)
+        Ok((agent, address))
     }
+}
+
+async fn bind_agent(address: SocketAddr, tls: ServerTls) -> Result<Listener> {
+    let setting = "`port` of the KubeletConfiguration, or with --agent-port of berth up";
+    AgentServer::bind_with(address, tls)
+        .await
+        .map_err(|error| listening::explained(error, address, setting))
 }
 
 fn joined<T: ToString>(errors: &[T]) -> String {

@@ -8,6 +8,8 @@ use berth::conformance::{Options, run_dir, run_files};
 
 #[path = "cases/backup.rs"]
 mod backup;
+#[path = "cases/certificates.rs"]
+mod certificates;
 #[path = "cases/controllers.rs"]
 mod controllers;
 #[path = "cases/plan.rs"]
@@ -18,6 +20,10 @@ mod plugins;
 mod remote;
 #[path = "cases/state.rs"]
 mod state;
+#[path = "cases/storage.rs"]
+mod storage;
+#[path = "cases/tools.rs"]
+mod tools;
 #[path = "cases/topology.rs"]
 mod topology;
 
@@ -28,6 +34,15 @@ fn recorded_exchanges_are_answered_as_upstream_does() {
     let report = run_files([exchanges], &Options::default()).unwrap();
     assert_eq!(report.failed(), 0, "{}", report.failures());
     assert!(report.passed() > 1900, "{}", report.render(None));
+}
+
+/// Every recorded request of a node about what we serve is allowed or refused the same.
+#[test]
+fn nodes_are_allowed_and_refused_as_upstream_does() {
+    let requests = testdata("golden-access/node.jsonl.gz");
+    let report = run_files([requests], &Options::default()).unwrap();
+    assert_eq!(report.failed(), 0, "{}", report.failures());
+    assert!(report.passed() > 280, "{}", report.render(None));
 }
 
 fn testdata(name: &str) -> std::path::PathBuf {

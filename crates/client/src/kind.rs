@@ -45,6 +45,9 @@ pub const RUNTIME_CLASSES: Kind = global(of("node.k8s.io", "RuntimeClass", "runt
 pub const SECRETS: Kind = core("Secret", "secrets");
 pub const SERVICES: Kind = core("Service", "services");
 pub const SERVICE_ACCOUNTS: Kind = core("ServiceAccount", "serviceaccounts");
+pub const SUBJECT_ACCESS_REVIEWS: Kind =
+    global(of("authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews"));
+pub const TOKEN_REVIEWS: Kind = global(of("authentication.k8s.io", "TokenReview", "tokenreviews"));
 
 impl Kind {
     #[must_use]

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use client::{Address, Client, Error, Kubeconfig, Patience, Remote, Scope, Source, kind};
 use http::{Response, Version};
 use https::certificates::{self, Pair};
-use https::{Answer, Dialer, Inbound, Limits, Listener, Peer};
+use https::{Answer, Dialer, Inbound, Limits, Listener};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -40,13 +40,13 @@ async fn serve(authority: Pair, address: &str) -> Served {
     let (stop, stopping) = watch::channel(false);
     let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
     let heard = asked.clone();
-    let handle = move |request: Inbound, peer: Option<Arc<Peer>>| {
+    let handle = move |request: Inbound, client: Arc<https::Client>| {
         let header = |name: &str| {
             let value = request.headers().get(name).and_then(|value| value.to_str().ok());
             value.unwrap_or_default().to_owned()
         };
         let path = request.uri().path_and_query().unwrap().to_string();
-        let peer = peer.map_or(String::new(), |peer| peer.name.clone());
+        let peer = client.peer().map_or(String::new(), |peer| peer.name.clone());
         let asked = (request.version(), path.clone(), header("authorization"), peer);
         heard.lock().unwrap().push(asked);
         async move {

@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use client::{Error, Key};
+use tracing::error;
+
+use crate::supervise::Panicked;
 
 /// One number under the name and label that upstream gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +43,10 @@ pub struct Counters {
 struct LoopNumbers {
     depth: usize,
     retries: u64,
+    /// Panics on single objects.
+    panics: u64,
+    /// Starts after the first one.
+    restarts: u64,
     last_error: String,
 }
 
@@ -61,6 +68,22 @@ impl Counters {
         let numbers = loops.entry(name).or_default();
         numbers.retries += 1;
         numbers.last_error = format!("{key}: {error}");
+    }
+
+    /// Counts a panic on an object, which is retried like any other failure.
+    pub(crate) fn panicked(&self, name: &'static str, key: &Key, panicked: &Panicked) {
+        let Panicked(message) = panicked;
+        error!(controller = name, %key, "the controller panicked on an object: {message}");
+        let mut loops = self.loops();
+        let numbers = loops.entry(name).or_default();
+        numbers.panics += 1;
+        numbers.retries += 1;
+        numbers.last_error = format!("{key}: panic: {message}");
+    }
+
+    /// Counts a loop that ended and is started again.
+    pub(crate) fn restarted(&self, name: &'static str) {
+        self.loops().entry(name).or_default().restarts += 1;
     }
 
     pub(crate) fn set_pending(&self, pending: PendingPods) {
@@ -105,6 +128,12 @@ impl Counters {
         }
         for (name, numbers) in loops.iter() {
             add("workqueue_retries_total", ("name", name), numbers.retries);
+        }
+        for (name, numbers) in loops.iter() {
+            add("berth_controller_panics_total", ("name", name), numbers.panics);
+        }
+        for (name, numbers) in loops.iter() {
+            add("berth_controller_restarts_total", ("name", name), numbers.restarts);
         }
         all
     }

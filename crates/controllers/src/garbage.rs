@@ -16,6 +16,7 @@ use objects::catalog::{self, Verb};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::supervise::Start;
 use crate::work::Reconcile;
 use crate::world::{World, text};
 
@@ -50,24 +51,25 @@ impl Garbage {
         self.graph.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What keeps the graph up to date; each runs until it is dropped.
-    pub(crate) fn informers(
-        self: &Arc<Garbage>,
-        keys: &mpsc::UnboundedSender<Key>,
-    ) -> Vec<BoxFuture<'static, ()>> {
+    /// Returns what keeps the graph up to date; each runs until it is dropped.
+    pub(crate) fn informers(self: &Arc<Garbage>, keys: &mpsc::UnboundedSender<Key>) -> Vec<Start> {
         let all = kinds().into_iter().map(|kind| {
-            let scope = Scope { metadata_only: true, ..Scope::default() };
-            let reflector = Reflector::new(self.world.client.clone(), kind, scope, graph::seen);
             let (garbage, keys) = (self.clone(), keys.clone());
-            let run = reflector.run(move |change| {
-                for uid in garbage.observe(kind, change) {
-                    if keys.send(Key::new("", &uid)).is_err() {
-                        return false;
+            Box::new(move || {
+                let scope = Scope { metadata_only: true, ..Scope::default() };
+                let client = garbage.world.client.clone();
+                let reflector = Reflector::new(client, kind, scope, graph::seen);
+                let (garbage, keys) = (garbage.clone(), keys.clone());
+                let run = reflector.run(move |change| {
+                    for uid in garbage.observe(kind, change) {
+                        if keys.send(Key::new("", &uid)).is_err() {
+                            return false;
+                        }
                     }
-                }
-                true
-            });
-            Box::pin(run) as BoxFuture<'static, ()>
+                    true
+                });
+                Box::pin(run) as BoxFuture<'static, ()>
+            }) as Start
         });
         all.collect()
     }
@@ -134,7 +136,10 @@ impl Garbage {
         match verdict {
             Verdict::Keep => {}
             Verdict::Disown(owners) => self.disown(&item, &owners).await?,
-            Verdict::Delete { foreground } => {
+            Verdict::Delete { foreground, unblock } => {
+                if unblock {
+                    self.unblock(&item).await?;
+                }
                 let propagation = if foreground || item.has(FOREGROUND) {
                     Propagation::Foreground
                 } else if item.has(ORPHAN) {
@@ -158,11 +163,9 @@ impl Garbage {
                 }
                 self.finish(&item, ORPHAN).await?;
             }
-            Verdict::Wait(dependents) => {
-                for dependent in dependents {
-                    Box::pin(self.look_at(&dependent)).await?;
-                }
-            }
+            // Its dependents were queued when it began to wait, and their going queues it again.
+            Verdict::Wait => {}
+            Verdict::Unblock => self.unblock(&item).await?,
             Verdict::Finish => self.finish(&item, FOREGROUND).await?,
         }
         Ok(None)
@@ -172,20 +175,27 @@ impl Garbage {
     async fn disown(&self, item: &Item, owners: &[String]) -> Result<(), Error> {
         let gone: Vec<Value> =
             owners.iter().map(|uid| json!({"$patch": "delete", "uid": uid})).collect();
-        let patch = json!({"metadata": {"uid": item.uid, "ownerReferences": gone}});
-        let (namespace, name) = (item.key.namespace(), item.key.name());
-        let kind = PatchKind::StrategicMerge;
-        let done = self.world.client.patch(item.kind, namespace, name, kind, &patch).await;
-        gone_is_fine(done.map(|_| ()))
+        self.patch(item, json!({"ownerReferences": gone})).await
+    }
+
+    /// Makes an object block none of its owners.
+    async fn unblock(&self, item: &Item) -> Result<(), Error> {
+        let blocking = item.owners.iter().filter(|owner| owner.block_owner_deletion);
+        let free: Vec<Value> =
+            blocking.map(|owner| json!({"uid": owner.uid, "blockOwnerDeletion": false})).collect();
+        self.patch(item, json!({"ownerReferences": free})).await
     }
 
     /// Takes a finalizer from an object.
     async fn finish(&self, item: &Item, finalizer: &str) -> Result<(), Error> {
-        let patch = json!({"metadata": {
-            "uid": item.uid, "$deleteFromPrimitiveList/finalizers": [finalizer],
-        }});
+        self.patch(item, json!({"$deleteFromPrimitiveList/finalizers": [finalizer]})).await
+    }
+
+    /// Changes the metadata of an object, if it is still the same one.
+    async fn patch(&self, item: &Item, mut metadata: Value) -> Result<(), Error> {
+        metadata["uid"] = item.uid.as_str().into();
         let (namespace, name) = (item.key.namespace(), item.key.name());
-        let kind = PatchKind::StrategicMerge;
+        let (kind, patch) = (PatchKind::StrategicMerge, json!({"metadata": metadata}));
         let done = self.world.client.patch(item.kind, namespace, name, kind, &patch).await;
         gone_is_fine(done.map(|_| ()))
     }

@@ -21,6 +21,7 @@ mod replica_set;
 mod run;
 mod scheduler;
 mod share;
+mod supervise;
 mod sweep;
 mod taint_eviction;
 mod work;

@@ -14,6 +14,7 @@ use objects::catalog::{self, Verb};
 use objects::rules::pod::accounts::{DEFAULT, ROOT_CA};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
 
 use crate::work::Reconcile;
 use crate::workload::{is_deleting, set_condition, write_status};
@@ -205,11 +206,25 @@ const DESCRIPTION: (&str, &str) = (
      guaranteed across distributions of Kubernetes clusters.",
 );
 
-/// Keeps the certificate of the API's authority in every namespace, for clients in containers.
+/// Keeps the certificates of the API's authorities in every namespace, for clients in containers.
 #[derive(Debug)]
 pub(crate) struct RootCa {
     pub(crate) world: Arc<World>,
-    pub(crate) certificate: String,
+    pub(crate) certificate: watch::Receiver<String>,
+}
+
+/// Sends the keys of all namespaces whenever the authorities change.
+pub(crate) async fn on_new_authority(
+    world: Arc<World>,
+    mut certificate: watch::Receiver<String>,
+    keys: mpsc::UnboundedSender<Key>,
+) {
+    while certificate.changed().await.is_ok() {
+        for (key, _) in world.namespaces.all() {
+            // A loop that has ended needs no keys.
+            let _ = keys.send(key);
+        }
+    }
 }
 
 impl Reconcile for RootCa {
@@ -222,7 +237,8 @@ impl Reconcile for RootCa {
                 return Ok(None);
             }
             let there = world.root_cas.get(&Key::new(key.name(), ROOT_CA));
-            match (wanted_root_ca(there.as_deref(), &self.certificate), there) {
+            let wanted = wanted_root_ca(there.as_deref(), &self.certificate.borrow());
+            match (wanted, there) {
                 (None, _) => Ok(None),
                 (Some(map), None) => {
                     create_in(world, CONFIG_MAPS, key.name(), &map).await.map(|()| None)

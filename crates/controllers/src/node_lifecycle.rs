@@ -16,7 +16,11 @@ use tokio::sync::watch;
 use crate::clock::Millis;
 use crate::observe::{self, Lease, Node, Taint};
 use crate::record::{Occurrence, Subject};
+use crate::supervise::caught;
 use crate::world::{BY_NODE, World};
+
+/// The name of the loop in logs and counters.
+pub(crate) const NAME: &str = "node_lifecycle";
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
@@ -258,8 +262,10 @@ pub(crate) async fn run(world: Arc<World>, mut stop: watch::Receiver<bool>) {
             let lease = leases.get(&Key::new("kube-node-lease", key.name()));
             let now = world.clock.millis();
             let silent = watchman.is_silent(&node, lease.as_deref(), grace, now);
-            if let Err(error) = bring(&world, &mut watchman, &node, silent, disruption).await {
-                world.counters.failed("node_lifecycle", &key, &error);
+            match caught(bring(&world, &mut watchman, &node, silent, disruption)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => world.counters.failed(NAME, &key, &error),
+                Err(panicked) => world.counters.panicked(NAME, &key, &panicked),
             }
         }
     }

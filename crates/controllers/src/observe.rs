@@ -173,6 +173,8 @@ pub(crate) struct Pod {
     pub(crate) disruption_target: bool,
     pub(crate) ready_condition: bool,
     pub(crate) scheduling_gates: bool,
+    /// It has `activeDeadlineSeconds`, which decides the scope of quotas it is in.
+    pub(crate) has_deadline: bool,
     /// When it ended, if it has: as far as its containers, its readiness or its deletion tell.
     pub(crate) ended: Seconds,
     /// What failed in it, and types and statuses of its conditions; known of pods of jobs alone.
@@ -230,6 +232,7 @@ struct PodSpec {
     tolerations: Vec<Toleration>,
     affinity: Affinity,
     scheduling_gates: Vec<serde::de::IgnoredAny>,
+    active_deadline_seconds: Option<i64>,
 }
 
 #[derive(Deserialize, Default)]
@@ -403,6 +406,7 @@ pub(crate) fn pod(raw: &RawValue) -> Result<Pod, serde_json::Error> {
         tolerations,
         disruption_target: status.condition("DisruptionTarget").is_some_and(|c| c.status == "True"),
         scheduling_gates: !spec.scheduling_gates.is_empty(),
+        has_deadline: spec.active_deadline_seconds.is_some(),
         ended,
         exits: if of_job { status.exits() } else { Vec::new() },
         conditions: if of_job {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use scheduling::Settings;
 use scheduling::queue::Patience;
 use thiserror::Error;
+use tokio::sync::watch;
 
 macro_rules! loops {
     ($($(#[$doc:meta])* $name:ident, $word:literal;)*) => {
@@ -119,8 +120,8 @@ pub struct Options {
     pub terminated_pods: usize,
     /// How long pods of a node that is gone are kept.
     pub orphaned_pods: Duration,
-    /// The certificate of the API's authority, which every namespace is to have.
-    pub root_ca: Option<String>,
+    /// The certificates of the API's authorities, which every namespace is to have. They may change.
+    pub root_ca: Option<watch::Receiver<String>>,
 }
 
 impl Default for Options {

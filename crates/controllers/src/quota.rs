@@ -21,9 +21,10 @@ use crate::world::{TREE_BY_NAMESPACE, World};
 /// How often every quota is counted although nothing was seen to happen. Upstream's figure.
 const RESYNC: Duration = Duration::from_secs(300);
 
-/// The quotas a change of a pod concerns: those of its namespace, if it is new, gone or has ended.
+/// The quotas a change of a pod concerns: those of its namespace, if it is new, gone or has ended, or
+/// came into another scope.
 pub(crate) fn of_pod(world: &World, update: &Update<Pod>) -> Vec<Key> {
-    let stage = |pod: &Arc<Pod>| (pod.is_finished(), pod.deleting.is_some());
+    let stage = |pod: &Arc<Pod>| (pod.is_finished(), pod.deleting.is_some(), pod.has_deadline);
     if update.old.as_ref().map(stage) == update.new.as_ref().map(stage) {
         return Vec::new();
     }

@@ -10,7 +10,7 @@ use client::kind::{EVENTS, Kind, NEW_EVENTS};
 use client::{Client, PatchKind};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 
 use crate::clock::{Clock, Millis};
@@ -186,8 +186,9 @@ impl Memory {
 pub(crate) async fn deliver(
     client: Client,
     clock: Clock,
-    mut occurrences: mpsc::Receiver<(&'static str, Occurrence)>,
+    occurrences: Arc<Mutex<mpsc::Receiver<(&'static str, Occurrence)>>>,
 ) {
+    let mut occurrences = occurrences.lock().await;
     let mut memory = Memory::default();
     let mut under_way = JoinSet::new();
     let mut batch = Vec::new();

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use client::{Cache, Client, Key, Update, kind};
+use client::{BoxFuture, Cache, Client, Key, Update, kind};
 use scheduling::ProfileError;
 use thiserror::Error;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::clock::Clock;
@@ -15,16 +15,17 @@ use crate::deployment::{self, Deployments};
 use crate::disruption::{self, Budgets};
 use crate::garbage::Garbage;
 use crate::job::{FinishedJobs, Jobs};
-use crate::namespace::{Namespaces, RootCa, ServiceAccounts};
+use crate::namespace::{self, Namespaces, RootCa, ServiceAccounts};
 use crate::node_lifecycle;
 use crate::options::{Loop, Options};
 use crate::quota::{self, Quotas};
 use crate::record::{self, Recorder};
 use crate::replica_set::ReplicaSets;
 use crate::scheduler;
+use crate::supervise::{Start, supervise};
 use crate::sweep;
 use crate::taint_eviction::{self, TaintEvictions};
-use crate::work::{Reconcile, feed, run_keyed};
+use crate::work::{Inbox, Reconcile, feed, run_keyed};
 use crate::workload::owners_of;
 use crate::world::World;
 
@@ -68,8 +69,12 @@ pub fn run(client: &Client, options: Options) -> Result<Handle, StartError> {
     let (recorder, occurrences) = Recorder::new(counters.clone());
     let (stop, stopped) = watch::channel(false);
     let mut rest = JoinSet::new();
-    rest.spawn(record::deliver(client.clone(), clock, occurrences));
     let mut loops: JoinSet<()> = JoinSet::new();
+    let occurrences = Arc::new(Mutex::new(occurrences));
+    let writer = client.clone();
+    let deliver: Start =
+        Box::new(move || Box::pin(record::deliver(writer.clone(), clock, occurrences.clone())));
+    rest.spawn(supervise("event_writer", deliver, counters.clone(), stopped.clone()));
     let chosen = options.loops.clone();
     if chosen.has(Loop::Scheduler) {
         let setting = scheduler::Setting {
@@ -80,13 +85,16 @@ pub fn run(client: &Client, options: Options) -> Result<Handle, StartError> {
             settings: options.scheduling.clone(),
             patience: options.patience,
         };
-        loops.spawn(scheduler::run(setting, stopped.clone()));
+        let stop = stopped.clone();
+        let start: Start =
+            Box::new(move || Box::pin(scheduler::run(setting.clone(), stop.clone())));
+        loops.spawn(supervise(scheduler::NAME, start, counters.clone(), stopped.clone()));
     }
     let client = client.named("kube-controller-manager");
     let world = Arc::new(World::new(client, clock, recorder, options, counters.clone()));
     if Loop::ALL.iter().any(|name| *name != Loop::Scheduler && chosen.has(*name)) {
-        for informer in world.informers() {
-            rest.spawn(informer);
+        for (name, informer) in world.informers() {
+            rest.spawn(supervise(name, informer, counters.clone(), stopped.clone()));
         }
     }
     let mut start = Starter { world, loops: &mut loops, rest: &mut rest, stopped };
@@ -114,10 +122,16 @@ impl Starter<'_> {
     }
 
     /// Starts a loop that works by key, once the caches are filled.
-    fn keyed<R: Reconcile>(&mut self, work: R, workers: usize) -> mpsc::UnboundedSender<Key> {
+    fn keyed<R: Reconcile>(&mut self, work: R, workers: usize) -> Keys {
         let (sender, keys) = mpsc::unbounded_channel();
         self.start(Arc::new(work), keys, workers);
-        sender
+        Keys { name: R::NAME, sender }
+    }
+
+    /// Runs a loop under supervision.
+    fn spawn(&mut self, name: &'static str, start: Start) {
+        let counters = self.world.counters.clone();
+        self.loops.spawn(supervise(name, start, counters, self.stopped.clone()));
     }
 
     fn start<R: Reconcile>(
@@ -126,27 +140,38 @@ impl Starter<'_> {
         keys: mpsc::UnboundedReceiver<Key>,
         workers: usize,
     ) {
-        let (world, mut stop) = (self.world.clone(), self.stopped.clone());
-        self.loops.spawn(async move {
-            tokio::select! {
-                () = world.synced() => {}
-                _ = stop.wait_for(|stop| *stop) => return,
-            }
-            let (clock, counters) = (world.clock, world.counters.clone());
-            run_keyed(work, keys, workers, clock, counters, stop).await;
+        let (world, stop) = (self.world.clone(), self.stopped.clone());
+        let inbox = Inbox::new(keys);
+        let start: Start = Box::new(move || {
+            let (world, mut stop) = (world.clone(), stop.clone());
+            let (work, inbox) = (work.clone(), inbox.clone());
+            Box::pin(async move {
+                tokio::select! {
+                    () = world.synced() => {}
+                    _ = stop.wait_for(|stop| *stop) => return,
+                }
+                let (clock, counters) = (world.clock, world.counters.clone());
+                run_keyed(work, inbox, workers, clock, counters, stop).await;
+            })
         });
+        self.spawn(R::NAME, start);
     }
 
     /// Feeds a loop with the keys that changes of a cache concern.
     fn feed<T: Send + Sync + 'static>(
         &mut self,
-        keys: &mpsc::UnboundedSender<Key>,
+        keys: &Keys,
         cache: fn(&World) -> &Cache<T>,
-        of: impl Fn(&World, &Update<T>) -> Vec<Key> + Send + 'static,
+        of: impl Fn(&World, &Update<T>) -> Vec<Key> + Clone + Send + 'static,
     ) {
-        let world = self.world.clone();
-        let run = feed(cache(&self.world), keys.clone(), move |update| of(&world, update));
-        self.rest.spawn(run);
+        let (world, Keys { name, sender }) = (self.world.clone(), keys.clone());
+        let start: Start = Box::new(move || {
+            let (within, of) = (world.clone(), of.clone());
+            let of = move |update: &Update<T>| of(&within, update);
+            Box::pin(feed(name, cache(&world), sender.clone(), world.counters.clone(), of))
+        });
+        let counters = self.world.counters.clone();
+        self.rest.spawn(supervise(name, start, counters, self.stopped.clone()));
     }
 
     fn workloads(&mut self) {
@@ -215,7 +240,9 @@ impl Starter<'_> {
             && self.has(Loop::RootCa)
         {
             let world = self.world.clone();
-            let keys = self.keyed(RootCa { world, certificate }, 1);
+            let work = RootCa { world: world.clone(), certificate: certificate.clone() };
+            let keys = self.keyed(work, 1);
+            self.rest.spawn(namespace::on_new_authority(world, certificate, keys.sender.clone()));
             self.feed(&keys, |w| &w.namespaces, itself);
             self.feed(
                 &keys,
@@ -227,7 +254,8 @@ impl Starter<'_> {
             let garbage = Arc::new(Garbage::new(self.world.clone()));
             let (sender, keys) = mpsc::unbounded_channel();
             for informer in garbage.informers(&sender) {
-                self.rest.spawn(informer);
+                let counters = self.world.counters.clone();
+                self.rest.spawn(supervise(Garbage::NAME, informer, counters, self.stopped.clone()));
             }
             self.start(garbage, keys, GARBAGE_WORKERS);
         }
@@ -246,17 +274,35 @@ impl Starter<'_> {
             self.feed(&keys, |w| &w.pods, taint_eviction::of_pod);
             self.feed(&keys, |w| &w.nodes, taint_eviction::of_node);
         }
-        let (world, stop) = (&self.world, &self.stopped);
-        if world.options.loops.has(Loop::NodeLifecycle) {
-            self.loops.spawn(node_lifecycle::run(world.clone(), stop.clone()));
+        if self.has(Loop::NodeLifecycle) {
+            self.periodic(node_lifecycle::NAME, |world, stop| {
+                Box::pin(node_lifecycle::run(world, stop))
+            });
         }
-        if world.options.loops.has(Loop::EventExpiry) {
-            self.loops.spawn(sweep::events(world.clone(), stop.clone()));
+        if self.has(Loop::EventExpiry) {
+            self.periodic(sweep::EVENT_EXPIRY, |world, stop| Box::pin(sweep::events(world, stop)));
         }
-        if world.options.loops.has(Loop::PodGarbage) {
-            self.loops.spawn(sweep::pods(world.clone(), stop.clone()));
+        if self.has(Loop::PodGarbage) {
+            self.periodic(sweep::POD_GC, |world, stop| Box::pin(sweep::pods(world, stop)));
         }
     }
+
+    /// Starts a loop that looks at all objects from time to time.
+    fn periodic(
+        &mut self,
+        name: &'static str,
+        run: fn(Arc<World>, watch::Receiver<bool>) -> BoxFuture<'static, ()>,
+    ) {
+        let (world, stop) = (self.world.clone(), self.stopped.clone());
+        self.spawn(name, Box::new(move || run(world.clone(), stop.clone())));
+    }
+}
+
+/// The way to a loop that works by key.
+#[derive(Clone)]
+struct Keys {
+    name: &'static str,
+    sender: mpsc::UnboundedSender<Key>,
 }
 
 /// A change concerns the object itself.

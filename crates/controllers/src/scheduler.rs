@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::counters::{Counters, count};
 use crate::observe;
 use crate::record::{Occurrence, Recorder, Subject};
+use crate::supervise::caught;
 use crate::work::sleep_until;
 
 mod brain;
@@ -25,6 +26,8 @@ mod observed;
 
 use brain::{Action, Brain, Complaint, Observed, Other, Refusal, Who};
 
+/// The name of the loop in logs and counters.
+pub(crate) const NAME: &str = "scheduler";
 /// How many bindings may be on their way.
 const BINDINGS: usize = 256;
 /// How many changes may wait to be taken in; informers wait when it is full.
@@ -38,6 +41,7 @@ const BINDING_TIME: Duration = Duration::from_secs(30);
 type Bound = (Who, String, Result<(), Error>);
 
 /// Everything the loop needs from outside.
+#[derive(Clone)]
 pub(crate) struct Setting {
     pub(crate) client: Client,
     pub(crate) recorder: Recorder,
@@ -70,11 +74,16 @@ pub(crate) async fn run(setting: Setting, mut stop: watch::Receiver<bool>) {
             let Some(action) = brain.decide(clock.millis()) else { break };
             made += 1;
             match action {
+                Action::Failed { pod, panicked } => {
+                    count(&counters.errors);
+                    counters.panicked(NAME, &pod.key, &panicked);
+                }
                 Action::Bind { pod, node } => {
                     let client = client.clone();
                     binding.spawn(async move {
-                        let done = bind(&client, &pod, &node).await;
-                        (pod, node, done)
+                        // A panic is settled like a binding of which nothing is known.
+                        let done = caught(bind(&client, &pod, &node)).await;
+                        (pod, node, done.unwrap_or(Err(Error::Behind)))
                     });
                 }
                 Action::Refuse(refusal) => {
@@ -282,6 +291,7 @@ async fn refuse(
     let condition = json!({
         "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
         "message": refusal.message, "lastProbeTime": null, "lastTransitionTime": now,
+        "observedGeneration": refusal.generation,
     });
     let mut patch =
         json!({"metadata": {"uid": refusal.pod.uid}, "status": {"conditions": [condition]}});

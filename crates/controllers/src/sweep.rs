@@ -12,7 +12,12 @@ use tokio::sync::watch;
 
 use crate::clock::Millis;
 use crate::observe::{self, EventAge, Pod, Seconds};
+use crate::supervise::caught;
 use crate::world::World;
+
+/// The names of the loops in logs and counters.
+pub(crate) const EVENT_EXPIRY: &str = "event_expiry";
+pub(crate) const POD_GC: &str = "pod_gc";
 
 /// How often events are looked through.
 const EVENTS_EVERY: Duration = Duration::from_secs(30);
@@ -47,7 +52,7 @@ pub(crate) async fn events(world: Arc<World>, mut stop: watch::Receiver<bool>) {
             let options = DeleteOptions::default();
             let done = world.client.delete(EVENTS, key.namespace(), key.name(), &options).await;
             if let Err(error) = gone_is_fine(done) {
-                world.counters.failed("event_expiry", &key, &error);
+                world.counters.failed(EVENT_EXPIRY, &key, &error);
             }
         }
     }
@@ -112,10 +117,11 @@ pub(crate) async fn pods(world: Arc<World>, mut stop: watch::Receiver<bool>) {
             }
         }
         for (key, reason) in superfluous(&all, &lost, world.options.terminated_pods) {
-            if let Some(pod) = world.pods.get(&key)
-                && let Err(error) = remove(&world, &pod, reason).await
-            {
-                world.counters.failed("pod_gc", &key, &error);
+            let Some(pod) = world.pods.get(&key) else { continue };
+            match caught(remove(&world, &pod, reason)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => world.counters.failed(POD_GC, &key, &error),
+                Err(panicked) => world.counters.panicked(POD_GC, &key, &panicked),
             }
         }
     }

@@ -17,11 +17,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::{BoxFuture, Cache, Error, Key, Update, backoff};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
+use tracing::warn;
 
 use crate::clock::{Clock, Millis};
 use crate::counters::Counters;
+use crate::supervise::{caught, caught_now};
 
 /// Upstream's figures for work queues.
 const FIRST_BACKOFF: Millis = 5;
@@ -84,8 +86,10 @@ impl WorkQueue {
         Some(key)
     }
 
-    pub(crate) fn done(&mut self, key: &Key, done: Done, now: Millis) {
+    /// Takes back a key that was worked on, and returns how often in a row it has failed.
+    pub(crate) fn done(&mut self, key: &Key, done: Done, now: Millis) -> u32 {
         self.under_way.remove(key);
+        let mut failed = 0;
         match done {
             Done::Fine => {
                 self.failures.remove(key);
@@ -97,12 +101,24 @@ impl WorkQueue {
             Done::Failed => {
                 let failures = self.failures.entry(key.clone()).or_default();
                 *failures += 1;
-                let wait = backoff(key.as_str(), *failures, FIRST_BACKOFF, LONGEST_BACKOFF);
+                failed = *failures;
+                let wait = backoff(key.as_str(), failed, FIRST_BACKOFF, LONGEST_BACKOFF);
                 self.add_at(key.clone(), now.saturating_add(wait));
             }
         }
         if self.again.remove(key) {
             self.add(key.clone());
+        }
+        failed
+    }
+
+    /// Queues again what was under way when the loop ended.
+    fn restart(&mut self) {
+        for key in std::mem::take(&mut self.under_way) {
+            self.add(key);
+        }
+        for key in std::mem::take(&mut self.again) {
+            self.add(key);
         }
     }
 
@@ -125,16 +141,22 @@ pub(crate) trait Reconcile: Send + Sync + 'static {
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>>;
 }
 
-/// Keys from the changes of a cache.
+/// Sends the keys that the changes of a cache concern. A change on which `of` panics is skipped.
 pub(crate) fn feed<T: Send + Sync + 'static>(
+    name: &'static str,
     cache: &Cache<T>,
     keys: mpsc::UnboundedSender<Key>,
+    counters: Arc<Counters>,
     of: impl Fn(&Update<T>) -> Vec<Key> + Send + 'static,
 ) -> impl Future<Output = ()> + Send + 'static {
     let mut updates = cache.subscribe();
     async move {
         while let Some(update) = updates.recv().await {
-            for key in of(&update) {
+            let concerned = caught_now(|| of(&update)).unwrap_or_else(|panicked| {
+                counters.panicked(name, &update.key, &panicked);
+                Vec::new()
+            });
+            for key in concerned {
                 if keys.send(key).is_err() {
                     return;
                 }
@@ -143,17 +165,37 @@ pub(crate) fn feed<T: Send + Sync + 'static>(
     }
 }
 
-/// Works on keys as they come, several at a time, until it is told to stop; then lets those under way
-/// come to their end.
+/// The keys of a loop: those that are queued and those that arrive. It outlives a run of the loop, so that a
+/// loop that is started again has lost nothing.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    queue: WorkQueue,
+    keys: mpsc::UnboundedReceiver<Key>,
+}
+
+impl Inbox {
+    pub(crate) fn new(keys: mpsc::UnboundedReceiver<Key>) -> Arc<Mutex<Inbox>> {
+        Arc::new(Mutex::new(Inbox { queue: WorkQueue::default(), keys }))
+    }
+}
+
+/// A key that has failed this often is logged, and again each time the number has doubled. Conflicts with
+/// other writers resolve themselves within fewer tries.
+const LOGGED_FAILURES: u32 = 8;
+
+/// Works on keys as they come, several at a time, until `stop` is set; then lets those under way
+/// come to their end. A panic counts as a failure of its key.
 pub(crate) async fn run_keyed<R: Reconcile>(
     work: Arc<R>,
-    mut keys: mpsc::UnboundedReceiver<Key>,
+    inbox: Arc<Mutex<Inbox>>,
     workers: usize,
     clock: Clock,
     counters: Arc<Counters>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut queue = WorkQueue::default();
+    let mut inbox = inbox.lock().await;
+    let Inbox { queue, keys } = &mut *inbox;
+    queue.restart();
     let mut under_way = JoinSet::new();
     loop {
         while let Ok(key) = keys.try_recv() {
@@ -163,7 +205,7 @@ pub(crate) async fn run_keyed<R: Reconcile>(
             let Some(key) = queue.pop(clock.millis()) else { break };
             let work = work.clone();
             under_way.spawn(async move {
-                let done = work.reconcile(key.clone()).await;
+                let done = caught(async { work.reconcile(key.clone()).await }).await;
                 (key, done)
             });
         }
@@ -173,19 +215,30 @@ pub(crate) async fn run_keyed<R: Reconcile>(
             _ = stop.wait_for(|stop| *stop) => break,
             Some(key) = keys.recv() => queue.add(key),
             Some(joined) = under_way.join_next() => {
-                // A task that came to a bad end says nothing of its key; its object's next change does.
-                if let Ok((key, done)) = joined {
-                    let done = match done {
-                        Ok(None) => Done::Fine,
-                        Ok(Some(after)) => {
-                            Done::After(i64::try_from(after.as_millis()).unwrap_or(i64::MAX))
-                        }
-                        Err(error) => {
-                            counters.failed(R::NAME, &key, &error);
-                            Done::Failed
-                        }
-                    };
-                    queue.done(&key, done, clock.millis());
+                // Tasks return their panics, and none is aborted while the loop runs.
+                let Ok((key, done)) = joined else { continue };
+                let (done, why) = match done {
+                    Ok(Ok(None)) => (Done::Fine, None),
+                    Ok(Ok(Some(after))) => {
+                        let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
+                        (Done::After(after), None)
+                    }
+                    Ok(Err(error)) => {
+                        counters.failed(R::NAME, &key, &error);
+                        (Done::Failed, Some(error))
+                    }
+                    Err(panicked) => {
+                        counters.panicked(R::NAME, &key, &panicked);
+                        (Done::Failed, None)
+                    }
+                };
+                let failures = queue.done(&key, done, clock.millis());
+                if let Some(error) = why
+                    && failures >= LOGGED_FAILURES
+                    && failures.is_power_of_two()
+                {
+                    let controller = R::NAME;
+                    warn!(controller, %key, failures, "the controller fails on an object: {error}");
                 }
             }
             () = sleep_until(due), if due.is_some() => {}
@@ -253,5 +306,78 @@ mod tests {
         assert_eq!(queue.next_due(), Some(50));
         assert_eq!(queue.pop(60), Some(key("a")));
         assert_eq!(queue.next_due(), None);
+    }
+
+    /// Panics on the key `bad` until it has done so three times.
+    struct Fragile {
+        panics: std::sync::atomic::AtomicU32,
+        done: mpsc::UnboundedSender<Key>,
+    }
+
+    impl Reconcile for Fragile {
+        const NAME: &'static str = "fragile";
+
+        fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
+            // Once before the future exists, then while it runs.
+            let earlier = self.panics.load(std::sync::atomic::Ordering::Relaxed);
+            let fails = key.name() == "bad" && earlier < 3;
+            if fails {
+                self.panics.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+            assert!(!fails || earlier > 0, "no future for {key}");
+            Box::pin(async move {
+                assert!(!fails, "no work on {key}");
+                let _ = self.done.send(key);
+                Ok(None)
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_on_one_object_is_counted_retried_and_leaves_the_others_alone() {
+        let (sender, keys) = mpsc::unbounded_channel();
+        let (done, mut finished) = mpsc::unbounded_channel();
+        let (stop, stopped) = watch::channel(false);
+        let counters = Arc::new(Counters::default());
+        for name in ["bad", "a", "b"] {
+            sender.send(key(name)).unwrap();
+        }
+        let work = Arc::new(Fragile { panics: 0.into(), done });
+        let inbox = Inbox::new(keys);
+        let run = run_keyed(work, inbox, 1, Clock::start(), counters.clone(), stopped);
+        let running = tokio::spawn(run);
+        let mut order = Vec::new();
+        for _ in 0..3 {
+            order.push(finished.recv().await.unwrap());
+        }
+        assert_eq!(order, [key("a"), key("b"), key("bad")]);
+        let panics = counters.readings().into_iter().find(|reading| {
+            (reading.name, reading.label.1.as_str()) == ("berth_controller_panics_total", "fragile")
+        });
+        assert_eq!(panics.unwrap().value, 3);
+        assert!(counters.last_errors()[0].1.starts_with("bad: panic: no work on bad"));
+        stop.send_replace(true);
+        running.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_loop_that_starts_again_has_lost_no_key() {
+        let (_sender, keys) = mpsc::unbounded_channel();
+        let inbox = Inbox::new(keys);
+        {
+            let mut held = inbox.lock().await;
+            held.queue.add(key("ready"));
+            held.queue.add(key("under-way"));
+            assert_eq!(held.queue.pop(0), Some(key("ready")));
+        }
+        let (done, mut finished) = mpsc::unbounded_channel();
+        let (stop, stopped) = watch::channel(false);
+        let work = Arc::new(Fragile { panics: 0.into(), done });
+        let counters = Arc::new(Counters::default());
+        let running = tokio::spawn(run_keyed(work, inbox, 1, Clock::start(), counters, stopped));
+        let found = [finished.recv().await.unwrap(), finished.recv().await.unwrap()];
+        assert_eq!(found, [key("under-way"), key("ready")]);
+        stop.send_replace(true);
+        running.await.unwrap();
     }
 }

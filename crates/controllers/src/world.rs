@@ -1,6 +1,5 @@
 //! What loops share: [`World`], the caches of what they look at and the way to what they do.
 
-use std::future::Future;
 use std::sync::Arc;
 
 use client::kind::{self, Kind};
@@ -13,6 +12,7 @@ use crate::counters::Counters;
 use crate::observe::{self, Node, Pod};
 use crate::options::Options;
 use crate::record::Recorder;
+use crate::supervise::Start;
 
 /// Numbers of the indices of pods.
 pub(crate) const BY_CONTROLLER: usize = 0;
@@ -108,10 +108,8 @@ impl World {
         }
     }
 
-    /// What keeps the caches up to date; each runs until it is dropped.
-    pub(crate) fn informers(
-        self: &Arc<World>,
-    ) -> Vec<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>> {
+    /// Returns what keeps the caches up to date, each with its name; it runs until it is dropped.
+    pub(crate) fn informers(self: &Arc<World>) -> Vec<(&'static str, Start)> {
         let root_cas =
             Scope { field_selector: format!("metadata.name={ROOT_CA}"), ..Scope::default() };
         vec![
@@ -135,7 +133,7 @@ impl World {
         kind: Kind,
         project: Project<T>,
         cache: fn(&World) -> &Cache<T>,
-    ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+    ) -> (&'static str, Start) {
         self.keep_some(kind, Scope::default(), project, cache)
     }
 
@@ -145,13 +143,17 @@ impl World {
         scope: Scope,
         project: Project<T>,
         cache: fn(&World) -> &Cache<T>,
-    ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
-        let reflector = Reflector::new(self.client.clone(), kind, scope, project);
+    ) -> (&'static str, Start) {
         let world = self.clone();
-        Box::pin(reflector.run(move |change| {
-            cache(&world).apply(change);
-            true
-        }))
+        let start: Start = Box::new(move || {
+            let world = world.clone();
+            let reflector = Reflector::new(world.client.clone(), kind, scope.clone(), project);
+            Box::pin(reflector.run(move |change| {
+                cache(&world).apply(change);
+                true
+            }))
+        });
+        (kind.plural, start)
     }
 
     /// Until every cache has been filled once.

@@ -42,6 +42,34 @@ fn arguments(command: &[u8]) -> Vec<String> {
     if text.is_empty() { Vec::new() } else { text.split('\0').map(str::to_owned).collect() }
 }
 
+/// The process that listens on a TCP port, from `/proc/net/tcp` and the open files of processes; `None` if
+/// nothing tells, as for processes of others without root.
+#[must_use]
+pub fn listener(proc: &Path, port: u16) -> Option<Neighbour> {
+    let tables = ["net/tcp", "net/tcp6"].map(|table| fs::read_to_string(proc.join(table)));
+    let inode = tables.iter().flatten().flat_map(|table| table.lines()).find_map(|line| {
+        // sl local_address rem_address st tx_queue:rx_queue tr:when retrnsmt uid timeout inode …
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (_, local) = fields.get(1)?.rsplit_once(':')?;
+        let is_it = u16::from_str_radix(local, 16) == Ok(port) && fields.get(3) == Some(&"0A");
+        fields.get(9).filter(|_| is_it).map(|inode| format!("socket:[{inode}]"))
+    })?;
+    processes(proc).into_iter().find(|process| {
+        let files = fs::read_dir(proc.join(process.pid.to_string()).join("fd"));
+        let mut files = files.into_iter().flatten().flatten();
+        files.any(|file| fs::read_link(file.path()).is_ok_and(|to| to == Path::new(&inode)))
+    })
+}
+
+/// The effective user of this process, from `/proc/self/status`; `None` if nothing tells.
+#[must_use]
+pub fn effective_user(proc: &Path) -> Option<u32> {
+    let status = fs::read_to_string(proc.join("self/status")).ok()?;
+    // Real, effective, saved and file system user.
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// The CPUs of the first process, which those it starts have from it; `None` if nothing tells.
 #[must_use]
 pub fn first_process_cpus(proc: &Path) -> Option<CpuSet> {
@@ -75,6 +103,8 @@ mod tests {
         put("1/status", "Name:\tinit\nCpus_allowed_list:\t0-2\n");
         put("sys/comm", "x");
         put("online", "0-3\n");
+        put("self/status", "Name:\tx\nUid:\t1000\t0\t1000\t1000\n");
+        assert_eq!(effective_user(proc.path()), Some(0));
         let found = processes(proc.path());
         let shown: Vec<_> =
             found.iter().map(|of| format!("{} {} {:?}", of.pid, of.name, of.command)).collect();
@@ -85,5 +115,17 @@ mod tests {
         let nowhere = proc.path().join("nowhere");
         assert_eq!(processes(&nowhere), []);
         assert_eq!((first_process_cpus(&nowhere), online_cpus(&nowhere)), (None, None));
+        assert_eq!((listener(&nowhere, 80), effective_user(&nowhere)), (None, None));
+    }
+
+    #[test]
+    #[cfg_attr(windows, ignore = "not on wine: there is no /proc")]
+    fn the_process_that_listens_on_a_port_is_found() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let found = listener(Path::new("/proc"), port).unwrap();
+        assert_eq!(found.pid, std::process::id());
+        drop(socket);
+        assert_eq!(listener(Path::new("/proc"), port), None);
     }
 }

@@ -3,7 +3,8 @@
 //! `observe_topology` describes this machine; `create_private_file`, `replace_file` and
 //! `sync_directory` are the steps of a write that survives a crash; `make_private_directory` keeps
 //! others out; `file_identity` tells files apart; [`owners`] has modes, owners and links of files,
-//! [`mounts`] mounts, [`facts`] is what a machine says of itself, [`processes`] ends processes, and
+//! [`mounts`] mounts, [`facts`] is what a machine says of itself, [`processes`] ends processes, [`limits`]
+//! raises limits on this one, and
 //! [`service`] speaks to the service manager. Everything else in the crate is the same everywhere.
 
 #[cfg(not(windows))]
@@ -56,6 +57,14 @@ pub mod processes;
 #[cfg(not(target_os = "linux"))]
 #[path = "os/other_processes.rs"]
 pub mod processes;
+
+#[cfg(target_os = "linux")]
+#[path = "os/linux_limits.rs"]
+pub mod limits;
+
+#[cfg(not(target_os = "linux"))]
+#[path = "os/other_limits.rs"]
+pub mod limits;
 
 pub use imp::{
     ObserveError, create_private_file, file_identity, make_private_directory, observe_topology,

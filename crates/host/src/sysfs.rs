@@ -281,7 +281,8 @@ impl<T: Tree> Observer<'_, T> {
                 // Pages that cannot be counted in bytes are no pages.
                 count.checked_mul(size).filter(|sum| *sum <= u64::MAX / 64).map(|_| count)
             });
-            if let Some(count) = count.filter(|count| *count > 0) {
+            // A size without pages counts: the memory manager's file lists it, and a kubelet compares.
+            if let Some(count) = count {
                 pages.insert(Bytes(size), count);
             }
         }

@@ -1,14 +1,17 @@
 //! Certificates of our own: an authority made at the first start, and what it signs.
 //!
-//! Pure text in and out (PEM); where keys are kept, and with which permissions, is the caller's
-//! business.
+//! Text in and out (PEM). Callers decide where keys are kept, with which permissions, and when
+//! anything is renewed ([`Validity`] answers when that is due).
+
+use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 use thiserror::Error;
-use time::{Duration, OffsetDateTime};
+use time::OffsetDateTime;
+use x509_parser::pem::Pem;
 
 /// A certificate and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,12 +27,62 @@ pub struct CertificateError {
     source: rcgen::Error,
 }
 
-/// How long the authority lasts, in days.
-const AUTHORITY_DAYS: i64 = 3650;
-/// How long what it signs lasts, in days. It is made anew at a start when little is left.
-const SIGNED_DAYS: i64 = 365;
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn params(name: &str, group: Option<&str>, days: i64) -> CertificateParams {
+/// How long an authority lasts: ten years, as kubeadm's.
+pub const AUTHORITY_FOR: Duration = DAY.saturating_mul(3650);
+
+/// How long a certificate lasts that an authority signed: a year, as kubeadm's.
+pub const SIGNED_FOR: Duration = DAY.saturating_mul(365);
+
+/// How long before its making a certificate is valid: clocks of clients may be behind.
+const BACKDATED: Duration = Duration::from_secs(3600);
+
+/// The last second that a certificate can name is at the end of the year 9999. Times beyond the year
+/// 9000 are no better than a broken clock.
+const LATEST: Duration = DAY.saturating_mul(365 * 7000);
+
+/// The time that a certificate is valid for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    pub from: SystemTime,
+    pub until: SystemTime,
+}
+
+impl Validity {
+    /// Whether it is valid now and for at least `more`.
+    #[must_use]
+    pub fn lasts(&self, now: SystemTime, more: Duration) -> bool {
+        self.from <= now && self.left(now) >= more
+    }
+
+    /// Whether it is time for a new certificate: less than a third of the lifetime is left, or the
+    /// certificate is not valid yet because the clock was ahead when it was made.
+    #[must_use]
+    pub fn is_due(&self, now: SystemTime) -> bool {
+        let lifetime = self.until.duration_since(self.from).unwrap_or_default();
+        now < self.from || self.left(now) < lifetime / 3
+    }
+
+    fn left(&self, now: SystemTime) -> Duration {
+        self.until.duration_since(now).unwrap_or_default()
+    }
+}
+
+/// Returns the validity of the first certificate in a PEM text; `None` if there is no certificate.
+#[must_use]
+pub fn validity(certificate: &str) -> Option<Validity> {
+    let (pem, _) = Pem::read(std::io::Cursor::new(certificate)).ok()?;
+    let found = pem.parse_x509().ok()?;
+    let time = |time: x509_parser::time::ASN1Time| {
+        let seconds = u64::try_from(time.timestamp()).unwrap_or(0);
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+    };
+    let validity = found.validity();
+    Some(Validity { from: time(validity.not_before)?, until: time(validity.not_after)? })
+}
+
+fn params(name: &str, group: Option<&str>, now: SystemTime, lasts: Duration) -> CertificateParams {
     let mut params = CertificateParams::default();
     let mut subject = DistinguishedName::new();
     subject.push(DnType::CommonName, name);
@@ -37,17 +90,22 @@ fn params(name: &str, group: Option<&str>, days: i64) -> CertificateParams {
         subject.push(DnType::OrganizationName, group);
     }
     params.distinguished_name = subject;
-    // Clocks of clients may be a little behind.
-    params.not_before = OffsetDateTime::now_utc() - Duration::hours(1);
-    params.not_after = OffsetDateTime::now_utc() + Duration::days(days);
+    let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().min(LATEST);
+    params.not_before = OffsetDateTime::UNIX_EPOCH + since.saturating_sub(BACKDATED);
+    params.not_after = OffsetDateTime::UNIX_EPOCH + since + lasts;
     params
 }
 
 /// A new authority.
 pub fn authority(name: &str) -> Result<Pair, CertificateError> {
+    authority_at(name, SystemTime::now())
+}
+
+/// A new authority, valid from `now` on.
+pub fn authority_at(name: &str, now: SystemTime) -> Result<Pair, CertificateError> {
     let failed = |source| CertificateError { what: name.to_owned(), source };
     let key = KeyPair::generate().map_err(failed)?;
-    let mut params = params(name, None, AUTHORITY_DAYS);
+    let mut params = params(name, None, now, AUTHORITY_FOR);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     let certificate = params.self_signed(&key).map_err(failed)?;
@@ -56,7 +114,16 @@ pub fn authority(name: &str) -> Result<Pair, CertificateError> {
 
 /// The server's certificate, good for these names and addresses.
 pub fn server(authority: &Pair, names: &[String]) -> Result<Pair, CertificateError> {
-    let mut params = params("berth", None, SIGNED_DAYS);
+    server_at(authority, names, SystemTime::now())
+}
+
+/// A server's certificate, valid from `now` on.
+pub fn server_at(
+    authority: &Pair,
+    names: &[String],
+    now: SystemTime,
+) -> Result<Pair, CertificateError> {
+    let mut params = params("berth", None, now, SIGNED_FOR);
     params.subject_alt_names = names
         .iter()
         .filter_map(|name| match name.parse() {
@@ -70,7 +137,17 @@ pub fn server(authority: &Pair, names: &[String]) -> Result<Pair, CertificateErr
 
 /// A client's certificate: a user in a group.
 pub fn client(authority: &Pair, user: &str, group: &str) -> Result<Pair, CertificateError> {
-    let mut params = params(user, Some(group), SIGNED_DAYS);
+    client_at(authority, user, group, SystemTime::now())
+}
+
+/// A client's certificate, valid from `now` on.
+pub fn client_at(
+    authority: &Pair,
+    user: &str,
+    group: &str,
+    now: SystemTime,
+) -> Result<Pair, CertificateError> {
+    let mut params = params(user, Some(group), now, SIGNED_FOR);
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     sign(authority, params, user)
 }
@@ -87,4 +164,35 @@ fn sign(
     let key = KeyPair::generate().map_err(failed)?;
     let certificate = params.signed_by(&key, &issuer).map_err(failed)?;
     Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_due_in_its_last_third_and_before_it_begins() {
+        for start in [SystemTime::UNIX_EPOCH, SystemTime::now()] {
+            let authority = authority_at("a", start).unwrap();
+            let client = client_at(&authority, "c", "g", start).unwrap();
+            let validity = validity(&client.certificate).unwrap();
+            let after = |days: u32| start + DAY * days;
+            assert!(!validity.is_due(after(0)) && !validity.is_due(after(240)));
+            assert!(validity.is_due(after(250)) && validity.is_due(after(4000)));
+            assert!(validity.lasts(after(1), DAY * 363) && !validity.lasts(after(1), SIGNED_FOR));
+            if let Some(earlier) = start.checked_sub(DAY)
+                && start > SystemTime::UNIX_EPOCH
+            {
+                assert!(validity.is_due(earlier) && !validity.lasts(earlier, DAY));
+            }
+        }
+    }
+
+    #[test]
+    fn certificates_are_made_however_wrong_the_clock_is() {
+        let never = SystemTime::UNIX_EPOCH + DAY * 365 * 200_000;
+        let made = authority_at("a", never).unwrap();
+        assert!(validity(&made.certificate).is_some());
+        assert_eq!(validity("no certificate"), None);
+    }
 }

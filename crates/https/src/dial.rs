@@ -3,7 +3,7 @@
 //! It opens connections and keeps none; what is said over them is [`crate::exchange`]'s business.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject as _;
@@ -16,6 +16,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::certificates::Pair;
+use crate::clock::Clock;
 
 /// Keys or certificates that cannot be used.
 #[derive(Debug, Error)]
@@ -47,11 +48,13 @@ pub enum DialError {
     Tls { address: String, source: io::Error },
 }
 
-/// Opens TLS connections to servers that an authority vouches for. Cheap to clone.
+/// Opens TLS connections to servers that an authority vouches for. Clones share what they trust and who
+/// they are.
 #[derive(Debug, Clone)]
 pub struct Dialer {
-    config: Arc<ClientConfig>,
+    config: Arc<RwLock<Arc<ClientConfig>>>,
     patience: Duration,
+    clock: Clock,
 }
 
 pub(crate) fn certificates(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
@@ -84,21 +87,33 @@ impl Dialer {
         protocols: &[&str],
         patience: Duration,
     ) -> Result<Dialer, MaterialError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(MaterialError::Tls)?
-            .with_root_certificates(roots(authority)?);
-        let mut config = match pair {
-            None => builder.with_no_client_auth(),
-            Some(pair) => {
-                let (chain, key) = identity(pair)?;
-                builder.with_client_auth_cert(chain, key).map_err(MaterialError::Pair)?
-            }
-        };
-        config.alpn_protocols =
-            protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-        Ok(Dialer { config: Arc::new(config), patience })
+        Dialer::new_at(authority, pair, protocols, patience, Clock::default())
+    }
+
+    /// The same by another clock than the system's.
+    pub fn new_at(
+        authority: &str,
+        pair: Option<&Pair>,
+        protocols: &[&str],
+        patience: Duration,
+        clock: Clock,
+    ) -> Result<Dialer, MaterialError> {
+        let protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        let config = Arc::new(config(authority, pair, protocols, &clock)?);
+        Ok(Dialer { config: Arc::new(RwLock::new(config)), patience, clock })
+    }
+
+    /// Uses another authority and another identity for connections that are opened from now on. On an
+    /// error those in use stay.
+    pub fn replace(&self, authority: &str, pair: Option<&Pair>) -> Result<(), MaterialError> {
+        let protocols = self.config().alpn_protocols.clone();
+        let config = Arc::new(config(authority, pair, protocols, &self.clock)?);
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Connects to a host, whose certificate must be good for `name`.
@@ -117,7 +132,7 @@ impl Dialer {
                 .map_err(|source| DialError::Connect { address: address.clone(), source })?;
             // Requests are small and wanted at once.
             let _ = stream.set_nodelay(true);
-            TlsConnector::from(Arc::clone(&self.config))
+            TlsConnector::from(self.config())
                 .connect(server, stream)
                 .await
                 .map_err(|source| DialError::Tls { address: address.clone(), source })
@@ -127,6 +142,28 @@ impl Dialer {
             Err(_) => Err(DialError::TimedOut { address: address.clone(), after: self.patience }),
         }
     }
+}
+
+fn config(
+    authority: &str,
+    pair: Option<&Pair>,
+    protocols: Vec<Vec<u8>>,
+    clock: &Clock,
+) -> Result<ClientConfig, MaterialError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_details(provider, Arc::new(clock.clone()))
+        .with_safe_default_protocol_versions()
+        .map_err(MaterialError::Tls)?
+        .with_root_certificates(roots(authority)?);
+    let mut config = match pair {
+        None => builder.with_no_client_auth(),
+        Some(pair) => {
+            let (chain, key) = identity(pair)?;
+            builder.with_client_auth_cert(chain, key).map_err(MaterialError::Pair)?
+        }
+    };
+    config.alpn_protocols = protocols;
+    Ok(config)
 }
 
 /// `host:port`, with brackets where the host is an IPv6 address.

@@ -12,7 +12,6 @@ use http::header::{CONNECTION, HeaderMap, HeaderName, SEC_WEBSOCKET_PROTOCOL, UP
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -20,17 +19,29 @@ use tokio::sync::mpsc;
 
 use crate::body::Body;
 
-/// How many pieces of an answer are read ahead of whoever it is for.
-const AHEAD: usize = 16;
+/// The number of pieces of an answer that are read ahead of the client. A client may leave all of them
+/// unread.
+const AHEAD: usize = 4;
 
 /// The far end of a connection that changed its protocol.
 pub struct Tunnel {
-    pub(crate) stream: TokioIo<Upgraded>,
+    pub(crate) stream: Box<dyn Stream>,
     /// Dropped when the tunnel is over.
     _held: Option<Box<dyn Any + Send>>,
 }
 
+/// A stream of bytes in both directions.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
 impl Tunnel {
+    /// Returns a tunnel whose far end is a stream.
+    #[must_use]
+    pub fn to(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Tunnel {
+        Tunnel { stream: Box::new(stream), _held: None }
+    }
+
     /// Keeps something until the tunnel is over.
     #[must_use]
     pub fn holding(self, held: impl Any + Send) -> Tunnel {
@@ -53,11 +64,34 @@ pub struct Answer {
     pub response: Response<Body>,
     /// The far end, if the response says 101.
     pub tunnel: Option<Tunnel>,
+    pub(crate) held: Option<Box<dyn Any + Send + Sync>>,
+    /// Whether the client may leave the response unread for as long as it likes.
+    pub(crate) is_unhurried: bool,
+}
+
+impl Answer {
+    #[must_use]
+    pub fn new(response: Response<Body>, tunnel: Option<Tunnel>) -> Answer {
+        Answer { response, tunnel, held: None, is_unhurried: false }
+    }
+
+    /// Keeps something until the response has been sent.
+    #[must_use]
+    pub fn holding(self, held: impl Any + Send + Sync) -> Answer {
+        Answer { held: Some(Box::new(held)), ..self }
+    }
+
+    /// Lets the client leave the response unread for as long as it likes, as a reader of a log may do
+    /// who looks at one page after another. Only for responses that hold little.
+    #[must_use]
+    pub fn unhurried(self) -> Answer {
+        Answer { is_unhurried: true, ..self }
+    }
 }
 
 impl From<Response<Body>> for Answer {
     fn from(response: Response<Body>) -> Answer {
-        Answer { response, tunnel: None }
+        Answer::new(response, None)
     }
 }
 
@@ -145,8 +179,7 @@ pub async fn relay(response: Response<Incoming>) -> Result<Answer, ExchangeError
     *passed.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *passed.headers_mut() = response.headers().clone();
     let upgraded = hyper::upgrade::on(response).await.map_err(ExchangeError::Upgrade)?;
-    let tunnel = Tunnel { stream: TokioIo::new(upgraded), _held: None };
-    Ok(Answer { response: passed, tunnel: Some(tunnel) })
+    Ok(Answer::new(passed, Some(Tunnel::to(TokioIo::new(upgraded)))))
 }
 
 /// A body that is read as fast as it is wanted. When nobody wants it any more, it is let go.

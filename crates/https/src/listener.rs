@@ -1,8 +1,8 @@
-//! A socket that serves TLS: HTTP/1.1 and HTTP/2, who is calling, limits, and tunnels.
+//! A socket that serves TLS: HTTP/1.1 and HTTP/2, the client's identity, limits, and tunnels.
 //!
-//! Main type: [`Listener`]. What cannot be served is refused before it costs much: connections
-//! beyond a number wait, handshakes and headers have a time. Requests are answered by a function
-//! that the caller gives; bodies are its business.
+//! Main type: [`Listener`]. It accepts every connection at once; which of them are kept, and for how
+//! long, is decided by [`crate::connections`]. Requests are answered by a function that the caller
+//! gives, which also decides whether to read their bodies.
 //!
 //! ```text
 //!  client ══ connection ══▶ request ──▶ answer
@@ -16,41 +16,56 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Method, Response, StatusCode};
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
-use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
-use rustls::server::WebPkiClientVerifier;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::body::Body;
 use crate::certificates::Pair;
-use crate::dial;
+use crate::clock::Clock;
+use crate::connections::{Client, Counts, End, Entered, Registry};
 use crate::exchange::{Answer, Inbound, Tunnel};
+use crate::outgoing::{Held, outgoing};
+use crate::server_tls::ServerTls;
 
-/// What is let in, and for how long.
+/// The limits of a listener.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
+    /// Connections of known clients. Clients without a certificate may take three quarters of them.
     pub connections: usize,
-    /// Connections that changed their protocol; they count no more among the others.
+    /// Connections of one known client.
+    pub connections_per_client: usize,
+    /// Connections of clients that are not known, or not yet. If there are more, the oldest is closed.
+    pub strangers: usize,
+    /// Those of one address.
+    pub strangers_per_address: usize,
+    /// Requests under way on one connection of HTTP/2.
+    pub streams: u32,
+    /// Connections that changed their protocol; they no longer count among the others.
     pub tunnels: usize,
-    /// For the TLS handshake, and for the headers of a request.
+    /// The time for the TLS handshake, for the headers of a request, and for a stranger between two
+    /// requests or before the first.
     pub patience: Duration,
-    /// For the body of a request.
+    /// The time for the body of a request.
     pub body_patience: Duration,
-    /// For requests under way when the server stops.
+    /// The time that a known client may keep a connection without a request under way.
+    pub idle: Duration,
+    /// The time that a client may leave a response unread, unless that is [`Answer::unhurried`].
+    pub stall: Duration,
+    /// The time for requests under way when the server stops.
     pub farewell: Duration,
 }
 
@@ -58,9 +73,19 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections: 4096,
+            // A client of HTTP/1.1 needs one for each watch.
+            connections_per_client: 512,
+            // A connection costs about 40 kB.
+            strangers: 2048,
+            strangers_per_address: 1024,
+            // Upstream's figure, since streams that are reset at once made more of them a weapon.
+            streams: 100,
             tunnels: 1024,
             patience: Duration::from_secs(10),
             body_patience: Duration::from_secs(30),
+            // Upstream's figure; clients in Go close idle connections after the same time.
+            idle: Duration::from_secs(90),
+            stall: Duration::from_secs(30),
             farewell: Duration::from_secs(5),
         }
     }
@@ -72,10 +97,6 @@ pub enum ListenError {
     Bind { address: SocketAddr, source: io::Error },
     #[error("the server's certificate cannot be used")]
     Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
-}
-
-fn unusable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ListenError {
-    ListenError::Certificate(error.into())
 }
 
 /// Whom a client's certificate names, vouched for by the authority.
@@ -90,8 +111,9 @@ pub struct Peer {
 /// A socket to serve on.
 pub struct Listener {
     socket: TcpListener,
-    tls: TlsAcceptor,
+    tls: ServerTls,
     limits: Limits,
+    registry: Arc<Registry>,
 }
 
 impl std::fmt::Debug for Listener {
@@ -109,10 +131,19 @@ impl Listener {
         authority: Option<&str>,
         limits: Limits,
     ) -> Result<Listener, ListenError> {
-        let tls = tls_config(server, authority)?;
+        let tls = ServerTls::new(server, authority, Clock::default())?;
+        Listener::bind_with(address, tls, limits).await
+    }
+
+    /// Binds a socket that serves with material which can be replaced later.
+    pub async fn bind_with(
+        address: SocketAddr,
+        tls: ServerTls,
+        limits: Limits,
+    ) -> Result<Listener, ListenError> {
         let bound = TcpListener::bind(address).await;
         let socket = bound.map_err(|source| ListenError::Bind { address, source })?;
-        Ok(Listener { socket, tls: TlsAcceptor::from(Arc::new(tls)), limits })
+        Ok(Listener { socket, tls, limits, registry: Registry::new(limits) })
     }
 
     /// Where it listens, with the port the system chose if it was asked to.
@@ -125,66 +156,143 @@ impl Listener {
         self.limits
     }
 
-    /// Answers requests until `stop` says so, then lets those under way finish for a while. Tunnels
+    /// Returns a function that counts the connections, also while the listener serves.
+    pub fn counts(&self) -> impl Fn() -> Counts + Send + Sync + 'static {
+        let registry = Arc::clone(&self.registry);
+        move || registry.counts()
+    }
+
+    /// Answers requests until `stop` is true, then lets those under way finish for a while. Tunnels
     /// end at once.
     pub async fn serve<H, F>(self, handle: H, mut stop: watch::Receiver<bool>)
     where
-        H: Fn(Inbound, Option<Arc<Peer>>) -> F + Clone + Send + Sync + 'static,
+        H: Fn(Inbound, Arc<Client>) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Answer> + Send + 'static,
     {
-        let permits = Arc::new(Semaphore::new(self.limits.connections));
-        let tunnels =
-            Tunnels { permits: Arc::new(Semaphore::new(self.limits.tunnels)), stop: stop.clone() };
-        let connections = GracefulShutdown::new();
-        let builder = Arc::new(protocols(self.limits));
+        // Closed when the last connection has dropped its sender.
+        let (alive, mut all_over) = mpsc::channel::<Infallible>(1);
+        let permits = Arc::new(Semaphore::new(self.limits.tunnels));
+        let serving = Serving {
+            tls: self.tls,
+            limits: self.limits,
+            builder: Arc::new(protocols(self.limits)),
+            tunnels: Tunnels { permits, stop: stop.clone() },
+            handle,
+            _alive: alive,
+        };
         loop {
-            let permit = tokio::select! {
-                permit = Arc::clone(&permits).acquire_owned() => permit,
-                _ = stop.wait_for(|stopping| *stopping) => break,
-            };
-            let Ok(permit) = permit else { break };
             let accepted = tokio::select! {
                 accepted = self.socket.accept() => accepted,
                 _ = stop.wait_for(|stopping| *stopping) => break,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
-                // Too many open files, or a client that went away: the next one may do better.
-                Err(_) => {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                    continue;
+            match accepted {
+                Ok((stream, address)) => {
+                    let entered = self.registry.enter(address);
+                    tokio::spawn(serving.clone().serve(stream, entered));
                 }
-            };
-            let (tls, limits) = (self.tls.clone(), self.limits);
-            let (handle, tunnels) = (handle.clone(), tunnels.clone());
-            let (builder, watcher) = (Arc::clone(&builder), connections.watcher());
-            tokio::spawn(async move {
-                let _permit = permit;
-                let Some((stream, peer)) = handshake(stream, &tls, limits).await else { return };
-                let service = service_fn(move |mut request: Inbound| {
-                    let upgrade = request.extensions_mut().remove::<OnUpgrade>();
-                    let answering = handle(request, peer.clone());
-                    let tunnels = tunnels.clone();
-                    async move { Ok::<_, Infallible>(tunnels.settle(answering.await, upgrade)) }
-                });
-                let connection =
-                    builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-                // How a connection ends is the client's business.
-                let _ = watcher.watch(connection.into_owned()).await;
-            });
+                // Too many open files, or a client that went away.
+                Err(_) => {
+                    self.registry.displace_oldest_stranger();
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
         }
-        drop(self.socket);
-        let _ = timeout(self.limits.farewell, connections.shutdown()).await;
+        drop((self.socket, serving));
+        let _ = timeout(self.limits.farewell, all_over.recv()).await;
     }
 }
 
+/// What the connections of a listener have in common.
+#[derive(Clone)]
+struct Serving<H> {
+    tls: ServerTls,
+    limits: Limits,
+    builder: Arc<Builder<TokioExecutor>>,
+    tunnels: Tunnels,
+    handle: H,
+    _alive: mpsc::Sender<Infallible>,
+}
+
+impl<H, F> Serving<H>
+where
+    H: Fn(Inbound, Arc<Client>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Answer> + Send + 'static,
+{
+    /// Serves one connection until it ends or has to.
+    async fn serve(self, stream: TcpStream, entered: Entered) {
+        let client = &entered.0;
+        let tls = self.tls.acceptor();
+        let shaken = tokio::select! {
+            shaken = handshake(stream, &tls, self.limits) => shaken,
+            _ = client.over() => None,
+        };
+        let Some((stream, peer)) = shaken else { return };
+        if let Some(peer) = peer
+            && !client.certified(peer)
+        {
+            return;
+        }
+        let (handle, tunnels) = (self.handle, self.tunnels);
+        let mut stop = tunnels.stop.clone();
+        let answering = Arc::clone(client);
+        let service = service_fn(move |mut request: Inbound| {
+            let under_way = answering.begin();
+            let upgrade = request.extensions_mut().remove::<OnUpgrade>();
+            let is_head = request.method() == Method::HEAD;
+            // In a box, as hyper keeps the room for it as long as the response lasts.
+            let answer = Box::pin(handle(request, Arc::clone(&answering)));
+            let tunnels = tunnels.clone();
+            async move {
+                let mut answer = answer.await;
+                let (held, is_unhurried) = (answer.held.take(), answer.is_unhurried);
+                let response = tunnels.settle(answer, upgrade);
+                let held = Held::new(under_way, is_unhurried, held);
+                Ok::<_, Infallible>(outgoing(response, is_head, held))
+            }
+        });
+        let connection = self.builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+        let mut connection = pin!(connection);
+        let mut is_stopping = false;
+        let end = loop {
+            tokio::select! {
+                // How a connection ends is the client's business.
+                _ = connection.as_mut() => return,
+                end = client.over() => break end,
+                _ = stop.wait_for(|stopping| *stopping), if !is_stopping => {
+                    is_stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        };
+        if end == End::Idle {
+            // The client may be about to send a request, and learns that it was not read.
+            connection.as_mut().graceful_shutdown();
+            let _ = timeout(self.limits.patience, connection).await;
+        }
+    }
+}
+
+/// The most bytes of a request that are read ahead of the function that answers it, by stream and by
+/// connection of HTTP/2, and by connection of HTTP/1.1, whose headers have to fit in as well.
+const STREAM_WINDOW: u32 = 64 * 1024;
+const CONNECTION_WINDOW: u32 = 256 * 1024;
+const BUFFER: usize = 64 * 1024;
+
 fn protocols(limits: Limits) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.patience).keep_alive(true);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.patience)
+        .max_buf_size(BUFFER)
+        .keep_alive(true);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(1000)
+        .max_concurrent_streams(limits.streams)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(BUFFER)
         .max_header_list_size(64 * 1024)
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(20));
@@ -201,7 +309,7 @@ struct Tunnels {
 impl Tunnels {
     /// The response to give. If it changes the protocol, both ends are joined once it is out.
     fn settle(&self, answer: Answer, upgrade: Option<OnUpgrade>) -> Response<Body> {
-        let Answer { response, tunnel } = answer;
+        let Answer { response, tunnel, .. } = answer;
         let Some(far) = tunnel else { return response };
         let Some(near) = upgrade else {
             return refused(StatusCode::BAD_REQUEST, "this connection cannot change its protocol");
@@ -238,42 +346,20 @@ fn refused(status: StatusCode, text: &'static str) -> Response<Body> {
     response
 }
 
-fn tls_config(server: &Pair, authority: Option<&str>) -> Result<ServerConfig, ListenError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(unusable)?;
-    let builder = match authority {
-        None => builder.with_no_client_auth(),
-        Some(authority) => {
-            let roots = Arc::new(dial::roots(authority).map_err(unusable)?);
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider)
-                .allow_unauthenticated()
-                .build()
-                .map_err(unusable)?;
-            builder.with_client_cert_verifier(verifier)
-        }
-    };
-    let (chain, key) = dial::identity(server).map_err(unusable)?;
-    let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
-}
-
 type Tls = tokio_rustls::server::TlsStream<TcpStream>;
 
-/// The stream, and whom its certificate names.
+/// Returns the stream, and the subject of the client's certificate.
 async fn handshake(
     stream: TcpStream,
     tls: &TlsAcceptor,
     limits: Limits,
-) -> Option<(Tls, Option<Arc<Peer>>)> {
+) -> Option<(Tls, Option<Peer>)> {
     // Answers are small and wanted at once.
     let _ = stream.set_nodelay(true);
     let stream = timeout(limits.patience, tls.accept(stream)).await.ok()?.ok()?;
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let peer = certificates.first().and_then(|certificate| peer_of(certificate));
-    Some((stream, peer.map(Arc::new)))
+    Some((stream, peer))
 }
 
 fn peer_of(certificate: &CertificateDer<'_>) -> Option<Peer> {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use https::certificates::{self, Pair};
-use https::{Answer, Body, Dialer, Inbound, Limits, Listener, Peer};
+use https::{Answer, Body, Client, Dialer, Inbound, Limits, Listener};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -75,8 +75,8 @@ async fn serve(tunnels: usize) -> Served {
     let (stop, stopping) = watch::channel(false);
     let held = Arc::new(AtomicUsize::new(0));
     let holding = held.clone();
-    let handle = move |request: Inbound, peer: Option<Arc<Peer>>| {
-        assert!(peer.is_none());
+    let handle = move |request: Inbound, client: Arc<Client>| {
+        assert!(client.peer().is_none());
         let holding = holding.clone();
         async move {
             if !https::is_upgrade(request.headers()) {

@@ -170,9 +170,19 @@ pub struct Cause {
     pub field: String,
 }
 
-/// Everything that is wrong with an object, in the order it was found.
+/// How many causes are kept. Upstream has no limit; a hundred thousand causes are an answer of 10 MB.
+const MAX_CAUSES: usize = 1000;
+
+/// How much text causes may have together. Some show a whole list for each of its items.
+const MAX_TEXT: usize = 256 << 10;
+
+/// Everything that is wrong with an object, in the order it was found, up to a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Causes(pub Vec<Cause>);
+pub struct Causes(pub Vec<Cause>, Text);
+
+/// The bytes of all messages and fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Text(usize);
 
 impl Causes {
     #[must_use]
@@ -180,13 +190,43 @@ impl Causes {
         self.0.is_empty()
     }
 
+    /// Returns whether further causes are dropped. The first one never is.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.0.len() >= MAX_CAUSES || self.1.0 >= MAX_TEXT
+    }
+
+    /// Drops all causes.
+    pub fn clear(&mut self) {
+        *self = Causes::default();
+    }
+
+    /// Adds the causes of another check.
+    pub fn append(&mut self, other: Causes) {
+        for Cause { reason, message, field } in other.0 {
+            self.add(reason, field, message);
+        }
+    }
+
     /// Adds a cause at a place given as text.
     pub fn add(&mut self, reason: &'static str, field: impl Into<String>, message: String) {
-        self.0.push(Cause { reason, message, field: field.into() });
+        if self.is_full() {
+            return;
+        }
+        let field = field.into();
+        self.1.0 += message.len() + field.len();
+        self.0.push(Cause { reason, message, field });
+    }
+
+    /// Adds a cause at a place. Texts are made only for causes that are kept.
+    fn add_at(&mut self, reason: &'static str, at: &Cursor<'_>, message: impl FnOnce() -> String) {
+        if !self.is_full() {
+            self.add(reason, at.path(), message());
+        }
     }
 
     pub fn required(&mut self, at: &Cursor<'_>, detail: &str) {
-        self.add("FieldValueRequired", at.path(), with_detail("Required value", detail));
+        self.add_at("FieldValueRequired", at, || with_detail("Required value", detail));
     }
 
     /// The value there is not allowed.
@@ -196,12 +236,13 @@ impl Causes {
 
     /// As [`Causes::invalid`], with another value shown than the one there.
     pub fn invalid_as(&mut self, at: &Cursor<'_>, shown: impl Into<Shown>, detail: &str) {
-        let message = format!("Invalid value: {}", shown.into().0);
-        self.add("FieldValueInvalid", at.path(), with_detail(&message, detail));
+        self.add_at("FieldValueInvalid", at, || {
+            with_detail(&format!("Invalid value: {}", shown.into().0), detail)
+        });
     }
 
     pub fn forbidden(&mut self, at: &Cursor<'_>, detail: &str) {
-        self.add("FieldValueForbidden", at.path(), with_detail("Forbidden", detail));
+        self.add_at("FieldValueForbidden", at, || with_detail("Forbidden", detail));
     }
 
     pub fn duplicate(&mut self, at: &Cursor<'_>) {
@@ -209,8 +250,8 @@ impl Causes {
     }
 
     pub fn duplicate_as(&mut self, at: &Cursor<'_>, shown: impl Into<Shown>) {
-        let message = format!("Duplicate value: {}", shown.into().0);
-        self.add("FieldValueDuplicate", at.path(), message);
+        let message = || format!("Duplicate value: {}", shown.into().0);
+        self.add_at("FieldValueDuplicate", at, message);
     }
 
     pub fn not_supported(&mut self, at: &Cursor<'_>, supported: &[&str]) {
@@ -218,18 +259,18 @@ impl Causes {
     }
 
     pub fn not_found(&mut self, at: &Cursor<'_>) {
-        let message = format!("Not found: {}", Shown::from(at.value).0);
-        self.add("FieldValueNotFound", at.path(), message);
+        self.not_found_as(at, at.value, "");
     }
 
     pub fn too_long(&mut self, at: &Cursor<'_>, max: usize) {
-        let message = format!("Too long: may not be more than {max} bytes");
-        self.add("FieldValueTooLong", at.path(), message);
+        let message = || format!("Too long: may not be more than {max} bytes");
+        self.add_at("FieldValueTooLong", at, message);
     }
 
     pub fn not_found_as(&mut self, at: &Cursor<'_>, shown: impl Into<Shown>, detail: &str) {
-        let message = format!("Not found: {}", shown.into().0);
-        self.add("FieldValueNotFound", at.path(), with_detail(&message, detail));
+        self.add_at("FieldValueNotFound", at, || {
+            with_detail(&format!("Not found: {}", shown.into().0), detail)
+        });
     }
 
     /// As [`Causes::not_supported`], with another value shown than the one there.
@@ -239,13 +280,11 @@ impl Causes {
         shown: impl Into<Shown>,
         supported: &[&str],
     ) {
-        let supported: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
-        let message = format!(
-            "Unsupported value: {}: supported values: {}",
-            shown.into().0,
-            supported.join(", ")
-        );
-        self.add("FieldValueNotSupported", at.path(), message);
+        self.add_at("FieldValueNotSupported", at, || {
+            let supported: Vec<String> = supported.iter().map(|name| format!("{name:?}")).collect();
+            let (shown, supported) = (shown.into().0, supported.join(", "));
+            format!("Unsupported value: {shown}: supported values: {supported}")
+        });
     }
 
     /// Leaves one of causes that say the same, as answers do.
@@ -257,8 +296,8 @@ impl Causes {
     }
 
     pub fn too_many(&mut self, at: &Cursor<'_>, max: usize) {
-        let message = format!("Too many: {}: must have at most {max} items", at.len());
-        self.add("FieldValueTooMany", at.path(), message);
+        let message = || format!("Too many: {}: must have at most {max} items", at.len());
+        self.add_at("FieldValueTooMany", at, message);
     }
 }
 

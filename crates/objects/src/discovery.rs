@@ -11,6 +11,12 @@ use crate::catalog::{Resource, Subresource, Verb};
 /// Media type of the document that has everything. Clients up to 1.29 ask for `v=v2beta1` alone, and
 /// then for plain JSON, which they should be given.
 pub const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+/// The same in YAML.
+pub const AGGREGATED_YAML: &str =
+    "application/yaml;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+/// The same in protobuf.
+pub const AGGREGATED_PROTOBUF: &str =
+    "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// `/api`. The address is the server's own, with its port.
 #[must_use]

@@ -1,7 +1,50 @@
 //! Durations as Kubernetes writes them: `10s`, `1m30s`, `1.5h`. Entry: [`parse`]. Negative ones,
-//! which the notation allows and no setting here means, are not read.
+//! which the notation allows and no setting here means, are not read. [`fault`] gives Go's message for
+//! a text that is not a duration.
 
 use std::time::Duration;
+
+/// The length of a unit in nanoseconds.
+fn unit_nanos(unit: &str) -> Option<u64> {
+    Some(match unit {
+        "ns" => 1,
+        "us" | "µs" | "μs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return None,
+    })
+}
+
+fn is_of_number(c: char) -> bool {
+    c.is_ascii_digit() || c == '.'
+}
+
+/// Returns Go's message for a text that is not a duration, and `None` for a duration of either sign.
+#[must_use]
+pub fn fault(text: &str) -> Option<String> {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if !unsigned.starts_with('+') && parse(unsigned).is_some() {
+        return None;
+    }
+    let mut rest = unsigned;
+    while !rest.is_empty() {
+        let (number, after) = rest.split_at(rest.find(|c| !is_of_number(c)).unwrap_or(rest.len()));
+        if number.trim_matches('.').is_empty() {
+            break;
+        }
+        let (unit, after) = after.split_at(after.find(is_of_number).unwrap_or(after.len()));
+        if unit.is_empty() || number.matches('.').count() > 1 {
+            return Some(format!("time: missing unit in duration {text:?}"));
+        }
+        if unit_nanos(unit).is_none() {
+            return Some(format!("time: unknown unit {unit:?} in duration {text:?}"));
+        }
+        rest = after;
+    }
+    Some(format!("time: invalid duration {text:?}"))
+}
 
 /// Reads a duration in Go's notation; `None` if it is none or negative.
 #[must_use]
@@ -15,20 +58,10 @@ pub fn parse(text: &str) -> Option<Duration> {
     }
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
-        let unit_at = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, after) = rest.split_at(unit_at);
-        let unit_end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
-        let (unit, after) = after.split_at(unit_end);
+        let (number, after) = rest.split_at(rest.find(|c| !is_of_number(c))?);
+        let (unit, after) = after.split_at(after.find(is_of_number).unwrap_or(after.len()));
         rest = after;
-        let nanos: u64 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
+        let nanos = unit_nanos(unit)?;
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
             return None;
@@ -91,10 +124,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_text_that_is_no_duration_has_gos_message() {
+        for fine in ["1s", "-1s", "+1.5h", "0", "-0", "1h2m3.5s"] {
+            assert_eq!(fault(fine), None, "{fine}");
+        }
+        for (text, expected) in [
+            ("", "time: invalid duration \"\""),
+            ("invalid", "time: invalid duration \"invalid\""),
+            ("-", "time: invalid duration \"-\""),
+            ("++1s", "time: invalid duration \"++1s\""),
+            (".s", "time: invalid duration \".s\""),
+            ("5", "time: missing unit in duration \"5\""),
+            ("1.2.3s", "time: missing unit in duration \"1.2.3s\""),
+            ("5d", "time: unknown unit \"d\" in duration \"5d\""),
+            ("99999999999999999999h", "time: invalid duration \"99999999999999999999h\""),
+        ] {
+            assert_eq!(fault(text).as_deref(), Some(expected), "{text}");
+        }
+    }
+
     proptest! {
         #[test]
         fn no_text_makes_the_reader_panic(text in "[-+0-9a-zµ.]{0,30}") {
-            let _ = parse(&text);
+            let _ = (parse(&text), fault(&text));
         }
 
         #[test]

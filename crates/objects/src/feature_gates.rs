@@ -69,6 +69,7 @@ gates! {
     PodLevelResources, "PodLevelResources", Beta, true;
     PodLevelResourceManagers, "PodLevelResourceManagers", Beta, false;
     MemoryQos, "MemoryQoS", Beta, true;
+    CustomCpuCfsQuotaPeriod, "CustomCPUCFSQuotaPeriod", Alpha, false;
     KubeletPodResourcesGet, "KubeletPodResourcesGet", Ga, true;
     DraNodeAllocatableResources, "DRANodeAllocatableResources", Alpha, false;
     QosResources, "QOSResources", Alpha, false;
@@ -96,7 +97,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "ContainerRestartRules",
     "ContainerStopSignals",
     "CrossNamespaceVolumeDataSource",
-    "CustomCPUCFSQuotaPeriod",
     "DRAAdminAccess",
     "DRAConsumableCapacity",
     "DRADeviceBindingConditions",

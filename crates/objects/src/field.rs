@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::yaml::shortened;
 
 /// One step into an object.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Step {
     /// A field of a structure: `.name`.
     Field(String),
@@ -20,7 +20,7 @@ pub enum Step {
 }
 
 /// The way from an object's top to one of its values.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct FieldPath(Vec<Step>);
 
 impl FieldPath {

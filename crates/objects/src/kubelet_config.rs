@@ -1,9 +1,9 @@
 //! A kubelet's configuration file: KubeletConfiguration, `kubelet.config.k8s.io/v1beta1`.
 //!
 //! Main type: [`KubeletConfig`]; entry: [`read`], which gives the configuration with everything
-//! worth a warning, or every mistake with its place. Fields nothing here acts on are known by name
-//! and kept as they are. Values are checked as text: whether the machine has the CPUs and memory
-//! that are spoken of, and whether the managers accept the combination, is decided elsewhere.
+//! worth a warning, or every mistake with its place. Every value is checked as upstream's
+//! ValidateKubeletConfiguration checks it, and every field that Berth does not act on gets a warning.
+//! `placement::configured` checks what depends on the machine or on feature gates.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,8 +12,11 @@ use crate::feature_gates::FeatureGates;
 use crate::pod::{OsName, Untyped};
 use crate::quantity::{Format, Quantity};
 use crate::resources::ResourceList;
+use crate::yaml::read::{At, Findings};
 
+mod checks;
 mod eviction;
+mod fields;
 mod names;
 mod read;
 mod words;
@@ -156,7 +159,7 @@ pub struct KubeletConfig {
     pub pods_per_core: u32,
     pub static_pod_path: Option<String>,
     pub windows_affinity: WindowsAffinity,
-    /// Known fields that are not acted on, as written.
+    /// Fields without a type of their own here, as written. Their values have been checked.
     pub untyped: Untyped,
 }
 
@@ -253,6 +256,29 @@ impl KubeletConfig {
         let sum = zero.checked_add(&reserved).and_then(|sum| sum.checked_add(&eviction));
         sum.unwrap_or(reserved)
     }
+}
+
+/// Reads a duration. A negative one is an error of its own: no field takes one.
+fn read_duration(at: &At<'_>, findings: &mut Findings) -> Option<Duration> {
+    let text = at.text_like(findings)?;
+    let duration = duration_of(&text);
+    if duration.is_none() {
+        match text.strip_prefix('-').and_then(duration_of) {
+            Some(_) => {
+                let path = at.path();
+                at.error(
+                    format!("invalid configuration: {path} {text} must not be negative"),
+                    findings,
+                );
+            }
+            None => at.expected("a duration such as 10s, 100ms or 1m30s", findings),
+        }
+    }
+    duration
+}
+
+fn duration_of(text: &str) -> Option<Duration> {
+    crate::duration::parse(text)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 //! bound of a range for containers only tells which classes there are; one for pods counts its
 //! containers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use serde_json::{Map, Value, json};
@@ -125,12 +125,9 @@ pub fn message(refusals: &[LimitRefusal]) -> Option<String> {
         [] => None,
         [one] => Some(one.to_string()),
         more => {
-            let mut texts: Vec<String> = Vec::new();
-            for text in more.iter().map(LimitRefusal::to_string) {
-                if !texts.contains(&text) {
-                    texts.push(text);
-                }
-            }
+            let mut seen = HashSet::new();
+            let texts = more.iter().map(LimitRefusal::to_string);
+            let texts: Vec<String> = texts.filter(|text| seen.insert(text.clone())).collect();
             match texts.as_slice() {
                 [one] => Some(one.clone()),
                 texts => Some(format!("[{}]", texts.join(", "))),

@@ -19,6 +19,7 @@ mod operations;
 mod parameters;
 mod paths;
 mod protobuf;
+mod protobuf_v3;
 mod served;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,10 @@ use served::Served;
 pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 /// The same without the `@`, which is no token of a media type; answers carry this one.
 pub const V2_PROTOBUF_ANSWER: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+/// The same of the third edition, which clients may ask for in either spelling.
+pub const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
+/// The spelling that answers carry.
+pub const V3_PROTOBUF_ANSWER: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
 
 /// All documents.
 #[derive(Debug, Clone)]
@@ -104,6 +109,15 @@ impl OpenApi {
             v3_index: index(&v3),
             v3,
         }
+    }
+
+    /// Returns `/openapi/v3/{key}` as protobuf. It has the hash of the JSON form, as upstream's has. Few
+    /// clients ask for it, so that it is encoded for each of them and not kept.
+    #[must_use]
+    pub fn v3_protobuf(&self, key: &str) -> Option<Document> {
+        let Document { body, hash } = self.v3.get(key)?;
+        let document: Value = serde_json::from_slice(body).ok()?;
+        Some(Document { body: protobuf_v3::encode(&document), hash: hash.clone() })
     }
 }
 

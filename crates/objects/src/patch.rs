@@ -10,6 +10,8 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::room::TooLarge;
+
 mod json;
 mod merge;
 mod order;
@@ -21,9 +23,6 @@ pub use json::{MAX_COPIED_BYTES, MAX_OPERATIONS, json};
 pub use merge::merge;
 pub use shown::shown;
 pub use strategic::strategic;
-
-/// How deep a patched object may be nested: as deep as one that is read.
-const MAX_DEPTH: usize = 128;
 
 /// The forms of a patch, told apart by the content type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -71,6 +70,8 @@ pub enum PatchError {
          {MAX_OPERATIONS}, got {0}"
     )]
     TooManyOperations(usize),
+    #[error("Request entity too large: {0}")]
+    TooLarge(TooLarge),
     /// A patch that does not fit this object. Clients are told no more than this.
     #[error("the server rejected our request due to an error in our request")]
     DoesNotApply(String),
@@ -82,7 +83,7 @@ impl PatchError {
     pub fn status(&self) -> u16 {
         match self {
             PatchError::NotJson | PatchError::Malformed(_) => 400,
-            PatchError::TooManyOperations(_) => 413,
+            PatchError::TooManyOperations(_) | PatchError::TooLarge(_) => 413,
             PatchError::DoesNotApply(_) => 422,
         }
     }
@@ -91,7 +92,7 @@ impl PatchError {
     pub fn reason(&self) -> &'static str {
         match self {
             PatchError::NotJson | PatchError::Malformed(_) => "BadRequest",
-            PatchError::TooManyOperations(_) => "RequestEntityTooLarge",
+            PatchError::TooManyOperations(_) | PatchError::TooLarge(_) => "RequestEntityTooLarge",
             PatchError::DoesNotApply(_) => "Invalid",
         }
     }

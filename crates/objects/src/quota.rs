@@ -10,7 +10,7 @@
 //! Which requests count (no subresource but a pod's resize), and storing the result so that two
 //! requests at once do not both pass, is the server's business.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde_json::{Map, Value, json};
@@ -176,27 +176,33 @@ pub fn charge(
     if !negative.is_empty() {
         return Err(QuotaRefusal::Negative { resources: negative });
     }
-    let delta = match old {
-        Some(old) => subtract(asked, &usage(resource, old, now)),
-        None => asked,
-    };
-    let delta: ResourceList = delta.into_iter().filter(|(_, amount)| !amount.is_zero()).collect();
+    // A quota that covered the object before is charged for what is more. One that the update moves the
+    // object into is charged for all of it. The quota it leaves is corrected by the next count, so that
+    // an update that is refused later frees nothing.
+    let more = old.map(|old| without_zeros(subtract(asked.clone(), &usage(resource, old, now))));
+    let all = without_zeros(asked);
+    let covered_before = |quota: &Value| old.is_some_and(|old| scope::covers(quota, resource, old));
     let mut charged: BTreeMap<String, Value> = BTreeMap::new();
     for quota in bounding {
-        if let Some(used) = charge_one(quota, &delta)? {
+        let delta = more.as_ref().filter(|_| covered_before(quota)).unwrap_or(&all);
+        if let Some(used) = charge_one(quota, delta)? {
             let mut changed = quota.clone();
             changed["status"]["used"] = used;
             charged.insert(name_of(quota), changed);
         }
     }
     if resource.group.is_empty() && resource.kind == "Pod" {
-        classes::charge(&covering, object, old, now, &mut charged)?;
+        classes::charge(&covering, object, old, covered_before, now, &mut charged)?;
     }
     Ok(charged.into_values().collect())
 }
 
 fn name_of(quota: &Value) -> String {
     quota["metadata"]["name"].as_str().unwrap_or_default().to_owned()
+}
+
+fn without_zeros(list: ResourceList) -> ResourceList {
+    list.into_iter().filter(|(_, amount)| !amount.is_zero()).collect()
 }
 
 /// What is more than before; nothing where there is less.
@@ -222,7 +228,7 @@ fn charge_one(quota: &Value, delta: &ResourceList) -> Result<Option<Value>, Quot
     let mut after = used.clone();
     resources::add(&mut after, &requested);
     let is_exceeded = |name: &String| after.get(name) > hard.get(name);
-    let exceeded: Vec<&String> = requested.keys().filter(|name| is_exceeded(name)).collect();
+    let exceeded: BTreeSet<&String> = requested.keys().filter(|name| is_exceeded(name)).collect();
     if exceeded.is_empty() {
         return Ok(Some(rendered(&after)));
     }

@@ -21,6 +21,7 @@ pub use parse::SchemaError;
 
 /// The texts of `api/`, by file name.
 const TEXTS: &[(&str, &str)] = &[
+    ("apidiscovery_v2.api", include_str!("../api/apidiscovery_v2.api")),
     ("apps_v1.api", include_str!("../api/apps_v1.api")),
     ("authentication_v1.api", include_str!("../api/authentication_v1.api")),
     ("authorization_v1.api", include_str!("../api/authorization_v1.api")),
@@ -185,8 +186,12 @@ impl Schema {
 impl Type {
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&Field> {
-        let found = self.fields.binary_search_by(|field| field.name.as_str().cmp(name));
-        found.ok().map(|index| &self.fields[index])
+        self.place(name).map(|place| &self.fields[place])
+    }
+
+    /// Returns the place of a field among [`Type::fields`].
+    fn place(&self, name: &str) -> Option<usize> {
+        self.fields.binary_search_by(|field| field.name.as_str().cmp(name)).ok()
     }
 
     /// `io.k8s.api.core.v1.Pod`.

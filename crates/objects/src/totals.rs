@@ -4,7 +4,7 @@
 //! All containers and sidecars run at once; before that each init container runs beside the
 //! sidecars started so far. What is needed is the most of any moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
@@ -57,25 +57,28 @@ fn is_sidecar(container: &Value) -> bool {
 /// What a pod needs.
 pub(crate) fn of_pod(pod: &Value, side: Side, with: With) -> ResourceList {
     let spec = &pod["spec"];
-    let own = |container: &Value, statuses: &str| match with {
-        With::Spec => amounts(&container["resources"][side.field()]),
-        With::Holdings => held(pod, container, statuses, side),
+    let holdings = (with == With::Holdings).then(|| Holdings::of(pod));
+    let own = |container: &Value, statuses: Statuses| match &holdings {
+        None => amounts(&container["resources"][side.field()]),
+        Some(holdings) => holdings.held(container, statuses, side),
     };
     let mut total = ResourceList::new();
     for container in items(&spec["containers"]) {
-        resources::add(&mut total, &own(container, "containerStatuses"));
+        resources::add(&mut total, &own(container, Statuses::Main));
     }
     let (mut sidecars, mut at_start) = (ResourceList::new(), ResourceList::new());
     for container in items(&spec["initContainers"]) {
-        let mut needs = own(container, "initContainerStatuses");
+        let mut needs = own(container, Statuses::Init);
         if is_sidecar(container) {
             resources::add(&mut total, &needs);
             resources::add(&mut sidecars, &needs);
-            resources::raise(&mut at_start, &sidecars);
-        } else {
-            resources::add(&mut needs, &sidecars);
-            resources::raise(&mut at_start, &needs);
+            needs.values_mut().for_each(|amount| *amount = Quantity::zero());
         }
+        // Of what this container does not need, the start needs as much as before.
+        let shared = needs.keys().filter_map(|name| sidecars.get_key_value(name));
+        let shared: ResourceList = shared.map(|(n, amount)| (n.clone(), amount.clone())).collect();
+        resources::add(&mut needs, &shared);
+        resources::raise(&mut at_start, &needs);
     }
     resources::raise(&mut total, &at_start);
     for (name, amount) in amounts(&spec["resources"][side.field()]) {
@@ -94,17 +97,49 @@ pub(crate) fn of_pod(pod: &Value, side: Side, with: With) -> ResourceList {
     total
 }
 
-/// The most of what a container asks for, was given and has. A resize that cannot be done counts
-/// for nothing.
-fn held(pod: &Value, container: &Value, statuses: &str, side: Side) -> ResourceList {
-    let asked = amounts(&container["resources"][side.field()]);
-    let statuses = items(&pod["status"][statuses]);
-    let Some(status) = statuses.iter().find(|status| status["name"] == container["name"]) else {
-        return asked;
-    };
-    let infeasible = items(&pod["status"]["conditions"]).iter().any(|condition| {
-        condition["type"] == "PodResizePending" && condition["reason"] == "Infeasible"
-    });
+/// Which of a pod's lists of statuses a container is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Statuses {
+    Main,
+    Init,
+}
+
+/// What the containers of a pod were given and have, by name.
+struct Holdings<'a> {
+    statuses: HashMap<(Statuses, &'a Value), &'a Value>,
+    /// A resize cannot be done.
+    infeasible: bool,
+}
+
+impl<'a> Holdings<'a> {
+    fn of(pod: &'a Value) -> Holdings<'a> {
+        let status = &pod["status"];
+        let mut statuses = HashMap::new();
+        let lists =
+            [(Statuses::Main, "containerStatuses"), (Statuses::Init, "initContainerStatuses")];
+        for (list, field) in lists {
+            for status in items(&status[field]) {
+                statuses.entry((list, &status["name"])).or_insert(status);
+            }
+        }
+        let infeasible = items(&status["conditions"]).iter().any(|condition| {
+            condition["type"] == "PodResizePending" && condition["reason"] == "Infeasible"
+        });
+        Holdings { statuses, infeasible }
+    }
+
+    /// The most of what a container asks for, was given and has. A resize that cannot be done counts
+    /// for nothing.
+    fn held(&self, container: &Value, statuses: Statuses, side: Side) -> ResourceList {
+        let asked = amounts(&container["resources"][side.field()]);
+        match self.statuses.get(&(statuses, &container["name"])) {
+            None => asked,
+            Some(status) => held(status, asked, self.infeasible, side),
+        }
+    }
+}
+
+fn held(status: &Value, asked: ResourceList, infeasible: bool, side: Side) -> ResourceList {
     let has = amounts(&status["resources"][side.field()]);
     let given = match side {
         Side::Requests => amounts(&status["allocatedResources"]),

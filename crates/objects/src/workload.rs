@@ -4,6 +4,7 @@
 //! mistake in it with its place. Objects of other kinds are skipped and named. Defaults are set
 //! and everything is validated. How many nodes a `DaemonSet` finds is the caller's to say.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -172,17 +173,19 @@ impl Workload {
     }
 }
 
-/// An object of a kind that makes no pods.
+/// An object that runs no pods: one of another kind, or a pod that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
     pub mark: Mark,
     pub kind: String,
     pub name: String,
+    /// Why it runs no pods.
+    pub why: &'static str,
 }
 
 impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} {:?} skipped: it runs no pods", self.mark, self.kind, self.name)
+        write!(f, "{}: {} {:?} skipped: {}", self.mark, self.kind, self.name, self.why)
     }
 }
 
@@ -244,6 +247,12 @@ impl Reading {
                     at.warn(message, findings);
                 }
             }
+            let status = object.field("status").filter(|_| known == WorkloadKind::Pod);
+            let phase = status.and_then(|at| at.node.get_text("phase"));
+            if matches!(phase, Some("Succeeded" | "Failed")) {
+                self.skip(&object, kind, "it has ended");
+                return;
+            }
             self.workload(document, &object, known);
         } else {
             self.other(&object, kind, &version);
@@ -274,11 +283,14 @@ impl Reading {
         {
             at.error(format!("unknown kind {kind:?}; did you mean {meant:?}?"), &mut self.findings);
         } else {
-            let metadata = object.field("metadata");
-            let name = metadata.and_then(|at| at.node.get_text("name")).unwrap_or_default();
-            let name = name.to_owned();
-            self.manifest.skipped.push(Skipped { mark: object.mark(), kind, name });
+            self.skip(object, kind, "it runs no pods");
         }
+    }
+
+    fn skip(&mut self, object: &Object<'_>, kind: String, why: &'static str) {
+        let metadata = object.field("metadata");
+        let name = metadata.and_then(|at| at.node.get_text("name")).unwrap_or_default().to_owned();
+        self.manifest.skipped.push(Skipped { mark: object.mark(), kind, name, why });
     }
 
     fn workload(&mut self, document: &Node, object: &Object<'_>, kind: WorkloadKind) {
@@ -299,7 +311,7 @@ impl Reading {
             (metadata, made(object, kind, &mut problems, findings))
         };
         // Complaints about what could not even be read would only repeat those of the reader.
-        let unread: Vec<FieldPath> =
+        let unread: HashSet<FieldPath> =
             findings.errors[before..].iter().map(|error| error.path.clone()).collect();
         let prefix = object.at.path();
         problems.retain(|problem| !unread.contains(&problem.path.under(&prefix)));

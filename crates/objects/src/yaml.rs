@@ -2,8 +2,8 @@
 //!
 //! Main type: [`Node`]; entry: [`parse`], which reads a stream of documents and returns all it
 //! could read together with all that is wrong. [`read`] has the typed readers on top. Duplicate
-//! keys, anchors that unfold without end and deep nesting are refused here; what the fields mean
-//! is not known. JSON is read as the YAML it is. ADR 0003 says which parser is below and why.
+//! keys, deep nesting, and anchors that unfold to too many values or too much text are refused here;
+//! what the fields mean is not known. JSON is read as the YAML it is. ADR 0003 says which parser is below and why.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::field::{FieldPath, FieldProblem, Step};
 mod build;
 pub mod read;
 
-pub use build::parse;
+pub use build::{parse, parse_within};
 
 /// A place in a text, counted from one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -221,6 +221,10 @@ pub enum Problem {
     TooDeep { limit: usize },
     #[error("anchors and aliases unfold to more than {limit} values")]
     TooManyAliases { limit: usize },
+    #[error("anchors and aliases unfold to more than {limit} bytes of text")]
+    TooLongAliases { limit: usize },
+    #[error("the text has more than {limit} values")]
+    TooManyValues { limit: usize },
     #[error("the alias stands inside the value it names")]
     AliasInsideItself,
     #[error("'<<' takes a map or a list of maps")]

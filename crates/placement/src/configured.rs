@@ -68,6 +68,7 @@ impl Configured {
             errors: Vec::new(),
             warnings: Vec::new(),
         };
+        check.gated_fields();
         let reserved_cpus = check.reserved_cpus();
         let allocatable = check.allocatable(&reserved_cpus);
         let (cpu, memory, alignment) = check.managers(&reserved_cpus);
@@ -140,6 +141,38 @@ impl Check<'_> {
     fn warn(&mut self, field: &str, message: impl Into<String>, remedy: Option<String>) {
         let path = FieldPath::of(field);
         self.warnings.push(Finding { path, message: message.into(), remedy });
+    }
+
+    /// Values that a kubelet takes only with a feature gate on.
+    fn gated_fields(&mut self) {
+        let config = self.config;
+        let default = KubeletConfig::default();
+        if config.cpu_cfs_quota_period != default.cpu_cfs_quota_period
+            && !config.feature_gates.enabled(Gate::CustomCpuCfsQuotaPeriod)
+        {
+            let period = objects::duration::render(config.cpu_cfs_quota_period);
+            let message = format!(
+                "invalid configuration: cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {period} requires \
+                 feature gate {}",
+                Gate::CustomCpuCfsQuotaPeriod
+            );
+            let remedy = format!("write featureGates: {{{}: true}}", Gate::CustomCpuCfsQuotaPeriod);
+            self.error("cpuCFSQuotaPeriod", message, Some(remedy));
+        }
+        if config.feature_gates.enabled(Gate::MemoryQos) {
+            return;
+        }
+        if config.memory_throttling_factor.to_bits() != default.memory_throttling_factor.to_bits() {
+            let message = "invalid configuration: memoryThrottlingFactor must not be set when MemoryQoS \
+                           feature gate is disabled";
+            self.error("memoryThrottlingFactor", message, None);
+        }
+        let policy = config.untyped.get("memoryReservationPolicy");
+        if policy.is_some_and(|policy| policy == "TieredReservation") {
+            let message = "invalid configuration: memoryReservationPolicy \"TieredReservation\" requires \
+                           MemoryQoS feature gate to be enabled";
+            self.error("memoryReservationPolicy", message, None);
+        }
     }
 
     /// `reservedSystemCPUs` replaces amounts of CPU reserved elsewhere, as in the kubelet.
@@ -269,14 +302,6 @@ impl Check<'_> {
 
     fn cpu_manager(&mut self, reserved: &ReservedCpus, alignment: &Alignment) -> CpuPolicy {
         let config = self.config;
-        if config.cpu_manager_policy == CpuManagerPolicy::None {
-            if !config.cpu_manager_policy_options.is_empty() {
-                let remedy = "write cpuManagerPolicy: static, or leave the options out".to_owned();
-                let message = "options do nothing while cpuManagerPolicy is none";
-                self.warn("cpuManagerPolicyOptions", message, Some(remedy));
-            }
-            return CpuPolicy::None;
-        }
         let manager = CpuPolicy::new(
             &config.cpu_manager_policy.to_string(),
             &config.cpu_manager_policy_options,

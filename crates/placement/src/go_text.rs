@@ -1,7 +1,9 @@
-//! Numbers and booleans as Go reads them, with Go's error texts.
+//! Numbers and booleans as Go reads them, with Go's error texts, and maps as Go prints them.
 //!
 //! Option values and CPU lists reach the kubelet as strings; people grep for its messages. Only
 //! what configuration needs is here.
+
+use std::collections::BTreeMap;
 
 use thiserror::Error;
 
@@ -21,6 +23,12 @@ pub fn parse_int(text: &str) -> Result<i64, ParseError> {
         return Err(ParseError::Syntax { function: "Atoi", text: text.to_owned() });
     }
     text.parse().map_err(|_| ParseError::Range { function: "Atoi", text: text.to_owned() })
+}
+
+/// A map of texts as `%v` prints it: `map[a:1 b:2]`.
+pub fn map(of: &BTreeMap<String, String>) -> String {
+    let entries: Vec<String> = of.iter().map(|(key, value)| format!("{key}:{value}")).collect();
+    format!("map[{}]", entries.join(" "))
 }
 
 /// One of the twelve spellings Go knows.

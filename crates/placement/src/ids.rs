@@ -69,6 +69,21 @@ impl Bytes {
     }
 }
 
+impl Bytes {
+    /// The amount with at most one decimal, in the largest binary unit below it: `23.5Gi`. For people only.
+    #[must_use]
+    pub fn rounded(self) -> String {
+        for (shift, unit) in [(50, "Pi"), (40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")] {
+            let one = 1u64 << shift;
+            if self.0 >= one {
+                let text = format!("{:.1}", self.0 as f64 / one as f64);
+                return format!("{}{unit}", text.strip_suffix(".0").unwrap_or(&text));
+            }
+        }
+        format!("{} bytes", self.0)
+    }
+}
+
 impl fmt::Display for Bytes {
     /// The largest binary unit that divides the amount: `64Mi`, `1536Ki`, `1000`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

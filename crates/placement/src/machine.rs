@@ -29,6 +29,23 @@ pub fn is_name(text: &str) -> bool {
     text.len() <= 253 && text.chars().all(plain)
 }
 
+/// Makes a name of any text: characters that no name has become `-`. A machine may be called by the words
+/// or the path that describe it, and a file that is written of it has to be readable.
+#[must_use]
+pub fn name_of(text: &str) -> String {
+    if is_name(text) {
+        return text.to_owned();
+    }
+    let mut name = String::new();
+    for c in text.chars().take(253) {
+        let plain = if is_name(c.encode_utf8(&mut [0; 4])) { c } else { '-' };
+        if !(plain == '-' && name.ends_with('-')) {
+            name.push(plain);
+        }
+    }
+    name
+}
+
 impl Machine {
     pub fn new(
         name: impl Into<String>,

@@ -14,6 +14,7 @@ use crate::cpu::options::CpuOptions;
 use crate::cpu::{CpuLedger, CpuStateError, Reservation, StaticCpus, StaticCpusError};
 use crate::cpuset::CpuSet;
 use crate::gates::Gates;
+use crate::go_text;
 use crate::ledger::Ledger;
 use crate::memory::reserve::{Entry, ReserveError, ReservedMemory};
 use crate::memory::{MemoryLedger, MemoryStateError, Promise, StaticMemory, StaticMemoryError};
@@ -40,6 +41,8 @@ pub enum CpuPolicyError {
          greater than zero"
     )]
     NothingReserved,
+    #[error("new none policy error: None policy: received unsupported options={}", go_text::map(.0))]
+    NoneWithOptions(BTreeMap<String, String>),
     #[error("new static policy error: {0}")]
     Static(#[from] StaticCpusError),
 }
@@ -59,6 +62,7 @@ impl CpuPolicy {
         topology: &Topology,
     ) -> Result<CpuPolicy, CpuPolicyError> {
         match policy {
+            "none" if !options.is_empty() => Err(CpuPolicyError::NoneWithOptions(options.clone())),
             "none" => Ok(CpuPolicy::None),
             "static" => {
                 let reserved = reserved.ok_or(CpuPolicyError::ReservationUnknown)?;

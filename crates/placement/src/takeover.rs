@@ -1,8 +1,8 @@
 //! Ledgers from state files and back: restarts, imports from a kubelet, migrations.
 //!
 //! Main entries: [`states_of`] (what to write), [`take_over`] (strict: what was written must fit)
-//! and [`migrate`] (what still fits is kept, the rest is named). Texts of the files are read and
-//! written by [`crate::state_file`]; nothing here touches a disk.
+//! and [`migrate`] (what still fits is kept, the rest is named). [`recover`] serves a ledger whose file
+//! was lost. Texts of the files are read and written by [`crate::state_file`]; nothing here touches a disk.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -180,6 +180,42 @@ fn read_blocks(node: &Node, written: &[state_file::Block]) -> Result<Blocks, Blo
 
 fn mask_of(node: &Node, ids: &[NumaId]) -> Option<NumaMask> {
     ids.iter().map(|id| node.topology.node_position(*id)).collect()
+}
+
+/// The CPUs that running containers may use, by pod and container.
+pub type CpusInUse = BTreeMap<PodUid, BTreeMap<ContainerName, CpuSet>>;
+
+/// Books the CPUs that running containers have to themselves, and returns these containers. This is for a
+/// ledger whose file was lost: the runtime still has the CPUs of each container.
+///
+/// A container has its CPUs to itself if none of them is reserved and no other pod may use one. A shared
+/// container fails this, because the shared pool contains the reserved CPUs. With strict reservation the
+/// only shared pod of a node passes, so the caller compares with the pod's demand when it knows the pod.
+/// Pods that are in the ledger are left as they are.
+pub fn recover(node: &Node, ledger: &mut Ledger, running: &CpusInUse) -> CpusInUse {
+    let mut recovered = CpusInUse::new();
+    let CpuPolicy::Static(policy) = &node.cpu else { return recovered };
+    for (pod, containers) in running {
+        if ledger.cpu.assignments.contains_key(pod) {
+            continue;
+        }
+        let others = running.iter().filter(|(other, _)| *other != pod);
+        let others: Vec<&CpuSet> = others.flat_map(|(_, containers)| containers.values()).collect();
+        for (container, cpus) in containers {
+            let is_own = !cpus.is_empty()
+                && cpus.is_subset(&policy.allocatable(&node.topology))
+                && others.iter().all(|other| cpus.is_disjoint(other))
+                && cpus.is_disjoint(&ledger.cpu.exclusive(Some(pod)));
+            if is_own {
+                ledger.cpu.shared.subtract(cpus);
+                let own = ledger.cpu.assignments.entry(pod.clone()).or_default();
+                own.insert(container.clone(), cpus.clone());
+                let own = recovered.entry(pod.clone()).or_default();
+                own.insert(container.clone(), cpus.clone());
+            }
+        }
+    }
+    recovered
 }
 
 /// One thing a migration could not keep, or had to correct.

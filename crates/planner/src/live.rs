@@ -5,6 +5,8 @@
 //! was true when it came and is no longer cannot be found that way, and is said as what it would get
 //! today. Words for a terminal are in [`text`].
 
+use std::collections::BTreeMap;
+
 use objects::Pod;
 use placement::configured::{Amounts, Configured, total_memory};
 use placement::demand::{Demand, PodUid};
@@ -49,9 +51,11 @@ impl Occupant {
 /// A node and the pods that have something of it.
 #[derive(Clone, Debug)]
 pub struct LiveNode {
-    pub name: String,
-    pub report: NodeReport,
-    pub pods: Vec<Occupant>,
+    name: String,
+    report: NodeReport,
+    /// As reported, with the devices.
+    configured: Configured,
+    pods: Vec<Occupant>,
 }
 
 /// What is known of a pod's place.
@@ -100,8 +104,9 @@ pub struct NodeAnswer {
     /// What it would get if it came today, where that is something else than it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub today: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub refusal: Option<RefusalReport>,
+    /// Every reason for which the scheduler or the agent would not take the pod.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<RefusalReport>,
     /// What there is to choose from: each NUMA node without this pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub numa_nodes: Vec<NodeLeft>,
@@ -131,7 +136,29 @@ pub struct RefusalReport {
     pub remedies: Vec<RemedyReport>,
 }
 
+impl RefusalReport {
+    /// A refusal for which no remedies are known.
+    #[must_use]
+    pub fn new(reason: impl Into<String>, message: impl Into<String>) -> RefusalReport {
+        RefusalReport {
+            reason: reason.into(),
+            message: message.into(),
+            detail: None,
+            remedies: Vec::new(),
+        }
+    }
+}
+
 impl NodeAnswer {
+    /// Adds a refusal, which overrules that the node would take the pod. One reason is listed once.
+    pub fn refuse(&mut self, refusal: RefusalReport) {
+        self.verdict = Verdict::Refuses;
+        self.containers.clear();
+        if !self.refusals.iter().any(|known| known.reason == refusal.reason) {
+            self.refusals.push(refusal);
+        }
+    }
+
     /// A node that tells nothing of itself, and why.
     #[must_use]
     pub fn unknown(node: &str, why: String) -> NodeAnswer {
@@ -140,17 +167,30 @@ impl NodeAnswer {
             verdict: Verdict::Unknown,
             containers: Vec::new(),
             today: Some(why),
-            refusal: None,
+            refusals: Vec::new(),
             numa_nodes: Vec::new(),
         }
     }
 }
 
 impl LiveNode {
+    /// A node by what it reports, with the pods on it and how many it has of each resource that its report
+    /// does not count, such as devices of plug-ins.
+    #[must_use]
+    pub fn new(
+        name: &str,
+        report: NodeReport,
+        pods: Vec<Occupant>,
+        devices: &BTreeMap<String, u64>,
+    ) -> LiveNode {
+        let configured = report.configured().clone().with_devices(devices);
+        LiveNode { name: name.to_owned(), report, configured, pods }
+    }
+
     /// Everybody on the node, as a plan has it.
     #[must_use]
     pub fn machine_report(&self, explain: bool) -> MachineReport {
-        let configured = self.report.configured();
+        let configured = &self.configured;
         let topology = &configured.node.topology;
         let pods = self.pods.iter().map(|occupant| {
             let (containers, today) = self.containers_of(occupant, explain);
@@ -179,7 +219,7 @@ impl LiveNode {
     /// The machine, drawn with everybody on it.
     #[must_use]
     pub fn picture(&self) -> Picture {
-        let node = &self.report.configured().node;
+        let node = &self.configured.node;
         seated(node, self.report.ledger(), &self.machine_report(false)).0
     }
 
@@ -188,13 +228,13 @@ impl LiveNode {
     pub fn answer(&self, occupant: &Occupant) -> NodeAnswer {
         let is_here = self.pods.iter().any(|one| one.uid == occupant.uid);
         let (used, ledger) = self.without(&occupant.uid);
-        let configured = self.report.configured();
+        let configured = &self.configured;
         let mut answer = NodeAnswer {
             node: self.name.clone(),
             verdict: Verdict::Has,
             containers: Vec::new(),
             today: None,
-            refusal: None,
+            refusals: Vec::new(),
             numa_nodes: left(configured, &used, &ledger).numa_nodes,
         };
         if is_here {
@@ -208,10 +248,7 @@ impl LiveNode {
                 answer.verdict = Verdict::WouldTake;
                 answer.containers = reports(configured, &after, &placement.containers, true);
             }
-            Err(obstacle) => {
-                answer.verdict = Verdict::Refuses;
-                answer.refusal = Some(self.refusal(occupant, &obstacle, &used, &ledger));
-            }
+            Err(obstacle) => answer.refuse(self.refusal(occupant, &obstacle, &used, &ledger)),
         }
         answer
     }
@@ -223,7 +260,7 @@ impl LiveNode {
         used: &Amounts,
         ledger: &Ledger,
     ) -> RefusalReport {
-        let configured = self.report.configured();
+        let configured = &self.configured;
         let others = self.pods.iter().filter(|other| other.uid != occupant.uid);
         let others = others.map(|other| Other {
             name: other.full_name(),
@@ -250,7 +287,7 @@ impl LiveNode {
         occupant: &Occupant,
         explain: bool,
     ) -> (Vec<ContainerReport>, Option<String>) {
-        let (configured, ledger) = (self.report.configured(), self.report.ledger());
+        let (configured, ledger) = (&self.configured, self.report.ledger());
         let demand = Demand::of(&occupant.pod, &occupant.uid);
         // A pod that has its place is given the same again, whatever else there is.
         let has = plan(&configured.node, ledger, &demand);

@@ -28,6 +28,8 @@ pub enum Format {
     HwlocXml,
     LscpuJson,
     LscpuTable,
+    /// What plain `lscpu` prints.
+    LscpuSummary,
     /// What `berth topology capture` writes.
     Capture,
     Shape,
@@ -73,6 +75,8 @@ impl Format {
             Format::File
         } else if lscpu::looks_like_a_table(&head) {
             Format::LscpuTable
+        } else if lscpu::summary::is_one(&head) {
+            Format::LscpuSummary
         } else {
             Format::Shape
         }
@@ -93,6 +97,7 @@ pub fn parse(text: &str) -> Result<Machine, MachineError> {
         Format::HwlocXml => hwloc::parse(text)?,
         Format::LscpuJson => lscpu::parse_json(text)?,
         Format::LscpuTable => lscpu::parse_table(text)?,
+        Format::LscpuSummary => lscpu::parse_summary(text)?,
         Format::Shape => shape::parse(text)?,
         Format::Capture => return Err(MachineError::IsCapture),
     })

@@ -20,6 +20,14 @@ pub enum StorageError {
 }
 
 impl StorageError {
+    /// Whether there is no space: on the disk, in a quota, or below the limit on a file's size.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        let Self::Io { source, .. } = self else { return false };
+        matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+    }
+
     /// For `map_err`: what was tried, on which file.
     pub(crate) fn io(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { step, path: path.to_owned(), source: Arc::new(source) }

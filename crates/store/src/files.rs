@@ -1,9 +1,10 @@
 //! Files of a store's directory: their names, and what makes names survive a power failure.
 //!
-//! A store is a directory with a lock, at most one base and the log segments after it:
+//! A store is a directory with a lock, at most one base and the log segments after it, and perhaps a
+//! reserve of space:
 //!
 //! ```text
-//! lock    00000000000000000017.base    0000000003.log    0000000004.log
+//! lock    00000000000000000017.base    0000000003.log    0000000004.log    reserve
 //! ```
 //!
 //! Bases are named after their revision, log segments are numbered without gaps.
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{OpenError, StorageError};
 use crate::revision::Revision;
+use crate::store::Usage;
 
 const LOCK: &str = "lock";
 
@@ -48,13 +50,26 @@ pub(crate) fn list(directory: &Path) -> io::Result<Listing> {
             ("base", Some(number)) if base_path(directory, number.into()) == path => {
                 listing.bases.push(number);
             }
-            ("log.tmp" | "base.tmp", _) => listing.unfinished.push(path),
+            ("log.tmp" | "base.tmp" | "tmp", _) => listing.unfinished.push(path),
             _ => {}
         }
     }
     listing.bases.sort_unstable();
     listing.logs.sort_unstable();
     Ok(listing)
+}
+
+/// Counts the files in a directory and their bytes. A file that is removed meanwhile does not count.
+pub(crate) fn usage(directory: &Path) -> io::Result<Usage> {
+    let mut usage = Usage { files: 0, bytes: 0 };
+    for entry in fs::read_dir(directory)? {
+        let Ok(metadata) = entry?.metadata() else { continue };
+        if metadata.is_file() {
+            usage.files += 1;
+            usage.bytes += metadata.len();
+        }
+    }
+    Ok(usage)
 }
 
 /// What a file is called until it is whole.

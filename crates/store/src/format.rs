@@ -99,6 +99,11 @@ impl Header {
         fields().ok_or(BadHeader::Damaged)
     }
 
+    /// Whether it is that of a base as of a revision.
+    pub(crate) fn is_base_at(&self, revision: Revision) -> bool {
+        self.kind == SegmentKind::Base && self.after == revision
+    }
+
     pub(crate) fn mark(&self) -> [u8; 4] {
         (self.salt as u32).to_le_bytes()
     }

@@ -43,6 +43,7 @@ mod error;
 mod feed;
 mod files;
 mod format;
+mod handles;
 mod history;
 mod index;
 mod log;
@@ -50,9 +51,11 @@ mod queue;
 mod recover;
 mod reply;
 mod revision;
+mod salvage;
 mod segment;
 mod shared;
 mod snapshot;
+mod space;
 mod store;
 mod sweep;
 mod sync;
@@ -67,8 +70,10 @@ pub use error::{
     BackupError, CommitError, CompactError, OpenError, ReadError, RestoreError, StorageError,
     WatchError,
 };
+pub use recover::Dropped;
 pub use revision::Revision;
+pub use salvage::{Damage, Examination, Fate, LostKey, Region};
 pub use snapshot::{Range, Snapshot};
-pub use store::{Options, Store};
+pub use store::{Health, Options, Store, Usage};
 pub use transaction::{Outcome, Transaction};
 pub use watch::Watch;

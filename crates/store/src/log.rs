@@ -1,10 +1,14 @@
 //! [`Log`]: the end of the log, where batches are appended. Has one owner, the writer thread.
 //!
-//! After a write or a sync failed nobody knows what of it is on the disk, so nothing more is written
+//! After a write or a sync failed it is unknown what of it is on the disk, so nothing more is written
 //! behind it: the next batch starts a new segment, whose header says which revision it follows. What
 //! the failed batch left in the old one is not looked at again.
+//!
+//! Behind the end there is always some room, zeros that are on the disk already. An ordinary batch is
+//! written only if that room can be kept; if the disk is full it is refused before any byte of it is
+//! written. Batches that may use the reserve are written into the room.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -16,9 +20,14 @@ use crate::format::{FRAME, HEADER, Header, SegmentKind};
 use crate::revision::Revision;
 use crate::segment::Segment;
 
-/// Zeros written ahead of the end. A sync of bytes whose room exists already costs a fraction of one
-/// that has to make the file's new length durable as well.
-const AHEAD: u64 = 1 << 20;
+/// The room behind the end at most. Also, a sync of bytes whose room exists already costs a fraction of
+/// one that has to make the file's new length durable as well.
+const MAX_ROOM: u64 = 1 << 20;
+
+/// The room behind the end of a segment, in proportion to its size.
+pub(crate) fn room(segment_bytes: u64) -> u64 {
+    (segment_bytes / 16).min(MAX_ROOM)
+}
 
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -40,6 +49,8 @@ struct Active {
     length: u64,
     /// A write failed: what is behind `end` is unknown.
     broken: bool,
+    /// Whether readers know the segment. Until then another file may take its place.
+    published: bool,
 }
 
 /// What appending did.
@@ -47,6 +58,15 @@ pub(crate) struct Appended {
     /// Where the records are.
     pub(crate) offset: u64,
     pub(crate) segment: Arc<Segment>,
+}
+
+/// What a batch may do when the disk is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// Nothing: the room stays.
+    Ordinary,
+    /// Use the room.
+    UsesReserve,
 }
 
 impl Log {
@@ -58,26 +78,32 @@ impl Log {
         after: Revision,
         oldest: Revision,
     ) -> Result<Self, StorageError> {
-        let active = Active::create(directory, number, after, oldest)?;
+        let mut active = Active::create(directory, number, room(segment_bytes), after, oldest)?;
+        active.published = true;
         Ok(Self { directory: directory.to_owned(), number, segment_bytes, active })
     }
 
-    /// Goes on behind the last whole frame of an existing segment.
+    /// Goes on behind the last whole frame of an existing segment. `length` is that of the file, if
+    /// there is nothing but zeros behind `end`.
     pub(crate) fn resume(
         directory: &Path,
         number: u64,
         segment_bytes: u64,
         segment: Arc<Segment>,
         end: u64,
+        length: Option<u64>,
     ) -> Result<Self, StorageError> {
         let open = || {
             let file = OpenOptions::new().write(true).open(segment.path())?;
-            file.set_len(end)?;
-            file.sync_all()?;
+            if length.is_none() {
+                file.set_len(end)?;
+                file.sync_all()?;
+            }
             Ok(file)
         };
         let file = open().map_err(StorageError::io("cut", segment.path()))?;
-        let active = Active { segment, file, end, length: end, broken: false };
+        let length = length.unwrap_or(end);
+        let active = Active { segment, file, end, length, broken: false, published: true };
         Ok(Self { directory: directory.to_owned(), number, segment_bytes, active })
     }
 
@@ -91,26 +117,73 @@ impl Log {
         frame: &mut [u8],
         newest: Revision,
         oldest: Revision,
+        urgency: Urgency,
     ) -> Result<Appended, StorageError> {
         if self.active.broken || self.active.end >= self.segment_bytes {
-            let next = Active::create(&self.directory, self.number + 1, newest, oldest)?;
-            let full = std::mem::replace(&mut self.active, next);
-            self.number += 1;
-            // The room ahead will not be needed. Nor will it be missed if this fails.
-            let _ = full.file.set_len(full.end);
+            match self.next_segment(newest, oldest) {
+                // What is urgent goes where there is room, in a segment that is longer than it should be.
+                Err(error)
+                    if error.is_full()
+                        && urgency == Urgency::UsesReserve
+                        && !self.active.broken => {}
+                done => done?,
+            }
         }
         let active = &mut self.active;
+        let room = match urgency {
+            Urgency::Ordinary => room(self.segment_bytes),
+            Urgency::UsesReserve => 0,
+        };
+        let failed = |path: &Path, error| StorageError::io("write", path)(error);
+        active.make_room(frame.len() as u64, room).map_err(|error| {
+            let error = failed(active.segment.path(), error);
+            // A full disk has not touched what is there; of other failures nothing is known.
+            active.broken = !error.is_full();
+            error
+        })?;
         active.segment.header().seal(frame, active.end);
-        active.write(frame, self.segment_bytes).map_err(|error| {
+        active.write(frame).map_err(|error| {
             active.broken = true;
             // Best effort: if it is still there when the store is opened next, it counts.
             let _ = active.file.set_len(active.end);
-            StorageError::io("write", active.segment.path())(error)
+            failed(active.segment.path(), error)
         })?;
+        active.published = true;
         active.segment.remember(newest, active.end);
         let offset = active.end + FRAME as u64;
         active.end += frame.len() as u64;
         Ok(Appended { offset, segment: active.segment.clone() })
+    }
+
+    /// Whether there is anything in the active segment.
+    pub(crate) fn is_used(&self) -> bool {
+        self.active.end > HEADER as u64
+    }
+
+    /// Begins a new segment that readers are to know although nothing is in it yet.
+    pub(crate) fn begin_segment(
+        &mut self,
+        newest: Revision,
+        oldest: Revision,
+    ) -> Result<&Arc<Segment>, StorageError> {
+        self.next_segment(newest, oldest)?;
+        self.active.published = true;
+        Ok(&self.active.segment)
+    }
+
+    /// Begins a new segment. One that nothing was published of is replaced, so that a disk that
+    /// refuses every write does not end up with a file for each.
+    fn next_segment(&mut self, newest: Revision, oldest: Revision) -> Result<(), StorageError> {
+        let number = if self.active.published { self.number + 1 } else { self.number };
+        let room = room(self.segment_bytes);
+        let next = Active::create(&self.directory, number, room, newest, oldest)?;
+        let full = std::mem::replace(&mut self.active, next);
+        if full.published {
+            // The room is no longer needed. If this fails, it is given back with the file.
+            let _ = full.file.set_len(full.end);
+        }
+        self.number = number;
+        Ok(())
     }
 }
 
@@ -118,6 +191,7 @@ impl Active {
     fn create(
         directory: &Path,
         number: u64,
+        room: u64,
         after: Revision,
         oldest: Revision,
     ) -> Result<Self, StorageError> {
@@ -129,28 +203,55 @@ impl Active {
         let create = || {
             let mut file = File::create(&unfinished)?;
             file.write_all(&header.encode())?;
+            write_zeros(&mut file, room)?;
             file.sync_all()?;
             drop(file);
             files::rename(&unfinished, &path)?;
             OpenOptions::new().write(true).open(&path)
         };
-        let file = create().map_err(StorageError::io("create", &path))?;
+        let file = create().map_err(|error| {
+            // On a full disk its space is needed. What stays is removed when the store is opened.
+            let _ = fs::remove_file(&unfinished);
+            StorageError::io("create", &path)(error)
+        })?;
         let segment = Arc::new(Segment::new(path, header));
-        Ok(Self { segment, file, end: HEADER as u64, length: HEADER as u64, broken: false })
+        let (end, length) = (HEADER as u64, HEADER as u64 + room);
+        Ok(Self { segment, file, end, length, broken: false, published: false })
     }
 
-    /// Writes a frame at the end, and room for the next ones if the segment is to have any.
-    fn write(&mut self, frame: &[u8], segment_bytes: u64) -> io::Result<()> {
+    /// Makes the file so long that `room` is left behind a frame of `bytes`. If that fails, the file is
+    /// as long as before.
+    fn make_room(&mut self, bytes: u64, room: u64) -> io::Result<()> {
+        let needed = self.end + bytes + room;
+        if needed <= self.length {
+            return Ok(());
+        }
+        // Twice the room, so that the next batches find some.
+        let length = needed + room;
+        let mut extend = || {
+            self.file.seek(SeekFrom::Start(self.length))?;
+            write_zeros(&mut self.file, length - self.length)
+        };
+        let extended = extend();
+        if extended.is_err() {
+            // Zeros that stay behind the end do no harm.
+            let _ = self.file.set_len(self.length);
+        } else {
+            self.length = length;
+        }
+        extended
+    }
+
+    /// Writes a frame at the end, where there is room for it.
+    fn write(&mut self, frame: &[u8]) -> io::Result<()> {
         self.file.seek(SeekFrom::Start(self.end))?;
         self.file.write_all(frame)?;
-        let end = self.end + frame.len() as u64;
-        if end > self.length {
-            let ahead = segment_bytes.saturating_sub(end).min(AHEAD);
-            io::copy(&mut io::repeat(0).take(ahead), &mut self.file)?;
-            self.length = end + ahead;
-        }
         self.file.sync_data()
     }
+}
+
+fn write_zeros(file: &mut File, bytes: u64) -> io::Result<()> {
+    io::copy(&mut io::repeat(0).take(bytes), file).map(|_| ())
 }
 
 /// Different for every segment. Chance is enough: it guards against accidents.
@@ -162,7 +263,7 @@ pub(crate) fn salt() -> u64 {
 mod tests {
     use super::*;
     use crate::format::{Record, RecordKind};
-    use crate::recover::recover;
+    use crate::recover::{Recovered, recover};
 
     const LARGE: u64 = 1 << 20;
 
@@ -174,12 +275,22 @@ mod tests {
         frame
     }
 
+    fn append(
+        log: &mut Log,
+        key: &str,
+        revision: u64,
+        newest: Revision,
+    ) -> Result<Appended, StorageError> {
+        let mut frame = frame(key, revision.into());
+        log.append(&mut frame, newest, Revision::FIRST, Urgency::Ordinary)
+    }
+
     /// A log with revision 2 in it, and with revision 3 written but not acknowledged: the disk has
     /// failed, and will not take anything more in this file.
     fn with_a_failed_write(directory: &Path) -> Log {
         let first = Revision::FIRST;
         let mut log = Log::create(directory, 1, LARGE, first, first).unwrap();
-        log.append(&mut frame("good", 2.into()), first, first).unwrap();
+        append(&mut log, "good", 2, first).unwrap();
         let path = log.segment().path().to_owned();
         let mut failed = frame("failed", 3.into());
         log.segment().header().seal(&mut failed, log.active.end);
@@ -187,7 +298,7 @@ mod tests {
         file.seek(SeekFrom::Start(log.active.end)).unwrap();
         file.write_all(&failed).unwrap();
         log.active.file = File::open(&path).unwrap();
-        let refused = log.append(&mut frame("failed", 3.into()), 2.into(), first);
+        let refused = append(&mut log, "failed", 3, 2.into()).map(|_| ());
         assert!(matches!(refused, Err(StorageError::Io { step: "write", .. })));
         log
     }
@@ -196,10 +307,10 @@ mod tests {
     fn after_a_failed_write_a_new_segment_is_begun_and_the_failed_one_is_not_looked_at() {
         let directory = tempfile::tempdir().unwrap();
         let mut log = with_a_failed_write(directory.path());
-        log.append(&mut frame("next", 3.into()), 2.into(), Revision::FIRST).unwrap();
+        append(&mut log, "next", 3, 2.into()).unwrap();
         assert_eq!(log.number, 2);
         drop(log);
-        let (index, log) = recover(directory.path(), LARGE).unwrap();
+        let Recovered { index, log, .. } = recover(directory.path(), LARGE).unwrap();
         assert_eq!((index.revision, log.number), (3.into(), 2));
         assert!(index.newest("failed").is_none());
         assert_eq!(index.newest("good").unwrap().read().unwrap().value, "value");
@@ -210,8 +321,25 @@ mod tests {
     fn a_failed_write_that_is_whole_counts_if_nothing_came_after_it() {
         let directory = tempfile::tempdir().unwrap();
         drop(with_a_failed_write(directory.path()));
-        let (index, _) = recover(directory.path(), LARGE).unwrap();
+        let index = recover(directory.path(), LARGE).unwrap().index;
         assert_eq!(index.revision, 3.into());
         assert!(index.newest("failed").is_some());
+    }
+
+    #[test]
+    fn a_disk_that_refuses_every_write_is_not_filled_with_segments() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = with_a_failed_write(directory.path());
+        for _ in 0..20 {
+            log.next_segment(2.into(), Revision::FIRST).unwrap();
+            // The disk fails again before anything is in the segment.
+            log.active.file = File::open(log.segment().path()).unwrap();
+            assert!(append(&mut log, "failed", 3, 2.into()).is_err());
+        }
+        assert_eq!(log.number, 2);
+        append(&mut log, "next", 3, 2.into()).unwrap();
+        let index = recover(directory.path(), LARGE).unwrap().index;
+        assert_eq!(index.revision, 3.into());
+        assert!(index.newest("next").is_some() && index.newest("failed").is_none());
     }
 }

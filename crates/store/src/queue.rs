@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::task::Waker;
 
-use crate::error::CommitError;
+use crate::error::{CommitError, StorageError};
 use crate::reply::Answer;
 use crate::revision::Revision;
 use crate::sweep::Sweep;
@@ -24,6 +24,25 @@ const MAX_BATCH_BYTES: usize = 2 << 20;
 pub(crate) struct Request {
     pub(crate) bytes: usize,
     pub(crate) work: Work,
+}
+
+impl Request {
+    /// Answers that the disk has failed.
+    pub(crate) fn fail(self, error: &StorageError) {
+        match self.work {
+            Work::Commit(_, answer) => answer.give(Err(error.clone().into())),
+            Work::Compact(_, answer) => answer.give(Err(error.clone().into())),
+        }
+    }
+
+    /// Whether it may use the reserve when the disk is full.
+    pub(crate) fn may_use_reserve(&self) -> bool {
+        match &self.work {
+            Work::Commit(transaction, _) => transaction.may_use_reserve(),
+            // Gives back space in the end.
+            Work::Compact(..) => true,
+        }
+    }
 }
 
 pub(crate) enum Work {

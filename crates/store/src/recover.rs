@@ -1,11 +1,11 @@
 //! Opening: from the files of a directory to an [`Index`] and the end of the log. Entry: [`recover`].
 //!
 //! Every frame is read and every checksum compared. A batch that a crash cut short, at the very end of
-//! the log, was never acknowledged and is dropped; anything else that is not as it was written is an
-//! error, and nothing is repaired.
+//! the log, was never acknowledged and is dropped, which is reported ([`Dropped`]); anything else that
+//! is not as it was written is an error, and nothing is repaired (see `salvage`).
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::base;
@@ -17,7 +17,25 @@ use crate::log::Log;
 use crate::revision::Revision;
 use crate::segment::{Segment, read_header};
 
-pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<(Index, Log), OpenError> {
+/// What a crash left of the last write, which was not acknowledged and was dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    pub path: PathBuf,
+    /// Where it began.
+    pub offset: u64,
+    pub bytes: u64,
+    /// The records of it that could be read.
+    pub records: u64,
+}
+
+/// What recovery made of a directory.
+pub(crate) struct Recovered {
+    pub(crate) index: Index,
+    pub(crate) log: Log,
+    pub(crate) dropped: Option<Dropped>,
+}
+
+pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<Recovered, OpenError> {
     let listing = list(directory).map_err(StorageError::io("list", directory))?;
     let mut index = Index::new();
     if let Some(base) = listing.bases.last() {
@@ -49,9 +67,15 @@ pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<(Index, Lo
         end = load_log(&mut index, segment, covered, after(at + 1))?;
     }
     index.prune(None, index.oldest, usize::MAX);
+    let mut dropped = None;
     let log = match logs.last() {
         Some((number, segment)) => {
-            Log::resume(directory, *number, segment_bytes, segment.clone(), end)?
+            dropped = segment.tail(end)?;
+            let length = match dropped {
+                None => Some(segment.file_length()?),
+                Some(_) => None,
+            };
+            Log::resume(directory, *number, segment_bytes, segment.clone(), end, length)?
         }
         None => Log::create(directory, 1, segment_bytes, index.revision, index.oldest)?,
     };
@@ -64,7 +88,7 @@ pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<(Index, Lo
         // In nobody's way if it stays.
         let _ = fs::remove_file(path);
     }
-    Ok((index, log))
+    Ok(Recovered { index, log, dropped })
 }
 
 pub(crate) fn open_segment(path: &Path, kind: SegmentKind) -> Result<Arc<Segment>, OpenError> {

@@ -5,19 +5,18 @@
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::{Buf, Bytes};
 
 use crate::entry::Entry;
 use crate::error::StorageError;
-use crate::format::{BadHeader, FRAME, HEADER, Header, RECORD, Record};
+use crate::format::{BadHeader, FRAME, HEADER, Header, MAX_FRAME, RECORD, Record, records};
+use crate::handles;
+use crate::recover::Dropped;
 use crate::revision::Revision;
 use crate::sync::lock;
-
-/// Open files kept for the next reader, per segment: as many as read at once on a small machine.
-const KEPT_HANDLES: usize = 4;
 
 /// How far apart the remembered frames of a log lie at least: a watcher that has to look into the log
 /// reads this much in vain.
@@ -34,9 +33,8 @@ const MAX_MARKS: usize = 16;
 pub(crate) struct Segment {
     path: PathBuf,
     header: Header,
-    /// Each has a cursor of its own: reading at a place without moving a cursor is a matter of the
-    /// operating system.
-    handles: Mutex<Vec<File>>,
+    /// Different for every segment of the process.
+    id: u64,
     /// Some frames of a log: the newest revision before, and where it starts.
     landmarks: Mutex<Vec<(Revision, u64)>>,
     doomed: AtomicBool,
@@ -45,8 +43,9 @@ pub(crate) struct Segment {
 impl Segment {
     pub(crate) fn new(path: PathBuf, header: Header) -> Self {
         let landmarks = Mutex::new(vec![(header.after, HEADER as u64)]);
-        let (handles, doomed) = (Mutex::default(), AtomicBool::new(false));
-        Self { path, header, handles, landmarks, doomed }
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let (id, doomed) = (NEXT.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
+        Self { path, header, id, landmarks, doomed }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -103,17 +102,13 @@ impl Segment {
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let kept = lock(&self.handles).pop();
-        let mut file = match kept {
+        let mut file = match handles::take(self.id) {
             Some(file) => file,
             None => File::open(&self.path)?,
         };
         file.seek(SeekFrom::Start(offset))?;
         file.read_exact(buffer)?;
-        let mut handles = lock(&self.handles);
-        if handles.len() < KEPT_HANDLES {
-            handles.push(file);
-        }
+        handles::keep(self.id, file);
         Ok(())
     }
 
@@ -152,6 +147,37 @@ impl Segment {
         Ok(false)
     }
 
+    /// Returns what is behind the last frame of a log, which ends at `end`; `None` if it is only zeros.
+    pub(crate) fn tail(&self, end: u64) -> Result<Option<Dropped>, StorageError> {
+        let read = || {
+            let mut file = File::open(&self.path)?;
+            file.seek(SeekFrom::Start(end))?;
+            let mut used = 0;
+            let mut at = 0;
+            // Records of the frame that was begun here; a frame is no longer.
+            let mut begun = Vec::new();
+            let mut buffer = vec![0; SCAN_BUFFER];
+            loop {
+                let length = file.read(&mut buffer)?;
+                if length == 0 {
+                    break;
+                }
+                if let Some(last) = buffer[..length].iter().rposition(|byte| *byte != 0) {
+                    used = at + last as u64 + 1;
+                }
+                if begun.len() < MAX_FRAME {
+                    begun.extend_from_slice(&buffer[..length]);
+                }
+                at += length as u64;
+            }
+            let records = records(begun.get(FRAME..).unwrap_or_default());
+            Ok((used, records.take_while(Option::is_some).count() as u64))
+        };
+        let (bytes, records) = read().map_err(StorageError::io("read", &self.path))?;
+        let path = self.path.clone();
+        Ok((bytes > 0).then_some(Dropped { path, offset: end, bytes, records }))
+    }
+
     pub(crate) fn damaged(&self, offset: u64) -> StorageError {
         StorageError::Damaged { path: self.path.clone(), offset }
     }
@@ -159,9 +185,9 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
+        // Windows keeps the name of a removed file until the last handle is closed.
+        handles::close(self.id);
         if self.doomed.load(Ordering::Relaxed) {
-            // Windows keeps the name until the last handle is closed.
-            lock(&self.handles).clear();
             // What cannot be removed now is removed when the store is opened next.
             let _ = fs::remove_file(&self.path);
         }

@@ -3,13 +3,14 @@
 //! Locks are taken in the order of the fields, and none is held while a file is written or synced.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, RwLock};
 
 use crate::feed::Feed;
 use crate::index::Index;
 use crate::queue::Queue;
 use crate::revision::Revision;
+use crate::space::Space;
 
 pub(crate) struct Shared {
     pub(crate) queue: Queue,
@@ -19,4 +20,7 @@ pub(crate) struct Shared {
     pub(crate) pins: Mutex<BTreeMap<Revision, usize>>,
     pub(crate) index: RwLock<Index>,
     pub(crate) feed: Mutex<Feed>,
+    pub(crate) space: Space,
+    /// Bytes that were appended to the log since the store was opened.
+    pub(crate) appended: AtomicU64,
 }

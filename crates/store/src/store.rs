@@ -5,21 +5,24 @@ use std::fmt;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::{self, JoinHandle};
 
 use crate::backup::{self, Contents};
 use crate::commit::{Commit, Compaction};
 use crate::entry::Entry;
-use crate::error::{BackupError, OpenError, ReadError, RestoreError};
+use crate::error::{BackupError, OpenError, ReadError, RestoreError, StorageError};
 use crate::feed::Feed;
 use crate::files::{self, Lock};
+use crate::log;
 use crate::queue::Queue;
-use crate::recover::recover;
+use crate::recover::{Dropped, Recovered, recover};
 use crate::revision::Revision;
+use crate::salvage::{self, Examination};
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
+use crate::space::Space;
 use crate::sweep;
 use crate::sync::{lock, read};
 use crate::transaction::Transaction;
@@ -33,11 +36,14 @@ pub struct Options {
     /// A file of the log that is longer than this is followed by a new one. Space is given back in
     /// whole files.
     pub segment_bytes: u64,
+    /// The length of a file that is removed when the disk is full, so that deletions and compaction
+    /// find space; 0 for none. A store on a disk that is shared with others needs one.
+    pub reserve_bytes: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { recent_bytes: 4 << 20, segment_bytes: 16 << 20 }
+        Self { recent_bytes: 4 << 20, segment_bytes: 16 << 20, reserve_bytes: 0 }
     }
 }
 
@@ -47,6 +53,26 @@ impl Default for Options {
 pub struct Store {
     shared: Arc<Shared>,
     threads: Arc<Threads>,
+    dropped: Option<Arc<Dropped>>,
+}
+
+/// How a store is.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// Why writes fail for want of space, if they do. Transactions that only delete, or that are
+    /// allowed to use the reserve, may still be committed.
+    pub full: Option<StorageError>,
+    /// Batches of transactions that were refused for want of space.
+    pub refused: u64,
+    /// Bytes appended to the log since the store was opened.
+    pub appended: u64,
+}
+
+/// What a store takes on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub files: u64,
+    pub bytes: u64,
 }
 
 impl Store {
@@ -60,13 +86,17 @@ impl Store {
         }
         files::create_directory(path)?;
         let guard = Arc::new(Lock::take(path)?);
-        let (index, log) = recover(path, options.segment_bytes)?;
+        let Recovered { index, log, dropped } = recover(path, options.segment_bytes)?;
+        // An ordinary write makes twice the room at most.
+        let needed = 2 * log::room(options.segment_bytes);
         let shared = Arc::new(Shared {
             queue: Queue::default(),
             closing: AtomicBool::new(false),
             pins: Mutex::default(),
             feed: Mutex::new(Feed::new(index.revision, options.recent_bytes)),
             index: RwLock::new(index),
+            space: Space::new(path, options.reserve_bytes, needed),
+            appended: AtomicU64::new(0),
         });
         let (sweeper, sweeps) = mpsc::channel();
         let (running, guard) = (Mutex::default(), Mutex::new(Some(guard)));
@@ -76,7 +106,7 @@ impl Store {
             sweep::run(shared, &path, options.segment_bytes, &sweeps);
         })?;
         threads.start("store-writer", move |shared| writer::run(shared, log, &sweeper))?;
-        Ok(Self { shared, threads: Arc::new(threads) })
+        Ok(Self { shared, threads: Arc::new(threads), dropped: dropped.map(Arc::new) })
     }
 
     /// Whether there is a store in a directory. Opens nothing.
@@ -86,6 +116,40 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// What opening has dropped of the last write, which a crash had cut short.
+    pub fn dropped(&self) -> Option<&Dropped> {
+        self.dropped.as_deref()
+    }
+
+    /// How the store is now.
+    pub fn health(&self) -> Health {
+        Health {
+            full: self.shared.space.full(),
+            refused: self.shared.space.refused(),
+            appended: self.shared.appended.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What the store takes on the disk, the reserve included. Looks at every file.
+    pub fn usage(&self) -> io::Result<Usage> {
+        files::usage(self.shared.space.directory())
+    }
+
+    /// Reads all files of the store in the directory `path`, past damage, and reports what is there and
+    /// what is lost. Changes nothing.
+    pub fn examine(path: &Path) -> Result<Examination, OpenError> {
+        let _guard = Lock::take(path)?;
+        Ok(salvage::survey(path)?.examination)
+    }
+
+    /// Makes the directory `to` a store with all that can be read of the one in `from`, which is not
+    /// changed. As a restored store, it has no history and is far ahead of the damaged one. Never
+    /// touches a store that exists.
+    pub fn salvage(from: &Path, to: &Path) -> Result<Examination, RestoreError> {
+        let _guard = Lock::take(from).map_err(RestoreError::Place)?;
+        salvage::salvage(from, to)
     }
 
     /// The newest revision that was acknowledged.

@@ -12,7 +12,8 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 use crate::base;
 use crate::error::CompactError;
@@ -26,19 +27,50 @@ use crate::sync::{lock, read, write};
 /// Keys whose versions are looked through at a time: tens of microseconds.
 const LOOKED_THROUGH: usize = 256;
 
-/// Someone who waits for a sweep.
+/// Between two looks for space while the disk is full or the reserve is missing.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// The caller that waits for a sweep.
 pub(crate) type Sweep = Answer<Result<(), CompactError>>;
 
-/// Works until there is nobody left who could ask for a sweep.
-pub(crate) fn run(shared: &Arc<Shared>, directory: &Path, least: u64, sweeps: &Receiver<Sweep>) {
-    while let Ok(first) = sweeps.recv() {
-        // Whoever has asked meanwhile is served by the same sweep.
-        let others: Vec<_> = sweeps.try_iter().collect();
-        let swept = sweep(shared, directory, least);
-        for answer in others {
-            answer.give(swept.clone());
+/// What the sweeper is asked for.
+pub(crate) enum Job {
+    Sweep(Sweep),
+    /// The disk is full, or the reserve was used: look for space until all is well.
+    Space,
+}
+
+impl Job {
+    fn into_sweep(self) -> Option<Sweep> {
+        match self {
+            Job::Sweep(answer) => Some(answer),
+            Job::Space => None,
         }
-        first.give(swept);
+    }
+}
+
+/// Works until no caller is left that could ask for anything.
+pub(crate) fn run(shared: &Arc<Shared>, directory: &Path, least: u64, jobs: &Receiver<Job>) {
+    loop {
+        if !shared.space.is_well() {
+            shared.space.look();
+        }
+        let first = match shared.space.is_well() {
+            true => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            false => jobs.recv_timeout(LOOK_EVERY),
+        };
+        if matches!(first, Err(RecvTimeoutError::Disconnected)) {
+            return;
+        }
+        // All that have asked meanwhile are served by the same sweep.
+        let asked: Vec<Sweep> =
+            first.into_iter().chain(jobs.try_iter()).filter_map(Job::into_sweep).collect();
+        if !asked.is_empty() {
+            let swept = sweep(shared, directory, least);
+            for answer in asked {
+                answer.give(swept.clone());
+            }
+        }
     }
 }
 
@@ -60,21 +92,34 @@ fn sweep(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Compa
         }
     }
 
-    // Half of what is written has to be gain, and enough of it.
+    // Half of what is written has to be gain, and enough of it. On a full disk a
+    // little is enough.
     let obsolete = read(&shared.index).up_to(floor);
     let mut bytes = 0;
     for segment in &obsolete {
         bytes += segment.file_length()?;
     }
-    if bytes < needed + needed.max(least) {
+    let worth = if shared.space.full().is_some() { needed / 8 } else { needed.max(least) };
+    let has_base = obsolete.iter().any(|segment| segment.header().is_base_at(floor));
+    if has_base || bytes < needed + worth {
         return Ok(());
     }
 
     let path = base_path(directory, floor);
     let oldest = read(&shared.index).oldest;
-    let entries = Snapshot::unchecked(shared.clone(), floor).range("", None);
-    let entries = entries.map(|entry| going_on().and_then(|()| Ok(entry?)));
-    let segment = Arc::new(base::write(&path, floor, oldest, entries)?);
+    let write_base = || {
+        let entries = Snapshot::unchecked(shared.clone(), floor).range("", None);
+        let entries = entries.map(|entry| going_on().and_then(|()| Ok(entry?)));
+        base::write(&path, floor, oldest, entries)
+    };
+    let segment = match write_base() {
+        // The reserve is worth it: the files that the base stands in for are larger.
+        Err(CompactError::Storage(error)) if error.is_full() && shared.space.give_back() => {
+            write_base()?
+        }
+        done => done?,
+    };
+    let segment = Arc::new(segment);
     base::read(&segment, |entries| {
         let mut index = write(&shared.index);
         for (offset, record) in entries {

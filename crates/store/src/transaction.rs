@@ -25,6 +25,7 @@ pub struct Transaction {
     pub(crate) conditions: Vec<(Arc<str>, Condition)>,
     /// `None` deletes.
     pub(crate) writes: BTreeMap<Arc<str>, Option<Bytes>>,
+    uses_reserve: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,6 +80,19 @@ impl Transaction {
     pub fn delete(mut self, key: impl Into<Arc<str>>) -> Self {
         self.writes.insert(key.into(), None);
         self
+    }
+
+    /// Lets the transaction use the reserve when the disk is full, as those do that only delete. For
+    /// writes that lead to a deletion.
+    #[must_use]
+    pub fn with_reserve(mut self) -> Self {
+        self.uses_reserve = true;
+        self
+    }
+
+    /// Whether the transaction may use the reserve.
+    pub(crate) fn may_use_reserve(&self) -> bool {
+        self.uses_reserve || self.writes.values().all(Option::is_none)
     }
 
     fn expect(mut self, key: Arc<str>, condition: Condition) -> Self {

@@ -7,11 +7,15 @@
 //!                         └──► answered with the rest
 //! ```
 //!
+//! On a full disk the transactions of the batch that may use the reserve are tried once more by
+//! themselves.
+//!
 //! Every answer waits for the sync, also a conflict: it may be with a transaction of the same batch.
 //! Until the sync nothing but this thread knows of the batch, so a failure has nothing to undo.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 
 use bytes::Bytes;
@@ -21,11 +25,11 @@ use crate::error::{CommitError, CompactError, StorageError};
 use crate::feed::Batch;
 use crate::format::{FRAME, Header, Record, RecordKind};
 use crate::index::{Place, Version};
-use crate::log::{Appended, Log};
-use crate::queue::Work;
+use crate::log::{Appended, Log, Urgency};
+use crate::queue::{Request, Work};
 use crate::revision::Revision;
 use crate::shared::Shared;
-use crate::sweep::Sweep;
+use crate::sweep::Job;
 use crate::sync::{lock, read, write};
 use crate::transaction::{Outcome, Transaction};
 
@@ -42,52 +46,148 @@ impl Drop for Abandon<'_> {
 }
 
 /// Works until the queue is closed and empty.
-pub(crate) fn run(shared: &Shared, mut log: Log, sweeper: &Sender<Sweep>) {
+pub(crate) fn run(shared: &Shared, mut log: Log, sweeper: &Sender<Job>) {
     let _abandon = Abandon(shared);
     let mut frame = Vec::new();
     while let Some(requests) = shared.queue.take() {
-        let (newest, oldest) = {
-            let index = read(&shared.index);
-            (index.revision, index.oldest)
-        };
-        Header::start(&mut frame);
-        let mut draft = Draft::new(shared, newest, oldest, &mut frame);
-        let mut answers = Vec::with_capacity(requests.len());
-        let mut sweeps = Vec::new();
-        for request in requests {
-            match request.work {
-                Work::Commit(transaction, answer) => {
-                    let outcome = draft.decide(&transaction).map_err(CommitError::Storage);
-                    answers.push((answer, outcome));
-                }
-                Work::Compact(at, answer) => match draft.compact(at) {
-                    Ok(()) => sweeps.push(answer),
-                    Err(error) => answer.give(Err(error)),
-                },
+        let refused = commit(shared, &mut log, sweeper, &mut frame, requests);
+        // On a full disk, what may use the reserve is tried once more without the rest.
+        let (urgent, ordinary): (Vec<_>, Vec<_>) =
+            refused.requests.into_iter().partition(Request::may_use_reserve);
+        if let Some(error) = refused.error {
+            for request in ordinary {
+                request.fail(&error);
             }
-        }
-        let Draft { written, revision, oldest: compacted, .. } = draft;
-        if frame.len() > FRAME {
-            match log.append(&mut frame, newest, oldest) {
-                Ok(appended) => publish(shared, written, revision, compacted, &appended),
-                Err(error) => {
-                    for (_, outcome) in &mut answers {
-                        *outcome = Err(error.clone().into());
-                    }
-                    for sweep in sweeps.drain(..) {
-                        sweep.give(Err(error.clone().into()));
-                    }
+            if !urgent.is_empty() {
+                let again = commit(shared, &mut log, sweeper, &mut frame, urgent);
+                if let Some(error) = again.error {
+                    again.requests.into_iter().for_each(|request| request.fail(&error));
                 }
             }
         }
         frame.shrink_to(KEPT_FRAME);
-        for (answer, outcome) in answers {
-            answer.give(outcome);
+    }
+}
+
+/// Requests that found no space.
+#[derive(Default)]
+struct Refused {
+    requests: Vec<Request>,
+    error: Option<StorageError>,
+}
+
+/// Decides, writes and publishes a batch, and answers all of it; unless the disk is full and some of it
+/// may still find space without the rest.
+fn commit(
+    shared: &Shared,
+    log: &mut Log,
+    sweeper: &Sender<Job>,
+    frame: &mut Vec<u8>,
+    requests: Vec<Request>,
+) -> Refused {
+    let (newest, oldest) = {
+        let index = read(&shared.index);
+        (index.revision, index.oldest)
+    };
+    Header::start(frame);
+    let mut draft = Draft::new(shared, newest, oldest, frame);
+    let mut decided = Vec::with_capacity(requests.len());
+    for request in &requests {
+        decided.push(match &request.work {
+            Work::Commit(transaction, _) => {
+                Decided::Outcome(draft.decide(transaction).map_err(CommitError::Storage))
+            }
+            Work::Compact(at, _) => Decided::Compacted(draft.compact(*at)),
+        });
+    }
+    let Draft { written, revision, oldest: compacted, .. } = draft;
+    if frame.len() > FRAME {
+        let only_urgent = requests.iter().all(Request::may_use_reserve);
+        match append(shared, log, sweeper, frame, (newest, oldest), only_urgent) {
+            Ok(appended) => {
+                shared.appended.fetch_add(frame.len() as u64, Ordering::Relaxed);
+                publish(shared, written, revision, compacted, &appended);
+            }
+            Err(error) if error.is_full() && !only_urgent => {
+                return Refused { requests, error: Some(error) };
+            }
+            Err(error) => {
+                for request in requests {
+                    request.fail(&error);
+                }
+                return Refused::default();
+            }
         }
-        for sweep in sweeps {
-            // If there is no sweeper any more, the answer goes with the message.
-            let _ = sweeper.send(sweep);
+    }
+    let compacts = requests.iter().any(|request| matches!(request.work, Work::Compact(..)));
+    if compacts && shared.space.full().is_some() && log.is_used() {
+        make_sweepable(shared, log, revision, compacted);
+    }
+    for (request, decided) in requests.into_iter().zip(decided) {
+        match (request.work, decided) {
+            (Work::Commit(_, answer), Decided::Outcome(outcome)) => answer.give(outcome),
+            (Work::Compact(_, answer), Decided::Compacted(Ok(()))) => {
+                // If there is no sweeper any more, the answer goes with the message.
+                let _ = sweeper.send(Job::Sweep(answer));
+            }
+            (Work::Compact(_, answer), Decided::Compacted(error)) => answer.give(error),
+            // Each was decided as what it is.
+            _ => {}
         }
+    }
+    Refused::default()
+}
+
+/// What will be answered if the batch is written.
+enum Decided {
+    Outcome(Result<Outcome, CommitError>),
+    Compacted(Result<(), CompactError>),
+}
+
+/// Writes a frame, with the reserve if need be and allowed. Keeps account of space.
+fn append(
+    shared: &Shared,
+    log: &mut Log,
+    sweeper: &Sender<Job>,
+    frame: &mut [u8],
+    (newest, oldest): (Revision, Revision),
+    only_urgent: bool,
+) -> Result<Appended, StorageError> {
+    if let Some(error) = shared.space.full()
+        && !only_urgent
+    {
+        // Until there is space for any write: a small one would use up what is left.
+        shared.space.refuse(&error);
+        return Err(error);
+    }
+    let urgency = if only_urgent { Urgency::UsesReserve } else { Urgency::Ordinary };
+    let mut appended = log.append(frame, newest, oldest, urgency);
+    if only_urgent
+        && appended.as_ref().is_err_and(StorageError::is_full)
+        && shared.space.give_back()
+    {
+        // The sweeper makes it anew when there is space again.
+        let _ = sweeper.send(Job::Space);
+        appended = log.append(frame, newest, oldest, urgency);
+    }
+    if let Err(error) = &appended
+        && error.is_full()
+        && shared.space.refuse(error)
+    {
+        let _ = sweeper.send(Job::Space);
+    }
+    appended
+}
+
+/// Begins a new segment, so that the sweeper can give back the one that is in use. If it fails, there
+/// is less to give back.
+fn make_sweepable(shared: &Shared, log: &mut Log, newest: Revision, oldest: Revision) {
+    let mut begun = log.begin_segment(newest, oldest).cloned();
+    if begun.as_ref().is_err_and(StorageError::is_full) && shared.space.give_back() {
+        begun = log.begin_segment(newest, oldest).cloned();
+    }
+    if let Ok(segment) = begun {
+        write(&shared.index).add_log(&segment);
     }
 }
 

@@ -141,7 +141,8 @@ fn a_watch_behind_the_point_is_told_so() {
 
 #[test]
 fn compaction_goes_on_beside_writers_and_readers() {
-    let (directory, store) = fresh(Options { recent_bytes: 5_000, segment_bytes: 20_000 });
+    let (directory, store) =
+        fresh(Options { recent_bytes: 5_000, segment_bytes: 20_000, reserve_bytes: 0 });
     let writers = 4;
     thread::scope(|scope| {
         let running: Vec<_> = (0..writers)

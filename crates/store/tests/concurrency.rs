@@ -73,7 +73,8 @@ fn increments_by_compare_and_set_are_never_lost() {
 fn no_snapshot_sees_half_a_transaction() {
     const ACCOUNTS: usize = 8;
     const MONEY: u64 = 1000;
-    let (_directory, store) = fresh(Options { recent_bytes: 10_000, segment_bytes: 20_000 });
+    let (_directory, store) =
+        fresh(Options { recent_bytes: 10_000, segment_bytes: 20_000, reserve_bytes: 0 });
     let account = |number: usize| format!("/accounts/{number}");
     let opening = (0..ACCOUNTS).fold(Transaction::new(), |transaction, number| {
         transaction.put(account(number), MONEY.to_string())

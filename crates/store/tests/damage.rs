@@ -9,7 +9,7 @@ use store::{CommitError, OpenError, Options, StorageError, Store, Transaction};
 
 use crate::support::{SMALL, delete, files, fresh, open, put};
 
-const LARGE: Options = Options { recent_bytes: 1_000, segment_bytes: 1 << 20 };
+const LARGE: Options = Options { recent_bytes: 1_000, segment_bytes: 1 << 20, reserve_bytes: 0 };
 
 /// A store whose only log has one frame for each of some commits, closed; with the frames' ends.
 fn with_frames(commits: usize) -> (tempfile::TempDir, PathBuf, Vec<usize>) {

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use store::{Options, Revision, Store, Transaction};
+use store::{CommitError, CompactError, Options, Revision, Store, Transaction};
 
 use crate::support::{committed, drain, open};
 
@@ -21,7 +21,8 @@ use crate::support::{committed, drain, open};
 const DIRECTORY: &str = "STORE_KILL_DIRECTORY";
 const WRITERS: u64 = 6;
 /// Some kilobytes, so that segments, bases and the feed all turn over while a process lives.
-const OPTIONS: Options = Options { recent_bytes: 10_000, segment_bytes: 100_000 };
+const OPTIONS: Options =
+    Options { recent_bytes: 10_000, segment_bytes: 100_000, reserve_bytes: 50_000 };
 
 /// Wine takes a second to start a process.
 fn rounds() -> u64 {
@@ -41,7 +42,10 @@ fn the_process_that_is_killed() {
         // Compaction all the time, so that the axe falls into it as well.
         loop {
             let point = store.revision().get().saturating_sub(50).max(1);
-            store.compact(point.into()).wait().unwrap();
+            match store.compact(point.into()).wait() {
+                Err(CompactError::Storage(error)) if error.is_full() => {}
+                done => done.unwrap(),
+            }
         }
     });
 }
@@ -62,7 +66,11 @@ fn write_forever(store: &Store, writer: u64) {
             0 => transaction.put(&*third, value(number)),
             _ => transaction.delete(&*third),
         };
-        let revision = committed(store.commit(transaction).wait().unwrap());
+        let revision = match store.commit(transaction).wait() {
+            // Compaction makes space again.
+            Err(CommitError::Storage(error)) if error.is_full() => continue,
+            done => committed(done.unwrap()),
+        };
         // One call, so that a line is not cut in two by another thread's.
         stdout().write_all(format!("ack {writer} {number} {revision}\n").as_bytes()).unwrap();
     }
@@ -91,8 +99,20 @@ enum Said {
     Acknowledged { writer: u64, number: u64, revision: Revision },
 }
 
-fn start(directory: &Path) -> (Child, Receiver<Said>) {
-    let mut child = Command::new(env::current_exe().unwrap())
+/// `limit` is the most that a file may have, in blocks of 512 bytes.
+fn start(directory: &Path, limit: Option<u64>) -> (Child, Receiver<Said>) {
+    let binary = env::current_exe().unwrap();
+    let mut command = match limit {
+        None => Command::new(binary),
+        Some(blocks) => {
+            // The signal that comes with the error would end the process.
+            let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &script]).arg(binary);
+            shell
+        }
+    };
+    let mut child = command
         .args(["--exact", "kill::the_process_that_is_killed", "--nocapture"])
         .env(DIRECTORY, directory)
         .stdout(Stdio::piped())
@@ -123,13 +143,27 @@ fn start(directory: &Path) -> (Child, Receiver<Said>) {
 
 #[test]
 fn nothing_acknowledged_is_lost_however_often_the_process_is_killed() {
+    kill_again_and_again(rounds(), None);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_kills_while_the_disk_refuses_writes() {
+    if env::consts::FAMILY == "windows" {
+        // It has no limit on the size of files.
+        return;
+    }
+    // A file of the log would have 200 such blocks: most end with a refused write.
+    kill_again_and_again(40, Some(100));
+}
+
+fn kill_again_and_again(rounds: u64, limit: Option<u64>) {
     let directory = tempfile::tempdir().unwrap();
     let mut acknowledged: BTreeMap<u64, (u64, Revision)> = BTreeMap::new();
     let mut newest = Revision::FIRST;
     let mut dice = Dice(0x5EED);
     let mut total = 0;
-    for round in 0..rounds() {
-        let (mut child, said) = start(directory.path());
+    for round in 0..rounds {
+        let (mut child, said) = start(directory.path(), limit);
         // A random instant: after so many acknowledgements, and then some.
         let acks = dice.roll(40);
         let mut seen = 0;
@@ -155,7 +189,7 @@ fn nothing_acknowledged_is_lost_however_often_the_process_is_killed() {
         total += seen;
         newest = audit(directory.path(), &mut acknowledged, newest);
     }
-    assert!(total > rounds(), "only {total} acknowledgements");
+    assert!(total > rounds, "only {total} acknowledgements");
 }
 
 /// Checks all there is and returns the newest revision. What is found counts as acknowledged from now

@@ -319,7 +319,7 @@ proptest! {
         segment_bytes in 100..4_000_u64,
     ) {
         let directory = tempfile::tempdir().unwrap();
-        let options = Options { recent_bytes, segment_bytes };
+        let options = Options { recent_bytes, segment_bytes, reserve_bytes: 0 };
         let store = open(&directory.path().join("store"), options);
         let model = Model { states: vec![State::new()], events: vec![], oldest: store.oldest() };
         let mut bench = Bench { directory, store, options, model, followers: vec![] };

@@ -9,7 +9,8 @@ use store::{Entry, Event, Options, Outcome, Revision, Store, Transaction, Watch,
 use tempfile::TempDir;
 
 /// Everything small, so that little data goes through every file and every path.
-pub(crate) const SMALL: Options = Options { recent_bytes: 2_000, segment_bytes: 4_000 };
+pub(crate) const SMALL: Options =
+    Options { recent_bytes: 2_000, segment_bytes: 4_000, reserve_bytes: 0 };
 
 pub(crate) fn fresh(options: Options) -> (TempDir, Store) {
     let directory = tempfile::tempdir().unwrap();

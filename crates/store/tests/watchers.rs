@@ -41,7 +41,8 @@ async fn follow(mut watch: Watch, until: Revision) -> Vec<Arc<Event>> {
 #[test]
 fn two_hundred_watchers_see_every_event_once_and_in_order() {
     // Room for some dozen events, so that those who do not keep up have to read from the disk.
-    let (_directory, store) = fresh(Options { recent_bytes: 20_000, segment_bytes: 60_000 });
+    let (_directory, store) =
+        fresh(Options { recent_bytes: 20_000, segment_bytes: 60_000, reserve_bytes: 0 });
     let beginning = store.revision();
     let earlier: Vec<Revision> =
         (0..EARLIER).map(|number| commit(&store, transaction(number % WRITERS, number))).collect();

@@ -3,14 +3,12 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::admit::{self, Taint};
+use crate::admit;
 use crate::hands::Hands;
 use crate::node::{RuntimeHealth, classes};
-use crate::spec::{Amounts, Labels};
 
 /// Follows both for as long as it is polled.
 pub(super) async fn keep(
@@ -48,16 +46,7 @@ pub(super) fn take(
         view.classes = runtime.classes.as_ref().map(classes::offer).unwrap_or_default();
     }
     let Some(object) = object else { return };
-    let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
-    let taints = object["spec"]["taints"].as_array().into_iter().flatten();
-    let taint = |taint: &Value| Taint {
-        key: text(taint, "key"),
-        value: text(taint, "value"),
-        effect: text(taint, "effect"),
-    };
-    view.labels = Labels::deserialize(&object["metadata"]["labels"]).unwrap_or_default();
-    view.taints = taints.map(taint).collect();
-    view.allocatable = Amounts::deserialize(&object["status"]["allocatable"]).unwrap_or_default();
+    view.observe(object);
     let mut facts = hands.facts.write().unwrap_or_else(PoisonError::into_inner);
     if facts.allocatable != view.allocatable {
         Arc::make_mut(&mut facts).allocatable.clone_from(&view.allocatable);

@@ -18,7 +18,7 @@ fn the_files_of_a_kubelet_are_read_and_written_again_byte_for_byte() {
     let uid = line["uids"]["cg-podlevel"].as_str().unwrap();
     let level = entries[uid].pod_level_resources.as_ref().unwrap();
     assert_eq!(level.limits[CPU].milli_value(), 120);
-    assert_eq!(render(&entries), text);
+    assert_eq!(render(entries), text);
     let wrong = text.replace("128Mi", "129Mi");
     assert!(parse(wrong.as_bytes()).unwrap_err().contains("checksum"));
 }
@@ -58,6 +58,40 @@ fn what_a_pod_has_is_known_until_it_has_what_it_was_allocated() {
     assert_eq!(open().0.actuated("u"), None);
     allocations.forget("u").unwrap();
     assert_eq!(open().0.allocated("u"), None);
+}
+
+/// A kubelet that takes the node over restarts containers that are missing in the second file.
+#[test]
+fn what_is_in_force_is_written_of_every_pod() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut allocations, _) = Allocations::open(directory.path()).unwrap();
+    let files = || FILES.map(|file| fs::read(directory.path().join(file)).unwrap());
+    allocations.allocate("u", PodGiven::of(&pod("100m"))).unwrap();
+    allocations.allocate("v", PodGiven::of(&pod("100m"))).unwrap();
+    let [allocated, actuated] = files();
+    assert_eq!(allocated, actuated);
+    assert_eq!(parse(&actuated).unwrap().len(), 2);
+    allocations.allocate("u", PodGiven::of(&pod("200m"))).unwrap();
+    let of = |text: &[u8], uid: &str| parse(text).unwrap()[uid].clone();
+    let [allocated, actuated] = files();
+    assert_eq!(of(&allocated, "u"), PodGiven::of(&pod("200m")));
+    assert_eq!(of(&actuated, "u"), PodGiven::of(&pod("100m")));
+    allocations.forget("u").unwrap();
+    let [allocated, actuated] = files();
+    assert_eq!(allocated, actuated);
+}
+
+#[test]
+fn a_kubelets_limits_of_volumes_are_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Some(json!({"cache": "1Gi"}));
+    let given =
+        |cpu: &str| PodGiven { empty_dir_volume_limits: limits.clone(), ..PodGiven::of(&pod(cpu)) };
+    let text = render([("u".to_owned(), given("100m"))].into());
+    fs::write(directory.path().join(FILES[0]), text).unwrap();
+    let (mut allocations, _) = Allocations::open(directory.path()).unwrap();
+    allocations.allocate("u", PodGiven::of(&pod("200m"))).unwrap();
+    assert_eq!(allocations.allocated("u"), Some(&given("200m")));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use objects::KubeletConfig;
 use objects::kubelet_config::CpuManagerPolicy;
 use objects::pod::OsName;
 use placement::configured::Configured;
+use placement::demand::ContainerName;
 
 use super::*;
 use crate::demand::placement_demand;
@@ -223,4 +224,131 @@ fn memory_that_windows_may_take_from_elsewhere_is_warned_about() {
     assert_eq!(container, "c");
     assert!(warning.starts_with("memory may come from other NUMA nodes than planned"), "{warning}");
     assert_eq!(warnings(OsName::Linux), []);
+}
+
+/// CPUs in use as a test writes them: `(pod, container, CPUs)`.
+type InUse<'a> = &'a [(&'a str, &'a str, &'a str)];
+
+fn in_use(list: InUse<'_>) -> CpusInUse {
+    let mut in_use = CpusInUse::new();
+    for (pod, container, cpus) in list {
+        let of_pod = in_use.entry(PodUid::new(pod)).or_default();
+        of_pod.insert(ContainerName::new(container), CpuSet::parse(cpus).unwrap());
+    }
+    in_use
+}
+
+#[test]
+fn cpus_are_recovered_from_the_runtime_when_the_file_is_lost_or_broken() {
+    for broken in [None, Some("{\"policyName\":\"static\""), Some("{}"), Some("")] {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut book, _) = Book::open(directory.path(), node(8, "0")).unwrap();
+        hand_out(&mut book, &pod("a", 2));
+        hand_out(&mut book, &pod("b", 1));
+        drop(book);
+        let file = directory.path().join("cpu_manager_state");
+        let before = fs::read_to_string(&file).unwrap();
+        match broken {
+            None => fs::remove_file(&file).unwrap(),
+            Some(text) => fs::write(&file, text).unwrap(),
+        }
+        let (mut book, _) = Book::open(directory.path(), node(8, "0")).unwrap();
+        assert!(book.lost_cpus(), "{broken:?}");
+        let running = in_use(&[("a", "c", "1-2"), ("b", "c", "3"), ("s", "c", "0,4-7")]);
+        let recovered = book.recover(&running).unwrap();
+        assert_eq!(recovered, in_use(&[("a", "c", "1-2"), ("b", "c", "3")]), "{broken:?}");
+        // The file says again what it said.
+        assert_eq!(fs::read_to_string(&file).unwrap(), before, "{broken:?}");
+        book.confirm(&placement_demand(&pod("a", 2))).unwrap();
+        assert_eq!(text(&hand_out(&mut book, &pod("a", 2))), "1-2");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (book, _) = Book::open(directory.path(), node(8, "0")).unwrap();
+    drop(book);
+    let (book, _) = Book::open(directory.path(), node(8, "0")).unwrap();
+    assert!(!book.lost_cpus());
+}
+
+#[test]
+fn only_cpus_that_a_pod_has_to_itself_are_recovered() {
+    let table: &[(&str, InUse<'_>, InUse<'_>)] = &[
+        ("any CPU", &[("a", "c", "0-7")], &[]),
+        ("a reserved CPU", &[("a", "c", "0-1")], &[]),
+        ("a CPU that the machine does not have", &[("a", "c", "7-8")], &[]),
+        ("two pods on one CPU", &[("a", "c", "1-2"), ("b", "c", "2-3")], &[]),
+        (
+            "two containers of one pod on one CPU",
+            &[("a", "init", "1-2"), ("a", "c", "2"), ("b", "c", "3")],
+            &[("a", "init", "1-2"), ("a", "c", "2"), ("b", "c", "3")],
+        ),
+        ("one pod of two", &[("a", "c", "1"), ("b", "c", "0,2-7")], &[("a", "c", "1")]),
+    ];
+    for (name, running, expected) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut book, _) = Book::open(directory.path(), node(8, "0")).unwrap();
+        assert_eq!(book.recover(&in_use(running)).unwrap(), in_use(expected), "{name}");
+        let exclusive = book.ledger().cpu.exclusive(None);
+        assert!(exclusive.is_disjoint(&book.shared()), "{name}");
+        assert_eq!(exclusive.len() + book.shared().len(), 8, "{name}");
+    }
+}
+
+#[test]
+fn recovered_cpus_that_the_pod_does_not_ask_for_are_released() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut book, _) = Book::open(directory.path(), node(8, "0")).unwrap();
+    book.recover(&in_use(&[("a", "c", "1-2"), ("b", "c", "3-4")])).unwrap();
+    book.confirm(&placement_demand(&pod("a", 1))).unwrap();
+    assert_eq!(text(&book.shared()), "0-2,5-7");
+    assert_eq!(book.place(&PodUid::new("b"), "c").cpus, CpuSet::range(3, 4));
+    // Later changes of what a pod asks for are not the book's to judge.
+    book.confirm(&placement_demand(&pod("b", 2))).unwrap();
+    book.confirm(&placement_demand(&pod("b", 1))).unwrap();
+    assert!(book.holds(&PodUid::new("b")));
+}
+
+#[test]
+fn the_files_of_a_kubelet_stay_as_they_are_byte_for_byte() {
+    let recorded = crate::status::replay::lines("node.jsonl.gz");
+    let line = recorded.iter().find(|line| line["id"] == "state-files-policy-none").unwrap();
+    let machine = machine(OsName::Linux, 2, &[8 << 30]);
+    let node = Configured::new(&machine, &KubeletConfig::default()).unwrap().node;
+    let directory = tempfile::tempdir().unwrap();
+    for manager in FILES {
+        let text = line["with_pods"][manager.file_name()].as_str().unwrap();
+        fs::write(directory.path().join(manager.file_name()), text).unwrap();
+    }
+    let (mut book, found) = Book::open(directory.path(), node).unwrap();
+    assert_eq!(found, []);
+    hand_out(&mut book, &pod("a", 1));
+    for manager in FILES {
+        let text = fs::read_to_string(directory.path().join(manager.file_name())).unwrap();
+        assert_eq!(text, line["with_pods"][manager.file_name()].as_str().unwrap());
+    }
+}
+
+/// The kubelet lists every page size of the machine, and refuses a file without one of them.
+#[test]
+fn huge_page_sizes_without_pages_are_written() {
+    let mut machine = machine(OsName::Linux, 4, &[8 << 30]);
+    let mut parts = machine.topology.parts();
+    let page_size = placement::ids::Bytes::mib(2);
+    parts.nodes[0].huge_pages = vec![placement::topology::HugePages { page_size, count: 0 }];
+    machine.topology = placement::Topology::new(parts).unwrap();
+    let written = "{apiVersion: kubelet.config.k8s.io/v1beta1, kind: KubeletConfiguration, \
+                   memoryManagerPolicy: Static, \
+                   reservedMemory: [{numaNode: 0, limits: {memory: 100Mi}}], \
+                   evictionHard: {memory.available: 100Mi}}";
+    let (config, _) = objects::kubelet_config::read(written).unwrap();
+    let node = Configured::new(&machine, &config).unwrap().node;
+    let directory = tempfile::tempdir().unwrap();
+    Book::open(directory.path(), node.clone()).unwrap();
+    let file = directory.path().join("memory_manager_state");
+    let text = fs::read_to_string(&file).unwrap();
+    let table =
+        r#""hugepages-2Mi":{"total":0,"systemReserved":0,"allocatable":0,"reserved":0,"free":0}"#;
+    assert!(text.contains(table), "{text}");
+    let (_, found) = Book::open(directory.path(), node).unwrap();
+    assert_eq!(found, []);
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
 }

@@ -98,8 +98,8 @@ pub fn of_container(input: &PodInput<'_>, of: &ContainerInput<'_>) -> Labels {
     annotations
 }
 
-/// JSON as Go writes it: safe to stand in HTML.
-fn json<T: Serialize>(value: &T) -> Option<String> {
+/// Returns JSON as Go writes it, with the characters escaped that have a meaning in HTML.
+pub(super) fn json<T: Serialize>(value: &T) -> Option<String> {
     let text = serde_json::to_string(value).ok()?;
     let escaped = text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
     Some(escaped.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029"))

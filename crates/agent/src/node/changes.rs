@@ -1,8 +1,8 @@
 //! What is to be written: [`of_status`] and [`of_metadata`], patches from what the API has to what it
 //! should have, or nothing.
 //!
-//! Only what differs is in a patch, so that whoever else writes to the node keeps what is theirs:
-//! conditions, labels, annotations, devices of plug-ins.
+//! Only what differs is in a patch, so that other writers keep what they wrote to the node: conditions,
+//! labels, annotations, extended resources.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,7 @@ use super::object::OWN_LABELS;
 /// are no difference; `anyway` writes the conditions for their sake.
 pub(super) fn of_status(has: &Value, wanted: &Value, anyway: bool) -> Option<Value> {
     let mut patch = Map::new();
+    let wanted = &with_extended_resources(has, wanted);
     for (field, wanted) in wanted.as_object().into_iter().flatten() {
         let has = &has[field];
         let changed = match field.as_str() {
@@ -55,17 +56,37 @@ fn conditions_differ(has: &Value, wanted: &Value) -> bool {
     })
 }
 
-/// Amounts with what has gone: huge pages of a size that the kernel no longer has. What plug-ins
-/// registered stays at zero until the node goes, as upstream has it: pods may still hold it.
-fn amounts(has: &Value, wanted: &Value) -> Value {
-    let mut patch = wanted.clone();
-    for (name, _) in has.as_object().into_iter().flatten() {
-        if !wanted[name].is_null() {
-            continue;
+/// A status that keeps the extended resources of other writers, as upstream does: their capacity as it is,
+/// all of it allocatable. One that is only allocatable goes.
+fn with_extended_resources(has: &Value, wanted: &Value) -> Value {
+    let mut all = wanted.clone();
+    for (name, amount) in has["capacity"].as_object().into_iter().flatten() {
+        if name.contains('/')
+            && wanted["capacity"].is_object()
+            && wanted["capacity"][name].is_null()
+        {
+            all["capacity"][name] = amount.clone();
+            all["allocatable"][name] = amount.clone();
         }
-        patch[name] = if name.contains('/') { "0".into() } else { Value::Null };
     }
-    patch
+    all
+}
+
+/// The amounts that change; those that have gone, such as huge pages of a size that the kernel no longer
+/// has, are null.
+fn amounts(has: &Value, wanted: &Value) -> Value {
+    let mut patch = Map::new();
+    for (name, amount) in wanted.as_object().into_iter().flatten() {
+        if has[name] != *amount {
+            patch.insert(name.clone(), amount.clone());
+        }
+    }
+    for (name, _) in has.as_object().into_iter().flatten() {
+        if wanted[name].is_null() {
+            patch.insert(name.clone(), Value::Null);
+        }
+    }
+    patch.into()
 }
 
 /// A merge patch for labels and annotations.

@@ -64,6 +64,24 @@ pub fn offer(advertised: &v1::ResourcesInfo) -> ClassOffer {
     ClassOffer { resources }
 }
 
+/// The same, from a `status.qosResources` that [`status`] has written.
+#[must_use]
+pub fn offer_of_status(told: &Value) -> ClassOffer {
+    let mut resources = BTreeMap::new();
+    for (for_pods, list) in [(true, "podQOSResources"), (false, "containerQOSResources")] {
+        for resource in told[list].as_array().into_iter().flatten() {
+            let Some(name) = resource["name"].as_str() else { continue };
+            let classes = resource["classes"].as_array().into_iter().flatten();
+            let classes = classes.filter_map(|class| {
+                Some((class["name"].as_str()?.to_owned(), class["capacity"].as_u64().unwrap_or(0)))
+            });
+            let offered = Offered { for_pods, classes: classes.collect() };
+            resources.insert(name.to_owned(), offered);
+        }
+    }
+    ClassOffer { resources }
+}
+
 /// Names that are registered for pods and for containers.
 #[must_use]
 pub fn refused(advertised: &v1::ResourcesInfo) -> Vec<String> {

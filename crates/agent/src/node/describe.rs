@@ -10,6 +10,7 @@ use host::facts::addresses;
 use host::os::facts;
 use objects::KubeletConfig;
 use objects::pod::OsName;
+use objects::rules::names::dns_subdomain;
 
 use super::{Description, Settings, SettingsError, architecture};
 use crate::fetch::VERSION;
@@ -29,11 +30,28 @@ pub struct Given {
 const DECLARED_FEATURES: [&str; 2] =
     ["InPlacePodLevelResourcesVerticalScaling", "RestartAllContainersOnContainerExits"];
 
+/// The node's name: the one that is given, or the machine's own, in lower case as upstream has it. An API
+/// server refuses a node whose name is not a DNS subdomain, so other names are refused here.
+pub fn node_name(given: Option<&str>, hostname: &str) -> Result<String, SettingsError> {
+    let name = given.unwrap_or(hostname).trim().to_lowercase();
+    match dns_subdomain(&name).first() {
+        None => Ok(name),
+        Some(problem) => Err(SettingsError {
+            field: if given.is_some() { "--hostname-override" } else { "the machine's host name" },
+            value: format!("{:?}", given.unwrap_or(hostname)),
+            wanted: match given {
+                Some(_) => format!("a node's name: {problem}"),
+                None => format!("a node's name, or --hostname-override has to give one: {problem}"),
+            },
+        }),
+    }
+}
+
 /// Describes this machine. One without a network has no address, and is told without.
 pub fn describe(config: KubeletConfig, given: Given) -> Result<Description, Vec<SettingsError>> {
     let settings = Settings::of(&config)?;
     let identity = facts::identity();
-    let name = given.name.unwrap_or_else(|| identity.hostname.clone());
+    let name = node_name(given.name.as_deref(), &identity.hostname).map_err(|error| vec![error])?;
     let found = if given.addresses.is_empty() { addresses::internal(&name) } else { None };
     let mut addresses = given.addresses;
     addresses.extend(found);

@@ -22,6 +22,20 @@ use super::{
 };
 use crate::events::{NodeIs, Told};
 
+/// How far the agent has come with the containers that ran before it was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takeover {
+    /// The runtime has not been asked yet.
+    Unknown,
+    UnderWay,
+    /// Every container has its CPUs, or none was running.
+    Done,
+}
+
+/// How long a node that was ready before is reported as it was while its containers are taken over. The
+/// takeover needs one list of pods and one call for each container.
+const LONGEST_TAKEOVER: Duration = Duration::from_secs(10);
+
 /// After a write that failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -35,6 +49,7 @@ pub struct Sources {
     pub report: watch::Receiver<Arc<NodeReport>>,
     /// What else keeps the node from being ready, such as a shutdown.
     pub problems: watch::Receiver<Vec<String>>,
+    pub takeover: watch::Receiver<Takeover>,
     /// Where pods are kept: its file system is the node's.
     pub root: PathBuf,
 }
@@ -128,6 +143,9 @@ async fn register(client: &Client, of: &Description, sources: &Sources) -> Resul
 fn problems(sources: &Sources) -> Vec<String> {
     let mut problems = sources.runtime.borrow().problems();
     problems.extend(sources.problems.borrow().iter().cloned());
+    if *sources.takeover.borrow() == Takeover::UnderWay {
+        problems.push("running containers have not been taken over yet".to_owned());
+    }
     problems
 }
 
@@ -168,6 +186,9 @@ async fn report(
     mut has: watch::Receiver<Option<Arc<Value>>>,
     tell: &mpsc::UnboundedSender<Told>,
 ) {
+    let taken_over = sources.takeover.wait_for(|takeover| *takeover != Takeover::UnderWay);
+    // A takeover that lasts longer is reported as a problem.
+    let _ = tokio::time::timeout(LONGEST_TAKEOVER, taken_over).await;
     let mut storage = 0;
     let mut first = true;
     let mut schedulable = None;
@@ -218,6 +239,7 @@ async fn changed(
         () = of(&mut sources.devices) => {}
         () = of(&mut sources.report) => {}
         () = of(&mut sources.problems) => {}
+        () = of(&mut sources.takeover) => {}
         () = of(has) => {}
     }
 }

@@ -1,18 +1,27 @@
 //! What a KubeletConfiguration says of the node's own business: [`Settings`], with upstream's defaults.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use objects::{KubeletConfig, Quantity, duration};
 use serde_json::Value;
 
 use crate::logs::rotate::Policy;
+use crate::server::access::{self, Authorization};
+
+/// The address that a kubelet listens on if its configuration does not say.
+pub const EVERY_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// Fields that only the node, eviction and garbage collection mind.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub register: bool,
-    /// Of the agent's own server.
+    /// The address that the agent's own server listens on; `None` if the configuration does not say.
+    pub address: Option<IpAddr>,
+    /// The port of the agent's own server.
     pub port: u16,
+    /// The requests that it serves.
+    pub access: access::Settings,
     pub taints: Vec<Value>,
     pub provider_id: String,
     pub attach_detach: bool,
@@ -37,7 +46,14 @@ pub struct Settings {
     pub logs_every: Duration,
     /// How often manifests of static pods are looked at.
     pub files_every: Duration,
+    /// Sysctls that pods may set beside the safe ones.
+    pub allowed_sysctls: Vec<String>,
+    /// How many images are pulled at a time.
+    pub parallel_pulls: usize,
 }
+
+/// As many pulls as there are pods, where their number is not limited.
+const MANY_PULLS: usize = 1 << 16;
 
 /// A field that says what it cannot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +61,7 @@ pub struct Settings {
 pub struct SettingsError {
     pub field: &'static str,
     pub value: String,
-    pub wanted: &'static str,
+    pub wanted: String,
 }
 
 struct Reader<'a> {
@@ -61,17 +77,28 @@ impl Reader<'_> {
         usual: T,
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> T {
-        let Some(given) = self.config.untyped.get(field).filter(|given| !given.is_null()) else {
+        let mut names = field.split('.');
+        let first = names.next().and_then(|name| self.config.untyped.get(name));
+        let given = names.fold(first, |of, name| of.and_then(|of| of.get(name)));
+        let Some(given) = given.filter(|given| !given.is_null()) else {
             return usual;
         };
         read(given).unwrap_or_else(|| {
-            self.errors.push(SettingsError { field, value: given.to_string(), wanted });
+            self.errors.push(SettingsError {
+                field,
+                value: given.to_string(),
+                wanted: wanted.to_owned(),
+            });
             usual
         })
     }
 
     fn switch(&mut self, field: &'static str) -> bool {
-        self.read(field, "true or false", true, Value::as_bool)
+        self.switch_or(field, true)
+    }
+
+    fn switch_or(&mut self, field: &'static str, usual: bool) -> bool {
+        self.read(field, "true or false", usual, Value::as_bool)
     }
 
     /// Zero means as by default, as it does to upstream.
@@ -83,12 +110,61 @@ impl Reader<'_> {
         self.read(field, "a duration such as 10s", usual, read)
     }
 
+    fn texts(&mut self, field: &'static str) -> Vec<String> {
+        self.read(field, "a list of texts", Vec::new(), |given| {
+            given.as_array()?.iter().map(|text| text.as_str().map(str::to_owned)).collect()
+        })
+    }
+
+    /// Unless images are pulled one after the other, at most `maxParallelImagePulls` of them, or any
+    /// number. As upstream has it, a limit above one switches the order off.
+    fn parallel_pulls(&mut self) -> usize {
+        let most = self.read("maxParallelImagePulls", "a number above zero", None, |given| {
+            let number = usize::try_from(given.as_u64()?).ok()?;
+            (number > 0).then_some(Some(number.min(MANY_PULLS)))
+        });
+        let usual = most.is_none_or(|most| most < 2);
+        match self.read("serializeImagePulls", "true or false", usual, Value::as_bool) {
+            true => 1,
+            false => most.unwrap_or(MANY_PULLS),
+        }
+    }
+
     fn percent(&mut self, field: &'static str, usual: u8) -> u8 {
         let read = |given: &Value| {
             let number = u8::try_from(given.as_u64()?).ok()?;
             (number <= 100).then_some(number)
         };
         self.read(field, "a percentage from 0 to 100", usual, read)
+    }
+}
+
+/// Reads `authentication` and `authorization`.
+fn access_of(reader: &mut Reader<'_>) -> access::Settings {
+    let usual = access::Settings::default();
+    let kept_for = usual.tokens.unwrap_or_default();
+    let enabled = reader.switch_or("authentication.webhook.enabled", true);
+    let kept_for = reader.time("authentication.webhook.cacheTTL", kept_for);
+    let (mut allowed, mut denied) = (Duration::ZERO, Duration::ZERO);
+    if let Authorization::Webhook { allowed: a, denied: d } = &usual.authorization {
+        (allowed, denied) = (*a, *d);
+    }
+    let allowed = reader.time("authorization.webhook.cacheAuthorizedTTL", allowed);
+    let denied = reader.time("authorization.webhook.cacheUnauthorizedTTL", denied);
+    let webhook = Authorization::Webhook { allowed, denied };
+    access::Settings {
+        anonymous: reader.switch_or("authentication.anonymous.enabled", usual.anonymous),
+        tokens: enabled.then_some(kept_for),
+        authorization: reader.read(
+            "authorization.mode",
+            "Webhook or AlwaysAllow",
+            webhook.clone(),
+            |given| match given.as_str()? {
+                "AlwaysAllow" => Some(Authorization::AlwaysAllow),
+                "Webhook" | "" => Some(webhook),
+                _ => None,
+            },
+        ),
     }
 }
 
@@ -107,8 +183,16 @@ impl Settings {
         };
         let settings = Settings {
             register: reader.switch("registerNode"),
+            address: reader.read("address", "an IP address", None, |given| {
+                match given.as_str()? {
+                    "" => Some(None),
+                    text => text.parse().ok().map(Some),
+                }
+            }),
+            access: access_of(&mut reader),
             port: reader.read("port", "a port from 1 to 65535", 10_250, |given| {
-                u16::try_from(given.as_u64()?).ok().filter(|port| *port > 0)
+                let port = u16::try_from(given.as_u64()?).ok()?;
+                Some(if port == 0 { 10_250 } else { port })
             }),
             taints: reader.read("registerWithTaints", "a list of taints", Vec::new(), |given| {
                 let taints = given.as_array()?;
@@ -127,7 +211,10 @@ impl Settings {
                 "nodeLeaseDurationSeconds",
                 "a number of seconds above zero",
                 40,
-                |given| u32::try_from(given.as_u64()?).ok().filter(|seconds| *seconds > 0),
+                |given| {
+                    let seconds = u32::try_from(given.as_u64()?).ok()?;
+                    Some(if seconds == 0 { 40 } else { seconds })
+                },
             ),
             max_images: reader.read(
                 "nodeStatusMaxImages",
@@ -152,9 +239,12 @@ impl Settings {
                     "containerLogMaxSize",
                     "a quantity of bytes above zero such as 10Mi",
                     10 << 20,
-                    |given| {
-                        let bytes = Quantity::parse(given.as_str()?).ok()?.checked_value()?;
-                        u64::try_from(bytes).ok().filter(|bytes| *bytes > 0)
+                    |given| match given.as_str()? {
+                        "" => Some(10 << 20),
+                        text => {
+                            let bytes = Quantity::parse(text).ok()?.checked_value()?;
+                            u64::try_from(bytes).ok().filter(|bytes| *bytes > 0)
+                        }
                     },
                 ),
                 max_files: reader.read(
@@ -172,13 +262,15 @@ impl Settings {
                 |given| duration::parse(given.as_str()?).filter(|every| *every >= seconds(3)),
             ),
             files_every: reader.time("fileCheckFrequency", seconds(20)),
+            allowed_sysctls: reader.texts("allowedUnsafeSysctls"),
+            parallel_pulls: reader.parallel_pulls(),
         };
         let Settings { image_high_percent: high, image_low_percent: low, .. } = settings;
         if low >= high {
             reader.errors.push(SettingsError {
                 field: "imageGCLowThresholdPercent",
                 value: low.to_string(),
-                wanted: "less than imageGCHighThresholdPercent",
+                wanted: "less than imageGCHighThresholdPercent".to_owned(),
             });
         }
         if reader.errors.is_empty() { Ok(settings) } else { Err(reader.errors) }

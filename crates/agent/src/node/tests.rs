@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use super::recorded::described;
 use super::*;
 use crate::events::{NodeIs, Told};
+use crate::server::access::{self, Authorization};
 
 /// Long enough for a busy machine; nothing waits for it when all is well.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -144,6 +145,7 @@ fn a_class_resource_is_for_pods_or_for_containers() {
         ],
     });
     assert_eq!(classes::status(&advertised, true), expected);
+    assert_eq!(classes::offer_of_status(&expected), classes::offer(&advertised));
     let offer = classes::offer(&advertised).resources;
     let names: Vec<(&str, bool)> = offer.iter().map(|(n, o)| (n.as_str(), o.for_pods)).collect();
     assert_eq!(names, [("example.com/net", true), ("k8s.io/rdt", false)]);
@@ -230,7 +232,7 @@ fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
     }
     let wrong = read(json!({
         "port": 70000,
-        "nodeLeaseDurationSeconds": 0,
+        "nodeLeaseDurationSeconds": -1,
         "imageGCHighThresholdPercent": 101,
         "imageMinimumGCAge": "soon",
         "registerWithTaints": [{"key": "a"}],
@@ -239,13 +241,160 @@ fn settings_are_upstreams_unless_given_and_say_what_is_wrong() {
     let expected = [
         "port: 70000 should be a port from 1 to 65535",
         "registerWithTaints: [{\"key\":\"a\"}] should be a list of taints",
-        "nodeLeaseDurationSeconds: 0 should be a number of seconds above zero",
+        "nodeLeaseDurationSeconds: -1 should be a number of seconds above zero",
         "imageGCHighThresholdPercent: 101 should be a percentage from 0 to 100",
         "imageMinimumGCAge: \"soon\" should be a duration such as 10s",
     ];
     assert_eq!(told, expected);
+    assert_eq!((usual.address, &usual.access), (None, &access::Settings::default()));
+    let given = read(json!({
+        "address": "::1",
+        "authentication": {
+            "anonymous": {"enabled": true}, "webhook": {"enabled": true, "cacheTTL": "3s"},
+        },
+        "authorization": {
+            "mode": "Webhook",
+            "webhook": {"cacheAuthorizedTTL": "4s", "cacheUnauthorizedTTL": "5s"},
+        },
+    }));
+    let (seconds, given) = (Duration::from_secs, given.unwrap());
+    assert_eq!(given.address, Some("::1".parse().unwrap()));
+    let expected = access::Settings {
+        anonymous: true,
+        tokens: Some(seconds(3)),
+        authorization: Authorization::Webhook { allowed: seconds(4), denied: seconds(5) },
+    };
+    assert_eq!(given.access, expected);
+    let open = read(json!({
+        "authentication": {"webhook": {"enabled": false}}, "authorization": {"mode": "AlwaysAllow"},
+    }));
+    let open = open.unwrap().access;
+    assert_eq!((open.tokens, open.authorization), (None, Authorization::AlwaysAllow));
+    let wrong = read(json!({
+        "address": "here",
+        "authentication": {"anonymous": {"enabled": "yes"}},
+        "authorization": {"mode": "Nobody"},
+    }));
+    let told: Vec<String> = wrong.unwrap_err().iter().map(ToString::to_string).collect();
+    let expected = [
+        "address: \"here\" should be an IP address",
+        "authentication.anonymous.enabled: \"yes\" should be true or false",
+        "authorization.mode: \"Nobody\" should be Webhook or AlwaysAllow",
+    ];
+    assert_eq!(told, expected);
     let crossed = read(json!({"imageGCLowThresholdPercent": 85})).unwrap_err();
     assert_eq!(crossed.len(), 1);
+}
+
+#[test]
+fn zero_stands_for_the_default_as_upstream_has_it() {
+    let mut config = KubeletConfig::default();
+    let usual = Settings::of(&config).unwrap();
+    let zeros = json!({
+        "port": 0, "nodeLeaseDurationSeconds": 0, "containerLogMaxSize": "", "fileCheckFrequency": "0s",
+    });
+    config.untyped.extend(zeros.as_object().unwrap().clone());
+    assert_eq!(Settings::of(&config).unwrap(), usual);
+}
+
+#[test]
+fn images_are_pulled_one_by_one_unless_the_configuration_has_it_otherwise() {
+    let pulls = |fields: Value| {
+        let mut config = KubeletConfig::default();
+        config.untyped.extend(fields.as_object().unwrap().clone());
+        Settings::of(&config).unwrap().parallel_pulls
+    };
+    assert_eq!(pulls(json!({})), 1);
+    assert_eq!(pulls(json!({"maxParallelImagePulls": 4})), 4);
+    assert_eq!(pulls(json!({"maxParallelImagePulls": 1})), 1);
+    assert!(pulls(json!({"serializeImagePulls": false})) > 1000);
+    assert_eq!(pulls(json!({"serializeImagePulls": false, "maxParallelImagePulls": 3})), 3);
+}
+
+/// The reader of the file and the agent have to agree: a file that passes the check starts the agent.
+#[test]
+fn what_the_configuration_file_may_say_the_agent_takes() {
+    const FIELDS: [&str; 23] = [
+        "allowedUnsafeSysctls",
+        "containerLogMaxFiles",
+        "containerLogMaxSize",
+        "containerLogMonitorInterval",
+        "enableControllerAttachDetach",
+        "evictionMaxPodGracePeriod",
+        "evictionPressureTransitionPeriod",
+        "fileCheckFrequency",
+        "imageGCHighThresholdPercent",
+        "imageGCLowThresholdPercent",
+        "imageMaximumGCAge",
+        "imageMinimumGCAge",
+        "localStorageCapacityIsolation",
+        "maxParallelImagePulls",
+        "nodeLeaseDurationSeconds",
+        "nodeStatusMaxImages",
+        "nodeStatusReportFrequency",
+        "nodeStatusUpdateFrequency",
+        "port",
+        "providerID",
+        "registerNode",
+        "registerWithTaints",
+        "serializeImagePulls",
+    ];
+    const VALUES: [&str; 26] = [
+        "0",
+        "1",
+        "-1",
+        "2",
+        "85",
+        "86",
+        "101",
+        "65536",
+        "2147483648",
+        "1.5",
+        "true",
+        "'true'",
+        "''",
+        "abc",
+        "'5'",
+        "0s",
+        "10s",
+        "-10s",
+        "2s",
+        "10Mi",
+        "-10Mi",
+        "0Mi",
+        "[]",
+        "{}",
+        "[net.*]",
+        "[{key: a, effect: NoSchedule}]",
+    ];
+    let mut taken = 0;
+    for field in FIELDS {
+        for value in VALUES {
+            let text = format!(
+                "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{field}: {value}\n"
+            );
+            let Ok((config, _)) = objects::kubelet_config::read(&text) else { continue };
+            taken += 1;
+            assert!(Settings::of(&config).is_ok(), "{field}: {value}: {:?}", Settings::of(&config));
+        }
+    }
+    assert!(taken > FIELDS.len(), "{taken}");
+}
+
+#[test]
+fn a_node_has_a_name_that_an_api_server_takes() {
+    assert_eq!(node_name(None, "Worker-1.Example.com").unwrap(), "worker-1.example.com");
+    assert_eq!(node_name(Some(" Node "), "x").unwrap(), "node");
+    let wrong = node_name(Some("My Host"), "x").unwrap_err().to_string();
+    assert!(
+        wrong.starts_with("--hostname-override: \"My Host\" should be a node's name"),
+        "{wrong}"
+    );
+    assert!(wrong.contains("a lowercase RFC 1123 subdomain must consist of"), "{wrong}");
+    for bad in ["", "a_b", "-a", &"a".repeat(254)] {
+        assert!(node_name(Some(bad), "x").is_err(), "{bad}");
+    }
+    assert!(node_name(None, "my_machine").unwrap_err().to_string().contains("--hostname-override"));
 }
 
 #[test]
@@ -267,13 +416,33 @@ fn only_what_differs_is_written() {
 
     let mut gone = has;
     gone["capacity"]["hugepages-64Ki"] = "0".into();
-    gone["capacity"]["example.com/widget"] = "3".into();
     gone["features"] = json!({"supplementalGroupsPolicy": true});
     let patch = changes::of_status(&gone, &with("2", Pressure::default()), false).unwrap();
     let capacity = &patch["status"]["capacity"];
     assert_eq!(capacity.as_object().unwrap().get("hugepages-64Ki"), Some(&Value::Null));
-    assert_eq!(capacity["example.com/widget"], "0");
     assert_eq!(patch["status"].as_object().unwrap().get("features"), Some(&Value::Null));
+}
+
+#[test]
+fn extended_resources_of_other_writers_are_kept() {
+    let (of, mut now) = described(&Value::Null);
+    now.devices.insert("example.com/plugged".to_owned(), Devices { all: 0, healthy: 0 });
+    let wanted = status(&of, &now);
+    let mut has = wanted.clone();
+    assert_eq!(changes::of_status(&has, &wanted, false), None);
+    // Another writer sets the capacity, and all of it becomes allocatable.
+    has["capacity"]["example.com/widget"] = "3".into();
+    has["allocatable"]["example.com/gone"] = "1".into();
+    has["capacity"]["example.com/plugged"] = "2".into();
+    let patch = changes::of_status(&has, &wanted, false).unwrap();
+    let expected = json!({
+        "capacity": {"example.com/plugged": "0"},
+        "allocatable": {"example.com/gone": null, "example.com/widget": "3"},
+    });
+    assert_eq!(patch["status"], expected);
+    // Then nothing is left to write.
+    let patched = patch::merge(has, patch["status"].to_string().as_bytes()).unwrap();
+    assert_eq!(changes::of_status(&patched.value, &wanted, false), None);
 }
 
 #[test]
@@ -411,6 +580,7 @@ fn start(api: OneNode, runtime: RuntimeHealth) -> Ends {
     let (tell, told) = mpsc::unbounded_channel();
     let (see, seen) = watch::channel(None);
     let sources = Sources {
+        takeover: watch::channel(Takeover::Done).1,
         runtime: taken_runtime,
         pressure: taken_pressure,
         images: watch::channel(Arc::default()).1,

@@ -5,19 +5,23 @@
 //! it is over, for both may want the same port.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use client::{Change, Key};
 
 use super::{Pods, Read, State};
+use crate::look::Brief;
 use crate::lower::Origin;
 use crate::spec::Pod;
+use crate::static_pods::Identities;
 use crate::static_pods::mirror::{self, Mirror, Mirrors, Name};
 use crate::worker::Order;
 
 /// What is known of files and of mirrors.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Files {
+    identities: Identities,
     /// What files want, by uid; `None` before they have been looked at.
     wanted: Option<BTreeMap<String, Read>>,
     /// Pods that were told to end.
@@ -26,6 +30,21 @@ pub(super) struct Files {
 }
 
 impl Files {
+    /// Reads the UIDs that static pods run under.
+    pub(super) fn open(root: &Path) -> Files {
+        Files {
+            identities: Identities::open(root),
+            wanted: None,
+            leaving: BTreeSet::new(),
+            mirrors: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the pods that files want.
+    pub(super) fn wanted(&self) -> Vec<Read> {
+        self.wanted.iter().flat_map(BTreeMap::values).cloned().collect()
+    }
+
     pub(super) fn are_read(&self) -> bool {
         self.wanted.is_some()
     }
@@ -59,8 +78,19 @@ impl Files {
 impl Pods {
     /// Takes the pods that files want: all of them, every time.
     pub fn take_files(&mut self, wanted: Vec<Read>) {
+        // Only what ran before the agent was started can be adopted.
+        let running = match self.files.are_read() {
+            true => BTreeMap::new(),
+            false => running_static_pods(&self.briefs),
+        };
+        let wanted = self.files.identities.resolve(wanted, &running);
         let by_uid = |read: Read| (read.pod.metadata.uid.clone(), read);
         let wanted: BTreeMap<String, Read> = wanted.into_iter().map(by_uid).collect();
+        if !self.complete {
+            self.files.wanted = Some(wanted);
+            self.begin_all();
+            return;
+        }
         let unwanted: Vec<String> = self
             .entries
             .iter()
@@ -80,7 +110,7 @@ impl Pods {
     }
 
     /// One that still ends is begun when it is over.
-    fn begin_static(&mut self, read: Read) {
+    pub(super) fn begin_static(&mut self, read: Read) {
         let uid = read.pod.metadata.uid.clone();
         if !self.entries.contains_key(&uid) {
             self.hands.board.show(&uid, Arc::clone(&read.text));
@@ -136,7 +166,7 @@ impl Pods {
         let wanted: BTreeMap<Name, Read> =
             shown.map(|entry| (mirror::name(&entry.read.pod), entry.read.clone())).collect();
         let there = self.files.mirrors.clone();
-        let complete = self.complete && self.files.are_read();
+        let complete = self.complete;
         self.hands.mirrors.send_if_modified(|now| {
             let changed = now.complete != complete || now.wanted != wanted || now.there != there;
             if changed {
@@ -144,5 +174,57 @@ impl Pods {
             }
             changed
         });
+    }
+}
+
+/// Returns the UIDs of the static pods that the runtime has, by namespace and name. Of two pods of one name
+/// the one with the newer container counts.
+fn running_static_pods(briefs: &BTreeMap<String, Brief>) -> BTreeMap<Name, String> {
+    let mut found: BTreeMap<Name, (i64, &String)> = BTreeMap::new();
+    for (uid, brief) in briefs.iter().filter(|(_, brief)| brief.from_file && brief.is_alive()) {
+        let newest = brief.containers.values().map(|container| container.created_at).max();
+        let this = (newest.unwrap_or_default(), uid);
+        let name = (brief.namespace.clone(), brief.name.clone());
+        let best = found.entry(name).or_insert(this);
+        *best = this.max(*best);
+    }
+    found.into_iter().map(|(name, (_, uid))| (name, uid.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::look::ContainerBrief;
+    use crate::observed::ContainerState;
+
+    #[test]
+    fn the_newest_running_pod_of_a_manifest_counts() {
+        let brief = |name: &str, from_file: bool, state: ContainerState, created_at: i64| {
+            let container = ContainerBrief {
+                name: "c".to_owned(),
+                sandbox: "s".to_owned(),
+                attempt: 0,
+                state,
+                created_at,
+            };
+            Brief {
+                name: name.to_owned(),
+                namespace: "default".to_owned(),
+                from_file,
+                containers: [("1".to_owned(), container)].into(),
+                ..Brief::default()
+            }
+        };
+        let running = ContainerState::Running;
+        let briefs = [
+            ("u-1", brief("web", true, running, 7)),
+            ("u-2", brief("web", true, running, 9)),
+            ("u-3", brief("web", true, running, 8)),
+            ("u-4", brief("api", false, running, 1)),
+            ("u-5", brief("dead", true, ContainerState::Exited, 1)),
+        ];
+        let briefs = briefs.map(|(uid, brief)| (uid.to_owned(), brief)).into();
+        let name = ("default".to_owned(), "web".to_owned());
+        assert_eq!(running_static_pods(&briefs), [(name, "u-2".to_owned())].into());
     }
 }

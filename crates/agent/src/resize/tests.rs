@@ -271,14 +271,45 @@ fn only_a_change_of_a_resource_whose_policy_says_so_needs_a_restart() {
         {"resourceName": "memory", "restartPolicy": "RestartContainer"},
         {"resourceName": "cpu", "restartPolicy": "NotRequired"},
     ]);
-    let mut container =
-        pod(json!({"limits": {"cpu": "2", "memory": "2Gi"}})).spec.containers.remove(0);
-    container.resize_policy = serde_json::from_value(policy).unwrap();
+    let mut wanted = pod(json!({"limits": {"cpu": "2", "memory": "2Gi"}}));
+    wanted.spec.containers[0].resize_policy = serde_json::from_value(policy).unwrap();
+    let container = &wanted.spec.containers[0];
     let table = [("2", "2Gi", false), ("1", "2Gi", false), ("2", "1Gi", true), ("1", "1Gi", true)];
     for (cpu, memory, expected) in table {
         let has = pod(json!({"limits": {"cpu": cpu, "memory": memory}}));
-        let has = Given::of(&has.spec.containers[0].resources);
-        assert_eq!(needs_restart(&container, &has), expected, "{cpu} {memory}");
+        let restarts = needs_restart(container, &wanted, &PodGiven::of(&has));
+        assert_eq!(restarts, expected, "{cpu} {memory}");
+    }
+}
+
+#[test]
+fn a_change_of_the_pod_restarts_containers_that_have_its_limits_and_want_a_restart() {
+    let of = |level: &Value, own: &Value, policy: &str| {
+        let mut pod = pod(own.clone());
+        pod.spec.resources = serde_json::from_value(level.clone()).unwrap();
+        let policy = json!([{"resourceName": "memory", "restartPolicy": policy}]);
+        pod.spec.containers[0].resize_policy = serde_json::from_value(policy).unwrap();
+        pod
+    };
+    let has = json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"memory": "1Gi"}});
+    let own = json!({"limits": {"memory": "100Mi"}});
+    let (more_memory, more_cpu, more_requested) = (
+        json!({"limits": {"cpu": "1", "memory": "2Gi"}, "requests": {"memory": "1Gi"}}),
+        json!({"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"memory": "1Gi"}}),
+        json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"memory": "512Mi"}}),
+    );
+    let table = [
+        (&more_memory, &json!({}), "RestartContainer", true),
+        (&more_memory, &json!({}), "NotRequired", false),
+        (&more_memory, &own, "RestartContainer", false),
+        (&more_cpu, &json!({}), "RestartContainer", false),
+        (&more_requested, &json!({}), "RestartContainer", false),
+        (&has, &json!({}), "RestartContainer", false),
+    ];
+    for (to, own, policy, expected) in table {
+        let (wanted, has) = (of(to, own, policy), PodGiven::of(&of(&has, own, policy)));
+        let restarts = needs_restart(&wanted.spec.containers[0], &wanted, &has);
+        assert_eq!(restarts, expected, "{to} {own} {policy}");
     }
 }
 
@@ -291,7 +322,7 @@ fn the_pod_as_a_whole_changes_one_resource_after_the_other() {
         pod
     };
     let check = |to: &Pod, expected: &[&str]| {
-        assert_eq!(of_pod(&PodGiven::of(&of("1", "1Gi")), to), expected);
+        assert_eq!(of_pod(&PodGiven::of(&of("1", "1Gi")), to, Part::All), expected);
     };
     check(&of("1", "1Gi"), &[]);
     check(&of("2", "1Gi"), &[CPU]);

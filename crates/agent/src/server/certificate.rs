@@ -1,20 +1,27 @@
-//! What the server shows to its clients: [`serving_certificate`]. Who signs it is decided by whoever
-//! gives the files.
+//! What the server shows to its clients and whom it trusts, from files: [`Serving`]. Files that change
+//! are read again while the agent runs, as upstream does.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use host::files::{WriteError, write_atomically};
 use host::os::owners;
 use https::certificates::{self, CertificateError, Pair};
+use https::{Clock, ListenError, ServerTls};
 use thiserror::Error;
+
+/// Between two looks at the files and at the clock.
+const CHECK_EVERY: Duration = Duration::from_secs(60);
 
 /// Why there is nothing to show.
 #[derive(Debug, Error)]
 pub enum ServingError {
     #[error("cannot read {file:?}: {source}")]
     Read { file: PathBuf, source: io::Error },
+    #[error("cannot read clientCAFile {file:?}: {source}")]
+    Authority { file: PathBuf, source: io::Error },
     #[error("only one of tlsCertFile and tlsPrivateKeyFile is given; they come together")]
     Half,
     #[error("cannot make {directory:?}: {source}")]
@@ -23,37 +30,173 @@ pub enum ServingError {
     Make(#[from] CertificateError),
     #[error(transparent)]
     Write(#[from] WriteError),
+    #[error(transparent)]
+    Use(#[from] ListenError),
 }
 
-/// The files that `tlsCertFile` and `tlsPrivateKeyFile` name. Without them, as upstream,
-/// `kubelet.crt` and `kubelet.key` in the directory for keys; what is not there is made, good for
-/// `names`, and signed by nobody a client knows: an API server that asks for more will not connect.
-pub fn serving_certificate(
-    files: (Option<&Path>, Option<&Path>),
-    directory: &Path,
-    names: &[String],
-) -> Result<Pair, ServingError> {
-    let own = (directory.join("kubelet.crt"), directory.join("kubelet.key"));
-    let (certificate, key) = match files {
-        (Some(certificate), Some(key)) => (certificate, key),
-        (None, None) => (own.0.as_path(), own.1.as_path()),
-        _ => return Err(ServingError::Half),
-    };
-    if files == (None, None) && !(certificate.exists() && key.exists()) {
-        let failed = |source| ServingError::Directory { directory: directory.to_owned(), source };
-        fs::create_dir_all(directory).map_err(failed)?;
-        let authority = certificates::authority("berth-agent-ca")?;
-        let Pair { certificate: leaf, key: secret } = certificates::server(&authority, names)?;
-        // With its authority, so that who has the file can trust it.
-        let chain = leaf + &authority.certificate;
-        write_atomically(key, secret.as_bytes())?;
-        write_atomically(certificate, chain.as_bytes())?;
-        // Whoever wants to verify the agent has to read it; what cannot be changed is the system's way.
-        let _ = owners::set_mode(certificate, 0o644);
+/// Where the certificates of the agent's server come from.
+///
+/// The certificate is that of `files` (`tlsCertFile` and `tlsPrivateKeyFile`). Without them it is, as
+/// upstream, `kubelet.crt` and `kubelet.key` in `directory`; they are made if they are not there, good
+/// for `names`, and made anew before they expire. No authority that a client knows signs them: an API
+/// server that verifies agents will not connect.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    pub files: (Option<PathBuf>, Option<PathBuf>),
+    pub directory: PathBuf,
+    pub names: Vec<String>,
+    /// `clientCAFile`: clients with a certificate of an authority in it get in.
+    pub client_authority: Option<PathBuf>,
+    pub clock: Clock,
+}
+
+/// What the files hold.
+type Material = (Pair, Option<String>);
+
+impl Serving {
+    /// Returns the material as it is now.
+    pub fn load(&self) -> Result<ServerTls, ServingError> {
+        let (pair, authority) = self.read()?;
+        Ok(ServerTls::new(&pair, authority.as_deref(), self.clock.clone())?)
     }
-    let read = |file: &Path| {
-        let failed = |source| ServingError::Read { file: file.to_owned(), source };
-        fs::read_to_string(file).map_err(failed)
-    };
-    Ok(Pair { certificate: read(certificate)?, key: read(key)? })
+
+    /// Keeps `tls` at what the files hold.
+    pub async fn keep_current(self, tls: ServerTls) {
+        // What is in use is not known to be what is there now, so the first look replaces it.
+        let mut last = None;
+        loop {
+            tokio::time::sleep(CHECK_EVERY).await;
+            match self.check(&tls, &mut last) {
+                Ok(false) => {}
+                Ok(true) => tracing::info!("loaded the serving certificate"),
+                Err(error) => {
+                    let why = error.to_string();
+                    tracing::error!(why, "cannot load the serving certificate; the last one stays");
+                }
+            }
+        }
+    }
+
+    /// Replaces `tls` if the files hold something else than `last`. Returns whether it did.
+    fn check(&self, tls: &ServerTls, last: &mut Option<Material>) -> Result<bool, ServingError> {
+        let found = self.read()?;
+        if last.as_ref() == Some(&found) {
+            return Ok(false);
+        }
+        tls.replace(&found.0, found.1.as_deref())?;
+        Ok(last.replace(found).is_some())
+    }
+
+    pub(super) fn read(&self) -> Result<Material, ServingError> {
+        let own = (self.directory.join("kubelet.crt"), self.directory.join("kubelet.key"));
+        let (certificate, key) = match &self.files {
+            (Some(certificate), Some(key)) => (certificate, key),
+            (None, None) => (&own.0, &own.1),
+            _ => return Err(ServingError::Half),
+        };
+        if self.files == (None, None) && !(key.exists() && self.is_current(certificate)) {
+            self.make(certificate, key)?;
+        }
+        let read = |file: &Path| {
+            let failed = |source| ServingError::Read { file: file.to_owned(), source };
+            fs::read_to_string(file).map_err(failed)
+        };
+        let pair = Pair { certificate: read(certificate)?, key: read(key)? };
+        let authority = self.client_authority.as_ref().map(|file| {
+            let failed = |source| ServingError::Authority { file: file.clone(), source };
+            fs::read_to_string(file).map_err(failed)
+        });
+        Ok((pair, authority.transpose()?))
+    }
+
+    /// Whether a file holds a certificate that need not be made anew. One that cannot be understood is
+    /// not ours to replace.
+    fn is_current(&self, certificate: &Path) -> bool {
+        let Ok(text) = fs::read_to_string(certificate) else { return certificate.exists() };
+        certificates::validity(&text).is_none_or(|validity| !validity.is_due(self.clock.now()))
+    }
+
+    fn make(&self, certificate: &Path, key: &Path) -> Result<(), ServingError> {
+        let directory = &self.directory;
+        let failed = |source| ServingError::Directory { directory: directory.clone(), source };
+        fs::create_dir_all(directory).map_err(failed)?;
+        let now = self.clock.now();
+        let authority = certificates::authority_at("berth-agent-ca", now)?;
+        let made = certificates::server_at(&authority, &self.names, now)?;
+        // With its authority, so that the file can be used to verify the agent.
+        let chain = made.certificate + &authority.certificate;
+        write_atomically(key, made.key.as_bytes())?;
+        write_atomically(certificate, chain.as_bytes())?;
+        // Clients that verify the agent have to read it. Not every system has modes.
+        let _ = owners::set_mode(certificate, 0o644);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn certificates_are_made_anew_before_they_expire_and_given_ones_are_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let days = Arc::new(AtomicU64::new(0));
+        let start = SystemTime::now();
+        let clock = Clock::new({
+            let days = days.clone();
+            move || start + Duration::from_secs(24 * 3600) * days.load(Ordering::Relaxed) as u32
+        });
+        let own = Serving {
+            files: (None, None),
+            directory: dir.path().join("pki"),
+            names: vec!["node".to_owned()],
+            client_authority: None,
+            clock,
+        };
+        let tls = own.load().unwrap();
+        let mut last = None;
+        let mut made = Vec::new();
+        for day in (0..1000).step_by(20) {
+            days.store(day, Ordering::Relaxed);
+            own.check(&tls, &mut last).unwrap();
+            let text = fs::read_to_string(dir.path().join("pki/kubelet.crt")).unwrap();
+            let validity = certificates::validity(&text).unwrap();
+            assert!(validity.lasts(own.clock.now(), Duration::from_secs(100 * 24 * 3600)));
+            if made.last() != Some(&text) {
+                made.push(text);
+            }
+        }
+        assert!((4..=5).contains(&made.len()), "made {} times in 1000 days", made.len());
+
+        let authority = certificates::authority("a").unwrap();
+        let files = [dir.path().join("crt"), dir.path().join("key"), dir.path().join("ca")];
+        let write = || {
+            let pair = certificates::server(&authority, &own.names).unwrap();
+            fs::write(&files[0], pair.certificate).unwrap();
+            fs::write(&files[1], pair.key).unwrap();
+            fs::write(&files[2], &authority.certificate).unwrap();
+        };
+        write();
+        let [certificate, key, ca] = files.clone();
+        let given = Serving {
+            files: (Some(certificate), Some(key)),
+            client_authority: Some(ca.clone()),
+            ..own.clone()
+        };
+        let mut last = None;
+        assert!(!given.check(&tls, &mut last).unwrap(), "the first look only takes note");
+        assert!(!given.check(&tls, &mut last).unwrap());
+        write();
+        assert!(given.check(&tls, &mut last).unwrap());
+        fs::remove_file(&ca).unwrap();
+        let error = given.check(&tls, &mut last).unwrap_err().to_string();
+        assert!(error.contains("clientCAFile"), "{error}");
+        write();
+        let half = Serving { files: (None, Some(ca)), ..own };
+        assert!(matches!(half.load(), Err(ServingError::Half)));
+    }
 }

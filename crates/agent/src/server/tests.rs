@@ -1,13 +1,14 @@
 //! The server over TLS, with pods that are objects only: who gets in, and what is told without a
 //! runtime.
 
-use std::path::Path;
-use std::time::Duration;
-
+use client::Transport;
 use http::Request;
 use http_body_util::{BodyExt as _, Full};
 use https::Dialer;
 use https::certificates::{self, Pair};
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
 
 use super::*;
 
@@ -110,6 +111,10 @@ struct Served {
 }
 
 async fn serve() -> Served {
+    serve_to(Access::default()).await
+}
+
+async fn serve_to(access: Access) -> Served {
     let authority = certificates::authority("a").unwrap();
     let pair = certificates::server(&authority, &["127.0.0.1".to_owned()]).unwrap();
     let any = "127.0.0.1:0".parse().unwrap();
@@ -118,7 +123,8 @@ async fn serve() -> Served {
     let (stop, stopping) = watch::channel(false);
     // There is no runtime: what needs one says so.
     let runtime = Client::new(cri::Endpoint::parse("unix:///nowhere/runtime.sock").unwrap());
-    tokio::spawn(Server::new(Arc::new(Told), runtime).serve(listener, stopping));
+    let server = Server::new(Arc::new(Told), runtime).open_to(access);
+    tokio::spawn(server.serve(listener, stopping));
     Served { authority, port, _stop: stop }
 }
 
@@ -161,34 +167,188 @@ async fn only_the_api_server_and_administrators_get_in() {
     let administrator = served.pair("root", "system:masters");
     let viewer = served.pair("viewer", "berth:viewers");
     let node = served.pair("system:node:other", "system:nodes");
-    for (method, verb, path) in [
-        (Method::GET, "get", "/pods"),
-        (Method::GET, "get", "/metrics"),
-        (Method::GET, "get", "/configz"),
-        (Method::GET, "get", "/containerLogs/a/p/ok"),
-        (Method::GET, "get", "/exec/a/p/ok"),
-        (Method::POST, "create", "/exec/a/p/ok?output=1&command=a"),
-        (Method::POST, "create", "/run/a/p/ok?cmd=a"),
-        (Method::GET, "get", "/nope"),
+    for (method, needed, path) in [
+        (Method::GET, "get pods proxy", "/pods"),
+        (Method::GET, "get metrics", "/metrics"),
+        (Method::GET, "get configz proxy", "/configz"),
+        (Method::GET, "get proxy", "/containerLogs/a/p/ok"),
+        (Method::GET, "get proxy", "/exec/a/p/ok"),
+        (Method::POST, "create proxy", "/exec/a/p/ok?output=1&command=a"),
+        (Method::POST, "create proxy", "/run/a/p/ok?cmd=a"),
+        (Method::GET, "get proxy", "/nope"),
     ] {
         let ask = async |pair: Option<&Pair>| served.ask(pair, method.clone(), path, &[]).await;
         assert_eq!(ask(None).await.0, 401, "{path}");
-        let forbidden =
-            format!("Forbidden (user=viewer, verb={verb}, resource=nodes, subresource(s)=[proxy])");
+        let (verb, parts) = needed.split_once(' ').unwrap();
+        let forbidden = format!(
+            "Forbidden (user=viewer, verb={verb}, resource=nodes, subresource(s)=[{parts}])"
+        );
         assert_eq!(ask(Some(&viewer)).await, (403, TEXT.to_owned(), forbidden));
         assert_eq!(ask(Some(&node)).await.0, 403, "{path}");
         for pair in [&api_server, &administrator] {
             let (status, ..) = ask(Some(pair)).await;
             assert!(!matches!(status, 401 | 403), "{path}: {status}");
         }
+        // Without an API to ask, a token proves nothing.
         let bearer = [("authorization", "Bearer x")];
-        let (status, ..) = served.ask(Some(&api_server), method, path, &bearer).await;
-        assert_eq!(status, 401, "{path}");
+        assert_eq!(served.ask(None, method, path, &bearer).await.0, 401, "{path}");
     }
     for path in ["/healthz", "/healthz/ping", "/healthz/syncloop"] {
         let told = served.ask(None, Method::GET, path, &[]).await;
         assert_eq!(told, (200, TEXT.to_owned(), "ok".to_owned()));
     }
+}
+
+/// An API that knows one token and lets its user read metrics and statistics of node `n`. Keeps what it was
+/// asked.
+#[derive(Debug, Default)]
+struct Reviewer {
+    asked: Mutex<Vec<Value>>,
+    /// Whether it fails.
+    away: bool,
+}
+
+impl Transport for Reviewer {
+    fn send(
+        &self,
+        request: client::Request,
+    ) -> client::BoxFuture<'_, Result<client::Response, client::TransportError>> {
+        let review: Value = serde_json::from_slice(&request.body).unwrap();
+        let (spec, of) = (&review["spec"], &review["spec"]["resourceAttributes"]);
+        let status = match request.path.as_str() {
+            "/apis/authentication.k8s.io/v1/tokenreviews" if spec["token"] == "good" => json!({
+                "authenticated": true,
+                "user": {"username": "prometheus", "uid": "1", "groups": ["g"],
+                         "extra": {"e": ["v"]}},
+            }),
+            "/apis/authentication.k8s.io/v1/tokenreviews" => json!({"user": {}}),
+            "/apis/authorization.k8s.io/v1/subjectaccessreviews" => {
+                let parts = ["metrics", "stats", "pods"];
+                let allowed = spec["user"] == "prometheus"
+                    && of["verb"] == "get"
+                    && of["resource"] == "nodes"
+                    && of["name"] == "n"
+                    && of["subresource"].as_str().is_some_and(|part| parts.contains(&part));
+                json!({"allowed": allowed})
+            }
+            other => panic!("{other}"),
+        };
+        self.asked.lock().unwrap().push(spec.clone());
+        let (code, body) = match self.away {
+            false => (201, json!({"status": status})),
+            true => (503, json!({"kind": "Status", "reason": "ServiceUnavailable"})),
+        };
+        let body = client::Body::Whole(body.to_string().into());
+        Box::pin(async move { Ok(client::Response { status: code, retry_after: None, body }) })
+    }
+}
+
+impl Reviewer {
+    async fn serving(self, settings: access::Settings) -> (Arc<Reviewer>, Served) {
+        let reviewer = Arc::new(self);
+        let transport: Arc<dyn Transport> = Arc::clone(&reviewer) as _;
+        let access =
+            Access::reviewed(client::Client::new(transport, "t"), "n".to_owned(), settings);
+        (reviewer, serve_to(access).await)
+    }
+
+    /// The number of questions since the last time.
+    fn count(&self) -> usize {
+        std::mem::take(&mut *self.asked.lock().unwrap()).len()
+    }
+}
+
+const GOOD: &[(&str, &str)] = &[("authorization", "Bearer good")];
+const BAD: &[(&str, &str)] = &[("authorization", "Bearer bad")];
+
+#[tokio::test]
+async fn tokens_are_reviewed_by_the_api_and_so_is_what_their_users_may_do() {
+    let (api, served) = Reviewer::default().serving(access::Settings::default()).await;
+    let get = async |path: &str, headers| served.ask(None, Method::GET, path, headers).await;
+    assert_eq!(get("/metrics", GOOD).await.0, 200);
+    let asked = api.asked.lock().unwrap().clone();
+    let expected = json!({
+        "user": "prometheus", "uid": "1", "groups": ["g"], "extra": {"e": ["v"]},
+        "resourceAttributes": {
+            "verb": "get", "version": "v1", "resource": "nodes", "subresource": "metrics",
+            "name": "n",
+        },
+    });
+    assert_eq!(asked, [json!({"token": "good"}), expected]);
+    api.count();
+    // Both answers are kept, and so are refusals.
+    assert_eq!(get("/metrics/", GOOD).await.0, 200);
+    assert_eq!(api.count(), 0);
+    assert_eq!(get("/stats/summary", GOOD).await.0, 200);
+    assert_eq!(get("/pods", GOOD).await.0, 200);
+    assert_eq!(api.count(), 2);
+    let forbidden = "Forbidden (user=prometheus, verb=get, resource=nodes, \
+                     subresource(s)=[configz proxy])";
+    for _ in 0..2 {
+        let told = get("/configz", GOOD).await;
+        assert_eq!(told, (403, TEXT.to_owned(), forbidden.to_owned()));
+    }
+    assert_eq!(api.count(), 2);
+    let path = "/exec/a/p/ok?output=1&command=a";
+    assert_eq!(served.ask(None, Method::POST, path, GOOD).await.0, 403);
+    assert_eq!(api.count(), 1);
+    for _ in 0..2 {
+        let told = get("/metrics", BAD).await;
+        assert_eq!(told, (401, TEXT.to_owned(), "Unauthorized".to_owned()));
+    }
+    assert_eq!(api.count(), 1);
+    assert_eq!(get("/metrics", &[]).await.0, 401);
+    assert_eq!(get("/metrics", &[("authorization", "Basic Z29vZA==")]).await.0, 401);
+    assert_eq!(api.count(), 0);
+    // A certificate proves more than a token, and the API decides about its owner, too.
+    let viewer = served.pair("viewer", "berth:viewers");
+    assert_eq!(served.ask(Some(&viewer), Method::GET, "/metrics", GOOD).await.0, 403);
+    let groups = api.asked.lock().unwrap()[0]["groups"].clone();
+    assert_eq!(groups, json!(["berth:viewers", "system:authenticated"]));
+    api.count();
+    let trusted = served.pair(API_SERVER, "x");
+    assert_eq!(served.ask(Some(&trusted), Method::GET, "/metrics", &[]).await.0, 200);
+    assert_eq!(api.count(), 0);
+}
+
+#[tokio::test]
+async fn access_is_what_the_configuration_makes_it() {
+    use access::{Authorization, Settings};
+    let usual = Settings::default();
+    let check = async |settings: Settings, headers, path: &str, expected: u16| {
+        let (_, served) = Reviewer::default().serving(settings).await;
+        let (status, _, text) = served.ask(None, Method::GET, path, headers).await;
+        assert_eq!(status, expected, "{path}: {text}");
+    };
+    let without_tokens = Settings { tokens: None, ..usual.clone() };
+    check(without_tokens, GOOD, "/metrics", 401).await;
+    let anonymous = Settings { anonymous: true, ..usual.clone() };
+    check(anonymous.clone(), &[], "/metrics", 403).await;
+    check(anonymous.clone(), BAD, "/metrics", 401).await;
+    let open = Settings { authorization: Authorization::AlwaysAllow, ..usual.clone() };
+    check(open.clone(), &[], "/configz", 401).await;
+    check(open, GOOD, "/configz", 200).await;
+    let forgetful = Settings { tokens: Some(Duration::ZERO), ..usual };
+    let (api, served) = Reviewer::default().serving(forgetful).await;
+    for _ in 0..2 {
+        assert_eq!(served.ask(None, Method::GET, "/metrics", GOOD).await.0, 200);
+    }
+    assert_eq!(api.count(), 3);
+}
+
+#[tokio::test]
+async fn without_an_answer_of_the_api_nothing_is_allowed_and_nothing_is_kept() {
+    let away = Reviewer { away: true, ..Reviewer::default() };
+    let (api, served) = away.serving(access::Settings::default()).await;
+    let viewer = served.pair("viewer", "berth:viewers");
+    for _ in 0..2 {
+        assert_eq!(served.ask(None, Method::GET, "/metrics", GOOD).await.0, 401);
+        let told = served.ask(Some(&viewer), Method::GET, "/metrics", &[]).await;
+        let text =
+            "Authorization error (user=viewer, verb=get, resource=nodes, subresource=metrics)";
+        assert_eq!(told, (500, TEXT.to_owned(), text.to_owned()));
+    }
+    assert_eq!(api.count(), 4);
 }
 
 #[tokio::test]
@@ -230,6 +390,7 @@ async fn what_cannot_be_done_is_refused_in_upstreams_words() {
         (Method::GET, "/containerLogs/a/nope/c", &[][..], 404, "pod \"nope\" does not exist"),
         (Method::GET, "/containerLogs/a/p/x", &[], 404, "container \"x\" not found in pod \"p\""),
         (Method::GET, "/containerLogs/a/p/%ff", &[], 400, "the path is not UTF-8"),
+        (Method::GET, "/containerLogs/a/p/c%00", &[], 400, "the path has control characters"),
         (
             Method::GET,
             "/containerLogs/a/p/new",
@@ -278,16 +439,25 @@ async fn what_cannot_be_done_is_refused_in_upstreams_words() {
 #[test]
 fn a_certificate_is_made_once_and_files_win() {
     let dir = tempfile::tempdir().unwrap();
-    let names = ["127.0.0.1".to_owned(), "node".to_owned()];
     let pki = dir.path().join("pki");
-    let made = serving_certificate((None, None), &pki, &names).unwrap();
-    assert_eq!(serving_certificate((None, None), &pki, &names).unwrap(), made);
+    let own = Serving {
+        files: (None, None),
+        directory: pki.clone(),
+        names: vec!["127.0.0.1".to_owned(), "node".to_owned()],
+        client_authority: None,
+        clock: https::Clock::default(),
+    };
+    let with = |certificate: Option<&Path>, key: Option<&Path>| {
+        let files = (certificate.map(Path::to_owned), key.map(Path::to_owned));
+        Serving { files, ..own.clone() }.read().map(|(pair, _)| pair)
+    };
+    let made = with(None, None).unwrap();
+    assert_eq!(with(None, None).unwrap(), made);
     let (certificate, key) = (pki.join("kubelet.crt"), pki.join("kubelet.key"));
-    let given = serving_certificate((Some(&certificate), Some(&key)), Path::new("/x"), &names);
-    assert_eq!(given.unwrap(), made);
-    let half = serving_certificate((Some(&certificate), None), &pki, &names).unwrap_err();
+    assert_eq!(with(Some(&certificate), Some(&key)).unwrap(), made);
+    let half = with(Some(&certificate), None).unwrap_err();
     assert!(half.to_string().contains("tlsPrivateKeyFile"), "{half}");
     let gone = dir.path().join("gone");
-    let error = serving_certificate((Some(&gone), Some(&gone)), &pki, &names).unwrap_err();
+    let error = with(Some(&gone), Some(&gone)).unwrap_err();
     assert!(error.to_string().contains("gone"), "{error}");
 }

@@ -113,8 +113,10 @@ fn decoded(document: &Node) -> Result<Value, ManifestError> {
     };
     schema.decode_value(type_id, document.to_json()).map(|decoded| decoded.value).map_err(|error| {
         let path = match &error {
-            DecodeError::Type { path, .. } | DecodeError::Value { path, .. } => path.as_str(),
-            DecodeError::Syntax(_) => "",
+            DecodeError::Type { path, .. }
+            | DecodeError::Value { path, .. }
+            | DecodeError::TooDeep { path } => path.as_str(),
+            DecodeError::Syntax(_) | DecodeError::TooLarge(_) => "",
         };
         let words = match &error {
             DecodeError::Type { found, wanted, .. } => format!("expected {wanted}, found {found}"),

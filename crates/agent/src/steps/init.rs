@@ -174,7 +174,7 @@ impl Walk<'_> {
         if !passed {
             self.next_after(index);
         }
-        if self.known.hash(container) != found.hash {
+        if !self.known.is_current(container, &found.hash) {
             let message = format!("Init container {name} definition changed");
             self.kill.push(kill(found, KillReason::Changed, message));
             self.start.push(index);

@@ -21,8 +21,8 @@ impl Knowledge for Told {
         self.startup.get(container).copied().unwrap_or(Health::Unknown)
     }
 
-    fn hash(&self, _: &Container) -> String {
-        if self.changed { "other" } else { "" }.to_owned()
+    fn is_current(&self, _: &Container, _: &str) -> bool {
+        !self.changed
     }
 
     fn must_restart(&self, _: &Container) -> bool {

@@ -12,6 +12,8 @@ use std::time::Duration;
 use cri::v1;
 use host::cgroups::{CgroupError, Cgroups, InForce};
 use placement::CpuSet;
+use placement::demand::{ContainerName, PodUid};
+use placement::takeover::CpusInUse;
 use serde::Deserialize;
 use tracing::{info, warn};
 
@@ -96,6 +98,31 @@ pub(super) async fn survey(hands: &Hands) -> Vec<(Entry, Vec<Finding>)> {
         }
     }
     found
+}
+
+/// Returns the CPUs that the containers of the pool may use, as far as that can be read. Containers that may
+/// use any CPU are left out.
+pub async fn cpus_in_use(hands: &Hands) -> CpusInUse {
+    let mut history = hands.truth.lock().await;
+    let checked = Checked::default();
+    let mut round =
+        Round { hands, history: &mut history, online: None, files: Vec::new(), checked };
+    let mut in_use = CpusInUse::new();
+    for (id, entry) in hands.pool.all() {
+        let cpus = match round.view(&id).await {
+            View::InForce(found) => found.cpus,
+            View::Said(says) => {
+                let linux = says.linux.unwrap_or_default();
+                CpuSet::parse(&linux.cpuset_cpus).unwrap_or_default()
+            }
+            View::Gone | View::Still | View::Blind => continue,
+        };
+        if !cpus.is_empty() {
+            let of_pod = in_use.entry(PodUid::new(&entry.pod_uid)).or_default();
+            of_pod.insert(ContainerName::new(&entry.container), cpus);
+        }
+    }
+    in_use
 }
 
 fn first<T: Clone, U>((one, _): (&T, U)) -> T {

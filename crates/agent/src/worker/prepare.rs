@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Next, Worker};
+use super::{RETRY, Worker};
 use crate::events::Told;
 use crate::spec::Pod;
 use crate::volumes::VolumeError;
@@ -13,19 +13,20 @@ const FIRST_MOUNT_RETRY: Duration = Duration::from_millis(500);
 const LONGEST_MOUNT_RETRY: Duration = Duration::from_secs(122);
 
 impl Worker {
-    /// Makes cgroups and mounts volumes, unless that is done.
-    pub(super) async fn prepare(&mut self, pod: &Pod) -> Result<(), Next> {
+    /// Makes cgroups and mounts volumes, unless that is done. The error is the time to wait before this is
+    /// tried again.
+    pub(super) async fn prepare(&mut self, pod: &Pod) -> Result<(), Duration> {
         if self.mounted.is_some() {
             return Ok(());
         }
         // Whoever shares CPUs leaves those of this pod before anything of it runs.
         if let Err(error) = self.hands.follow_pool().await {
             self.hands.recorder.pod(pod, Told::SyncFailed { error: error.to_string() });
-            return Err(Next::After(super::RETRY));
+            return Err(RETRY);
         }
         if let Err(error) = self.hands.make_cgroups(pod, &self.source).await {
             self.hands.recorder.pod(pod, Told::SyncFailed { error });
-            return Err(Next::After(super::RETRY));
+            return Err(RETRY);
         }
         self.limits = Some(self.limits_of(pod));
         match self.hands.mount(pod, &self.source).await {
@@ -40,7 +41,7 @@ impl Worker {
                 }
                 let wait = FIRST_MOUNT_RETRY * 2u32.saturating_pow(self.mount_failures.min(16));
                 self.mount_failures += 1;
-                Err(Next::After(wait.min(LONGEST_MOUNT_RETRY)))
+                Err(wait.min(LONGEST_MOUNT_RETRY))
             }
         }
     }

@@ -22,7 +22,7 @@ use crate::events::{ResizeStep, Told};
 use crate::hands::Hands;
 use crate::lower::update;
 use crate::observed::RuntimeId;
-use crate::resize::{self, InUse, Step};
+use crate::resize::{self, InUse, Part, Step};
 use crate::spec::{Container, Pod, Role};
 use crate::status::{Known, ResizeSaid, Resources};
 
@@ -73,14 +73,21 @@ impl Worker {
             Some(Resources { limits: crate::limits(&whole), requests: crate::requests(&whole) });
     }
 
-    /// Whether a container that runs has to start again to have what it was allocated.
+    /// Returns whether a container that runs has to start again to have what it and its pod were allocated.
     pub(super) fn must_restart_for_resize(&self, container: &Container) -> bool {
-        let has = self.actuated.as_ref().map(|has| has.container(container));
-        has.is_some_and(|has| resize::needs_restart(container, &has))
+        let Some(has) = &self.actuated else { return false };
+        // What the pod has is written down when all of it is in force, which may be later than the restart.
+        let mut has = has.clone();
+        if let Some(level) = self.started_with.get(&container.name) {
+            has.pod_level_resources.clone_from(level);
+        }
+        resize::needs_restart(container, &self.pod, &has)
     }
 
-    /// A container was started, with what it was allocated.
-    pub(super) fn note_started(&self, pod: &Pod, container: &Container) {
+    /// Notes that a container was started with what it and its pod were allocated.
+    pub(super) fn note_started(&mut self, pod: &Pod, container: &Container) {
+        let level = PodGiven::of(pod).pod_level_resources;
+        self.started_with.insert(container.name.clone(), level);
         if self.actuated.is_some() {
             let given = Given::of(&container.resources);
             let uid = &pod.metadata.uid;
@@ -121,7 +128,7 @@ impl Worker {
 
     async fn put_in_force(&mut self, pod: &Pod, has: &PodGiven) -> Result<(), String> {
         let mut changing = Vec::new();
-        let of_pod = resize::of_pod(has, pod);
+        let of_pod = resize::of_pod(has, pod, Part::All);
         for (role, container) in pod.containers() {
             let (before, to_have) = (has.container(container), Given::of(&container.resources));
             let is_own = |resource: &&str| container.resources.limits.contains_key(*resource);
@@ -130,7 +137,7 @@ impl Worker {
                 continue;
             }
             match self.seen.container(&container.name).filter(|found| found.is_running()) {
-                Some(_) if resize::needs_restart(container, &before) => {}
+                Some(_) if self.must_restart_for_resize(container) => {}
                 Some(found) => changing.push(Changing {
                     role,
                     container,

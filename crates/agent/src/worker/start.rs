@@ -20,7 +20,7 @@ use crate::lower::{
     security,
 };
 use crate::observed::{ContainerState, PodSeen, RuntimeId};
-use crate::pool::Entry;
+use crate::pool::{Entry, Starting};
 use crate::spec::{Container, ImageSource, Pod, Role};
 use crate::status::Waiting;
 use crate::steps::{Kill, KillReason, Plan};
@@ -38,12 +38,26 @@ struct NotStarted {
     waiting: Waiting,
     /// When to try again.
     after: Duration,
+    pace: Pace,
+}
+
+/// What keeps the next attempt from coming too soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// The worker's own hold.
+    Held,
+    /// The back-off of the pulls of its image, or of the container that ended.
+    BackOff,
 }
 
 impl NotStarted {
     fn new(reason: &str, message: String) -> NotStarted {
         let waiting = Waiting { reason: reason.to_owned(), message };
-        NotStarted { waiting, after: RETRY }
+        NotStarted { waiting, after: RETRY, pace: Pace::Held }
+    }
+
+    fn backing_off(self) -> NotStarted {
+        NotStarted { pace: Pace::BackOff, ..self }
     }
 }
 
@@ -52,15 +66,18 @@ impl Worker {
     pub(super) async fn start(&mut self, pod: &Pod, plan: &Plan) -> Next {
         let mut permit = self.hands.starts.clone().acquire_owned().await.ok();
         let placed = self.hands.placed(pod);
-        if let Some(attempt) = plan.create_sandbox
-            && let Err(next) = self.make_sandbox(pod, &placed, attempt).await
-        {
-            return next;
+        if let Some(attempt) = plan.create_sandbox {
+            if let Err(wait) = self.make_sandbox(pod, &placed, attempt).await {
+                return self.hold(wait);
+            }
+            // A hook may keep the containers from starting for long.
+            let pod = self.pod_as_told();
+            self.tell(&pod, true);
         }
-        let mut retry: Option<Duration> = None;
+        let mut failed: Vec<(&String, NotStarted)> = Vec::new();
         for (role, name) in &plan.start {
             let Some((_, container)) = pod.container(name) else { continue };
-            let started = match self.check_backoff(pod, *role, container) {
+            let started = match self.may_start(pod, *role, container) {
                 Ok(()) => {
                     let of_host = lower::security::is_host_process(pod, container);
                     self.hands.counters.starting(*role, of_host);
@@ -76,9 +93,9 @@ impl Worker {
                 Ok(()) => {
                     self.known.waiting.remove(name);
                 }
-                Err(NotStarted { waiting, after }) => {
-                    self.known.waiting.insert(name.clone(), waiting);
-                    retry = Some(retry.map_or(after, |earlier| earlier.min(after)));
+                Err(not_started) => {
+                    self.known.waiting.insert(name.clone(), not_started.waiting.clone());
+                    failed.push((name, not_started));
                     // One init container after the other.
                     if *role == Role::Init {
                         break;
@@ -87,7 +104,7 @@ impl Worker {
             }
         }
         drop(permit);
-        match retry {
+        match failed.iter().map(|(_, not_started)| not_started.after).min() {
             None => Next::Now,
             Some(after) => {
                 // The reason is told at once, not when it is tried again.
@@ -95,11 +112,36 @@ impl Worker {
                 {
                     self.seen = seen;
                 }
+                self.hold_containers(failed);
                 let pod = self.pod_as_told();
                 self.tell(&pod, true);
                 self.probe();
                 Next::After(after)
             }
+        }
+    }
+
+    /// Keeps containers from being created again too soon. One that was created and did not start has no
+    /// back-off, either, as long as the runtime does not take it for ended.
+    fn hold_containers(&mut self, failed: Vec<(&String, NotStarted)>) {
+        for (name, NotStarted { waiting, after, pace }) in failed {
+            let found = self.seen.container(name);
+            if pace == Pace::Held || found.is_some_and(|of| of.state == ContainerState::Created) {
+                self.holds.hold_container(name, after, waiting);
+            }
+        }
+    }
+
+    /// Whether a container may be created now.
+    fn may_start(
+        &mut self,
+        pod: &Pod,
+        role: Role,
+        container: &Container,
+    ) -> Result<(), NotStarted> {
+        match self.holds.of_container(&container.name) {
+            Some((after, waiting)) => Err(NotStarted { waiting, after, pace: Pace::Held }),
+            None => self.check_backoff(pod, role, container),
         }
     }
 
@@ -112,21 +154,22 @@ impl Worker {
         Hands::input(pod, facts, &self.source, placed)
     }
 
+    /// The error is the time to wait before this is tried again.
     async fn make_sandbox(
         &mut self,
         pod: &Pod,
         placed: &BTreeMap<String, Placed>,
         attempt: u32,
-    ) -> Result<(), Next> {
+    ) -> Result<(), Duration> {
         let failed = |worker: &Worker, error: String| {
             worker.hands.recorder.pod(pod, Told::SandboxFailed { error });
-            Next::After(RETRY)
+            RETRY
         };
         if let Err(error) = self.hands.sources.prepare_claims(pod).await {
             let error = format!("prepare dynamic resources: {error}");
             self.hands.recorder.pod(pod, Told::ClaimsFailed { error });
             // As upstream, which takes it for done until it looks again at every pod.
-            return Err(Next::After(RESYNC));
+            return Err(RESYNC);
         }
         let facts = self.hands.facts();
         let sandbox = lower::sandbox(&self.input(pod, &facts, placed), attempt)
@@ -164,7 +207,7 @@ impl Worker {
                 failed(self, error.rpc_text());
                 let wait = FIRST_SANDBOX_RETRY * 2u32.saturating_pow(self.sandbox_failures.min(16));
                 self.sandbox_failures += 1;
-                return Err(Next::After(wait.min(RETRY)));
+                return Err(wait.min(RETRY));
             }
         }
         match crate::look::closely(&self.hands.runtime, &pod.metadata.uid).await {
@@ -172,7 +215,7 @@ impl Worker {
             Err(error) => {
                 let error = error.rpc_text();
                 self.hands.recorder.pod(pod, Told::SandboxStatusFailed { error });
-                return Err(Next::After(RETRY));
+                return Err(RETRY);
             }
         }
         Ok(())
@@ -280,7 +323,8 @@ impl Worker {
             }
         };
         tell(Told::Created);
-        self.enter(pod, container, &id, own).await.map_err(|error| {
+        // The container is not moved until it has started.
+        let starting = self.enter(pod, container, &id, own).await.map_err(|error| {
             tell(Told::Failed { error: error.clone() });
             NotStarted::new("RunContainerError", error)
         })?;
@@ -288,8 +332,9 @@ impl Worker {
         if let Err(error) = self.hands.runtime.call(request).await {
             self.hands.pool.leave(&id);
             tell(Told::Failed { error: error.message.clone() });
-            return Err(NotStarted::new("RunContainerError", error.message));
+            return Err(NotStarted::new("RunContainerError", error.message).backing_off());
         }
+        drop(starting);
         tell(Told::Started);
         self.note_started(pod, container);
         self.hands.link_log(pod, &container.name, &log, &id);
@@ -297,29 +342,29 @@ impl Worker {
         self.after_start(pod, role, container, &id, pod_ip).await
     }
 
-    /// Takes a container into the pool, on the CPUs that are the pool by now.
+    /// Adds a container that is about to start to the pool, on the CPUs that are the pool by now.
     async fn enter(
         &self,
         pod: &Pod,
         container: &Container,
         id: &RuntimeId,
         placed: Placed,
-    ) -> Result<(), String> {
+    ) -> Result<Starting, String> {
         let entry = Entry {
             pod_uid: pod.metadata.uid.clone(),
             container: container.name.clone(),
             placed: placed.clone(),
         };
-        self.hands.pool.enter(id, entry);
-        // Somebody who moves others at the same time would take this one for moved, or for not to be moved.
-        let _still = self.hands.pool.stand_still().await;
+        let pool = &self.hands.pool;
+        let starting = pool.enter(id, entry).await;
+        // Read after the container was entered: a change after this waits for the container to start.
         let now = self.hands.placed(pod).remove(&container.name).unwrap_or_default();
         if now.cpus == placed.cpus {
-            return Ok(());
+            return Ok(starting);
         }
         let (runtime, os) = (&self.hands.runtime, self.hands.facts().os);
-        let moved = self.hands.pool.put(runtime, os, id.clone(), now).await;
-        moved.map_err(|error| error.to_string())
+        let moved = pool.put_starting(runtime, os, id.clone(), now, &starting).await;
+        moved.map(|()| starting).map_err(|error| error.to_string())
     }
 
     async fn after_start(
@@ -347,6 +392,7 @@ impl Worker {
                 message: hooks::told(hook, &container.name, &security::describe(pod), &error),
             },
             after: Duration::ZERO,
+            pace: Pace::BackOff,
         })
     }
 
@@ -384,7 +430,7 @@ impl Worker {
             security::describe(pod),
         );
         let waiting = Waiting { reason: "CrashLoopBackOff".to_owned(), message };
-        Err(NotStarted { waiting, after: left })
+        Err(NotStarted { waiting, after: left, pace: Pace::BackOff })
     }
 
     /// How often a container was started of which the runtime has no trace.
@@ -441,7 +487,9 @@ impl Worker {
         };
         found.map_err(|missing| {
             tell(Told::Failed { error: missing.reason.to_owned() });
-            NotStarted::new(missing.reason, missing.message)
+            let pulled = matches!(missing.reason, "ErrImagePull" | "ImagePullBackOff");
+            let not_started = NotStarted::new(missing.reason, missing.message);
+            if pulled { not_started.backing_off() } else { not_started }
         })
     }
 }

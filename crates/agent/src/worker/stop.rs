@@ -3,11 +3,13 @@
 //! Sidecars go last and in reverse order; all share one grace. What cannot be stopped now is tried again
 //! by the next round.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cri::v1;
 use futures::FutureExt as _;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Shared};
 use tokio::sync::oneshot;
 
 use super::{Next, Order, RUNTIME_RETRY, Worker};
@@ -31,10 +33,10 @@ impl Worker {
     pub(super) async fn stop(&mut self, pod: &Pod, grace: i64) {
         let hands = self.hands.clone();
         let mut manner = Manner { grace, hurried: false };
-        let begun = Instant::now();
+        let hooks = Hooks::default();
         let mut later = Vec::new();
         let mut failures = loop {
-            let stopping = stop_in_order(&hands, pod, running(&self.seen), manner);
+            let stopping = stop_in_order(&hands, pod, running(&self.seen), manner, &hooks);
             tokio::pin!(stopping);
             let shorter = loop {
                 tokio::select! {
@@ -49,7 +51,7 @@ impl Worker {
                             self.tell(&pod, true);
                         }
                         Some(order) => {
-                            let left = time_left(&order, manner.grace, begun);
+                            let left = shorter(&order, manner.grace);
                             later.push(order);
                             if let Some(left) = left {
                                 break Ok(left);
@@ -75,7 +77,8 @@ impl Worker {
     /// Kills containers and sandboxes of a pod that goes on.
     pub(super) async fn kill_all(&mut self, pod: &Pod, grace: i64) {
         let manner = Manner { grace, hurried: false };
-        let mut failures = stop_in_order(&self.hands, pod, running(&self.seen), manner).await;
+        let (running, hooks) = (running(&self.seen), Hooks::default());
+        let mut failures = stop_in_order(&self.hands, pod, running, manner, &hooks).await;
         failures.extend(self.stop_sandboxes().await);
         self.tell_failures(pod, &failures);
     }
@@ -113,7 +116,7 @@ impl Worker {
         let found = found.unwrap_or_else(|| ContainerSeen::started(&kill.id, &kill.container));
         let manner = Manner { grace, hurried: false };
         // One that goes on is killed again by the next round.
-        let _ = stop_container(&self.hands, pod, &found, manner, None).await;
+        let _ = stop_container(&self.hands, pod, &found, manner, None, &Hooks::default()).await;
     }
 
     /// Kills and removes all containers, so that they start again from the first.
@@ -223,8 +226,9 @@ impl Worker {
     }
 }
 
-/// Seconds an order leaves, if that is less than there were.
-fn time_left(order: &Order, grace: i64, begun: Instant) -> Option<i64> {
+/// The grace period that an order gives, in seconds, if it is shorter than the one in force. As upstream, it
+/// counts from the order: what has passed of the longer one is not taken off.
+fn shorter(order: &Order, grace: i64) -> Option<i64> {
     let asked = match order {
         Order::Pod(pod) if pod.is_terminating() => pod.metadata.deletion_grace_period_seconds?,
         Order::Gone => 0,
@@ -233,7 +237,7 @@ fn time_left(order: &Order, grace: i64, begun: Instant) -> Option<i64> {
             return None;
         }
     };
-    (asked < grace.saturating_sub(seconds_since(begun))).then_some(asked)
+    (asked < grace).then_some(asked)
 }
 
 /// What counts of a probe while containers are stopped. Whoever could not be asked has just ended, which is
@@ -248,8 +252,45 @@ fn while_stopping(report: ProbeReport) -> ProbeReport {
 struct Manner {
     /// Seconds.
     grace: i64,
-    /// They were asked before, with more time: hooks have begun and everybody knows.
+    /// They were stopped before with more time, and an event was recorded then.
     hurried: bool,
+}
+
+/// The `preStop` hooks that were begun while a pod is stopped, by container. A shorter grace period leaves a
+/// hook less time and does not begin it again.
+#[derive(Debug, Default)]
+struct Hooks(Mutex<BTreeMap<RuntimeId, Shared<BoxFuture<'static, ()>>>>);
+
+impl Hooks {
+    /// Begins the hook of a container, unless that is done, and returns its end. A hook that takes longer
+    /// than its container runs on until the container's end makes it fail, and the event is recorded then.
+    fn begin(
+        &self,
+        hands: &Hands,
+        pod: &Pod,
+        found: &ContainerSeen,
+    ) -> Option<Shared<BoxFuture<'static, ()>>> {
+        let (role, container) = pod.container(&found.name)?;
+        let handler = container.lifecycle.pre_stop.clone()?;
+        let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let hook = begun.entry(found.id.clone()).or_insert_with(|| {
+            let (runtime, recorder) = (hands.runtime.clone(), hands.recorder.clone());
+            let (pod, container, id) = (pod.clone(), container.clone(), found.id.clone());
+            let ip = hands.ip_told(&pod);
+            let run = tokio::spawn(async move {
+                let done = hooks::run(&runtime, &handler, &container, &id, &ip).await;
+                if done.is_err() {
+                    recorder.container(&pod, role, &container.name, Told::PreStopFailed);
+                }
+            });
+            async move {
+                let _ = run.await;
+            }
+            .boxed()
+            .shared()
+        });
+        Some(hook.clone())
+    }
 }
 
 /// What runs or, for all that is known, may be running.
@@ -273,6 +314,7 @@ async fn stop_in_order(
     pod: &Pod,
     running: Vec<ContainerSeen>,
     manner: Manner,
+    hooks: &Hooks,
 ) -> Vec<String> {
     for found in running.iter().filter(|_| !manner.hurried) {
         if let Some((role, container)) = pod.container(&found.name) {
@@ -287,11 +329,11 @@ async fn stop_in_order(
     let (mut sidecars, others): (Vec<_>, Vec<_>) =
         running.into_iter().partition(|found| position(found).is_some());
     sidecars.sort_by_key(|found| std::cmp::Reverse(position(found)));
-    let stops = others.iter().map(|found| stop_container(hands, pod, found, manner, None));
+    let stops = others.iter().map(|found| stop_container(hands, pod, found, manner, None, hooks));
     let others = futures::future::join_all(stops).boxed();
-    let sidecars = sidecars
-        .iter()
-        .map(|found| |turn: Turn| stop_container(hands, pod, found, manner, Some(turn)).boxed());
+    let sidecars = sidecars.iter().map(|found| {
+        |turn: Turn| stop_container(hands, pod, found, manner, Some(turn), hooks).boxed()
+    });
     in_turns(others, sidecars).await.into_iter().flatten().collect()
 }
 
@@ -337,21 +379,16 @@ async fn stop_container(
     found: &ContainerSeen,
     manner: Manner,
     turn: Option<Turn>,
+    hooks: &Hooks,
 ) -> Option<String> {
-    let Manner { grace, hurried } = manner;
-    let mut left = grace;
-    if let Some((role, container)) = pod.container(&found.name)
-        && found.state == ContainerState::Running
-        && let Some(hook) = container.lifecycle.pre_stop.as_ref().filter(|_| grace > 0 && !hurried)
+    let mut left = manner.grace;
+    if found.state == ContainerState::Running
+        && left > 0
+        && let Some(hook) = hooks.begin(hands, pod, found)
     {
         let begun = Instant::now();
-        let ip = hands.ip_told(pod);
-        let running = hooks::run(&hands.runtime, hook, container, &found.id, &ip);
-        // One that takes too long is left to end with the container.
-        if let Ok(Err(_)) = tokio::time::timeout(seconds(grace), running).await {
-            hands.recorder.container(pod, role, &container.name, Told::PreStopFailed);
-        }
-        left = grace.saturating_sub(seconds_since(begun));
+        let _ = tokio::time::timeout(seconds(left), hook).await;
+        left = left.saturating_sub(seconds_since(begun));
     }
     if let Some(turn) = turn.filter(|_| left > 0) {
         let begun = Instant::now();

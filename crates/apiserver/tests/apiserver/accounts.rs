@@ -212,10 +212,11 @@ async fn an_agent_gets_tokens_of_its_own_pods_and_for_whom_they_are_mounted() {
         (json!({"boundObjectRef": bound(&mine), "audiences": ["vault"]}), None),
         (
             json!({"boundObjectRef": bound(&mine), "audiences": ["bank"]}),
-            Some(
-                "audience \"bank\" not found in pod spec volume, system:node:n is not authorized to \
-                 request tokens for this audience",
-            ),
+            Some("system:node:n is not authorized to request tokens for audience \"bank\""),
+        ),
+        (
+            json!({"boundObjectRef": bound(&mine), "audiences": ["vault", "bank"]}),
+            Some("node may only request 0 or 1 audiences"),
         ),
         (
             json!({"boundObjectRef": bound(&other)}),
@@ -267,8 +268,8 @@ async fn questions_about_access_ask_one_thing_about_somebody() {
             format!("{group}/selfsubjectaccessreviews"),
             json!({"spec": {}}),
             422,
-            ".authorization.k8s.io \"\" is invalid: spec.resourceAttributes: Invalid value: null: \
-             exactly one of nonResourceAttributes or resourceAttributes must be specified",
+            ".authorization.k8s.io \"\" is invalid: spec: Invalid value: null: exactly one of \
+             nonResourceAttributes or resourceAttributes must be specified",
         ),
         (
             local,

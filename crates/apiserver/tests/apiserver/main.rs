@@ -1,6 +1,6 @@
 //! The API server from outside: by calls, and over TLS.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::panic, clippy::unwrap_used)]
 
 use apiserver::{Api, Body, Call, Caller, Options, Plugin, Plugins, Query, Reply, User};
 use http::{HeaderMap, HeaderValue, Method};
@@ -10,8 +10,11 @@ use tempfile::TempDir;
 mod accounts;
 mod classes;
 mod concurrency;
+mod deletes;
 mod gates;
 mod kinds;
+mod logs;
+mod options;
 mod plugins;
 mod pods;
 mod protobuf;
@@ -81,6 +84,7 @@ fn call(user: User, method: Method, path: &str, body: &Value) -> Call {
         headers,
         body: if body.is_null() { String::new() } else { body.to_string() }.into(),
         caller: Caller::Known(user),
+        source: None,
     }
 }
 

@@ -254,3 +254,86 @@ async fn who_is_refused_is_warned_too() {
     let patch = json!({"spec": {"odd": 1, "hostname": "h"}});
     check(Method::PATCH, &path, patch, 422, &[unknown]).await;
 }
+
+#[tokio::test]
+async fn projected_sources_that_a_node_may_not_serve_are_kept_and_validated() {
+    let cluster = Cluster::new().await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let with = |name: &str, source: Value| {
+        let mut pod = pod(name);
+        pod["spec"]["volumes"] = json!([{"name": "v", "projected": {"sources": [source]}}]);
+        pod
+    };
+    let bundle = json!({"clusterTrustBundle": {"name": "roots", "path": "ca.pem"}});
+    let certificate = json!({"podCertificate": {
+        "signerName": "example.com/signer", "keyType": "ED25519", "credentialBundlePath": "cert.pem",
+    }});
+    for (name, source) in [("bundle", &bundle), ("certificate", &certificate)] {
+        let created = cluster.create(pods, with(name, source.clone())).await;
+        let kept = &created["spec"]["volumes"][0]["projected"]["sources"][0];
+        let (field, given) = source.as_object().unwrap().iter().next().unwrap();
+        for (key, value) in given.as_object().unwrap() {
+            assert_eq!(&kept[field][key], value, "{created}");
+        }
+    }
+    let field = "spec.volumes[0].projected.sources[0]";
+    for (source, wrong) in [
+        (
+            json!({"clusterTrustBundle": {"path": "ca.pem"}}),
+            format!(
+                "{field}.clusterTrustBundle: Required value: either name or signerName must be \
+                     specified"
+            ),
+        ),
+        (
+            json!({"podCertificate": {
+                "signerName": "example.com/signer", "keyType": "DSA", "keyPath": "key.pem",
+            }}),
+            format!(
+                "{field}.podCertificate.keyType: Unsupported value: \"DSA\": supported values: \
+                     \"ECDSAP256\", \"ECDSAP384\", \"ECDSAP521\", \"ED25519\", \"RSA3072\", \
+                     \"RSA4096\""
+            ),
+        ),
+    ] {
+        let (code, answer) = cluster.send(Method::POST, pods, with("p", source)).await;
+        let message = format!("Pod \"p\" is invalid: {wrong}");
+        assert_eq!((code, &answer["message"]), (422, &json!(message)));
+    }
+}
+
+#[tokio::test]
+async fn a_pod_that_gets_a_deadline_is_charged_to_the_quota_of_pods_that_have_one() {
+    let cluster = Cluster::new().await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}, "scopes": ["Terminating"]}});
+    cluster.create(quotas, quota).await;
+    let status = json!({"status": {"hard": {"pods": "1"}, "used": {"pods": "0"}}});
+    let path = format!("{quotas}/q");
+    assert_eq!(cluster.send(Method::PATCH, &format!("{path}/status"), status).await.0, 200);
+    let used = async || cluster.get(&path).await["status"]["used"]["pods"].clone();
+    for name in ["a", "b"] {
+        cluster.create(pods, pod(name)).await;
+    }
+    assert_eq!(used().await, "0");
+    let deadline = json!({"spec": {"activeDeadlineSeconds": 60}});
+    let dry = format!("{pods}/a?dryRun=All");
+    assert_eq!(cluster.send(Method::PATCH, &dry, deadline.clone()).await.0, 200);
+    assert_eq!(used().await, "0");
+    let set = async |name: &str| {
+        cluster.send(Method::PATCH, &format!("{pods}/{name}"), deadline.clone()).await
+    };
+    assert_eq!(set("a").await.0, 200);
+    assert_eq!(used().await, "1");
+    let (code, answer) = set("b").await;
+    assert_eq!(code, 403, "{answer}");
+    let message = "pods \"b\" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, \
+                   limited: pods=1";
+    assert_eq!(answer["message"], message);
+    assert!(cluster.get(&format!("{pods}/b")).await["spec"].get("activeDeadlineSeconds").is_none());
+    // What is within the scope already is not charged again.
+    let sooner = json!({"spec": {"activeDeadlineSeconds": 30}});
+    assert_eq!(cluster.send(Method::PATCH, &format!("{pods}/a"), sooner).await.0, 200);
+    assert_eq!(used().await, "1");
+}

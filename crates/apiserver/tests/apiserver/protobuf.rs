@@ -47,6 +47,7 @@ async fn ask(cluster: &Cluster, method: Method, path: &str, accept: &str, body: 
         headers,
         body: body.into(),
         caller: Caller::Known(User::member("admin", "system:masters")),
+        source: None,
     };
     cluster.api.handle(call).await
 }

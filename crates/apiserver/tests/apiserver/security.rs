@@ -221,3 +221,132 @@ async fn an_agent_reaches_its_own_node_its_pods_and_what_they_use() {
         assert_eq!(found, code, "{method} {path}");
     }
 }
+
+#[tokio::test]
+async fn a_node_is_refused_in_upstreams_words() {
+    let cluster = Cluster::new().await;
+    let api = &cluster.api;
+    let owner =
+        |name: &str| json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": "u"}]);
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "n1", "ownerReferences": owner("a")},
+    });
+    cluster.create("/api/v1/nodes", node).await;
+    let mut own = pod("own");
+    own["spec"]["nodeName"] = json!("n1");
+    own["spec"]["containers"][0]["envFrom"] = json!([{"configMapRef": {"name": "used"}}]);
+    cluster.create("/api/v1/namespaces/default/pods", own).await;
+    let agent = User::member("system:node:n1", NODES);
+    let nobody = User::member("system:node:", NODES);
+    let base = "/api/v1/namespaces/default";
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "n1"},
+    });
+    let cannot = |user: &str, what: &str, reason: &str| {
+        format!("User \"system:node:{user}\" cannot {what}: node: {reason}")
+    };
+    let in_default = "in API group \"\" in the namespace \"default\"";
+    for (user, method, path, body, code, message) in [
+        (
+            &agent,
+            Method::PATCH,
+            "/api/v1/nodes/n1".to_owned(),
+            json!({"metadata": {"ownerReferences": owner("b")}}),
+            403,
+            "nodes \"n1\" is forbidden: node \"n1\" is not allowed to modify ownerReferences"
+                .to_owned(),
+        ),
+        (
+            &agent,
+            Method::PATCH,
+            "/api/v1/nodes/n1/status".to_owned(),
+            json!({"metadata": {"labels": {"b.k8s.io/x": "", "a.k8s.io/x": "", "mine": ""}}}),
+            403,
+            "nodes \"n1\" is forbidden: is not allowed to modify labels: a.k8s.io/x, b.k8s.io/x"
+                .to_owned(),
+        ),
+        (
+            &agent,
+            Method::PATCH,
+            format!("{base}/pods/own/status"),
+            json!({"status": {"resourceClaimStatuses": [{"name": "r", "resourceClaimName": "c"}]}}),
+            403,
+            "pods \"own\" is forbidden: node \"n1\" cannot update resource claim statues"
+                .to_owned(),
+        ),
+        (
+            &agent,
+            Method::POST,
+            "/apis/coordination.k8s.io/v1/namespaces/default/leases".to_owned(),
+            lease,
+            403,
+            format!(
+                "leases.coordination.k8s.io is forbidden: {}",
+                cannot(
+                    "n1",
+                    "create resource \"leases\" in API group \"coordination.k8s.io\" in the \
+                     namespace \"default\"",
+                    "can only access leases in the \"kube-node-lease\" system namespace"
+                )
+            ),
+        ),
+        (
+            &agent,
+            Method::GET,
+            "/api/v1/secrets?fieldSelector=metadata.name%3Ds".to_owned(),
+            Value::Null,
+            403,
+            format!(
+                "secrets \"s\" is forbidden: {}",
+                cannot(
+                    "n1",
+                    "list resource \"secrets\" in API group \"\" at the cluster scope",
+                    "can only read namespaced object of this type"
+                )
+            ),
+        ),
+        (
+            &agent,
+            Method::GET,
+            format!("{base}/configmaps/other"),
+            Value::Null,
+            403,
+            format!(
+                "configmaps \"other\" is forbidden: {}",
+                cannot(
+                    "n1",
+                    &format!("get resource \"configmaps\" {in_default}"),
+                    "no relationship found between node 'n1' and this object"
+                )
+            ),
+        ),
+        (
+            &agent,
+            Method::GET,
+            format!("{base}/configmaps/used"),
+            Value::Null,
+            404,
+            "configmaps \"used\" not found".to_owned(),
+        ),
+        (
+            &nobody,
+            Method::GET,
+            format!("{base}/pods/own"),
+            Value::Null,
+            403,
+            format!(
+                "pods \"own\" is forbidden: {}",
+                cannot(
+                    "",
+                    &format!("get resource \"pods\" {in_default}"),
+                    "unknown node for user \"system:node:\""
+                )
+            ),
+        ),
+    ] {
+        let (found, answer) = send_as(api, user.clone(), method.clone(), &path, body).await;
+        let said = answer["message"].as_str().unwrap_or_default();
+        assert_eq!((found, said), (code, message.as_str()), "{method} {path}");
+    }
+}

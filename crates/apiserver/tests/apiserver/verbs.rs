@@ -22,6 +22,7 @@ async fn send_with(
         headers,
         body: if body.is_null() { String::new() } else { body.to_string() }.into(),
         caller: Caller::Known(User::member("admin", "system:masters")),
+        source: None,
     };
     let reply = cluster.api.handle(call).await;
     let status = reply.status.as_u16();
@@ -51,6 +52,7 @@ async fn watch(cluster: &Cluster, query: &str) -> Body {
         headers: HeaderMap::new(),
         body: String::new().into(),
         caller: Caller::Known(User::member("admin", "system:masters")),
+        source: None,
     };
     let reply = cluster.api.handle(call).await;
     assert_eq!(reply.status.as_u16(), 200, "{query}");
@@ -308,6 +310,7 @@ async fn options_of_a_deletion_come_in_any_notation() {
             headers,
             body: body.to_owned().into(),
             caller: Caller::Known(User::member("admin", "system:masters")),
+            source: None,
         };
         cluster.api.handle(call).await.status.as_u16()
     };
@@ -329,6 +332,7 @@ async fn options_of_a_deletion_come_in_any_notation() {
             headers: HeaderMap::new(),
             body: String::new().into(),
             caller: Caller::Known(User::member("admin", "system:masters")),
+            source: None,
         };
         cluster.api.handle(call).await.warnings.len()
     };
@@ -355,7 +359,8 @@ async fn who_accepts_or_sends_what_we_do_not_have_is_told_so() {
     for (path, accept, said) in [
         ("/api/v1/namespaces/default", "text/html", none),
         ("/api/v1/namespaces/default", "application/json;as=Table", all),
-        ("/apis", "text/html", none),
+        ("/api", "text/html", none),
+        ("/apis", "text/html", all),
         ("/api/v1", "application/json;as=Table;v=v1;g=meta.k8s.io", all),
     ] {
         assert_eq!(get(path, accept).await, (406, said.to_owned()), "{path} {accept}");
@@ -398,6 +403,7 @@ async fn who_is_refused_hears_what_was_noticed_before() {
             headers,
             body: body.to_string().into(),
             caller: Caller::Known(User::member("admin", "system:masters")),
+            source: None,
         };
         let reply = cluster.api.handle(call).await;
         (reply.status.as_u16(), reply.warnings)

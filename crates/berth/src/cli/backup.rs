@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use placement::Bytes;
 use serde_json::json;
 
-use super::node::{DATA_DIR, Output, absolute, remote, run};
+use super::node::{Output, run};
+use super::place::{DataDir, Whereabouts, absolute, client_of};
 use super::{BadInput, input};
 use crate::backup::{self, Summary, Unfit};
 use crate::terminal::{Colours, Terminal};
@@ -22,9 +24,8 @@ pub(super) struct BackupArgs {
     /// The backup: a directory that does not exist yet
     #[arg(value_name = "TO", value_parser = absolute())]
     to: PathBuf,
-    /// What `berth up` or `berth server` was told
-    #[arg(long, value_name = "DIR", default_value = DATA_DIR, value_parser = absolute())]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    whereabouts: Whereabouts,
     #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
     output: Output,
 }
@@ -40,17 +41,17 @@ pub(super) struct RestoreArgs {
     /// The backup
     #[arg(value_name = "FROM", value_parser = absolute())]
     from: PathBuf,
-    /// Where the control plane is to be
-    #[arg(long, value_name = "DIR", default_value = DATA_DIR, value_parser = absolute())]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    data_dir: DataDir,
     #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
     output: Output,
 }
 
 pub(super) fn back_up(args: &BackupArgs) -> anyhow::Result<ExitCode> {
-    let BackupArgs { to, data_dir, output } = args;
-    let connect = || remote(&data_dir.join("kubeconfig"), "berth");
-    let tell = |bytes: u64| input::note(&format!("{} so far", size(bytes)));
+    let BackupArgs { to, whereabouts, output } = args;
+    let data_dir = &whereabouts.directory();
+    let connect = || client_of(data_dir);
+    let tell = |bytes: u64| input::note(&format!("{} so far", Bytes(bytes).rounded()));
     let made = run(backup::make(data_dir, to, connect, tell)).map_err(told)?;
     let while_it_runs = if made.live { ", taken while it runs" } else { "" };
     let text = format!("backed up {} to {}{while_it_runs}", data_dir.display(), to.display());
@@ -59,16 +60,10 @@ pub(super) fn back_up(args: &BackupArgs) -> anyhow::Result<ExitCode> {
 
 pub(super) fn restore(args: &RestoreArgs) -> anyhow::Result<ExitCode> {
     let RestoreArgs { from, data_dir, output } = args;
+    let data_dir = &data_dir.path();
     let restored = backup::restore(from, data_dir).map_err(told)?;
     let text = format!("restored {} to {}", from.display(), data_dir.display());
     print(&text, &restored, from, data_dir, *output)
-}
-
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1_000_000 => format!("{:.0} kB", bytes as f64 / 1e3),
-        _ => format!("{:.1} MB", bytes as f64 / 1e6),
-    }
 }
 
 /// What the person has to change is wrong input.
@@ -97,7 +92,7 @@ fn print(
             "{text}\n  {} objects as of revision {}, {}\n",
             contents.keys,
             contents.revision,
-            size(*bytes)
+            Bytes(*bytes).rounded()
         ),
     };
     Terminal::of_standard_output(Colours::Never).print(&text)?;

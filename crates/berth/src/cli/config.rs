@@ -10,7 +10,6 @@ use objects::kubelet_config::{
     CpuManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy, TopologyManagerScope,
 };
 use placement::CpuSet;
-use placement::configured::Configured;
 use planner::generate::{ReserveCpus, Wishes, generate};
 use planner::view::View;
 
@@ -128,17 +127,9 @@ fn check(file: &str, machines: &[String]) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     for wanted in wanted {
         let machine = input::machine(wanted)?;
-        match Configured::new(&machine, &given.config) {
-            Ok(configured) => {
-                for warning in &configured.warnings {
-                    input::warn(&format!("{} (on {})", given.located(warning), machine.name));
-                }
-                text += &format!("{file} can be used on {}\n", machine.name);
-            }
-            Err(findings) => {
-                let on = &machine.name;
-                mistakes.extend(findings.iter().map(|f| format!("{} (on {on})", given.located(f))));
-            }
+        match given.check(&machine) {
+            Ok(_) => text += &format!("{file} can be used on {}\n", machine.name),
+            Err(BadInput(problems)) => mistakes.extend(problems),
         }
     }
     input::print(&text, plain(), None)?;
@@ -148,11 +139,7 @@ fn check(file: &str, machines: &[String]) -> anyhow::Result<ExitCode> {
 fn show(file: &str, machine: Option<&str>, output: Output) -> anyhow::Result<ExitCode> {
     let given = input::configuration(file)?;
     let machine = input::machine(machine)?;
-    let configured = Configured::new(&machine, &given.config)
-        .map_err(|findings| BadInput(findings.iter().map(|f| given.located(f)).collect()))?;
-    for warning in &configured.warnings {
-        input::warn(&given.located(warning));
-    }
+    let configured = given.check(&machine)?;
     let view = View::new(&machine, &given.config, &configured);
     let text = match output {
         Output::Text => view.render_text(),
@@ -177,11 +164,15 @@ fn wishes(args: &GenerateArgs) -> Result<Wishes, BadInput> {
     let reserved_memory = match &args.reserved_memory {
         None => None,
         Some(text) => {
+            let wrong = |problem: &str| {
+                BadInput::new(format!("--reserved-memory {text:?} cannot be used: {problem}"))
+            };
+            if text.ends_with(|c: char| c.is_ascii_digit()) {
+                return Err(wrong(&format!("it has no unit; write {text}Mi or {text}Gi")));
+            }
             let amount = Quantity::parse(text).ok().and_then(|amount| amount.checked_value());
             let bytes = amount.and_then(|bytes| u64::try_from(bytes).ok()).filter(|b| *b > 0);
-            let wrong =
-                || BadInput::new(format!("--reserved-memory {text:?}: write an amount like 4Gi"));
-            Some(bytes.ok_or_else(wrong)?)
+            Some(bytes.ok_or_else(|| wrong("write an amount like 4Gi"))?)
         }
     };
     let options: BTreeMap<String, String> = args

@@ -2,30 +2,37 @@
 //! change it.
 //!
 //! Everything is asked of the API: pods, events, and what nodes report of themselves, so that it works
-//! with `berth up` and with any cluster whose nodes run Berth's agent. Reasons are `planner`'s.
+//! with `berth up` and with any cluster whose nodes run Berth's agent. A node takes a pod if every filter of
+//! the scheduler, the agent's admission ([`filters`]) and the room it has (`planner::live`) allow it.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use client::kind::{EVENTS, NODES, PODS};
+use client::kind::{EVENTS, PODS};
 use client::{Client, Scope};
-use objects::{Pod, workload};
+use objects::{Pod, Quantity, resources, workload};
 use placement::demand::PodUid;
 use placement::layout::{lay_out, lay_out_in_blocks};
 use placement::report::NodeReport;
-use planner::live::{Explanation, LiveNode, NodeAnswer, Occupant, text};
+use planner::live::{Explanation, LiveNode, NodeAnswer, Occupant, Verdict, text};
 use planner::picture::{render_svg, render_text};
 use planner::report::text::{Look, render_machine};
 use serde_json::Value;
 
-use super::node::{DATA_DIR, remote, run as block_on};
+use super::node::{remote, run as block_on};
+use super::place::Whereabouts;
 use super::{BadInput, input};
 use crate::terminal::{Colours, Terminal};
 
-/// With more nodes than this, a pod that waits is told of so many.
+mod filters;
+
+use filters::{Scheduling, World};
+
+/// The most nodes that are shown for a pod without one. Those that would take it come first.
 const MOST_NODES: usize = 10;
 
 #[derive(Debug, Args)]
@@ -37,25 +44,29 @@ pub(super) struct ExplainArgs {
 #[derive(Debug, Subcommand)]
 enum What {
     /// Why a pod is where it is, or has no place, and what would change that
-    #[command(after_help = "Examples:\n  berth explain pod db-0\n  \
-        berth explain pod db-0 -n prod --kubeconfig ~/.kube/config -o yaml\n\n\
-        A pod that has its place is taken away and placed again, in thought: what it would get today is\n\
-        said where that is something else. For a pod without one every node is asked.\n\
-        Exit code 3 if no node would take it.")]
+    #[command(visible_aliases = ["pods", "po"], after_help = "Examples:\n  \
+        berth explain pod db-0\n  \
+        berth explain pod/db-0 -n prod\n  \
+        berth explain pod prod/db-0 --kubeconfig ~/.kube/config -o yaml\n\n\
+        A pod that has its place is placed again without its own share: if it would get another place\n\
+        today, that place is shown too. For a pod without one, every node is asked with every filter of\n\
+        the scheduler and the admission of the agent.\n\n\
+        Exit codes: 0 it has a place or a node would take it, 1 failed, 2 wrong usage, 3 no node would\n\
+        take it.")]
     Pod(PodArgs),
     /// Who sits where on a node, why, and what is left
     #[command(
-        after_help = "Examples:\n  berth explain node\n  berth explain node worker-7 -o svg > worker-7.svg"
+        visible_aliases = ["nodes", "no"],
+        after_help = "Examples:\n  berth explain node\n  berth explain node/worker-7 -o svg > worker-7.svg"
     )]
     Node(NodeArgs),
 }
 
 #[derive(Debug, Args)]
 struct Where {
-    /// What `berth up` was told
-    #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
-    data_dir: PathBuf,
-    /// How to reach another API server
+    #[command(flatten)]
+    whereabouts: Whereabouts,
+    /// The kubeconfig of another API server
     #[arg(long, value_name = "FILE", conflicts_with = "data_dir")]
     kubeconfig: Option<PathBuf>,
     /// When to use colours
@@ -67,17 +78,19 @@ impl Where {
     fn client(&self) -> anyhow::Result<Client> {
         match &self.kubeconfig {
             Some(file) => remote(file, "berth"),
-            None => remote(&self.data_dir.join("kubeconfig"), "berth"),
+            None => self.whereabouts.client(),
         }
     }
 }
 
 #[derive(Debug, Args)]
 struct PodArgs {
+    /// The pod: NAME, or NAMESPACE/NAME
+    #[arg(value_name = "NAME")]
     name: String,
-    /// The pod's namespace
-    #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
-    namespace: String,
+    /// The pod's namespace [default: default]
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
     #[command(flatten)]
     place: Where,
     #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
@@ -112,49 +125,93 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// Writes `explain pod/db-0`, as kubectl's users type it, as `explain pod db-0`.
+pub(super) fn split_resource(mut args: Vec<OsString>) -> Vec<OsString> {
+    const KINDS: [&str; 6] = ["pod", "pods", "po", "node", "nodes", "no"];
+    if args.get(1).is_none_or(|command| command != "explain") {
+        return args;
+    }
+    let split = args.get(2).and_then(|word| word.to_str()?.split_once('/'));
+    if let Some((kind, name)) = split.filter(|(kind, _)| KINDS.contains(kind)) {
+        let words = [kind, name].map(OsString::from);
+        args.splice(2..3, words);
+    }
+    args
+}
+
+impl PodArgs {
+    /// The pod's namespace and name.
+    fn namespace_and_name(&self) -> Result<(String, String), BadInput> {
+        let given = self.namespace.as_deref();
+        let Some((namespace, name)) = self.name.split_once('/') else {
+            return Ok((given.unwrap_or("default").to_owned(), self.name.clone()));
+        };
+        if let Some(given) = given.filter(|given| *given != namespace) {
+            return Err(BadInput::new(format!(
+                "two namespaces are given: {namespace:?} in {:?}, and {given:?} with --namespace",
+                self.name
+            )));
+        }
+        Ok((namespace.to_owned(), name.to_owned()))
+    }
+}
+
 fn pod(args: &PodArgs) -> anyhow::Result<ExitCode> {
+    let (namespace, name) = args.namespace_and_name()?;
     let api = args.place.client()?;
-    let (pod, nodes, pods, events) = block_on(async {
-        let wanted: Result<Value, _> = api.get(PODS, &args.namespace, &args.name).await;
+    let (pod, world, events) = block_on(async {
+        let wanted: Result<Value, _> = api.get(PODS, &namespace, &name).await;
         let pod = match wanted {
             Err(error) if error.is_not_found() => {
-                let text = format!("there is no pod {:?} in {:?}", args.name, args.namespace);
+                let text = format!("there is no pod {name:?} in {namespace:?}");
                 return Err(BadInput::new(text).into());
             }
             other => other?,
         };
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
         let about = Scope {
-            namespace: args.namespace.clone(),
+            namespace: namespace.clone(),
             field_selector: format!("involvedObject.uid={uid}"),
             ..Scope::default()
         };
         let events = api.list_values(EVENTS, &about).await?;
-        let nodes = api.list_values(NODES, &Scope::default()).await?;
-        let pods = api.list_values(PODS, &Scope::default()).await?;
-        Ok((pod, nodes, pods, events))
+        Ok((pod, World::read(&api).await?, events))
     })?;
     let occupant = occupant(&pod)?;
     let bound = pod["spec"]["nodeName"].as_str();
-    // Whoever is refused stays where he is bound; others are told of every node.
-    let asked = nodes.iter().filter(|node| bound.is_none_or(|bound| name_of(node) == bound));
+    let scheduling = match bound {
+        Some(_) => Scheduling::default(),
+        None => Scheduling::of(&world, &pod)?,
+    };
+    // A pod stays with the node it is bound to; for others every node is asked.
+    let mut asked: Vec<&Value> = world
+        .nodes
+        .iter()
+        .filter(|node| bound.is_none_or(|bound| name_of(node) == bound))
+        .collect();
+    asked.sort_by_key(|node| scheduling.refusals(name_of(node)).next().is_some());
+    let mut said = said(&pod, &events);
+    if let Some(bound) = bound.filter(|_| asked.is_empty()) {
+        said.push(format!("it is bound to the node {bound:?}, which does not exist"));
+    }
+    if asked.is_empty() && bound.is_none() {
+        said.extend(scheduling.everywhere.iter().map(|refusal| refusal.message.clone()));
+    }
+    said.extend(scheduling.preemption.clone());
     let mut answers = Vec::new();
-    for node in asked.take(MOST_NODES) {
-        answers.push(match live(node, &pods)? {
-            Ok(live) => live.answer(&occupant),
-            Err(why) => NodeAnswer::unknown(name_of(node), why),
-        });
+    for node in asked.iter().take(MOST_NODES) {
+        answers.push(answer(node, &world, &scheduling, &pod, &occupant)?);
     }
-    if bound.is_none() && nodes.len() > MOST_NODES {
-        input::note(&format!("{} nodes are not shown", nodes.len() - MOST_NODES));
+    if asked.len() > MOST_NODES {
+        input::note(&format!("{} nodes are not shown", asked.len() - MOST_NODES));
     }
-    let refused = !answers.is_empty() && answers.iter().all(|answer| answer.refusal.is_some());
+    let refused = answers.iter().all(|answer| !answer.refusals.is_empty());
     let phase = pod["status"]["phase"].as_str().unwrap_or("Unknown");
     let phase = match bound {
         Some(node) => format!("{phase} on {node}"),
         None => phase.to_owned(),
     };
-    let explanation = Explanation::new(&occupant, phase, said(&pod, &events), answers);
+    let explanation = Explanation::new(&occupant, phase, said, answers);
     let terminal = Terminal::of_standard_output(args.place.color);
     let json = || serde_json::to_string(&explanation).context("an explanation cannot be written");
     let text = match args.output {
@@ -168,13 +225,44 @@ fn pod(args: &PodArgs) -> anyhow::Result<ExitCode> {
     Ok(if refused { ExitCode::from(3) } else { ExitCode::SUCCESS })
 }
 
+/// What one node says to the pod, with every reason against it.
+fn answer(
+    node: &Value,
+    world: &World,
+    scheduling: &Scheduling,
+    pod: &Value,
+    occupant: &Occupant,
+) -> anyhow::Result<NodeAnswer> {
+    let mut answer = match live(node, world)? {
+        Ok(live) => {
+            let mut answer = live.answer(occupant);
+            if answer.verdict != Verdict::Has {
+                for refusal in filters::admission(world, node, pod)? {
+                    answer.refuse(refusal);
+                }
+            }
+            answer
+        }
+        Err(why) => NodeAnswer::unknown(name_of(node), why),
+    };
+    let has_room = answer.refusals.is_empty();
+    for refusal in scheduling.refusals(name_of(node)) {
+        if has_room || !filters::is_about_room(refusal) {
+            answer.refuse(refusal.clone());
+        }
+    }
+    // A pod that was bound to a node whose agent is away does not start.
+    let waits = pod["spec"]["nodeName"].is_string() && pod["status"]["phase"] == "Pending";
+    if let Some(refusal) = filters::not_ready(node).filter(|_| waits) {
+        answer.refuse(refusal);
+    }
+    Ok(answer)
+}
+
 fn node(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     let api = args.place.client()?;
-    let (nodes, pods) = block_on(async {
-        let nodes = api.list_values(NODES, &Scope::default()).await?;
-        let pods = api.list_values(PODS, &Scope::default()).await?;
-        Ok((nodes, pods))
-    })?;
+    let world = block_on(async { Ok(World::read(&api).await?) })?;
+    let nodes = &world.nodes;
     let names = || nodes.iter().map(name_of).collect::<Vec<_>>().join(", ");
     let node = match (&args.name, nodes.as_slice()) {
         (None, [only]) => only,
@@ -186,7 +274,7 @@ fn node(args: &NodeArgs) -> anyhow::Result<ExitCode> {
             BadInput::new(format!("there is no node {name:?}; there are: {}", names()))
         })?,
     };
-    let live = live(node, &pods)?
+    let live = live(node, &world)?
         .map_err(|why| BadInput::new(format!("node {:?}: {why}", name_of(node))))?;
     let report = live.machine_report(true);
     let terminal = Terminal::of_standard_output(args.place.color);
@@ -211,7 +299,7 @@ fn name_of(object: &Value) -> &str {
 }
 
 /// A node with the pods that have something of it, or why nothing is known of it.
-fn live(node: &Value, pods: &[Value]) -> anyhow::Result<Result<LiveNode, String>> {
+fn live(node: &Value, world: &World) -> anyhow::Result<Result<LiveNode, String>> {
     let name = name_of(node);
     let annotations: BTreeMap<String, String> =
         serde_json::from_value(node["metadata"]["annotations"].clone()).unwrap_or_default();
@@ -220,11 +308,22 @@ fn live(node: &Value, pods: &[Value]) -> anyhow::Result<Result<LiveNode, String>
         Ok(None) => return Ok(Err("it reports no machine; Berth's agent does".to_owned())),
         Err(error) => return Ok(Err(format!("what it reports cannot be used: {error}"))),
     };
-    let here = pods.iter().filter(|pod| pod["spec"]["nodeName"] == name);
-    let over =
-        |pod: &&Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-    let occupants = here.filter(|pod| !over(pod)).map(occupant).collect::<Result<_, _>>()?;
-    Ok(Ok(LiveNode { name: name.to_owned(), report, pods: occupants }))
+    let pods = world.active_pods(Some(name)).map(occupant).collect::<Result<_, _>>()?;
+    Ok(Ok(LiveNode::new(name, report, pods, &devices(node))))
+}
+
+/// How many a node has of each resource that its report does not count.
+fn devices(node: &Value) -> BTreeMap<String, u64> {
+    let reported = |name: &str| {
+        matches!(name, resources::CPU | resources::MEMORY | "pods")
+            || resources::is_huge_pages(name)
+    };
+    let allocatable = node["status"]["allocatable"].as_object().into_iter().flatten();
+    let count = |(name, amount): (&String, &Value)| {
+        let amount = Quantity::parse(amount.as_str()?).ok()?.checked_value()?;
+        Some((name.clone(), u64::try_from(amount).ok()?))
+    };
+    allocatable.filter(|(name, _)| !reported(name)).filter_map(count).collect()
 }
 
 fn occupant(object: &Value) -> anyhow::Result<Occupant> {

@@ -8,10 +8,11 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use agent::node::{Settings, SettingsError};
 use anyhow::Context as _;
 use objects::{FieldPath, KubeletConfig, Workload, YamlError, kubelet_config, workload};
 use placement::Machine;
-use placement::configured::Finding;
+use placement::configured::{Configured, Finding};
 
 use super::BadInput;
 use crate::machine_source::load_machine;
@@ -53,6 +54,42 @@ pub(super) fn configuration(file: &str) -> anyhow::Result<Configuration> {
 }
 
 impl Configuration {
+    /// Checks everything that starting a node with the configuration on a machine would check, so that
+    /// `config check`, `up` and `agent` agree. Warnings are printed.
+    pub(super) fn check(&self, machine: &Machine) -> Result<Configured, BadInput> {
+        let mut findings = Vec::new();
+        let configured = Configured::new(machine, &self.config);
+        findings.extend(configured.as_ref().err().into_iter().flatten().cloned());
+        let field = |field: &str, message: String| Finding {
+            path: FieldPath::of(field),
+            message,
+            remedy: None,
+        };
+        if let Err(errors) = Settings::of(&self.config) {
+            let message =
+                |error: &SettingsError| format!("{} should be {}", error.value, error.wanted);
+            findings.extend(errors.iter().map(|error| field(error.field, message(error))));
+        }
+        if let Some(Err(error)) =
+            self.config.container_runtime_endpoint.as_deref().map(cri::Endpoint::parse)
+        {
+            findings.push(field("containerRuntimeEndpoint", error.to_string()));
+        }
+        match configured {
+            Ok(configured) if findings.is_empty() => {
+                for warning in &configured.warnings {
+                    warn(&format!("{} (on {})", self.located(warning), machine.name));
+                }
+                Ok(configured)
+            }
+            _ => {
+                let on = &machine.name;
+                let located = findings.iter().map(|f| format!("{} (on {on})", self.located(f)));
+                Err(BadInput(located.collect()))
+            }
+        }
+    }
+
     /// A finding with its place in the file.
     pub(super) fn located(&self, finding: &Finding) -> String {
         let (documents, _) = objects::yaml::parse(&self.text);

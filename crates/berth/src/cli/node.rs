@@ -9,28 +9,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
-use clap::builder::{PathBufValueParser, TypedValueParser};
 use client::kind::{NODES, PODS};
 use client::{Client, Kubeconfig, Patience, Remote, Scope};
 use cri::Endpoint;
 use objects::{FeatureGates, Gate, KubeletConfig};
-use placement::Machine;
+use placement::{Bytes, Machine};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::place::{DataDir, Found, Whereabouts, absolute, client_of};
 use super::{BadInput, admission, input};
 use crate::presence::{self, Pods, Presence};
 use crate::terminal::{Colours, Terminal};
 use crate::up::{self, Joined, Node};
 use crate::{logging, server};
-
-/// A directory wherever this process is: others are told of what is in it, runtimes first of all.
-pub(super) fn absolute() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(std::path::absolute)
-}
-
-/// Where everything is kept if nobody says otherwise.
-pub(super) const DATA_DIR: &str = "/var/lib/berth";
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -38,13 +30,12 @@ pub(super) const DATA_DIR: &str = "/var/lib/berth";
     berth up --config kubelet.yaml --container-runtime-endpoint unix:///run/containerd/containerd.sock\n  \
     kubectl --kubeconfig ./here/kubeconfig get nodes\n\n\
     Without an endpoint, containerd and CRI-O are looked for where they usually listen. Without a\n\
-    runtime the API is there all the same, and pods wait.\n\
+    runtime the API is served, and pods wait.\n\
     Ctrl-C ends it and lets pods run on, which the next start takes up again; so does\n\
     `berth down --keep-pods`. `berth down` stops pods first.")]
 pub(super) struct UpArgs {
-    /// Where everything is kept
-    #[arg(long, value_name = "DIR", default_value = DATA_DIR, value_parser = absolute())]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    data_dir: DataDir,
     /// The node's configuration, a KubeletConfiguration
     #[arg(long, value_name = "FILE")]
     config: Option<String>,
@@ -63,7 +54,12 @@ pub(super) struct UpArgs {
     /// The port the API listens on; 0 for one that is free
     #[arg(long, value_name = "PORT", default_value_t = 6443)]
     https_listen_port: u16,
-    /// The port the agent listens on; 0 for one that is free
+    /// The address the agent listens on; `address` of the configuration, or the node's own address, if it is
+    /// not given
+    #[arg(long, value_name = "ADDRESS")]
+    agent_address: Option<IpAddr>,
+    /// The port the agent listens on, 0 for one that is free; `port` of the configuration, or 10250, if it is
+    /// not given
     #[arg(long, value_name = "PORT")]
     agent_port: Option<u16>,
     #[command(flatten)]
@@ -75,9 +71,8 @@ pub(super) struct UpArgs {
     berth down --data-dir ./here\n  \
     berth down --keep-pods                       pods run on; the next `berth up` takes them up")]
 pub(super) struct DownArgs {
-    /// What `berth up` was told
-    #[arg(long, value_name = "DIR", default_value = DATA_DIR, value_parser = absolute())]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    whereabouts: Whereabouts,
     /// Let pods run on
     #[arg(long)]
     keep_pods: bool,
@@ -90,9 +85,8 @@ pub(super) struct DownArgs {
 #[command(after_help = "Examples:\n  berth status --data-dir ./here\n  berth status -o json\n\n\
     Exit codes: 0 the node is ready, 1 it is not, or nothing runs there.")]
 pub(super) struct StatusArgs {
-    /// What `berth up` was told
-    #[arg(long, value_name = "DIR", default_value = DATA_DIR, value_parser = absolute())]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    whereabouts: Whereabouts,
     #[arg(short, long, default_value = "text", value_enum, value_name = "FORMAT")]
     output: Output,
 }
@@ -130,24 +124,34 @@ pub(super) struct AgentArgs {
     root_dir: PathBuf,
 }
 
-/// The configuration of a node, and the text it came from as an object.
+/// The configuration of a node on a machine, checked, and the text it came from as an object.
 fn configuration(
     file: Option<&str>,
     gates: Option<&str>,
+    machine: &Machine,
 ) -> anyhow::Result<(KubeletConfig, Value)> {
-    let (mut config, written) = match file {
-        None => (KubeletConfig::default(), json!({})),
-        Some(file) => {
-            let given = input::configuration(file)?;
-            let (documents, _) = objects::yaml::parse(&given.text);
-            let written = documents.first().map(|document| document.to_json());
-            (given.config, written.unwrap_or_else(|| json!({})))
+    let Some(file) = file else {
+        let mut config = KubeletConfig::default();
+        if let Some(text) = gates {
+            config.feature_gates = with_gates(config.feature_gates, text)?;
         }
+        return Ok((config, json!({})));
     };
+    let mut given = input::configuration(file)?;
     if let Some(text) = gates {
-        config.feature_gates = with_gates(config.feature_gates, text)?;
+        given.config.feature_gates = with_gates(given.config.feature_gates, text)?;
     }
-    Ok((config, written))
+    given.check(machine)?;
+    let (documents, _) = objects::yaml::parse(&given.text);
+    let written = documents.first().map(|document| document.to_json());
+    Ok((given.config, written.unwrap_or_else(|| json!({}))))
+}
+
+/// Refuses a name that no API server takes for a node, before anything is started.
+fn check_name(given: Option<&str>) -> Result<(), BadInput> {
+    let hostname = host::os::facts::identity().hostname;
+    let checked = agent::node::node_name(given, &hostname);
+    checked.map(drop).map_err(|error| BadInput::new(error.to_string()))
 }
 
 fn with_gates(gates: FeatureGates, text: &str) -> Result<FeatureGates, BadInput> {
@@ -179,55 +183,62 @@ fn runtime(given: Option<&str>, config: &KubeletConfig) -> anyhow::Result<(Endpo
 /// This machine in a line.
 fn describe(machine: &Machine) -> String {
     let topology = &machine.topology;
-    let gib = placement::configured::total_memory(topology) as f64 / f64::from(1 << 30);
     format!(
-        "{} CPUs on {} cores, {} NUMA node{}, {gib:.1} GiB",
+        "{} CPUs on {} cores, {} NUMA node{}, {} of memory",
         topology.all_cpus().len(),
         topology.cores().len(),
         topology.nodes().len(),
         if topology.nodes().len() == 1 { "" } else { "s" },
+        Bytes(placement::configured::total_memory(topology)).rounded(),
     )
 }
 
 pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let gates = args.feature_gates.as_deref();
-    let (mut config, written) = configuration(args.config.as_deref(), gates)?;
+    check_name(args.hostname_override.as_deref())?;
+    let machine = input::machine(None)?;
+    let (mut config, written) = configuration(args.config.as_deref(), gates, &machine)?;
+    let data_dir = args.data_dir.path();
     // As in the API beside it.
     config.feature_gates = config.feature_gates.on_unless_said(Gate::QosResources);
     let (endpoint, said) = runtime(args.container_runtime_endpoint.as_deref(), &config)?;
-    let mut control = server::Settings::new(args.data_dir.clone());
+    let mut control = server::Settings::new(data_dir.clone());
     if let Some(text) = gates {
         control.gates = with_gates(control.gates.clone(), text)?;
     }
     control.address = SocketAddr::new(args.bind_address, args.https_listen_port);
     args.admission.choose(&mut control.plugins)?;
-    let presence = server::presence_on(&args.data_dir)?;
-    let machine = input::machine(None)?;
-    let port = args.agent_port.or_else(|| port_of(&config)).unwrap_or(AGENT_PORT);
+    let presence = server::presence_on(&data_dir)?;
     let settings = up::Settings {
         server: control,
         node_name: args.hostname_override,
         configuration: written,
         machine,
         runtime: endpoint,
-        root: args.data_dir.join("agent"),
-        logs: args.data_dir.join("logs"),
+        root: data_dir.join("agent"),
+        logs: data_dir.join("logs"),
         log_links: None,
-        agent_address: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port),
+        agent_address: args.agent_address,
+        agent_port: args.agent_port,
         config,
     };
     logging::begin();
+    server::upkeep::raise_limits();
     run(async {
         let node = Node::start(&settings).await?;
-        let dir = args.data_dir.display();
+        let kubeconfig = data_dir.join("kubeconfig").display().to_string();
         let text = format!(
-            "Berth is up after {:.0} ms.\n  API      https://{}\n  node     {} ({})\n  runtime  {said}\n  \
-             kubectl  kubectl --kubeconfig {dir}/kubeconfig get nodes\n",
+            "Berth is up after {:.0} ms.\n  API      https://{}\n  \
+             agent    {}; --agent-address changes it\n  node     {} ({})\n  runtime  {said}\n\
+             {}  shell    export KUBECONFIG={kubeconfig}\n  \
+             kubectl  kubectl --kubeconfig {kubeconfig} get nodes\n",
             started.elapsed().as_secs_f64() * 1000.0,
             node.server().address(),
+            listens_on(node.agent_address()),
             node.name(),
             describe(&settings.machine),
+            without_root(),
         );
         // Nobody may be reading.
         let _ = std::io::stdout().write_all(text.as_bytes());
@@ -247,21 +258,32 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// What a node lacks that is not run by root; empty if root runs it, or if nothing tells.
+fn without_root() -> &'static str {
+    match host::neighbours::effective_user(Path::new("/proc")) {
+        None | Some(0) => "",
+        Some(_) => {
+            "  user     not root: no cgroups of pods (requests, limits and pinning of pods as a whole), no \
+             mounts\n           (secrets, tokens and memory-backed volumes), and often no access to the \
+             runtime's socket;\n           run berth up as root for these\n"
+        }
+    }
+}
+
 fn tell_service_manager(state: &str) {
     if let Err(error) = host::os::service::tell(state) {
         input::warn(&format!("the service manager was not told {state}: {error}"));
     }
 }
 
-/// Where the kubelet listens.
-const AGENT_PORT: u16 = 10_250;
-
-fn port_of(config: &KubeletConfig) -> Option<u16> {
-    config.untyped.get("port")?.as_u64().and_then(|port| u16::try_from(port).ok())
+/// The address of the agent's server, for people.
+fn listens_on(address: SocketAddr) -> String {
+    let every = if address.ip().is_unspecified() { " (every address of this machine)" } else { "" };
+    format!("https://{address}{every}")
 }
 
 pub(super) fn run<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+    crate::memory::runtime()?.block_on(work)
 }
 
 /// Waits until the process is asked to stop.
@@ -278,20 +300,41 @@ async fn interrupted() {
 }
 
 pub(super) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
-    let dir = &args.data_dir;
-    if presence::who(dir).with_context(|| format!("cannot look at {}", dir.display()))?.is_none() {
-        input::note(&format!("nothing runs on {}", dir.display()));
+    let dir = args.whereabouts.directory();
+    let shown = dir.display();
+    let Some(process) = presence::who(&dir).with_context(|| format!("cannot look at {shown}"))?
+    else {
+        input::note(&format!("nothing runs on {shown}, so there was nothing to end"));
         return Ok(ExitCode::SUCCESS);
-    }
+    };
+    let running = running_pods(&dir);
     let pods = if args.keep_pods { Pods::RunOn } else { Pods::Stop };
-    if presence::end(dir, pods, Duration::from_secs(args.timeout))? {
-        return Ok(ExitCode::SUCCESS);
+    let begun = Instant::now();
+    if !presence::end(&dir, pods, Duration::from_secs(args.timeout))? {
+        anyhow::bail!(
+            "the node on {shown} has not ended after {} s; --timeout gives it longer",
+            args.timeout
+        );
     }
-    anyhow::bail!(
-        "the node on {} has not ended after {} s; --timeout gives it longer",
-        dir.display(),
-        args.timeout
-    )
+    let process = process.map_or_else(String::new, |id| format!(" (process {id})"));
+    let became = match (pods, running) {
+        (_, None) => String::new(),
+        (Pods::Stop, Some(1)) => ", 1 running pod was stopped".to_owned(),
+        (Pods::Stop, Some(count)) => format!(", {count} running pods were stopped"),
+        (Pods::RunOn, Some(1)) => ", 1 pod runs on".to_owned(),
+        (Pods::RunOn, Some(count)) => format!(", {count} pods run on"),
+    };
+    let took = begun.elapsed().as_secs_f64();
+    let text = format!("ended the node on {shown}{process} in {took:.1} s{became}\n");
+    Terminal::of_standard_output(Colours::Never).print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The number of pods that run on the node; `None` if its API does not answer.
+fn running_pods(dir: &Path) -> Option<usize> {
+    let api = client_of(dir).ok()?;
+    let pods = run(async { Ok(api.list_values(PODS, &Scope::default()).await?) }).ok()?;
+    Some(pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count())
 }
 
 pub(super) fn remote(kubeconfig: &Path, name: &'static str) -> anyhow::Result<Client> {
@@ -302,12 +345,24 @@ pub(super) fn remote(kubeconfig: &Path, name: &'static str) -> anyhow::Result<Cl
 }
 
 pub(super) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let dir = args.data_dir.display();
-    let Some(process) = presence::who(&args.data_dir)? else {
-        input::note(&format!("nothing runs on {dir}; berth up --data-dir {dir} starts it"));
-        return Ok(ExitCode::FAILURE);
+    let process = match args.whereabouts.found() {
+        // A control plane that was found by a kubeconfig may run on another machine.
+        Found::Kubeconfig(_) => None,
+        Found::Directory(directory) => {
+            let dir = directory.display();
+            match presence::who(&directory).with_context(|| format!("cannot look at {dir}"))? {
+                Some(process) => process,
+                None => {
+                    input::note(&format!(
+                        "nothing runs on {dir}; berth up --data-dir {dir} starts it, and --data-dir, \
+                         BERTH_DATA_DIR or KUBECONFIG name another"
+                    ));
+                    return Ok(ExitCode::FAILURE);
+                }
+            }
+        }
     };
-    let api = remote(&args.data_dir.join("kubeconfig"), "berth")?;
+    let api = args.whereabouts.client()?;
     let (nodes, pods) = run(async {
         let nodes = api.list_values(NODES, &Scope::default()).await?;
         let pods = api.list_values(PODS, &Scope::default()).await?;
@@ -360,33 +415,40 @@ fn node_in_short(node: &Value) -> Value {
 }
 
 pub(super) fn agent(args: AgentArgs) -> anyhow::Result<ExitCode> {
-    let (config, written) = configuration(args.config.as_deref(), args.feature_gates.as_deref())?;
+    let machine = input::machine(None)?;
+    let gates = args.feature_gates.as_deref();
+    check_name(args.hostname_override.as_deref())?;
+    let (config, written) = configuration(args.config.as_deref(), gates, &machine)?;
     let (endpoint, said) = runtime(args.container_runtime_endpoint.as_deref(), &config)?;
     let Some(presence) = Presence::take(&args.root_dir)
         .with_context(|| format!("cannot use {}", args.root_dir.display()))?
     else {
         anyhow::bail!("an agent runs on {} already", args.root_dir.display());
     };
-    let port = port_of(&config).unwrap_or(AGENT_PORT);
     let text = |name: &str| config.untyped.get(name).and_then(Value::as_str).map(PathBuf::from);
     let joined = Joined {
         node_name: args.hostname_override,
         configuration: written,
-        machine: input::machine(None)?,
+        machine,
         runtime: endpoint,
         logs: text("podLogsDir").unwrap_or_else(|| PathBuf::from("/var/log/pods")),
         log_links: Some(PathBuf::from("/var/log/containers")),
-        address: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port),
+        address: None,
         certificate: (text("tlsCertFile"), text("tlsPrivateKeyFile")),
         client_authority: client_authority(&config),
         root: args.root_dir,
         config,
     };
     logging::begin();
+    server::upkeep::raise_limits();
     run(async {
         let api = remote(&args.kubeconfig, "kubelet")?;
-        let agent = joined.prepare(api).await?;
-        let text = format!("Berth's agent runs; the runtime: {said}\n");
+        let (agent, address) = joined.prepare(api).await?;
+        let text = format!(
+            "Berth's agent runs; the runtime: {said}\n  agent    {}; `address` and `port` of the \
+             configuration change it\n",
+            listens_on(address),
+        );
         // Nobody may be reading.
         let _ = std::io::stdout().write_all(text.as_bytes());
         let (stop, stopping) = watch::channel(None);

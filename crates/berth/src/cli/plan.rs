@@ -1,9 +1,10 @@
 //! `berth plan`: reads machines, a configuration and manifests, has the fleet planned, prints the
 //! report. The planning is `planner`'s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use objects::pod::OsName;
 use objects::{KubeletConfig, Workload};
@@ -97,12 +98,14 @@ fn device(text: &str) -> Result<(String, u64), String> {
 }
 
 pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
-    let workloads = input::manifests(&args.files)?;
+    let mut workloads = input::manifests(&args.files)?;
     if workloads.is_empty() {
         return Err(BadInput::new("there are no pods in what was given").into());
     }
     warn_about_what_is_ignored(&workloads);
     let kinds = kinds(args)?;
+    let fleet = fleet(&kinds);
+    forget_other_nodes(&mut workloads, &fleet);
     let given = args.config.as_deref().map(input::configuration).transpose()?;
     let devices: BTreeMap<String, u64> = args.resource.iter().cloned().collect();
     let mut shapes = Vec::new();
@@ -134,7 +137,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         };
         how_many(shape, &workloads, args.strategy)
     } else {
-        simulate(&shapes, fleet(&kinds), &workloads, args.strategy)
+        simulate(&shapes, fleet, &workloads, args.strategy)
     };
     let report = Report::new(&mut simulation, &options);
     let terminal = match args.output_file {
@@ -219,13 +222,7 @@ fn configure(
     given: Option<&Configuration>,
 ) -> Result<(Configured, String), BadInput> {
     if let Some(given) = given {
-        let configured = Configured::new(machine, &given.config).map_err(|findings| {
-            let on = &machine.name;
-            BadInput(findings.iter().map(|f| format!("{} (on {on})", given.located(f))).collect())
-        })?;
-        for warning in &configured.warnings {
-            input::warn(&format!("{} (on {})", given.located(warning), machine.name));
-        }
+        let configured = given.check(machine)?;
         let text = settings(&configured, &given.config, &given.file);
         return Ok((configured, text));
     }
@@ -265,6 +262,28 @@ fn settings(configured: &Configured, config: &KubeletConfig, source: &str) -> St
         text += &format!(", memory {}", Bytes(total));
     }
     text
+}
+
+/// Lets pods that a cluster has bound to a node go to any machine, unless the plan has one of that name:
+/// where they are now is no wish of theirs. A pod that was not read from a cluster keeps its node name.
+fn forget_other_nodes(workloads: &mut [Workload], fleet: &[(String, usize)]) {
+    let names: BTreeSet<&str> = fleet.iter().map(|(name, _)| name.as_str()).collect();
+    let mut forgotten: BTreeMap<String, usize> = BTreeMap::new();
+    for workload in workloads {
+        let pod = &workload.template;
+        let is_bound = !pod.metadata.uid.is_empty();
+        let node = pod.spec.node_name.as_ref().filter(|name| !names.contains(name.as_str()));
+        if let Some(node) = node.filter(|_| is_bound) {
+            *forgotten.entry(node.clone()).or_default() += 1;
+            Arc::make_mut(&mut workload.template).spec.node_name = None;
+        }
+    }
+    for (node, count) in forgotten {
+        let pods = if count == 1 { "1 pod runs" } else { &format!("{count} pods run") };
+        note(&format!(
+            "{pods} on node {node:?}, which is no machine of this plan: planned for any machine"
+        ));
+    }
 }
 
 /// Constraints that only a cluster can judge are not judged here; that must be said.

@@ -8,6 +8,7 @@ use clap::Args;
 use controllers::Selection;
 use objects::FeatureGates;
 
+use super::place::DataDir;
 use super::{BadInput, admission};
 use crate::server::{self, Settings};
 
@@ -20,9 +21,8 @@ use crate::server::{self, Settings};
     DIR/store, and DIR/kubeconfig for an administrator and DIR/viewer.kubeconfig for somebody who\n\
     may look but not touch.")]
 pub(super) struct ServerArgs {
-    /// Where everything is kept
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/berth")]
-    data_dir: PathBuf,
+    #[command(flatten)]
+    data_dir: DataDir,
     /// YAML file with the settings below, named as here; flags win over it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -55,7 +55,7 @@ pub(super) struct ServerArgs {
 }
 
 pub(super) fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
-    let mut settings = Settings::new(args.data_dir);
+    let mut settings = Settings::new(args.data_dir.path());
     if let Some(file) = &args.config {
         settings.read(file).map_err(BadInput)?;
     }

@@ -8,10 +8,9 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use placement::Node;
-use placement::configured::Configured;
 use placement::state_file::{CpuState, Gates, Manager, MemoryState, RestoreError, StateFileError};
 use placement::takeover::{migrate, states_of, take_over};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::{BadInput, input};
 use crate::terminal::{Colours, Terminal};
@@ -42,8 +41,8 @@ enum StateCommand {
     #[command(after_help = "Examples:\n  \
         berth state migrate /var/lib/kubelet --config kubelet.yaml --dry-run\n  \
         berth state migrate /var/lib/kubelet --config kubelet.yaml\n\n\
-        The old files are kept beside the new ones as *.backup-N. Stop the kubelet or agent that\n\
-        uses the directory first.")]
+        The old files are kept beside the new ones as *.backup-N. A file that cannot be read counts as\n\
+        empty, as it does to Berth's agent. Stop the kubelet or agent that uses the directory first.")]
     Migrate {
         #[command(flatten)]
         place: Where,
@@ -90,12 +89,7 @@ fn say(text: &str) -> anyhow::Result<()> {
 fn node(place: &Where) -> anyhow::Result<Node> {
     let configuration = input::configuration(&place.config)?;
     let machine = input::machine(place.machine.as_deref())?;
-    match Configured::new(&machine, &configuration.config) {
-        Ok(configured) => Ok(configured.node),
-        Err(findings) => {
-            Err(BadInput(findings.iter().map(|f| configuration.located(f)).collect()).into())
-        }
-    }
+    Ok(configuration.check(&machine)?.node)
 }
 
 /// The content of a state file; `None` if there is none.
@@ -119,91 +113,154 @@ fn whatever_policy<T>(
     }
 }
 
-fn unreadable(dir: &Path, manager: Manager, cause: StateFileError) -> anyhow::Error {
-    let path = dir.join(manager.file_name()).display().to_string();
-    BadInput::new(RestoreError { manager, path, cause }.to_string()).into()
+/// What the state files of a directory say.
+struct States {
+    cpu: Option<CpuState>,
+    memory: Option<MemoryState>,
+    /// Files that are no state.
+    unusable: Vec<RestoreError>,
 }
 
-fn states(dir: &Path, node: Option<&Node>) -> anyhow::Result<(CpuState, MemoryState)> {
+/// Reads both files. What of them cannot be used is the caller's to judge.
+fn states(dir: &Path) -> anyhow::Result<States> {
     let gates = Gates { pod_level_resource_managers: true, ..Gates::default() };
-    let cpu_policy = node.map_or("static", |node| node.cpu.policy_name());
-    let cpu = match read(dir, Manager::Cpu)? {
-        None => CpuState::empty(cpu_policy),
-        Some(bytes) => whatever_policy(|policy| CpuState::parse(&bytes, policy, gates), cpu_policy)
-            .map_err(|cause| unreadable(dir, Manager::Cpu, cause))?,
-    };
-    let memory_policy = node.map_or("Static", |node| node.memory.policy_name());
-    let memory = match read(dir, Manager::Memory)? {
-        None => MemoryState::empty(memory_policy),
-        Some(bytes) => {
-            whatever_policy(|policy| MemoryState::parse(&bytes, policy, gates), memory_policy)
-                .map_err(|cause| unreadable(dir, Manager::Memory, cause))?
+    let mut unusable = Vec::new();
+    let cpu = read(dir, Manager::Cpu)?
+        .map(|bytes| whatever_policy(|policy| CpuState::parse(&bytes, policy, gates), "static"));
+    let memory = read(dir, Manager::Memory)?
+        .map(|bytes| whatever_policy(|policy| MemoryState::parse(&bytes, policy, gates), "Static"));
+    let cpu = usable(dir, Manager::Cpu, cpu, &mut unusable);
+    let memory = usable(dir, Manager::Memory, memory, &mut unusable);
+    Ok(States { cpu, memory, unusable })
+}
+
+/// The state of a file, if there is one that can be used.
+fn usable<T>(
+    dir: &Path,
+    manager: Manager,
+    parsed: Option<Result<T, StateFileError>>,
+    unusable: &mut Vec<RestoreError>,
+) -> Option<T> {
+    match parsed? {
+        Ok(state) => Some(state),
+        Err(cause) => {
+            let path = dir.join(manager.file_name()).display().to_string();
+            unusable.push(RestoreError { manager, path, cause });
+            None
         }
-    };
-    Ok((cpu, memory))
+    }
+}
+
+impl States {
+    /// The states, empty ones for files that are missing or unusable, as the agent has it.
+    fn or_empty(&self, node: &Node) -> (CpuState, MemoryState) {
+        let cpu = self.cpu.clone().unwrap_or_else(|| CpuState::empty(node.cpu.policy_name()));
+        let memory = self.memory.clone();
+        (cpu, memory.unwrap_or_else(|| MemoryState::empty(node.memory.policy_name())))
+    }
+
+    fn refuse_unusable(&self) -> Result<(), BadInput> {
+        match self.unusable.as_slice() {
+            [] => Ok(()),
+            unusable => Err(BadInput(unusable.iter().map(ToString::to_string).collect())),
+        }
+    }
 }
 
 fn show(dir: &Path, output: Output) -> anyhow::Result<ExitCode> {
-    let (cpu, memory) = states(dir, None)?;
-    let nodes = |ids: &[placement::NumaId]| -> Vec<u32> { ids.iter().map(|id| id.0).collect() };
-    let value = json!({
-        "cpuManager": {
-            "policy": cpu.policy,
-            "defaultCpuSet": cpu.default_cpus,
-            "entries": cpu.entries,
-        },
-        "memoryManager": {
-            "policy": memory.policy,
-            "entries": memory.entries.iter().map(|(pod, containers)| {
-                let containers = containers.iter().map(|(name, blocks)| {
-                    let blocks = blocks.iter().map(|block| json!({
-                        "numaNodes": nodes(&block.numa),
-                        "resource": block.resource,
-                        "size": block.size.0,
-                    }));
-                    (name.clone(), blocks.collect::<Vec<_>>().into())
-                });
-                (pod.clone(), serde_json::Value::Object(containers.collect()))
-            }).collect::<serde_json::Map<_, _>>(),
-        },
-    });
+    let states = states(dir)?;
+    states.refuse_unusable()?;
+    let States { cpu, memory, .. } = &states;
+    if cpu.is_none() && memory.is_none() {
+        let [cpu, memory] = [Manager::Cpu, Manager::Memory].map(Manager::file_name);
+        return Err(BadInput::new(format!(
+            "{} has neither {cpu} nor {memory}; the directory of a kubelet is /var/lib/kubelet, that of \
+             a node of `berth up` is agent below its --data-dir",
+            dir.display()
+        ))
+        .into());
+    }
     let text = match output {
-        Output::Json => serde_json::to_string_pretty(&value)? + "\n",
-        Output::Yaml => placement::layout::lay_out_in_blocks(&value.to_string()),
-        Output::Text => {
-            let mut text = format!("CPU manager ({}): shared {}\n", cpu.policy, cpu.default_cpus);
-            for (pod, containers) in &cpu.entries {
-                for (name, cpus) in containers {
-                    text += &format!("  {pod} {name}: CPUs {cpus}\n");
-                }
-            }
-            text += &format!("memory manager ({})\n", memory.policy);
-            for (pod, containers) in &memory.entries {
-                for (name, blocks) in containers {
-                    for block in blocks {
-                        let on: Vec<_> = block.numa.iter().map(ToString::to_string).collect();
-                        let (kind, size) = (&block.resource, block.size);
-                        text += &format!("  {pod} {name}: {kind} {size} on {}\n", on.join(","));
-                    }
-                }
-            }
-            text
-        }
+        Output::Json => serde_json::to_string_pretty(&as_json(&states))? + "\n",
+        Output::Yaml => placement::layout::lay_out_in_blocks(&as_json(&states).to_string()),
+        Output::Text => as_text(&states),
     };
     say(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// A manager without a file is left out.
+fn as_json(states: &States) -> Value {
+    let nodes = |ids: &[placement::NumaId]| -> Vec<u32> { ids.iter().map(|id| id.0).collect() };
+    let mut value = Map::new();
+    if let Some(cpu) = &states.cpu {
+        let told = json!({
+            "policy": cpu.policy,
+            "defaultCpuSet": cpu.default_cpus,
+            "entries": cpu.entries,
+        });
+        value.insert("cpuManager".to_owned(), told);
+    }
+    if let Some(memory) = &states.memory {
+        let entries = memory.entries.iter().map(|(pod, containers)| {
+            let containers = containers.iter().map(|(name, blocks)| {
+                let blocks = blocks.iter().map(|block| {
+                    json!({
+                        "numaNodes": nodes(&block.numa),
+                        "resource": block.resource,
+                        "size": block.size.0,
+                    })
+                });
+                (name.clone(), blocks.collect::<Vec<_>>().into())
+            });
+            (pod.clone(), Value::Object(containers.collect()))
+        });
+        let told = json!({"policy": memory.policy, "entries": entries.collect::<Map<_, _>>()});
+        value.insert("memoryManager".to_owned(), told);
+    }
+    Value::Object(value)
+}
+
+fn as_text(states: &States) -> String {
+    let mut text = String::new();
+    match &states.cpu {
+        None => text += &format!("CPU manager: no {}\n", Manager::Cpu.file_name()),
+        Some(cpu) => {
+            text += &format!("CPU manager ({}): shared {}\n", cpu.policy, cpu.default_cpus);
+            for (pod, containers) in &cpu.entries {
+                for (name, cpus) in containers {
+                    text += &format!("  {pod} {name}: CPUs {cpus}\n");
+                }
+            }
+        }
+    }
+    let Some(memory) = &states.memory else {
+        return text + &format!("memory manager: no {}\n", Manager::Memory.file_name());
+    };
+    text += &format!("memory manager ({})\n", memory.policy);
+    for (pod, containers) in &memory.entries {
+        for (name, blocks) in containers {
+            for block in blocks {
+                let on: Vec<_> = block.numa.iter().map(ToString::to_string).collect();
+                let (kind, size) = (&block.resource, block.size);
+                text += &format!("  {pod} {name}: {kind} {size} on {}\n", on.join(","));
+            }
+        }
+    }
+    text
+}
+
 fn check(place: &Where) -> anyhow::Result<ExitCode> {
     let node = node(place)?;
-    let (cpu, memory) = states(&place.dir, Some(&node))?;
+    let states = states(&place.dir)?;
+    let (cpu, memory) = states.or_empty(&node);
     let migration = migrate(&node, &cpu, &memory);
     let strict = take_over(&node, &cpu, &memory);
     let same_policy =
         cpu.policy == node.cpu.policy_name() && memory.policy == node.memory.policy_name();
     let dir = place.dir.display();
     match strict {
-        Ok(restored) if same_policy => {
+        Ok(restored) if same_policy && states.unusable.is_empty() => {
             let note = if restored.memory_recounted {
                 ": memory bookings do not add up and would be counted anew (a kubelet refuses this)"
             } else {
@@ -216,7 +273,13 @@ fn check(place: &Where) -> anyhow::Result<ExitCode> {
             if let Err(error) = strict {
                 input::warn(&format!("{dir}: {error}"));
             }
+            for unusable in &states.unusable {
+                input::warn(&unusable.to_string());
+            }
             say(&format!("{dir}: does not fit; a migration would\n"))?;
+            for unusable in &states.unusable {
+                say(&format!("  - {}\n", lost(unusable)))?;
+            }
             for change in &migration.changes {
                 say(&format!("  - {change}\n"))?;
             }
@@ -226,15 +289,24 @@ fn check(place: &Where) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// What becomes of a file that is no state, in the words of the agent.
+fn lost(RestoreError { path, cause, .. }: &RestoreError) -> String {
+    format!("{path} cannot be used: {cause}; nothing of it is kept")
+}
+
 fn migrate_files(place: &Where, dry_run: bool) -> anyhow::Result<ExitCode> {
     let node = node(place)?;
-    let (cpu, memory) = states(&place.dir, Some(&node))?;
+    let states = states(&place.dir)?;
+    let (cpu, memory) = states.or_empty(&node);
     let migration = migrate(&node, &cpu, &memory);
     let dir = place.dir.display();
+    for unusable in &states.unusable {
+        say(&format!("{}\n", lost(unusable)))?;
+    }
     for change in &migration.changes {
         say(&format!("{change}\n"))?;
     }
-    if migration.changes.is_empty() {
+    if migration.changes.is_empty() && states.unusable.is_empty() {
         say(&format!("{dir}: fits already; nothing to do\n"))?;
         return Ok(ExitCode::SUCCESS);
     }

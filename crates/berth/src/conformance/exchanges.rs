@@ -1,6 +1,7 @@
 //! Recorded exchanges with kube-apiserver, played against our API server in this process.
 //!
-//! Every scenario gets a server of its own on an empty store. Each step counts as one vector. What
+//! Every scenario gets a server of its own on an empty store, with the objects that it names. Each step
+//! counts as one vector. What
 //! the recorder replaced by a placeholder (`<uid-1>`, `<rv-2>`, `<time>`) is bound to what our
 //! server gave when it first appears and must be the same from then on; requests are sent with the
 //! bound values. [`deliberate`] holds where we differ on purpose.
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use apiserver::{Api, Body, Call, Caller, Options, Query, Reply, User};
+use apiserver::{Api, Body, Call, Caller, Options, Query, Reply, StaticToken, User};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
@@ -101,7 +102,12 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
         allow_privileged: line["server"] != "allow-privileged-false",
         // Where the recorded server listened.
         advertised: "127.0.0.1:21003".to_owned(),
-        plugins: recorded_plugins(),
+        plugins: match line.get("objects") {
+            // Recorded with all plug-ins, and with accounts among the objects.
+            Some(_) => apiserver::Plugins::default(),
+            None => recorded_plugins(),
+        },
+        tokens: [("alice", &["dev", "ops"][..]), ("bob", &["dev"][..])].map(static_token).into(),
         ..Options::default()
     };
     let api = Api::new(store, options)
@@ -119,6 +125,9 @@ async fn play(line: &Value, id: &str) -> Result<Vec<Outcome>> {
     };
     if let Some(name) = line["namespace"]["name"].as_str() {
         player.make_namespace(name, &line["namespace"]["labels"]).await?;
+    }
+    for object in line["objects"].as_array().into_iter().flatten() {
+        player.prepare(object, &line["uids"]).await?;
     }
     let steps = line["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (index, step) in steps.iter().enumerate() {
@@ -159,8 +168,55 @@ impl Player {
         Ok(())
     }
 
+    /// Creates an object that the steps of a line need, and binds its uid. `uids` are placeholders by kind
+    /// and name.
+    async fn prepare(&mut self, object: &Value, uids: &Value) -> Result<()> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+        let Some(resource) = objects::catalog::of_kind(&version, &kind) else {
+            self.missing = Some(kind);
+            return Ok(());
+        };
+        let (name, namespace) =
+            (text(&object["metadata"]["name"]), text(&object["metadata"]["namespace"]));
+        let root = if resource.group.is_empty() { "/api" } else { "/apis" };
+        let within = match namespace.as_str() {
+            "" => String::new(),
+            namespace => format!("/namespaces/{namespace}"),
+        };
+        let path = format!("{root}/{version}{within}/{}", resource.plural);
+        let post = serde_json::json!({"method": "POST", "path": path, "body": object});
+        let created = collect(self.api.handle(self.call(&post)?).await, None).await;
+        if created.status == 409 {
+            return Ok(());
+        }
+        let mut answer: Value = serde_json::from_slice(&created.body)?;
+        if created.status != 201 {
+            bail!("{kind} {name} cannot be created: {answer}");
+        }
+        if let Some(placeholder) = uids[format!("{kind} {name}")].as_str() {
+            self.bindings.set(placeholder, &text(&answer["metadata"]["uid"]));
+        }
+        if object["status"].is_object() {
+            answer["status"] = object["status"].clone();
+            let put = serde_json::json!({
+                "method": "PUT", "path": format!("{path}/{name}/status"), "body": answer,
+            });
+            let written = collect(self.api.handle(self.call(&put)?).await, None).await;
+            if written.status != 200 {
+                let said = String::from_utf8_lossy(&written.body);
+                bail!("the status of {kind} {name} cannot be written: {said}");
+            }
+        }
+        Ok(())
+    }
+
     async fn step(&mut self, step: &Value, place: &str) -> Result<()> {
         let request = &step["request"];
+        if request.get("as").is_some() {
+            // Uids that belong to no prepared object were made up by the recorder.
+            self.bindings.invent_uids(&request["body"].to_string());
+        }
         let name = step["name"].as_str().unwrap_or_default();
         let id = format!("{} {place} {name}", self.id).trim_end().to_owned();
         let unplayable = if request.get("body_desc").is_some() {
@@ -234,6 +290,7 @@ impl Player {
                 }
             }
         }
+        impersonate(&request["as"], &mut headers)?;
         Ok(Call {
             method,
             path: text("path"),
@@ -241,6 +298,7 @@ impl Player {
             headers,
             body: body.into(),
             caller: caller(request["user"].as_str()),
+            source: None,
         })
     }
 
@@ -273,6 +331,29 @@ impl Player {
     }
 }
 
+/// Adds the headers that make the request one of the recorded acting user.
+fn impersonate(acting: &Value, headers: &mut HeaderMap) -> Result<()> {
+    let mut add = |name: String, value: &Value| -> Result<()> {
+        let name = HeaderName::from_bytes(name.to_ascii_lowercase().as_bytes())?;
+        headers.append(name, HeaderValue::from_str(value.as_str().unwrap_or_default())?);
+        Ok(())
+    };
+    for (field, name) in [("user", "Impersonate-User"), ("uid", "Impersonate-Uid")] {
+        if acting[field].is_string() {
+            add(name.to_owned(), &acting[field])?;
+        }
+    }
+    for group in acting["groups"].as_array().into_iter().flatten() {
+        add("Impersonate-Group".to_owned(), group)?;
+    }
+    for (key, values) in acting["extra"].as_object().into_iter().flatten() {
+        for value in values.as_array().into_iter().flatten() {
+            add(format!("Impersonate-Extra-{key}"), value)?;
+        }
+    }
+    Ok(())
+}
+
 /// JSON with blanks behind commas and colons, which is how the recorder sent it and how answers
 /// quote it.
 fn as_recorded(value: &Value) -> String {
@@ -292,6 +373,18 @@ fn as_recorded(value: &Value) -> String {
 
 fn query_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// A token of one of the recorder's users.
+fn static_token((name, groups): (&str, &[&str])) -> StaticToken {
+    let groups = groups.iter().copied().chain(["system:authenticated"]).map(str::to_owned);
+    let user = User {
+        name: name.to_owned(),
+        uid: format!("uid-{name}"),
+        groups: groups.collect(),
+        ..User::default()
+    };
+    StaticToken { token: format!("{name}-token"), user }
 }
 
 /// The recorder's users.

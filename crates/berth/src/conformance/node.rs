@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 
 use super::{Difference, Outcome, Verdict};
 
+mod action;
 mod asker;
 mod calls;
 mod deliberate;

@@ -295,6 +295,7 @@ impl Server {
             headers,
             body: body.into(),
             caller: Caller::Known(User::internal("conformance")),
+            source: None,
         };
         let (parts, body) = self.api.handle(call).await.into_response().into_parts();
         let Body::Whole(body) = body else { bail!("{path}: a stream") };

@@ -6,5 +6,9 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
+mod access;
+mod flood;
+mod input;
 mod server;
 mod survival;
+mod transport;

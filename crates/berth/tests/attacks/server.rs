@@ -11,8 +11,8 @@ use client::kind::{NAMESPACES, SERVICE_ACCOUNTS};
 use client::{Client, Kubeconfig, Patience, Remote};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
-use https::Dialer;
 use https::certificates::Pair;
+use https::{DialError, Dialer};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
@@ -48,6 +48,35 @@ pub(crate) struct Answer {
 impl Answer {
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Opens connections to a server.
+#[derive(Debug, Clone)]
+pub(crate) struct Door {
+    dialer: Dialer,
+    config: Kubeconfig,
+}
+
+impl Door {
+    fn of(config: Kubeconfig, protocol: &str) -> Door {
+        let pair = config.identity.as_ref().map(|(certificate, key)| Pair {
+            certificate: certificate.text().unwrap(),
+            key: key.text().unwrap(),
+        });
+        let authority = config.authority.text().unwrap();
+        let dialer = Dialer::new(&authority, pair.as_ref(), &[protocol], PATIENCE).unwrap();
+        Door { dialer, config }
+    }
+
+    pub(crate) async fn connect(&self) -> Result<TlsStream<TcpStream>, DialError> {
+        let address = &self.config.address;
+        self.dialer.connect(&address.host, address.port, &self.config.server_name).await
+    }
+
+    /// Returns the beginning of all URLs of the server.
+    pub(crate) fn base(&self) -> String {
+        format!("https://{}", self.config.address.authority())
     }
 }
 
@@ -109,18 +138,22 @@ impl Server {
         answer.unwrap()["status"]["token"].as_str().unwrap().to_owned()
     }
 
+    /// Returns what opens TLS connections that offer `protocol` (`h2` or `http/1.1`).
+    pub(crate) fn door(&self, who: Who<'_>, protocol: &str) -> Door {
+        let mut config = self.kubeconfig();
+        config.identity = config.identity.filter(|_| matches!(who, Who::Admin));
+        Door::of(config, protocol)
+    }
+
+    /// Returns what opens TLS connections with the rights of a viewer.
+    pub(crate) fn viewers_door(&self) -> Door {
+        let path = self.data_dir().join("viewer.kubeconfig");
+        Door::of(Kubeconfig::read(&path).unwrap(), "h2")
+    }
+
     /// Opens a TLS connection that offers `protocol` (`h2` or `http/1.1`).
     pub(crate) async fn connect(&self, who: Who<'_>, protocol: &str) -> TlsStream<TcpStream> {
-        let config = self.kubeconfig();
-        let pair = config.identity.as_ref().filter(|_| matches!(who, Who::Admin));
-        let pair = pair.map(|(certificate, key)| Pair {
-            certificate: certificate.text().unwrap(),
-            key: key.text().unwrap(),
-        });
-        let authority = config.authority.text().unwrap();
-        let dialer = Dialer::new(&authority, pair.as_ref(), &[protocol], PATIENCE).unwrap();
-        let address = &config.address;
-        dialer.connect(&address.host, address.port, &config.server_name).await.unwrap()
+        self.door(who, protocol).connect().await.unwrap()
     }
 
     /// Sends one request over an HTTP/2 connection of its own.
@@ -191,7 +224,8 @@ impl Drop for Server {
 }
 
 fn start_process(data_dir: &Path, arguments: &[&str]) -> Child {
-    let script = format!("ulimit -d {}; exec \"$0\" \"$@\"", MEMORY / 1024);
+    let script =
+        format!("ulimit -d {}; ulimit -n $(ulimit -Hn); exec \"$0\" \"$@\"", MEMORY / 1024);
     let mut process = Command::new("sh")
         .args(["-c", &script, env!("CARGO_BIN_EXE_berth")])
         .args(["server", "--https-listen-port", "0", "--data-dir"])

@@ -592,7 +592,8 @@ fn quotas_and_budgets_say_what_is() {
 #[test]
 fn every_namespace_has_an_account_and_the_authority_and_gets_them_back() {
     runtime().block_on(async {
-        let options = Options { root_ca: Some("certificate".to_owned()), ..Options::default() };
+        let (authorities, root_ca) = tokio::sync::watch::channel("certificate".to_owned());
+        let options = Options { root_ca: Some(root_ca), ..Options::default() };
         let cluster = Cluster::start(options).await;
         cluster.namespace("a").await;
         // At once: a pod waits for the account that its namespace is about to have.
@@ -618,6 +619,12 @@ fn every_namespace_has_an_account_and_the_authority_and_gets_them_back() {
             let uid = &before["metadata"]["uid"];
             let is_new = |it: &Value| !it.is_null() && it["metadata"]["uid"] != *uid;
             cluster.wait("it is back", kind, "a", name, is_new).await;
+        }
+        // Every namespace learns of a new authority.
+        authorities.send_replace("another".to_owned());
+        let is_another = |map: &Value| map["data"] == json!({"ca.crt": "another"});
+        for namespace in ["a", "default", "kube-system"] {
+            cluster.wait("it is new", CONFIG_MAPS, namespace, name, is_another).await;
         }
         cluster.stop().await;
     });

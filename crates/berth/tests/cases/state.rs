@@ -68,14 +68,48 @@ fn a_state_of_a_larger_machine_is_explained_and_migrated_with_a_backup() {
 }
 
 #[test]
-fn a_damaged_file_is_refused_with_the_kubelets_words_and_kept() {
+fn a_damaged_file_counts_as_empty_as_it_does_to_the_agent_and_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let config = prepare(dir.path(), "2,10");
     let file = dir.path().join("cpu_manager_state");
-    fs::write(&file, "{\"policyName\":\"static\",\"defaultCpuSet\":\"0\",\"checksum\":1}").unwrap();
+    let damaged = "{\"policyName\":\"static\",\"defaultCpuSet\":\"0\",\"checksum\":1}";
+    fs::write(&file, damaged).unwrap();
     let path = dir.path().display().to_string();
-    let migrated = berth(&["state", "migrate", &path, "--config", &config, "--machine", MACHINE]);
-    assert_eq!(migrated.status.code(), Some(2));
-    assert!(text(&migrated.stderr).contains("checkpoint is corrupted"));
-    assert!(text(&fs::read(&file).unwrap()).contains("\"checksum\":1"), "the file is kept");
+    let place = [path.as_str(), "--config", &config, "--machine", MACHINE];
+    let checked = berth(&[&["state", "check"], &place[..]].concat());
+    assert_eq!(checked.status.code(), Some(3));
+    assert!(text(&checked.stderr).contains("checkpoint is corrupted"));
+    let shown = berth(&["state", "show", &path]);
+    assert_eq!(shown.status.code(), Some(2));
+
+    let migrated = berth(&[&["state", "migrate"], &place[..]].concat());
+    assert_eq!(migrated.status.code(), Some(0), "{}", text(&migrated.stderr));
+    let told = text(&migrated.stdout);
+    assert!(
+        told.contains("cpu_manager_state cannot be used: ") && told.contains("is kept"),
+        "{told}"
+    );
+    let kept = fs::read(dir.path().join("cpu_manager_state.backup-1")).unwrap();
+    assert_eq!(text(&kept), damaged, "the file is kept");
+    let checked = berth(&[&["state", "check"], &place[..]].concat());
+    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked.stderr));
+}
+
+#[test]
+fn a_directory_without_state_files_has_no_state_to_show() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().display().to_string();
+    for output in ["text", "json"] {
+        let shown = berth(&["state", "show", &path, "-o", output]);
+        assert_eq!((shown.status.code(), text(&shown.stdout).as_str()), (Some(2), ""));
+        let errors = text(&shown.stderr);
+        assert!(errors.contains("neither cpu_manager_state nor memory_manager_state"), "{errors}");
+    }
+    prepare(dir.path(), "2,10");
+    let shown = berth(&["state", "show", &path]);
+    let told = text(&shown.stdout);
+    assert!(told.contains("CPU manager (static)"), "{told}");
+    assert!(told.contains("memory manager: no memory_manager_state"), "{told}");
+    let shown = berth(&["state", "show", &path, "-o", "json"]);
+    assert!(!text(&shown.stdout).contains("memoryManager"), "{}", text(&shown.stdout));
 }

@@ -1,5 +1,8 @@
 //! How pods live: they run, end, are restarted and deleted.
 
+use client::PatchKind;
+use client::kind::PODS;
+
 use crate::support::{Berth, SLEEP, phase, pod};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,5 +100,34 @@ async fn a_pod_outlives_its_agent_and_its_containerd() {
         berth.delete(name).await;
         berth.gone(name).await;
     }
+    berth.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_status_of_a_pod_stands_while_a_finalizer_keeps_it() {
+    let mut berth = Berth::start(|_| {}).await;
+    let mut kept = pod("kept", SLEEP);
+    kept["metadata"]["finalizers"] = serde_json::json!(["example.com/hold"]);
+    berth.create(kept).await;
+    berth.until("kept", |pod| phase(pod) == "Running").await;
+    berth.delete("kept").await;
+    let is_done = |pod: &serde_json::Value| {
+        phase(pod) == "Succeeded" && pod["metadata"]["deletionGracePeriodSeconds"] == 0
+    };
+    let done = berth.until("kept", is_done).await;
+    let patch = async |metadata: serde_json::Value| {
+        let patch = serde_json::json!({"metadata": metadata});
+        berth.api.patch(PODS, "test", "kept", PatchKind::Merge, &patch).await.unwrap();
+    };
+    patch(serde_json::json!({"labels": {"change": "1"}})).await;
+    // By the time a later pod runs, the agent has taken up the change.
+    berth.create(pod("later", SLEEP)).await;
+    berth.until("later", |pod| phase(pod) == "Running").await;
+    let after = berth.get("kept").await.unwrap();
+    assert_eq!(after["status"], done["status"]);
+    patch(serde_json::json!({"finalizers": null})).await;
+    berth.gone("kept").await;
+    berth.delete("later").await;
+    berth.gone("later").await;
     berth.end().await;
 }

@@ -7,11 +7,16 @@
     reason = "clippy.toml allows them in tests, not helpers"
 )]
 
+mod access;
 mod accounts;
+mod hooks;
 mod kills;
 mod life;
 mod placement;
 mod resize;
+mod retries;
 mod runtimes;
 mod static_pods;
 mod support;
+mod takeover;
+mod together;

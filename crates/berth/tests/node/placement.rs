@@ -47,13 +47,13 @@ pub(crate) fn exclusive(name: &str) -> Value {
     pod
 }
 
-fn container_id(pod: &Value) -> String {
+pub(crate) fn container_id(pod: &Value) -> String {
     let id = pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap();
     id.strip_prefix("containerd://").unwrap().to_owned()
 }
 
 /// The first process of a pod's container.
-async fn process(hands: &Hands, pod: &Value) -> u32 {
+pub(crate) async fn process(hands: &Hands, pod: &Value) -> u32 {
     let request =
         cri::v1::ContainerStatusRequest { container_id: container_id(pod), verbose: true };
     let answer = hands.runtime.call(request).await.unwrap();
@@ -62,14 +62,14 @@ async fn process(hands: &Hands, pod: &Value) -> u32 {
 }
 
 /// The CPUs a process may run on.
-fn allowed(pid: u32) -> CpuSet {
+pub(crate) fn allowed(pid: u32) -> CpuSet {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
     CpuSet::parse(list.trim()).unwrap()
 }
 
 /// Where cpusets are mounted.
-fn cpusets() -> PathBuf {
+pub(crate) fn cpusets() -> PathBuf {
     let first = Path::new("/sys/fs/cgroup/cpuset");
     if first.exists() { first.to_owned() } else { PathBuf::from("/sys/fs/cgroup") }
 }
@@ -85,25 +85,25 @@ fn cpuset_of(pid: u32) -> PathBuf {
     cpusets().join(path.trim_start_matches('/'))
 }
 
-fn cpus_in(directory: &Path) -> Option<CpuSet> {
+pub(crate) fn cpus_in(directory: &Path) -> Option<CpuSet> {
     let text = std::fs::read_to_string(directory.join("cpuset.cpus")).ok()?;
     CpuSet::parse(text.trim()).ok()
 }
 
 /// Every directory below one.
-fn below(directory: &Path) -> Vec<PathBuf> {
+pub(crate) fn below(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let directories = entries.map(|entry| entry.path()).filter(|path| path.is_dir());
     directories.flat_map(|path| [vec![path.clone()], below(&path)].concat()).collect()
 }
 
-async fn running(berth: &Berth, name: &str) -> (Value, u32) {
+pub(crate) async fn running(berth: &Berth, name: &str) -> (Value, u32) {
     let pod = berth.until(name, |pod| phase(pod) == "Running").await;
     let pid = process(&berth.hands, &pod).await;
     (pod, pid)
 }
 
-async fn clean(berth: &Berth) {
+pub(crate) async fn clean(berth: &Berth) {
     until("a clean audit", async || {
         let report = truth::audit(&berth.hands).await;
         report.is_clean().then_some(())

@@ -132,6 +132,41 @@ async fn limits_of_the_pod_as_a_whole_reach_containers_without_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_the_pod_as_a_whole_restarts_containers_that_want_it() {
+    let mut berth = Berth::start(|_| {}).await;
+    let level = |cpu: &str, memory: &str| {
+        json!({
+            "requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"cpu": cpu, "memory": memory},
+        })
+    };
+    let mut whole = pod("whole", SLEEP);
+    whole["spec"]["resources"] = level("100m", "64Mi");
+    whole["spec"]["containers"][0]["resizePolicy"] =
+        json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+    berth.create(whole).await;
+    berth.until("whole", is_settled).await;
+    let table = [("200m", "64Mi", 0), ("200m", "128Mi", 1), ("200m", "96Mi", 2)];
+    for (cpu, memory, restarts) in table {
+        let patch = json!({"spec": {"resources": level(cpu, memory)}});
+        let kind = PatchKind::StrategicMerge;
+        berth.api.patch_part(PODS, "test", "whole", "resize", kind, &patch).await.unwrap();
+        let wanted = json!({"cpu": cpu, "memory": memory});
+        let is_done = |pod: &Value| {
+            let status = &pod["status"];
+            is_settled(pod)
+                && status["resources"]["limits"] == wanted
+                && status["containerStatuses"][0]["restartCount"] == restarts
+                && status["containerStatuses"][0]["state"]["running"].is_object()
+        };
+        berth.until("whole", is_done).await;
+    }
+    until_told(&berth, "whole", &["ResizeStarted", "Killing", "ResizeCompleted"]).await;
+    berth.delete("whole").await;
+    berth.gone("whole").await;
+    berth.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_container_whose_policy_says_so_starts_again_with_its_new_memory() {
     let mut berth = Berth::start(|_| {}).await;
     let mut manifest = with("again", json!({"limits": {"cpu": "100m", "memory": "64Mi"}}));

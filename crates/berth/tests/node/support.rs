@@ -43,6 +43,15 @@ impl Berth {
         Berth::with(containerd, runtime, change, |_| {}).await
     }
 
+    /// Starts on a containerd that may have containers already.
+    pub(crate) async fn on(
+        containerd: Containerd,
+        change: impl FnOnce(&mut KubeletConfig),
+    ) -> Berth {
+        let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
+        Berth::with(containerd, runtime, change, |_| {}).await
+    }
+
     /// With a control plane that is told something else.
     pub(crate) async fn serving(change: impl FnOnce(&mut berth::server::Settings)) -> Berth {
         let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
@@ -88,7 +97,8 @@ impl Berth {
             server,
             node_name: Some("node-1".to_owned()),
             configuration: json!({}),
-            agent_address: "127.0.0.1:0".parse().unwrap(),
+            agent_address: Some("127.0.0.1".parse().unwrap()),
+            agent_port: Some(0),
             config,
             machine: load_machine(None).unwrap(),
             runtime,

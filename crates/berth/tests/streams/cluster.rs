@@ -153,6 +153,7 @@ impl Cluster {
             headers,
             body: body.into(),
             caller: Caller::Known(User::internal("test")),
+            source: None,
         };
         let reply = self.api.handle(call).await;
         let Body::Whole(bytes) = reply.body else { panic!("{path} is not answered at once") };

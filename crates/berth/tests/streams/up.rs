@@ -80,6 +80,9 @@ impl Up {
         let said = said.await.unwrap();
         assert!(said[0].starts_with("Berth is up after "), "{said:?}");
         assert!(said.iter().any(|line| line.contains(&format!("node     {NODE}"))), "{said:?}");
+        // On the node's own address, and not on every one.
+        let agent = said.iter().find(|line| line.starts_with("  agent    https://")).unwrap();
+        assert!(!agent.contains("//0.0.0.0:") && agent.contains("--agent-address"), "{agent}");
         Up { process, dir, containerd }
     }
 

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::observed::{NodeFacets, PodFacts, SeenNode, SeenPod};
 use crate::counters::PendingPods;
+use crate::supervise::{Panicked, caught_now};
 
 /// What came from the API.
 #[derive(Debug)]
@@ -59,14 +60,24 @@ pub(crate) struct Who {
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    Bind { pod: Who, node: String },
+    Bind {
+        pod: Who,
+        node: String,
+    },
     Refuse(Box<Refusal>),
+    /// The attempt panicked. The pod is tried again after its back-off.
+    Failed {
+        pod: Who,
+        panicked: Panicked,
+    },
 }
 
 /// A pod that found no node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) pod: Who,
+    /// The generation of the pod that was looked at.
+    pub(crate) generation: i64,
     pub(crate) message: String,
     /// Cut to what an event can hold.
     pub(crate) event_message: String,
@@ -301,11 +312,17 @@ impl Brain {
             };
             let pod = Who { key: key.clone(), uid: facts.uid.to_string() };
             self.attempts += 1;
-            let attempt = match self.scheduler.attempt(&name, Tie::Seed(self.attempts)) {
-                Ok(attempt) => attempt,
-                Err(AttemptError::UnknownPod(_) | AttemptError::HasNode { .. }) => {
+            let tie = Tie::Seed(self.attempts);
+            let scheduler = &mut self.scheduler;
+            let attempt = match caught_now(|| scheduler.attempt(&name, tie)) {
+                Ok(Ok(attempt)) => attempt,
+                Ok(Err(AttemptError::UnknownPod(_) | AttemptError::HasNode { .. })) => {
                     self.queue.remove(&name);
                     continue;
+                }
+                Err(panicked) => {
+                    self.queue.failed(&name, &[], now);
+                    return Some(Action::Failed { pod, panicked });
                 }
             };
             self.scheduler.adopt(&attempt);
@@ -316,8 +333,10 @@ impl Brain {
                 }
                 Outcome::Unschedulable(failure) => {
                     self.queue.failed(&name, &failure.plugins, now);
-                    let same = facts.refused.as_ref().is_some_and(|(reason, message)| {
-                        **reason == *"Unschedulable" && **message == *failure.message
+                    let same = facts.refused.as_ref().is_some_and(|refused| {
+                        *refused.reason == *"Unschedulable"
+                            && *refused.message == *failure.message
+                            && refused.observed_generation == facts.generation
                     });
                     let nominated = match &failure.nomination {
                         Nomination::Unchanged => None,
@@ -328,6 +347,7 @@ impl Brain {
                     let preemption = failure.preemption.clone().unwrap_or_default();
                     return Some(Action::Refuse(Box::new(Refusal {
                         pod,
+                        generation: facts.generation,
                         event_message: failure.event_message(),
                         is_news: !same || nominated.is_some(),
                         nominated,

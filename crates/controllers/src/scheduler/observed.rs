@@ -29,8 +29,9 @@ pub(crate) struct PodFacts {
     /// The scheduler it asks for is ours.
     pub(crate) ours: bool,
     pub(crate) nominated: Box<str>,
-    /// Reason and message of a PodScheduled condition that says no.
-    pub(crate) refused: Option<(Box<str>, Box<str>)>,
+    pub(crate) generation: i64,
+    /// The PodScheduled condition if it says no.
+    pub(crate) refused: Option<Condition>,
     /// Of labels and resources: what may change of a pod that has a node and matters to others.
     pub(crate) fingerprint: u64,
 }
@@ -50,6 +51,8 @@ struct Pod<'a> {
 struct Metadata<'a> {
     #[serde(default)]
     uid: Box<str>,
+    #[serde(default)]
+    generation: i64,
     #[serde(default)]
     deletion_timestamp: Option<Box<str>>,
     #[serde(default, borrow)]
@@ -85,14 +88,15 @@ struct Status {
     conditions: Option<Vec<Condition>>,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Condition {
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Condition {
     #[serde(rename = "type")]
     kind: String,
     status: String,
-    reason: Box<str>,
-    message: Box<str>,
+    pub(crate) reason: Box<str>,
+    pub(crate) message: Box<str>,
+    pub(crate) observed_generation: i64,
 }
 
 /// The scheduler pods ask for that name none.
@@ -109,10 +113,10 @@ pub(crate) fn pod(raw: &RawValue) -> Result<SeenPod, serde_json::Error> {
     }
     let mut conditions = pod.status.conditions.into_iter().flatten();
     let refused = conditions
-        .find(|condition| condition.kind == "PodScheduled" && condition.status == "False")
-        .map(|condition| (condition.reason, condition.message));
+        .find(|condition| condition.kind == "PodScheduled" && condition.status == "False");
     let facts = PodFacts {
         uid: pod.metadata.uid,
+        generation: pod.metadata.generation,
         priority: pod.spec.priority,
         gated: pod.spec.scheduling_gates.is_some_and(|gates| !gates.is_empty()),
         bound: !pod.spec.node_name.is_empty(),

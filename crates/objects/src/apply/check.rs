@@ -16,6 +16,7 @@ impl<'s> Walker<'s> {
             walker: Walker { schema: self.schema },
             path: String::new(),
             found: Vec::new(),
+            left: MAX_TEXT,
         };
         checker.check(Spot::inner(&shape), object);
         match checker.found.as_slice() {
@@ -30,11 +31,20 @@ struct Checker<'s> {
     walker: Walker<'s>,
     path: String,
     found: Vec<String>,
+    /// How much more text is kept.
+    left: usize,
 }
+
+/// How much text is returned. Each problem repeats the path to it.
+const MAX_TEXT: usize = 256 << 10;
 
 impl<'s> Checker<'s> {
     fn wrong(&mut self, what: &str) {
-        self.found.push(format!("{}: {what}", self.path));
+        if self.left > 0 {
+            let problem = format!("{}: {what}", self.path);
+            self.left = self.left.saturating_sub(problem.len());
+            self.found.push(problem);
+        }
     }
 
     fn below(&mut self, step: &str, spot: Spot<'s>, value: &Value) {

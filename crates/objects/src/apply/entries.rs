@@ -1,6 +1,9 @@
 //! `metadata.managedFields`: which manager owns which fields, as [`Entry`] values; how they are
 //! read, ordered, kept few and written. Who owns what is decided in [`super`].
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry::{Occupied, Vacant};
+
 use serde_json::{Map, Value};
 
 use super::FieldManager;
@@ -125,6 +128,7 @@ fn read_with(
     fields: impl Fn(&Value) -> Option<FieldSet>,
 ) -> Option<Vec<Entry>> {
     let mut entries: Vec<Entry> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     for value in list.and_then(Value::as_array).into_iter().flatten() {
         let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
         let operation = match text("operation") {
@@ -144,15 +148,12 @@ fn read_with(
             fields: fields(value.get("fieldsV1").unwrap_or(&Value::Null))?,
         };
         // The last of several entries of one manager counts.
-        let by = FieldManager {
-            name: &entry.manager,
-            subresource: &entry.subresource,
-            api_version: &entry.api_version,
-        };
-        let earlier = entries.iter().position(|other| other.is_of(&by, operation));
-        match earlier {
-            Some(at) => entries[at] = entry,
-            None => entries.push(entry),
+        match places.entry(entry.identifier()) {
+            Occupied(at) => entries[*at.get()] = entry,
+            Vacant(at) => {
+                at.insert(entries.len());
+                entries.push(entry);
+            }
         }
     }
     Some(entries)
@@ -171,21 +172,22 @@ pub(super) fn cap(entries: &mut Vec<Entry>) {
     let mut kept: Vec<Entry> = Vec::with_capacity(updates.len());
     let mut left = updates.len();
     // The first entry of a version becomes its bucket when a second one has to go in.
-    let mut first_of: Vec<(String, usize)> = Vec::new();
-    let is_bucket = |entry: &Entry, version: &str| {
-        entry.manager == ANCIENT && entry.subresource.is_empty() && entry.api_version == version
-    };
+    let mut first_of: HashMap<String, usize> = HashMap::new();
+    let mut bucket_of: HashMap<String, usize> = HashMap::new();
+    let is_bucket = |entry: &Entry| entry.manager == ANCIENT && entry.subresource.is_empty();
     let mut pending = updates.into_iter();
     while left > MAX_UPDATERS {
         let Some(entry) = pending.next() else { break };
         let version = entry.api_version.clone();
-        let Some((_, first)) = first_of.iter().find(|(of, _)| *of == version) else {
-            first_of.push((version, kept.len()));
+        let Some(first) = first_of.get(&version) else {
+            if is_bucket(&entry) {
+                bucket_of.insert(version.clone(), kept.len());
+            }
+            first_of.insert(version, kept.len());
             kept.push(entry);
             continue;
         };
-        let bucket = kept.iter().position(|entry| is_bucket(entry, &version)).unwrap_or(*first);
-        let bucket = &mut kept[bucket];
+        let bucket = &mut kept[*bucket_of.entry(version).or_insert(*first)];
         ANCIENT.clone_into(&mut bucket.manager);
         bucket.subresource.clear();
         bucket.fields.add(&entry.fields);

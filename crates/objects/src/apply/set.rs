@@ -94,12 +94,13 @@ impl FieldSet {
     }
 
     /// Every member as a path for people: `.spec.containers[name="c"].image`. Members of a place
-    /// come before what is below them.
+    /// come before what is below them. The list ends where its text exceeds a limit: each path repeats
+    /// the keys on the way, which may be long.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
-        let mut paths = Vec::new();
-        list_paths(&self.0, "", &mut paths);
-        paths
+        let mut paths = Paths { list: Vec::new(), left: MAX_PATHS_TEXT };
+        paths.add(&self.0, "");
+        paths.list
     }
 }
 
@@ -198,24 +199,39 @@ enum Below {
     Taken,
 }
 
+/// Goes through the smaller of the two: there may be thousands of managers with one field each, and one
+/// change of thousands of fields.
 fn subtract(from: &mut Node, what: &Node, under: Below) {
+    if from.len() < what.len() {
+        from.retain(|element, node| match (node, what.get(element)) {
+            (Value::Object(node), Some(Value::Object(at))) if element != SELF => {
+                stays(node, at, under)
+            }
+            _ => true,
+        });
+        return;
+    }
     for (element, at) in below(what) {
         let Some(Value::Object(node)) = from.get_mut(element) else { continue };
-        let stays = if under == Below::Taken && is_member(at) {
-            false
-        } else {
-            let member = is_member(node) && !is_member(at);
-            subtract(node, at, under);
-            settle(node, member);
-            member || !node.is_empty()
-        };
-        if !stays {
+        if !stays(node, at, under) {
             from.remove(element);
         }
     }
 }
 
+/// Subtracts at a place, and returns whether anything is left there.
+fn stays(node: &mut Node, what: &Node, under: Below) -> bool {
+    if under == Below::Taken && is_member(what) {
+        return false;
+    }
+    let member = is_member(node) && !is_member(what);
+    subtract(node, what, under);
+    settle(node, member);
+    member || !node.is_empty()
+}
+
 fn intersect(one: &Node, other: &Node) -> Node {
+    let (one, other) = if one.len() <= other.len() { (one, other) } else { (other, one) };
     let mut common = Node::new();
     for (element, at) in below(one) {
         let Some(Value::Object(opposite)) = other.get(element) else { continue };
@@ -229,15 +245,29 @@ fn intersect(one: &Node, other: &Node) -> Node {
     common
 }
 
-fn list_paths(node: &Node, prefix: &str, paths: &mut Vec<String>) {
-    for (element, at) in below(node) {
-        if is_member(at) {
-            paths.push(format!("{prefix}{}", shown(element)));
+/// How much text [`FieldSet::paths`] returns.
+const MAX_PATHS_TEXT: usize = 256 << 10;
+
+struct Paths {
+    list: Vec<String>,
+    left: usize,
+}
+
+impl Paths {
+    fn add(&mut self, node: &Node, prefix: &str) {
+        for (element, _) in below(node).filter(|(_, at)| is_member(at)) {
+            if self.left == 0 {
+                return;
+            }
+            let path = format!("{prefix}{}", shown(element));
+            self.left = self.left.saturating_sub(path.len());
+            self.list.push(path);
         }
-    }
-    for (element, at) in below(node) {
-        if !at.is_empty() {
-            list_paths(at, &format!("{prefix}{}", shown(element)), paths);
+        for (element, at) in below(node).filter(|(_, at)| !at.is_empty()) {
+            if self.left == 0 {
+                return;
+            }
+            self.add(at, &format!("{prefix}{}", shown(element)));
         }
     }
 }

@@ -55,10 +55,8 @@ impl Threshold {
     /// Reads `100Mi` or `10%`; the error says what is wrong with it.
     pub(super) fn parse(text: &str) -> Result<Threshold, String> {
         if let Some(number) = text.strip_suffix('%') {
-            let percent: f64 = number
-                .trim()
-                .parse()
-                .map_err(|_| format!("{text:?} is not a percentage such as 10%"))?;
+            let percent: f64 =
+                number.parse().map_err(|_| format!("{text:?} is not a percentage such as 10%"))?;
             return if (0.0..=100.0).contains(&percent) {
                 Ok(Threshold::Percentage(percent))
             } else {

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::names::{KUBELET_CONFIGURATION, MEMORY_SWAP, RESERVED_MEMORY, TYPED};
+use super::names::{MEMORY_SWAP, RESERVED_MEMORY};
 use super::{
     API_VERSION, CPU_POLICY_OPTIONS, Enforcement, EvictionSignal, KIND, KubeletConfig,
-    MemoryReservation, TOPOLOGY_POLICY_OPTIONS, Threshold, Thresholds, words,
+    MemoryReservation, TOPOLOGY_POLICY_OPTIONS, Threshold, Thresholds, checks, fields,
+    read_duration, words,
 };
 use crate::duration;
 use crate::feature_gates::{FeatureGates, GateError, parse_bool};
@@ -26,7 +27,7 @@ pub fn read(text: &str) -> Result<(KubeletConfig, Vec<YamlError>), Findings> {
             let at = At::root(document);
             if let Some(object) = at.object(&mut findings) {
                 check_type(&object, &mut findings);
-                object.refuse_unknown(KUBELET_CONFIGURATION, &mut findings);
+                object.refuse_unknown(&fields::names(), &mut findings);
                 config = Reader { object: &object, findings: &mut findings }.config();
             }
         }
@@ -123,13 +124,21 @@ impl Reader<'_, '_> {
                 .integer("podPidsLimit", -1, i64::MAX)
                 .and_then(|limit| u64::try_from(limit).ok())
                 .filter(|limit| *limit > 0),
-            max_pods: self.count("maxPods", base.max_pods),
+            // Zero stands for the default, as upstream has it.
+            max_pods: match self.count("maxPods", base.max_pods) {
+                0 => base.max_pods,
+                most => most,
+            },
             pods_per_core: self.count("podsPerCore", base.pods_per_core),
             static_pod_path: self.text("staticPodPath"),
             windows_affinity: self.word("windowsAffinity"),
-            untyped: self.object.untyped(TYPED),
+            untyped: self.object.untyped(&fields::typed()),
         };
-        self.cross_checks(&config);
+        let (object, findings) = (self.object, self.findings);
+        checks::types(object, findings);
+        checks::values(object, findings);
+        checks::together(object, &config, findings);
+        checks::without_effect(object, &config, findings);
         config
     }
 
@@ -162,7 +171,7 @@ impl Reader<'_, '_> {
     }
 
     fn count(&mut self, name: &str, default: u32) -> u32 {
-        let number = self.integer(name, 0, i32::MAX.into());
+        let number = checks::number(self.object, name, self.findings);
         number.and_then(|n| u32::try_from(n).ok()).unwrap_or(default)
     }
 
@@ -177,7 +186,12 @@ impl Reader<'_, '_> {
         if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&period)
             && let Some(at) = self.object.field("cpuCFSQuotaPeriod")
         {
-            at.error("must be between 1ms and 1s, inclusive", self.findings);
+            let message = format!(
+                "invalid configuration: cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {} must be between \
+                 1ms and 1sec, inclusive",
+                duration::render(period)
+            );
+            at.error(message, self.findings);
         }
         period
     }
@@ -188,51 +202,13 @@ impl Reader<'_, '_> {
         if factor > 0.0 && factor <= 1.0 {
             return factor;
         }
-        let message = format!("{factor} must be greater than 0 and less than or equal to 1.0");
+        let message = format!(
+            "invalid configuration: memoryThrottlingFactor {factor} must be greater than 0 and less \
+             than or equal to 1.0"
+        );
         at.error(message, self.findings);
         default
     }
-
-    /// What only shows when fields are looked at together.
-    fn cross_checks(&mut self, config: &KubeletConfig) {
-        let places = [
-            (Enforcement::SystemReserved, "systemReservedCgroup", &config.system_reserved_cgroup),
-            (Enforcement::KubeReserved, "kubeReservedCgroup", &config.kube_reserved_cgroup),
-        ];
-        let Some(at) = self.object.field("enforceNodeAllocatable") else { return };
-        let wanted = &config.enforce_node_allocatable;
-        for (enforcement, field, cgroup) in places {
-            if wanted.contains(&enforcement) && cgroup.is_none() {
-                at.error(format!("\"{enforcement}\" needs {field} to be set"), self.findings);
-            }
-        }
-        let pairs = [
-            (Enforcement::SystemReserved, Enforcement::SystemReservedCompressible),
-            (Enforcement::KubeReserved, Enforcement::KubeReservedCompressible),
-        ];
-        for (one, other) in pairs {
-            if wanted.contains(&one) && wanted.contains(&other) {
-                let message = format!("\"{one}\" and \"{other}\" exclude each other");
-                at.error(message, self.findings);
-            }
-        }
-        if wanted.contains(&Enforcement::None) && wanted.len() > 1 {
-            at.error("\"none\" stands alone or not at all", self.findings);
-        }
-        let enforced = wanted.iter().any(|e| *e != Enforcement::None);
-        if enforced && !config.cgroups_per_qos {
-            at.error("needs cgroupsPerQOS: true; write [none] without it", self.findings);
-        }
-    }
-}
-
-fn read_duration(at: &At<'_>, findings: &mut Findings) -> Option<Duration> {
-    let text = at.text_like(findings)?;
-    let duration = duration::parse(&text);
-    if duration.is_none() {
-        at.expected("a duration such as 10s, 100ms or 1m30s", findings);
-    }
-    duration
 }
 
 /// A map of options with known names, values checked by `check`, which says what would be right.
@@ -377,10 +353,16 @@ fn thresholds(at: &At<'_>, bound: Bound, findings: &mut Findings) -> Thresholds 
             }
         };
         if let Threshold::Quantity(quantity) = &threshold {
-            let least = if bound == Bound::AboveZero { 1 } else { 0 };
-            if quantity.sign() < least {
-                let right = if least == 1 { "positive" } else { "zero or more" };
-                let message = format!("eviction threshold {name} must be {right}: {quantity}");
+            let message = match (bound, quantity.sign()) {
+                (Bound::AboveZero, ..=0) => {
+                    format!("eviction threshold {name} must be positive: {quantity}")
+                }
+                (Bound::NotNegative, ..0) => {
+                    format!("negative eviction minimum reclaim specified for {name}")
+                }
+                _ => String::new(),
+            };
+            if !message.is_empty() {
                 at.error(message, findings);
                 continue;
             }

@@ -51,8 +51,7 @@ evictionHard: {memory.available: 200Mi, nodefs.available: 10%}
 evictionSoft: {memory.available: 5%}
 evictionSoftGracePeriod: {memory.available: 1m30s}
 evictionMinimumReclaim: {memory.available: 0Mi}
-enforceNodeAllocatable: [pods, kube-reserved]
-kubeReservedCgroup: /kube
+enforceNodeAllocatable: [pods]
 featureGates: {CPUManagerPolicyAlphaOptions: true, AllBeta: false, NodeSwap: true}
 maxPods: 250
 podPidsLimit: 4096
@@ -171,13 +170,15 @@ enforceNodeAllocatable: [pods, none]
          CPUManagerPolicyAlphaOption; did you mean \"CPUManagerPolicyAlphaOptions\"?",
         "line 15, column 85: featureGates.PodLevelResources: expected true or false, found the \
          number 5",
-        "line 16, column 10: maxPods: expected a whole number between 0 and 2147483647, found the \
-         number -1",
+        "line 16, column 10: maxPods: invalid configuration: maxPods (--max-pods) -1 must not be a \
+         negative number",
         "line 17, column 28: cpuManagerReconcilePeriod: expected a duration such as 10s, 100ms or \
          1m30s, found the number 10",
-        "line 18, column 25: memoryThrottlingFactor: 2 must be greater than 0 and less than or \
-         equal to 1.0",
-        "line 19, column 25: enforceNodeAllocatable: \"none\" stands alone or not at all",
+        "line 18, column 25: memoryThrottlingFactor: invalid configuration: memoryThrottlingFactor 2 \
+         must be greater than 0 and less than or equal to 1.0",
+        "line 19, column 25: enforceNodeAllocatable: invalid configuration: enforceNodeAllocatable \
+         (--enforce-node-allocatable) may not contain additional enforcements when \"none\" is \
+         specified",
     ];
     let found = errors(&text);
     for (found, expected) in found.iter().zip(expected) {
@@ -202,9 +203,8 @@ fn a_file_of_another_kind_is_refused_with_what_it_should_say() {
 }
 
 #[test]
-fn every_typed_field_is_a_known_one_and_the_list_is_sorted() {
-    let known = names::KUBELET_CONFIGURATION;
-    assert!(names::TYPED.iter().all(|name| known.contains(name)));
+fn the_list_of_fields_is_complete_and_sorted() {
+    let known = fields::names();
     assert!(known.is_sorted());
     assert_eq!(known.len(), 129);
 }
@@ -217,6 +217,186 @@ fn settings_are_written_with_the_words_they_are_read_with() {
     assert_eq!(EvictionSignal::MemoryAvailable.to_string(), "memory.available");
 }
 
+/// What upstream's validation refuses, and a part of what it says.
+const REFUSED: &[(&str, &str)] = &[
+    ("address: nowhere", "address \"nowhere\" must be a valid IP address"),
+    ("port: 70000", "port (--port) 70000 must be between 1 and 65535, inclusive"),
+    ("port: '10250'", "expected a whole number"),
+    ("readOnlyPort: -1", "readOnlyPort (--read-only-port) -1 must be between 0 and 65535"),
+    ("healthzPort: 65536", "healthzPort (--healthz-port) 65536 must be between 1 and 65535"),
+    ("healthzBindAddress: localhost", "must be a valid IP address"),
+    ("syncFrequency: 10", "expected a duration"),
+    ("fileCheckFrequency: often", "expected a duration"),
+    ("imageMinimumGCAge: -1s", "imageMinimumGCAge -1s must not be negative"),
+    ("imageMaximumGCAge: 1m", "imageMaximumGCAge 1m must be greater than imageMinimumGCAge 2m"),
+    ("nodeLeaseDurationSeconds: -3", "nodeLeaseDurationSeconds must be greater than 0"),
+    ("nodeStatusMaxImages: -2", "nodeStatusMaxImages (--node-status-max-images) -2 must be -1"),
+    (
+        "imageGCHighThresholdPercent: 101",
+        "(--image-gc-high-threshold) 101 must be between 0 and 100",
+    ),
+    (
+        "imageGCHighThresholdPercent: 50",
+        "imageGCLowThresholdPercent (--image-gc-low-threshold) 80 must be less than \
+         imageGCHighThresholdPercent (--image-gc-high-threshold) 50",
+    ),
+    ("oomScoreAdj: -1001", "oomScoreAdj (--oom-score-adj) -1001 must be between -1000 and 1000"),
+    ("iptablesDropBit: 32", "iptablesDropBit (--iptables-drop-bit) 32 must be between 0 and 31"),
+    ("eventRecordQPS: -1", "eventRecordQPS (--event-qps) -1 must not be a negative number"),
+    ("kubeAPIQPS: -1", "kubeAPIQPS (--kube-api-qps) -1 must not be a negative number"),
+    ("maxParallelImagePulls: 0", "maxParallelImagePulls 0 must be a positive number"),
+    (
+        "maxParallelImagePulls: 3\nserializeImagePulls: true",
+        "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls",
+    ),
+    ("containerLogMaxFiles: 1", "containerLogMaxFiles must be greater than 1"),
+    ("containerLogMaxWorkers: 0", "containerLogMaxWorkers must be greater than or equal to 1"),
+    ("containerLogMaxSize: 10Megs", "expected a quantity of bytes above zero"),
+    (
+        "containerLogMonitorInterval: 2s",
+        "must be a positive time duration greater than or equal to 3s",
+    ),
+    ("podLogsDir: logs", "pod logs path \"logs\" must be absolute path"),
+    ("podLogsDir: /var/../logs", "pod logs path \"/var/../logs\" must be normalized"),
+    ("runOnce: true", "Runonce mode has been deprecated and should not be set"),
+    ("systemCgroups: /system", "systemCgroups (--system-cgroups) was specified and cgroupRoot"),
+    ("hairpinMode: both", "option \"both\" specified for hairpinMode (--hairpin-mode)"),
+    ("memoryReservationPolicy: All", "Valid options are \"None\" or \"TieredReservation\""),
+    ("registerNode: maybe", "expected true or false"),
+    ("clusterDNS: 10.0.0.10", "expected a list"),
+    ("shutdownGracePeriod: 500ms", "must be either zero or otherwise >= 1 sec"),
+    (
+        "shutdownGracePeriod: 10s\nshutdownGracePeriodCriticalPods: 20s",
+        "shutdownGracePeriodCriticalPods 20s must be <= shutdownGracePeriod 10s",
+    ),
+    (
+        "crashLoopBackOff: {maxContainerRestartPeriod: 10m}",
+        "MaxContainerRestartPeriod (got: 600 seconds) must be set between 1s and 300s",
+    ),
+    ("registerWithTaints: [{key: a, effect: Never}]", "invalid taint: a=:Never"),
+    ("registerWithTaints: [{key: '', effect: NoSchedule}]", "invalid taint"),
+    ("allowedUnsafeSysctls: [vm.swappiness]", "are not known to be namespaced"),
+    (
+        "evictionSoft: {memory.available: 5%}",
+        "grace period must be specified for the soft eviction threshold memory.available",
+    ),
+    (
+        "evictionMinimumReclaim: {memory.available: -5Mi}",
+        "negative eviction minimum reclaim specified for memory.available",
+    ),
+    (
+        "enforceNodeAllocatable: [pods, kube-reserved-compressible]",
+        "kubeReservedCgroup (--kube-reserved-cgroup) must be specified when \"kube-reserved\"",
+    ),
+    ("enforceNodeAllocatable: [pods, pods]", "duplicated enforcements \"pods\""),
+    ("cgroupsPerQOS: false\nenforceNodeAllocatable: [pods]", "must be set to true when \"pods\""),
+    (
+        "reservedSystemCPUs: '0'\nsystemReservedCgroup: /system",
+        "can't use reservedSystemCPUs (--reserved-cpus) with systemReservedCgroup",
+    ),
+    (
+        "enableSystemLogQuery: true\nenableSystemLogHandler: false",
+        "enableSystemLogHandler is required for enableSystemLogQuery",
+    ),
+    (
+        "preloadedImagesVerificationAllowlist: [a]",
+        "can't set `preloadedImagesVerificationAllowlist`",
+    ),
+];
+
+#[test]
+fn values_are_refused_as_upstream_refuses_them() {
+    for (fields, part) in REFUSED {
+        let found = errors(&file(fields));
+        assert!(found.iter().any(|error| error.contains(part)), "{fields}: {found:?}");
+    }
+}
+
+#[test]
+fn zero_values_and_empty_texts_stand_for_the_defaults() {
+    let kubeadm = config(
+        "\
+authentication:
+  anonymous: {enabled: false}
+  webhook: {cacheTTL: 0s, enabled: true}
+  x509: {clientCAFile: /etc/kubernetes/pki/ca.crt}
+authorization: {mode: Webhook, webhook: {cacheAuthorizedTTL: 0s, cacheUnauthorizedTTL: 0s}}
+cgroupDriver: systemd
+clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local
+containerRuntimeEndpoint: ''
+cpuManagerReconcilePeriod: 0s
+crashLoopBackOff: {}
+evictionPressureTransitionPeriod: 0s
+fileCheckFrequency: 0s
+healthzBindAddress: 127.0.0.1
+healthzPort: 10248
+httpCheckFrequency: 0s
+imageMaximumGCAge: 0s
+imageMinimumGCAge: 0s
+logging:
+  flushFrequency: 0
+  options: {json: {infoBufferSize: '0'}, text: {infoBufferSize: '0'}}
+  verbosity: 0
+memorySwap: {}
+nodeStatusReportFrequency: 0s
+nodeStatusUpdateFrequency: 0s
+port: 0
+maxPods: 0
+nodeLeaseDurationSeconds: 0
+containerLogMaxSize: ''
+runtimeRequestTimeout: 0s
+shutdownGracePeriod: 0s
+shutdownGracePeriodCriticalPods: 0s
+staticPodPath: /etc/kubernetes/manifests
+streamingConnectionIdleTimeout: 0s
+syncFrequency: 0s
+volumeStatsAggPeriod: 0s
+",
+    );
+    assert_eq!(kubeadm.max_pods, 110);
+}
+
+#[test]
+fn a_field_without_effect_is_warned_of_by_name() {
+    let cases = [
+        "rotateCertificates: true",
+        "readOnlyPort: 10255",
+        "enableServer: false",
+        "cgroupsPerQOS: false\nenforceNodeAllocatable: [none]",
+        "runtimeRequestTimeout: 15m",
+        "tlsCipherSuites: [TLS_AES_128_GCM_SHA256]",
+        "logging: {format: json}",
+        "crashLoopBackOff: {maxContainerRestartPeriod: 1m}",
+        "shutdownGracePeriod: 30s",
+        "kubeReservedCgroup: /kube\nenforceNodeAllocatable: [pods]",
+    ];
+    for fields in cases {
+        let name = fields.split(':').next().unwrap();
+        let found = warnings(fields);
+        let expected = format!("{name}: not supported by Berth: the field has no effect");
+        assert!(found.iter().any(|warning| warning.ends_with(&expected)), "{fields}: {found:?}");
+    }
+    let found = warnings("enforceNodeAllocatable: [pods, kube-reserved]\nkubeReservedCgroup: /k");
+    assert!(found.iter().any(|w| w.contains("only pods are held to a limit")), "{found:?}");
+    assert_eq!(warnings("runtimeRequestTimeout: 2m0s\nsyncFrequency: 60s"), [""; 0]);
+}
+
+#[test]
+fn the_guide_lists_every_field_with_its_effect() {
+    let guide = include_str!("../../../../docs/guide/configuration.md");
+    for (name, _, effect) in fields::FIELDS {
+        let row = match effect {
+            fields::Effect::Acted => format!("| `{name}` | yes |"),
+            fields::Effect::Partly(part) => format!("| `{name}` | in part: {part} |"),
+            fields::Effect::Ignored(_) => format!("| `{name}` | no |"),
+        };
+        assert!(guide.contains(&row), "the guide lacks this row: {row}");
+    }
+    let rows = guide.lines().filter(|line| line.starts_with("| `")).count();
+    assert_eq!(rows, fields::FIELDS.len(), "the guide has rows of fields that do not exist");
+}
+
 proptest! {
     #[test]
     fn no_text_makes_the_reader_panic(text in "\\PC{0,200}") {
@@ -225,10 +405,10 @@ proptest! {
 
     #[test]
     fn no_odd_value_of_any_field_makes_the_reader_panic(
-        index in 0..names::KUBELET_CONFIGURATION.len(),
+        index in 0..fields::FIELDS.len(),
         value in "[-+0-9a-zA-Z.%\\[\\]{}:,\" ]{0,20}",
     ) {
-        let name = names::KUBELET_CONFIGURATION[index];
+        let name = fields::FIELDS[index].0;
         let _ = read(&file(&format!("{name}: {value}\n")));
         let _ = read(&file(&format!("{name}:\n  memory.available: {value}\n  memory: {value}\n")));
         let _ = read(&file(&format!("{name}:\n- {value}\n- limits: {{memory: {value}}}\n")));

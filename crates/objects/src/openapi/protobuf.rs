@@ -6,49 +6,63 @@
 
 use serde_json::{Map, Value};
 
-use crate::protobuf::wire::{put_bytes, put_int};
+use crate::protobuf::wire::{Kind, put_bytes, put_int, put_tag};
 
 /// A message as it grows.
 #[derive(Default)]
-struct Message(Vec<u8>);
+pub(super) struct Message(Vec<u8>);
 
 impl Message {
-    fn bytes(&mut self, field: u32, bytes: &[u8]) {
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    pub(super) fn number(&mut self, field: u32, number: f64) {
+        put_tag(&mut self.0, field, Kind::Fixed64);
+        self.0.extend(number.to_le_bytes());
+    }
+
+    pub(super) fn bytes(&mut self, field: u32, bytes: &[u8]) {
         put_bytes(&mut self.0, field, bytes);
     }
 
-    fn message(&mut self, field: u32, message: &Message) {
+    pub(super) fn message(&mut self, field: u32, message: &Message) {
         self.bytes(field, &message.0);
     }
 
     /// A text if there is one.
-    fn text(&mut self, field: u32, value: Option<&Value>) {
+    pub(super) fn text(&mut self, field: u32, value: Option<&Value>) {
         if let Some(text) = value.and_then(Value::as_str) {
             self.bytes(field, text.as_bytes());
         }
     }
 
-    fn texts(&mut self, field: u32, value: Option<&Value>) {
+    pub(super) fn texts(&mut self, field: u32, value: Option<&Value>) {
         for text in value.and_then(Value::as_array).into_iter().flatten() {
             self.text(field, Some(text));
         }
     }
 
-    fn flag(&mut self, field: u32, value: Option<&Value>) {
+    pub(super) fn flag(&mut self, field: u32, value: Option<&Value>) {
         if value == Some(&Value::Bool(true)) {
             put_int(&mut self.0, field, 1);
         }
     }
 
+    /// A flag of a choice, which is written even if it is not set.
+    pub(super) fn choice(&mut self, field: u32, flag: bool) {
+        put_int(&mut self.0, field, i64::from(flag));
+    }
+
     /// `NamedAny` for everything whose name begins with `x-`.
-    fn extensions(&mut self, field: u32, of: &Value) {
+    pub(super) fn extensions(&mut self, field: u32, of: &Value) {
         for (name, value) in entries(of).filter(|(name, _)| name.starts_with("x-")) {
             self.named(field, name, &any(value));
         }
     }
 
     /// A name and what it stands for: `name = 1`, `value = 2`.
-    fn named(&mut self, field: u32, name: &str, value: &Message) {
+    pub(super) fn named(&mut self, field: u32, name: &str, value: &Message) {
         let mut named = Message::default();
         named.bytes(1, name.as_bytes());
         named.message(2, value);
@@ -56,12 +70,12 @@ impl Message {
     }
 }
 
-fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+pub(super) fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flat_map(Map::iter)
 }
 
 /// `Any`: `yaml = 2`.
-fn any(value: &Value) -> Message {
+pub(super) fn any(value: &Value) -> Message {
     let mut any = Message::default();
     any.bytes(2, value.to_string().as_bytes());
     any

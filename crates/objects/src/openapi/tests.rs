@@ -97,3 +97,37 @@ fn the_protobuf_form_has_what_kubectl_looks_for() {
     let policy = entry(spec, &[25, 1], "restartPolicy");
     assert_eq!(text(policy, &[20, 2]), [r#""Always""#, r#""Never""#, r#""OnFailure""#]);
 }
+
+#[test]
+fn the_third_edition_has_a_protobuf_form_too() {
+    let documents = rendered("v1.37.0");
+    let json: Value = serde_json::from_slice(&documents.v3["api/v1"].body).unwrap();
+    let document = documents.v3_protobuf("api/v1").unwrap();
+    assert_eq!(document.hash, documents.v3["api/v1"].hash);
+    let document = &document.body;
+    assert_eq!(text(document, &[1]), ["3.0.0"]);
+    assert_eq!(text(document, &[2, 6]), ["v1.37.0"]);
+    let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(text(document, &[4, 1, 1]), names(&json["paths"]));
+    assert_eq!(text(document, &[5, 1, 1, 1]), names(&json["components"]["schemas"]));
+    assert_eq!(text(document, &[5, 7, 1, 2, 1, 4]), ["header"]);
+
+    let item = entry(document, &[4, 1], "/api/v1/namespaces/{namespace}/pods/{name}");
+    let patch = at(item, &[10])[0];
+    let parameters = text(patch, &[6, 1, 1]);
+    assert!(parameters.iter().any(|name| name == "dryRun"), "{parameters:?}");
+    let kind = entry(patch, &[13], "x-kubernetes-group-version-kind");
+    assert_eq!(text(kind, &[2]), [r#"{"group":"","kind":"Pod","version":"v1"}"#]);
+    let answer = entry(patch, &[8, 2], "200");
+    let target = "#/components/schemas/io.k8s.api.core.v1.Pod";
+    let media = entry(at(answer, &[1, 3])[0], &[1], "application/json");
+    assert_eq!(text(media, &[1, 2, 1]), [target]);
+
+    let spec = entry(document, &[5, 1, 1], "io.k8s.api.core.v1.PodSpec");
+    assert_eq!(text(spec, &[1, 23]), ["containers"]);
+    let containers = entry(spec, &[1, 31, 1], "containers");
+    assert_eq!(text(containers, &[1, 25]), ["array"]);
+    let selector = entry(spec, &[1, 31, 1], "nodeSelector");
+    assert_eq!(text(selector, &[1, 32, 1, 1, 25]), ["string"]);
+    assert_eq!(documents.v3_protobuf("apis/nope/v1"), None);
+}

@@ -4,7 +4,9 @@
 
 use serde_json::{Map, Value};
 
-use super::{MAX_DEPTH, PatchError, Patched, json_name, text};
+use super::{PatchError, Patched, json_name, text};
+use crate::problems::MAX_PROBLEMS;
+use crate::room::MAX_DEPTH;
 
 /// What upstream allows.
 pub const MAX_OPERATIONS: usize = 10_000;
@@ -62,7 +64,8 @@ fn check_types(operations: &[Value], strict: &mut Vec<String>) -> Result<(), Pat
                     let wanted = format!("Go struct field jsonPatchOp.{name} of type string");
                     return Err(wrong_type(other, &wanted));
                 }
-                _ if strict.len() < text::MAX_NOTES => {
+                _ if strict.len() < MAX_PROBLEMS => {
+                    let name = crate::yaml::shortened(name);
                     strict.push(format!("json patch unknown field \"[{index}].{name}\""));
                 }
                 _ => {}

@@ -26,7 +26,7 @@ pub fn shown(
     let touched = match kind {
         PatchKind::Strategic | PatchKind::Apply => return go_text(&patch),
         PatchKind::Merge => Touched::by_merge(Some(live), &patch),
-        PatchKind::Json => Touched::by_operations(&patch),
+        PatchKind::Json => Touched::by_operations(patched, &patch),
     };
     let mut writer = Writer { schema, text: String::new() };
     writer.write(&Shape::Struct(id), Some(live), patched, Some(&touched));
@@ -50,16 +50,27 @@ impl Touched {
         touched
     }
 
-    fn by_operations(patch: &Value) -> Touched {
+    /// Follows the operations' paths as far as the patched object has them: a path can be longer than
+    /// any value is deep.
+    fn by_operations(patched: &Value, patch: &Value) -> Touched {
         let mut touched = Touched::default();
         for operation in patch.as_array().into_iter().flatten() {
             for name in ["path", "from"] {
                 let path = operation.get(name).and_then(Value::as_str).unwrap_or_default();
                 let mut tokens: Vec<&str> = path.split('/').skip(1).collect();
                 tokens.pop();
-                let mut at = &mut touched;
+                let (mut at, mut value) = (&mut touched, patched);
                 for token in tokens {
                     let token = token.replace("~1", "/").replace("~0", "~");
+                    let below = match value {
+                        Value::Object(map) => map.get(&token),
+                        Value::Array(items) => {
+                            token.parse::<usize>().ok().and_then(|place| items.get(place))
+                        }
+                        _ => None,
+                    };
+                    let Some(below) = below else { break };
+                    value = below;
                     at = at.0.entry(token).or_default();
                 }
             }

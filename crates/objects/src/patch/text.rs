@@ -1,14 +1,14 @@
 //! The text of a patch as a value, with a note of every key given twice. The last one counts.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{self, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 use super::PatchError;
-
-/// More than these are not listed; nobody reads them.
-pub(super) const MAX_NOTES: usize = 100;
+use crate::problems::Problems;
+use crate::room::{MAX_DECODED, Room, TooLarge};
 
 pub(super) struct Read {
     pub(super) value: Value,
@@ -18,11 +18,14 @@ pub(super) struct Read {
 
 pub(super) fn read(text: &[u8]) -> Result<Read, PatchError> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
-    let mut reader = Reader { path: Vec::new(), strict: Vec::new() };
-    let value =
-        Seed(&mut reader).deserialize(&mut deserializer).map_err(|_| PatchError::NotJson)?;
+    let (path, strict) = (Vec::new(), Problems::default());
+    let mut reader = Reader { path, strict, room: Room::new(MAX_DECODED), full: None };
+    let value = match Seed(&mut reader).deserialize(&mut deserializer) {
+        Ok(value) => value,
+        Err(_) => return Err(reader.full.map_or(PatchError::NotJson, PatchError::TooLarge)),
+    };
     deserializer.end().map_err(|_| PatchError::NotJson)?;
-    Ok(Read { value, strict: reader.strict })
+    Ok(Read { value, strict: reader.strict.into_list() })
 }
 
 enum Step {
@@ -32,12 +35,15 @@ enum Step {
 
 struct Reader {
     path: Vec<Step>,
-    strict: Vec<String>,
+    strict: Problems,
+    room: Room,
+    /// Set once the room is used up.
+    full: Option<TooLarge>,
 }
 
 impl Reader {
     fn note_duplicate(&mut self) {
-        if self.strict.len() >= MAX_NOTES {
+        if self.strict.is_full() {
             return;
         }
         let mut place = String::new();
@@ -52,10 +58,17 @@ impl Reader {
                 }
             }
         }
-        let note = format!("duplicate field {place:?}");
-        if !self.strict.contains(&note) {
-            self.strict.push(note);
-        }
+        self.strict.note(format!("duplicate field {place:?}"));
+    }
+
+    fn within<E: de::Error>(
+        &mut self,
+        take: impl FnOnce(&mut Room) -> Result<(), TooLarge>,
+    ) -> Result<(), E> {
+        take(&mut self.room).map_err(|error| {
+            self.full = Some(error);
+            E::custom("room")
+        })
     }
 }
 
@@ -97,10 +110,11 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::from(value))
+        self.visit_string(value.to_owned())
     }
 
     fn visit_string<E: de::Error>(self, value: String) -> Result<Value, E> {
+        self.0.within(|room| room.text(&value))?;
         Ok(Value::String(value))
     }
 
@@ -111,26 +125,28 @@ impl<'de> Visitor<'de> for Seed<'_> {
             reader.path.push(Step::Index(list.len()));
             let item = items.next_element_seed(Seed(reader))?;
             reader.path.pop();
-            match item {
-                Some(item) => list.push(item),
-                None => return Ok(Value::Array(list)),
-            }
+            let Some(item) = item else { return Ok(Value::Array(list)) };
+            reader.within(Room::item)?;
+            list.push(item);
         }
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let reader = self.0;
         let mut object = Map::new();
+        // The path to a key may be long, so each key is noted once.
+        let mut repeated = HashSet::new();
         while let Some(key) = entries.next_key::<String>()? {
-            let again = object.contains_key(&key);
+            let first_again = object.contains_key(&key) && repeated.insert(key.clone());
             reader.path.push(Step::Key(key));
-            if again {
+            if first_again {
                 reader.note_duplicate();
             }
             let value = entries.next_value_seed(Seed(reader))?;
             let Some(Step::Key(key)) = reader.path.pop() else {
                 return Err(A::Error::custom("path"));
             };
+            reader.within(|room| room.entry(object.len(), &key))?;
             object.insert(key, value);
         }
         Ok(Value::Object(object))

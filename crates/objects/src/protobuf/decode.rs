@@ -11,6 +11,8 @@ use thiserror::Error;
 
 use super::base64;
 use super::wire::{Kind, Reader, WireError};
+use crate::problems::Problems;
+use crate::room::{MAX_DECODED, Room, TooLarge};
 use crate::schema::decode::is_written;
 use crate::schema::numbers::{Slot, Wire};
 use crate::schema::{Decoded, Field, Schema, Shape, TypeId};
@@ -31,25 +33,26 @@ pub enum ProtobufError {
     Message(WireError),
     #[error("proto: {path}: {what}")]
     Field { path: String, what: String },
+    #[error("proto: {0}")]
+    TooLarge(TooLarge),
 }
 
 /// Messages within messages. The schema is not that deep, and a body cannot make it so.
 const DEEP: usize = 64;
 
-/// Unknown fields that are named; a body made of them is not worth more.
-const NAMED: usize = 32;
-
 /// The value of a message.
 pub fn decode(schema: &Schema, id: TypeId, message: &[u8]) -> Result<Decoded, ProtobufError> {
-    let mut decoder = Decoder { schema, path: Vec::new(), strict: Vec::new() };
+    let (path, strict) = (Vec::new(), Problems::default());
+    let mut decoder = Decoder { schema, path, strict, room: Room::new(MAX_DECODED) };
     let mut object = Map::new();
     match decoder.structure(id, message, &mut object) {
-        Ok(()) => Ok(Decoded { value: Value::Object(object), strict: decoder.strict }),
+        Ok(()) => Ok(Decoded { value: Value::Object(object), strict: decoder.strict.into_list() }),
         Err(Fault::Wire(error)) if decoder.path.is_empty() => Err(ProtobufError::Message(error)),
         Err(Fault::Wire(error)) => {
             Err(ProtobufError::Field { path: decoder.place(), what: error.to_string() })
         }
         Err(Fault::Value(what)) => Err(ProtobufError::Field { path: decoder.place(), what }),
+        Err(Fault::TooLarge(error)) => Err(ProtobufError::TooLarge(error)),
     }
 }
 
@@ -57,6 +60,13 @@ pub fn decode(schema: &Schema, id: TypeId, message: &[u8]) -> Result<Decoded, Pr
 enum Fault {
     Wire(WireError),
     Value(String),
+    TooLarge(TooLarge),
+}
+
+impl From<TooLarge> for Fault {
+    fn from(error: TooLarge) -> Fault {
+        Fault::TooLarge(error)
+    }
 }
 
 impl From<WireError> for Fault {
@@ -75,7 +85,8 @@ enum Step<'s> {
 struct Decoder<'s> {
     schema: &'s Schema,
     path: Vec<Step<'s>>,
-    strict: Vec<String>,
+    strict: Problems,
+    room: Room,
 }
 
 impl<'s> Decoder<'s> {
@@ -113,7 +124,7 @@ impl<'s> Decoder<'s> {
         let schema = self.schema;
         let of = schema.get(id);
         self.fields(&of.fields, &of.wire, message, object)?;
-        schema.fill(id, object);
+        schema.fill(id, object, &mut self.room)?;
         Ok(())
     }
 
@@ -149,16 +160,14 @@ impl<'s> Decoder<'s> {
     }
 
     fn unknown(&mut self, number: u32) {
-        if self.strict.len() >= NAMED {
+        if self.strict.is_full() {
             return;
         }
         let problem = match self.place() {
             place if place.is_empty() => format!("unknown protobuf field {number}"),
             place => format!("unknown protobuf field {number} of {place:?}"),
         };
-        if !self.strict.contains(&problem) {
-            self.strict.push(problem);
-        }
+        self.strict.note(problem);
     }
 
     fn field(
@@ -175,7 +184,7 @@ impl<'s> Decoder<'s> {
                     let mut list = Vec::new();
                     self.items(item, kind, reader, &mut list)?;
                     if !list.is_empty() {
-                        object.insert(field.name.clone(), Value::Array(list));
+                        self.insert(object, field, Value::Array(list))?;
                     }
                     Ok(())
                 }
@@ -185,11 +194,13 @@ impl<'s> Decoder<'s> {
                 let (key, value) = self.entry(value, reader.bytes()?)?;
                 match object.get_mut(&field.name) {
                     Some(Value::Object(map)) => {
+                        self.room.entry(map.len(), &key)?;
                         map.insert(key, value);
                     }
                     _ => {
+                        self.room.entry(0, &key)?;
                         let map = Map::from_iter([(key, value)]);
-                        object.insert(field.name.clone(), Value::Object(map));
+                        self.insert(object, field, Value::Object(map))?;
                     }
                 }
                 Ok(())
@@ -202,19 +213,28 @@ impl<'s> Decoder<'s> {
                 }
                 let mut inner = Map::new();
                 self.structure(*id, bytes, &mut inner)?;
-                object.insert(field.name.clone(), Value::Object(inner));
-                Ok(())
+                self.insert(object, field, Value::Object(inner))
             }
             shape => {
                 let value = self.single(shape, kind, reader)?;
                 if is_written(field, &value) {
-                    object.insert(field.name.clone(), value);
-                } else {
-                    object.remove(&field.name);
+                    return self.insert(object, field, value);
                 }
+                object.remove(&field.name);
                 Ok(())
             }
         }
+    }
+
+    fn insert(
+        &mut self,
+        object: &mut Map<String, Value>,
+        field: &Field,
+        value: Value,
+    ) -> Result<(), Fault> {
+        self.room.entry(object.len(), &field.name)?;
+        object.insert(field.name.clone(), value);
+        Ok(())
     }
 
     /// One item of a list, or several numbers packed into one field.
@@ -235,10 +255,14 @@ impl<'s> Decoder<'s> {
             Some(each) if kind == Kind::Length => {
                 let mut inner = Reader::new(reader.bytes()?);
                 while !inner.is_empty() {
+                    self.room.item()?;
                     list.push(self.single(item, each, &mut inner)?);
                 }
             }
-            _ => list.push(self.single(item, kind, reader)?),
+            _ => {
+                self.room.item()?;
+                list.push(self.single(item, kind, reader)?);
+            }
         }
         self.path.pop();
         Ok(())
@@ -295,8 +319,16 @@ impl<'s> Decoder<'s> {
 
     fn delimited(&mut self, shape: &'s Shape, bytes: &[u8]) -> Result<Value, Fault> {
         match shape {
-            Shape::String => text(bytes).map(Value::String),
-            Shape::Bytes => Ok(Value::String(base64::text_of(bytes))),
+            Shape::String => {
+                let text = text(bytes)?;
+                self.room.text(&text)?;
+                Ok(Value::String(text))
+            }
+            Shape::Bytes => {
+                let text = base64::text_of(bytes);
+                self.room.text(&text)?;
+                Ok(Value::String(text))
+            }
             Shape::Quantity => self.quantity(bytes),
             Shape::IntOrString => self.int_or_string(bytes),
             Shape::Time | Shape::MicroTime => self.time(bytes, *shape == Shape::MicroTime),
@@ -321,6 +353,7 @@ impl<'s> Decoder<'s> {
                     1 => {
                         expect(kind, Kind::Length)?;
                         let (key, value) = decoder.entry(value, reader.bytes()?)?;
+                        decoder.room.entry(map.len(), &key)?;
                         map.insert(key, value);
                         Ok(true)
                     }

@@ -75,11 +75,13 @@ fn container_resources<'a>(classes: impl Iterator<Item = &'a Value>) -> BTreeSet
     names.filter_map(|resource| resource["name"].as_str()).map(full_name).collect()
 }
 
-/// Charges the classes of a pod, into the quotas as they are charged so far.
+/// Charges the classes of a pod, into the quotas as they are charged so far. A quota that did not cover
+/// the old pod is charged for all of the new one.
 pub(super) fn charge(
     quotas: &[&Value],
     pod: &Value,
     old: Option<&Value>,
+    covered_before: impl Fn(&Value) -> bool,
     now: Timestamp,
     charged: &mut BTreeMap<String, Value>,
 ) -> Result<(), QuotaRefusal> {
@@ -88,27 +90,25 @@ pub(super) fn charge(
     let Some(first) = speaking.first() else { return Ok(()) };
     let of_containers = container_resources(speaking.iter().map(|quota| enforced(quota)));
     let before = old.map(|old| uses(old, &of_containers, now)).unwrap_or_default();
-    let more: Uses = uses(pod, &of_containers, now)
-        .into_iter()
-        .map(|(key, count)| {
-            let had = before.get(&key).copied().unwrap_or(0);
-            (key, count - had)
-        })
-        .filter(|(_, count)| *count > 0)
-        .collect();
-    for ((level, resource, class), count) in &more {
-        let mut listed = false;
+    for (key, count) in uses(pod, &of_containers, now) {
+        let (level, resource, class) = &key;
+        let had = before.get(&key).copied().unwrap_or(0);
+        let (mut is_listed, mut is_more) = (false, false);
         for quota in &speaking {
+            let more = if covered_before(quota) { count - had } else { count };
+            is_more |= more > 0;
             let given = given(enforced(quota));
             let Some(classes) = given.get(&(*level, resource.as_str())) else { continue };
-            listed = true;
+            is_listed = true;
+            if more <= 0 {
+                continue;
+            }
             let Some(capacity) = classes.get(class.as_str()) else {
                 return Err(refused(quota, *level, resource, class));
             };
-            let key = (*level, resource.clone(), class.clone());
-            charge_one(quota, &key, *count, *capacity, charged)?;
+            charge_one(quota, &key, more, *capacity, charged)?;
         }
-        if !listed {
+        if is_more && !is_listed {
             return Err(refused(first, *level, resource, class));
         }
     }

@@ -58,6 +58,51 @@ fn an_update_is_charged_for_what_it_adds() {
 }
 
 #[test]
+fn an_update_that_moves_a_pod_into_a_scope_is_charged_for_all_of_it() {
+    let pod = |deadline: Value| {
+        json!({"spec": {"activeDeadlineSeconds": deadline, "containers": [
+            {"name": "c", "resources": {"requests": {"cpu": "1"}}},
+        ]}})
+    };
+    let (lasting, ending) = (pod(Value::Null), pod(json!(5)));
+    let scoped = |name: &str, scope: &str, pods: &str| {
+        let hard = json!({"pods": pods, "requests.cpu": "1"});
+        let mut quota = quota(json!({"hard": hard, "scopes": [scope]}));
+        quota["metadata"]["name"] = name.into();
+        quota
+    };
+    let from = scoped("from", "NotTerminating", "1");
+    let into = scoped("into", "Terminating", "1");
+    let update = |into: &Value| charge(&[&from, into], pods(), &ending, Some(&lasting), now());
+    let charged = update(&into).unwrap();
+    assert_eq!(charged.len(), 1, "the quota that the pod leaves is corrected by the next count");
+    assert_eq!(charged[0]["metadata"]["name"], "into");
+    assert_eq!(charged[0]["status"]["used"], json!({"pods": "1", "requests.cpu": "1"}));
+    assert_eq!(
+        update(&scoped("into", "Terminating", "0")).unwrap_err().to_string(),
+        "exceeded quota: into, requested: pods=1, used: pods=0, limited: pods=0"
+    );
+    // Within the scope another deadline costs nothing, and leaving it is free.
+    let sooner = pod(json!(3));
+    assert_eq!(charge(&[&into], pods(), &sooner, Some(&ending), now()), Ok(vec![]));
+    assert_eq!(charge(&[&into], pods(), &lasting, Some(&ending), now()), Ok(vec![]));
+}
+
+#[test]
+fn classes_are_charged_to_a_quota_that_a_pod_moves_into() {
+    let mut into = quota(json!({"scopes": ["Terminating"], "qosResources": {
+        "container": [{"name": "k8s.io/rdt", "classes": [{"name": "gold", "capacity": 1}]}],
+    }}));
+    let lasting = pod(None, &[Some("gold")]);
+    let mut ending = lasting.clone();
+    ending["spec"]["activeDeadlineSeconds"] = 5.into();
+    let update = |into: &Value| charge(&[into], pods(), &ending, Some(&lasting), now());
+    into = update(&into).unwrap().remove(0);
+    let refusal = update(&into).unwrap_err().to_string();
+    assert!(refusal.starts_with("exceeded quota: q"), "{refusal}");
+}
+
+#[test]
 fn every_name_of_a_resource_is_counted() {
     let pod = json!({"spec": {"containers": [{"name": "c", "resources": {
         "requests": {"cpu": "1", "hugepages-2Mi": "4Mi", "v.io/gpu": "2", "ephemeral-storage": "1Gi"},

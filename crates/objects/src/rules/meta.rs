@@ -4,7 +4,7 @@
 //! A kind's own name rule and whether it lives in a namespace are arguments ([`MetaRule`]). Names,
 //! ids, times and versions are made elsewhere.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -89,15 +89,13 @@ pub(super) fn keep_labels(object: &mut Value, old: &Value) {
 pub fn distinct_owners(object: &mut Value) -> Vec<String> {
     let owners = object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut);
     let Some(owners) = owners.filter(|owners| owners.len() > 1) else { return Vec::new() };
-    let (mut kept, mut gone): (Vec<Value>, Vec<String>) = (Vec::new(), Vec::new());
-    for owner in std::mem::take(owners) {
-        if kept.contains(&owner) {
-            gone.push(owner["uid"].as_str().unwrap_or_default().to_owned());
-        } else {
-            kept.push(owner);
-        }
-    }
-    *owners = kept;
+    let mut seen = HashSet::with_capacity(owners.len());
+    let first: Vec<bool> = owners.iter().map(|owner| seen.insert(owner)).collect();
+    let uid = |owner: &Value| owner["uid"].as_str().unwrap_or_default().to_owned();
+    let gone = owners.iter().zip(&first).filter(|(_, first)| !**first).map(|(owner, _)| uid(owner));
+    let gone = gone.collect();
+    let mut first = first.into_iter();
+    owners.retain(|_| first.next().unwrap_or(true));
     gone
 }
 
@@ -350,29 +348,45 @@ pub fn validate_label_selector(
     validate_labels(&selector.field("matchLabels"), causes);
     let expressions = selector.field("matchExpressions");
     for expression in expressions.items() {
-        let values = expression.field("values");
-        match expression.field("operator").text() {
-            "In" | "NotIn" if values.is_empty() => {
-                let detail = "must be specified when `operator` is 'In' or 'NotIn'";
-                causes.required(&values, detail);
-            }
-            "Exists" | "DoesNotExist" if !values.is_empty() => {
-                let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                causes.forbidden(&values, detail);
-            }
-            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            _ => {
-                let operator = expression.field("operator");
-                let detail = "not a valid selector operator";
-                causes.invalid_as(&operator, operator.text(), detail);
-            }
+        if !validate_value_count(&expression, causes) {
+            let operator = expression.field("operator");
+            let detail = "not a valid selector operator";
+            causes.invalid_as(&operator, operator.text(), detail);
         }
-        let key = expression.field("key");
-        names::report_as(causes, &key, key.text(), &label_key_problems(key.text()));
-        if !allow_invalid_values {
-            for value in values.items() {
-                names::report(causes, &value, &label_value_problems(value.text()));
-            }
+        validate_requirement_names(&expression, allow_invalid_values, causes);
+    }
+}
+
+/// Checks that a requirement of a selector has values if and only if its operator compares with
+/// values. Returns `false` for an operator that is not known.
+pub(super) fn validate_value_count(requirement: &Cursor<'_>, causes: &mut Causes) -> bool {
+    let values = requirement.field("values");
+    match requirement.field("operator").text() {
+        "In" | "NotIn" if values.is_empty() => {
+            let detail = "must be specified when `operator` is 'In' or 'NotIn'";
+            causes.required(&values, detail);
+        }
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+            causes.forbidden(&values, detail);
+        }
+        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+        _ => return false,
+    }
+    true
+}
+
+/// Checks the key and the values of a requirement of a label selector.
+pub(super) fn validate_requirement_names(
+    requirement: &Cursor<'_>,
+    allow_invalid_values: bool,
+    causes: &mut Causes,
+) {
+    let key = requirement.field("key");
+    names::report_as(causes, &key, key.text(), &label_key_problems(key.text()));
+    if !allow_invalid_values {
+        for value in requirement.field("values").items() {
+            names::report(causes, &value, &label_value_problems(value.text()));
         }
     }
 }

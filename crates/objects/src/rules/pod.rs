@@ -29,6 +29,7 @@ mod handlers;
 mod images;
 mod inline_volumes;
 mod prepare;
+pub mod references;
 mod resources;
 mod scheduling;
 mod security;

@@ -6,7 +6,7 @@
 //! audit annotations out of them. Who is exempt is the caller's business. The single checks are
 //! in [`checks`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use serde_json::Value;
@@ -298,10 +298,13 @@ pub fn is_significant(pod: &Value, old: &Value) -> bool {
         }
     }
     let old_ephemeral = list(old, "ephemeralContainers");
-    list(pod, "ephemeralContainers").iter().any(|new| {
-        let before = old_ephemeral.iter().find(|old| old["name"] == new["name"]);
-        before.is_none_or(|old| container_changed(new, old))
-    })
+    let mut before: HashMap<&Value, &Value> = HashMap::with_capacity(old_ephemeral.len());
+    for old in &old_ephemeral {
+        before.entry(&old["name"]).or_insert(old);
+    }
+    list(pod, "ephemeralContainers")
+        .iter()
+        .any(|new| before.get(&new["name"]).is_none_or(|old| container_changed(new, old)))
 }
 
 /// Warnings for a namespace whose enforced standard changes from `old` to `new`, about the pods

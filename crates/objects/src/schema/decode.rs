@@ -4,7 +4,8 @@
 //! patched object, YAML). Both leave the value as Go would write it: empty optional fields gone,
 //! obligatory ones there, quantities and times in their canonical form. Fields the schema does not
 //! know and fields given twice are dropped and listed in [`Decoded::strict`]; whether that is an
-//! error, a warning or nothing is the caller's to say. A value of the wrong type is an error.
+//! error, a warning or nothing is the caller's to say. A value of the wrong type is an error, and so is
+//! a body that nests too deep or whose values take too much memory ([`crate::room`]).
 
 use std::fmt::{self, Write as _};
 
@@ -14,14 +15,17 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::{Field, Presence, Schema, Shape, TypeId};
+use crate::problems::Problems;
 use crate::quantity::Quantity;
+use crate::room::{MAX_DECODED, MAX_DEPTH, Room, TooLarge};
 use crate::timestamp::{Timestamp, is_micro_time};
 
 /// A value in canonical form, and what was dropped on the way.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
     pub value: Value,
-    /// `unknown field "spec.x"` and `duplicate field "spec.y"`, in the order of the text.
+    /// `unknown field "spec.x"` and `duplicate field "spec.y"`, in the order of the text. There are at
+    /// most 100, as upstream reports.
     pub strict: Vec<String>,
 }
 
@@ -36,12 +40,16 @@ pub enum DecodeError {
     /// The type is right and the text in it is not: a quantity, a time, base64.
     #[error("{detail}")]
     Value { path: String, detail: String },
+    #[error("exceeded max depth: the value of {path:?} is nested deeper than {MAX_DEPTH} levels")]
+    TooDeep { path: String },
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
 }
 
 impl Schema {
     pub fn decode(&self, id: TypeId, json: &[u8]) -> Result<Decoded, DecodeError> {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
-        let mut decoder = Decoder::new(self);
+        let mut decoder = Decoder::new(self, MAX_DECODED);
         let read = decoder.seed(&Shape::Struct(id)).deserialize(&mut deserializer);
         let value = match read {
             Ok(value) => value,
@@ -52,29 +60,62 @@ impl Schema {
     }
 
     pub fn decode_value(&self, id: TypeId, value: Value) -> Result<Decoded, DecodeError> {
-        let mut decoder = Decoder::new(self);
+        let mut decoder = Decoder::new(self, MAX_DECODED);
         match decoder.seed(&Shape::Struct(id)).deserialize(value) {
             Ok(value) => Ok(decoder.finished(id, value)),
             Err(error) => Err(decoder.failed(&error)),
         }
     }
 
+    /// Reads JSON of any form, within the limits on depth and memory that objects have.
+    pub fn decode_any(&self, json: &[u8]) -> Result<Value, DecodeError> {
+        self.decode_any_within(json, 0, &mut Room::new(MAX_DECODED))
+    }
+
+    /// Reads JSON of any form that stands in an object, `depth` lists and maps deep.
+    pub(crate) fn decode_any_within(
+        &self,
+        json: &[u8],
+        depth: usize,
+        room: &mut Room,
+    ) -> Result<Value, DecodeError> {
+        let mut deserializer = serde_json::Deserializer::from_slice(json);
+        let mut decoder = Decoder { depth, room: room.clone(), ..Decoder::new(self, 0) };
+        let read = decoder.seed(&Shape::Any).deserialize(&mut deserializer);
+        *room = decoder.room.clone();
+        let value = match read {
+            Ok(value) => value,
+            Err(error) => return Err(decoder.failed(&error)),
+        };
+        deserializer.end().map_err(|error| DecodeError::Syntax(error.to_string()))?;
+        Ok(value)
+    }
+
     /// A structure with nothing set, as Go writes it.
     #[must_use]
     pub fn zero(&self, id: TypeId) -> Value {
         let mut object = Map::new();
-        self.fill(id, &mut object);
+        // An object of zeros is small.
+        let _ = self.fill(id, &mut object, &mut Room::new(usize::MAX));
         Value::Object(object)
     }
 
-    /// Adds the fields that are written even when nobody set them.
-    pub(crate) fn fill(&self, id: TypeId, object: &mut Map<String, Value>) {
+    /// Adds the fields that are written even when they are not set.
+    pub(crate) fn fill(
+        &self,
+        id: TypeId,
+        object: &mut Map<String, Value>,
+        room: &mut Room,
+    ) -> Result<(), TooLarge> {
         for field in &self.get(id).fields {
             if field.presence == Presence::Always && !object.contains_key(&field.name) {
                 let zero = if field.pointer { Value::Null } else { self.zero_of(&field.shape) };
+                room.entry(object.len(), &field.name)?;
+                room.value(&zero)?;
                 object.insert(field.name.clone(), zero);
             }
         }
+        Ok(())
     }
 
     pub(crate) fn zero_of(&self, shape: &Shape) -> Value {
@@ -127,16 +168,19 @@ enum Step<'s> {
 struct Decoder<'s> {
     schema: &'s Schema,
     path: Vec<Step<'s>>,
+    /// How deep in another object the top of this one is.
+    depth: usize,
     /// The structures we are in, innermost last.
     holders: Vec<TypeId>,
-    strict: Vec<String>,
+    strict: Problems,
+    room: Room,
     failure: Option<DecodeError>,
 }
 
 impl<'s> Decoder<'s> {
-    fn new(schema: &'s Schema) -> Decoder<'s> {
-        let (path, holders, strict) = (Vec::new(), Vec::new(), Vec::new());
-        Decoder { schema, path, holders, strict, failure: None }
+    fn new(schema: &'s Schema, memory: usize) -> Decoder<'s> {
+        let (path, holders, strict) = (Vec::new(), Vec::new(), Problems::default());
+        Decoder { schema, path, depth: 0, holders, strict, room: Room::new(memory), failure: None }
     }
 
     fn seed<'d>(&'d mut self, shape: &'d Shape) -> Seed<'d, 's> {
@@ -146,7 +190,7 @@ impl<'s> Decoder<'s> {
     fn finished(self, id: TypeId, value: Value) -> Decoded {
         // `null` is an object with nothing set.
         let value = if value.is_null() { self.schema.zero(id) } else { value };
-        Decoded { value, strict: self.strict }
+        Decoded { value, strict: self.strict.into_list() }
     }
 
     fn failed(self, error: &dyn fmt::Display) -> DecodeError {
@@ -190,10 +234,29 @@ impl<'s> Decoder<'s> {
     }
 
     fn note(&mut self, what: &str) {
-        let problem = format!("{what} field {:?}", self.place());
-        if !self.strict.contains(&problem) {
-            self.strict.push(problem);
+        if !self.strict.is_full() {
+            self.strict.note(format!("{what} field {:?}", self.place()));
         }
+    }
+
+    /// Fails if the room for values is used up.
+    fn within<E: de::Error>(
+        &mut self,
+        take: impl FnOnce(&mut Room) -> Result<(), TooLarge>,
+    ) -> Result<(), E> {
+        take(&mut self.room).map_err(|error| {
+            self.failure = Some(error.into());
+            E::custom("room")
+        })
+    }
+
+    /// Fails if the list or map at the current place is nested too deep.
+    fn check_depth<E: de::Error>(&mut self) -> Result<(), E> {
+        if self.depth + self.path.len() < MAX_DEPTH {
+            return Ok(());
+        }
+        self.failure = Some(DecodeError::TooDeep { path: crate::yaml::shortened(&self.place()) });
+        Err(E::custom("depth"))
     }
 }
 
@@ -286,6 +349,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     }
 
     fn visit_string<E: de::Error>(self, value: String) -> Result<Value, E> {
+        self.decoder.within(|room| room.text(&value))?;
         match self.shape {
             Shape::String | Shape::IntOrString | Shape::Any => Ok(Value::String(value)),
             Shape::Quantity => quantity(self.decoder, &value),
@@ -303,6 +367,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let decoder = self.decoder;
+        decoder.check_depth()?;
         let shape = match self.shape {
             Shape::List(shape) => shape,
             shape @ Shape::Any => shape,
@@ -313,17 +378,17 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
             decoder.path.push(Step::Index(list.len()));
             let item = items.next_element_seed(decoder.seed(shape))?;
             decoder.path.pop();
-            match item {
-                Some(Value::Null) if !matches!(shape, Shape::Any) => {
-                    list.push(decoder.schema.zero_of(shape));
-                }
-                Some(item) => list.push(item),
-                None => return Ok(Value::Array(list)),
-            }
+            let Some(item) = item else { return Ok(Value::Array(list)) };
+            decoder.within(Room::item)?;
+            list.push(match item {
+                Value::Null => zero_within(decoder, shape)?,
+                item => item,
+            });
         }
     }
 
     fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<Value, A::Error> {
+        self.decoder.check_depth()?;
         match self.shape {
             Shape::Struct(id) => structure(self.decoder, *id, entries),
             Shape::Map(shape) => map(self.decoder, shape, entries),
@@ -341,11 +406,11 @@ fn structure<'de, A: MapAccess<'de>>(
     let schema = decoder.schema;
     let of = schema.get(id);
     let mut object = Map::new();
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen = vec![false; of.fields.len()];
     decoder.holders.push(id);
     while let Some(found) = entries.next_key_seed(KeySeed { of })? {
-        let field = match found {
-            Key::Known(field) => field,
+        let place = match found {
+            Key::Known(place) => place,
             Key::Unknown(name) => {
                 decoder.path.push(Step::Key(name));
                 decoder.note("unknown");
@@ -354,21 +419,42 @@ fn structure<'de, A: MapAccess<'de>>(
                 continue;
             }
         };
+        let field = &of.fields[place];
         decoder.path.push(Step::Field(&field.name));
-        if seen.contains(&field.name.as_str()) {
+        if std::mem::replace(&mut seen[place], true) {
             decoder.note("duplicate");
             object.remove(&field.name);
         }
-        seen.push(&field.name);
         let value = entries.next_value_seed(decoder.seed(&field.shape))?;
         decoder.path.pop();
         if is_written(field, &value) {
+            decoder.within(|room| room.entry(object.len(), &field.name))?;
             object.insert(field.name.clone(), value);
         }
     }
     decoder.holders.pop();
-    schema.fill(id, &mut object);
+    fill_within(decoder, id, &mut object)?;
     Ok(Value::Object(object))
+}
+
+/// Adds the fields that are written even when they are not set.
+fn fill_within<E: de::Error>(
+    decoder: &mut Decoder<'_>,
+    id: TypeId,
+    object: &mut Map<String, Value>,
+) -> Result<(), E> {
+    let schema = decoder.schema;
+    decoder.within(|room| schema.fill(id, object, room))
+}
+
+/// Returns what stands in a list or map for `null`.
+fn zero_within<E: de::Error>(decoder: &mut Decoder<'_>, shape: &Shape) -> Result<Value, E> {
+    let zero = match shape {
+        Shape::Any => Value::Null,
+        shape => decoder.schema.zero_of(shape),
+    };
+    decoder.within(|room| room.value(&zero))?;
+    Ok(zero)
 }
 
 fn map<'de, A: MapAccess<'de>>(
@@ -384,9 +470,10 @@ fn map<'de, A: MapAccess<'de>>(
             return Err(A::Error::custom("path"));
         };
         let value = match value {
-            Value::Null if !matches!(shape, Shape::Any) => decoder.schema.zero_of(shape),
+            Value::Null => zero_within(decoder, shape)?,
             value => value,
         };
+        decoder.within(|room| room.entry(object.len(), &key))?;
         if object.contains_key(&key) && !matches!(shape, Shape::Any) {
             decoder.path.push(Step::Key(key.clone()));
             decoder.note("duplicate");
@@ -415,8 +502,9 @@ pub(crate) fn is_written(field: &Field, value: &Value) -> bool {
     }
 }
 
-enum Key<'s> {
-    Known(&'s Field),
+enum Key {
+    /// A field's place in its type.
+    Known(usize),
     Unknown(String),
 }
 
@@ -425,23 +513,23 @@ struct KeySeed<'s> {
     of: &'s super::Type,
 }
 
-impl<'de, 's> DeserializeSeed<'de> for KeySeed<'s> {
-    type Value = Key<'s>;
+impl<'de> DeserializeSeed<'de> for KeySeed<'_> {
+    type Value = Key;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Key<'s>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Key, D::Error> {
         deserializer.deserialize_identifier(self)
     }
 }
 
-impl<'s> Visitor<'_> for KeySeed<'s> {
-    type Value = Key<'s>;
+impl Visitor<'_> for KeySeed<'_> {
+    type Value = Key;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a field's name")
     }
 
-    fn visit_str<E: de::Error>(self, name: &str) -> Result<Key<'s>, E> {
-        Ok(self.of.field(name).map_or_else(|| Key::Unknown(name.to_owned()), Key::Known))
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<Key, E> {
+        Ok(self.of.place(name).map_or_else(|| Key::Unknown(name.to_owned()), Key::Known))
     }
 }
 

@@ -173,3 +173,21 @@ proptest! {
         ));
     }
 }
+
+#[test]
+fn a_pod_that_has_ended_is_skipped() {
+    let pod = |name: &str, phase: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, status: {{phase: {phase}}}, spec: \
+             {{containers: [{{name: c, image: i}}]}}}}"
+        )
+    };
+    let pods = ["Running", "Pending", "Succeeded", "Failed"].map(|p| pod(&p.to_lowercase(), p));
+    let text = format!("{{apiVersion: v1, kind: List, items: [{}]}}", pods.join(", "));
+    let manifest = read(&text).unwrap();
+    let names: Vec<&str> = manifest.workloads.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["running", "pending"]);
+    let skipped: Vec<String> = manifest.skipped.iter().map(ToString::to_string).collect();
+    assert_eq!(skipped.len(), 2);
+    assert!(skipped[0].ends_with("Pod \"succeeded\" skipped: it has ended"), "{skipped:?}");
+}

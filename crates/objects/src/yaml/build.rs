@@ -6,13 +6,15 @@ use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
 use super::{Entry, Mark, Node, Problem, Scalar, Value, YamlError};
 use crate::field::{FieldPath, Step};
+use crate::room::MAX_DEPTH;
 
-/// No Kubernetes object nests a third as deep. Trees are walked by recursion; this keeps the stack
-/// small whatever the input.
-const MAX_DEPTH: usize = 100;
-
-/// How many values aliases may add to a stream. Nine lines of nested aliases stand for billions.
+/// How many values anchors and aliases may add to a stream. Nine lines of nested aliases stand for
+/// billions.
 const MAX_ALIASED: usize = 100_000;
+
+/// How many bytes of keys and words anchors and aliases may add to a stream. A long word can be
+/// repeated by an alias of three bytes.
+const MAX_ALIASED_BYTES: usize = 4 << 20;
 
 /// Broken documents after which reading stops: who feeds garbage learns no more from the rest.
 const MAX_BROKEN: usize = 20;
@@ -25,6 +27,13 @@ const MAX_ERRORS: usize = 200;
 /// skipped. The documents may be acted on only if nothing is wrong.
 #[must_use]
 pub fn parse(text: &str) -> (Vec<Node>, Vec<YamlError>) {
+    parse_within(text, usize::MAX)
+}
+
+/// Reads a stream as [`parse`] does, and stops with an error at a number of values. A value of one
+/// letter takes thirty times as much memory as it has text.
+#[must_use]
+pub fn parse_within(text: &str, values: usize) -> (Vec<Node>, Vec<YamlError>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let options = granit_parser::options! {
         flow_nesting_limit: MAX_DEPTH,
@@ -37,7 +46,20 @@ pub fn parse(text: &str) -> (Vec<Node>, Vec<YamlError>) {
     loop {
         match parser.next_event() {
             None => break,
-            Some(Ok((event, span))) => builder.event(event, &span),
+            Some(Ok((event, span))) => {
+                builder.event(event, &span);
+                let problem = if builder.values > values {
+                    Problem::TooManyValues { limit: values }
+                } else if builder.open.len() > MAX_DEPTH {
+                    // The parser counts lists in brackets and lists by indentation apart.
+                    Problem::TooDeep { limit: MAX_DEPTH }
+                } else {
+                    continue;
+                };
+                builder.error(mark(&span.start), problem);
+                builder.abandon();
+                break;
+            }
             Some(Err(error)) => {
                 let problem = Problem::Syntax(error.kind().to_string());
                 builder.error(mark(error.marker()), problem);
@@ -72,7 +94,16 @@ enum Content {
 /// A finished value other places may repeat.
 struct Anchored {
     node: Node,
-    size: usize,
+    size: Size,
+}
+
+/// The size of a tree.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    values: usize,
+    /// The bytes of keys and words.
+    bytes: usize,
+    /// How many lists and maps are within each other.
     depth: usize,
 }
 
@@ -80,7 +111,12 @@ struct Anchored {
 struct Builder {
     open: Vec<Open>,
     anchors: HashMap<usize, Anchored>,
-    aliased: usize,
+    /// The values of the stream so far, those of aliases included.
+    values: usize,
+    /// What was copied for anchors and aliases.
+    unfolded: Size,
+    /// There was more to copy than may be. Nothing is copied any more.
+    exhausted: bool,
     documents: Vec<Node>,
     errors: Vec<YamlError>,
 }
@@ -132,12 +168,9 @@ impl Builder {
     }
 
     fn error(&mut self, mark: Mark, problem: Problem) {
-        self.note(YamlError { mark, path: self.path(), problem });
-    }
-
-    fn note(&mut self, error: YamlError) {
+        // The path is made only if it is needed: it costs time, and there may be thousands of errors.
         if self.errors.len() < MAX_ERRORS {
-            self.errors.push(error);
+            self.errors.push(YamlError { mark, path: self.path(), problem });
         }
     }
 
@@ -147,7 +180,9 @@ impl Builder {
             .iter()
             .filter_map(|open| match &open.content {
                 Content::List(items) => Some(Step::Index(items.len())),
-                Content::Map { key, .. } => key.clone().map(|(key, _)| Step::Field(key)),
+                Content::Map { key, .. } => {
+                    key.as_ref().map(|(key, _)| Step::Field(super::shortened(key)))
+                }
             })
             .collect()
     }
@@ -169,9 +204,15 @@ impl Builder {
 
     /// Puts a finished value where it belongs.
     fn finish(&mut self, node: Node, anchor: usize) {
-        if anchor != 0 {
-            let (size, depth) = measure(&node);
-            self.anchors.insert(anchor, Anchored { node: node.clone(), size, depth });
+        self.values += 1;
+        if anchor != 0 && !self.exhausted {
+            let size = measure(&node);
+            match self.unfold(size) {
+                Ok(()) => {
+                    self.anchors.insert(anchor, Anchored { node: node.clone(), size });
+                }
+                Err(problem) => self.error(node.mark, problem),
+            }
         }
         let Some(open) = self.open.last_mut() else {
             if !node.is_null() {
@@ -201,27 +242,47 @@ impl Builder {
         }
     }
 
-    fn alias(&mut self, id: usize, at: Mark) {
-        let null = || Scalar { text: String::new(), plain: true };
-        let problem = match self.anchors.get(&id) {
-            None => Problem::AliasInsideItself,
-            Some(anchored) if self.aliased + anchored.size > MAX_ALIASED => {
-                Problem::TooManyAliases { limit: MAX_ALIASED }
-            }
-            Some(anchored) if self.open.len() + anchored.depth > MAX_DEPTH => {
-                Problem::TooDeep { limit: MAX_DEPTH }
-            }
-            Some(anchored) => {
-                self.aliased += anchored.size;
-                let node = anchored.node.clone();
-                return self.finish(node, 0);
-            }
+    /// Accounts for a copy, or returns which limit it exceeds.
+    fn unfold(&mut self, size: Size) -> Result<(), Problem> {
+        self.unfolded.values = self.unfolded.values.saturating_add(size.values);
+        self.unfolded.bytes = self.unfolded.bytes.saturating_add(size.bytes);
+        let problem = if self.unfolded.values > MAX_ALIASED {
+            Problem::TooManyAliases { limit: MAX_ALIASED }
+        } else if self.unfolded.bytes > MAX_ALIASED_BYTES {
+            Problem::TooLongAliases { limit: MAX_ALIASED_BYTES }
+        } else {
+            return Ok(());
         };
-        // One complaint about unfolding is enough; there may be thousands.
-        if !self.errors.iter().any(|e| e.problem == problem) {
-            self.error(at, problem);
+        self.exhausted = true;
+        Err(problem)
+    }
+
+    fn alias(&mut self, id: usize, at: Mark) {
+        match self.copied(id) {
+            Ok(Some(node)) => return self.finish(node, 0),
+            Ok(None) => {}
+            // One complaint about unfolding is enough; there may be thousands.
+            Err(problem) if self.errors.iter().any(|error| error.problem == problem) => {}
+            Err(problem) => self.error(at, problem),
         }
-        self.finish(Node { mark: at, value: Value::Scalar(null()) }, 0);
+        let null = Scalar { text: String::new(), plain: true };
+        self.finish(Node { mark: at, value: Value::Scalar(null) }, 0);
+    }
+
+    /// Returns a copy of an anchored value, or nothing once a limit was exceeded.
+    fn copied(&mut self, id: usize) -> Result<Option<Node>, Problem> {
+        if self.exhausted {
+            return Ok(None);
+        }
+        let Some(anchored) = self.anchors.get(&id) else { return Err(Problem::AliasInsideItself) };
+        let size = anchored.size;
+        if self.open.len() + size.depth > MAX_DEPTH {
+            return Err(Problem::TooDeep { limit: MAX_DEPTH });
+        }
+        self.unfold(size)?;
+        // The value itself is counted where it is put.
+        self.values += size.values - 1;
+        Ok(self.anchors.get(&id).map(|anchored| anchored.node.clone()))
     }
 
     /// Complains about keys given twice and keeps the first of each.
@@ -231,10 +292,12 @@ impl Builder {
         for entry in entries {
             match at.get(&entry.key).copied() {
                 Some((index, first)) => {
-                    let path = self.path().child(&entry.key);
-                    let problem = Problem::DuplicateKey { first };
-                    self.note(YamlError { mark: entry.mark, path, problem });
-                    // Whoever goes on regardless goes on with the last.
+                    if self.errors.len() < MAX_ERRORS {
+                        let path = self.path().child(&entry.key);
+                        let problem = Problem::DuplicateKey { first };
+                        self.errors.push(YamlError { mark: entry.mark, path, problem });
+                    }
+                    // A caller that goes on regardless goes on with the last.
                     kept[index] = entry;
                 }
                 None => {
@@ -269,13 +332,21 @@ impl Builder {
     }
 }
 
-/// How many values a tree holds and how deep it is.
-fn measure(node: &Node) -> (usize, usize) {
-    let children: Vec<(usize, usize)> = match &node.value {
-        Value::Scalar(_) => return (1, 0),
-        Value::List(items) => items.iter().map(measure).collect(),
-        Value::Map(entries) => entries.iter().map(|e| measure(&e.value)).collect(),
+/// Measures a tree, which is nested no deeper than the parser and [`Builder::copied`] allow.
+fn measure(node: &Node) -> Size {
+    let mut size = Size { values: 1, bytes: 0, depth: 0 };
+    let mut add = |key: &str, node: &Node| {
+        let inner = measure(node);
+        size.values += inner.values;
+        size.bytes += key.len() + inner.bytes;
+        size.depth = size.depth.max(inner.depth + 1);
     };
-    let size = children.iter().map(|c| c.0).sum::<usize>() + 1;
-    (size, children.iter().map(|c| c.1).max().unwrap_or(0) + 1)
+    match &node.value {
+        Value::Scalar(scalar) => size.bytes = scalar.text.len(),
+        Value::List(items) if items.is_empty() => size.depth = 1,
+        Value::Map(entries) if entries.is_empty() => size.depth = 1,
+        Value::List(items) => items.iter().for_each(|item| add("", item)),
+        Value::Map(entries) => entries.iter().for_each(|entry| add(&entry.key, &entry.value)),
+    }
+    size
 }

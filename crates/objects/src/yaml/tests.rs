@@ -89,6 +89,61 @@ fn an_alias_bomb_is_defused() {
 }
 
 #[test]
+fn aliases_of_a_long_word_are_refused_by_their_length() {
+    let word = "x".repeat(100_000);
+    let text = |aliases: usize| format!("a: &a {word}\nb: [{}]\n", "*a,".repeat(aliases));
+    assert_eq!(one(&text(40)).get("b").unwrap().to_json()[39], serde_json::json!(word));
+    let errors = errors(&text(10_000));
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("unfold to more than 4194304 bytes of text"), "{errors:?}");
+    // Nothing was copied after the limit, so the tree is no larger than the text and the limit.
+    let words = |node: &Node| node.to_json().to_string().len();
+    let unfolded: usize = parse(&text(10_000)).0.iter().map(words).sum();
+    assert!(unfolded < 6 << 20, "{unfolded}");
+}
+
+#[test]
+fn anchors_within_anchors_are_not_copied_once_for_each() {
+    let anchors: String = (0..90).map(|n| format!("&a{n} [")).collect();
+    let text = format!("{anchors}{}{}", "x,".repeat(10_000), "]".repeat(90));
+    let errors = errors(&text);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains("unfold to more than 100000 values"), "{errors:?}");
+    // An anchor that is no alias's costs its own size.
+    assert_eq!(parse(&format!("&a [{}]", "x,".repeat(50_000))).1, []);
+}
+
+#[test]
+fn a_reader_can_limit_the_values_of_a_text() {
+    let text = format!("[{}]", "x,".repeat(99));
+    assert_eq!(parse_within(&text, 100).1, []);
+    let (documents, errors) = parse_within(&text, 50);
+    assert_eq!(documents, []);
+    let errors: Vec<_> = errors.iter().map(|error| error.problem.to_string()).collect();
+    assert_eq!(errors, ["the text has more than 50 values"]);
+    // Those that aliases stand for count too.
+    let text = format!("a: &a [{}]\nb: [*a, *a]\n", "x,".repeat(50));
+    assert_eq!(parse_within(&text, 200).1, []);
+    assert!(!parse_within(&text, 150).1.is_empty());
+}
+
+#[test]
+fn errors_are_limited_in_number_and_in_size() {
+    let key = "k".repeat(1000);
+    let mut text = String::new();
+    for level in 0..90 {
+        text += &format!("{}{key}{level}:\n", " ".repeat(level));
+    }
+    for _ in 0..10_000 {
+        text += &format!("{}same: 1\n", " ".repeat(90));
+    }
+    let (_, errors) = parse(&text);
+    assert_eq!(errors.len(), 200);
+    let size: usize = errors.iter().map(|error| format!("{:?}", error.path).len()).sum();
+    assert!(size < 4 << 20, "{size}");
+}
+
+#[test]
 fn deep_nesting_is_refused_also_when_it_hides_in_aliases() {
     assert!(errors(&"[".repeat(100_000))[0].contains("not YAML"));
     let mut text = "a0: &a0 [x]\n".to_owned();
@@ -97,6 +152,9 @@ fn deep_nesting_is_refused_also_when_it_hides_in_aliases() {
     }
     assert!(errors(&text)[0].contains("nested deeper than 100 levels"));
     assert!(errors("a: &a [*a]")[0].contains("stands inside the value it names"));
+    let indented: String = (0..90).map(|level| format!("{}a:\n", " ".repeat(level))).collect();
+    let both = format!("{indented}{}{}{}", " ".repeat(90), "[".repeat(90), "]".repeat(90));
+    assert!(errors(&both)[0].contains("nested deeper than 100 levels"));
 }
 
 #[test]

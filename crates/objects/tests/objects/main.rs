@@ -4,12 +4,15 @@
 
 mod answers;
 mod bounds;
+mod depth;
 mod discovery;
 mod kinds;
+mod memory;
 mod openapi;
 mod pods;
 mod protobuf;
 mod recorded;
+mod scaling;
 mod schema;
 mod tables;
 mod views;

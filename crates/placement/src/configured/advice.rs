@@ -69,6 +69,10 @@ pub(super) fn on_cpus(
             let remedy = format!("write reservedSystemCPUs: \"{}\"", suggested_cpus(topology));
             finding(POLICY, error, remedy)
         }
+        CpuPolicyError::NoneWithOptions(_) => {
+            let remedy = "write cpuManagerPolicy: static, or leave the options out";
+            finding(OPTIONS, error, remedy)
+        }
         CpuPolicyError::Static(inner) => match inner {
             StaticCpusError::Options(inner) => match inner {
                 OptionsError::Unknown(name) => {

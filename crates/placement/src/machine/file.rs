@@ -23,7 +23,7 @@ use objects::pod::OsName;
 use serde::{Serialize, Serializer};
 use thiserror::Error;
 
-use super::Machine;
+use super::{Machine, name_of};
 use crate::layout;
 use crate::topology::{Cpu, HugePages, NodeMemory, Parts, TopologyError};
 use crate::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId};
@@ -167,7 +167,7 @@ fn document(machine: &Machine) -> Document {
     let mut document = Document {
         api_version: API_VERSION.to_owned(),
         kind: KIND.to_owned(),
-        metadata: Metadata { name: machine.name.clone() },
+        metadata: Metadata { name: name_of(&machine.name) },
         os: machine.os,
         cpus: Vec::new(),
         cores: Vec::new(),

@@ -7,6 +7,9 @@ use crate::Bytes;
 /// What an amount may look like, for errors.
 pub const EXPECTED: &str = "bytes or a number with a unit, like 68719476736 or 64Gi";
 
+/// What a person may type, for errors.
+const TYPED: &str = "a number with a unit, like 512Mi or 64Gi";
+
 const UNITS: [(&str, u64); 12] = [
     ("Ki", 1 << 10),
     ("Mi", 1 << 20),
@@ -35,9 +38,29 @@ pub fn parse(text: &str) -> Option<Bytes> {
     digits.parse::<u64>().ok()?.checked_mul(factor).map(Bytes)
 }
 
+/// Reads an amount that a person typed. A number without a unit is refused, for it would mean bytes:
+/// `mem=512` means anything but 512 bytes.
+pub fn parse_typed(text: &str) -> Result<Bytes, String> {
+    let amount = parse(text).ok_or_else(|| format!("it should be {TYPED}"))?;
+    let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());
+    if has_unit || amount == Bytes::ZERO {
+        return Ok(amount);
+    }
+    Err(format!("it has no unit: write {text}Mi or {text}Gi, or whichever unit you mean"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_typed_amount_needs_a_unit() {
+        assert_eq!(parse_typed("64Gi"), Ok(Bytes::gib(64)));
+        assert_eq!(parse_typed("0"), Ok(Bytes::ZERO));
+        let refused = parse_typed("512").unwrap_err();
+        assert!(refused.contains("512Mi or 512Gi"), "{refused}");
+        assert!(parse_typed("512GB").unwrap_err().contains("64Gi"));
+    }
 
     #[test]
     fn amounts_are_whole_and_fit_into_64_bits() {

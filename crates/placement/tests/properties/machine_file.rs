@@ -1,7 +1,8 @@
 //! Our own machine file.
 
 use objects::pod::OsName;
-use placement::machine::file::{parse, render_json, render_yaml};
+use placement::machine::file::{parse, render_compact, render_json, render_yaml};
+use placement::machine::name_of;
 use placement::topology::{Cpu, HugePages, NodeMemory, Parts};
 use placement::{Bytes, CacheId, CoreId, CpuId, Machine, NumaId, SocketId, Topology};
 use proptest::prelude::*;
@@ -104,13 +105,38 @@ fn errors_say_where_and_what_would_be_right() {
     check(r#"{"apiVersion": "v1", "kind": "Node"}"#, "a machine file says \"berth.dev/v1alpha1\"");
 }
 
+#[test]
+fn the_largest_machine_is_read_back_however_its_cpus_are_dealt_out() {
+    // Neighbours are in different nodes, so that every CPU list names its CPUs one by one.
+    let cpu = |cpu: u32| Cpu {
+        cpu: CpuId(cpu),
+        core: CoreId(cpu),
+        socket: SocketId(cpu % 2),
+        numa: NumaId(cpu % 2),
+        cache: CacheId(cpu % 2),
+    };
+    let parts = Parts { cpus: (0..65_536).map(cpu).collect(), ..Parts::default() };
+    let machine = Machine::new("striped", OsName::Linux, parts).unwrap();
+    for text in [render_json(&machine), render_yaml(&machine)] {
+        assert_eq!(parse(&text).unwrap(), machine);
+    }
+}
+
 fn machine() -> impl Strategy<Value = Machine> {
     let cpu = (0u32..4, 0u32..6, 0u32..3);
-    let node = (any::<u64>(), prop::collection::btree_map(0u32..40, 0u64..1000, 0..3));
-    (
-        prop::collection::btree_map(0u32..200, cpu, 1..20),
-        prop::collection::btree_map(0u32..12, node, 0..6),
+    let pages = prop_oneof![0u64..1000, any::<u64>()];
+    let node = (any::<u64>(), prop::collection::btree_map(0u32..40, pages, 0..3));
+    // Numbers that look like others to YAML, words and paths: whatever a machine may be called by.
+    let name = prop_oneof![
         "[a-zA-Z][a-zA-Z0-9._-]{0,8}|",
+        "[0-9.eExo_-]{1,6}",
+        "null|true|yes|off|~|---|\\.\\.\\.|- a|a: b|#a|/sys/a b|[0-9] sockets x [0-9] cores",
+        ".{0,300}",
+    ];
+    (
+        prop::collection::btree_map(prop_oneof![0u32..200, 0u32..65_536], cpu, 1..20),
+        prop::collection::btree_map(0u32..12, node, 0..6),
+        name,
         any::<bool>(),
         any::<bool>(),
     )
@@ -149,8 +175,9 @@ fn machine() -> impl Strategy<Value = Machine> {
 proptest! {
     #[test]
     fn what_was_written_is_what_is_read(machine in machine()) {
-        for text in [render_json(&machine), render_yaml(&machine)] {
-            prop_assert_eq!(&parse(&text).unwrap(), &machine, "{}", text);
+        let named = Machine { name: name_of(&machine.name), ..machine.clone() };
+        for text in [render_json(&machine), render_yaml(&machine), render_compact(&machine)] {
+            prop_assert_eq!(&parse(&text).unwrap(), &named, "{}", text);
         }
     }
 

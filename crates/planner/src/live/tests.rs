@@ -52,7 +52,7 @@ fn node(pods: &[Occupant], left: &[&str]) -> LiveNode {
     }
     report.set_ledger(ledger).expect("a ledger that fits");
     let stay = |one: &&Occupant| !left.contains(&one.name.as_str());
-    LiveNode { name: "n1".to_owned(), report, pods: pods.iter().filter(stay).cloned().collect() }
+    LiveNode::new("n1", report, pods.iter().filter(stay).cloned().collect(), &BTreeMap::new())
 }
 
 fn empty(machine: &Machine) -> Ledger {
@@ -89,7 +89,7 @@ fn a_pod_that_is_refused_is_told_what_would_let_it_in() {
     let pods = [pod("a", 3), pod("b", 2)];
     let answer = node(&pods, &[]).answer(&pod("c", 3));
     assert_eq!(answer.verdict, Verdict::Refuses);
-    let refusal = answer.refusal.expect("a refusal");
+    let refusal = answer.refusals.first().expect("a refusal");
     assert_eq!(refusal.reason, "OutOfcpu");
     let texts: Vec<&str> = refusal.remedies.iter().map(|remedy| remedy.text.as_str()).collect();
     assert!(texts.contains(&"at most 2 CPUs instead of 3 for app"), "{texts:?}");
@@ -102,6 +102,37 @@ fn a_pod_that_would_fit_now_is_told_where() {
     let answer = node(&pods, &[]).answer(&pod("c", 4));
     assert_eq!(answer.verdict, Verdict::WouldTake);
     assert_eq!(answer.containers[0].cpus.as_ref().expect("its own").to_string(), "4-7");
+}
+
+#[test]
+fn a_refusal_of_others_overrules_that_there_is_room() {
+    let mut answer = node(&[], &[]).answer(&pod("c", 1));
+    assert_eq!(answer.verdict, Verdict::WouldTake);
+    for message in ["node(s) had untolerated taint(s)", "the same again"] {
+        answer.refuse(RefusalReport::new("TaintToleration", message));
+    }
+    assert_eq!((answer.verdict, answer.refusals.len()), (Verdict::Refuses, 1));
+    let explanation = Explanation::new(&pod("c", 1), "Pending".to_owned(), vec![], vec![answer]);
+    let text = text::render(&explanation, Look::default());
+    assert!(text.contains("n1 would refuse it now"), "{text}");
+    assert!(text.contains("TaintToleration: node(s) had untolerated taint(s)"), "{text}");
+}
+
+#[test]
+fn devices_that_the_report_does_not_count_are_there_to_be_asked_for() {
+    let text = "{apiVersion: v1, kind: Pod, metadata: {name: gpu}, spec: {containers: [{name: app, image: \
+                i, resources: {limits: {cpu: 1, memory: 64Mi, example.com/gpu: 1}}}]}}";
+    let wanted = Occupant {
+        pod: Pod::clone(&workload::read(text).expect("a pod").workloads.remove(0).template),
+        ..pod("gpu", 1)
+    };
+    let machine = machine();
+    let report = NodeReport::new(&machine, &config(), empty(&machine)).expect("a report");
+    let without = LiveNode::new("n1", report.clone(), Vec::new(), &BTreeMap::new());
+    assert_eq!(without.answer(&wanted).refusals[0].reason, "OutOfexample.com/gpu");
+    let devices = BTreeMap::from([("example.com/gpu".to_owned(), 1)]);
+    let with = LiveNode::new("n1", report, Vec::new(), &devices);
+    assert_eq!(with.answer(&wanted).verdict, Verdict::WouldTake);
 }
 
 #[test]

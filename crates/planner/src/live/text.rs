@@ -40,12 +40,15 @@ fn node(answer: &NodeAnswer, look: Look, out: &mut String) {
     if let Some(today) = &answer.today {
         let _ = writeln!(out, "  {today}");
     }
-    if let Some(refusal) = &answer.refusal {
+    for refusal in &answer.refusals {
         let _ = writeln!(out, "  {}: {}", look.red(&refusal.reason), refusal.message);
         if let Some(detail) = &refusal.detail {
             let _ = writeln!(out, "      {}", look.dim(detail));
         }
-        remedies(&refusal.remedies, "", look, out);
+        // Remedies are looked for only where CPUs and memory are in the way.
+        if refusal.detail.is_some() || !refusal.remedies.is_empty() {
+            remedies(&refusal.remedies, "", look, out);
+        }
     }
     if !answer.numa_nodes.is_empty() {
         let _ = writeln!(out, "  {}", look.dim("to choose from without it:"));

@@ -222,7 +222,6 @@ fn numa_node(object: Node<'_, '_>) -> Result<NumaObject, HwlocError> {
     let huge_pages = pages
         .into_iter()
         .skip(1)
-        .filter(|(_, count)| *count > 0)
         .map(|(size, count)| HugePages { page_size: Bytes(size), count })
         .collect();
     let special = object.attribute("subtype").is_some_and(|subtype| subtype != "DRAM");

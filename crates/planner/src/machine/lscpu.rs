@@ -1,8 +1,9 @@
-//! Machines from `lscpu`: the JSON of `lscpu -J -e`, the tables of `lscpu -e` and `lscpu -p`.
+//! Machines from `lscpu`: the JSON of `lscpu -J -e`, the tables of `lscpu -e` and `lscpu -p`, and the
+//! summary of plain `lscpu` and `lscpu -J`.
 //!
-//! Main entries: [`parse_json`] and [`parse_table`]. `lscpu` tells nothing of memory, so the nodes
-//! come out with none. The summary that plain `lscpu` prints counts but does not say which CPUs
-//! are siblings; it is refused with the command that does.
+//! Main entries: [`parse_json`], [`parse_table`] and [`parse_summary`]. `lscpu` tells nothing of memory, so
+//! the nodes come out with none. The summary counts but does not say which CPUs are siblings; [`summary`]
+//! has the rules by which they are assumed.
 
 use objects::pod::OsName;
 use std::collections::BTreeMap;
@@ -21,10 +22,8 @@ pub const COMMAND: &str = "lscpu -J -e=CPU,CORE,SOCKET,NODE,CACHE,ONLINE";
 pub enum LscpuError {
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    #[error(
-        "this is lscpu's summary, which does not tell sibling CPUs; use the output of `{COMMAND}`"
-    )]
-    Summary,
+    #[error("lscpu's summary {0}; use the output of `{COMMAND}`")]
+    Summary(String),
     #[error("there is no list \"cpus\"; use the output of `{COMMAND}`")]
     NoCpus,
     #[error("entry {0} of \"cpus\" is not an object; use the output of `{COMMAND}`")]
@@ -43,6 +42,13 @@ pub enum LscpuError {
     Topology(#[from] TopologyError),
 }
 
+pub mod summary;
+
+/// Reads the summary that plain `lscpu` prints.
+pub fn parse_summary(text: &str) -> Result<Machine, LscpuError> {
+    summary::machine(&summary::of_text(text))
+}
+
 /// One row: column name in lower case → text. Absent values are left out.
 type Row = BTreeMap<String, String>;
 
@@ -54,8 +60,8 @@ pub(super) fn looks_like_a_table(head: &str) -> bool {
 pub fn parse_json(text: &str) -> Result<Machine, LscpuError> {
     let document: Map<String, Value> = serde_json::from_str(text)?;
     let Some(cpus) = document.get("cpus").and_then(Value::as_array) else {
-        let summary = document.contains_key("lscpu");
-        return Err(if summary { LscpuError::Summary } else { LscpuError::NoCpus });
+        let Some(fields) = document.get("lscpu") else { return Err(LscpuError::NoCpus) };
+        return summary::machine(&summary::of_json(fields));
     };
     let mut rows = Vec::with_capacity(cpus.len());
     for (index, entry) in cpus.iter().enumerate() {

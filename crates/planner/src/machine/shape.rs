@@ -43,6 +43,8 @@ pub enum ShapeError {
     Option { found: String },
     #[error("{option}={found:?} cannot be: it should be {expected}")]
     Value { option: String, found: String, expected: &'static str },
+    #[error("{option}={found:?} cannot be: {problem}")]
+    Amount { option: String, found: String, problem: String },
     #[error("offline={found:?} is not a CPU list: {error}")]
     Offline { found: String, error: ParseCpuSetError },
     #[error("offline={missing} names CPUs the machine does not have; it has {has}")]
@@ -222,7 +224,9 @@ impl Shape {
                 }
             }
             "mem" | "memory" => {
-                self.memory = quantity::parse(value).ok_or_else(|| refuse(quantity::EXPECTED))?;
+                self.memory = quantity::parse_typed(value).map_err(|problem| {
+                    ShapeError::Amount { option: shorten(option), found: shorten(value), problem }
+                })?;
             }
             "memory-nodes" => self.memory_nodes = small("a number of nodes without CPUs")?,
             "distances" | "distance" => {

@@ -8,5 +8,6 @@ mod fleet;
 mod hwloc;
 mod lscpu;
 mod picture;
+mod round_trip;
 mod scenes;
 mod shape;

@@ -244,6 +244,14 @@ impl Comparison<'_> {
                         self.differ(&place, "no continue", &got["metadata"].to_string());
                     }
                 }
+                "name" | "annotations" | "nodeName" | "phase" => {
+                    let part = match key.as_str() {
+                        "nodeName" => "spec",
+                        "phase" => "status",
+                        _ => "metadata",
+                    };
+                    self.value(wanted, &got[part][key].clone(), &place);
+                }
                 "kind" | "apiVersion" | "message" | "reason" | "code" | "status"
                     if !wanted.is_null() || got.get(key).is_some() =>
                 {

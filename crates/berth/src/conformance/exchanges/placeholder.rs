@@ -27,6 +27,7 @@ const PLAIN: &[&str] = &[
     "<string>",
     "<last-modified>",
     "<expires>",
+    "<token>",
 ];
 
 /// The placeholder at the start of a text.
@@ -82,6 +83,23 @@ impl Bindings {
                 fields.iter().map(|(k, v)| (self.fill(k), self.fill_value(v))).collect()
             }
             other => other.clone(),
+        }
+    }
+
+    /// Binds a placeholder to what it is known to stand for.
+    pub(super) fn set(&mut self, name: &str, value: &str) {
+        self.bound.insert(name.to_owned(), value.to_owned());
+    }
+
+    /// Binds the uids in a text that are not bound yet to uids that no object has.
+    pub(super) fn invent_uids(&mut self, text: &str) {
+        for piece in pieces(text) {
+            let Piece::Placeholder(name) = piece else { continue };
+            let number = name.strip_prefix("<uid-").and_then(|rest| rest.strip_suffix('>'));
+            if let Some(number) = number.and_then(|number| number.parse::<u32>().ok()) {
+                let made_up = || format!("00000000-0000-4000-8000-{number:012}");
+                self.bound.entry(name.to_owned()).or_insert_with(made_up);
+            }
         }
     }
 

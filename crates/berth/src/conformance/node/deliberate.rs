@@ -9,8 +9,6 @@ use super::life::Played;
 use super::stage::Scene;
 use super::{endpoints, figures};
 
-const ONLY_WHERE_IT_DIFFERS: &str = "what is in force is written only where it differs";
-
 /// A difference on purpose: how the line's id begins, how the place begins (or, after a `*`, what it has in
 /// it), what of ours has to be in it, and the reason.
 #[rustfmt::skip] // One a line.
@@ -19,9 +17,6 @@ const ON_PURPOSE: &[(&str, &str, &str, &str)] = &[
     ("image-pull-record", "", "no file", "no record of pulled images is kept"),
     ("metrics-", "metric ", figures::NOT_SERVED, "figures of upstream's own parts"),
     ("state-files-", "dra_manager_state", "no file", "dynamic resources are not served"),
-    ("state-files-", "actuated_pods_state", "null", ONLY_WHERE_IT_DIFFERS),
-    ("state-files-", "actuated_pods_state", "no file", ONLY_WHERE_IT_DIFFERS),
-    ("directories-", "/var/lib/kubelet/actuated_pods_state", "nothing", ONLY_WHERE_IT_DIFFERS),
     ("directories-", "/var/lib/kubelet/dra_manager_state", "nothing", "dynamic resources are not served"),
     ("directories-", "/var/lib/kubelet/device-plugins", "nothing", "device plugins are not served"),
     ("directories-", "/var/lib/kubelet/plugins", "nothing", "plugins are not served"),

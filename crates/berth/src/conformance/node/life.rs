@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use client::DeleteOptions;
-use client::PatchKind;
 use client::kind::{Kind, PODS, RUNTIME_CLASSES};
 use serde_json::{Value, json};
 
+use super::action::act;
 use super::significant::{self, State, in_order, runs};
 use super::stage::{NODE, Scene};
 
@@ -350,75 +350,6 @@ pub(super) async fn wait(
         }
     };
     tokio::time::timeout(patience, waiting).await.is_ok()
-}
-
-/// Does what a step says; gives what it was answered.
-pub(super) async fn act(
-    scene: &Scene,
-    played: &Played,
-    action: &Value,
-) -> Result<Option<(u64, String)>> {
-    let (namespace, name) = (played.namespace.as_str(), played.name.as_str());
-    if let Some(options) = action.get("delete") {
-        let options = DeleteOptions {
-            grace_seconds: options["gracePeriodSeconds"].as_i64(),
-            ..DeleteOptions::default()
-        };
-        // The recorder deletes at the end whether or not the pod is gone.
-        client::gone_is_fine(scene.api.delete(PODS, namespace, name, &options).await)?;
-        return Ok(None);
-    }
-    if let Some(patch) = action.get("patch") {
-        let part = action["subresource"].as_str().unwrap_or_default();
-        let kind = PatchKind::StrategicMerge;
-        let answer = scene.api.patch_part(PODS, namespace, name, part, kind, patch).await;
-        return Ok(Some(match answer {
-            Ok(_) => (200, String::new()),
-            Err(error) => (u64::from(error.status()), error.to_string()),
-        }));
-    }
-    if let Some([method, path]) = action["api"].as_array().map(Vec::as_slice) {
-        let path = path.as_str().unwrap_or_default();
-        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
-        if method == "POST"
-            && let ["api", "v1", "namespaces", space, plural] = parts.as_slice()
-        {
-            let resource = objects::catalog::find("", "v1", plural)
-                .with_context(|| format!("{plural} are not served"))?;
-            scene.api.create(Kind::of(resource), space, &action["body"]).await?;
-            return Ok(Some((201, String::new())));
-        }
-        bail!("a step asks the API for {method} {path}, which is not played");
-    }
-    if action == "kill the sandbox process behind the kubelet" {
-        kill_sandbox(scene, played).await?;
-        return Ok(None);
-    }
-    bail!("a step {action} is not known")
-}
-
-/// Ends the process of a pod's sandbox, as nobody asked for.
-async fn kill_sandbox(scene: &Scene, played: &Played) -> Result<()> {
-    let (pod, _) = scene.trace.last(&played.namespace, &played.name).context("there is no pod")?;
-    let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-    let filter = cri::v1::PodSandboxFilter {
-        label_selector: [("io.kubernetes.pod.uid".to_owned(), uid)].into(),
-        ..Default::default()
-    };
-    let request = cri::v1::ListPodSandboxRequest { filter: Some(filter) };
-    let found = scene.runtime.call(request).await?.items;
-    let sandbox = found.into_iter().next().context("the pod has no sandbox")?;
-    let request = cri::v1::PodSandboxStatusRequest { pod_sandbox_id: sandbox.id, verbose: true };
-    let told = scene.runtime.call(request).await?.info;
-    let told: Value = serde_json::from_str(told.get("info").map_or("{}", String::as_str))?;
-    let process = told["pid"].as_u64().context("the runtime does not say which process it is")?;
-    let killed = tokio::process::Command::new("kill")
-        .args(["-KILL", &process.to_string()])
-        .status()
-        .await
-        .context("there is no command kill here")?;
-    anyhow::ensure!(killed.success(), "process {process} cannot be ended");
-    Ok(())
 }
 
 /// Whether a life needs a network of its own.

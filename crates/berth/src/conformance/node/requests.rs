@@ -97,7 +97,7 @@ pub(super) async fn play(scene: &Scene, recorded: &Value) -> Result<Played> {
         };
         let _ = tokio::time::timeout(FIRST_ASK, looking).await;
     }
-    life::act(scene, &played, &serde_json::json!({"delete": {}})).await?;
+    super::action::act(scene, &played, &serde_json::json!({"delete": {}})).await?;
     let gone = || scene.trace.last(&played.namespace, &played.name).is_some_and(|(_, gone)| gone);
     life::wait(scene, PATIENCE, Duration::ZERO, gone).await;
     Ok(played)

@@ -239,11 +239,11 @@ impl Stage {
             root: scene.root(shape),
             logs: scene.directory.join("logs"),
             log_links: Some(scene.directory.join("links")),
-            address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+            address: Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
             certificate: (None, None),
             client_authority: Some(scene.asker.authority()),
         };
-        let agent = joined.prepare(self.agent_api.clone()).await?;
+        let (agent, _) = joined.prepare(self.agent_api.clone()).await?;
         let (leave, leaving) = watch::channel(None);
         self.agent = Some((leave, tokio::spawn(agent.run(leaving))));
         self.ready().await

@@ -270,7 +270,7 @@ impl Tableau {
     /// Deletes the pods, and waits until they are gone.
     pub(super) async fn end(&self, scene: &Scene) -> Result<()> {
         for played in &self.played {
-            life::act(scene, played, &json!({"delete": {}})).await?;
+            super::action::act(scene, played, &json!({"delete": {}})).await?;
         }
         let gone = || {
             let left = self.played.iter().filter(|played| {

@@ -121,7 +121,12 @@ fn states(
         // Where other words say the same there is nothing more to compare, but for the end.
         let Some(index) = same.or(is_last.then_some(our_run.last)) else { continue };
         let place = format!("status at {:.1} s", run.from);
-        template.value(&prepared(&recorded[run.last]), &prepared(&ours[index]), &place, found);
+        let (mut theirs, mut own) = (prepared(&recorded[run.last]), prepared(&ours[index]));
+        if logs_two_streams(line) {
+            sort_messages(&mut theirs);
+            sort_messages(&mut own);
+        }
+        template.value(&theirs, &own, &place, found);
     }
     let (their_words, our_words) =
         (words(recorded, &recorded_runs, false), words(&ours, &our_runs, false));
@@ -139,6 +144,31 @@ fn states(
         if !recorded_runs.last().is_some_and(|last| may_be_said(word, last)) {
             found.push(differ("what is said of the pod", "never said", word));
         }
+    }
+}
+
+/// Whether a message may be taken from a log of both streams. The runtime copies each of them on its own, so
+/// that the order of lines of different streams is chance.
+fn logs_two_streams(line: &Value) -> bool {
+    let manifest = line["manifest"].to_string();
+    manifest.contains("FallbackToLogsOnError") && manifest.contains(">&2")
+}
+
+/// Sorts the lines of termination messages.
+fn sort_messages(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(sort_messages),
+        Value::Object(fields) => {
+            if let Some(message) = fields.get_mut("terminated").and_then(|of| of.get_mut("message"))
+                && let Some(text) = message.as_str()
+            {
+                let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+                lines.sort_unstable();
+                *message = lines.concat().into();
+            }
+            fields.values_mut().for_each(sort_messages);
+        }
+        _ => {}
     }
 }
 
@@ -500,6 +530,20 @@ mod tests {
         };
         assert_eq!(processes("/pause", 6), processes("/bin/sleep 2147483647", 17));
         assert_ne!(processes("/pause", 6), figures("PID   USER     COMMAND\n    1 root     ps\n"));
+    }
+
+    #[test]
+    fn lines_of_two_streams_are_compared_in_any_order_and_those_of_one_are_not() {
+        let line = |command: &str, policy: &str| {
+            let container = json!({"command": [command], "terminationMessagePolicy": policy});
+            json!({"manifest": {"spec": {"containers": [container]}}})
+        };
+        assert!(logs_two_streams(&line("echo a; echo b >&2", "FallbackToLogsOnError")));
+        assert!(!logs_two_streams(&line("echo a; echo b", "FallbackToLogsOnError")));
+        assert!(!logs_two_streams(&line("echo a; echo b >&2", "File")));
+        let mut one = json!({"c": {"state": {"terminated": {"message": "b\na\n"}}}});
+        sort_messages(&mut one);
+        assert_eq!(one["c"]["state"]["terminated"]["message"], "a\nb\n");
     }
 
     #[test]

@@ -116,16 +116,23 @@ fn the_same_refusal_is_not_written_twice() {
     let mut brain = brain();
     show_node(&mut brain, "n1", 1, 0);
     let mut waiting = pod("p1", 2, 0);
+    waiting["metadata"]["generation"] = 3.into();
     show_pod(&mut brain, &waiting, 0);
     let refused = refusal(brain.decide(0));
     assert!(refused.is_news);
+    assert_eq!(refused.generation, 3);
     waiting["status"]["conditions"] = json!([{
         "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-        "message": refused.message,
+        "message": refused.message, "observedGeneration": refused.generation,
     }]);
     show_pod(&mut brain, &waiting, 1);
     assert_eq!(brain.decide(1), None, "its own condition is no reason to try again");
     assert!(!refusal(brain.decide(300_000)).is_news);
+    // A newer pod that is refused for the same reason is news: the generation is reported.
+    waiting["metadata"]["generation"] = 4.into();
+    show_pod(&mut brain, &waiting, 300_001);
+    let again = refusal(brain.decide(900_000));
+    assert!(again.is_news && again.generation == 4, "{again:?}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{Decoder, Fault, expect, int, int32, text};
 use crate::protobuf::wire::Kind;
 use crate::quantity::Quantity;
+use crate::schema::DecodeError;
 use crate::timestamp::Timestamp;
 
 impl Decoder<'_> {
@@ -74,18 +75,26 @@ impl Decoder<'_> {
         Ok(Value::String(if micro { time.to_micros_text() } else { time.to_seconds_text() }))
     }
 
+    fn json(&mut self, json: &[u8]) -> Result<Value, Fault> {
+        let read = self.schema.decode_any_within(json, self.path.len(), &mut self.room);
+        read.map_err(|error| match error {
+            DecodeError::TooLarge(error) => Fault::TooLarge(error),
+            DecodeError::Syntax(what) => Fault::Value(format!("not JSON: {what}")),
+            other => Fault::Value(other.to_string()),
+        })
+    }
+
     /// `RawExtension` and `FieldsV1` hold JSON.
     pub(super) fn raw(&mut self, bytes: &[u8]) -> Result<Value, Fault> {
         let mut value = Value::Null;
-        self.each(bytes, |_, number, kind, reader| {
+        self.each(bytes, |decoder, number, kind, reader| {
             if number != 1 {
                 return Ok(false);
             }
             expect(kind, Kind::Length)?;
             let json = reader.bytes()?;
             if !json.is_empty() {
-                let read = serde_json::from_slice(json);
-                value = read.map_err(|error| Fault::Value(format!("not JSON: {error}")))?;
+                value = decoder.json(json)?;
             }
             Ok(true)
         })?;

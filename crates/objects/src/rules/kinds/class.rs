@@ -1,5 +1,7 @@
 //! Priority classes and runtime classes.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::super::checks::{IMMUTABLE, default, unchanged};
@@ -92,12 +94,11 @@ pub(super) fn validate_runtime(class: &Cursor<'_>, causes: &mut Causes) {
 
 fn validate_tolerations(tolerations: &Cursor<'_>, causes: &mut Causes) {
     pod::validate_tolerations(tolerations, causes);
-    let mut seen: Vec<&Value> = Vec::new();
+    let mut seen = HashSet::new();
     for toleration in tolerations.items() {
-        if seen.contains(&toleration.value()) {
+        if !seen.insert(toleration.value()) {
             causes.duplicate_as(&toleration, shown_toleration(toleration.value()));
         }
-        seen.push(toleration.value());
     }
 }
 

@@ -1,6 +1,8 @@
 //! What the status of a job may say, and how it may change. A rule applies when what it is about
 //! changed, so that jobs written before it can still be updated.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::super::checks::{IMMUTABLE, is_same, non_negative};
@@ -75,16 +77,14 @@ pub(super) fn validate(job: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) 
 /// Pods that ended and are not counted yet, each once.
 fn validate_uncounted(status: &Cursor<'_>, causes: &mut Causes) {
     let uncounted = status.field("uncountedTerminatedPods");
-    let mut seen: Vec<String> = Vec::new();
+    let mut seen: BTreeSet<&str> = BTreeSet::new();
     for list in ["succeeded", "failed"] {
         let list = uncounted.field(list);
         for uid in list.items() {
             if uid.text().is_empty() {
                 causes.invalid_as(&uid, "", "must not be empty");
-            } else if seen.iter().any(|other| other == uid.text()) {
+            } else if !seen.insert(uid.text()) {
                 causes.duplicate(&uid);
-            } else {
-                seen.push(uid.text().to_owned());
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Nodes: taints, pod networks, what the status may claim, and the classes of QoS resources it
 //! offers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::{Value, json};
 
@@ -182,12 +182,11 @@ pub(super) fn validate_change(
     validate_amounts(node, causes);
     let status = node.field("status");
     let addresses = status.field("addresses");
-    let mut seen: Vec<&Value> = Vec::new();
+    let mut seen = HashSet::new();
     for address in addresses.items() {
-        if seen.contains(&address.value()) {
+        if !seen.insert(address.value()) {
             causes.duplicate_as(&address, shown_address(address.value()));
         }
-        seen.push(address.value());
     }
     let (spec, old_spec) = (node.field("spec"), old.field("spec"));
     let (networks, old_networks) = (spec.field("podCIDRs"), old_spec.field("podCIDRs"));

@@ -147,12 +147,13 @@ fn take_allocated(service: &mut Value, old: &Value) {
     }
     // A port is known by its name: everything else about it may have changed.
     let name = |port: &Value| port["name"].as_str().unwrap_or_default().to_owned();
-    let old_ports = old_spec["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let old_ports = old_spec["ports"].as_array().into_iter().flatten();
+    let old_ports: BTreeMap<String, &Value> = old_ports.map(|old| (name(old), old)).collect();
     let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut) else { return };
     let mut used: BTreeSet<i64> =
         ports.iter().filter_map(|port| port["nodePort"].as_i64()).collect();
     for port in ports.iter_mut().filter(|port| port["nodePort"].as_i64().unwrap_or(0) == 0) {
-        let before = old_ports.iter().rfind(|old| name(old) == name(port));
+        let before = old_ports.get(&name(port));
         let number = before.and_then(|old| old["nodePort"].as_i64()).filter(|n| used.insert(*n));
         if let (Some(number), Some(port)) = (number, port.as_object_mut()) {
             port.insert("nodePort".to_owned(), number.into());
@@ -366,14 +367,18 @@ pub fn reused_node_port(service: &Value) -> Option<usize> {
     })
 }
 
-/// The node port that other ports of the service with the same number have.
+/// Returns the node ports that a service has, by the number of the port. Ports with the same number and
+/// different protocols share one.
 #[must_use]
-pub fn shared_node_port(service: &Value, index: usize) -> Option<u16> {
-    let ports = service["spec"]["ports"].as_array()?;
-    let number = &ports.get(index)?["port"];
-    let same = ports.iter().filter(|port| port["port"] == *number);
-    let node_port = |port: &Value| u16::try_from(port["nodePort"].as_u64()?).ok();
-    same.filter_map(node_port).find(|port| *port != 0)
+pub fn node_ports(service: &Value) -> BTreeMap<i64, u16> {
+    let mut found = BTreeMap::new();
+    for port in service["spec"]["ports"].as_array().into_iter().flatten() {
+        let node_port = port["nodePort"].as_u64().and_then(|number| u16::try_from(number).ok());
+        if let Some(node_port) = node_port.filter(|number| *number != 0) {
+            found.entry(port["port"].as_i64().unwrap_or(0)).or_insert(node_port);
+        }
+    }
+    found
 }
 
 /// Why the port on which nodes answer a balancer cannot be given.

@@ -783,7 +783,8 @@ fn ports_of_one_number_share_a_node_port() {
     let shared = service(
         json!([{"port": 53, "protocol": "UDP", "nodePort": 30053}, {"port": 53, "protocol": "TCP"}]),
     );
-    assert_eq!(super::service::shared_node_port(&shared, 1), Some(30053));
+    let number = shared["spec"]["ports"][1]["port"].as_i64().unwrap();
+    assert_eq!(super::service::node_ports(&shared).get(&number), Some(&30053));
     assert_eq!(super::service::reused_node_port(&shared), None);
     let reused = service(json!([{"port": 53, "nodePort": 30053}, {"port": 54, "nodePort": 30053}]));
     assert_eq!(super::service::reused_node_port(&reused), Some(1));

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::admission::{spec_mut, text};
+use super::references;
 
 /// The account of pods that name none. A loop makes it in every namespace.
 pub const DEFAULT: &str = "default";
@@ -24,19 +25,6 @@ pub const ROOT_CA: &str = "kube-root-ca.crt";
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
-
-/// Where volumes refer to secrets, beside `secret` and the sources of `projected`.
-const VOLUME_SECRETS: [(&str, &str); 9] = [
-    ("azureFile", "secretName"),
-    ("cephfs", "secretRef"),
-    ("cinder", "secretRef"),
-    ("csi", "nodePublishSecretRef"),
-    ("flexVolume", "secretRef"),
-    ("iscsi", "secretRef"),
-    ("rbd", "secretRef"),
-    ("scaleIO", "secretRef"),
-    ("storageos", "secretRef"),
-];
 
 /// The lists of containers, and what one of them is called in a refusal.
 const INIT_CONTAINERS: (&str, &str) = ("initContainers", "init container");
@@ -101,7 +89,7 @@ fn check_mirror(spec: &Value) -> Result<(), AccountRefusal> {
     if !text(spec, "serviceAccountName").is_empty() {
         return Err(AccountRefusal::MirrorWithAccount);
     }
-    if refers_to_secrets(spec) {
+    if !references::secret_names(spec).is_empty() {
         return Err(AccountRefusal::MirrorWithSecret);
     }
     let token = |source: &Value| source.get("serviceAccountToken").is_some();
@@ -109,24 +97,6 @@ fn check_mirror(spec: &Value) -> Result<(), AccountRefusal> {
         true => Err(AccountRefusal::MirrorWithToken),
         false => Ok(()),
     }
-}
-
-fn refers_to_secrets(spec: &Value) -> bool {
-    let of_container = |container: &Value| {
-        items(container, "env").any(|variable| !variable["valueFrom"]["secretKeyRef"].is_null())
-            || items(container, "envFrom").any(|source| source.get("secretRef").is_some())
-    };
-    let of_volume = |volume: &Value| {
-        let named = |value: &Value| !value.is_null() && value != "";
-        volume.get("secret").is_some()
-            || projected(volume).any(|source| source.get("secret").is_some())
-            || VOLUME_SECRETS.iter().any(|(kind, field)| named(&volume[*kind][*field]))
-    };
-    items(spec, "imagePullSecrets").next().is_some()
-        || items(spec, "volumes").any(of_volume)
-        || [INIT_CONTAINERS, CONTAINERS, EPHEMERAL_CONTAINERS]
-            .iter()
-            .any(|(list, _)| items(spec, list).any(of_container))
 }
 
 /// Gives a new pod what its account has for it: a token, and the secrets images are pulled with.

@@ -5,6 +5,8 @@
 //! Other objects are asked for through functions the caller gives. A refusal is answered with 403
 //! and its text after `pods "name" is forbidden: `.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
@@ -275,17 +277,34 @@ pub fn check_overhead(pod: &Value, class: Option<&Value>) -> Result<(), PodRefus
 /// Both lists without what others of them cover already.
 fn merged_tolerations(mut all: Vec<Value>, added: &[Value]) -> Vec<Value> {
     all.extend_from_slice(added);
-    let mut merged: Vec<Value> = Vec::new();
+    // One toleration covers another only if both have the same key, or if it is for all keys.
+    let mut by_key: HashMap<&str, Vec<usize>> = HashMap::new();
     for (at, toleration) in all.iter().enumerate() {
-        let covered_before = merged.iter().any(|other| covers(other, toleration));
-        let covered_later =
-            all[at + 1..].iter().any(|other| other != toleration && covers(other, toleration));
-        if !covered_before && !covered_later {
-            merged.push(toleration.clone());
-        }
+        by_key.entry(text(toleration, "key")).or_default().push(at);
     }
-    merged
+    let mut kept = vec![false; all.len()];
+    let mut seen: HashSet<&Value> = HashSet::with_capacity(all.len());
+    for (at, toleration) in all.iter().enumerate() {
+        if !seen.insert(toleration) {
+            continue;
+        }
+        let key = text(toleration, "key");
+        let every_key = (!key.is_empty()).then(|| by_key.get("")).flatten();
+        let others = every_key.into_iter().chain(by_key.get(key)).flatten();
+        let covered = others.take(MAX_COMPARED).any(|other| {
+            let (before, other_is) = (*other < at, &all[*other]);
+            (!before || kept[*other]) && other_is != toleration && covers(other_is, toleration)
+        });
+        kept[at] = !covered;
+    }
+    let mut kept = kept.into_iter();
+    all.retain(|_| kept.next().unwrap_or(true));
+    all
 }
+
+/// How many other tolerations with the same key are looked at. A pod with more keeps tolerations that it
+/// does not need.
+const MAX_COMPARED: usize = 100;
 
 /// Whether a pod that has `wide` needs not have `narrow`.
 fn covers(wide: &Value, narrow: &Value) -> bool {

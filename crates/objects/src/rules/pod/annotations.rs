@@ -1,6 +1,8 @@
 //! Annotations that mean something to pods: mirror pods, deletion cost, and the older spellings
 //! of seccomp and AppArmor profiles, which must agree with the fields that replaced them.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::security::{app_armor_problems, validate_descending_path};
@@ -191,7 +193,7 @@ fn agree(
 pub(super) fn copy_app_armor(pod: &mut Value) -> Vec<String> {
     let mut warnings = Vec::new();
     let annotations = pod["metadata"].get("annotations").and_then(Value::as_object);
-    let profiles: Vec<(String, Option<Value>)> = annotations
+    let profiles: BTreeMap<String, Option<Value>> = annotations
         .into_iter()
         .flatten()
         .filter_map(|(key, value)| {
@@ -207,9 +209,7 @@ pub(super) fn copy_app_armor(pod: &mut Value) -> Vec<String> {
         let containers = pod.get_mut("spec").and_then(|spec| spec.get_mut(list)?.as_array_mut());
         for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
             let name = container.get("name").and_then(Value::as_str).unwrap_or_default();
-            let Some((name, profile)) = profiles.iter().find(|(of, _)| of == name) else {
-                continue;
-            };
+            let Some((name, profile)) = profiles.get_key_value(name) else { continue };
             let context = container.get("securityContext");
             let has_field = context.is_some_and(|context| !context["appArmorProfile"].is_null());
             if has_field || (profile.is_some() && of_pod == *profile) {

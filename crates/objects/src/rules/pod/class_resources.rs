@@ -4,7 +4,7 @@
 //! can change its class while the container runs is the node's to say: [`validate_changes`] takes
 //! the answer as a function.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 
@@ -144,12 +144,13 @@ pub fn validate_changes(
     for list in ["initContainers", "containers"] {
         let containers = spec.field(list);
         let old_containers = old["spec"].get(list).and_then(Value::as_array);
+        let mut by_name: HashMap<&str, &Value> = HashMap::new();
+        for old in old_containers.into_iter().flatten() {
+            by_name.entry(old["name"].as_str().unwrap_or_default()).or_insert(old);
+        }
         for container in containers.items() {
             let name = container.field("name").text();
-            let Some(before) = old_containers.into_iter().flatten().find(|old| old["name"] == name)
-            else {
-                continue;
-            };
+            let Some(before) = by_name.get(name) else { continue };
             let resources = container.field("resources");
             let requests = resources.field("qosResources");
             let was = classes(&before["resources"]["qosResources"]);

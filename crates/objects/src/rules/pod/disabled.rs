@@ -1,6 +1,10 @@
 //! Fields of features that are not on: a new pod loses them without a word, a stored pod keeps
 //! what it has. Which features are on is upstream's default; fields that Berth acts on have gates
-//! of their own and are checked, not dropped.
+//! of their own and are checked, not dropped. The projected sources `clusterTrustBundle` and
+//! `podCertificate` are kept although upstream drops them by default: a pod without them would run
+//! with an empty volume, and the agent refuses them by name.
+
+use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
@@ -9,7 +13,6 @@ type Object = Map<String, Value>;
 /// Fields whose features are off, and in which structures they stand.
 const SPEC: [&str; 2] = ["schedulingGroup", "evictionResponders"];
 const FILES: [&str; 2] = ["defaultUser", "user"];
-const PROJECTIONS: [&str; 2] = ["clusterTrustBundle", "podCertificate"];
 
 /// Whether a field of this name is anywhere in a value.
 fn uses(value: &Value, field: &str) -> bool {
@@ -33,8 +36,12 @@ fn child<'a>(object: &'a mut Object, field: &str) -> Option<&'a mut Object> {
 
 /// Takes the fields out of a spec that the stored one, if any, does not have either.
 pub(super) fn drop_from(spec: &mut Object, old: &Value) {
+    // The stored spec is looked through once for each field, however often the field is given.
+    let mut used: HashMap<String, bool> = HashMap::new();
     let mut drop = |holder: &mut Object, field: &str| {
-        if holder.contains_key(field) && !uses(old, field) {
+        if holder.contains_key(field)
+            && !*used.entry(field.to_owned()).or_insert_with(|| uses(old, field))
+        {
             holder.remove(field);
         }
     };
@@ -52,9 +59,6 @@ pub(super) fn drop_from(spec: &mut Object, old: &Value) {
                 drop(file, FILES[1]);
             }
             for projection in items(source, "sources") {
-                for field in PROJECTIONS {
-                    drop(projection, field);
-                }
                 for holder in ["secret", "configMap", "downwardAPI"] {
                     if let Some(holder) = child(projection, holder) {
                         for file in items(holder, "items") {

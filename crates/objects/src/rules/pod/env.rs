@@ -294,6 +294,7 @@ pub(super) fn validate_mounts(
         return;
     }
     let devices = places(&container.field("volumeDevices"), "devicePath");
+    let device_paths: BTreeSet<&str> = devices.values().copied().collect();
     let mut paths = BTreeSet::new();
     for mount in mounts.items() {
         let (name, path) = (mount.field("name"), mount.field("mountPath"));
@@ -312,7 +313,7 @@ pub(super) fn validate_mounts(
         if devices.contains_key(name.text()) {
             causes.invalid(&name, "must not already exist in volumeDevices");
         }
-        if devices.values().any(|device| *device == path.text()) {
+        if device_paths.contains(path.text()) {
             causes.invalid(&path, "must not already exist as a path in volumeDevices");
         }
         let expression = mount.field("subPathExpr");
@@ -381,6 +382,7 @@ pub(super) fn validate_devices(
         return;
     }
     let mounts = places(&container.field("volumeMounts"), "mountPath");
+    let mount_paths: BTreeSet<&str> = mounts.values().copied().collect();
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     for device in devices.items() {
         let (name, path) = (device.field("name"), device.field("devicePath"));
@@ -416,7 +418,7 @@ pub(super) fn validate_devices(
         if mounts.contains_key(name.text()) {
             causes.invalid(&name, "must not already exist in volumeMounts");
         }
-        if mounts.values().any(|mount| *mount == path.text()) {
+        if mount_paths.contains(path.text()) {
             causes.invalid(&path, "must not already exist as a path in volumeMounts");
         }
         if !name.text().is_empty() {

@@ -1,6 +1,8 @@
 //! What a request may not set on a pod, and what the server sets itself: status, generation, the
 //! old values of what a subresource does not reach.
 
+use std::collections::{HashMap, VecDeque};
+
 use serde_json::{Map, Value, json};
 
 use super::super::{Part, Setting, meta};
@@ -155,12 +157,14 @@ fn prepare_status(pod: &mut Value, old: &Value) {
 /// A condition without a generation keeps that of the stored condition of its type, the first
 /// with the first where there are several.
 fn keep_observed_generations(status: &mut Map<String, Value>, old: &Value) {
-    let mut before: Vec<&Value> =
-        old.get("conditions").and_then(Value::as_array).into_iter().flatten().collect();
+    let mut before: HashMap<&Value, VecDeque<&Value>> = HashMap::new();
+    for old in old.get("conditions").and_then(Value::as_array).into_iter().flatten() {
+        before.entry(&old["type"]).or_default().push_back(old);
+    }
     let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
     for condition in conditions.into_iter().flatten() {
-        let of_type = before.iter().position(|old| old["type"] == condition["type"]);
-        let Some(found) = of_type.map(|at| before.remove(at)) else { continue };
+        let of_type = before.get_mut(&condition["type"]);
+        let Some(found) = of_type.and_then(VecDeque::pop_front) else { continue };
         if let Some(condition) = condition.as_object_mut()
             && !condition.contains_key("observedGeneration")
             && let Some(generation) = found.get("observedGeneration")

@@ -302,13 +302,14 @@ fn validate_claims(claims: &Cursor<'_>, known: &BTreeSet<&str>, causes: &mut Cau
                 let shown = format!("{name}/{}", request.text());
                 causes.duplicate_as(&claim, shown.as_str());
             } else if request.text().is_empty() {
-                for _ in seen.iter().filter(|(claimed, _)| *claimed == name) {
+                // Upstream reports the claim once for each of its requests.
+                for _ in seen.range((name, "")..).take_while(|(claimed, _)| *claimed == name) {
                     causes.duplicate_as(&claim, name);
                 }
             }
             seen.insert((name, request.text()));
         }
-        if !known.contains(name) {
+        if !known.contains(name) && !causes.is_full() {
             let mut detail = "must be one of the names in pod.spec.resourceClaims".to_owned();
             if known.is_empty() {
                 detail.push_str(" which is empty");

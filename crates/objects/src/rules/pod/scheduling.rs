@@ -1,6 +1,6 @@
 //! What a pod says about where it may run: affinity, tolerations, spreading.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value;
 
@@ -179,8 +179,9 @@ fn validate_label_keys(term: &Cursor<'_>, selector: &Cursor<'_>, causes: &mut Ca
             seen.insert(key);
         }
     }
+    let differing: BTreeSet<&str> = differing.items().map(|key| key.text()).collect();
     for key in matching.items() {
-        if differing.items().any(|other| other.text() == key.text()) {
+        if differing.contains(key.text()) {
             causes.invalid(&key, "exists in both matchLabelKeys and mismatchLabelKeys");
         }
     }
@@ -228,7 +229,15 @@ pub(in crate::rules) fn validate_tolerations(tolerations: &Cursor<'_>, causes: &
 }
 
 pub(super) fn validate_spread(constraints: &Cursor<'_>, scope: Scope, causes: &mut Causes) {
-    for (at, constraint) in constraints.items().enumerate() {
+    let pair = |constraint: &Value| {
+        let text = |field: &str| constraint.get(field).and_then(Value::as_str).unwrap_or_default();
+        (text("topologyKey").to_owned(), text("whenUnsatisfiable").to_owned())
+    };
+    let mut later: HashMap<(String, String), usize> = HashMap::with_capacity(constraints.len());
+    for constraint in constraints.items() {
+        *later.entry(pair(constraint.value())).or_default() += 1;
+    }
+    for constraint in constraints.items() {
         let skew = constraint.field("maxSkew");
         if skew.int().unwrap_or(0) <= 0 {
             causes.invalid_as(&skew, skew.int().unwrap_or(0), NOT_POSITIVE);
@@ -242,11 +251,9 @@ pub(super) fn validate_spread(constraints: &Cursor<'_>, scope: Scope, causes: &m
             let supported = ["DoNotSchedule", "ScheduleAnyway"];
             causes.not_supported_as(&action, action.text(), &supported);
         }
-        let repeated = constraints.items().skip(at + 1).any(|other| {
-            other.field("topologyKey").text() == key.text()
-                && other.field("whenUnsatisfiable").text() == action.text()
-        });
-        if repeated {
+        let left = later.entry(pair(constraint.value())).or_default();
+        *left = left.saturating_sub(1);
+        if *left > 0 {
             let shown = format!("{{{}, {}}}", key.text(), action.text());
             let pair = constraint.field("{topologyKey, whenUnsatisfiable}");
             causes.duplicate_as(&pair, shown.as_str());

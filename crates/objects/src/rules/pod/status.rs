@@ -1,6 +1,6 @@
 //! The status of a pod as its node reports it: what a report may not say.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use serde_json::Value;
@@ -51,8 +51,14 @@ pub(super) fn validate_update(
         for (statuses, list) in
             [("containerStatuses", "containers"), ("initContainerStatuses", "initContainers")]
         {
-            let restarts =
-                |name: &str, code: i64| may_restart(old_spec, &old_spec[list], name, code);
+            let mut by_name: BTreeMap<&str, &Value> = BTreeMap::new();
+            for container in old_spec[list].as_array().into_iter().flatten() {
+                by_name.entry(container["name"].as_str().unwrap_or_default()).or_insert(container);
+            }
+            // A container that the pod does not have is not started again.
+            let restarts = |name: &str, code: i64| {
+                by_name.get(name).is_some_and(|container| may_restart(old_spec, container, code))
+            };
             validate_transitions(&status, &old_status, statuses, restarts, causes);
         }
     }
@@ -91,13 +97,9 @@ fn restarts_all(spec: &Value) -> bool {
         .any(|rule| rule["action"] == "RestartAllContainers")
 }
 
-/// Whether the container of a name is started again after it ended with a code: by its rules, by
-/// its own policy or by the pod's. One that the pod does not have is not.
-fn may_restart(spec: &Value, containers: &Value, name: &str, code: i64) -> bool {
-    let mut containers = containers.as_array().into_iter().flatten();
-    let Some(container) = containers.find(|container| container["name"] == name) else {
-        return false;
-    };
+/// Returns whether a container is started again after it ended with a code: by its rules, by its own
+/// policy or by the pod's.
+fn may_restart(spec: &Value, container: &Value, code: i64) -> bool {
     let by_policy = |policy: &Value| match policy.as_str() {
         Some("Always") => Some(true),
         Some("OnFailure") => Some(code != 0),
@@ -131,6 +133,8 @@ fn validate_transitions(
     causes: &mut Causes,
 ) {
     let (new, old) = (status.field(list), old.field(list));
+    let live = new.items().filter(|now| !now.field("state").field("terminated").is_set());
+    let live: BTreeSet<&str> = live.map(|now| now.field("name").text()).collect();
     for (at, before) in old.items().enumerate() {
         let ended = before.field("state");
         let ended = ended.field("terminated");
@@ -138,8 +142,7 @@ fn validate_transitions(
         if !ended.is_set() || restarts(name, ended.field("exitCode").int().unwrap_or(0)) {
             continue;
         }
-        let same = |now: &Cursor<'_>| now.field("name").text() == name;
-        if new.items().any(|now| same(&now) && !now.field("state").field("terminated").is_set()) {
+        if live.contains(name) {
             let place = new.index(at);
             causes.forbidden(&place.field("state"), NOT_BACK);
         }
@@ -148,10 +151,11 @@ fn validate_transitions(
 
 fn validate_claims(status: &Cursor<'_>, spec: &Cursor<'_>, causes: &mut Causes) {
     let (claims, statuses) = (spec.field("resourceClaims"), status.field("resourceClaimStatuses"));
+    let claims: BTreeSet<&str> = claims.items().map(|claim| claim.field("name").text()).collect();
     let mut seen = BTreeSet::new();
     for status in statuses.items() {
         let name = status.field("name");
-        if !claims.items().any(|claim| claim.field("name").text() == name.text()) {
+        if !claims.contains(name.text()) {
             let detail = "must match the name of an entry in `spec.resourceClaims`";
             causes.invalid(&name, detail);
         }
@@ -209,9 +213,10 @@ fn validate_families(ips: &Cursor<'_>, causes: &mut Causes) {
 
 /// Addresses that are stored already may stay, whatever their form.
 fn validate_ips(ips: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
+    let old: BTreeSet<&str> = old.items().map(|ip| ip.field("ip").text()).collect();
     for ip in ips.items() {
         let text = ip.field("ip").text();
-        if !old.items().any(|old| old.field("ip").text() == text) {
+        if !old.contains(text) {
             names::report_as(causes, &ip, text, &names::ip(text));
         }
     }
@@ -254,13 +259,16 @@ fn validate_users(statuses: &Cursor<'_>, os: &str, causes: &mut Causes) {
 
 /// Health of devices is reported for what the container asked for.
 fn validate_devices(statuses: &Cursor<'_>, containers: &Cursor<'_>, causes: &mut Causes) {
+    let mut by_name = BTreeMap::new();
+    for container in containers.items() {
+        by_name.entry(container.field("name").text()).or_insert(container);
+    }
     for status in statuses.items() {
         let devices = status.field("allocatedResourcesStatus");
-        let container =
-            containers.items().find(|c| c.field("name").text() == status.field("name").text());
+        let container = by_name.get(status.field("name").text());
         for device in devices.items() {
             let name = device.field("name");
-            if let Some(container) = &container {
+            if let Some(container) = container {
                 let resources = container.field("resources");
                 let (found, detail) = match name.text().strip_prefix("claim:") {
                     Some(claim) => {

@@ -1,7 +1,7 @@
 //! What may change of a stored pod: images, tolerations, gates, deadlines and classes through the
 //! pod itself; resources through `resize`; ephemeral containers through theirs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -120,15 +120,16 @@ fn copy(object: &mut Map<String, Value>, from: &Value, field: &str) {
     }
 }
 
+/// What of a toleration may not change.
+fn fixed_part(toleration: &Value) -> [&str; 4] {
+    ["key", "operator", "value", "effect"]
+        .map(|field| toleration.get(field).and_then(Value::as_str).unwrap_or_default())
+}
+
 fn validate_added_tolerations(spec: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     let (tolerations, old) = (spec.field("tolerations"), old.field("tolerations"));
-    const COMPARED: [&str; 4] = ["key", "operator", "value", "effect"];
-    let kept = old.items().all(|old| {
-        tolerations.items().any(|new| {
-            COMPARED.iter().all(|field| new.field(field).text() == old.field(field).text())
-        })
-    });
-    if !kept {
+    let now: HashSet<_> = tolerations.items().map(|new| fixed_part(new.value())).collect();
+    if !old.items().all(|old| now.contains(&fixed_part(old.value()))) {
         let detail = "existing toleration can not be modified except its tolerationSeconds";
         return causes.forbidden(&tolerations, detail);
     }
@@ -258,10 +259,14 @@ pub(super) fn validate_ephemeral_containers(
     }
     let (spec, old_spec) = (pod.field("spec"), old.field("spec"));
     let (new, before) = (spec.field("ephemeralContainers"), old_spec.field("ephemeralContainers"));
+    let mut by_name = HashMap::with_capacity(new.len());
+    for container in new.items() {
+        by_name.entry(container.field("name").text()).or_insert(container);
+    }
     for old in before.items() {
         let name = old.field("name").text();
         let shown = crate::cursor::go_quoted(name);
-        match new.items().find(|container| container.field("name").text() == name) {
+        match by_name.get(name) {
             None => {
                 let detail = format!("existing ephemeral containers {shown} may not be removed\n");
                 causes.forbidden(&new, &detail);
@@ -281,7 +286,7 @@ pub(super) fn validate_ephemeral_containers(
 
 /// Refuses the request as such: everything found so far does not matter.
 fn only(causes: &mut Causes, detail: &str) {
-    causes.0.clear();
+    causes.clear();
     causes.add("FieldValueForbidden", NO_FIELD, format!("Forbidden: {detail}"));
 }
 

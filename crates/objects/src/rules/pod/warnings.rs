@@ -1,7 +1,7 @@
 //! What is accepted and probably not meant: deprecated labels and volumes, duplicates, fractions
 //! of bytes, selectors that select nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -11,6 +11,7 @@ use super::annotations::{APP_ARMOR, SECCOMP_CONTAINER, SECCOMP_POD, USE_THE_FIEL
 use super::scheduling::{PREFERRED, REQUIRED};
 use super::{for_each_container, status};
 use crate::cursor::{Cursor, go_quoted};
+use crate::problems::MAX_PROBLEMS as MAX_WARNINGS;
 use crate::resources::{EPHEMERAL_STORAGE, MEMORY};
 use crate::selector::label_value_problems;
 
@@ -435,7 +436,8 @@ fn ports_of<'a>(spec: &Cursor<'a>) -> Vec<Given<'a>> {
 
 fn about_ports(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     let ports = ports_of(spec);
-    for (at, given) in ports.iter().enumerate() {
+    let mut by_number: BTreeMap<(i64, &str), Vec<&Given<'_>>> = BTreeMap::new();
+    for given in &ports {
         if !given.host_ip.is_empty() && given.host_port == 0 {
             warnings.push(format!(
                 "{}: hostIP set without hostPort: {{Name:{} HostPort:0 ContainerPort:{} \
@@ -447,9 +449,12 @@ fn about_ports(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
                 given.host_ip
             ));
         }
-        let same =
-            |other: &&Given<'_>| given.number == other.number && given.protocol == other.protocol;
-        for other in ports[..at].iter().filter(same) {
+        let alike = by_number.entry((given.number, given.protocol)).or_default();
+        for other in alike.iter().copied() {
+            // All pairs of ports are compared, and no more warnings are sent than this.
+            if warnings.len() >= MAX_WARNINGS {
+                break;
+            }
             let same_port = given.host_port == other.host_port;
             let what = if same_port && given.host_ip == other.host_ip {
                 "duplicate"
@@ -463,19 +468,22 @@ fn about_ports(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
             let (here, there) = (given.place(spec), other.place(spec));
             warnings.push(format!("{here}: {what} port definition with {there}"));
         }
+        if alike.len() < MAX_WARNINGS {
+            alike.push(given);
+        }
     }
     // Of ports with one name only the first is found by it.
-    for (at, given) in ports.iter().enumerate() {
-        let first = ports[..at].iter().find(|other| other.name == given.name);
-        if let Some(first) = first
-            && !given.name.is_empty()
-        {
+    let mut by_name: BTreeMap<&str, &Given<'_>> = BTreeMap::new();
+    for given in ports.iter().filter(|port| !port.name.is_empty()) {
+        if let Some(first) = by_name.get(given.name) {
             let (here, there) = (given.place(spec), first.place(spec));
             let name = go_quoted(given.name);
             warnings.push(format!(
                 "{here}: duplicate port name {name} with {there}, services and probes that \
                  select ports by name will use {there}"
             ));
+        } else {
+            by_name.insert(given.name, given);
         }
     }
 }

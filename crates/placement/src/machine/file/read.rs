@@ -13,8 +13,8 @@ use crate::machine::{NAME, is_name, quantity};
 use crate::topology::Cpu;
 use crate::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId};
 
-/// The longest CPU list that is read: every other one of 8,192 CPUs takes 40 kB.
-const MAX_LIST: usize = 1 << 16;
+/// The longest CPU list that is read: 65,536 CPUs one by one, each with five digits and a comma.
+const MAX_LIST: usize = 6 << 16;
 
 /// The one document of `text`, or all that is wrong with it.
 pub(super) fn document(text: &str) -> Result<Document, Vec<YamlError>> {
@@ -150,10 +150,20 @@ fn pages(at: &At<'_>, findings: &mut Findings) -> Option<Pages> {
     let object = at.object(findings)?;
     object.refuse_unknown(&["pageSize", "count"], findings);
     let page_size = required(&object, "pageSize", findings, bytes);
-    let count = required(&object, "count", findings, |at, findings| {
-        at.integer(0, i64::MAX, findings).and_then(|count| u64::try_from(count).ok())
-    });
+    let count = required(&object, "count", findings, pages_count);
     Some(Pages { page_size: page_size?, count: count? })
+}
+
+/// A number of pages: any that 64 bits hold.
+fn pages_count(at: &At<'_>, findings: &mut Findings) -> Option<u64> {
+    let count = match &at.node.value {
+        Value::Scalar(scalar) if scalar.plain => scalar.text.parse().ok(),
+        _ => None,
+    };
+    if count.is_none() {
+        at.expected("a whole number, 0 or more", findings);
+    }
+    count
 }
 
 /// The items of a list that can be read; none if there is no such field.

@@ -1,0 +1,476 @@
+//! How much each client may ask of the server at once: [`Flow`].
+//!
+//! An equivalent of upstream's API priority and fairness with built-in levels. Every level has
+//! amounts of its own, so that clients of one level cannot take anything from those of another, and a
+//! client may have only a part of its level's. A request waits for a short time and is then answered
+//! 429. Only requests over the network pass here; the process's own loops do not wait.
+//!
+//! | level | clients |
+//! |---|---|
+//! | `exempt` | administrators: any number of requests; lists, bodies and watches are bounded |
+//! | `system` | the agents of nodes |
+//! | `workload-low` | service accounts |
+//! | `global-default` | all other users |
+//!
+//! Health checks pass without a level, and so do requests without credentials, which are refused or
+//! answered with a short document.
+
+use std::fmt::Write as _;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use https::Counts;
+
+use crate::accept::Wanted;
+use crate::api::request_verb;
+use crate::identity::{self, ADMINISTRATORS, User};
+use crate::refusal::Refusal;
+use crate::request::{Call, Caller};
+use crate::route::Target;
+use crate::shares::{Account, Share, Shares, Unavailable};
+
+const MIB: usize = 1 << 20;
+
+/// How long a request waits for its turn. Clients give up later than this, and retry after a 429.
+const TURN: Duration = Duration::from_secs(5);
+
+/// How long the events of a watch wait for those of others to be read.
+const EVENTS_TURN: Duration = Duration::from_secs(10);
+
+/// The part of the lists that one takes which is held in memory as a whole.
+const WHOLE_LIST: usize = 4;
+
+/// The reason of a refusal, by its name in the metric; the first two are upstream's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    QueueFull,
+    TimeOut,
+    Watches,
+    Connections,
+}
+
+impl Reason {
+    const ALL: [(Reason, &'static str); 4] = [
+        (Reason::QueueFull, "queue-full"),
+        (Reason::TimeOut, "time-out"),
+        (Reason::Watches, "watches"),
+        (Reason::Connections, "connections"),
+    ];
+}
+
+impl From<Unavailable> for Reason {
+    fn from(unavailable: Unavailable) -> Reason {
+        match unavailable {
+            Unavailable::QueueFull => Reason::QueueFull,
+            Unavailable::TimeOut => Reason::TimeOut,
+        }
+    }
+}
+
+/// What the clients of one level have in common.
+#[derive(Debug)]
+pub(crate) struct Level {
+    name: &'static str,
+    /// Requests being answered, apart from those that last; none if there is no limit.
+    requests: Option<Shares>,
+    lists: Shares,
+    /// Bytes of bodies that were received and not answered.
+    bodies: Shares,
+    watches: Shares,
+    /// Bytes of events that clients did not read.
+    events: Shares,
+    /// Logs being sent.
+    logs: Shares,
+    rejected: [AtomicU64; Reason::ALL.len()],
+    terminated: AtomicU64,
+}
+
+impl Level {
+    /// The pairs are the total, and the part of one client.
+    fn new(
+        name: &'static str,
+        requests: Option<(usize, usize)>,
+        lists: (usize, usize),
+        bodies: (usize, usize),
+        watches: (usize, usize),
+        events: (usize, usize),
+        logs: (usize, usize),
+    ) -> Level {
+        let shares = |(total, each): (usize, usize)| Shares::new(total, each);
+        let mib = |(total, each): (usize, usize)| Shares::new(total * MIB, each * MIB);
+        Level {
+            name,
+            requests: requests.map(shares),
+            lists: shares(lists),
+            bodies: mib(bodies),
+            watches: shares(watches),
+            events: mib(events),
+            logs: shares(logs),
+            rejected: Default::default(),
+            terminated: AtomicU64::new(0),
+        }
+    }
+
+    fn reject(&self, reason: Reason) -> Refusal {
+        self.rejected[reason as usize].fetch_add(1, Ordering::Relaxed);
+        Refusal::too_many_requests()
+    }
+
+    /// Takes the place of a watch for a user.
+    pub(crate) fn watch(&self, user: &User) -> Result<Share, Refusal> {
+        let taken = self.watches.account(&user.name).take(1);
+        taken.ok_or_else(|| self.reject(Reason::Watches))
+    }
+
+    /// Returns the access to the bytes of events that a user may leave unread.
+    pub(crate) fn events(&self, user: &User) -> Account {
+        self.events.account(&user.name)
+    }
+
+    /// Waits until there is room for an event. `None` ends the watch: too much is unread.
+    pub(crate) async fn event(&self, account: &Account, length: usize) -> Option<Share> {
+        let room = account.wait(length, EVENTS_TURN).await;
+        if room.is_err() {
+            self.terminated.fetch_add(1, Ordering::Relaxed);
+        }
+        room.ok()
+    }
+
+    /// Waits for a part of what may be limited.
+    async fn turn(
+        &self,
+        shares: Option<&Shares>,
+        user: &User,
+        amount: usize,
+    ) -> Result<Option<Share>, Refusal> {
+        let Some(shares) = shares else { return Ok(None) };
+        let share = shares.account(&user.name).wait(amount, TURN).await;
+        share.map(Some).map_err(|unavailable| self.reject(unavailable.into()))
+    }
+
+    /// Takes room for the body of a request.
+    pub(crate) async fn body(&self, user: &User, length: usize) -> Result<Option<Share>, Refusal> {
+        self.turn(Some(&self.bodies), user, length).await
+    }
+}
+
+/// The levels of a server.
+pub(crate) struct Flow {
+    exempt: Level,
+    system: Level,
+    workload_low: Level,
+    global_default: Level,
+    /// Counts the connections, once there is a listener.
+    connections: OnceLock<Box<dyn Fn() -> Counts + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Flow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flow").finish_non_exhaustive()
+    }
+}
+
+impl Default for Flow {
+    /// The figures leave an idle server of 20 MB below 300 MB when all levels are full. A node has a
+    /// handful of watches; one in a hundred pods uses the API.
+    fn default() -> Flow {
+        Flow {
+            exempt: Level::new(
+                "exempt",
+                None,
+                (32, 16),
+                (24, 12),
+                (16_384, 12_288),
+                (32, 16),
+                (256, 192),
+            ),
+            system: Level::new(
+                "system",
+                Some((256, 32)),
+                (64, 8),
+                (12, 6),
+                (65_536, 256),
+                (32, 4),
+                (16, 4),
+            ),
+            workload_low: Level::new(
+                "workload-low",
+                Some((64, 16)),
+                (8, 4),
+                (8, 4),
+                (2048, 256),
+                (8, 4),
+                (32, 16),
+            ),
+            global_default: Level::new(
+                "global-default",
+                Some((64, 32)),
+                (16, 8),
+                (8, 6),
+                (4096, 1024),
+                (16, 8),
+                (64, 32),
+            ),
+            connections: OnceLock::new(),
+        }
+    }
+}
+
+/// What a request holds until its response has been sent.
+#[derive(Debug, Default)]
+pub(crate) struct Ticket {
+    _request: Option<Share>,
+    _list: Option<Share>,
+    log: Option<Share>,
+}
+
+impl Ticket {
+    /// Checks whether the client may read the response as slowly as it likes.
+    pub(crate) fn is_unhurried(&self) -> bool {
+        self.log.is_some()
+    }
+}
+
+/// The cost of a request while it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cost {
+    /// It lasts, and is limited in other ways, or it needs no credentials.
+    Free,
+    Request,
+    List(usize),
+    Log,
+}
+
+impl Cost {
+    fn of(call: &Call) -> Cost {
+        let place = match Target::parse(&call.path) {
+            Some(Target::Resource(place)) => place,
+            _ if identity::is_public(&call.path) || call.path == crate::backup::PATH => {
+                return Cost::Free;
+            }
+            _ => return Cost::Request,
+        };
+        let part = place.subresource.map_or("", |subresource| subresource.name);
+        match request_verb(call, place.name.is_empty(), place.old_watch) {
+            "watch" => Cost::Free,
+            _ if matches!(part, "exec" | "attach" | "portforward") => Cost::Free,
+            _ if part == "log" => Cost::Log,
+            "list" => {
+                let is_whole = Wanted::of(call.header("accept"))
+                    .is_ok_and(|wanted| wanted.is_protobuf() || wanted.is_yaml());
+                let is_page = call.query.get("limit").is_some();
+                Cost::List(if is_whole && !is_page { WHOLE_LIST } else { 1 })
+            }
+            _ => Cost::Request,
+        }
+    }
+}
+
+impl Flow {
+    pub(crate) fn level(&self, user: &User) -> &Level {
+        match user {
+            user if user.is_in(ADMINISTRATORS) => &self.exempt,
+            user if user.node().is_some() => &self.system,
+            user if user.name.starts_with("system:serviceaccount:") => &self.workload_low,
+            _ => &self.global_default,
+        }
+    }
+
+    /// Lets a request in, at once or after a short time.
+    pub(crate) async fn enter(&self, call: &Call) -> Result<Ticket, Refusal> {
+        let (Caller::Known(user), cost) = (&call.caller, Cost::of(call)) else {
+            return Ok(Ticket::default());
+        };
+        if cost == Cost::Free {
+            return Ok(Ticket::default());
+        }
+        let level = self.level(user);
+        if cost == Cost::Log {
+            let log = level.turn(Some(&level.logs), user, 1).await?;
+            return Ok(Ticket { log, ..Ticket::default() });
+        }
+        let request = level.turn(level.requests.as_ref(), user, 1).await?;
+        let list = match cost {
+            Cost::List(amount) => level.turn(Some(&level.lists), user, amount).await?,
+            _ => None,
+        };
+        Ok(Ticket { _request: request, _list: list, log: None })
+    }
+
+    /// Refuses a request of a user who has too many connections.
+    pub(crate) fn too_many_connections(&self, user: &User) -> Refusal {
+        self.level(user).reject(Reason::Connections)
+    }
+
+    /// Puts the counts of a listener's connections among the metrics. Only the first one is kept.
+    pub(crate) fn measure_connections(&self, counts: impl Fn() -> Counts + Send + Sync + 'static) {
+        let _ = self.connections.set(Box::new(counts));
+    }
+
+    /// Returns the metrics in Prometheus' text form, by upstream's names.
+    pub(crate) fn render(&self) -> String {
+        let mut text = String::new();
+        let head = |text: &mut String, name: &str, kind: &str, help: &str| {
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        };
+        let levels = [&self.exempt, &self.system, &self.workload_low, &self.global_default];
+        let name = "apiserver_flowcontrol_rejected_requests_total";
+        head(&mut text, name, "counter", "Requests answered 429, by level and reason.");
+        for level in levels {
+            for (reason, word) in Reason::ALL {
+                let count = level.rejected[reason as usize].load(Ordering::Relaxed);
+                let _ = writeln!(
+                    text,
+                    "{name}{{priority_level=\"{}\",reason=\"{word}\"}} {count}",
+                    level.name
+                );
+            }
+        }
+        type Read = fn(&Level) -> usize;
+        let gauges: [(&str, &str, Read); 6] = [
+            (
+                "apiserver_flowcontrol_current_executing_requests",
+                "Requests being answered, where their number is limited.",
+                |level| level.requests.as_ref().map_or(0, Shares::taken),
+            ),
+            (
+                "apiserver_flowcontrol_current_inqueue_requests",
+                "Requests that wait for their turn.",
+                |level| {
+                    let requests = level.requests.as_ref().map_or(0, Shares::waiting);
+                    requests + level.lists.waiting() + level.bodies.waiting()
+                },
+            ),
+            ("berth_flow_lists", "Lists being answered, by their weight.", |level| {
+                level.lists.taken()
+            }),
+            ("berth_flow_body_bytes", "Bytes of request bodies in memory.", |level| {
+                level.bodies.taken()
+            }),
+            ("berth_flow_watches", "Watches that are open.", |level| level.watches.taken()),
+            ("berth_flow_unread_event_bytes", "Bytes of events that were not read.", |level| {
+                level.events.taken()
+            }),
+        ];
+        for (name, help, read) in gauges {
+            head(&mut text, name, "gauge", help);
+            for level in levels {
+                let (level, value) = (level.name, read(level));
+                let _ = writeln!(text, "{name}{{priority_level=\"{level}\"}} {value}");
+            }
+        }
+        let name = "apiserver_terminated_watchers_total";
+        head(&mut text, name, "counter", "Watches ended because events were not read.");
+        for level in levels {
+            let count = level.terminated.load(Ordering::Relaxed);
+            let _ = writeln!(text, "{name}{{priority_level=\"{}\"}} {count}", level.name);
+        }
+        if let Some(counts) = self.connections.get() {
+            let Counts { strangers, known, ended } = counts();
+            let name = "berth_connections";
+            head(&mut text, name, "gauge", "Connections, by whether the client is known.");
+            let _ = writeln!(text, "{name}{{client=\"stranger\"}} {strangers}");
+            let _ = writeln!(text, "{name}{{client=\"known\"}} {known}");
+            let name = "berth_connections_ended_total";
+            head(&mut text, name, "counter", "Connections that the server ended, by reason.");
+            for (reason, count) in ended {
+                let _ = writeln!(text, "{name}{{reason=\"{reason}\"}} {count}");
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::{NODES, VIEWERS};
+    use crate::request::Query;
+    use bytes::Bytes;
+    use http::{HeaderMap, HeaderValue, Method};
+
+    fn call(user: Option<&User>, path: &str, accept: &'static str) -> Call {
+        let mut headers = HeaderMap::new();
+        headers.insert("accept", HeaderValue::from_static(accept));
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        Call {
+            method: Method::GET,
+            path: path.to_owned(),
+            query: Query::parse(query),
+            headers,
+            body: Bytes::new(),
+            caller: user.cloned().map_or(Caller::Nobody, Caller::Known),
+            source: None,
+        }
+    }
+
+    #[test]
+    fn requests_cost_what_they_hold() {
+        let protobuf = "application/vnd.kubernetes.protobuf";
+        for (path, accept, cost) in [
+            ("/healthz", "", Cost::Free),
+            ("/version", "", Cost::Free),
+            ("/berth/backup", "", Cost::Free),
+            ("/apis", "", Cost::Request),
+            ("/api/v1/namespaces/a/pods/b", "", Cost::Request),
+            ("/api/v1/namespaces/a/pods/b/log", "", Cost::Log),
+            ("/api/v1/namespaces/a/pods/b/exec", "", Cost::Free),
+            ("/api/v1/pods?watch=1", "", Cost::Free),
+            ("/api/v1/watch/pods", "", Cost::Free),
+            ("/api/v1/pods", "", Cost::List(1)),
+            ("/api/v1/pods", protobuf, Cost::List(WHOLE_LIST)),
+            ("/api/v1/pods?limit=500", protobuf, Cost::List(1)),
+        ] {
+            assert_eq!(Cost::of(&call(None, path, accept)), cost, "{path} {accept}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_user_with_many_requests_waits_and_others_do_not() {
+        let flow = Flow::default();
+        let viewer = User::member("v", VIEWERS);
+        let pods = call(Some(&viewer), "/api/v1/namespaces/a/pods/b", "");
+        let mut tickets = Vec::new();
+        for _ in 0..32 {
+            tickets.push(flow.enter(&pods).await.unwrap());
+        }
+        let refusal = flow.enter(&pods).await.unwrap_err();
+        assert_eq!((refusal.code.as_u16(), refusal.reason), (429, "TooManyRequests"));
+        assert_eq!(refusal.message, "Too many requests, please try again later.");
+        assert_eq!(refusal.retry_after, Some(1));
+        let line = "apiserver_flowcontrol_rejected_requests_total\
+                    {priority_level=\"global-default\",reason=\"time-out\"} 1";
+        assert!(flow.render().lines().any(|found| found == line), "{}", flow.render());
+        // Health checks, other users, and other levels.
+        flow.enter(&call(Some(&viewer), "/healthz", "")).await.unwrap();
+        for user in [
+            User::member("w", VIEWERS),
+            User::member("system:node:n", NODES),
+            User::member("system:serviceaccount:a:b", "system:serviceaccounts"),
+            User::member("admin", ADMINISTRATORS),
+        ] {
+            let call = call(Some(&user), "/api/v1/namespaces/a/pods/b", "");
+            flow.enter(&call).await.unwrap();
+        }
+        drop(tickets);
+        flow.enter(&pods).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn administrators_are_exempt_but_not_in_what_takes_memory() {
+        let flow = Flow::default();
+        let admin = User::member("admin", ADMINISTRATORS);
+        let get = call(Some(&admin), "/api/v1/namespaces/a/pods/b", "");
+        let list = call(Some(&admin), "/api/v1/pods", "");
+        let (mut gets, mut lists) = (Vec::new(), Vec::new());
+        for _ in 0..1000 {
+            gets.push(flow.enter(&get).await.unwrap());
+        }
+        for _ in 0..16 {
+            lists.push(flow.enter(&list).await.unwrap());
+        }
+        assert_eq!(flow.enter(&list).await.unwrap_err().code.as_u16(), 429);
+        flow.enter(&get).await.unwrap();
+    }
+}

@@ -1,0 +1,224 @@
+//! Certificates while a control plane runs for years: the clock is moved, connections are made before
+//! and after.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use berth::server::{Certificates, Server, Settings};
+use client::Kubeconfig;
+use http::{Request, Response};
+use http_body_util::Full;
+use https::certificates::{self, Pair};
+use https::{Answer, Body, Clock, Dialer, Limits, Listener};
+use hyper::body::Bytes;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::client::TlsStream;
+
+use crate::remote::PATIENCE;
+
+const DAY: u64 = 24 * 3600;
+/// In the year 2026.
+const START: u64 = 20_600 * DAY;
+
+/// A clock that shows what it is set to.
+#[derive(Clone)]
+struct Hands(Arc<AtomicU64>);
+
+impl Hands {
+    fn new() -> Hands {
+        Hands(Arc::new(AtomicU64::new(START)))
+    }
+
+    fn set_day(&self, day: u64) {
+        self.0.store(START + day * DAY, Ordering::Relaxed);
+    }
+
+    fn clock(&self) -> Clock {
+        let seconds = Arc::clone(&self.0);
+        Clock::new(move || {
+            SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.load(Ordering::Relaxed))
+        })
+    }
+}
+
+/// A control plane and an agent's socket, by a clock of the test's.
+struct Plane {
+    hands: Hands,
+    dir: tempfile::TempDir,
+    certificates: Certificates,
+    agent: SocketAddr,
+    stop: watch::Sender<bool>,
+}
+
+impl Plane {
+    async fn start() -> Plane {
+        let (dir, hands) = (tempfile::tempdir().unwrap(), Hands::new());
+        let mut settings = Settings::new(dir.path().join("data"));
+        settings.address.set_port(0);
+        settings.clock = hands.clock();
+        let server = Server::start(&settings).await.unwrap();
+        let certificates = server.certificates().clone();
+        let tls = certificates.serve_agent(vec!["127.0.0.1".to_owned()]).unwrap();
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listener = Listener::bind_with(any, tls, Limits::default()).await.unwrap();
+        let agent = listener.address().unwrap();
+        let (stop, stopping) = watch::channel(false);
+        tokio::spawn(server.serve(stopping.clone()));
+        let handle = |_, client: Arc<https::Client>| async move {
+            let name = client.peer().map(|peer| peer.name.clone()).unwrap_or_default();
+            Answer::from(Response::new(Body::Whole(Bytes::from(name))))
+        };
+        tokio::spawn(listener.serve(handle, stopping));
+        Plane { hands, dir, certificates, agent, stop }
+    }
+
+    fn data_dir(&self) -> std::path::PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn kubeconfig(&self) -> Copy {
+        Copy::of(&self.data_dir().join("kubeconfig"))
+    }
+
+    /// Whether a client with a kubeconfig gets an answer over a new connection, from server and agent.
+    async fn accepts(&self, copy: &Copy) -> Result<(), String> {
+        for (port, path) in
+            [(copy.config.address.port, "/api/v1/namespaces/default"), (self.agent.port(), "/")]
+        {
+            let stream = copy.connect(port, "http/1.1", self.hands.clock()).await?;
+            let request = Request::get(path).header("host", "x").body(Full::<Bytes>::default());
+            let response = https::exchange(stream, request.unwrap()).await;
+            let status = response.map_err(|error| error.to_string())?.status();
+            assert_eq!(status, 200, "{path}");
+        }
+        Ok(())
+    }
+}
+
+/// A kubeconfig as it was at some time.
+struct Copy {
+    config: Kubeconfig,
+    authority: String,
+    pair: Pair,
+}
+
+impl Copy {
+    fn of(file: &Path) -> Copy {
+        let config = Kubeconfig::read(file).unwrap();
+        let (certificate, key) = config.identity.as_ref().unwrap();
+        let pair = Pair { certificate: certificate.text().unwrap(), key: key.text().unwrap() };
+        Copy { authority: config.authority.text().unwrap(), pair, config }
+    }
+
+    async fn connect(
+        &self,
+        port: u16,
+        protocol: &str,
+        clock: Clock,
+    ) -> Result<TlsStream<TcpStream>, String> {
+        let dialer =
+            Dialer::new_at(&self.authority, Some(&self.pair), &[protocol], PATIENCE, clock);
+        let connected = dialer.unwrap().connect("127.0.0.1", port, "127.0.0.1").await;
+        connected.map_err(|error| error.to_string())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_stay_open_and_new_ones_are_made_however_the_clock_moves() {
+    let plane = Plane::start().await;
+    let first = plane.kubeconfig();
+    plane.accepts(&first).await.unwrap();
+    // A connection that lives through everything.
+    let stream = first.connect(first.config.address.port, "h2", plane.hands.clock()).await.unwrap();
+    let handshake =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (mut live, connection) = handshake.await.unwrap();
+    tokio::spawn(connection);
+    let mut ask = async || {
+        let uri = "https://127.0.0.1/api/v1/namespaces/default";
+        let request = Request::get(uri).body(Full::<Bytes>::default()).unwrap();
+        live.send_request(request).await.unwrap().status()
+    };
+    assert_eq!(ask().await, 200);
+
+    // Nothing is renewed that need not be.
+    assert!(!plane.certificates.check().unwrap());
+    plane.hands.set_day(400);
+    assert!(plane.accepts(&plane.kubeconfig()).await.is_err(), "all has expired");
+    assert!(plane.certificates.check().unwrap());
+    plane.accepts(&plane.kubeconfig()).await.unwrap();
+    assert!(plane.accepts(&first).await.is_err(), "the certificate of the first has expired");
+    assert_eq!(ask().await, 200);
+
+    // Back by more than certificates are dated back, and far ahead: beyond the authority.
+    for day in [100, 8000, 90, 8000, 3] {
+        plane.hands.set_day(day);
+        assert!(plane.accepts(&plane.kubeconfig()).await.is_err(), "day {day}");
+        assert!(plane.certificates.check().unwrap(), "day {day}");
+        assert!(!plane.certificates.check().unwrap(), "day {day}");
+        plane.accepts(&plane.kubeconfig()).await.unwrap();
+        assert_eq!(ask().await, 200);
+    }
+    plane.accepts(&first).await.unwrap();
+
+    // What was renewed outlives a restart, and the files are whole.
+    let authorities = plane.data_dir().join("pki/ca-bundle.crt");
+    assert_eq!(std::fs::read_to_string(authorities).unwrap(), plane.kubeconfig().authority);
+    plane.stop.send(true).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn authorities_follow_one_another_and_no_copy_of_a_kubeconfig_breaks_early() {
+    let plane = Plane::start().await;
+    let mut copies = std::collections::VecDeque::new();
+    let mut bundles = std::collections::BTreeSet::new();
+    for day in (0..30 * 365).step_by(60) {
+        plane.hands.set_day(day);
+        plane.certificates.check().unwrap();
+        let now = plane.hands.clock().now();
+        let current = plane.kubeconfig();
+        let all = format!("{}{}", current.authority, current.pair.certificate);
+        for pem in all.split_inclusive("-----END CERTIFICATE-----\n") {
+            let validity = certificates::validity(pem).unwrap();
+            assert!(validity.lasts(now, Duration::ZERO), "day {day}: {validity:?}");
+        }
+        bundles.insert(current.authority.clone());
+        plane.accepts(&current).await.unwrap();
+        copies.push_back(current);
+        // A certificate has at least four months left when it is copied.
+        if copies.len() > 2 {
+            let copy = copies.pop_front().unwrap();
+            plane.accepts(&copy).await.unwrap_or_else(|error| panic!("day {day}: {error}"));
+        }
+    }
+    // The first; with its successor; the successor before it; the successor: three times in 30 years.
+    assert!((9..=11).contains(&bundles.len()), "{} lists of authorities", bundles.len());
+    let most = bundles.iter().map(|bundle| bundle.matches("BEGIN").count()).max();
+    assert_eq!(most, Some(2));
+    plane.stop.send(true).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_without_a_store_are_refused_with_the_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = Settings::new(dir.path().join("data"));
+    settings.address.set_port(0);
+    let plane = crate::remote::Plane::start(settings.clone()).await.0;
+    plane.end().await;
+    let at = |name: &str| settings.data_dir.join(name);
+    std::fs::rename(at("store"), at("away")).unwrap();
+    for _ in 0..2 {
+        let error = format!("{:#}", Server::start(&settings).await.unwrap_err());
+        for part in ["store is empty", "berth restore", "berth store repair", "pki.old"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+    std::fs::remove_dir(at("store")).unwrap();
+    std::fs::rename(at("away"), at("store")).unwrap();
+    crate::remote::Plane::start(settings).await.0.end().await;
+}

@@ -1,0 +1,138 @@
+//! Supervision of the loops: [`supervise`] restarts a loop that ends, [`caught`] turns a panic into an
+//! error that names what was being worked on.
+//!
+//! A panic is a defect in this program. It must not take other objects and other loops with it, and it
+//! must not go unnoticed: every panic is logged and counted. A stack overflow or an abort cannot be caught.
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use client::{BoxFuture, backoff};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::error;
+
+use crate::clock::Millis;
+use crate::counters::Counters;
+
+/// The wait before a loop is started again, doubling from the first to the longest.
+const FIRST_WAIT: Millis = 100;
+const LONGEST_WAIT: Millis = 60_000;
+/// A loop that ran for this long before it ended counts as healthy again.
+const HEALTHY: Duration = Duration::from_secs(300);
+
+/// The message of a panic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Panicked(pub(crate) String);
+
+impl Panicked {
+    fn of(payload: &(dyn Any + Send)) -> Panicked {
+        let message = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let message = message.or_else(|| payload.downcast_ref::<String>().cloned());
+        Panicked(message.unwrap_or_else(|| "a panic without a message".to_owned()))
+    }
+}
+
+/// Calls a function and returns its panic as an error.
+pub(crate) fn caught_now<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| Panicked::of(&*payload))
+}
+
+/// Awaits a future and returns its panic as an error.
+pub(crate) async fn caught<F: Future>(work: F) -> Result<F::Output, Panicked> {
+    let mut work = pin!(work);
+    poll_fn(|context| match caught_now(|| work.as_mut().poll(context)) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+        Err(panicked) => Poll::Ready(Err(panicked)),
+    })
+    .await
+}
+
+/// Makes the future of a loop, once for each start of it.
+pub(crate) type Start = Box<dyn FnMut() -> BoxFuture<'static, ()> + Send>;
+
+/// Runs a loop until `stop` is set. A loop that panics or returns before that is started again, with
+/// back-off.
+pub(crate) async fn supervise(
+    name: &'static str,
+    mut start: Start,
+    counters: Arc<Counters>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut failures = 0;
+    loop {
+        let since = Instant::now();
+        let ended = caught(start()).await;
+        if *stop.borrow() {
+            return;
+        }
+        failures = if since.elapsed() >= HEALTHY { 1 } else { failures + 1 };
+        let wait = backoff(name, failures, FIRST_WAIT, LONGEST_WAIT);
+        match ended {
+            Ok(()) => {
+                error!(controller = name, "the controller ended; it starts again in {wait} ms")
+            }
+            Err(Panicked(message)) => {
+                error!(
+                    controller = name,
+                    "the controller panicked: {message}; it starts again in {wait} ms"
+                );
+            }
+        }
+        counters.restarted(name);
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => return,
+            () = tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[tokio::test]
+    async fn a_loop_that_panics_or_ends_is_started_again_until_it_is_stopped() {
+        let (starts, counters) = (Arc::new(AtomicU32::new(0)), Arc::new(Counters::default()));
+        let (stop, stopped) = watch::channel(false);
+        let counted = starts.clone();
+        let start: Start = Box::new(move || {
+            let number = counted.fetch_add(1, Ordering::Relaxed);
+            let mut stopped = stopped.clone();
+            Box::pin(async move {
+                match number {
+                    0 => panic!("the first start fails"),
+                    1 => {}
+                    _ => drop(stopped.wait_for(|stop| *stop).await),
+                }
+            })
+        });
+        let running = tokio::spawn(supervise("test", start, counters.clone(), stop.subscribe()));
+        while starts.load(Ordering::Relaxed) < 3 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(!running.is_finished());
+        stop.send_replace(true);
+        running.await.unwrap();
+        let restarts = counters.readings().into_iter().find(|reading| {
+            reading.name == "berth_controller_restarts_total" && reading.label.1 == "test"
+        });
+        assert_eq!(restarts.unwrap().value, 2);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_returned_with_its_message() {
+        let number = 7;
+        assert_eq!(caught(async { number }).await, Ok(7));
+        let panicked = caught(async { panic!("object {number}") }).await;
+        assert_eq!(panicked, Err::<(), _>(Panicked("object 7".to_owned())));
+        assert_eq!(caught_now(|| panic!("now")), Err::<(), _>(Panicked("now".to_owned())));
+    }
+}

@@ -1,0 +1,42 @@
+//! [`Clock`]: the time that certificates are checked against. The system's, except in tests.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustls::pki_types::UnixTime;
+use rustls::time_provider::TimeProvider;
+
+/// Returns the wall-clock time. Cheap to clone.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
+
+impl Clock {
+    /// A clock that calls `now` whenever it is read.
+    pub fn new(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Clock {
+        Clock(Arc::new(now))
+    }
+
+    #[must_use]
+    pub fn now(&self) -> SystemTime {
+        (self.0)()
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock::new(SystemTime::now)
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Clock").field(&self.now()).finish()
+    }
+}
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        self.now().duration_since(UNIX_EPOCH).ok().map(UnixTime::since_unix_epoch)
+    }
+}

@@ -1,0 +1,78 @@
+//! [`ServerTls`]: the certificate of a server and the authorities of its clients, which can be replaced
+//! while the server runs.
+//!
+//! A connection keeps the material it was accepted with. Does not decide when to renew anything.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::ServerConfig;
+use rustls::server::WebPkiClientVerifier;
+use tokio_rustls::TlsAcceptor;
+
+use crate::certificates::Pair;
+use crate::clock::Clock;
+use crate::dial;
+use crate::listener::ListenError;
+
+/// The TLS material of a server. Clones share it.
+#[derive(Debug, Clone)]
+pub struct ServerTls {
+    current: Arc<RwLock<Arc<ServerConfig>>>,
+    clock: Clock,
+}
+
+impl ServerTls {
+    /// Serves with `server`. Clients with a certificate of one of the authorities in `authority` (PEM)
+    /// are identified by it; without an authority no client is asked for a certificate.
+    pub fn new(
+        server: &Pair,
+        authority: Option<&str>,
+        clock: Clock,
+    ) -> Result<ServerTls, ListenError> {
+        let config = Arc::new(config(server, authority, &clock)?);
+        Ok(ServerTls { current: Arc::new(RwLock::new(config)), clock })
+    }
+
+    /// Uses other material for connections that are accepted from now on. On an error the material in
+    /// use stays.
+    pub fn replace(&self, server: &Pair, authority: Option<&str>) -> Result<(), ListenError> {
+        let config = Arc::new(config(server, authority, &self.clock)?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+        Ok(())
+    }
+
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        TlsAcceptor::from(Arc::clone(&current))
+    }
+}
+
+fn unusable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ListenError {
+    ListenError::Certificate(error.into())
+}
+
+fn config(
+    server: &Pair,
+    authority: Option<&str>,
+    clock: &Clock,
+) -> Result<ServerConfig, ListenError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_details(provider.clone(), Arc::new(clock.clone()))
+        .with_safe_default_protocol_versions()
+        .map_err(unusable)?;
+    let builder = match authority {
+        None => builder.with_no_client_auth(),
+        Some(authority) => {
+            let roots = Arc::new(dial::roots(authority).map_err(unusable)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider)
+                .allow_unauthenticated()
+                .build()
+                .map_err(unusable)?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let (chain, key) = dial::identity(server).map_err(unusable)?;
+    let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}

@@ -1,0 +1,101 @@
+//! The memory that values take while they are decoded: [`Room`].
+//!
+//! Text of a few bytes can take a hundred times its size as values: `{"":0},` is seven bytes, and the
+//! map it becomes is a node of more than 600. Decoders of foreign bytes count what they build, and stop
+//! at a limit before the memory is taken. The counts are estimates; the allocator is not asked.
+
+use serde_json::Value;
+use thiserror::Error;
+
+/// The most memory that the values of one body may take. The largest object that can be stored has
+/// 1.5 MiB of JSON, and takes about 50 MiB if it consists of short environment variables.
+pub const MAX_DECODED: usize = 64 << 20;
+
+/// How deep a decoded object may be nested. No Kubernetes object nests a third as deep. Readers of JSON
+/// stop at 127 levels, and answers put objects a few levels deeper than they are stored.
+pub const MAX_DEPTH: usize = 100;
+
+/// The error for a body whose values take more memory than they may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the decoded values take more than {limit} bytes of memory")]
+pub struct TooLarge {
+    pub limit: usize,
+}
+
+/// A value in a list, with the spare capacity of a list that grew.
+const ITEM: usize = 2 * size_of::<Value>();
+
+/// A node of a map: eleven keys and values, whether they are used or not.
+const NODE: usize = 11 * (size_of::<String>() + size_of::<Value>()) + 16;
+
+/// Nodes of a map whose keys come in order are half full.
+const ENTRY: usize = NODE / 6;
+
+/// The allocator's own bytes for a piece of memory.
+const PIECE: usize = 16;
+
+/// What is left of a limit on memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Room {
+    limit: usize,
+    left: usize,
+}
+
+impl Room {
+    pub(crate) fn new(limit: usize) -> Room {
+        Room { limit, left: limit }
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<(), TooLarge> {
+        match self.left.checked_sub(bytes) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => {
+                self.left = 0;
+                Err(TooLarge { limit: self.limit })
+            }
+        }
+    }
+
+    /// Takes the room of a text.
+    pub(crate) fn text(&mut self, text: &str) -> Result<(), TooLarge> {
+        self.take(text_size(text))
+    }
+
+    /// Takes the room of an item of a list, without what the item refers to.
+    pub(crate) fn item(&mut self) -> Result<(), TooLarge> {
+        self.take(ITEM)
+    }
+
+    /// Takes the room of an entry of a map that has `count` entries already, without what the value
+    /// refers to.
+    pub(crate) fn entry(&mut self, count: usize, key: &str) -> Result<(), TooLarge> {
+        self.take(entry_size(count) + text_size(key))
+    }
+
+    /// Takes the room of what a value refers to.
+    pub(crate) fn value(&mut self, value: &Value) -> Result<(), TooLarge> {
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
+            Value::String(text) => self.text(text),
+            Value::Array(items) => items.iter().try_for_each(|item| {
+                self.item()?;
+                self.value(item)
+            }),
+            Value::Object(map) => map.iter().enumerate().try_for_each(|(count, (key, value))| {
+                self.entry(count, key)?;
+                self.value(value)
+            }),
+        }
+    }
+}
+
+fn text_size(text: &str) -> usize {
+    if text.is_empty() { 0 } else { text.len() + PIECE }
+}
+
+fn entry_size(count: usize) -> usize {
+    if count == 0 { NODE } else { ENTRY }
+}
