@@ -149,6 +149,30 @@ impl PodGiven {
         found.unwrap_or_else(|| Given::of(&container.resources))
     }
 
+    /// Returns the amounts as a kubelet records them once they are in force: a container without a limit of
+    /// its own has the limit of its pod.
+    fn in_force(mut self) -> PodGiven {
+        let Some(level) = &self.pod_level_resources else { return self };
+        for given in self.container_resources.values_mut() {
+            for (resource, limit) in level.limits.iter().filter(|(name, _)| is_inherited(name)) {
+                given.limits.entry(resource.clone()).or_insert_with(|| limit.clone());
+            }
+        }
+        self
+    }
+
+    /// Takes away what [`PodGiven::in_force`] has added to what was allocated.
+    fn without_inherited(&mut self, allocated: &PodGiven) {
+        let Some(level) = &self.pod_level_resources else { return };
+        for (name, given) in &mut self.container_resources {
+            let own = allocated.container_resources.get(name);
+            given.limits.retain(|resource, limit| {
+                let has_own = own.is_some_and(|own| own.limits.contains_key(resource));
+                has_own || !is_inherited(resource) || level.limits.get(resource) != Some(limit)
+            });
+        }
+    }
+
     /// Whether both have the same of everything that can change.
     #[must_use]
     pub fn agrees(&self, other: &PodGiven) -> bool {
@@ -162,6 +186,11 @@ impl PodGiven {
         level(self).agrees(&level(other))
             && names.into_iter().all(|name| of(self, name).agrees(&of(other, name)))
     }
+}
+
+/// Checks whether containers inherit the pod's limit of a resource.
+fn is_inherited(resource: &str) -> bool {
+    [CPU, MEMORY].contains(&resource)
 }
 
 type Entries = BTreeMap<String, PodGiven>;
@@ -192,8 +221,12 @@ impl Allocations {
             }))
         };
         let (allocated, mut actuated) = (load(FILES[0])?, load(FILES[1])?);
-        // The kubelet writes down all of them.
-        actuated.retain(|uid, has| allocated.get(uid).is_some_and(|to_have| !to_have.agrees(has)));
+        // The file has all pods, also those that have what they were allocated.
+        actuated.retain(|uid, has| {
+            let Some(to_have) = allocated.get(uid) else { return false };
+            has.without_inherited(to_have);
+            !to_have.agrees(has)
+        });
         Ok((Allocations { directory: directory.to_owned(), allocated, actuated }, unusable))
     }
 
@@ -313,6 +346,7 @@ impl Allocations {
         let mut entries = self.allocated.clone();
         if which == 1 {
             entries.extend(self.actuated.clone());
+            entries = entries.into_iter().map(|(uid, given)| (uid, given.in_force())).collect();
         }
         let (path, draft) = (self.directory.join(FILES[which]), self.directory.join(DRAFT));
         write_private(&draft, &render(entries)).map_err(failed("write", &draft))?;

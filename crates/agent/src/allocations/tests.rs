@@ -23,6 +23,33 @@ fn the_files_of_a_kubelet_are_read_and_written_again_byte_for_byte() {
     assert!(parse(wrong.as_bytes()).unwrap_err().contains("checksum"));
 }
 
+#[test]
+fn pods_of_a_kubelet_have_what_they_were_allocated_and_both_files_stay_as_they_are() {
+    let all = lines("node.jsonl.gz");
+    let line = all.iter().find(|line| line["id"] == "state-files-policy-none").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let recorded = FILES.map(|file| {
+        let checkpoint: Checkpoint =
+            serde_json::from_str(line["with_pods"][file].as_str().unwrap()).unwrap();
+        let data: Data = serde_json::from_str(&checkpoint.data).unwrap();
+        let mut entries = data.entries;
+        // The second file also has pods that are gone, whose ids were not recorded.
+        entries.retain(|uid, _| uid != "<UID>");
+        let text = render(entries);
+        fs::write(directory.path().join(file), &text).unwrap();
+        text
+    });
+    assert_ne!(recorded[0], recorded[1]);
+    let (allocations, unusable) = Allocations::open(directory.path()).unwrap();
+    assert_eq!(unusable, []);
+    assert_eq!(allocations.actuated, Entries::new());
+    for (which, file) in FILES.iter().enumerate() {
+        allocations.save(which).unwrap();
+        let written = fs::read_to_string(directory.path().join(file)).unwrap();
+        assert_eq!(written, recorded[which], "{file}");
+    }
+}
+
 fn pod(cpu: &str) -> Pod {
     serde_json::from_value(json!({
         "metadata": {"uid": "u"},
