@@ -260,7 +260,11 @@ impl KubeletConfig {
 
 /// Reads a duration. A negative one is an error of its own: no field takes one.
 fn read_duration(at: &At<'_>, findings: &mut Findings) -> Option<Duration> {
-    let text = at.text_like(findings)?;
+    // A number is refused, `0` too, as by a kubelet.
+    let Some(text) = at.text(&mut Findings::default()) else {
+        at.expected("a duration such as 10s, 100ms or 1m30s", findings);
+        return None;
+    };
     let duration = duration_of(&text);
     if duration.is_none() {
         match text.strip_prefix('-').and_then(duration_of) {
