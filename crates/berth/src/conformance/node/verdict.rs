@@ -300,6 +300,11 @@ fn answers(line: &Value, played: &Played, template: &mut Template, found: &mut V
     }
 }
 
+/// A recorded text whose ids stand for any id: there is another one for each attempt.
+fn any_id(text: &str) -> String {
+    after_each(text, "<ID", |c| c == '-' || c.is_ascii_digit()).replace("<IDN>", "<ANY_ID>")
+}
+
 /// An Event as it is compared. Ids in it are any: those of commands are new for each.
 fn event_view(event: &Value, about: &Value) -> Value {
     let or = |value: &Value, default: Value| if value.is_null() { default } else { value.clone() };
@@ -307,7 +312,7 @@ fn event_view(event: &Value, about: &Value) -> Value {
     json!({
         "type": event["type"],
         "reason": event["reason"],
-        "message": after_each(&message, "<ID", |c| c == '-' || c.is_ascii_digit()).replace("<IDN>", "<ANY_ID>"),
+        "message": any_id(&message),
         "fieldPath": about["fieldPath"],
         "source": or(&event["source"], json!({"component": "kubelet", "host": NODE})),
         "reportingComponent": or(&event["reportingComponent"], "kubelet".into()),
@@ -503,7 +508,8 @@ fn requests(line: &Value, calls: &[Call], template: &Template, found: &mut Vec<D
         let same_call = calls.iter().filter(|ours| call["call"] == ours.method);
         let errors: Vec<&String> =
             same_call.filter_map(|call| call.error.as_ref()).map(|(_, message)| message).collect();
-        let same = |error: &&String| template.clone().text(&figures(message), &figures(error));
+        let wanted = any_id(&figures(message));
+        let same = |error: &&String| template.clone().text(&wanted, &figures(error));
         if !errors.is_empty() && !errors.iter().any(same) {
             let what = format!("error of {}", call["call"].as_str().unwrap_or_default());
             found.push(differ(what, message, format!("{errors:?}")));
