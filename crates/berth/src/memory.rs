@@ -33,15 +33,25 @@ pub(crate) fn runtime() -> io::Result<Runtime> {
     Ok(runtime)
 }
 
-fn release_sometimes() {
+#[allow(
+    clippy::missing_const_for_thread_local,
+    reason = "it is constant; the lint does not see that in what the macro becomes for Windows"
+)]
+mod last_release {
+    use super::{Cell, Instant};
+
     thread_local! {
-        static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
+        /// The time of the last release by this thread.
+        pub(super) static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
     }
+}
+
+fn release_sometimes() {
     let Some(release) = RELEASE.get() else { return };
     let is_early = |last: Instant| last.elapsed() < PAUSE;
-    if !LAST.get().is_some_and(is_early) {
+    if !last_release::LAST.get().is_some_and(is_early) {
         release();
-        LAST.set(Some(Instant::now()));
+        last_release::LAST.set(Some(Instant::now()));
     }
 }
 

@@ -274,7 +274,7 @@ impl Drop for Up {
     }
 }
 
-fn pod(name: &str, spec: serde_json::Value) -> serde_json::Value {
+fn pod(name: &str, spec: &serde_json::Value) -> serde_json::Value {
     let mut pod = serde_json::json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
         "spec": {"automountServiceAccountToken": false,
@@ -309,24 +309,24 @@ async fn a_node_that_is_not_ready_takes_no_pod_and_every_reason_is_named() {
     let api = up.client();
     let tolerant = json!([{"operator": "Exists"}]);
     let bodies = [
-        pod("plain", json!({})),
-        pod("gated", json!({"schedulingGates": [{"name": "example.com/wait"}]})),
-        pod("picky", json!({"nodeSelector": {"disk": "fast"}, "tolerations": tolerant})),
+        pod("plain", &json!({})),
+        pod("gated", &json!({"schedulingGates": [{"name": "example.com/wait"}]})),
+        pod("picky", &json!({"nodeSelector": {"disk": "fast"}, "tolerations": tolerant})),
         pod(
             "claiming",
-            json!({
+            &json!({
                 "tolerations": tolerant,
                 "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}],
             }),
         ),
         pod(
             "classy",
-            json!({
+            &json!({
                 "tolerations": tolerant,
                 "qosResources": [{"name": "example.com/net", "class": "gold"}],
             }),
         ),
-        pod("sound", json!({"tolerations": tolerant})),
+        pod("sound", &json!({"tolerations": tolerant})),
     ];
     for body in bodies {
         // The account of the namespace is made in its own time, and pods are refused until then.
