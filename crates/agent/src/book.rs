@@ -64,7 +64,7 @@ pub struct Book {
     placements: BTreeMap<PodUid, Placement>,
     /// What the files say.
     written: [String; 2],
-    /// Whether the file did not say which CPUs containers have.
+    /// True if the file did not say which CPUs containers have.
     cpus_lost: bool,
     /// Pods whose CPUs were recovered and not yet compared with what the pods ask for.
     recovered: BTreeSet<PodUid>,

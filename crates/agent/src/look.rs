@@ -18,7 +18,7 @@ use crate::status::{self, FILE_BYTES, LOG_BYTES, Left};
 pub struct Brief {
     pub name: String,
     pub namespace: String,
-    /// Whether it is a static pod of a manifest, by the annotation of its sandbox.
+    /// True if it is a static pod of a manifest, by the annotation of its sandbox.
     pub from_file: bool,
     /// And whether they are ready.
     pub sandboxes: BTreeMap<RuntimeId, bool>,

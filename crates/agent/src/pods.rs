@@ -108,7 +108,7 @@ pub struct Pods {
     briefs: BTreeMap<String, Brief>,
     /// Changes from the API that arrived before the manifests of static pods were read.
     held: Vec<Change<Read>>,
-    /// Whether pods of the API and of files are known, so that decisions are made.
+    /// True if pods of the API and of files are known, so that decisions are made.
     complete: bool,
     files: Files,
 }
@@ -373,7 +373,7 @@ impl Pods {
     fn let_in(&mut self, pod: &Arc<Pod>, planned: Option<Planned>) {
         let Some(planned) = planned else { return };
         let is_new = !self.is_running(&pod.metadata.uid);
-        // A pod that runs without its place, as after a change of policy, is told of as a new one.
+        // A pod that runs without its place, as after a change of policy, is reported like a new one.
         let had = !is_new && self.hands.book().has(&planned.placement);
         let told = if had { Vec::new() } else { self.told_of(&planned.placement) };
         let committed = self.hands.book().commit(planned);

@@ -1,4 +1,4 @@
-//! The CPUs that running containers were told to use: [`Pool`] moves the ones without CPUs of their own
+//! The CPUs that running containers are limited to: [`Pool`] moves the ones without CPUs of their own
 //! when the shared pool changes.
 //!
 //! ```text

@@ -251,7 +251,7 @@ pub fn steps(from: &Limits, to: &Limits) -> Vec<Step> {
 /// The amounts of a pod as a whole that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// What containers without limits of their own are limited to.
+    /// The limits of containers without limits of their own.
     Limits,
     All,
 }

@@ -110,7 +110,7 @@ pub struct Worker {
     limits: Option<Limits>,
     /// What is in force of its resources, if that is not what was allocated.
     actuated: Option<PodGiven>,
-    /// What the pod as a whole was allocated when each of its containers was last started.
+    /// The allocation of the pod as a whole when each of its containers was last started.
     started_with: BTreeMap<String, Option<Given>>,
     /// Why other resources wait to be allocated.
     pending: Option<ResizeSaid>,
@@ -473,7 +473,7 @@ impl Worker {
     }
 
     /// Returns whether an agent is done with the pod and only finalizers keep it in the API: then its last
-    /// status stands, which could not be told again from a runtime that has nothing of it.
+    /// status stands, which could not be made again from a runtime that has nothing of it.
     fn is_only_kept(&self) -> bool {
         let of = &self.pod.metadata;
         self.told.is_none()

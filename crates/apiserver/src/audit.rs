@@ -50,7 +50,7 @@ struct Counts {
     failed_writes: AtomicU64,
 }
 
-/// What an event says of a request.
+/// The part of an event that describes a request.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) call: &'a Call,

@@ -36,7 +36,7 @@ pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 pub(crate) struct DeleteOptions {
     pub(crate) grace: Option<i64>,
     pub(crate) policy: Option<Policy>,
-    /// The client said `orphanDependents: false`.
+    /// The client sent `orphanDependents: false`.
     deletes_dependents: bool,
     pub(crate) uid: Option<String>,
     pub(crate) resource_version: Option<String>,
@@ -213,7 +213,7 @@ pub(crate) async fn one(
             });
             read::encoded(&status, StatusCode::OK, wanted)
         }
-        // Upstream tells only clients of the older option that the object is not gone yet.
+        // Upstream reports only to clients of the older option that the object is not gone yet.
         Deleted::Going(object) if options.deletes_dependents => {
             read::object_reply(api, place.resource, &object, StatusCode::ACCEPTED, wanted, call)?
         }

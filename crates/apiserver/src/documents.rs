@@ -189,7 +189,7 @@ fn set(reply: &mut Reply, name: &'static str, value: &str) {
     }
 }
 
-/// What clients are told that accept no form of a document; upstream says nothing more.
+/// The message for clients that accept no form of a document; upstream's has nothing more.
 fn not_acceptable() -> Reply {
     Reply::bytes(StatusCode::NOT_ACCEPTABLE, "", "")
 }

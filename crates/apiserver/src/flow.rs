@@ -68,7 +68,7 @@ impl From<Unavailable> for Reason {
     }
 }
 
-/// What the clients of one level have in common.
+/// The limits that the clients of one level share.
 #[derive(Debug)]
 pub(crate) struct Level {
     name: &'static str,
@@ -217,7 +217,7 @@ impl Default for Flow {
     }
 }
 
-/// What a request holds until its response has been sent.
+/// The shares of a request until its response has been sent.
 #[derive(Debug, Default)]
 pub(crate) struct Ticket {
     _request: Option<Share>,

@@ -109,7 +109,7 @@ impl<'a> Attempt<'a> {
         self
     }
 
-    /// The words of a 403 for this user. `reason` is what an authorizer said, if any did.
+    /// The words of a 403 for this user. `reason` is that of an authorizer, if it gave one.
     #[must_use]
     pub(crate) fn denied(&self, user: &User, reason: &str) -> String {
         let colon = if reason.is_empty() { "" } else { ": " };
@@ -138,7 +138,7 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// Whether the role of a user covers an attempt. What a node may do depends on the objects too: see
+/// Returns whether the role of a user covers an attempt. What a node may do depends on the objects too: see
 /// [`crate::node_authorizer`].
 #[must_use]
 pub(crate) fn allows(user: &User, attempt: &Attempt<'_>) -> bool {

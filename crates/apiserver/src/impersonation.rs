@@ -33,7 +33,7 @@ pub(crate) enum Requested {
     Denied(&'static str),
 }
 
-/// Reads whom a request is made for.
+/// Reads the user that a request impersonates.
 pub(crate) fn requested(sender: &User, headers: &HeaderMap) -> Result<Requested, Refusal> {
     let wanted = wanted(headers)?;
     if wanted.name.is_empty() {
@@ -81,7 +81,7 @@ fn values(headers: &HeaderMap, name: &str) -> Result<Vec<String>, Refusal> {
     all.collect()
 }
 
-/// Whether every `%` is followed by two hexadecimal digits. Upstream keeps a key as it is otherwise.
+/// Returns whether every `%` is followed by two hexadecimal digits. Upstream keeps a key as it is otherwise.
 fn is_escaped_well(key: &str) -> bool {
     let mut parts = key.split('%');
     parts.next();

@@ -17,7 +17,7 @@ use crate::stored;
 
 pub(crate) const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// What is allowed to every node alike: verbs, group, resources. Upstream's rules of `system:node` for what
+/// The requests that every node may send: verbs, group, resources. Upstream's rules of `system:node` for what
 /// is not decided by object.
 const RULES: &[(&[&str], &str, &[&str])] = &[
     (&["create"], "authentication.k8s.io", &["tokenreviews"]),
@@ -34,7 +34,7 @@ const RULES: &[(&[&str], &str, &[&str])] = &[
 
 const READ: &[&str] = &["get", "list", "watch"];
 
-/// What is decided, and if nothing is allowed the reason that clients see, which may be empty.
+/// The decision, and for a refusal the reason that clients see, which may be empty.
 pub(crate) type Decision = Result<(), String>;
 
 const ALLOW: Result<Decision, Refusal> = Ok(Ok(()));
@@ -164,7 +164,7 @@ pub(crate) fn authorize(
     }
 }
 
-/// Whether a list or watch is limited to objects whose field has this value.
+/// Returns whether a list or watch is limited to objects whose field has this value.
 fn selects(attempt: &Attempt<'_>, field: &str, value: &str) -> bool {
     let Attempt::Resource { selector, .. } = attempt else { return false };
     FieldSelector::parse(selector)
@@ -221,7 +221,7 @@ impl Asked<'_> {
         Ok(pod.is_some_and(|pod| pod["spec"]["nodeName"] == self.node))
     }
 
-    /// Whether a pod of the node in this namespace fits, mirror pods aside.
+    /// Returns whether a pod of the node in this namespace fits, mirror pods aside.
     fn any_pod(&self, fits: impl Fn(&Value) -> bool) -> Result<bool, Refusal> {
         let pods = core("pods")?;
         let snapshot =

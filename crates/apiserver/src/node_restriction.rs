@@ -156,7 +156,7 @@ fn unknown_node() -> String {
     "could not determine node from user \"system:node:\"".to_owned()
 }
 
-/// Whether two lists are equal; one that is not there is an empty one.
+/// Returns whether two lists are equal; one that is not there is an empty one.
 fn same(old: &Value, new: &Value) -> bool {
     let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
     old == new || is_empty(old) && is_empty(new)
@@ -259,7 +259,7 @@ fn forbidden_labels(old: &Value, new: &Value) -> String {
     forbidden.collect::<Vec<_>>().join(", ")
 }
 
-/// Whether a label is one that steers pods to nodes, or in Kubernetes' name space without being known.
+/// Returns whether a label is one that steers pods to nodes, or in Kubernetes' name space without being known.
 fn is_forbidden(label: &str) -> bool {
     let Some((namespace, _)) = label.split_once('/') else { return false };
     let within = |domain: &str| {

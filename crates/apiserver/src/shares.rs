@@ -34,7 +34,7 @@ pub(crate) struct Account {
     waiting: Arc<AtomicUsize>,
 }
 
-/// What a client has until this is dropped.
+/// The part of an amount that a client has until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     own: OwnedSemaphorePermit,

@@ -49,7 +49,7 @@ const INITIAL_END: &str = "k8s.io/initial-events-end";
 /// How many bytes of lines are sent at once.
 const CHUNK: usize = 64 * 1024;
 
-/// What a line has beside the object, about.
+/// The approximate number of bytes that a line has beside the object.
 const AROUND: usize = 256;
 
 pub(crate) fn watch(
@@ -136,10 +136,10 @@ struct Watcher {
     /// Carries the columns until they are sent.
     table: table::Form,
     sender: mpsc::Sender<Bytes>,
-    /// The user, by whom bytes that are not read are counted.
+    /// The user that unread bytes are counted for.
     user: User,
     unread: Account,
-    /// What was written and not sent, and the room for it.
+    /// The bytes that were written and not sent, and the room for them.
     lines: BytesMut,
     room: Option<Share>,
     _place_taken: Share,

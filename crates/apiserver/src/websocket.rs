@@ -168,7 +168,7 @@ async fn messages(
     to: &mut WriteHalf<DuplexStream>,
     pings: &mut mpsc::Receiver<Vec<u8>>,
 ) -> std::io::Result<()> {
-    // An empty message first tells the client that the stream is open, as upstream does.
+    // An empty message first shows the client that the stream is open, as upstream does.
     to.write_all(&protocol.frame(&[])).await?;
     loop {
         let chunk = tokio::select! {

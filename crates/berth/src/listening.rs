@@ -6,7 +6,7 @@ use std::path::Path;
 
 use host::neighbours;
 
-/// Ports that processes of Kubernetes listen on, for machines that do not tell who listens.
+/// Ports that processes of Kubernetes listen on, for machines that do not show which process listens.
 const USUAL: [(u16, &str); 2] = [(6443, "kube-apiserver"), (10_250, "kubelet")];
 
 /// Adds to an error about a socket what to do about it. `setting` is the flag or field with the port.

@@ -25,7 +25,7 @@ const REPAIRED: &str = "store.repaired";
 /// The most damaged stores that are kept of one data directory.
 const MAX_DAMAGED: u32 = 99;
 
-/// What the caller has to change; everything else is a failure.
+/// An error that the caller can correct; all others are failures.
 #[derive(Debug, Error)]
 pub enum Unfit {
     #[error("{} has no store; --data-dir names the directory of a server or node", .0.display())]
@@ -36,12 +36,12 @@ pub enum Unfit {
     TooManyDamaged(PathBuf),
 }
 
-/// What a repair did.
+/// The result of a repair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Repair {
     /// The store is intact.
     NotNeeded(Examination),
-    /// What could be read is in the store; the damaged one is in `kept`.
+    /// Everything that could be read is in the store; the damaged one is in `kept`.
     Done { found: Examination, kept: PathBuf },
     /// A repair that was interrupted was finished.
     Finished,

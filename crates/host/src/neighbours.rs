@@ -43,7 +43,7 @@ fn arguments(command: &[u8]) -> Vec<String> {
 }
 
 /// The process that listens on a TCP port, from `/proc/net/tcp` and the open files of processes; `None` if
-/// nothing tells, as for processes of others without root.
+/// it is not known, as for processes of others without root.
 #[must_use]
 pub fn listener(proc: &Path, port: u16) -> Option<Neighbour> {
     let tables = ["net/tcp", "net/tcp6"].map(|table| fs::read_to_string(proc.join(table)));
@@ -61,7 +61,7 @@ pub fn listener(proc: &Path, port: u16) -> Option<Neighbour> {
     })
 }
 
-/// The effective user of this process, from `/proc/self/status`; `None` if nothing tells.
+/// The effective user of this process, from `/proc/self/status`; `None` if it is not known.
 #[must_use]
 pub fn effective_user(proc: &Path) -> Option<u32> {
     let status = fs::read_to_string(proc.join("self/status")).ok()?;
@@ -70,7 +70,7 @@ pub fn effective_user(proc: &Path) -> Option<u32> {
     users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// The CPUs of the first process, which those it starts have from it; `None` if nothing tells.
+/// The CPUs of the first process, which those it starts have from it; `None` if it is not known.
 #[must_use]
 pub fn first_process_cpus(proc: &Path) -> Option<CpuSet> {
     let status = fs::read_to_string(proc.join("1/status")).ok()?;
@@ -78,7 +78,7 @@ pub fn first_process_cpus(proc: &Path) -> Option<CpuSet> {
     CpuSet::parse(list.trim()).ok()
 }
 
-/// The CPUs that are switched on, from `/sys/devices/system/cpu`; `None` if nothing tells.
+/// The CPUs that are switched on, from `/sys/devices/system/cpu`; `None` if it is not known.
 #[must_use]
 pub fn online_cpus(cpus: &Path) -> Option<CpuSet> {
     CpuSet::parse(fs::read_to_string(cpus.join("online")).ok()?.trim()).ok()

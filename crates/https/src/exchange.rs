@@ -65,7 +65,7 @@ pub struct Answer {
     /// The far end, if the response says 101.
     pub tunnel: Option<Tunnel>,
     pub(crate) held: Option<Box<dyn Any + Send + Sync>>,
-    /// Whether the client may leave the response unread for as long as it likes.
+    /// True if the client may leave the response unread for as long as it likes.
     pub(crate) is_unhurried: bool,
 }
 

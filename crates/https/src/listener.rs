@@ -202,7 +202,7 @@ impl Listener {
     }
 }
 
-/// What the connections of a listener have in common.
+/// The state that the connections of a listener share.
 #[derive(Clone)]
 struct Serving<H> {
     tls: ServerTls,

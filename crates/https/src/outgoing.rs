@@ -21,7 +21,7 @@ use crate::connections::UnderWay;
 /// The length of a piece; that of a frame of HTTP/2, if nothing else was agreed.
 const PIECE: usize = 16 * 1024;
 
-/// What lasts as long as the response.
+/// Values that are kept as long as the response.
 pub(crate) struct Held {
     under_way: UnderWay,
     is_unhurried: bool,
@@ -48,7 +48,7 @@ impl Held {
 /// The bytes of a response that are not written yet.
 pub(crate) struct Outgoing {
     body: Body,
-    /// What was taken from the body and not handed on.
+    /// The bytes that were taken from the body and not sent on.
     rest: Bytes,
     held: Arc<Held>,
 }

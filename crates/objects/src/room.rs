@@ -34,7 +34,7 @@ const ENTRY: usize = NODE / 6;
 /// The allocator's own bytes for a piece of memory.
 const PIECE: usize = 16;
 
-/// What is left of a limit on memory.
+/// The rest of a limit on memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Room {
     limit: usize,

@@ -104,7 +104,7 @@ enum Statuses {
     Init,
 }
 
-/// What the containers of a pod were given and have, by name.
+/// The allocations of a pod's containers and what is in force, by name.
 struct Holdings<'a> {
     statuses: HashMap<(Statuses, &'a Value), &'a Value>,
     /// A resize cannot be done.

@@ -28,7 +28,7 @@ pub enum Format {
     HwlocXml,
     LscpuJson,
     LscpuTable,
-    /// What plain `lscpu` prints.
+    /// The text that plain `lscpu` prints.
     LscpuSummary,
     /// What `berth topology capture` writes.
     Capture,

@@ -20,7 +20,7 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    /// Whether there is no space: on the disk, in a quota, or below the limit on a file's size.
+    /// Returns whether there is no space: on the disk, in a quota, or below the limit on a file's size.
     #[must_use]
     pub fn is_full(&self) -> bool {
         use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};

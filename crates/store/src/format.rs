@@ -99,7 +99,7 @@ impl Header {
         fields().ok_or(BadHeader::Damaged)
     }
 
-    /// Whether it is that of a base as of a revision.
+    /// Returns whether it is that of a base as of a revision.
     pub(crate) fn is_base_at(&self, revision: Revision) -> bool {
         self.kind == SegmentKind::Base && self.after == revision
     }

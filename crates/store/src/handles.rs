@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use crate::sync::lock;
 
 /// Open files at most between reads. More than threads that read at once, far below the 1,024 files
-/// that a process may have open where nobody raised the limit.
+/// that a process may have open by default.
 const KEPT: usize = 32;
 
 /// Least recently used first, each with the id of its segment.

@@ -49,7 +49,7 @@ struct Active {
     length: u64,
     /// A write failed: what is behind `end` is unknown.
     broken: bool,
-    /// Whether readers know the segment. Until then another file may take its place.
+    /// True if readers know the segment. Until then another file may take its place.
     published: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Appended {
     pub(crate) segment: Arc<Segment>,
 }
 
-/// What a batch may do when the disk is full.
+/// The rights of a batch when the disk is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
     /// Nothing: the room stays.
@@ -155,7 +155,7 @@ impl Log {
         Ok(Appended { offset, segment: active.segment.clone() })
     }
 
-    /// Whether there is anything in the active segment.
+    /// Returns whether there is anything in the active segment.
     pub(crate) fn is_used(&self) -> bool {
         self.active.end > HEADER as u64
     }

@@ -35,7 +35,7 @@ impl Request {
         }
     }
 
-    /// Whether it may use the reserve when the disk is full.
+    /// Returns whether it may use the reserve when the disk is full.
     pub(crate) fn may_use_reserve(&self) -> bool {
         match &self.work {
             Work::Commit(transaction, _) => transaction.may_use_reserve(),

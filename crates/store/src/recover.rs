@@ -17,7 +17,7 @@ use crate::log::Log;
 use crate::revision::Revision;
 use crate::segment::{Segment, read_header};
 
-/// What a crash left of the last write, which was not acknowledged and was dropped.
+/// The rest of a last write that a crash cut short, which was not acknowledged and was dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dropped {
     pub path: PathBuf,
@@ -28,7 +28,7 @@ pub struct Dropped {
     pub records: u64,
 }
 
-/// What recovery made of a directory.
+/// The result of recovery.
 pub(crate) struct Recovered {
     pub(crate) index: Index,
     pub(crate) log: Log,

@@ -36,16 +36,16 @@ const MAX_REVISIONS: u64 = 1_000_000;
 /// Missing files that are named one by one.
 const MAX_MISSING: u64 = 100;
 
-/// What a look at all files of a store found.
+/// The result of reading all files of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Examination {
     pub usage: Usage,
-    /// The newest revision that anything in the store tells of.
+    /// The newest revision that the store has a trace of.
     pub revision: Revision,
     /// The keys that have a value.
     pub keys: u64,
     pub damages: Vec<Damage>,
-    /// What opening the store would drop of the last write; this is not damage.
+    /// The part of the last write that opening the store would drop; this is not damage.
     pub dropped: Option<Dropped>,
     /// First and last of the revisions of which nothing can be read.
     pub lost_revisions: Vec<(Revision, Revision)>,
@@ -99,7 +99,7 @@ pub struct LostKey {
     pub fate: Fate,
 }
 
-/// What becomes of a key that has lost a revision.
+/// The state of a key that has lost a revision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Nothing is left of it.
@@ -185,7 +185,7 @@ struct Walk {
     lost_revisions: Vec<(Revision, Revision)>,
     suspects: Vec<(String, Revision)>,
     unnamed_keys: u64,
-    /// What the base stands in for.
+    /// The revisions that the base replaces.
     covered: Revision,
     /// The revision of the last change in the logs, or what they begin after.
     reached: Revision,
@@ -195,11 +195,11 @@ struct Walk {
 struct Loaded {
     path: Arc<Path>,
     bytes: Vec<u8>,
-    /// `None` if it cannot be reconstructed: then frames cannot be told from other bytes.
+    /// `None` if it cannot be reconstructed: then frames cannot be distinguished from other bytes.
     header: Option<Header>,
 }
 
-/// What records of a damaged part have to be like.
+/// The bounds for records of a damaged part.
 #[derive(Clone, Copy)]
 struct Bounds {
     first: Revision,
@@ -379,7 +379,7 @@ impl Walk {
     }
 
     fn logs(&mut self, directory: &Path, numbers: &[u64]) -> Result<(), OpenError> {
-        // Headers first: they tell where each file ends, and which are obsolete.
+        // Headers first: they show where each file ends, and which are obsolete.
         let covered = self.covered;
         let mut headers = Vec::new();
         for number in numbers {
@@ -511,7 +511,7 @@ fn tail(file: &Loaded, at: usize, end: usize) -> Dropped {
     }
 }
 
-/// What the fixed part of a record says, right or wrong.
+/// The fixed part of a record, right or wrong.
 struct Looks<'a> {
     revision: Revision,
     /// If it is all there.

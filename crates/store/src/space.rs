@@ -24,7 +24,7 @@ use crate::sync::lock;
 const RESERVE: &str = "reserve";
 const PROBE: &str = "probe.tmp";
 
-/// What is written of the reserve at a time.
+/// The number of bytes of the reserve that are written at a time.
 const CHUNK: usize = 64 << 10;
 
 pub(crate) struct Space {
@@ -71,7 +71,7 @@ impl Space {
         lock(&self.full).replace(error.clone()).is_none()
     }
 
-    /// Whether everything is as it should be.
+    /// Returns whether everything is as it should be.
     pub(crate) fn is_well(&self) -> bool {
         lock(&self.full).is_none() && self.has_reserve()
     }
@@ -105,7 +105,7 @@ impl Space {
             // One of an earlier start with other options.
             let _ = fs::remove_file(&reserve);
         } else if !self.has_reserve() && fill(&reserve, self.reserve_bytes).is_err() {
-            // Part of a reserve is of no use to anybody.
+            // Part of a reserve is of no use.
             let _ = fs::remove_file(&reserve);
         }
     }

@@ -68,7 +68,7 @@ pub struct Health {
     pub appended: u64,
 }
 
-/// What a store takes on the disk.
+/// The space that a store takes on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     pub files: u64,
@@ -118,7 +118,7 @@ impl Store {
         }
     }
 
-    /// What opening has dropped of the last write, which a crash had cut short.
+    /// The part of the last write that a crash had cut short and opening has dropped.
     pub fn dropped(&self) -> Option<&Dropped> {
         self.dropped.as_deref()
     }
@@ -132,7 +132,7 @@ impl Store {
         }
     }
 
-    /// What the store takes on the disk, the reserve included. Looks at every file.
+    /// The space that the store takes on the disk, the reserve included. Looks at every file.
     pub fn usage(&self) -> io::Result<Usage> {
         files::usage(self.shared.space.directory())
     }

@@ -33,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The caller that waits for a sweep.
 pub(crate) type Sweep = Answer<Result<(), CompactError>>;
 
-/// What the sweeper is asked for.
+/// A request to the sweeper.
 pub(crate) enum Job {
     Sweep(Sweep),
     /// The disk is full, or the reserve was used: look for space until all is well.

@@ -90,7 +90,7 @@ impl Transaction {
         self
     }
 
-    /// Whether the transaction may use the reserve.
+    /// Returns whether the transaction may use the reserve.
     pub(crate) fn may_use_reserve(&self) -> bool {
         self.uses_reserve || self.writes.values().all(Option::is_none)
     }

@@ -138,7 +138,7 @@ fn commit(
     Refused::default()
 }
 
-/// What will be answered if the batch is written.
+/// The answer if the batch is written.
 enum Decided {
     Outcome(Result<Outcome, CommitError>),
     Compacted(Result<(), CompactError>),

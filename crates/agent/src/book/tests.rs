@@ -257,7 +257,7 @@ fn cpus_are_recovered_from_the_runtime_when_the_file_is_lost_or_broken() {
         let running = in_use(&[("a", "c", "1-2"), ("b", "c", "3"), ("s", "c", "0,4-7")]);
         let recovered = book.recover(&running).unwrap();
         assert_eq!(recovered, in_use(&[("a", "c", "1-2"), ("b", "c", "3")]), "{broken:?}");
-        // The file says again what it said.
+        // The file has its earlier contents again.
         assert_eq!(fs::read_to_string(&file).unwrap(), before, "{broken:?}");
         book.confirm(&placement_demand(&pod("a", 2))).unwrap();
         assert_eq!(text(&hand_out(&mut book, &pod("a", 2))), "1-2");

@@ -1,6 +1,6 @@
 //! Resources of device plug-ins that registered with a kubelet on this node: [`former_devices`].
 //!
-//! Device plug-ins are not served. Their resources are told with an amount of zero, as the kubelet does for
+//! Device plug-ins are not served. Their resources are reported with an amount of zero, as the kubelet does for
 //! plug-ins that have gone: pods may still hold them, and no other pod is to be given any.
 
 use std::collections::BTreeMap;

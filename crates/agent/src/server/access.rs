@@ -45,7 +45,7 @@ const REVIEWS: usize = 16;
 /// KubeletConfiguration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether requests without credentials have a user, `system:anonymous`.
+    /// True if requests without credentials have a user, `system:anonymous`.
     pub anonymous: bool,
     /// How long an answer about a token is kept; `None` if tokens are not accepted.
     pub tokens: Option<Duration>,

@@ -50,7 +50,7 @@ pub struct Serving {
     pub clock: Clock,
 }
 
-/// What the files hold.
+/// The contents of the files.
 type Material = (Pair, Option<String>);
 
 impl Serving {
@@ -109,7 +109,7 @@ impl Serving {
         Ok((pair, authority.transpose()?))
     }
 
-    /// Whether a file holds a certificate that need not be made anew. One that cannot be understood is
+    /// Returns whether a file holds a certificate that need not be made anew. One that cannot be understood is
     /// not ours to replace.
     fn is_current(&self, certificate: &Path) -> bool {
         let Ok(text) = fs::read_to_string(certificate) else { return certificate.exists() };

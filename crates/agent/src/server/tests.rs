@@ -204,7 +204,7 @@ async fn only_the_api_server_and_administrators_get_in() {
 #[derive(Debug, Default)]
 struct Reviewer {
     asked: Mutex<Vec<Value>>,
-    /// Whether it fails.
+    /// True if it fails.
     away: bool,
 }
 

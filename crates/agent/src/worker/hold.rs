@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::status::Waiting;
 
-/// What is not to be tried again yet.
+/// The steps that are not to be tried again yet.
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     /// Sandbox and volumes.

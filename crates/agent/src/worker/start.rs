@@ -41,7 +41,7 @@ struct NotStarted {
     pace: Pace,
 }
 
-/// What keeps the next attempt from coming too soon.
+/// The reason why the next attempt has to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pace {
     /// The worker's own hold.
@@ -132,7 +132,7 @@ impl Worker {
         }
     }
 
-    /// Whether a container may be created now.
+    /// Returns whether a container may be created now.
     fn may_start(
         &mut self,
         pod: &Pod,

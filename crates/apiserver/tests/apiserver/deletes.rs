@@ -78,7 +78,7 @@ async fn only_a_grace_period_that_is_named_shortens_that_of_a_pod_that_ends() {
     };
     let first = delete("?gracePeriodSeconds=60").await;
     assert_eq!(grace(&first), 60);
-    // The pod's own grace period is shorter, but nobody asks for it.
+    // The pod's own grace period is shorter, but no client asks for it.
     assert_eq!(delete("").await, first);
     assert_eq!(delete("?gracePeriodSeconds=61").await, first);
     // While the pod ends, finalizers are not touched.

@@ -225,7 +225,7 @@ fn pod(args: &PodArgs) -> anyhow::Result<ExitCode> {
     Ok(if refused { ExitCode::from(3) } else { ExitCode::SUCCESS })
 }
 
-/// What one node says to the pod, with every reason against it.
+/// The answer of one node, with every reason against the pod.
 fn answer(
     node: &Value,
     world: &World,

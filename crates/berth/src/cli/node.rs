@@ -258,7 +258,7 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What a node lacks that is not run by root; empty if root runs it, or if nothing tells.
+/// Returns the features that a node without root lacks; empty with root, or if the user is unknown.
 fn without_root() -> &'static str {
     match host::neighbours::effective_user(Path::new("/proc")) {
         None | Some(0) => "",

@@ -113,7 +113,7 @@ fn whatever_policy<T>(
     }
 }
 
-/// What the state files of a directory say.
+/// The contents of the state files of a directory.
 struct States {
     cpu: Option<CpuState>,
     memory: Option<MemoryState>,
@@ -289,7 +289,7 @@ fn check(place: &Where) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What becomes of a file that is no state, in the words of the agent.
+/// The agent's treatment of a file that cannot be read as state.
 fn lost(RestoreError { path, cause, .. }: &RestoreError) -> String {
     format!("{path} cannot be used: {cause}; nothing of it is kept")
 }

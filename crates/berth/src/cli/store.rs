@@ -58,7 +58,7 @@ pub(super) fn run(args: &StoreArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What the caller has to change is wrong input.
+/// Turns an error that the caller can correct into wrong input.
 fn told(error: anyhow::Error) -> anyhow::Error {
     match error.downcast::<Unfit>() {
         Ok(unfit) => BadInput::new(unfit.to_string()).into(),

@@ -25,7 +25,7 @@ use apiserver::certificates::{self, Pair, SIGNED_FOR, Validity};
 /// The lifetime that an authority has left when its successor is made and published.
 const PUBLISH_BEFORE: Duration = SIGNED_FOR.saturating_mul(2);
 
-/// The common name of all authorities; clients tell them apart by the time behind it, as with those of
+/// The common name of all authorities; clients distinguish them by the time behind it, as with those of
 /// upstream's components.
 const NAME: &str = "berth-ca";
 

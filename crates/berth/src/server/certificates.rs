@@ -86,7 +86,7 @@ impl Leaf {
     }
 }
 
-/// What changes over time.
+/// The material that is renewed.
 #[derive(Debug)]
 struct State {
     authorities: Authorities,
@@ -99,7 +99,7 @@ struct State {
     agent: Option<(Leaf, ServerTls)>,
     /// Where the API server listens, once it does.
     address: Option<SocketAddr>,
-    /// Whether the files are older than what is in use.
+    /// True if the files are older than what is in use.
     unsaved: bool,
 }
 

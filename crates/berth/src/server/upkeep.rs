@@ -1,5 +1,5 @@
 //! Looking after the store of a control plane: opening it with what has to be reported, forgetting
-//! history, and telling when its disk is full.
+//! history, and reports of a full disk.
 //!
 //! Decides when to compact ([`History`]); the store does it.
 

@@ -63,7 +63,7 @@ async fn reached(what: &str, count: &AtomicU64, wanted: usize) {
     assert!(timeout(MINUTE, waiting).await.is_ok(), "{what}: {count:?} of {wanted}");
 }
 
-/// What an administrator saw.
+/// The measurements of an administrator's requests.
 struct Seen {
     requests: usize,
     slowest: Duration,

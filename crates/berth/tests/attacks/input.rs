@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::server::{Answer, Server, Who};
 
-/// What every account may send, so also a pod with its token.
+/// A request that every account may send, so also a pod with its token.
 const SELF_REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 const PODS: &str = "/api/v1/namespaces/default/pods";

@@ -85,7 +85,7 @@ impl Plane {
         Copy::of(&self.data_dir().join("kubeconfig"))
     }
 
-    /// Whether a client with a kubeconfig gets an answer over a new connection, from server and agent.
+    /// Returns whether a client with a kubeconfig gets an answer over a new connection, from server and agent.
     async fn accepts(&self, copy: &Copy) -> Result<(), String> {
         for (port, path) in
             [(copy.config.address.port, "/api/v1/namespaces/default"), (self.agent.port(), "/")]

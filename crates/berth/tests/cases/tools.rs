@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// A deadline for what takes milliseconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `berth` without the variables of whoever runs the tests.
+/// `berth` without the environment of the user who runs the tests.
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_berth"));
     command.args(args).env("NO_COLOR", "1").env_remove("BERTH_DATA_DIR").env_remove("KUBECONFIG");

@@ -1,4 +1,4 @@
-//! What fails is tried again with a pause, whatever happens to the pod meanwhile.
+//! Steps that fail are tried again after a pause, whatever happens to the pod meanwhile.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex};

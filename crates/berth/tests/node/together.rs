@@ -30,7 +30,7 @@ struct Overlap {
     cpus: String,
 }
 
-/// What is seen from beside while pods start.
+/// The observations of another process while pods start.
 #[derive(Debug, Default)]
 struct Seen {
     stop: AtomicBool,

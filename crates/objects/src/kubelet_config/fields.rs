@@ -23,7 +23,7 @@ pub(super) enum Type {
     Maps,
 }
 
-/// What Berth does with a field.
+/// The effect of a field in Berth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
     Acted,

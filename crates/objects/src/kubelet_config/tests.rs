@@ -217,7 +217,7 @@ fn settings_are_written_with_the_words_they_are_read_with() {
     assert_eq!(EvictionSignal::MemoryAvailable.to_string(), "memory.available");
 }
 
-/// What upstream's validation refuses, and a part of what it says.
+/// Values that upstream's validation refuses, and a part of its message.
 const REFUSED: &[(&str, &str)] = &[
     ("address: nowhere", "address \"nowhere\" must be a valid IP address"),
     ("port: 70000", "port (--port) 70000 must be between 1 and 65535, inclusive"),

@@ -113,7 +113,7 @@ struct Builder {
     anchors: HashMap<usize, Anchored>,
     /// The values of the stream so far, those of aliases included.
     values: usize,
-    /// What was copied for anchors and aliases.
+    /// The amount that was copied for anchors and aliases.
     unfolded: Size,
     /// There was more to copy than may be. Nothing is copied any more.
     exhausted: bool,

@@ -7,7 +7,7 @@ use crate::Bytes;
 /// What an amount may look like, for errors.
 pub const EXPECTED: &str = "bytes or a number with a unit, like 68719476736 or 64Gi";
 
-/// What a person may type, for errors.
+/// The units that may be given, for errors.
 const TYPED: &str = "a number with a unit, like 512Mi or 64Gi";
 
 const UNITS: [(&str, u64); 12] = [

@@ -1,7 +1,7 @@
 //! Machines from `lscpu`: the JSON of `lscpu -J -e`, the tables of `lscpu -e` and `lscpu -p`, and the
 //! summary of plain `lscpu` and `lscpu -J`.
 //!
-//! Main entries: [`parse_json`], [`parse_table`] and [`parse_summary`]. `lscpu` tells nothing of memory, so
+//! Main entries: [`parse_json`], [`parse_table`] and [`parse_summary`]. `lscpu` shows no memory, so
 //! the nodes come out with none. The summary counts but does not say which CPUs are siblings; [`summary`]
 //! has the rules by which they are assumed.
 

@@ -89,7 +89,7 @@ proptest! {
     }
 }
 
-/// What plain `lscpu` prints of a machine with these lines.
+/// The summary of plain `lscpu` with these lines.
 fn summary(lines: &str) -> String {
     format!("Architecture:        x86_64\nCPU(s):              64\n{lines}")
 }

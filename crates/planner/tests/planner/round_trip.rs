@@ -1,4 +1,4 @@
-//! What one command writes of a machine the others read: every notation that is written, by every reader.
+//! A machine that one command writes is read by the others: every notation that is written, by every reader.
 
 use placement::Machine;
 use placement::configured::Configured;

@@ -1,4 +1,4 @@
-//! What speaks against a pod on a node: every filter of the scheduler, and the agent's admission.
+//! The reasons against a pod on a node: every filter of the scheduler, and the agent's admission.
 //!
 //! Main type: [`World`], the objects that both decide by, as the API has them. The decisions are those of
 //! `scheduling` and `agent::admit`; only their input is put together here. Room for CPUs and memory is
@@ -85,13 +85,13 @@ impl World {
     }
 }
 
-/// What the scheduler says of a pod that has no node yet.
+/// The scheduler's answer for a pod that has no node yet.
 #[derive(Debug, Default)]
 pub(super) struct Scheduling {
     /// A reason that holds whatever the node is.
     pub(super) everywhere: Option<RefusalReport>,
     by_node: BTreeMap<String, Vec<RefusalReport>>,
-    /// What the scheduler would do to make room.
+    /// The preemption by which the scheduler would make room.
     pub(super) preemption: Option<String>,
 }
 
@@ -221,7 +221,7 @@ fn as_tainted_soon(node: &Value) -> Value {
     node
 }
 
-/// What the admission of Berth's agent on a node says to a pod, besides what it says of CPUs and memory.
+/// The answer of the agent's admission on a node, except for CPUs and memory.
 /// Settings that the agent does not report to the API, such as unsafe sysctls that it allows, are taken to
 /// be in the pod's favour.
 pub(super) fn admission(

@@ -147,7 +147,7 @@ fn states(
     }
 }
 
-/// Whether a message may be taken from a log of both streams. The runtime copies each of them on its own, so
+/// Returns whether a message may be taken from a log of both streams. The runtime copies each of them on its own, so
 /// that the order of lines of different streams is chance.
 fn logs_two_streams(line: &Value) -> bool {
     let manifest = line["manifest"].to_string();

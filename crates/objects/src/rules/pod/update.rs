@@ -120,7 +120,7 @@ fn copy(object: &mut Map<String, Value>, from: &Value, field: &str) {
     }
 }
 
-/// What of a toleration may not change.
+/// The part of a toleration that may not change.
 fn fixed_part(toleration: &Value) -> [&str; 4] {
     ["key", "operator", "value", "effect"]
         .map(|field| toleration.get(field).and_then(Value::as_str).unwrap_or_default())
