@@ -12,7 +12,6 @@ mod admission;
 mod backup;
 mod bench;
 mod config;
-mod conformance;
 mod explain;
 mod input;
 mod node;
@@ -78,8 +77,6 @@ enum Command {
     Store(store::StoreArgs),
     /// Measure a control plane under load
     Bench(bench::BenchArgs),
-    /// Compare decisions with those recorded from the upstream kubelet
-    Conformance(conformance::ConformanceArgs),
     /// Print the version of Berth, and of Kubernetes whose behaviour it has
     Version(version::VersionArgs),
     /// Print completions for a shell
@@ -147,7 +144,6 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => explain::run(&args),
         Command::Agent(args) => node::agent(args),
         Command::State(args) => state::run(args),
-        Command::Conformance(args) => conformance::run(args),
         Command::Version(args) => version::run(&args),
     }
 }

@@ -2,7 +2,6 @@
 
 pub mod backup;
 pub mod cli;
-pub mod conformance;
 pub mod in_process;
 mod listening;
 pub mod load;

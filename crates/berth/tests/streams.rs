@@ -24,12 +24,11 @@ mod cluster;
 mod up;
 
 use cluster::{Cluster, PATIENCE};
+use rig::clients::client;
 
 /// Every kubectl there is, by name.
 fn kubectls() -> Vec<PathBuf> {
-    let clients = std::env::var_os("BERTH_CLIENTS")
-        .expect("BERTH_CLIENTS is not set: BERTH_CLIENTS=$(tools/clients) cargo test …");
-    let mut found: Vec<PathBuf> = std::fs::read_dir(clients)
+    let mut found: Vec<PathBuf> = std::fs::read_dir(client(""))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("kubectl-"))
@@ -246,13 +245,12 @@ async fn every_kubectl_forwards_ports() {
 async fn the_client_of_python_runs_commands_over_websockets() {
     let cluster = Cluster::start().await;
     cluster.run("p", cluster::SLEEP, false).await;
-    let clients = PathBuf::from(std::env::var_os("BERTH_CLIENTS").unwrap());
     let script = "import kubernetes as k; from kubernetes.stream import stream\n\
                   k.config.load_kube_config(); api = k.client.CoreV1Api()\n\
                   print(stream(api.connect_get_namespaced_pod_exec, 'p', 'default',\n\
                   \x20   command=['echo', 'from python'], stdout=True, stderr=True), end='')\n\
                   print(api.read_namespaced_pod_log('p', 'default') == '')\n";
-    let output = Command::new(clients.join("python/bin/python"))
+    let output = Command::new(client("python/bin/python"))
         .args(["-c", script])
         .env("KUBECONFIG", cluster.kubeconfig("admin"))
         .output();

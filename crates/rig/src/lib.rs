@@ -17,10 +17,12 @@
 //! the living.
 
 mod cgroups;
+pub mod clients;
 mod containerd;
 pub mod guest;
 mod image;
 mod leftovers;
+pub mod printed;
 mod processes;
 mod wait;
 

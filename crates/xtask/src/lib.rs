@@ -1,7 +1,11 @@
-//! Checks of the repository itself; the checks are the tests in `tests/walls.rs`.
+//! Checks of the repository itself: crate walls, licences, language, names in documents. The checks are
+//! the tests in `tests/`.
 //!
-//! Here is what they stand on: [`source`] reads Rust source as far as a text search needs it, and
-//! [`licence`] evaluates licence expressions. Both are pure. Nothing of Berth depends on this crate.
+//! [`source`] reads Rust source as needed for a text search, [`licence`] evaluates licence expressions,
+//! [`prose`] finds lines that are not plain English, and [`files`] reads the repository. No crate depends
+//! on this one.
 
+pub mod files;
 pub mod licence;
+pub mod prose;
 pub mod source;

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use xtask::files::{files, read, report, root, shown};
 use xtask::{licence, source};
 
 /// Whether a crate is a pure function of its input: no tokio, no clock, no file system, no logging.
@@ -130,6 +131,27 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
         ],
     ),
     (
+        "conformance",
+        Portable,
+        "Compares Berth with recordings of upstream. A program of its own, for a checkout; not shipped.",
+        &[
+            "objects",
+            "placement",
+            "scheduling",
+            "planner",
+            "store",
+            "cri",
+            "host",
+            "https",
+            "apiserver",
+            "client",
+            "controllers",
+            "agent",
+            "berth",
+            RIG,
+        ],
+    ),
+    (
         RIG,
         Portable,
         "A private containerd for tests, or a whole emulated machine: started, restarted, killed, and cleaned up after.",
@@ -138,7 +160,7 @@ const WALLS: &[(&str, Kind, &str, &[&str])] = &[
     ("xtask", Portable, "Checks of the repository itself.", &[]),
 ];
 
-/// What tests of any crate may use, and nothing else may.
+/// The crate that tests of any crate may use. Of product code only `conformance` may use it.
 const RIG: &str = "rig";
 
 /// What a pure crate must not depend on directly: runtimes, clocks, logging, the operating system,
@@ -389,23 +411,6 @@ fn the_code_map_tells_what_exists_from_what_is_to_come() {
     report(&broken);
 }
 
-fn report(broken: &[String]) {
-    assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
-}
-
-/// A path as people name it: from the root of the repository.
-fn shown(path: &Path) -> String {
-    path.strip_prefix(root()).unwrap_or(path).display().to_string()
-}
-
-fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
 /// The directory where the out-of-line modules of a source file live.
 fn children_of(path: &Path) -> PathBuf {
     match path.file_name().and_then(|name| name.to_str()) {
@@ -414,19 +419,8 @@ fn children_of(path: &Path) -> PathBuf {
     }
 }
 
-/// All Rust files below a directory, which need not exist.
 fn rust_files(directory: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(directory).into_iter().flatten() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(rust_files(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-    found.sort();
-    found
+    files(directory, "rs")
 }
 
 fn workspace_packages() -> Vec<Value> {

@@ -23,7 +23,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use berth::conformance::printed::same_line;
+use rig::printed::same_line;
 use serde_json::Value;
 
 use crate::server::Server;

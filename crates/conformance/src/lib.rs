@@ -27,9 +27,8 @@ mod exchanges;
 mod fields;
 mod memory_static;
 mod node;
-pub mod printed;
 mod quantity;
-mod scheduling;
+mod scenarios;
 mod topology_merge;
 mod transcripts;
 mod windows_affinity;
@@ -50,7 +49,7 @@ const KINDS: &[(&str, Check)] = &[
     ("cpuset", cpuset::check),
     ("memory_static", memory_static::check),
     ("quantity", quantity::check),
-    ("scenarios", scheduling::check),
+    ("scenarios", scenarios::check),
     ("topology_merge", topology_merge::check),
     ("windows_affinity", windows_affinity::check),
 ];

@@ -16,12 +16,12 @@ pub(super) fn judge(arguments: &[&str], recorded: &str, printed: &str) -> Option
         ["create" | "get", "role", ..] => Known::NotServed("roles.rbac.authorization.k8s.io"),
         ["autoscale", ..] => Known::NotServed("horizontalpodautoscalers.autoscaling"),
         ["get", "componentstatuses"] => Known::NotServed("componentstatuses"),
-        ["get", "--raw", "/readyz?verbose"] => Known::Different("our checks are our own"),
+        ["get", "--raw", "/readyz?verbose"] => Known::Different("health checks are Berth's own"),
         ["auth", "can-i", "--list", ..] if lists_rules(printed) => {
             Known::Different("roles are built in")
         }
         ["explain", ..] if fields(recorded) == fields(printed) => {
-            Known::Different("descriptions are in our own words")
+            Known::Different("descriptions are Berth's own")
         }
         _ => return None,
     })
@@ -111,7 +111,7 @@ mod tests {
         let ours = "KIND:  Q\nFIELDS:\n  a\t<int>\n    Other words.\n  qosResources\t<X>\n    \
                     name\t<string>\n  b\t<string>\n";
         let explain = ["explain", "q"];
-        let meant = Some(Known::Different("descriptions are in our own words"));
+        let meant = Some(Known::Different("descriptions are Berth's own"));
         assert_eq!(judge(&explain, upstream, ours), meant);
         assert_eq!(judge(&explain, upstream, &ours.replace("b\t", "c\t")), None);
     }

@@ -4,17 +4,12 @@
 //! Only families that take seconds are played here, one pod of each kind of life: the whole recording
 //! takes minutes and is for `berth conformance testdata/golden-node --container-runtime-endpoint …`.
 
-#![allow(
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "clippy.toml allows them in tests, not helpers"
-)]
-
-use std::path::Path;
 use std::time::Duration;
 
-use berth::conformance::{Options, run_files};
+use conformance::{Options, run_files};
 use rig::Containerd;
+
+use crate::testdata;
 
 /// Long enough for a busy machine; nothing waits for it when all is well.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,18 +49,17 @@ const FOUND: &[&str] = &[
     "node-registered-not-ready",
 ];
 
-fn testdata(name: &str) -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden-node").join(name)
-}
-
 #[test]
 fn recorded_lives_are_lived_again() {
     let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
     let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
     let only = PLAYED.iter().map(|word| (*word).to_owned()).collect();
     let options = Options { runtime: Some(runtime), only };
-    let report =
-        run_files([testdata("pods.jsonl.gz"), testdata("cri.jsonl.gz")], &options).unwrap();
+    let report = run_files(
+        [testdata("golden-node/pods.jsonl.gz"), testdata("golden-node/cri.jsonl.gz")],
+        &options,
+    )
+    .unwrap();
     assert_eq!(report.failed(), 0, "{}", report.failures());
     // Each of them, and the requests of some besides.
     assert!(report.passed() >= PLAYED.len(), "{}", report.render(None));
@@ -77,7 +71,7 @@ fn what_is_found_on_a_node_is_as_recorded() {
     let runtime = cri::Endpoint::parse(&containerd.endpoint()).unwrap();
     let only = FOUND.iter().map(|word| (*word).to_owned()).collect();
     let options = Options { runtime: Some(runtime), only };
-    let report = run_files([testdata("node.jsonl.gz")], &options).unwrap();
+    let report = run_files([testdata("golden-node/node.jsonl.gz")], &options).unwrap();
     assert_eq!(report.failed(), 0, "{}", report.failures());
     // Cgroups, the Pod Resources API, five answers of the agent's server, figures of probes, and the node
     // without a network that this runtime makes.
@@ -88,7 +82,7 @@ fn what_is_found_on_a_node_is_as_recorded() {
 
 #[test]
 fn without_a_runtime_nothing_is_passed() {
-    let report = run_files([testdata("pods.jsonl.gz")], &Options::default()).unwrap();
+    let report = run_files([testdata("golden-node/pods.jsonl.gz")], &Options::default()).unwrap();
     assert_eq!((report.passed(), report.failed()), (0, 0));
     assert!(report.not_served() > 200, "{}", report.render(None));
 }
@@ -113,7 +107,7 @@ fn a_runtime_without_the_image_is_told_of() {
     containerd.remove_image(rig::BUSYBOX).unwrap();
     until_gone(&runtime);
     let options = Options { runtime: Some(runtime), only: Vec::new() };
-    let error = run_files([testdata("pods.jsonl.gz")], &options).unwrap_err();
+    let error = run_files([testdata("golden-node/pods.jsonl.gz")], &options).unwrap_err();
     let text = format!("{error:#}");
     assert!(text.contains("has no image localhost/busybox:1"), "{text}");
 }

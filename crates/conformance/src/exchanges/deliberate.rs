@@ -63,7 +63,7 @@ pub(super) fn reason(
     got: u16,
 ) -> Option<&'static str> {
     if scenario.starts_with("quota/charged-before-storage") {
-        return Some("a create that fails costs nothing");
+        return Some("a failed create is not charged");
     }
     if scenario == "apply/yaml-and-preconditions" {
         return Some("y and n are letters");
@@ -85,15 +85,17 @@ pub(super) fn reason(
     let health = ["/healthz", "/livez", "/readyz"].contains(&path);
     let role = request["user"].is_string() && !anonymous;
     match (wanted, got) {
-        (200, 200) if health && !request["query"].is_null() => Some("our checks are our own"),
+        (200, 200) if health && !request["query"].is_null() => {
+            Some("health checks are Berth's own")
+        }
         (200, 200)
             if expected["body_text"].as_str().is_some_and(|text| text.contains("kind: Table")) =>
         {
-            Some("descriptions are in our own words")
+            Some("descriptions are Berth's own")
         }
         (200 | 404, 403) if role => Some("roles are built in"),
         (500, 400..=499) => Some("a bad request is not the server's fault"),
-        (403 | 200, 401) if anonymous => Some("nobody is anonymous"),
+        (403 | 200, 401) if anonymous => Some("no anonymous users"),
         _ => None,
     }
 }

@@ -15,7 +15,7 @@ use super::{endpoints, figures};
 const ON_PURPOSE: &[(&str, &str, &str, &str)] = &[
     ("start-refused-policy-changed", "start", MIGRATED, "a changed policy is migrated"),
     ("image-pull-record", "", "no file", "no record of pulled images is kept"),
-    ("metrics-", "metric ", figures::NOT_SERVED, "figures of upstream's own parts"),
+    ("metrics-", "metric ", figures::NOT_SERVED, "metrics of upstream's own components"),
     ("state-files-", "dra_manager_state", "no file", "dynamic resources are not served"),
     ("directories-", "/var/lib/kubelet/dra_manager_state", "nothing", "dynamic resources are not served"),
     ("directories-", "/var/lib/kubelet/device-plugins", "nothing", "device plugins are not served"),
@@ -24,10 +24,10 @@ const ON_PURPOSE: &[(&str, &str, &str, &str)] = &[
     ("directories-", "/var/lib/kubelet/checkpoints", "nothing", "checkpoints of containers are not served"),
     ("directories-", "/var/lib/kubelet/pods-api", "nothing", "the Pods API is not served"),
     ("directories-", "/var/lib/kubelet/image_manager", "nothing", "no record of pulled images is kept"),
-    ("directories-", "/var/lib/kubelet/pod-resources/kubelet.sock", "\"600\"", "only its owner can connect to a socket, and its mode says so"),
-    ("configz", "kubeletconfig.", endpoints::NOT_TOLD, "what the agent does not go by is not told"),
-    ("stats-summary", "*.psi", "null", "pressure that nobody measures is not told as zero"),
-    ("stats-summary", "*.io", "null", "pressure that nobody measures is not told as zero"),
+    ("directories-", "/var/lib/kubelet/pod-resources/kubelet.sock", "\"600\"", "the mode of a socket shows that only its owner can connect"),
+    ("configz", "kubeletconfig.", endpoints::NOT_TOLD, "fields without effect are omitted"),
+    ("stats-summary", "*.psi", "null", "unmeasured pressure is omitted"),
+    ("stats-summary", "*.io", "null", "unmeasured pressure is omitted"),
 ];
 
 /// Differences that are mistakes, and those on purpose with their reason.
@@ -58,9 +58,9 @@ fn is_at(place: &str, what: &str) -> bool {
 /// Why a life as a whole is another one on purpose, if so.
 pub(super) fn of_life(scene: &Scene, line: &Value, played: &Played) -> Option<&'static str> {
     if is_evicted_in_its_turn(scene, line, played) {
-        return Some("a pod that runs is not let in a second time");
+        return Some("running pods are not admitted again");
     }
-    mirror_was_deleted(line).then_some("a mirror pod that was deleted comes back at once")
+    mirror_was_deleted(line).then_some("a deleted mirror pod is created again at once")
 }
 
 /// Whether the recorded mirror of a static pod was deleted while the pod ran. Upstream's stays until the pod

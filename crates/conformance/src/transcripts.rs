@@ -24,7 +24,9 @@ use tokio::process::Command;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use super::{Difference, Outcome, Verdict, printed, recorded_plugins};
+use rig::printed;
+
+use super::{Difference, Outcome, Verdict, recorded_plugins};
 
 mod deliberate;
 mod kubectl;

@@ -25,10 +25,10 @@ use super::asker::{Asker, Told};
 use super::template::Template;
 use super::trace::Trace;
 use super::{calls, life};
-use crate::conformance::recorded_plugins;
-use crate::in_process::InProcess;
-use crate::server::{self, Server};
-use crate::up::Joined;
+use crate::recorded_plugins;
+use berth::in_process::InProcess;
+use berth::server::{self, Server};
+use berth::up::Joined;
 
 /// The recorded node's name.
 pub(super) const NODE: &str = "node-1";

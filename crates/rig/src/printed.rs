@@ -5,7 +5,8 @@
 
 /// The first lines that differ, if any: recorded and printed. `padded` says whether the width of
 /// columns counts.
-pub(super) fn differing(recorded: &str, printed: &str, padded: bool) -> Option<(String, String)> {
+#[must_use]
+pub fn differing(recorded: &str, printed: &str, padded: bool) -> Option<(String, String)> {
     // A column is as wide as its widest cell, so where a cell is a placeholder no padding counts.
     let changing = ["<age>", "<addr>", "<clusterip>"];
     let padded = padded && !changing.iter().any(|name| recorded.contains(name));
