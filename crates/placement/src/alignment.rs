@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::affinity::merge::merge;
 use crate::affinity::search::Fit;
 use crate::affinity::{Family, Hint};
-use crate::go_text::{ParseError, parse_bool, parse_int};
+use crate::go_strconv::{ParseError, parse_bool, parse_int};
 use crate::topology::Topology;
 
 /// The kubelet's topology manager policies.

@@ -23,9 +23,9 @@ use crate::windows::AffinityMode;
 use crate::{CpuSet, Topology};
 
 mod advice;
-mod amounts;
+mod capacity;
 
-pub use amounts::Amounts;
+pub use capacity::Capacity;
 
 /// Something worth saying about a field of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl fmt::Display for Finding {
 pub struct Configured {
     pub node: Node,
     /// What the machine offers to pods altogether.
-    pub allocatable: Amounts,
+    pub allocatable: Capacity,
     /// Accepted, but not without a word.
     pub warnings: Vec<Finding>,
 }
@@ -222,7 +222,7 @@ impl Check<'_> {
     }
 
     /// What is left for pods, as the kubelet reckons it.
-    fn allocatable(&mut self, reserved: &ReservedCpus) -> Amounts {
+    fn allocatable(&mut self, reserved: &ReservedCpus) -> Capacity {
         let (config, topology) = (self.config, self.topology);
         let cpus = topology.cpus().len() as u64 * 1000;
         let reserved_milli = u64::try_from(reserved.amount.milli_value()).unwrap_or(u64::MAX);
@@ -256,7 +256,7 @@ impl Check<'_> {
         }
         let by_core = u64::from(config.pods_per_core) * topology.cpus().len() as u64;
         let most = u64::from(config.max_pods);
-        Amounts {
+        Capacity {
             milli_cpus: cpus.saturating_sub(reserved_milli),
             // A description without memory says nothing about it, not that there is none.
             memory: match total {

@@ -5,7 +5,7 @@
 
 use crate::cpu::CpuLedger;
 use crate::demand::{ContainerName, Demand, PodUid};
-use crate::memory::{MemoryLedger, Promise};
+use crate::memory::{MemoryGuarantee, MemoryLedger};
 use crate::node::{MemoryPolicy, Node};
 use crate::plan::Placement;
 
@@ -60,9 +60,10 @@ impl Ledger {
     }
 
     /// A container is about to start: memory of init containers that ended before it is free.
-    /// Where nodes are no promise the kubelet keeps it booked until the pod goes, and so do we.
+    /// Where nodes are no guarantee the kubelet keeps it booked until the pod goes, and so do we.
     pub fn starting(&mut self, node: &Node, demand: &Demand, container: usize) {
-        if matches!(&node.memory, MemoryPolicy::Static(p) if p.promise() == Promise::Kept) {
+        if matches!(&node.memory, MemoryPolicy::Static(p) if p.guarantee() == MemoryGuarantee::Strict)
+        {
             self.memory.starting(demand, container);
         }
     }

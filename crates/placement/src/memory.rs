@@ -134,9 +134,9 @@ pub enum MemoryHints {
 
 /// Whether nodes are a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Promise {
+pub enum MemoryGuarantee {
     /// `Static`: the operating system keeps memory on its nodes.
-    Kept,
+    Strict,
     /// `BestEffort`: it only tends to, by the CPUs a container runs on. Pods as a whole have no
     /// say then, only their containers.
     BestEffort,
@@ -146,23 +146,23 @@ pub enum Promise {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticMemory {
     reserved: ReservedMemory,
-    promise: Promise,
+    guarantee: MemoryGuarantee,
 }
 
 impl StaticMemory {
     pub fn new(
         reserved: ReservedMemory,
-        promise: Promise,
+        guarantee: MemoryGuarantee,
     ) -> Result<StaticMemory, StaticMemoryError> {
         if reserved.total(MemoryKind::Memory) == 0 {
             return Err(StaticMemoryError::NothingReserved);
         }
-        Ok(StaticMemory { reserved, promise })
+        Ok(StaticMemory { reserved, guarantee })
     }
 
     #[must_use]
-    pub fn promise(&self) -> Promise {
-        self.promise
+    pub fn guarantee(&self) -> MemoryGuarantee {
+        self.guarantee
     }
 
     /// A ledger on which nothing has been handed out.
@@ -207,7 +207,7 @@ impl StaticMemory {
             return Ok(());
         }
         let expected = self.recount(topology, ledger)?;
-        if same_totals(&ledger.nodes, &expected) && same_bookings(&ledger.nodes, &expected) {
+        if same_totals(&ledger.nodes, &expected) && same_reservations(&ledger.nodes, &expected) {
             Ok(())
         } else {
             Err(MemoryStateError::OtherMachine)
@@ -288,7 +288,7 @@ impl StaticMemory {
     /// The hints of a whole pod.
     #[must_use]
     pub fn pod_hints(&self, ledger: &MemoryLedger, demand: &Demand) -> MemoryHints {
-        if self.promise == Promise::BestEffort {
+        if self.guarantee == MemoryGuarantee::BestEffort {
             return MemoryHints::None;
         }
         let total = demand.pod_memory();
@@ -384,7 +384,7 @@ impl MemoryLedger {
     }
 
     /// Books a block as it was written down.
-    pub(crate) fn book(&mut self, block: &Block) {
+    pub(crate) fn take_block(&mut self, block: &Block) {
         self.take(block.nodes, block.kind, block.size);
     }
 
@@ -655,7 +655,7 @@ fn same_totals(recorded: &[NodeState], expected: &[NodeState]) -> bool {
 
 /// Whether bookings add up, group by group, to what the blocks say: within a group the split may
 /// differ.
-fn same_bookings(recorded: &[NodeState], expected: &[NodeState]) -> bool {
+fn same_reservations(recorded: &[NodeState], expected: &[NodeState]) -> bool {
     recorded.iter().zip(expected).all(|(a, b)| {
         a.assignments == b.assignments
             && a.cells == b.cells

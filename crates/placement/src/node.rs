@@ -14,10 +14,12 @@ use crate::cpu::options::CpuOptions;
 use crate::cpu::{CpuLedger, CpuStateError, Reservation, StaticCpus, StaticCpusError};
 use crate::cpuset::CpuSet;
 use crate::gates::Gates;
-use crate::go_text;
+use crate::go_strconv;
 use crate::ledger::Ledger;
 use crate::memory::reserve::{Entry, ReserveError, ReservedMemory};
-use crate::memory::{MemoryLedger, MemoryStateError, Promise, StaticMemory, StaticMemoryError};
+use crate::memory::{
+    MemoryGuarantee, MemoryLedger, MemoryStateError, StaticMemory, StaticMemoryError,
+};
 use crate::topology::Topology;
 use crate::windows::AffinityMode;
 
@@ -41,7 +43,7 @@ pub enum CpuPolicyError {
          greater than zero"
     )]
     NothingReserved,
-    #[error("new none policy error: None policy: received unsupported options={}", go_text::map(.0))]
+    #[error("new none policy error: None policy: received unsupported options={}", go_strconv::format_map(.0))]
     NoneWithOptions(BTreeMap<String, String>),
     #[error("new static policy error: {0}")]
     Static(#[from] StaticCpusError),
@@ -118,10 +120,10 @@ impl MemoryPolicy {
         expected: &BTreeMap<String, Quantity>,
         topology: &Topology,
     ) -> Result<MemoryPolicy, MemoryPolicyError> {
-        let promise = match (policy, os) {
+        let guarantee = match (policy, os) {
             ("None", _) => return Ok(MemoryPolicy::None),
-            ("Static", OsName::Linux) => Promise::Kept,
-            ("BestEffort", OsName::Windows) => Promise::BestEffort,
+            ("Static", OsName::Linux) => MemoryGuarantee::Strict,
+            ("BestEffort", OsName::Windows) => MemoryGuarantee::BestEffort,
             ("Static", OsName::Windows) => {
                 let (policy, os, instead) = ("Static", "Windows", "BestEffort");
                 return Err(MemoryPolicyError::WrongOs { policy, os, instead });
@@ -133,7 +135,7 @@ impl MemoryPolicy {
             _ => return Err(MemoryPolicyError::UnknownPolicy(policy.to_owned())),
         };
         let reserved = ReservedMemory::new(topology, reserved, expected)?;
-        Ok(MemoryPolicy::Static(StaticMemory::new(reserved, promise)?))
+        Ok(MemoryPolicy::Static(StaticMemory::new(reserved, guarantee)?))
     }
 }
 
@@ -188,7 +190,7 @@ impl Node {
 
     /// Checks recorded state against machine and policies, as on a restart: what init containers
     /// left for reuse is forgotten.
-    pub fn restore(&self, mut ledger: Ledger) -> Result<Restored, StateError> {
+    pub fn restore(&self, mut ledger: Ledger) -> Result<RestoredLedger, StateError> {
         ledger.cpu.reuse = None;
         ledger.memory.reuse = None;
         match &self.cpu {
@@ -202,13 +204,13 @@ impl Node {
             }
             MemoryPolicy::Static(policy) => policy.restore(&self.topology, &mut ledger.memory)?,
         };
-        Ok(Restored { ledger, memory_recounted })
+        Ok(RestoredLedger { ledger, memory_recounted })
     }
 }
 
 /// A ledger taken over from before a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoredLedger {
     pub ledger: Ledger,
     /// Memory bookings did not add up and were counted anew from the containers' blocks.
     pub memory_recounted: bool,

@@ -20,7 +20,7 @@ use crate::memory::{Blocks, MemoryHints, StaticMemory};
 use crate::node::{CpuPolicy, MemoryPolicy, Node};
 use crate::numa::NumaMask;
 use crate::rationale::{
-    Agreement, ContainerRationale, Place, Refusal, Say, WhyCpus, WhyMemory, render_nodes,
+    Agreement, ContainerRationale, HintSummary, Refusal, Subject, WhyCpus, WhyMemory, render_nodes,
 };
 use crate::topology::Topology;
 use crate::windows::{Affinity, AffinityDemand, AffinityMode, plan_affinity};
@@ -140,7 +140,7 @@ pub fn plan(node: &Node, ledger: &Ledger, demand: &Demand) -> Result<Placement, 
 /// takes them back when one fails, which can shift memory between the nodes of a group. Berth
 /// leaves its ledger alone; this is for comparing with state recorded from a kubelet.
 #[must_use]
-pub fn booked_and_taken_back(node: &Node, ledger: &Ledger, demand: &Demand) -> Ledger {
+pub fn ledger_after_kubelet_rollback(node: &Node, ledger: &Ledger, demand: &Demand) -> Ledger {
     let mut attempt = Attempt { node, demand, draft: ledger.draft_for(&demand.uid) };
     let _ = attempt.place_all();
     let placement =
@@ -212,22 +212,22 @@ impl Attempt<'_> {
         let agreement = Agreement {
             policy: alignment.policy,
             scope: alignment.scope,
-            cpu: cpu.as_ref().map(|family| say(family, in_detail)),
+            cpu: cpu.as_ref().map(|family| summarize(family, in_detail)),
             memory: match &memory {
                 MemoryHints::None => None,
-                MemoryHints::Nowhere => Some(say(&Family::default(), in_detail)),
-                MemoryHints::Each(family, _) => Some(say(family, in_detail)),
+                MemoryHints::Nowhere => Some(summarize(&Family::default(), in_detail)),
+                MemoryHints::Each(family, _) => Some(summarize(family, in_detail)),
             },
             hint,
         };
         if admitted {
             return Ok(agreement);
         }
-        let place = match container {
-            Some(index) => Place::Container(demand.containers[index].name.clone()),
-            None => Place::Pod,
+        let subject = match container {
+            Some(index) => Subject::Container(demand.containers[index].name.clone()),
+            None => Subject::Pod,
         };
-        Err(Refusal::NotAligned { place, agreement })
+        Err(Refusal::NotAligned { subject, agreement })
     }
 
     fn place(
@@ -338,7 +338,7 @@ impl Attempt<'_> {
 
 /// What a family amounts to in an explanation. Searching for the fewest nodes is only worth it
 /// where something went wrong.
-fn say(family: &Family, in_detail: bool) -> Say {
+fn summarize(family: &Family, in_detail: bool) -> HintSummary {
     let ground = family.threshold.as_ref().map_or(NumaMask::EMPTY, |t| t.ground);
     let listed = family.listed.iter().fold(NumaMask::EMPTY, |all, (mask, _)| all | *mask);
     let alone = (ground | listed)
@@ -348,5 +348,5 @@ fn say(family: &Family, in_detail: bool) -> Say {
     let preferred = family.threshold.as_ref().map(|t| match t.preference {
         Preference::Size(size) | Preference::SizeOrSockets { size, .. } => size,
     });
-    Say { alone, fewest: if in_detail { family.smallest() } else { None }, preferred }
+    HintSummary { alone, fewest: if in_detail { family.smallest() } else { None }, preferred }
 }

@@ -56,7 +56,7 @@ pub enum WhyMemory {
 
 /// What one resource could live with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Say {
+pub struct HintSummary {
     /// Nodes that would do alone.
     pub alone: NumaMask,
     /// Fewest nodes that would do now; `None` if no set of nodes will.
@@ -71,8 +71,8 @@ pub struct Agreement {
     pub policy: AlignmentPolicy,
     pub scope: Scope,
     /// What CPUs and memory could live with; `None` if they had no say.
-    pub cpu: Option<Say>,
-    pub memory: Option<Say>,
+    pub cpu: Option<HintSummary>,
+    pub memory: Option<HintSummary>,
     pub hint: Hint,
 }
 
@@ -87,7 +87,7 @@ pub struct ContainerRationale {
 
 /// Which part of a pod could not be placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Subject {
     Pod,
     Container(ContainerName),
 }
@@ -97,7 +97,7 @@ pub enum Place {
 pub enum Refusal {
     // The same for both scopes, as recorded.
     #[error("Resources cannot be allocated with Topology locality")]
-    NotAligned { place: Place, agreement: Agreement },
+    NotAligned { subject: Subject, agreement: Agreement },
     #[error("{refusal}")]
     WholeCores { container: ContainerName, refusal: CpuRefusal },
     #[error("Allocate failed due to {refusal}, which is unexpected")]
@@ -126,8 +126,8 @@ impl Refusal {
     #[must_use]
     pub fn container(&self) -> Option<&ContainerName> {
         match self {
-            Refusal::NotAligned { place: Place::Pod, .. } => None,
-            Refusal::NotAligned { place: Place::Container(container), .. }
+            Refusal::NotAligned { subject: Subject::Pod, .. } => None,
+            Refusal::NotAligned { subject: Subject::Container(container), .. }
             | Refusal::WholeCores { container, .. }
             | Refusal::Cpus { container, .. }
             | Refusal::Memory { container, .. } => Some(container),
@@ -243,19 +243,20 @@ impl fmt::Display for WhyMemory {
 impl Agreement {
     /// Why the nodes that would do are not to be had.
     fn shortage(&self) -> String {
-        let short =
-            [("CPUs", self.cpu), ("memory", self.memory)].into_iter().filter_map(|(what, say)| {
-                let say = say.filter(|say| say.alone.is_empty())?;
+        let short = [("CPUs", self.cpu), ("memory", self.memory)].into_iter().filter_map(
+            |(what, summary)| {
+                let summary = summary.filter(|summary| summary.alone.is_empty())?;
                 // Grammar: CPUs need, memory needs.
                 let s = if what == "memory" { "s" } else { "" };
-                Some(match (say.fewest, say.preferred) {
+                Some(match (summary.fewest, summary.preferred) {
                     (Some(n), Some(p)) if n > p => {
                         format!("{what} need{s} {n} NUMA nodes now, {p} on an empty machine")
                     }
                     (Some(n), _) => format!("{what} need{s} {n} NUMA nodes"),
                     (None, _) => format!("{what} fit{s} on no NUMA nodes"),
                 })
-            });
+            },
+        );
         let short: Vec<String> = short.collect();
         if short.is_empty() {
             "no NUMA node has the CPUs and the memory".to_owned()
@@ -280,10 +281,12 @@ impl Agreement {
             (None, true) => text += "any node will do",
             (None, false) => text += "no node satisfies all",
         }
-        for (what, say) in [("CPUs", self.cpu), ("memory", self.memory)] {
-            let Some(say) = say else { continue };
-            text += &match (say.alone.is_empty(), say.fewest, say.preferred) {
-                (false, ..) => format!("; {what} fit {} alone", render_nodes(topology, say.alone)),
+        for (what, summary) in [("CPUs", self.cpu), ("memory", self.memory)] {
+            let Some(summary) = summary else { continue };
+            text += &match (summary.alone.is_empty(), summary.fewest, summary.preferred) {
+                (false, ..) => {
+                    format!("; {what} fit {} alone", render_nodes(topology, summary.alone))
+                }
                 (true, Some(n), Some(p)) if n > p => {
                     format!("; {what} need {n} nodes now, {p} on an empty machine")
                 }

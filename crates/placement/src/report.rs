@@ -16,8 +16,8 @@ use crate::ledger::Ledger;
 use crate::machine::Machine;
 use crate::machine::file::{self, FileError};
 use crate::node::{Node, StateError};
+use crate::restore::{restore, states_of};
 use crate::state_file::{CpuState, Gates, MemoryState, StateFileError};
-use crate::takeover::{states_of, take_over};
 
 mod configuration;
 
@@ -158,7 +158,7 @@ impl NodeReport {
                 .map_err(|cause| ReportError::State { annotation: MEMORY_STATE, cause })?,
         };
         self.ledger =
-            take_over(node, &cpu, &memory).map_err(|cause| ReportError::Ledger { cause })?.ledger;
+            restore(node, &cpu, &memory).map_err(|cause| ReportError::Ledger { cause })?.ledger;
         Ok(())
     }
 

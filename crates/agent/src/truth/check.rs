@@ -13,7 +13,7 @@ use cri::v1;
 use host::cgroups::{CgroupError, Cgroups, InForce};
 use placement::CpuSet;
 use placement::demand::{ContainerName, PodUid};
-use placement::takeover::CpusInUse;
+use placement::restore::CpusInUse;
 use serde::Deserialize;
 use tracing::{info, warn};
 

@@ -10,7 +10,7 @@
 //! so one search over sets of nodes finds it. For the other case the question "which sets can be
 //! cut out of members of these families" is turned round: a set can be cut out if every other node
 //! can be left out by at least one family without that family falling below its threshold
-//! ([`Cut`]).
+//! ([`Pruning`]).
 
 use smallvec::SmallVec;
 
@@ -138,13 +138,13 @@ fn best_common(families: &[(&Family, usize)], all: NumaMask, fit: Fit<'_>) -> Op
                 best = Some(mask);
             }
         };
-        if state.cutters.is_empty() {
+        if state.thresholds.is_empty() {
             consider(state.within);
             continue;
         }
-        let cut = Cut::new(state.within, &state.cutters);
-        let sizes = (1..=target).rev().chain(target + 1..=cut.universe.len());
-        if let Some(mask) = sizes.into_iter().find_map(|size| cut.fittest(size, fit)) {
+        let pruning = Pruning::new(state.within, &state.thresholds);
+        let sizes = (1..=target).rev().chain(target + 1..=pruning.universe.len());
+        if let Some(mask) = sizes.into_iter().find_map(|size| pruning.fittest(size, fit)) {
             consider(mask);
         }
     }
@@ -196,37 +196,37 @@ struct Choice<'a> {
     /// What the listed hints chosen have in common.
     within: NumaMask,
     /// The descriptions chosen, as often as they were.
-    cutters: SmallVec<[&'a Threshold; 4]>,
+    thresholds: SmallVec<[&'a Threshold; 4]>,
 }
 
 /// Every choice that can matter: combinations of listed hints are reduced to what they have in
 /// common, so their number is bounded by the number of different results.
 fn choices<'a>(families: &[(&'a Family, usize)], all: NumaMask) -> Vec<Choice<'a>> {
-    let mut states = vec![Choice { within: all, cutters: SmallVec::new() }];
+    let mut states = vec![Choice { within: all, thresholds: SmallVec::new() }];
     for (family, times) in families {
         for _ in 0..*times {
             if family.listed.is_empty() && family.threshold.is_none() {
                 continue;
             }
             let mut next: Vec<Choice<'a>> = Vec::new();
-            // States of one family's copies differ only in number of cutters and in nodes left.
+            // States of one family's copies differ only in number of thresholds and in nodes left.
             let mut seen = std::collections::HashSet::new();
-            let mut add = |within: NumaMask, cutters: &SmallVec<[&'a Threshold; 4]>| {
-                if !within.is_empty() && seen.insert((within, fingerprint(cutters))) {
-                    next.push(Choice { within, cutters: cutters.clone() });
+            let mut add = |within: NumaMask, thresholds: &SmallVec<[&'a Threshold; 4]>| {
+                if !within.is_empty() && seen.insert((within, fingerprint(thresholds))) {
+                    next.push(Choice { within, thresholds: thresholds.clone() });
                 }
             };
             for state in &states {
                 if family.anywhere.is_some() {
-                    add(state.within, &state.cutters);
+                    add(state.within, &state.thresholds);
                 }
                 for (mask, _) in &family.listed {
-                    add(state.within & *mask, &state.cutters);
+                    add(state.within & *mask, &state.thresholds);
                 }
                 if let Some(threshold) = &family.threshold {
-                    let mut cutters = state.cutters.clone();
-                    cutters.push(threshold);
-                    add(state.within, &cutters);
+                    let mut thresholds = state.thresholds.clone();
+                    thresholds.push(threshold);
+                    add(state.within, &thresholds);
                 }
             }
             states = next;
@@ -236,54 +236,54 @@ fn choices<'a>(families: &[(&'a Family, usize)], all: NumaMask) -> Vec<Choice<'a
 }
 
 /// Which descriptions were chosen, for telling choices apart.
-fn fingerprint(cutters: &[&Threshold]) -> SmallVec<[usize; 4]> {
-    cutters.iter().map(|t| std::ptr::from_ref(*t) as usize).collect()
+fn fingerprint(thresholds: &[&Threshold]) -> SmallVec<[usize; 4]> {
+    thresholds.iter().map(|t| std::ptr::from_ref(*t) as usize).collect()
 }
 
 /// Which sets can be cut out of members of some families: set `x` can if every other node of the
 /// universe is left out by at least one family, each staying a member of its own.
-struct Cut<'a> {
+struct Pruning<'a> {
     /// Nodes that all have in common at the most; all others are out anyway.
     universe: NumaMask,
-    cutters: SmallVec<[&'a Threshold; 4]>,
+    thresholds: SmallVec<[&'a Threshold; 4]>,
     /// What each family can spare: nodes, and weight per dimension.
-    spare: SmallVec<[Spare; 4]>,
+    spare: SmallVec<[SparePool; 4]>,
 }
 
 #[derive(Clone, Debug)]
-struct Spare {
+struct SparePool {
     nodes: usize,
     weights: SmallVec<[u64; 4]>,
 }
 
-impl Spare {
+impl SparePool {
     /// What remains after leaving out `node`; `None` if the family cannot.
-    fn without(&self, cutter: &Threshold, node: usize) -> Option<Spare> {
-        if cutter.must.contains(node) {
+    fn without(&self, threshold: &Threshold, node: usize) -> Option<SparePool> {
+        if threshold.must.contains(node) {
             return None;
         }
         let nodes = self.nodes.checked_sub(1)?;
         let weights = self
             .weights
             .iter()
-            .zip(&cutter.dimensions)
+            .zip(&threshold.dimensions)
             .map(|(spare, d)| spare.checked_sub(d.weight[node]))
             .collect::<Option<_>>()?;
-        Some(Spare { nodes, weights })
+        Some(SparePool { nodes, weights })
     }
 }
 
-impl<'a> Cut<'a> {
-    fn new(within: NumaMask, cutters: &[&'a Threshold]) -> Cut<'a> {
-        let universe = cutters.iter().fold(within, |universe, t| universe & t.ground);
-        let spare = cutters
+impl<'a> Pruning<'a> {
+    fn new(within: NumaMask, thresholds: &[&'a Threshold]) -> Pruning<'a> {
+        let universe = thresholds.iter().fold(within, |universe, t| universe & t.ground);
+        let spare = thresholds
             .iter()
-            .map(|t| Spare {
+            .map(|t| SparePool {
                 nodes: t.ground.len() - t.least.max(1).min(t.ground.len()),
                 weights: t.dimensions.iter().map(|d| d.sum(t.ground) - d.need).collect(),
             })
             .collect();
-        Cut { universe, cutters: SmallVec::from_slice(cutters), spare }
+        Pruning { universe, thresholds: SmallVec::from_slice(thresholds), spare }
     }
 
     fn fittest(&self, size: usize, fit: Fit<'_>) -> Option<NumaMask> {
@@ -303,31 +303,31 @@ impl<'a> Cut<'a> {
         let out = self.universe - partial.taken - partial.open;
         let to_go = out.len() + partial.open.len() - partial.missing;
         let candidates = out | partial.open;
-        let most: usize = (self.cutters.iter().zip(&self.spare))
-            .map(|(cutter, spare)| most_left_out(cutter, spare, candidates))
+        let most: usize = (self.thresholds.iter().zip(&self.spare))
+            .map(|(threshold, spare)| most_left_out(threshold, spare, candidates))
             .sum();
         let spared = |node| {
-            (self.cutters.iter().zip(&self.spare)).any(|(c, s)| s.without(c, node).is_some())
+            (self.thresholds.iter().zip(&self.spare)).any(|(c, s)| s.without(c, node).is_some())
         };
         most >= to_go && out.iter().all(spared)
     }
 
     /// Whether all of `out` can be divided among the families, each within what it can spare.
-    fn leave_out(&self, out: NumaMask, spare: &[Spare]) -> bool {
+    fn leave_out(&self, out: NumaMask, spare: &[SparePool]) -> bool {
         let Some(node) = self.hardest(out) else { return true };
         let rest = out - NumaMask::single(node);
-        for (at, cutter) in self.cutters.iter().enumerate() {
+        for (at, threshold) in self.thresholds.iter().enumerate() {
             // Two families of the same description with the same left to spare are one choice.
             let same = |other: usize| {
-                std::ptr::eq(*cutter, self.cutters[other])
+                std::ptr::eq(*threshold, self.thresholds[other])
                     && spare[other].nodes == spare[at].nodes
                     && spare[other].weights == spare[at].weights
             };
             if (0..at).any(same) {
                 continue;
             }
-            if let Some(left) = spare[at].without(cutter, node) {
-                let mut spare: SmallVec<[Spare; 4]> = spare.into();
+            if let Some(left) = spare[at].without(threshold, node) {
+                let mut spare: SmallVec<[SparePool; 4]> = spare.into();
                 spare[at] = left;
                 if self.fits_by_count(rest, &spare) && self.leave_out(rest, &spare) {
                     return true;
@@ -337,9 +337,9 @@ impl<'a> Cut<'a> {
         false
     }
 
-    fn fits_by_count(&self, out: NumaMask, spare: &[Spare]) -> bool {
-        let most: usize = (self.cutters.iter().zip(spare))
-            .map(|(cutter, spare)| most_left_out(cutter, spare, out))
+    fn fits_by_count(&self, out: NumaMask, spare: &[SparePool]) -> bool {
+        let most: usize = (self.thresholds.iter().zip(spare))
+            .map(|(threshold, spare)| most_left_out(threshold, spare, out))
             .sum();
         most >= out.len()
     }
@@ -347,7 +347,7 @@ impl<'a> Cut<'a> {
     /// The node to place next: the heaviest share of anyone's spare weight first.
     fn hardest(&self, out: NumaMask) -> Option<usize> {
         out.iter().max_by_key(|node| {
-            (self.cutters.iter())
+            (self.thresholds.iter())
                 .flat_map(|c| &c.dimensions)
                 .map(|d| d.weight[*node])
                 .max()
@@ -357,10 +357,10 @@ impl<'a> Cut<'a> {
 }
 
 /// How many of `nodes` a family could leave out at the most, taking the lightest first.
-fn most_left_out(cutter: &Threshold, spare: &Spare, nodes: NumaMask) -> usize {
-    let free = nodes - cutter.must;
+fn most_left_out(threshold: &Threshold, spare: &SparePool, nodes: NumaMask) -> usize {
+    let free = nodes - threshold.must;
     let mut most = spare.nodes.min(free.len());
-    for (dimension, spare) in cutter.dimensions.iter().zip(&spare.weights) {
+    for (dimension, spare) in threshold.dimensions.iter().zip(&spare.weights) {
         let mut weights: SmallVec<[u64; MAX_NODES]> =
             free.iter().map(|node| dimension.weight[node]).collect();
         weights.sort_unstable();

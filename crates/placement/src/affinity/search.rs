@@ -57,12 +57,12 @@ pub fn fittest(
     if size == 0 || size > universe.len() || must.len() > size || !must.is_subset(universe) {
         return None;
     }
-    let mut walk = Walk { must, fit, possible, accept, best: None };
-    walk.descend(Partial { taken: NumaMask::EMPTY, open: universe, missing: size });
-    walk.best.map(|(_, mask)| mask)
+    let mut search = Search { must, fit, possible, accept, best: None };
+    search.descend(Partial { taken: NumaMask::EMPTY, open: universe, missing: size });
+    search.best.map(|(_, mask)| mask)
 }
 
-struct Walk<'a, P, A> {
+struct Search<'a, P, A> {
     must: NumaMask,
     fit: Fit<'a>,
     possible: P,
@@ -70,7 +70,7 @@ struct Walk<'a, P, A> {
     best: Option<((u64, u64), NumaMask)>,
 }
 
-impl<P: Fn(Partial) -> bool, A: Fn(NumaMask) -> bool> Walk<'_, P, A> {
+impl<P: Fn(Partial) -> bool, A: Fn(NumaMask) -> bool> Search<'_, P, A> {
     fn descend(&mut self, partial: Partial) {
         let Partial { taken, open, missing } = partial;
         if missing == 0 {

@@ -24,7 +24,7 @@ use crate::cpuset::CpuSet;
 use crate::numa::MAX_NODES;
 use crate::topology::Topology;
 
-use super::pick::{Hand, NotEnoughCpus, Order, packed};
+use super::pick::{NotEnoughCpus, Order, Selection, packed};
 
 /// Chooses `count` of the `free` CPUs, evenly over NUMA nodes, in multiples of `group`. With
 /// `align_by_socket` nodes of one socket are preferred to a better balance, and a node may give
@@ -40,16 +40,16 @@ pub fn across_numa(
     if !count.is_multiple_of(group) {
         return packed(topology, free, count, Order::Packed, false);
     }
-    let mut hand = Hand::new(topology, free, count);
+    let mut selection = Selection::new(topology, free, count);
     if count == 0 {
-        return Ok(hand.taken);
+        return Ok(selection.taken);
     }
-    if hand.free.len() < count {
+    if selection.free.len() < count {
         return Err(NotEnoughCpus { requested: count, available: free.len() });
     }
-    let nodes = hand.nodes_in_order();
+    let nodes = selection.nodes_in_order();
     let problem = Problem {
-        free: nodes.iter().map(|n| hand.free_in_node(*n as usize) as i64).collect(),
+        free: nodes.iter().map(|n| selection.free_in_node(*n as usize) as i64).collect(),
         sockets: if align_by_socket {
             socket_members(topology, &nodes)
         } else {
@@ -65,20 +65,20 @@ pub fn across_numa(
     };
     // First the even shares, then the remainder one group at a time, in rounds.
     for position in &shares.combination {
-        take_from(&mut hand, topology, nodes[*position] as usize, shares.even);
+        take_from(&mut selection, topology, nodes[*position] as usize, shares.even);
     }
     for position in &shares.remainder {
-        take_from(&mut hand, topology, nodes[*position] as usize, group);
+        take_from(&mut selection, topology, nodes[*position] as usize, group);
     }
-    debug_assert_eq!(hand.needed, 0, "shares add up to the request");
-    Ok(hand.taken)
+    debug_assert_eq!(selection.needed, 0, "shares add up to the request");
+    Ok(selection.taken)
 }
 
-fn take_from(hand: &mut Hand<'_>, topology: &Topology, node: usize, count: usize) {
-    let free = &topology.nodes()[node].cpus & &hand.free;
+fn take_from(selection: &mut Selection<'_>, topology: &Topology, node: usize, count: usize) {
+    let free = &topology.nodes()[node].cpus & &selection.free;
     // Shares never exceed what the node has free.
     if let Ok(cpus) = packed(topology, &free, count, Order::Packed, false) {
-        hand.take(&cpus);
+        selection.take(&cpus);
     }
 }
 
@@ -143,7 +143,7 @@ impl Problem {
         let even = self.even_share(&best.combination, nodes);
         let remainder =
             Remainder::of(self, &best.combination, even, &Balance::new(&self.free, self.count))
-                .hand_out()?
+                .allocate()?
                 .receivers;
         Some(Shares { combination: best.combination, even: even as usize, remainder })
     }
@@ -317,7 +317,7 @@ impl Search<'_> {
             return None;
         }
         let remainder = Remainder::of(self.problem, combination, even, &self.balance);
-        remainder.hand_out().map(|handed| handed.score)
+        remainder.allocate().map(|allocation| allocation.score)
     }
 }
 
@@ -349,7 +349,7 @@ struct Remainder<'a> {
     change: i64,
 }
 
-struct HandedOut {
+struct Allocation {
     score: i64,
     /// Positions in the order of taking, one entry a group.
     receivers: SmallVec<[usize; MAX_NODES]>,
@@ -378,13 +378,13 @@ impl<'a> Remainder<'a> {
     }
 
     /// The first best subset, sizes from largest to smallest, each in lexicographic order.
-    fn hand_out(&self) -> Option<HandedOut> {
+    fn allocate(&self) -> Option<Allocation> {
         let groups = self.groups;
         if groups == 0 {
             let score = self.balance.score(self.change);
-            return Some(HandedOut { score, receivers: SmallVec::new() });
+            return Some(Allocation { score, receivers: SmallVec::new() });
         }
-        let mut best: Option<HandedOut> = None;
+        let mut best: Option<Allocation> = None;
         for size in (1..=self.takers.len()).rev() {
             let found = if size >= groups {
                 self.one_group_each(size, groups)
@@ -403,7 +403,7 @@ impl<'a> Remainder<'a> {
     /// With at least as many nodes as groups only the first `groups` of a subset give anything;
     /// the others must merely exist behind them. So: the first best choice of `groups` nodes that
     /// leaves `size - groups` behind it.
-    fn one_group_each(&self, size: usize, groups: usize) -> Option<HandedOut> {
+    fn one_group_each(&self, size: usize, groups: usize) -> Option<Allocation> {
         let usable = self.takers.len() - (size - groups);
         let window = &self.takers[..usable];
         let best_score = self.score_of_sum(top_sum(window.iter().map(|t| t.1), groups)?, groups);
@@ -422,7 +422,7 @@ impl<'a> Remainder<'a> {
             receivers.push(window[at].0);
             from = at + 1;
         }
-        Some(HandedOut { score: best_score, receivers })
+        Some(Allocation { score: best_score, receivers })
     }
 
     /// The score if `groups` different nodes with `sum` free CPUs together give one group each.
@@ -438,8 +438,8 @@ impl<'a> Remainder<'a> {
         size: usize,
         groups: usize,
         to_beat: Option<i64>,
-    ) -> Option<HandedOut> {
-        let mut best = to_beat.map(|score| HandedOut { score, receivers: SmallVec::new() });
+    ) -> Option<Allocation> {
+        let mut best = to_beat.map(|score| Allocation { score, receivers: SmallVec::new() });
         let mut subset = SmallVec::new();
         self.subsets(size, groups, 0, &mut subset, &mut best);
         best.filter(|b| !b.receivers.is_empty())
@@ -451,7 +451,7 @@ impl<'a> Remainder<'a> {
         groups: usize,
         from: usize,
         subset: &mut SmallVec<[usize; MAX_NODES]>,
-        best: &mut Option<HandedOut>,
+        best: &mut Option<Allocation>,
     ) {
         if subset.len() == size {
             if let Some(found) = self.rounds(subset, groups)
@@ -491,7 +491,7 @@ impl<'a> Remainder<'a> {
     }
 
     /// Hands out one group a node in rounds; `None` if the subset runs dry.
-    fn rounds(&self, subset: &[usize], groups: usize) -> Option<HandedOut> {
+    fn rounds(&self, subset: &[usize], groups: usize) -> Option<Allocation> {
         let group = self.group;
         let mut left: SmallVec<[(usize, i64); MAX_NODES]> =
             subset.iter().map(|at| self.takers[*at]).collect();
@@ -510,7 +510,7 @@ impl<'a> Remainder<'a> {
                 return None;
             }
         }
-        Some(HandedOut { score: self.balance.score(change), receivers })
+        Some(Allocation { score: self.balance.score(change), receivers })
     }
 }
 

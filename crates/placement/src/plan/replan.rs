@@ -80,7 +80,7 @@ impl Attempt<'_> {
         Ok(ContainerPlacement { name, role, cpus, memory, rationale })
     }
 
-    /// What can be had beside `own`. Where nodes are a promise, it is kept.
+    /// What can be had beside `own`. Where nodes are a guarantee, it is kept.
     fn free_for(&self, own: &CpuSet, available: CpuSet) -> CpuSet {
         let topology = &self.node.topology;
         match self.node.alignment.policy {

@@ -8,7 +8,9 @@ use placement::demand::{
     ContainerDemand, ContainerName, Demand, MemoryAmounts, MemoryKind, PodUid, QosClass, Role,
 };
 use placement::memory::reserve::ReservedMemory;
-use placement::memory::{MemoryHints, MemoryLedger, MemoryTable, NodeState, Promise, StaticMemory};
+use placement::memory::{
+    MemoryGuarantee, MemoryHints, MemoryLedger, MemoryTable, NodeState, StaticMemory,
+};
 use placement::{Bytes, CpuSet, NumaMask, Topology};
 use proptest::prelude::*;
 
@@ -124,7 +126,7 @@ impl Case {
 
         let memory_ledger = self.memory_ledger();
         let reserved = ReservedMemory::from_bytes([(0, MemoryKind::Memory, 1)]);
-        let policy = StaticMemory::new(reserved, Promise::Kept).unwrap();
+        let policy = StaticMemory::new(reserved, MemoryGuarantee::Strict).unwrap();
         let amounts = demand.containers[0].memory.clone().unwrap();
         let memory = policy.hints(&memory_ledger, &demand, 0);
         let list = exhaustive::memory_hints(&memory_ledger, &amounts);

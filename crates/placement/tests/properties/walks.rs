@@ -12,8 +12,8 @@ use placement::demand::{
 use placement::gates::Gates;
 use placement::memory::reserve::Entry;
 use placement::node::{CpuPolicy, MemoryPolicy};
+use placement::restore::{restore, states_of};
 use placement::state_file::{CpuState, MemoryState};
-use placement::takeover::{states_of, take_over};
 use placement::windows::AffinityMode;
 use placement::{Bytes, CpuSet, Ledger, Node, Topology, plan};
 use proptest::prelude::*;
@@ -281,7 +281,7 @@ fn restart(node: &Node, ledger: &Ledger, active: &mut BTreeMap<usize, Demand>) -
     let cpu = CpuState::parse(cpu.render().as_bytes(), "static", gates).unwrap();
     let memory =
         MemoryState::parse(memory.render().as_bytes(), node.memory.policy_name(), gates).unwrap();
-    let restored = take_over(node, &cpu, &memory).expect("every state reached is valid");
+    let restored = restore(node, &cpu, &memory).expect("every state reached is valid");
     let mut ledger = restored.ledger;
     assert_eq!(ledger.cpu.assignments, held);
     let pods: Vec<_> = active.keys().copied().collect();

@@ -1,6 +1,6 @@
 //! Ledgers from state files and back: restarts, imports from a kubelet, migrations.
 //!
-//! Main entries: [`states_of`] (what to write), [`take_over`] (strict: what was written must fit)
+//! Main entries: [`states_of`] (what to write), [`restore`] (strict: what was written must fit)
 //! and [`migrate`] (what still fits is kept, the rest is named). [`recover`] serves a ledger whose file
 //! was lost. Texts of the files are read and written by [`crate::state_file`]; nothing here touches a disk.
 
@@ -15,9 +15,9 @@ use crate::demand::{ContainerName, MemoryKind, PodUid};
 use crate::ids::{Bytes, NumaId};
 use crate::ledger::Ledger;
 use crate::memory::{
-    Block, Blocks, MemoryLedger, MemoryStateError, MemoryTable, NodeState, Promise,
+    Block, Blocks, MemoryGuarantee, MemoryLedger, MemoryStateError, MemoryTable, NodeState,
 };
-use crate::node::{CpuPolicy, MemoryPolicy, Node, Restored, StateError};
+use crate::node::{CpuPolicy, MemoryPolicy, Node, RestoredLedger, StateError};
 use crate::numa::NumaMask;
 use crate::state_file::{self, CpuState, MemoryState};
 
@@ -38,9 +38,9 @@ impl MemoryPolicy {
     pub fn policy_name(&self) -> &'static str {
         match self {
             MemoryPolicy::None => "None",
-            MemoryPolicy::Static(policy) => match policy.promise() {
-                Promise::Kept => "Static",
-                Promise::BestEffort => "BestEffort",
+            MemoryPolicy::Static(policy) => match policy.guarantee() {
+                MemoryGuarantee::Strict => "Static",
+                MemoryGuarantee::BestEffort => "BestEffort",
             },
         }
     }
@@ -91,11 +91,11 @@ pub fn states_of(node: &Node, ledger: &Ledger) -> (CpuState, MemoryState) {
 }
 
 /// The ledger of states that must fit the node; the errors are the kubelet's.
-pub fn take_over(
+pub fn restore(
     node: &Node,
     cpu: &CpuState,
     memory: &MemoryState,
-) -> Result<Restored, StateError> {
+) -> Result<RestoredLedger, StateError> {
     node.restore(Ledger { cpu: cpu_ledger(cpu), memory: memory_ledger(node, memory)? })
 }
 
@@ -396,7 +396,7 @@ impl MemoryLedger {
 
     fn hold(&mut self, pod: &PodUid, container: &ContainerName, blocks: Blocks) {
         for block in &blocks {
-            self.book(block);
+            self.take_block(block);
         }
         self.assignments.entry(pod.clone()).or_default().insert(container.clone(), blocks);
     }

@@ -2,8 +2,8 @@
 
 use placement::demand::{PodUid, QosClass, Role};
 use placement::node::CpuPolicy;
+use placement::restore::{Change, CpuFault, migrate, restore, states_of};
 use placement::state_file::{CpuState, MemoryState};
-use placement::takeover::{Change, CpuFault, migrate, states_of, take_over};
 use placement::{CpuSet, Ledger, Node, NumaId, plan};
 
 use crate::machines::regular;
@@ -30,7 +30,7 @@ fn an_unchanged_node_takes_everything_over_and_changes_nothing() {
     let (cpu, memory) = states_of(&node, &ledger);
     let migration = migrate(&node, &cpu, &memory);
     assert_eq!(migration.changes, []);
-    let taken = take_over(&node, &cpu, &memory).unwrap().ledger;
+    let taken = restore(&node, &cpu, &memory).unwrap().ledger;
     assert_eq!(taken.cpu.assignments, ledger.cpu.assignments);
     assert_eq!(migration.ledger, taken);
 }
@@ -45,7 +45,7 @@ fn a_cpu_that_went_offline_is_named_and_only_its_owner_loses_something() {
     let smaller = placement::Topology::new(parts).unwrap();
     let after = node(&smaller, &Settings { policy: 1, ..Settings::default() }).unwrap();
 
-    let refused = take_over(&after, &cpu, &memory).unwrap_err();
+    let refused = restore(&after, &cpu, &memory).unwrap_err();
     assert!(refused.to_string().starts_with("current set of available CPUs"), "{refused}");
 
     let migration = migrate(&after, &cpu, &memory);
@@ -86,7 +86,7 @@ fn a_larger_reservation_takes_cpus_back_from_their_owner() {
         .unwrap(),
         ..before.clone()
     };
-    let refused = take_over(&after, &cpu, &memory).unwrap_err();
+    let refused = restore(&after, &cpu, &memory).unwrap_err();
     assert!(refused.to_string().starts_with("not all reserved cpus"), "{refused}");
     let migration = migrate(&after, &cpu, &memory);
     let text = migration.to_string();
@@ -104,7 +104,7 @@ fn less_memory_releases_what_no_longer_fits_and_counts_the_rest_anew() {
     }
     let smaller = placement::Topology::new(parts).unwrap();
     let after = node(&smaller, &Settings { policy: 1, ..Settings::default() }).unwrap();
-    let refused = take_over(&after, &cpu, &memory).unwrap_err();
+    let refused = restore(&after, &cpu, &memory).unwrap_err();
     assert_eq!(
         refused.to_string(),
         "[memorymanager] the expected machine state is different from the real one"
@@ -141,6 +141,6 @@ fn a_cpu_held_twice_stays_with_the_first_owner() {
 fn empty_states_are_a_fresh_start() {
     let node = small_node();
     let (cpu, memory) = (CpuState::empty("static"), MemoryState::empty("Static"));
-    assert_eq!(take_over(&node, &cpu, &memory).unwrap().ledger, node.empty_ledger());
+    assert_eq!(restore(&node, &cpu, &memory).unwrap().ledger, node.empty_ledger());
     assert_eq!(migrate(&node, &cpu, &memory).changes, []);
 }

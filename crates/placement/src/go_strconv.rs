@@ -26,8 +26,8 @@ pub fn parse_int(text: &str) -> Result<i64, ParseError> {
 }
 
 /// A map of texts as `%v` prints it: `map[a:1 b:2]`.
-pub fn map(of: &BTreeMap<String, String>) -> String {
-    let entries: Vec<String> = of.iter().map(|(key, value)| format!("{key}:{value}")).collect();
+pub fn format_map(map: &BTreeMap<String, String>) -> String {
+    let entries: Vec<String> = map.iter().map(|(key, value)| format!("{key}:{value}")).collect();
     format!("map[{}]", entries.join(" "))
 }
 
