@@ -2,7 +2,7 @@
 //!
 //! A cgroup is named by its path from the root of every hierarchy, `/kubepods/burstable/pod1`. Where
 //! the hierarchies are is read from a `mountinfo` ([`Layout`]), so a tree in a temporary directory will
-//! do, on any system. [`Limits`] are what is written, [`InForce`] is what is read of a process, [`Usage`]
+//! do, on any system. [`Limits`] are what is written, [`EffectiveLimits`] is what is read of a process, [`Usage`]
 //! what a cgroup uses.
 //!
 //! Directories are made in the file system itself (the driver `cgroupfs`). Under the driver `systemd`,
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-mod in_force;
+mod effective;
 mod layout;
 mod limits;
 mod remove;
@@ -25,7 +25,7 @@ mod tests;
 mod tree;
 mod usage;
 
-pub use in_force::{CpuShare, InForce, ProcessSeen, ThreadSeen};
+pub use effective::{CpuShare, EffectiveLimits, ProcessAffinity, ThreadAffinity};
 pub use layout::{Layout, Version};
 pub use limits::{Bound, Limits, Quota, weight_of_shares};
 pub use usage::{DiskUsage, Pressure, Stalled, Usage};

@@ -8,13 +8,13 @@ pub mod anomaly;
 pub mod capture;
 pub mod cgroups;
 pub mod detected;
-pub mod facts;
 pub mod file_kind;
 pub mod files;
 pub mod mounts;
-pub mod neighbours;
 pub mod os;
+pub mod processes;
 pub mod sysfs;
+pub mod system;
 pub mod tree;
 pub mod windows_topology;
 

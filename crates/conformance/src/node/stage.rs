@@ -356,7 +356,7 @@ fn configuration(scene: &Scene, shape: &Shape) -> Value {
 fn disk_is_full(directory: &Path) -> bool {
     /// The recorded threshold, and as much for the pods.
     const NEEDED: u64 = 2 << 30;
-    host::os::facts::file_system(directory).is_ok_and(|disk| disk.available < NEEDED)
+    host::os::system::file_system(directory).is_ok_and(|disk| disk.available < NEEDED)
 }
 
 /// The status of a condition.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use placement::{CpuSet, NumaId};
 
-use super::in_force::parse_cgroups;
+use super::effective::parse_cgroups;
 use super::*;
 
 #[cfg(target_os = "linux")]
@@ -397,7 +397,7 @@ fn what_is_in_force_is_read_in_either_version() {
             }
         }
         let cgroups = tree.cgroups();
-        let found = cgroups.in_force(41).unwrap();
+        let found = cgroups.effective_limits(41).unwrap();
         let cpus = |text: &str| CpuSet::parse(text).unwrap();
         assert_eq!(found.cpus, cpus("2-3"));
         assert_eq!(found.effective_cpus, cpus("3"));
@@ -415,16 +415,16 @@ fn what_is_in_force_is_read_in_either_version() {
             })
             .collect();
         assert_eq!(threads, ["41/41 3", "41/45 3", "42/42 0-3"]);
-        assert!(matches!(cgroups.in_force(44), Err(CgroupError::NoProcess(44))));
+        assert!(matches!(cgroups.effective_limits(44), Err(CgroupError::NoProcess(44))));
         // One that is ending is in the root, which says nothing about it.
-        assert!(matches!(cgroups.in_force(47), Err(CgroupError::NoProcess(47))));
+        assert!(matches!(cgroups.effective_limits(47), Err(CgroupError::NoProcess(47))));
         assert_eq!(cgroups.of_process(48).unwrap(), found.cgroups);
         tree.make("pod");
         tree.put("cpuset", "pod", "cpuset.cpus", "0-3");
         tree.put("cpuset", "pod", &version.effective("cpus"), "0-1,3");
         assert!(cgroups.cpus_above(&found).contains(&("/pod".to_owned(), cpus("0-1,3"))));
         tree.put("cpuset", "pod/c", "cpuset.cpus", "two");
-        let error = cgroups.in_force(41).unwrap_err().to_string();
+        let error = cgroups.effective_limits(41).unwrap_err().to_string();
         assert!(error.ends_with("says \"two\", which is no list such as 0-3,8"), "{error}");
     }
 }

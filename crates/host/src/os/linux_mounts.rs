@@ -170,13 +170,13 @@ mod tests {
     use crate::file_kind::{begins_file_system, disk_usage, remove_tree};
 
     /// A directory below which nothing stays mounted.
-    struct Place(tempfile::TempDir);
+    struct TestMounts(tempfile::TempDir);
 
-    impl Place {
+    impl TestMounts {
         /// `None`, and said so, where this process may not mount. In CI it has to.
-        fn new() -> Option<Place> {
+        fn new() -> Option<TestMounts> {
             if can_mount() {
-                return Some(Place(tempfile::tempdir().unwrap()));
+                return Some(TestMounts(tempfile::tempdir().unwrap()));
             }
             eprintln!("skipped: mounting needs CAP_SYS_ADMIN");
             assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "CI has to be able to");
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TestMounts {
         fn drop(&mut self) {
             for mount in self.mounts().into_iter().rev() {
                 let _ = unmount(&mount.point);
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn memory_is_mounted_with_its_size_and_unmounted() {
-        let Some(place) = Place::new() else { return };
+        let Some(place) = TestMounts::new() else { return };
         let target = place.make("memory");
         assert!(!begins_file_system(&target));
         mount_tmpfs(&target, Some(1 << 20)).unwrap();
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn huge_pages_are_mounted_in_the_size_asked_for_and_in_no_other() {
-        let Some(place) = Place::new() else { return };
+        let Some(place) = TestMounts::new() else { return };
         let sizes = Path::new("/sys/kernel/mm/hugepages");
         if !sizes.join("hugepages-2048kB").exists() {
             eprintln!("skipped: this machine has no huge pages of 2 MiB");
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn what_is_mounted_below_a_directory_is_neither_counted_nor_removed() {
-        let Some(place) = Place::new() else { return };
+        let Some(place) = TestMounts::new() else { return };
         let (tree, point) = (place.make("tree"), place.make("tree/a/point"));
         mount_tmpfs(&point, Some(4 << 20)).unwrap();
         fs::write(point.join("data"), vec![1_u8; 1 << 20]).unwrap();
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_part_of_a_volume_is_bound_once_and_again_when_it_is_another() {
-        let Some(place) = Place::new() else { return };
+        let Some(place) = TestMounts::new() else { return };
         let volume = place.make("volume");
         let target = volume.with_file_name("targets").join("v").join("0");
         fs::write(volume.join("file"), "one").unwrap();
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn no_link_leads_out_of_a_volume_whatever_it_leads_to() {
-        let Some(place) = Place::new() else { return };
+        let Some(place) = TestMounts::new() else { return };
         let (volume, outside) = (place.make("volume"), place.make("outside"));
         let target = volume.with_file_name("target");
         fs::create_dir(volume.join("inside")).unwrap();

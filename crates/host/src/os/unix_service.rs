@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 
 /// Tells the service manager how the service is (`READY=1`, `STOPPING=1`), if there is one that wants to
 /// know.
-pub fn tell(state: &str) -> io::Result<()> {
+pub fn notify(state: &str) -> io::Result<()> {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
     let from = UnixDatagram::unbound()?;
     let Some(name) = socket.to_str().and_then(|path| path.strip_prefix('@')) else {

@@ -5,6 +5,6 @@
 use std::io;
 
 /// Does nothing.
-pub fn tell(_state: &str) -> io::Result<()> {
+pub fn notify(_state: &str) -> io::Result<()> {
     Ok(())
 }

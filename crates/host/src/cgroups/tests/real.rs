@@ -74,7 +74,7 @@ fn a_process_is_held_to_what_its_cgroup_was_given_and_dies_with_it() {
     assert!(own.cgroups.exists(&pod));
     let (container, mut child) = own.start(&pod);
     own.cgroups.update(&container, &limits).unwrap();
-    let seen = own.cgroups.in_force(child.id()).unwrap();
+    let seen = own.cgroups.effective_limits(child.id()).unwrap();
     assert_eq!(seen.memory, Some(Bound::At(64 << 20)));
     assert_eq!(seen.cpu_quota, Some(Quota { time: Bound::At(15_000), period: 100_000 }));
     let share = match own.cgroups.version() {
@@ -90,7 +90,7 @@ fn a_process_is_held_to_what_its_cgroup_was_given_and_dies_with_it() {
     let cpuset = own.cgroups.layout.of("cpuset").unwrap();
     let file = cpuset.directory(&names(&container).unwrap()).join("cpuset.cpus");
     tree::write_existing(&file, &first.to_string()).unwrap();
-    let seen = own.cgroups.in_force(child.id()).unwrap();
+    let seen = own.cgroups.effective_limits(child.id()).unwrap();
     assert_eq!((&seen.cpus, &seen.effective_cpus), (&first, &first));
     assert_eq!(seen.processes[0].threads[0].cpus, first);
     assert_eq!(own.cgroups.processes(&own.path).unwrap(), [child.id()].into());

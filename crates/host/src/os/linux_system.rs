@@ -1,6 +1,6 @@
 //! What this machine says of itself, on Linux: files of `/proc`, `/sys` and `/etc`.
 //!
-//! What they mean is [`crate::facts::linux`]'s business; see [`crate::os`] for the twins. What is
+//! What they mean is [`crate::system::linux`]'s business; see [`crate::os`] for the twins. What is
 //! missing is empty: a container or a small board has no DMI, and nothing depends on all of it.
 
 use std::io;
@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::facts::{
+use crate::system::{
     FileSystem, Identity, Inodes, Interface, Memory, ProcessIds, ProcessUsage, linux,
 };
 

@@ -15,7 +15,7 @@ use windows_sys::Win32::System::SystemInformation::{
     GlobalMemoryStatusEx, MEMORYSTATUSEX, SYSTEM_INFO,
 };
 
-use crate::facts::{FileSystem, Identity, Interface, Memory, ProcessIds, ProcessUsage};
+use crate::system::{FileSystem, Identity, Interface, Memory, ProcessIds, ProcessUsage};
 
 const VERSION: &str = r"SOFTWARE\Microsoft\Windows NT\CurrentVersion";
 const HARDWARE: &str = r"SYSTEM\HardwareConfig";

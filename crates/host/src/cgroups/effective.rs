@@ -1,4 +1,4 @@
-//! What is really in force for a process: [`InForce`], read from its cgroups and its threads.
+//! What is really in force for a process: [`EffectiveLimits`], read from its cgroups and its threads.
 //!
 //! Whether that is right, somebody else says.
 
@@ -14,7 +14,7 @@ use super::{Bound, CgroupError, Cgroups, Quota, Version, failed, names};
 
 /// What the kernel holds a process to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InForce {
+pub struct EffectiveLimits {
     /// Its cgroups by controller; the unified one has an empty name.
     pub cgroups: BTreeMap<String, String>,
     /// CPUs of its cpuset as they were written, empty where nothing was (version 2: any).
@@ -28,7 +28,7 @@ pub struct InForce {
     pub memory: Option<Bound>,
     pub pids: Option<Bound>,
     /// All that are in the same cpuset or below it, the process itself among them.
-    pub processes: Vec<ProcessSeen>,
+    pub processes: Vec<ProcessAffinity>,
 }
 
 /// How CPU time is divided when there is not enough.
@@ -41,14 +41,14 @@ pub enum CpuShare {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProcessSeen {
+pub struct ProcessAffinity {
     pub pid: u32,
-    pub threads: Vec<ThreadSeen>,
+    pub threads: Vec<ThreadAffinity>,
 }
 
 /// Where a thread may run and have memory: within its cpuset, it can narrow that itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ThreadSeen {
+pub struct ThreadAffinity {
     pub id: u32,
     pub cpus: CpuSet,
     pub mems: BTreeSet<NumaId>,
@@ -67,7 +67,7 @@ impl Cgroups {
     }
 
     /// What is in force for a process and those it shares a container with.
-    pub fn in_force(&self, pid: u32) -> Result<InForce, CgroupError> {
+    pub fn effective_limits(&self, pid: u32) -> Result<EffectiveLimits, CgroupError> {
         let cgroups = self.of_process(pid)?;
         let version = self.version();
         let directory = |controller: &str| -> Option<PathBuf> {
@@ -95,8 +95,8 @@ impl Cgroups {
         if let Some(directory) = &cpuset {
             processes_below(directory, &mut pids)?;
         }
-        let mut processes: Vec<ProcessSeen> =
-            pids.into_iter().map(|pid| self.seen(pid)).collect::<Result<_, _>>()?;
+        let mut processes: Vec<ProcessAffinity> =
+            pids.into_iter().map(|pid| self.process_affinity(pid)).collect::<Result<_, _>>()?;
         let effective_cpus = list(&version.effective("cpus"))?;
         // One that is ending is in no cpuset any more and keeps what it had.
         for process in &mut processes {
@@ -106,7 +106,7 @@ impl Cgroups {
                     || !is_ending(&tasks.join(thread.id.to_string()))
             });
         }
-        Ok(InForce {
+        Ok(EffectiveLimits {
             cpus: list("cpuset.cpus")?,
             effective_cpus,
             mems: nodes(&list("cpuset.mems")?),
@@ -123,7 +123,7 @@ impl Cgroups {
     /// What is left of the CPUs in each cgroup above one, the topmost first: whoever narrows one of
     /// these narrows all below. What cannot be read is left out.
     #[must_use]
-    pub fn cpus_above(&self, found: &InForce) -> Vec<(String, CpuSet)> {
+    pub fn cpus_above(&self, found: &EffectiveLimits) -> Vec<(String, CpuSet)> {
         let version = self.version();
         let name = if version == Version::V1 { "cpuset" } else { "" };
         let (Some(path), Some(hierarchy)) = (found.cgroups.get(name), self.layout.of("cpuset"))
@@ -164,11 +164,11 @@ impl Cgroups {
     }
 
     /// A process with its threads; none if it ended meanwhile.
-    fn seen(&self, pid: u32) -> Result<ProcessSeen, CgroupError> {
+    fn process_affinity(&self, pid: u32) -> Result<ProcessAffinity, CgroupError> {
         let tasks = self.proc.join(pid.to_string()).join("task");
         let mut threads = Vec::new();
         let entries = match fs::read_dir(&tasks) {
-            Err(error) if is_over(&error) => return Ok(ProcessSeen { pid, threads }),
+            Err(error) if is_over(&error) => return Ok(ProcessAffinity { pid, threads }),
             entries => entries.map_err(failed("list", &tasks))?,
         };
         for entry in entries.flatten() {
@@ -186,10 +186,10 @@ impl Cgroups {
                 parse_cpus(&file, line.trim())
             };
             let (cpus, mems) = (list("Cpus_allowed_list:")?, nodes(&list("Mems_allowed_list:")?));
-            threads.push(ThreadSeen { id, cpus, mems });
+            threads.push(ThreadAffinity { id, cpus, mems });
         }
         threads.sort_by_key(|thread| thread.id);
-        Ok(ProcessSeen { pid, threads })
+        Ok(ProcessAffinity { pid, threads })
     }
 }
 

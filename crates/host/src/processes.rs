@@ -1,4 +1,4 @@
-//! Who else is on this machine: [`processes`], and how far the first of them lets all others run
+//! Who else is on this machine: [`list`], and how far the first of them lets all others run
 //! ([`first_process_cpus`]).
 //!
 //! Read from a directory such as `/proc`, so a tree of a test's will do on any system; where there is none
@@ -11,7 +11,7 @@ use placement::CpuSet;
 
 /// A process and how it was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Neighbour {
+pub struct Process {
     pub pid: u32,
     /// The kernel's name of it, of 15 bytes at most.
     pub name: String,
@@ -21,14 +21,14 @@ pub struct Neighbour {
 
 /// The processes of this machine, by id. Those that end meanwhile are left out.
 #[must_use]
-pub fn processes(proc: &Path) -> Vec<Neighbour> {
+pub fn list(proc: &Path) -> Vec<Process> {
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
-    let mut found: Vec<Neighbour> = entries
+    let mut found: Vec<Process> = entries
         .filter_map(|entry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
             let name = fs::read_to_string(entry.path().join("comm")).ok()?;
             let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            Some(Neighbour { pid, name: name.trim_end().to_owned(), command: arguments(&command) })
+            Some(Process { pid, name: name.trim_end().to_owned(), command: arguments(&command) })
         })
         .collect();
     found.sort_by_key(|neighbour| neighbour.pid);
@@ -45,7 +45,7 @@ fn arguments(command: &[u8]) -> Vec<String> {
 /// The process that listens on a TCP port, from `/proc/net/tcp` and the open files of processes; `None` if
 /// it is not known, as for processes of others without root.
 #[must_use]
-pub fn listener(proc: &Path, port: u16) -> Option<Neighbour> {
+pub fn listener(proc: &Path, port: u16) -> Option<Process> {
     let tables = ["net/tcp", "net/tcp6"].map(|table| fs::read_to_string(proc.join(table)));
     let inode = tables.iter().flatten().flat_map(|table| table.lines()).find_map(|line| {
         // sl local_address rem_address st tx_queue:rx_queue tr:when retrnsmt uid timeout inode …
@@ -54,7 +54,7 @@ pub fn listener(proc: &Path, port: u16) -> Option<Neighbour> {
         let is_it = u16::from_str_radix(local, 16) == Ok(port) && fields.get(3) == Some(&"0A");
         fields.get(9).filter(|_| is_it).map(|inode| format!("socket:[{inode}]"))
     })?;
-    processes(proc).into_iter().find(|process| {
+    list(proc).into_iter().find(|process| {
         let files = fs::read_dir(proc.join(process.pid.to_string()).join("fd"));
         let mut files = files.into_iter().flatten().flatten();
         files.any(|file| fs::read_link(file.path()).is_ok_and(|to| to == Path::new(&inode)))
@@ -105,7 +105,7 @@ mod tests {
         put("online", "0-3\n");
         put("self/status", "Name:\tx\nUid:\t1000\t0\t1000\t1000\n");
         assert_eq!(effective_user(proc.path()), Some(0));
-        let found = processes(proc.path());
+        let found = list(proc.path());
         let shown: Vec<_> =
             found.iter().map(|of| format!("{} {} {:?}", of.pid, of.name, of.command)).collect();
         let kubelet = "12 kubelet [\"/usr/bin/kubelet\", \"--config\", \"/a b\", \"\"]";
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(first_process_cpus(proc.path()), CpuSet::parse("0-2").ok());
         assert_eq!(online_cpus(proc.path()), CpuSet::parse("0-3").ok());
         let nowhere = proc.path().join("nowhere");
-        assert_eq!(processes(&nowhere), []);
+        assert_eq!(list(&nowhere), []);
         assert_eq!((first_process_cpus(&nowhere), online_cpus(&nowhere)), (None, None));
         assert_eq!((listener(&nowhere, 80), effective_user(&nowhere)), (None, None));
     }

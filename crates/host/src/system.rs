@@ -2,7 +2,7 @@
 //! [`ProcessIds`], [`Interface`], [`ProcessUsage`], and its [`addresses`].
 //!
 //! The values, and the readers of what Linux writes as text, which are tested everywhere. They are
-//! fetched by [`crate::os::facts`]. What a node makes of them is not decided here.
+//! fetched by [`crate::os::system`]. What a node makes of them is not decided here.
 
 pub mod addresses;
 pub mod linux;

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::facts::{FileSystem, Identity, Interface, Memory, ProcessIds, ProcessUsage};
+use crate::system::{FileSystem, Identity, Interface, Memory, ProcessIds, ProcessUsage};
 
 fn unsupported<T>() -> io::Result<T> {
     Err(io::ErrorKind::Unsupported.into())
