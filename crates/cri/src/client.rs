@@ -107,8 +107,8 @@ impl Client {
         let codec = ProstCodec::<R, R::Response>::default();
         let began = Instant::now();
         let answer = self.unary(R::METHOD, R::PATH, request, codec, deadline).await;
-        if let Some(Observer(tell)) = &self.observer {
-            tell(R::METHOD, began.elapsed(), answer.is_err());
+        if let Some(Observer(observe)) = &self.observer {
+            observe(R::METHOD, began.elapsed(), answer.is_err());
         }
         answer
     }
@@ -138,8 +138,8 @@ impl Client {
     ///
     /// A runtime that has just started may answer for a while that it is not ready, each in its own
     /// words; only that it does not know the protocol at all is final.
-    pub async fn connected(&self, patience: Duration) -> Result<v1::VersionResponse, Error> {
-        let end = Instant::now() + patience.min(LONGEST);
+    pub async fn connected(&self, timeout: Duration) -> Result<v1::VersionResponse, Error> {
+        let end = Instant::now() + timeout.min(LONGEST);
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let error = match self.within(left).call(v1::VersionRequest::default()).await {
@@ -233,11 +233,11 @@ pub struct Responses<T> {
     state: State<T>,
 }
 
-type Opening<T> = Pin<Box<dyn Future<Output = Result<Streaming<T>, Status>> + Send>>;
+type OpenFuture<T> = Pin<Box<dyn Future<Output = Result<Streaming<T>, Status>> + Send>>;
 
 enum State<T> {
     /// A runtime may say nothing at all until it has a first response, so this can last.
-    Opening(Opening<T>),
+    Opening(OpenFuture<T>),
     Open(Box<Streaming<T>>),
     Ended,
 }

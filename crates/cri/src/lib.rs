@@ -7,7 +7,7 @@
 //! - [`Capabilities`]: what the runtime at the other end is, and which calls it knows.
 //! - [`ClassSupport`]: QoS-class resources in the form that the runtime at the other end understands.
 //! - [`Listener`] and [`serve`]: the other side of it, for runtimes of our own.
-//! - [`Relay`]: a runtime that passes calls on to another and keeps a list of what passed.
+//! - [`RecordingProxy`]: a runtime that passes calls on to another and keeps a list of what passed.
 //!
 //! It decides nothing and repeats no call: whether to ask again is known to whoever asked. The streams
 //! of exec, attach and port-forward are not CRI's; it only names the URL where they are to be had.
@@ -34,7 +34,7 @@ mod client;
 mod connection;
 mod endpoint;
 mod error;
-mod relay;
+mod recording_proxy;
 mod rpc;
 mod server;
 mod transport;
@@ -45,7 +45,7 @@ pub use client::{Client, Responses, Settings};
 pub use connection::channel;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{Error, Origin};
-pub use relay::{DESCRIPTION, Passage, Passed, Relay};
+pub use recording_proxy::{CallLog, DESCRIPTION, RecordedCall, RecordingProxy};
 pub use rpc::{Rpc, StreamingRpc};
 pub use server::{Draining, ServeError, serve};
 pub use tonic::Code;

@@ -131,7 +131,7 @@ struct Incoming {
 }
 
 impl Stream for Incoming {
-    type Item = io::Result<Cuttable<ServerStream>>;
+    type Item = io::Result<AbortableConnection<ServerStream>>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some(respite) = &mut self.respite {
@@ -143,18 +143,20 @@ impl Stream for Incoming {
             self.respite = Some(Box::pin(tokio::time::sleep(RESPITE)));
         }
         let cut = self.cut.clone();
-        Poll::Ready(accepted.map(|accepted| accepted.map(|stream| Cuttable::new(stream, cut))))
+        Poll::Ready(
+            accepted.map(|accepted| accepted.map(|stream| AbortableConnection::new(stream, cut))),
+        )
     }
 }
 
 /// A connection that ends when it is told to.
-struct Cuttable<S> {
+struct AbortableConnection<S> {
     stream: S,
     cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     is_cut: bool,
 }
 
-impl<S> Cuttable<S> {
+impl<S> AbortableConnection<S> {
     fn new(stream: S, mut cut: watch::Receiver<bool>) -> Self {
         let cut = Box::pin(async move {
             // Without a sender serving has ended with all calls, and there is nothing to cut.
@@ -171,7 +173,7 @@ impl<S> Cuttable<S> {
     }
 }
 
-impl<S: Connected> Connected for Cuttable<S> {
+impl<S: Connected> Connected for AbortableConnection<S> {
     type ConnectInfo = S::ConnectInfo;
 
     fn connect_info(&self) -> Self::ConnectInfo {
@@ -180,7 +182,7 @@ impl<S: Connected> Connected for Cuttable<S> {
 }
 
 /// A connection always waits to be read, so that is where the order to end is waited for.
-impl<S: AsyncRead + Unpin> AsyncRead for Cuttable<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for AbortableConnection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -191,7 +193,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Cuttable<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Cuttable<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for AbortableConnection<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -74,11 +74,12 @@ impl Listener {
                 Err(error) => return Err(failed("find out who is there")(error)),
             },
         }
-        let (socket, draft) = draft(Path::new(path)).map_err(failed("make the socket"))?;
+        let (socket, temporary) =
+            bind_temporary(Path::new(path)).map_err(failed("make the socket"))?;
         let private = fs::Permissions::from_mode(MODE);
-        fs::set_permissions(&draft.0, private).map_err(failed("make the socket private"))?;
-        let identity = identity(&draft.0).map_err(failed("look at the new socket"))?;
-        fs::rename(&draft.0, path).map_err(failed("move the socket to its place"))?;
+        fs::set_permissions(&temporary.0, private).map_err(failed("make the socket private"))?;
+        let identity = identity(&temporary.0).map_err(failed("look at the new socket"))?;
+        fs::rename(&temporary.0, path).map_err(failed("move the socket to its place"))?;
         let file = File { path: PathBuf::from(path), identity };
         Ok(Self { endpoint: endpoint.clone(), socket, _file: file })
     }
@@ -90,25 +91,25 @@ impl Listener {
 }
 
 /// Makes the socket under a name that is short, so that it can be made wherever its own can.
-fn draft(path: &Path) -> io::Result<(UnixListener, Draft)> {
+fn bind_temporary(path: &Path) -> io::Result<(UnixListener, TempSocket)> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let mut number = 0;
     loop {
-        let draft = directory.join(format!(".{}.{number}", std::process::id()));
-        match UnixListener::bind(&draft) {
+        let temporary = directory.join(format!(".{}.{number}", std::process::id()));
+        match UnixListener::bind(&temporary) {
             // Another listener of this process is at the same point, or one of a process with the
             // same id died at it.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => number += 1,
             Err(error) => return Err(error),
-            Ok(socket) => return Ok((socket, Draft(draft))),
+            Ok(socket) => return Ok((socket, TempSocket(temporary))),
         }
     }
 }
 
 /// A socket under its first name; removed unless it was moved away.
-struct Draft(PathBuf);
+struct TempSocket(PathBuf);
 
-impl Drop for Draft {
+impl Drop for TempSocket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }

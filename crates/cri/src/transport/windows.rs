@@ -47,7 +47,7 @@ fn is(error: &io::Error, code: u32) -> bool {
     error.raw_os_error().and_then(|raw| u32::try_from(raw).ok()) == Some(code)
 }
 
-type Accepting =
+type AcceptFuture =
     Pin<Box<dyn Future<Output = io::Result<(NamedPipeServer, NamedPipeServer)>> + Send>>;
 
 /// A pipe that is listened on; gone when dropped.
@@ -55,7 +55,7 @@ pub struct Listener {
     endpoint: Endpoint,
     path: String,
     /// The instance that waits for the next client, or none after a failure.
-    accepting: Option<Accepting>,
+    accepting: Option<AcceptFuture>,
 }
 
 impl std::fmt::Debug for Listener {
@@ -94,7 +94,7 @@ fn options() -> ServerOptions {
 
 /// Waits for a client. The next instance is made before this one is given away: while there is none,
 /// clients would be told that the pipe does not exist.
-fn accept(waiting: NamedPipeServer, path: String) -> Accepting {
+fn accept(waiting: NamedPipeServer, path: String) -> AcceptFuture {
     Box::pin(async move {
         waiting.connect().await?;
         let next = options().create(&path)?;

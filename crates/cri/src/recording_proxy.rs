@@ -1,4 +1,4 @@
-//! A runtime that passes every call on to another one and keeps a list of what passed: [`Relay`].
+//! A runtime that passes every call on to another one and keeps a list of what passed: [`RecordingProxy`].
 //!
 //! It stands between an agent and its runtime for as long as somebody wants to know what is said there.
 //! Requests, answers and errors go through as they are, unless it was told to alter them; nothing is
@@ -30,109 +30,110 @@ const EVENTS: usize = 16;
 
 /// A call that passed.
 #[derive(Clone, Debug)]
-pub struct Passed {
+pub struct RecordedCall {
     /// Such as `RunPodSandbox`.
     pub method: &'static str,
     /// The encoded message, as it was asked.
     pub request: Vec<u8>,
     /// How long the caller said it would wait.
     pub deadline: Option<Duration>,
-    /// The encoded answer; nothing as long as there is none.
-    pub answer: Option<Result<Vec<u8>, Error>>,
+    /// The encoded response; nothing as long as there is none.
+    pub response: Option<Result<Vec<u8>, Error>>,
 }
 
 /// What passed, in the order in which it was asked for. Clones are the same list.
 #[derive(Clone, Debug, Default)]
-pub struct Passage(Arc<Mutex<Vec<Passed>>>);
+pub struct CallLog(Arc<Mutex<Vec<RecordedCall>>>);
 
-impl Passage {
+impl CallLog {
     /// Everything from the `first` on.
     #[must_use]
-    pub fn since(&self, first: usize) -> Vec<Passed> {
-        let passed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        passed.get(first..).unwrap_or_default().to_vec()
+    pub fn since(&self, first: usize) -> Vec<RecordedCall> {
+        let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.get(first..).unwrap_or_default().to_vec()
     }
 
-    fn asked(&self, passed: Passed) -> usize {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(passed);
-        all.len() - 1
+    fn push(&self, call: RecordedCall) -> usize {
+        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.push(call);
+        calls.len() - 1
     }
 
-    fn answered(&self, index: usize, answer: Result<Vec<u8>, Error>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(passed) = all.get_mut(index) {
-            passed.answer = Some(answer);
+    fn set_response(&self, index: usize, response: Result<Vec<u8>, Error>) {
+        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(call) = calls.get_mut(index) {
+            call.response = Some(response);
         }
     }
 }
 
-type AlterFn = dyn Fn(&mut dyn Any) -> Result<(), String> + Send + Sync;
+type InterceptFn = dyn Fn(&mut dyn Any) -> Result<(), String> + Send + Sync;
 
 /// Changes a request on its way there or an answer on its way back.
 #[derive(Clone)]
-struct Alter(Arc<AlterFn>);
+struct Interceptor(Arc<InterceptFn>);
 
-impl fmt::Debug for Alter {
+impl fmt::Debug for Interceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Alter")
+        f.write_str("Interceptor")
     }
 }
 
 /// A runtime behind which there is another. Clones are the same one.
 #[derive(Clone, Debug)]
-pub struct Relay {
+pub struct RecordingProxy {
     to: Client,
-    passage: Passage,
+    calls: CallLog,
     keep: fn(&str) -> bool,
-    alter: Option<Alter>,
+    interceptor: Option<Interceptor>,
 }
 
-impl Relay {
+impl RecordingProxy {
     /// Passes on to a runtime, and keeps calls whose method `keep` names.
     #[must_use]
-    pub fn new(to: Client, keep: fn(&str) -> bool) -> Relay {
-        Relay { to, passage: Passage::default(), keep, alter: None }
+    pub fn new(to: Client, keep: fn(&str) -> bool) -> RecordingProxy {
+        RecordingProxy { to, calls: CallLog::default(), keep, interceptor: None }
     }
 
     /// Has requests and answers altered: the runtime behind it seems to be another one, such as one that
     /// knows more than there is yet, or less. A message is one of [`v1`], to be told by a downcast; an
     /// error is in the words in which the runtime seems to refuse.
     #[must_use]
-    pub fn altering(
+    pub fn with_interceptor(
         self,
-        alter: impl Fn(&mut dyn Any) -> Result<(), String> + Send + Sync + 'static,
-    ) -> Relay {
-        Relay { alter: Some(Alter(Arc::new(alter))), ..self }
+        intercept: impl Fn(&mut dyn Any) -> Result<(), String> + Send + Sync + 'static,
+    ) -> RecordingProxy {
+        RecordingProxy { interceptor: Some(Interceptor(Arc::new(intercept))), ..self }
     }
 
     #[must_use]
-    pub fn passage(&self) -> Passage {
-        self.passage.clone()
+    pub fn calls(&self) -> CallLog {
+        self.calls.clone()
     }
 
-    async fn pass<R: Rpc>(&self, request: Request<R>) -> Result<Response<R::Response>, Status> {
+    async fn forward<R: Rpc>(&self, request: Request<R>) -> Result<Response<R::Response>, Status> {
         let deadline = deadline(request.metadata());
         let mut request = request.into_inner();
         let index = (self.keep)(R::METHOD).then(|| {
             let request = request.encode_to_vec();
-            self.passage.asked(Passed { method: R::METHOD, request, deadline, answer: None })
+            self.calls.push(RecordedCall { method: R::METHOD, request, deadline, response: None })
         });
-        let answer = match self.alter::<R>(&mut request) {
+        let response = match self.intercept::<R>(&mut request) {
             Ok(()) => self.to.call(request).await,
             Err(error) => Err(error),
         };
-        let answer = answer.and_then(|mut answer| self.alter::<R>(&mut answer).map(|()| answer));
+        let response =
+            response.and_then(|mut response| self.intercept::<R>(&mut response).map(|()| response));
         if let Some(index) = index {
-            let kept = answer.as_ref().map(prost::Message::encode_to_vec).map_err(Clone::clone);
-            self.passage.answered(index, kept);
+            let kept = response.as_ref().map(prost::Message::encode_to_vec).map_err(Clone::clone);
+            self.calls.set_response(index, kept);
         }
-        answer.map(Response::new).map_err(|error| Status::new(error.code, error.message))
+        response.map(Response::new).map_err(|error| Status::new(error.code, error.message))
     }
 
-    fn alter<R: Rpc>(&self, message: &mut dyn Any) -> Result<(), Error> {
-        let Some(Alter(alter)) = &self.alter else { return Ok(()) };
-        alter(message).map_err(|message| Error {
+    fn intercept<R: Rpc>(&self, message: &mut dyn Any) -> Result<(), Error> {
+        let Some(Interceptor(intercept)) = &self.interceptor else { return Ok(()) };
+        intercept(message).map_err(|message| Error {
             endpoint: self.to.endpoint().clone(),
             method: R::METHOD,
             origin: Origin::Runtime,
@@ -158,16 +159,16 @@ fn deadline(headers: &MetadataMap) -> Option<Duration> {
     }
 }
 
-macro_rules! relayed {
+macro_rules! forward {
     ($service:ident { $($name:ident: $request:ident => $response:ident;)* } $($more:item)*) => {
         #[tonic::async_trait]
-        impl $service for Relay {
+        impl $service for RecordingProxy {
             $(
                 async fn $name(
                     &self,
                     request: Request<v1::$request>,
                 ) -> Result<Response<v1::$response>, Status> {
-                    self.pass(request).await
+                    self.forward(request).await
                 }
             )*
             $($more)*
@@ -175,7 +176,7 @@ macro_rules! relayed {
     };
 }
 
-relayed! { RuntimeService {
+forward! { RuntimeService {
     version: VersionRequest => VersionResponse;
     run_pod_sandbox: RunPodSandboxRequest => RunPodSandboxResponse;
     stop_pod_sandbox: StopPodSandboxRequest => StopPodSandboxResponse;
@@ -212,13 +213,13 @@ relayed! { RuntimeService {
         request: Request<v1::GetEventsRequest>,
     ) -> Result<Response<BoxStream<v1::ContainerEventResponse>>, Status> {
         let mut events = self.to.stream(request.into_inner());
-        let (tell, told) = tokio::sync::mpsc::channel(EVENTS);
+        let (sender, receiver) = tokio::sync::mpsc::channel(EVENTS);
         tokio::spawn(async move {
             loop {
                 let next = tokio::select! {
                     next = events.next() => next,
                     // Nobody reads any more.
-                    () = tell.closed() => return,
+                    () = sender.closed() => return,
                 };
                 let event = match next {
                     Ok(None) => return,
@@ -226,24 +227,24 @@ relayed! { RuntimeService {
                     Err(error) => Err(Status::new(error.code, error.message)),
                 };
                 let last = event.is_err();
-                if tell.send(event).await.is_err() || last {
+                if sender.send(event).await.is_err() || last {
                     return;
                 }
             }
         });
-        let mut told = told;
-        // A runtime that knows no events says so at once, and a caller wants to hear it as the answer.
-        let first = match told.recv().await {
+        let mut receiver = receiver;
+        // A runtime that knows no events says so at once, and a caller wants to hear it as the response.
+        let first = match receiver.recv().await {
             Some(Err(status)) => return Err(status),
             first => first,
         };
         let first = tokio_stream::iter(first);
-        let rest = tokio_stream::wrappers::ReceiverStream::new(told);
+        let rest = tokio_stream::wrappers::ReceiverStream::new(receiver);
         Ok(Response::new(Box::pin(first.chain(rest))))
     }
 }
 
-relayed! { ImageService {
+forward! { ImageService {
     list_images: ListImagesRequest => ListImagesResponse;
     image_status: ImageStatusRequest => ImageStatusResponse;
     pull_image: PullImageRequest => PullImageResponse;
