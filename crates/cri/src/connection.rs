@@ -1,8 +1,8 @@
-//! The connection behind a client: [`Connection`], made on first use and made again when it is gone.
+//! The connection of a client: [`Connection`], opened on first use and reopened after it is lost.
 //!
-//! A call that finds no runtime fails at once with the reason, and so does every further one until the
-//! back-off's pause is over; none waits. A call whose connection ends fails, and the next one connects
-//! anew.
+//! A call without a reachable runtime fails at once with the reason, and so do all further calls
+//! until the back-off ends; no call waits. A call whose connection is lost fails, and the next call
+//! reconnects.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -23,7 +23,7 @@ pub(crate) struct Connection {
     backoff: Arc<Mutex<Backoff>>,
 }
 
-/// Why there is no connection. The text begins with what was tried.
+/// The reason why there is no connection. The text begins with the failed operation.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Unreachable(pub(crate) String);
@@ -33,7 +33,7 @@ impl Connection {
         Self { endpoint, message_limit, channel: OnceLock::new(), backoff: Arc::default() }
     }
 
-    /// To be called where a tokio runtime is, since the connection lives in a task of its own.
+    /// Must be called inside a tokio runtime, because the connection runs in a task.
     pub(crate) fn grpc(&self) -> Grpc<Channel> {
         let channel = self.channel.get_or_init(|| self.open());
         Grpc::new(channel.clone())
@@ -41,21 +41,20 @@ impl Connection {
             .max_encoding_message_size(self.message_limit)
     }
 
-    /// When the next attempt to connect will be made, if the last one failed.
+    /// Returns the time of the next attempt to connect if the last one failed.
     pub(crate) fn next_attempt(&self) -> Option<Instant> {
         lock(&self.backoff).until()
     }
 
     fn open(&self) -> Channel {
-        // Sockets have no host; gRPC's own clients say this one.
+        // Sockets have no host name; gRPC's clients send this one.
         let target = tonic::transport::Endpoint::from_static("http://localhost");
         let (endpoint, backoff) = (self.endpoint.clone(), Arc::clone(&self.backoff));
         target.connect_with_connector_lazy(Connector { endpoint, backoff })
     }
 }
 
-/// A channel to any other service that is spoken with over such a socket or pipe. It connects when it is
-/// first used.
+/// Returns a channel to any other gRPC service on a socket or pipe. It connects on first use.
 #[must_use]
 pub fn channel(endpoint: &Endpoint) -> tonic::transport::Channel {
     let target = tonic::transport::Endpoint::from_static("http://localhost");
@@ -63,7 +62,7 @@ pub fn channel(endpoint: &Endpoint) -> tonic::transport::Channel {
     target.connect_with_connector_lazy(Connector { endpoint: endpoint.clone(), backoff })
 }
 
-/// Connects for the gRPC library, whatever address that believes in.
+/// Connects to the endpoint for the gRPC library and ignores the URI.
 struct Connector {
     endpoint: Endpoint,
     backoff: Arc<Mutex<Backoff>>,
@@ -104,7 +103,7 @@ impl tower_service::Service<http::Uri> for Connector {
     }
 }
 
-/// A back-off is a value that is replaced whole, so a panic elsewhere cannot have left half of one.
+/// A back-off is replaced as a whole, so a panic cannot leave a partial value.
 fn lock(backoff: &Mutex<Backoff>) -> std::sync::MutexGuard<'_, Backoff> {
     backoff.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,9 @@
-//! A runtime that passes every call on to another one and keeps a list of what passed: [`RecordingProxy`].
+//! A runtime that forwards every call to another runtime and records it: [`RecordingProxy`].
 //!
-//! It stands between an agent and its runtime for as long as somebody wants to know what is said there.
-//! Requests, answers and errors go through as they are, unless it was told to alter them; nothing is
-//! repeated or kept back. Of the streams only events are passed on, as nobody here asks for the others.
+//! It runs between an agent and its runtime in tests and comparisons. Requests, responses and
+//! errors are forwarded unchanged unless an interceptor changes them; no call is repeated or
+//! delayed. Event streams are the only streams that are forwarded, because no caller needs the
+//! others.
 
 use std::any::Any;
 use std::fmt;
@@ -21,32 +22,31 @@ use crate::v1;
 use crate::v1::image_service_server::ImageService;
 use crate::v1::runtime_service_server::RuntimeService;
 
-/// The description of all messages and services, as the protocol's compiler writes it
-/// (`google.protobuf.FileDescriptorSet`).
+/// The compiled descriptor of all messages and services (`google.protobuf.FileDescriptorSet`).
 pub const DESCRIPTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/runtime.v1.bin"));
 
-/// How many events may wait for a reader.
+/// The number of events buffered for a reader.
 const EVENTS: usize = 16;
 
-/// A call that passed.
+/// A recorded call.
 #[derive(Clone, Debug)]
 pub struct RecordedCall {
-    /// Such as `RunPodSandbox`.
+    /// For example `RunPodSandbox`.
     pub method: &'static str,
-    /// The encoded message, as it was asked.
+    /// The encoded request before interception.
     pub request: Vec<u8>,
-    /// How long the caller said it would wait.
+    /// The caller's deadline.
     pub deadline: Option<Duration>,
-    /// The encoded response; nothing as long as there is none.
+    /// The encoded response; `None` until it arrives.
     pub response: Option<Result<Vec<u8>, Error>>,
 }
 
-/// What passed, in the order in which it was asked for. Clones are the same list.
+/// The recorded calls in request order. Clones share one list.
 #[derive(Clone, Debug, Default)]
 pub struct CallLog(Arc<Mutex<Vec<RecordedCall>>>);
 
 impl CallLog {
-    /// Everything from the `first` on.
+    /// Returns the calls from index `first` on.
     #[must_use]
     pub fn since(&self, first: usize) -> Vec<RecordedCall> {
         let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,7 +69,7 @@ impl CallLog {
 
 type InterceptFn = dyn Fn(&mut dyn Any) -> Result<(), String> + Send + Sync;
 
-/// Changes a request on its way there or an answer on its way back.
+/// Changes requests before they are sent and responses before they are returned.
 #[derive(Clone)]
 struct Interceptor(Arc<InterceptFn>);
 
@@ -79,7 +79,7 @@ impl fmt::Debug for Interceptor {
     }
 }
 
-/// A runtime behind which there is another. Clones are the same one.
+/// A runtime in front of another one. Clones share the call log.
 #[derive(Clone, Debug)]
 pub struct RecordingProxy {
     to: Client,
@@ -89,15 +89,15 @@ pub struct RecordingProxy {
 }
 
 impl RecordingProxy {
-    /// Passes on to a runtime, and keeps calls whose method `keep` names.
+    /// Forwards calls to `to` and records those whose method `keep` accepts.
     #[must_use]
     pub fn new(to: Client, keep: fn(&str) -> bool) -> RecordingProxy {
         RecordingProxy { to, calls: CallLog::default(), keep, interceptor: None }
     }
 
-    /// Has requests and answers altered: the runtime behind it seems to be another one, such as one that
-    /// knows more than there is yet, or less. A message is one of [`v1`], to be told by a downcast; an
-    /// error is in the words in which the runtime seems to refuse.
+    /// Intercepts requests and responses, so that the runtime appears to be another one, for
+    /// example with more or fewer features. The closure gets a message of [`v1`] to downcast. An
+    /// error becomes the runtime's error message.
     #[must_use]
     pub fn with_interceptor(
         self,
@@ -143,7 +143,7 @@ impl RecordingProxy {
     }
 }
 
-/// What the header `grpc-timeout` says: digits and a unit.
+/// Parses the header `grpc-timeout`: digits and a unit.
 fn deadline(headers: &MetadataMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (count, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -218,7 +218,7 @@ forward! { RuntimeService {
             loop {
                 let next = tokio::select! {
                     next = events.next() => next,
-                    // Nobody reads any more.
+                    // The reader has gone away.
                     () = sender.closed() => return,
                 };
                 let event = match next {
@@ -233,7 +233,7 @@ forward! { RuntimeService {
             }
         });
         let mut receiver = receiver;
-        // A runtime that knows no events says so at once, and a caller wants to hear it as the response.
+        // A runtime without events fails at once; return that as the error of the call.
         let first = match receiver.recv().await {
             Some(Err(status)) => return Err(status),
             first => first,
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_header_of_a_deadline_is_read() {
+    fn grpc_timeout_header_is_parsed() {
         let check = |text: &str, expected: Option<Duration>| {
             let mut headers = MetadataMap::new();
             headers.insert("grpc-timeout", text.parse().unwrap());
