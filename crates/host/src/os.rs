@@ -1,11 +1,11 @@
-//! The calls that differ between systems: twin modules with the same functions.
+//! System calls that differ between systems: twin modules with the same functions.
 //!
 //! `observe_topology` describes this machine; `create_private_file`, `replace_file` and
-//! `sync_directory` are the steps of a write that survives a crash; `make_private_directory` keeps
-//! others out; `file_identity` tells files apart; [`owners`] has modes, owners and links of files,
-//! [`mounts`] mounts, [`system`] is what a machine says of itself, [`processes`] ends processes, [`limits`]
-//! raises limits on this one, and
-//! [`service`] speaks to the service manager. Everything else in the crate is the same everywhere.
+//! `sync_directory` are the steps of a crash-safe write; `make_private_directory` excludes other
+//! users; `file_identity` distinguishes files. [`owners`] has modes, owners and links of files,
+//! [`mounts`] mounts, [`system`] reads the machine's identity and usage, [`processes`] kills
+//! processes, [`limits`] raises limits of this process, and [`service`] notifies the service
+//! manager. Everything else in the crate is the same everywhere.
 
 #[cfg(not(windows))]
 #[path = "os/linux.rs"]

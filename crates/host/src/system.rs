@@ -1,57 +1,57 @@
-//! What a machine says of itself beside its topology: [`Identity`], [`Memory`], [`FileSystem`],
-//! [`ProcessIds`], [`Interface`], [`ProcessUsage`], and its [`addresses`].
+//! Identity and usage of a machine: [`Identity`], [`Memory`], [`FileSystem`], [`ProcessIds`],
+//! [`Interface`], [`ProcessUsage`], and its [`addresses`].
 //!
-//! The values, and the readers of what Linux writes as text, which are tested everywhere. They are
-//! fetched by [`crate::os::system`]. What a node makes of them is not decided here.
+//! These are the values and the parsers of Linux' text files, which are tested everywhere.
+//! [`crate::os::system`] reads them; the agent interprets them.
 
 pub mod addresses;
 pub mod linux;
 
-/// Who a machine is.
+/// The identity of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Identity {
-    /// In lower case, as names of nodes are.
+    /// In lower case, like node names.
     pub hostname: String,
     pub machine_id: String,
     pub system_uuid: String,
-    /// Another one after every start.
+    /// Changes with every boot.
     pub boot_id: String,
     pub kernel_version: String,
-    /// Such as `Debian GNU/Linux 12 (bookworm)`.
+    /// For example `Debian GNU/Linux 12 (bookworm)`.
     pub os_image: String,
-    /// Whether the root here is another user's on the machine.
+    /// True if root in this process is another user on the machine.
     pub in_user_namespace: bool,
 }
 
-/// Bytes of memory, as the kernel counts them.
+/// Memory in bytes, as the kernel counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Memory {
     pub total: u64,
     pub free: u64,
-    /// What could be had without swapping, by the system's own reckoning.
+    /// Memory available without swapping, as the kernel estimates it.
     pub available: u64,
-    /// Pages of files that were not used lately.
+    /// File pages that were not used lately.
     pub inactive_file: u64,
     pub swap_total: u64,
     pub swap_free: u64,
 }
 
 impl Memory {
-    /// What is not in use in the sense of upstream's `memory.available`: the total without the working
-    /// set, which is everything in use but the files that were not used lately.
+    /// Returns upstream's `memory.available`: the total without the working set. The working set is
+    /// the used memory without inactive file pages.
     #[must_use]
     pub fn outside_working_set(&self) -> u64 {
         self.free.saturating_add(self.inactive_file).min(self.total)
     }
 }
 
-/// The file system that a path is on.
+/// The file system of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileSystem {
     pub capacity: u64,
-    /// To everyone, not only to root.
+    /// Available to every user, not only to root.
     pub available: u64,
-    /// `None` where files are not counted.
+    /// `None` if the file system does not count inodes.
     pub inodes: Option<Inodes>,
 }
 
@@ -61,14 +61,14 @@ pub struct Inodes {
     pub free: u64,
 }
 
-/// How many processes and threads there may be, and are.
+/// The limit and the number of processes and threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProcessIds {
     pub max: u64,
     pub used: u64,
 }
 
-/// What went through a network interface.
+/// The traffic of a network interface.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Interface {
     pub name: String,
@@ -84,7 +84,7 @@ pub struct Traffic {
     pub dropped: u64,
 }
 
-/// What a process has used. Times in nanoseconds, amounts in bytes.
+/// The resource usage of a process. Times are in nanoseconds, amounts in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProcessUsage {
     pub cpu: u64,

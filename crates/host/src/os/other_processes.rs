@@ -1,8 +1,8 @@
-//! Ending processes where no cgroup has any. See [`crate::os`] for the twin.
+//! Kills processes on systems without cgroups. See [`crate::os`] for the twin.
 
 use std::io::{self, ErrorKind};
 
-/// Never: processes of cgroups are Linux'.
+/// Always fails: only Linux has processes in cgroups.
 pub fn kill(_pid: u32) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::Unsupported, "processes of cgroups are Linux'"))
 }

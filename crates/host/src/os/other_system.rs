@@ -1,5 +1,5 @@
-//! What this machine says of itself, on systems that are neither Linux nor Windows: nothing is known
-//! there, and the agent does not run there. See [`crate::os`] for the twins.
+//! Identity and usage of this machine on systems that are neither Linux nor Windows, where the
+//! agent does not run: nothing is known. See [`crate::os`] for the twins.
 
 use std::io;
 use std::path::Path;

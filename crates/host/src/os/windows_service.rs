@@ -1,4 +1,4 @@
-//! Speaking to the service manager, on Windows: nobody asks there in this way.
+//! Notifications of the service manager on Windows, which has no such protocol.
 //!
 //! See [`crate::os`] for the twin.
 

@@ -1,12 +1,12 @@
-//! The machine the tests run on.
+//! The machine that runs the tests.
 
 use host::Anomaly;
 
 #[test]
 fn this_machine_can_be_described() {
     let (topology, anomalies) = host::os::observe_topology().unwrap();
-    // What a system leaves out differs (wine, for one, does not tell memory by node), so the
-    // anomalies are shown, not judged.
+    // Systems differ in what they omit (wine does not report memory by node), so the anomalies are
+    // printed, not checked.
     for anomaly in &anomalies {
         println!("{anomaly}");
     }
@@ -18,7 +18,7 @@ fn this_machine_can_be_described() {
 }
 
 #[test]
-fn this_machine_says_who_it_is() {
+fn this_machine_has_an_identity() {
     let identity = host::os::system::identity();
     println!("{identity:#?}");
     assert!(!identity.hostname.is_empty());
@@ -28,7 +28,7 @@ fn this_machine_says_who_it_is() {
 }
 
 #[test]
-fn this_machine_says_what_it_has() {
+fn this_machine_reports_its_resources() {
     use host::os::system;
     let memory = system::memory().unwrap();
     assert!(memory.total > 0 && memory.free <= memory.total && memory.available <= memory.total);
@@ -47,14 +47,14 @@ fn this_machine_says_what_it_has() {
 }
 
 #[test]
-fn a_path_that_is_not_there_is_on_no_file_system() {
+fn a_missing_path_has_no_file_system() {
     let nowhere = std::env::temp_dir().join("no such file, nor directory");
     assert!(host::os::system::file_system(&nowhere).is_err());
     assert!(host::os::system::same_file_system(&nowhere, &nowhere).is_err());
 }
 
 #[test]
-fn a_directory_is_on_the_file_system_of_what_is_in_it() {
+fn a_directory_and_its_contents_share_a_file_system() {
     let directory = tempfile::tempdir().unwrap();
     let inside = directory.path().join("inside");
     std::fs::create_dir(&inside).unwrap();

@@ -178,7 +178,7 @@ fn machine() -> impl Strategy<Value = Machine> {
 
 proptest! {
     #[test]
-    fn what_was_written_is_what_is_read(machine in machine()) {
+    fn written_buffers_are_parsed_back(machine in machine()) {
         let named = Machine { name: name_of(&machine.name), ..machine.clone() };
         for text in [render_json(&machine), render_yaml(&machine), render_compact(&machine)] {
             prop_assert_eq!(&parse(&text).unwrap(), &named, "{}", text);
