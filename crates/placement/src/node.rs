@@ -52,8 +52,8 @@ pub enum CpuPolicyError {
 impl CpuPolicy {
     pub const POLICIES: [&str; 2] = ["none", "static"];
 
-    /// Checks a configuration in the kubelet's order. `reserved` is what the node reserves in
-    /// CPUs altogether, if known; fractions are rounded up.
+    /// Checks a configuration in the kubelet's order. `reserved` is the total CPU reservation of
+    /// the node, if known; fractions are rounded up.
     pub fn new(
         policy: &str,
         options: &BTreeMap<String, String>,
@@ -111,8 +111,8 @@ pub enum MemoryPolicyError {
 impl MemoryPolicy {
     pub const POLICIES: [&str; 3] = ["None", "Static", "BestEffort"];
 
-    /// Checks a configuration. `expected` is what the node reserves of memory and huge pages
-    /// altogether; `reserved` must say on which nodes.
+    /// Checks a configuration. `expected` is the node's total reservation of memory and huge pages;
+    /// `reserved` must split it over nodes.
     pub fn new(
         policy: &str,
         os: OsName,
@@ -161,7 +161,7 @@ pub enum StateError {
 }
 
 impl Node {
-    /// A machine without any policy.
+    /// Returns a machine without any policy.
     #[must_use]
     pub fn unmanaged(topology: Topology, os: OsName) -> Node {
         Node {
@@ -174,7 +174,7 @@ impl Node {
         }
     }
 
-    /// A ledger on which nothing has been handed out.
+    /// Returns a ledger without allocations.
     #[must_use]
     pub fn empty_ledger(&self) -> Ledger {
         let cpu = match &self.cpu {
@@ -188,8 +188,8 @@ impl Node {
         Ledger { cpu, memory }
     }
 
-    /// Checks recorded state against machine and policies, as on a restart: what init containers
-    /// left for reuse is forgotten.
+    /// Checks recorded state against machine and policies, as on a restart: reusable resources of
+    /// init containers are dropped.
     pub fn restore(&self, mut ledger: Ledger) -> Result<RestoredLedger, StateError> {
         ledger.cpu.reuse = None;
         ledger.memory.reuse = None;
@@ -208,10 +208,10 @@ impl Node {
     }
 }
 
-/// A ledger taken over from before a restart.
+/// A ledger restored after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredLedger {
     pub ledger: Ledger,
-    /// Memory bookings did not add up and were counted anew from the containers' blocks.
+    /// Memory reservations did not add up and were recomputed from the blocks of containers.
     pub memory_recounted: bool,
 }

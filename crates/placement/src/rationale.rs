@@ -1,7 +1,7 @@
-//! Why a pod was placed as it was, or not at all: values, with the words for them in one place.
+//! The reasons for a placement or a refusal: values, with their texts in one place.
 //!
-//! Main types: [`ContainerRationale`] for what was decided and [`Refusal`] for a "no" with its
-//! evidence. The same words appear in `--explain`, in events and in the debug log.
+//! Main types: [`ContainerRationale`] for decisions and [`Refusal`] for a "no" with its evidence.
+//! The same texts appear in `--explain`, in events and in the debug log.
 
 use std::fmt;
 
@@ -54,23 +54,23 @@ pub enum WhyMemory {
     },
 }
 
-/// What one resource could live with.
+/// A summary of the hints of one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HintSummary {
-    /// Nodes that would do alone.
+    /// Nodes that suffice alone.
     pub alone: NumaMask,
-    /// Fewest nodes that would do now; `None` if no set of nodes will.
+    /// The fewest nodes that suffice now; `None` if no set of nodes does.
     pub fewest: Option<usize>,
-    /// Fewest nodes that would do on an empty machine: sets of that size are preferred.
+    /// The fewest nodes that suffice on an empty machine: sets of that size are preferred.
     pub preferred: Option<usize>,
 }
 
-/// How nodes were agreed upon.
+/// The outcome of merging the hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     pub policy: AlignmentPolicy,
     pub scope: Scope,
-    /// What CPUs and memory could live with; `None` if they had no say.
+    /// The hints of CPUs and memory; `None` if they were not constrained.
     pub cpu: Option<HintSummary>,
     pub memory: Option<HintSummary>,
     pub hint: Hint,
@@ -85,7 +85,7 @@ pub struct ContainerRationale {
     pub agreement: Option<Agreement>,
 }
 
-/// Which part of a pod could not be placed.
+/// The part of a pod that could not be placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     Pod,
@@ -134,8 +134,7 @@ impl Refusal {
         }
     }
 
-    /// What was short, where NUMA nodes were to be agreed upon: for readers to whom a node is a
-    /// machine.
+    /// Returns the shortage on NUMA nodes, for contexts where "node" means a machine.
     #[must_use]
     pub fn shortage(&self) -> Option<String> {
         match self {
@@ -144,8 +143,8 @@ impl Refusal {
         }
     }
 
-    /// What the message leaves out: which container, what it asked for, and what each resource could
-    /// have lived with.
+    /// Returns the details that the message omits: the container, its request, and the hints of
+    /// each resource.
     #[must_use]
     pub fn evidence(&self, topology: &Topology) -> Option<String> {
         let mut parts = Vec::new();
@@ -173,7 +172,7 @@ impl Refusal {
     }
 }
 
-/// Node ids of a mask as people write them: `node 0`, `nodes 0,1`.
+/// Renders the node ids of a mask: `node 0`, `nodes 0,1`.
 #[must_use]
 pub fn render_nodes(topology: &Topology, mask: NumaMask) -> String {
     let ids: Vec<String> = topology.node_ids(mask).map(|id| id.to_string()).collect();
@@ -241,7 +240,7 @@ impl fmt::Display for WhyMemory {
 }
 
 impl Agreement {
-    /// Why the nodes that would do are not to be had.
+    /// Returns the reason why no suitable NUMA node is available.
     fn shortage(&self) -> String {
         let short = [("CPUs", self.cpu), ("memory", self.memory)].into_iter().filter_map(
             |(what, summary)| {

@@ -44,7 +44,7 @@ pub struct NodeMemory {
     pub huge_pages: Vec<HugePages>,
 }
 
-/// What a topology is made from. Order does not matter.
+/// The input of a topology. Order does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Parts {
@@ -84,7 +84,7 @@ pub(crate) struct SocketMembers {
     pub(crate) cores: Vec<u16>,
 }
 
-/// Where one CPU sits, by position in the topology's lists.
+/// The location of one CPU, by position in the topology's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CpuLocation {
     pub(crate) core: u16,
@@ -288,7 +288,7 @@ impl Topology {
         &self.caches
     }
 
-    /// Distances by node position; `None` if the machine did not tell.
+    /// Returns the distances by node position; `None` if the machine did not report them.
     #[must_use]
     pub fn distances(&self) -> Option<&[Vec<u32>]> {
         (!self.distances.is_empty()).then_some(&self.distances)
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_machines_are_refused_with_the_reason() {
+    fn impossible_machines_are_rejected_with_the_reason() {
         let check = |cpus: Vec<Cpu>, error: TopologyError| {
             assert_eq!(Topology::new(Parts { cpus, ..Parts::default() }), Err(error));
         };

@@ -1,16 +1,15 @@
-//! Merging the hints of several resources into one.
+//! Merges the hints of several resources into one.
 //!
-//! Main entry: [`merge`]. A merged hint takes one hint of every resource; its nodes are those all
-//! have in common. It is preferred if all are preferred and all name the same nodes. Preferred
-//! ones win; among them the one with the fewest nodes, then the fittest. If there is none, the aim
-//! is as many nodes as the most demanding resource needs at least: that many if possible, else the
-//! most below, else the fewest above.
+//! Main entry: [`merge`]. A merged hint takes one hint of every resource; its nodes are their
+//! intersection. It is preferred if all are preferred and have the same nodes. Preferred hints win;
+//! among them the one with the fewest nodes, then the fittest. Without a preferred hint, the target
+//! is the number of nodes that the most demanding resource needs at least: that many if possible,
+//! else the most below, else the fewest above.
 //!
 //! Neither case tries combinations of hints. A preferred merged hint is a member of every family,
-//! so one search over sets of nodes finds it. For the other case the question "which sets can be
-//! cut out of members of these families" is turned round: a set can be cut out if every other node
-//! can be left out by at least one family without that family falling below its threshold
-//! ([`Pruning`]).
+//! so one search over sets of nodes finds it. The other case asks which sets are intersections of
+//! members of these families. A set is one if every other node can be left out by at least one
+//! family without that family falling below its threshold ([`Pruning`]).
 
 use smallvec::SmallVec;
 
@@ -19,8 +18,8 @@ use crate::numa::{MAX_NODES, NumaMask};
 use super::search::{Fit, Partial, fittest, within_reach};
 use super::{Dimension, Family, Hint, Preference, Threshold, socket_count};
 
-/// The best merged hint of `families`, each counted as often as its number says, on a machine with
-/// the nodes `all`.
+/// Returns the best merged hint of `families`, each with its multiplicity, on a machine with the
+/// nodes `all`.
 #[must_use]
 pub fn merge(families: &[(&Family, usize)], all: NumaMask, fit: Fit<'_>) -> Hint {
     if let Some(nodes) = best_preferred(families, all, fit) {
@@ -193,9 +192,9 @@ fn reachable(families: &[(&Family, usize)], all: NumaMask) -> Vec<NumaMask> {
 
 /// One way to choose between the listed hints and the description of every family.
 struct Choice<'a> {
-    /// What the listed hints chosen have in common.
+    /// The intersection of the chosen listed hints.
     within: NumaMask,
-    /// The descriptions chosen, as often as they were.
+    /// The chosen descriptions, with repetitions.
     thresholds: SmallVec<[&'a Threshold; 4]>,
 }
 
@@ -235,18 +234,18 @@ fn choices<'a>(families: &[(&'a Family, usize)], all: NumaMask) -> Vec<Choice<'a
     states
 }
 
-/// Which descriptions were chosen, for telling choices apart.
+/// Identifies the chosen descriptions, to detect equal choices.
 fn fingerprint(thresholds: &[&Threshold]) -> SmallVec<[usize; 4]> {
     thresholds.iter().map(|t| std::ptr::from_ref(*t) as usize).collect()
 }
 
-/// Which sets can be cut out of members of some families: set `x` can if every other node of the
-/// universe is left out by at least one family, each staying a member of its own.
+/// Decides which sets are intersections of members: a set is one if every other node of the
+/// universe is left out by at least one family, and each family stays above its threshold.
 struct Pruning<'a> {
     /// Nodes that all have in common at the most; all others are out anyway.
     universe: NumaMask,
     thresholds: SmallVec<[&'a Threshold; 4]>,
-    /// What each family can spare: nodes, and weight per dimension.
+    /// The nodes, and the weight per dimension, that each family can leave out.
     spare: SmallVec<[SparePool; 4]>,
 }
 
@@ -257,7 +256,7 @@ struct SparePool {
 }
 
 impl SparePool {
-    /// What remains after leaving out `node`; `None` if the family cannot.
+    /// Returns the rest after leaving out `node`; `None` if the family cannot.
     fn without(&self, threshold: &Threshold, node: usize) -> Option<SparePool> {
         if threshold.must.contains(node) {
             return None;
@@ -312,7 +311,7 @@ impl<'a> Pruning<'a> {
         most >= to_go && out.iter().all(spared)
     }
 
-    /// Whether all of `out` can be divided among the families, each within what it can spare.
+    /// Returns true if `out` can be divided among the families, each within its spare pool.
     fn leave_out(&self, out: NumaMask, spare: &[SparePool]) -> bool {
         let Some(node) = self.hardest(out) else { return true };
         let rest = out - NumaMask::single(node);

@@ -1,5 +1,5 @@
-//! How much of what: [`Capacity`] that pods ask for and machines offer. Sums stop at the largest number
-//! instead of going over it; whether something fits is decided elsewhere.
+//! Amounts of resources that pods request and machines offer: [`Capacity`]. Sums saturate. Fitting
+//! is decided elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use objects::{Pod, resources};
 
 use crate::demand::MemoryKind;
 
-/// Capacity of what pods ask for.
+/// Amounts of resources that are counted per machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
     pub milli_cpus: u64,
@@ -18,7 +18,8 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// What a pod asks of a machine. Disk space is not counted: machines do not tell theirs.
+    /// Returns the requests of a pod. Disk space is not counted, because machine descriptions have
+    /// none.
     #[must_use]
     pub fn of(pod: &Pod) -> Capacity {
         let mut amounts = Capacity { pods: 1, ..Capacity::default() };

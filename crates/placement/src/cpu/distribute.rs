@@ -1,9 +1,9 @@
-//! Distributing CPUs evenly over NUMA nodes (`distribute-cpus-across-numa`).
+//! Distributes CPUs evenly over NUMA nodes (`distribute-cpus-across-numa`).
 //!
 //! Main entry: [`across_numa`]. The kubelet tries all combinations of 1, 2, 3 … nodes, and for
 //! each all subsets that could take the remainder, and keeps the first that leaves the machine
 //! best balanced (smallest standard deviation of free CPUs, to three decimals). That is
-//! exponential in nodes. Here the same answer is found without trying them all:
+//! exponential in nodes. Here the same result is found without trying all:
 //!
 //! * After a full distribution the mean of free CPUs is fixed, so balance is the sum of squares,
 //!   and taking from the node with more free CPUs is never worse. The best combination therefore
@@ -11,10 +11,10 @@
 //! * The *first* best combination in lexicographic order is then found by walking positions in
 //!   order and skipping every prefix whose best completion is worse ([`Search`]). Nodes with as
 //!   many free CPUs as one that failed at the same place fail too.
-//! * Of one combination, the best way to hand out the remainder is found per subset size
+//! * For one combination, the best allocation of the remainder is found per subset size
 //!   ([`Remainder`]).
 //!
-//! It always ends: a subset that cannot take the remainder in whole groups is passed over.
+//! It always terminates: a subset that cannot take the remainder in whole groups is skipped.
 
 #![allow(clippy::cast_possible_wrap, reason = "counts of CPUs and nodes, thousands at most")]
 
@@ -115,11 +115,11 @@ struct Problem {
     sockets: Vec<Combination>,
     count: i64,
     group: i64,
-    /// Whether a combination may give smaller even shares so that its smallest node can keep up.
+    /// True if a combination may give smaller even shares, limited by its smallest node.
     partial_shares: bool,
 }
 
-/// Who gives what, in the order of taking.
+/// The shares of the nodes, in the order of taking.
 struct Shares {
     combination: Combination,
     even: usize,
@@ -249,8 +249,9 @@ impl Search<'_> {
         }
     }
 
-    /// No combination that starts with `prefix` scores lower: the fullest nodes join, and beyond
-    /// the even shares every group goes to whoever has the most left. `None` if none is possible.
+    /// Returns a lower bound on the score of combinations that start with `prefix`: the fullest
+    /// nodes join, and beyond the even shares every group goes to the node with the most CPUs left.
+    /// `None` if no combination is possible.
     fn bound(&self, prefix: &Combination, from: usize) -> Option<i64> {
         let problem = self.problem;
         let lowest = prefix.iter().map(|p| problem.whole_groups(*p)).min().unwrap_or(self.even);
@@ -321,12 +322,14 @@ impl Search<'_> {
     }
 }
 
-/// What taking `even` from each of a combination does to the sum of squares.
+/// Returns the change of the sum of squares if `even` CPUs are taken from each node of a
+/// combination.
 fn even_change(free: &[i64], combination: &Combination, even: i64) -> i64 {
     combination.iter().map(|p| (free[*p] - even).pow(2) - free[*p].pow(2)).sum()
 }
 
-/// What taking `groups` groups, each from whoever has the most left, does to the sum of squares.
+/// Returns the change of the sum of squares if `groups` groups are taken, each from the node with
+/// the most CPUs left.
 fn level(mut left: SmallVec<[i64; MAX_NODES]>, groups: i64, group: i64) -> i64 {
     let mut change = 0;
     for _ in 0..groups {
@@ -337,15 +340,15 @@ fn level(mut left: SmallVec<[i64; MAX_NODES]>, groups: i64, group: i64) -> i64 {
     change
 }
 
-/// How the remainder of one combination can be handed out: to subsets of the nodes that still have
-/// a group free, in rounds of one group each, in order.
+/// The remainder of one combination, allocated to subsets of the nodes that still have a group
+/// free, in rounds of one group each, in order.
 struct Remainder<'a> {
     group: i64,
     groups: usize,
     balance: &'a Balance,
     /// Position and free CPUs after the even shares, in order.
     takers: SmallVec<[(usize, i64); MAX_NODES]>,
-    /// What the even shares did to the sum of squares.
+    /// The change of the sum of squares by the even shares.
     change: i64,
 }
 
@@ -477,7 +480,8 @@ impl<'a> Remainder<'a> {
         }
     }
 
-    /// Lower bound: the fullest nodes join, and every group goes to whoever has the most left.
+    /// Returns a lower bound: the fullest nodes join, and every group goes to the node with the
+    /// most CPUs left.
     fn rounds_bound(&self, subset: &[usize], size: usize, groups: usize) -> i64 {
         let group = self.group;
         let last = subset.last().map_or(0, |at| at + 1);
@@ -490,7 +494,7 @@ impl<'a> Remainder<'a> {
         self.balance.score(self.change + level(left, groups as i64, group))
     }
 
-    /// Hands out one group a node in rounds; `None` if the subset runs dry.
+    /// Takes one group per node in rounds; `None` if the subset has too few.
     fn rounds(&self, subset: &[usize], groups: usize) -> Option<Allocation> {
         let group = self.group;
         let mut left: SmallVec<[(usize, i64); MAX_NODES]> =

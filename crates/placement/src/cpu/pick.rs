@@ -1,10 +1,10 @@
-//! Choosing CPUs: the topology-aware best fit of the static policy.
+//! Chooses CPUs: the topology-aware best fit of the static policy.
 //!
-//! Main entry: [`pick`], with the [`Picking`] rules. Everything is ordered by (free CPUs
-//! ascending, id ascending), so that broken-into pieces of the machine are used up first. Whole
-//! NUMA nodes and sockets come before whole caches, those before whole cores, those before single
-//! CPUs. Distribution over NUMA nodes is in [`super::distribute`]. This file decides nothing about
-//! who may have exclusive CPUs and keeps no state.
+//! Main entry: [`pick`], with the [`Picking`] rules. Everything is ordered by (free CPUs ascending,
+//! id ascending), so that partly used parts of the machine are used up first. Whole NUMA nodes and
+//! sockets come before whole caches, those before whole cores, those before single CPUs.
+//! Distribution over NUMA nodes is in [`super::distribute`]. Eligibility for exclusive CPUs is
+//! decided elsewhere, and nothing is stored here.
 
 use smallvec::SmallVec;
 
@@ -108,13 +108,14 @@ pub(super) fn packed(
 type Positions = SmallVec<[u16; 64]>;
 type Counts = SmallVec<[u16; 64]>;
 
-/// A choice in the making: what is still free, what is taken, how many are still needed.
+/// A selection in progress: the free and taken CPUs, and the number still needed.
 pub(super) struct Selection<'a> {
     topology: &'a Topology,
     pub(super) free: CpuSet,
     pub(super) taken: CpuSet,
     pub(super) needed: usize,
-    /// Whether NUMA nodes contain sockets (at least as many sockets as nodes) or the reverse.
+    /// True if NUMA nodes contain sockets (at least as many sockets as nodes), false for the
+    /// reverse.
     numa_first: bool,
     free_in_core: SmallVec<[u16; 256]>,
     free_in_socket: Counts,

@@ -1,4 +1,4 @@
-//! Hints are generated and merged as an exhaustive search would, without one.
+//! Hints and merged hints equal those of an exhaustive search.
 
 use placement::affinity::{Family, Hint};
 use placement::alignment::{Alignment, AlignmentPolicy, Scope};
@@ -230,20 +230,20 @@ fn requests(cpus: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
 }
 
 #[test]
-fn every_machine_of_up_to_three_nodes_gets_the_exhaustive_answer() {
+fn machines_of_up_to_three_nodes_match_exhaustive_search() {
     for nodes in 1..=3 {
         all_small_machines(nodes, &[0, 1, 2], &[0, 1, 2]);
     }
 }
 
 #[test]
-fn every_machine_of_four_nodes_gets_the_exhaustive_answer() {
+fn machines_of_four_nodes_match_exhaustive_search() {
     all_small_machines(4, &[0, 2], &[0, 1]);
     all_small_machines(4, &[1, 2], &[0]);
 }
 
 #[test]
-fn every_machine_of_five_and_six_nodes_gets_the_exhaustive_answer() {
+fn machines_of_five_and_six_nodes_match_exhaustive_search() {
     all_small_machines(5, &[0, 2], &[0]);
     all_small_machines(6, &[0, 1], &[0]);
 }
@@ -293,7 +293,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_machines_of_up_to_six_nodes_get_the_exhaustive_answer(case in case(1..=6, 2)) {
+    fn random_machines_of_six_nodes_match_exhaustive_search(case in case(1..=6, 2)) {
         case.check();
     }
 }
@@ -302,7 +302,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_machines_of_up_to_ten_nodes_get_the_exhaustive_answer(case in case(7..=10, 1)) {
+    fn random_machines_of_ten_nodes_match_exhaustive_search(case in case(7..=10, 1)) {
         case.check();
     }
 }

@@ -1,4 +1,5 @@
-//! State files that no longer fit: found out, explained, and migrated without losing what is good.
+//! State files that no longer fit are detected, explained and migrated without losing valid
+//! assignments.
 
 use placement::demand::{PodUid, QosClass, Role};
 use placement::node::CpuPolicy;
@@ -24,7 +25,7 @@ fn busy(node: &Node) -> Ledger {
 }
 
 #[test]
-fn an_unchanged_node_takes_everything_over_and_changes_nothing() {
+fn an_unchanged_node_restores_everything() {
     let node = small_node();
     let ledger = busy(&node);
     let (cpu, memory) = states_of(&node, &ledger);
@@ -36,7 +37,7 @@ fn an_unchanged_node_takes_everything_over_and_changes_nothing() {
 }
 
 #[test]
-fn a_cpu_that_went_offline_is_named_and_only_its_owner_loses_something() {
+fn only_the_owner_of_an_offline_cpu_is_affected() {
     let before = small_node();
     let (cpu, memory) = states_of(&before, &busy(&before));
     let lost = cpu.entries["pod2"]["c0"].first().unwrap();
@@ -63,7 +64,7 @@ fn a_cpu_that_went_offline_is_named_and_only_its_owner_loses_something() {
 }
 
 #[test]
-fn a_larger_reservation_takes_cpus_back_from_their_owner() {
+fn a_larger_reservation_releases_cpus_of_their_owner() {
     let before = small_node();
     let (cpu, memory) = states_of(&before, &busy(&before));
     let CpuPolicy::Static(policy) = &before.cpu else { unreachable!() };
@@ -95,7 +96,7 @@ fn a_larger_reservation_takes_cpus_back_from_their_owner() {
 }
 
 #[test]
-fn less_memory_releases_what_no_longer_fits_and_counts_the_rest_anew() {
+fn less_memory_releases_what_no_longer_fits() {
     let before = small_node();
     let (cpu, memory) = states_of(&before, &busy(&before));
     let mut parts = before.topology.parts();
@@ -115,7 +116,7 @@ fn less_memory_releases_what_no_longer_fits_and_counts_the_rest_anew() {
 }
 
 #[test]
-fn a_node_that_is_gone_and_a_changed_policy_are_told() {
+fn a_missing_node_and_a_changed_policy_are_reported() {
     let before = small_node();
     let (cpu, mut memory) = states_of(&before, &busy(&before));
     memory.entries.get_mut("pod1").unwrap().get_mut("c0").unwrap()[0].numa = vec![NumaId(7)];
