@@ -263,7 +263,7 @@ mod tests {
         fs::write(point.join("data"), vec![1_u8; 1 << 20]).unwrap();
         assert!(disk_usage(&tree).unwrap() < 1 << 20);
         let error = remove_tree(&tree).unwrap_err();
-        assert!(error.to_string().ends_with("a/point is of another file system"), "{error}");
+        assert!(error.to_string().ends_with("a/point is on another file system"), "{error}");
         assert_eq!(fs::metadata(point.join("data")).unwrap().len(), 1 << 20);
     }
 

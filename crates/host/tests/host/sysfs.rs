@@ -186,7 +186,7 @@ fn garbage_in_one_file_affects_only_that_file() {
     assert_eq!(topology.distances(), None);
     let texts: Vec<_> = anomalies.iter().map(ToString::to_string).collect();
     assert_eq!(texts.len(), 6, "{texts:#?}");
-    assert!(texts[0].contains("node0/meminfo holds \"much\""), "{texts:#?}");
+    assert!(texts[0].contains("node0/meminfo contains \"much\""), "{texts:#?}");
 }
 
 #[test]
