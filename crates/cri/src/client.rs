@@ -12,6 +12,7 @@ use http::uri::PathAndQuery;
 use tokio::time::Instant;
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
+use tracing::{debug, trace};
 
 use crate::connection::Connection;
 use crate::endpoint::Endpoint;
@@ -105,8 +106,10 @@ impl Client {
         let codec = ProstCodec::<R, R::Response>::default();
         let began = Instant::now();
         let answer = self.unary(R::METHOD, R::PATH, request, codec, deadline).await;
+        let latency = began.elapsed();
+        log_call(R::METHOD, latency, answer.as_ref().err());
         if let Some(Observer(observe)) = &self.observer {
-            observe(R::METHOD, began.elapsed(), answer.is_err());
+            observe(R::METHOD, latency, answer.is_err());
         }
         answer
     }
@@ -200,6 +203,14 @@ impl Client {
 
     pub(crate) fn request_timeout(&self) -> Duration {
         self.deadline.unwrap_or(self.request_timeout)
+    }
+}
+
+/// Logs a call without its contents, which may include secrets.
+fn log_call(method: &'static str, latency: Duration, error: Option<&Error>) {
+    match error {
+        None => trace!(method, ?latency, "called the runtime"),
+        Some(error) => debug!(method, ?latency, code = ?error.code, "call of the runtime failed"),
     }
 }
 

@@ -10,6 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 use tonic::client::Grpc;
 use tonic::transport::Channel;
+use tracing::{debug, info, warn};
 
 use crate::backoff::Backoff;
 use crate::endpoint::Endpoint;
@@ -21,6 +22,42 @@ pub(crate) struct Connection {
     message_limit: usize,
     channel: OnceLock<Channel>,
     backoff: Arc<Mutex<Backoff>>,
+    link: Arc<Mutex<Link>>,
+}
+
+/// The state of the connection as last logged.
+#[derive(Debug, Default)]
+enum Link {
+    #[default]
+    New,
+    Connected,
+    /// The reason of the last failure.
+    Failed(String),
+}
+
+impl Link {
+    /// Logs the loss of a connection, which is noticed when the library connects again.
+    fn reconnecting(&mut self, endpoint: &Endpoint) {
+        if matches!(self, Link::Connected) {
+            warn!(%endpoint, "lost the connection to the runtime");
+            *self = Link::Failed(String::new());
+        }
+    }
+
+    fn connected(&mut self, endpoint: &Endpoint) {
+        match std::mem::replace(self, Link::Connected) {
+            Link::Failed(_) => info!(%endpoint, "reconnected to the runtime"),
+            Link::New | Link::Connected => debug!(%endpoint, "connected to the runtime"),
+        }
+    }
+
+    /// Logs a failure if its reason differs from the last one's.
+    fn failed(&mut self, endpoint: &Endpoint, reason: &str) {
+        if !matches!(self, Link::Failed(last) if last == reason) {
+            warn!(%endpoint, reason, "failed to connect to the runtime");
+            *self = Link::Failed(reason.to_owned());
+        }
+    }
 }
 
 /// The reason why there is no connection. The text begins with the failed operation.
@@ -30,7 +67,13 @@ pub(crate) struct Unreachable(pub(crate) String);
 
 impl Connection {
     pub(crate) fn new(endpoint: Endpoint, message_limit: usize) -> Self {
-        Self { endpoint, message_limit, channel: OnceLock::new(), backoff: Arc::default() }
+        Self {
+            endpoint,
+            message_limit,
+            channel: OnceLock::new(),
+            backoff: Arc::default(),
+            link: Arc::default(),
+        }
     }
 
     /// Must be called inside a tokio runtime, because the connection runs in a task.
@@ -49,8 +92,11 @@ impl Connection {
     fn open(&self) -> Channel {
         // Sockets have no host name; gRPC's clients send this one.
         let target = tonic::transport::Endpoint::from_static("http://localhost");
-        let (endpoint, backoff) = (self.endpoint.clone(), Arc::clone(&self.backoff));
-        target.connect_with_connector_lazy(Connector { endpoint, backoff })
+        target.connect_with_connector_lazy(Connector {
+            endpoint: self.endpoint.clone(),
+            backoff: Arc::clone(&self.backoff),
+            link: Arc::clone(&self.link),
+        })
     }
 }
 
@@ -58,14 +104,18 @@ impl Connection {
 #[must_use]
 pub fn channel(endpoint: &Endpoint) -> tonic::transport::Channel {
     let target = tonic::transport::Endpoint::from_static("http://localhost");
-    let backoff = Arc::default();
-    target.connect_with_connector_lazy(Connector { endpoint: endpoint.clone(), backoff })
+    target.connect_with_connector_lazy(Connector {
+        endpoint: endpoint.clone(),
+        backoff: Arc::default(),
+        link: Arc::default(),
+    })
 }
 
 /// Connects to the endpoint for the gRPC library and ignores the URI.
 struct Connector {
     endpoint: Endpoint,
     backoff: Arc<Mutex<Backoff>>,
+    link: Arc<Mutex<Link>>,
 }
 
 impl tower_service::Service<http::Uri> for Connector {
@@ -82,18 +132,22 @@ impl tower_service::Service<http::Uri> for Connector {
     }
 
     fn call(&mut self, _: http::Uri) -> Self::Future {
-        let (endpoint, backoff) = (self.endpoint.clone(), Arc::clone(&self.backoff));
+        let endpoint = self.endpoint.clone();
+        let (backoff, link) = (Arc::clone(&self.backoff), Arc::clone(&self.link));
         Box::pin(async move {
+            lock(&link).reconnecting(&endpoint);
             if let Some(reason) = lock(&backoff).holds(Instant::now()) {
                 return Err(Unreachable(reason.to_owned()));
             }
             match transport::connect(&endpoint).await {
                 Ok(stream) => {
                     *lock(&backoff) = Backoff::default();
+                    lock(&link).connected(&endpoint);
                     Ok(TokioIo::new(stream))
                 }
                 Err(error) => {
                     let reason = endpoint.not_reached(&error);
+                    lock(&link).failed(&endpoint, &reason);
                     let mut backoff = lock(&backoff);
                     *backoff = backoff.failed(Instant::now(), reason.clone());
                     Err(Unreachable(reason))
@@ -103,7 +157,7 @@ impl tower_service::Service<http::Uri> for Connector {
     }
 }
 
-/// A back-off is replaced as a whole, so a panic cannot leave a partial value.
-fn lock(backoff: &Mutex<Backoff>) -> std::sync::MutexGuard<'_, Backoff> {
-    backoff.lock().unwrap_or_else(PoisonError::into_inner)
+/// Both states are replaced as a whole, so a panic cannot leave a partial value.
+fn lock<T>(state: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,6 +10,7 @@
 mod calls;
 mod description;
 mod endpoints;
+mod logs;
 mod probing;
 mod recorded;
 mod support;
