@@ -13,6 +13,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tracing::debug;
+
 use super::tree::{directories, is_gone, write_existing};
 use super::{CgroupError, Cgroups, Version, failed, names};
 use crate::os::processes;
@@ -36,6 +38,9 @@ impl Cgroups {
             }
             if !left {
                 return Ok(());
+            }
+            if wait == FIRST_WAIT {
+                debug!(path, ?processes, "cgroup is still in use, waiting for its processes");
             }
             if begun.elapsed() >= self.remove_timeout {
                 let processes = processes.into_iter().collect();
@@ -69,7 +74,11 @@ impl Cgroups {
 
 /// Thaws a cgroup and its descendants. A failure shows up when processes do not die.
 fn thaw(directory: &Path) {
-    let _ = write_existing(&directory.join("freezer.state"), "THAWED");
+    if let Err(error) = write_existing(&directory.join("freezer.state"), "THAWED")
+        && !is_gone(&error)
+    {
+        debug!(cgroup = %directory.display(), %error, "failed to thaw a cgroup");
+    }
     for below in directories(directory).unwrap_or_default() {
         thaw(&below);
     }
