@@ -21,12 +21,15 @@
 //!   return success. (On Windows the rename writes through instead.)
 //! - Both names are in one directory, hence on one file system: the rename cannot become a copy.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use thiserror::Error;
+use tracing::debug;
 
 use crate::os;
 
@@ -58,7 +61,12 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
     let result = write_in_steps(path, bytes, |_| Ok(()));
     if result.is_err() {
         // The write has already failed; the next one removes a leftover.
-        let _ = temporary(path).map(fs::remove_file);
+        if let Ok(temporary) = temporary(path)
+            && let Err(error) = fs::remove_file(&temporary)
+            && error.kind() != ErrorKind::NotFound
+        {
+            debug!(path = %temporary.display(), %error, "failed to remove a temporary file");
+        }
     }
     result
 }
@@ -137,6 +145,20 @@ pub fn identity(file: &fs::File) -> io::Result<Identity> {
     Ok(Identity(volume, index))
 }
 
+/// Returns the modification time of each named file of a directory; `None` for a missing one.
+#[must_use]
+pub fn modification_times(
+    directory: &Path,
+    names: &[&str],
+) -> BTreeMap<PathBuf, Option<SystemTime>> {
+    let modified = |name: &&str| {
+        let path = directory.join(name);
+        let time = fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
+        (path, time)
+    };
+    names.iter().map(modified).collect()
+}
+
 fn temporary(path: &Path) -> Result<PathBuf, WriteError> {
     sibling(path, ".", ".tmp")
 }
@@ -207,6 +229,15 @@ mod tests {
             assert_eq!(fs::read(&path).unwrap(), b"newest");
             assert_eq!(names(directory.path()), ["state"], "{crash:?}");
         }
+    }
+
+    #[test]
+    fn missing_files_have_no_modification_time() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("a"), "").unwrap();
+        let times = modification_times(directory.path(), &["a", "b"]);
+        let known: Vec<bool> = times.values().map(Option::is_some).collect();
+        assert_eq!(known, [true, false]);
     }
 
     #[test]

@@ -67,6 +67,6 @@ pub mod limits;
 pub mod limits;
 
 pub use imp::{
-    ObserveError, create_private_file, file_identity, make_private_directory, observe_topology,
-    replace_file, sync_directory,
+    KUBELET_DIRECTORY, ObserveError, create_private_file, file_identity, make_private_directory,
+    observe_topology, replace_file, sync_directory,
 };

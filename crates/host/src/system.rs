@@ -4,6 +4,8 @@
 //! These are the values and the parsers of Linux' text files, which are tested everywhere.
 //! [`crate::os::system`] reads them; the agent interprets them.
 
+use std::path::Path;
+
 pub mod addresses;
 pub mod linux;
 
@@ -91,4 +93,32 @@ pub struct ProcessUsage {
     pub resident: u64,
     pub virtual_memory: u64,
     pub open_files: u64,
+}
+
+/// Returns `thermal_throttle` of each CPU directory below `cpus` that has one, sorted.
+#[must_use]
+pub fn thermal_throttle_paths(cpus: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(cpus).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path().join("thermal_throttle"));
+    let mut found: Vec<String> =
+        paths.filter(|path| path.exists()).map(|path| path.display().to_string()).collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_cpus_with_throttle_counters_are_returned() {
+        let cpus = tempfile::tempdir().unwrap();
+        for path in ["cpu1/thermal_throttle", "cpu0/thermal_throttle", "cpu2", "power"] {
+            std::fs::create_dir_all(cpus.path().join(path)).unwrap();
+        }
+        let expected = ["cpu0", "cpu1"]
+            .map(|cpu| cpus.path().join(cpu).join("thermal_throttle").display().to_string());
+        assert_eq!(thermal_throttle_paths(cpus.path()), expected);
+        assert!(thermal_throttle_paths(&cpus.path().join("missing")).is_empty());
+    }
 }

@@ -19,6 +19,9 @@ pub use crate::sysfs::ObserveError;
 
 const PRIVATE_DIRECTORY: u32 = 0o700;
 
+/// The root directory of a kubelet with default settings.
+pub const KUBELET_DIRECTORY: &str = "/var/lib/kubelet";
+
 /// Describes this machine.
 pub fn observe_topology() -> Result<(Topology, Vec<Anomaly>), ObserveError> {
     sysfs::observe(&Directory::live())

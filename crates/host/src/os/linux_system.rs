@@ -132,3 +132,9 @@ fn read(path: &str) -> Option<String> {
 fn first(paths: &[&str]) -> String {
     paths.iter().filter_map(|path| read(path)).find(|text| !text.is_empty()).unwrap_or_default()
 }
+
+/// Returns the paths below `/sys` that containers must not read: the throttle counters of CPUs.
+#[must_use]
+pub fn masked_cpu_paths() -> Vec<String> {
+    crate::system::thermal_throttle_paths(Path::new("/sys/devices/system/cpu"))
+}

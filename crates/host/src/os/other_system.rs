@@ -61,3 +61,9 @@ pub fn default_interface() -> Option<String> {
 pub fn this_process() -> io::Result<ProcessUsage> {
     unsupported()
 }
+
+/// Returns nothing: there is no `/sys`.
+#[must_use]
+pub fn masked_cpu_paths() -> Vec<String> {
+    Vec::new()
+}

@@ -50,6 +50,9 @@ pub enum ObserveError {
     Buffer(#[from] BufferError),
 }
 
+/// The root directory of a kubelet with default settings.
+pub const KUBELET_DIRECTORY: &str = "C:\\var\\lib\\kubelet";
+
 /// Describes this machine.
 pub fn observe_topology() -> Result<(Topology, Vec<Anomaly>), ObserveError> {
     let all = processor_information(RelationAll)?;

@@ -186,3 +186,9 @@ fn registry_number(key: &str, name: &str) -> Option<u32> {
     let bytes = registry(key, name, RRF_RT_REG_DWORD, &mut room)?;
     (bytes == 4).then(|| u32::from(room[0]) | u32::from(room[1]) << 16)
 }
+
+/// Returns nothing: Windows has no `/sys`.
+#[must_use]
+pub fn masked_cpu_paths() -> Vec<String> {
+    Vec::new()
+}
