@@ -1,7 +1,7 @@
-//! Turns `proto/runtime.proto` into Rust, without a protoc on the machine.
+//! Generates Rust from `proto/runtime.proto` without a protoc on the machine.
 //!
-//! Beside the code it leaves the compiled description, `runtime.v1.bin`, in OUT_DIR, from which the
-//! tests know what every message is made of.
+//! It also writes the compiled descriptor, `runtime.v1.bin`, to OUT_DIR. The tests read the fields
+//! of every message from it.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -16,11 +16,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(out.join("runtime.v1.bin"), description.encode_to_vec())?;
     tonic_prost_build::configure()
         .build_transport(false)
-        // Maps in the order of their keys: the same message is the same bytes, every time.
+        // Maps are encoded in key order, so equal messages have equal bytes.
         .btree_map(".")
-        // Written by hand, without the secrets.
+        // Implemented by hand, to leave out the secrets.
         .skip_debug([".runtime.v1.AuthConfig"])
-        // A runtime of ours answers Unimplemented to what it does not do, as others do.
+        // Our runtimes return Unimplemented for calls that they do not support, as other runtimes
+        // do.
         .generate_default_stubs(true)
         .compile_fds(description)?;
     Ok(())

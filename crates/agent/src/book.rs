@@ -14,8 +14,8 @@ use host::files::{WriteError, back_up, write_atomically};
 use objects::pod::OsName;
 use placement::demand::{Demand, PodUid};
 use placement::plan::{Placement, Surplus};
+use placement::restore::{Change, CpusInUse, migrate, recover, restore, states_of};
 use placement::state_file::{CpuState, Gates, Manager, MemoryState, StateFileError};
-use placement::takeover::{Change, CpusInUse, migrate, recover, states_of, take_over};
 use placement::{CpuSet, Ledger, Node, Refusal};
 use thiserror::Error;
 
@@ -102,7 +102,7 @@ impl Book {
         let same = cpu.policy == node.cpu.policy_name()
             && memory.policy == node.memory.policy_name()
             && cpu.pod_cpus.is_empty();
-        let fits = take_over(&node, &cpu, &memory).ok().filter(|_| same && usable);
+        let fits = restore(&node, &cpu, &memory).ok().filter(|_| same && usable);
         let ledger = match fits {
             Some(restored) => restored.ledger,
             None => {

@@ -193,7 +193,7 @@ impl Process {
         }
     }
 
-    pub fn tell(&self, usage: host::facts::ProcessUsage) {
+    pub fn tell(&self, usage: host::system::ProcessUsage) {
         self.cpu.set(&[], usage.cpu as f64 / 1e9);
         self.resident.set(&[], usage.resident as f64);
         self.virtual_memory.set(&[], usage.virtual_memory as f64);

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use host::os::facts as os;
+use host::os::system as os;
 use objects::kubelet_config::{CgroupDriver as ConfiguredDriver, SwapBehavior as ConfiguredSwap};
 use objects::pod::OsName;
 use objects::{Gate, KubeletConfig};

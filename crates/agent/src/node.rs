@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use host::facts::{Identity, Memory};
+use host::system::{Identity, Memory};
 use objects::KubeletConfig;
 use objects::pod::OsName;
 use placement::report::NodeReport;

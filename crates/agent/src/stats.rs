@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use cri::v1;
 use host::cgroups::Usage;
-use host::facts::{FileSystem, Interface, Memory, ProcessIds};
 use host::file_kind::disk_usage;
-use host::os::facts;
+use host::os::system;
+use host::system::{FileSystem, Interface, Memory, ProcessIds};
 use objects::timestamp::Timestamp;
 use serde_json::Value;
 
@@ -265,28 +265,28 @@ fn blocking(
         let usage = cgroups?.host().usage(&path).ok().flatten()?;
         Some((path, Group { usage, cpu_rate: None }))
     };
-    let identity = facts::identity();
+    let identity = system::identity();
     let (cores, sockets) = {
         let book = hands.book();
         let topology = &book.node().topology;
         (topology.cores().len(), topology.sockets().len())
     };
-    let booted = facts::uptime().ok().map(|up| before(at, up));
+    let booted = system::uptime().ok().map(|up| before(at, up));
     let node = NodeUsage {
         name: String::new(),
         booted,
         agent_began: None,
-        cpu: facts::busy().ok(),
+        cpu: system::busy().ok(),
         cpu_rate: None,
-        memory: facts::memory().ok(),
+        memory: system::memory().ok(),
         root: cgroups.and_then(|of| of.host().usage("/").ok().flatten()).unwrap_or_default(),
         pods: group(cgroup::of_all_pods(&facts.cgroups)),
-        disk: facts::file_system(root).ok(),
+        disk: system::file_system(root).ok(),
         disk_names: cgroups.map(|of| of.host().disks()).unwrap_or_default(),
         images: images.and_then(|images| of_images(&images)),
-        processes: facts::process_ids().ok().flatten(),
-        interfaces: facts::interfaces(None).unwrap_or_default(),
-        default_interface: facts::default_interface(),
+        processes: system::process_ids().ok().flatten(),
+        interfaces: system::interfaces(None).unwrap_or_default(),
+        default_interface: system::default_interface(),
         machine: Machine {
             cpus: facts.cpu_count,
             cores,
@@ -302,7 +302,7 @@ fn blocking(
 fn of_images(images: &v1::FilesystemUsage) -> Option<Images> {
     let place = &images.fs_id.as_ref()?.mountpoint;
     Some(Images {
-        disk: facts::file_system(Path::new(place)).ok()?,
+        disk: system::file_system(Path::new(place)).ok()?,
         used: value(images.used_bytes.as_ref()),
         inodes: value(images.inodes_used.as_ref()),
     })
@@ -385,7 +385,7 @@ fn pod_usage(
     PodUsage {
         started: time(&pod["status"]["startTime"]),
         group: if path.is_empty() { None } else { usage(&path) },
-        interfaces: process.and_then(|process| facts::interfaces(Some(process)).ok()),
+        interfaces: process.and_then(|process| system::interfaces(Some(process)).ok()),
         containers,
         volumes: 0,
         name,

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use cri::v1;
-use host::cgroups::{InForce, ThreadSeen};
+use host::cgroups::{EffectiveLimits, ThreadAffinity};
 use objects::pod::OsName;
 use placement::{CpuSet, NumaId};
 use serde::Serialize;
@@ -91,7 +91,7 @@ fn listed(nodes: &BTreeSet<NumaId>) -> String {
 /// What is not as the container was told, of what the kernel holds its processes to. CPUs that are
 /// switched off are nobody's fault; `online` are the others.
 #[must_use]
-pub fn findings(told: &Placed, found: &InForce, online: Option<&CpuSet>) -> Vec<Finding> {
+pub fn findings(told: &Placed, found: &EffectiveLimits, online: Option<&CpuSet>) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !told.cpus.is_empty() {
         let there = online.map_or_else(|| told.cpus.clone(), |online| &told.cpus & online);
@@ -103,7 +103,7 @@ pub fn findings(told: &Placed, found: &InForce, online: Option<&CpuSet>) -> Vec<
     findings
 }
 
-fn of_cpus(told: &Placed, found: &InForce, there: &CpuSet) -> Option<Finding> {
+fn of_cpus(told: &Placed, found: &EffectiveLimits, there: &CpuSet) -> Option<Finding> {
     let of = |found: &CpuSet| Some(Finding::Cpus { found: found.clone(), told: told.cpus.clone() });
     // Version 1 forgets CPUs that are switched off, version 2 remembers what was written. Where nothing
     // was written it is what the cgroup above has.
@@ -120,7 +120,7 @@ fn of_cpus(told: &Placed, found: &InForce, there: &CpuSet) -> Option<Finding> {
     Some(Finding::Thread { thread: thread.id, found, told })
 }
 
-fn of_mems(told: &Placed, found: &InForce) -> Option<Finding> {
+fn of_mems(told: &Placed, found: &EffectiveLimits) -> Option<Finding> {
     let of = |found: &BTreeSet<NumaId>| {
         Some(Finding::Mems { found: found.clone(), told: told.mems.clone() })
     };
@@ -136,7 +136,7 @@ fn of_mems(told: &Placed, found: &InForce) -> Option<Finding> {
     Some(Finding::ThreadMems { thread: thread.id, found, told })
 }
 
-fn threads(found: &InForce) -> impl Iterator<Item = &ThreadSeen> {
+fn threads(found: &EffectiveLimits) -> impl Iterator<Item = &ThreadAffinity> {
     found.processes.iter().flat_map(|process| &process.threads)
 }
 

@@ -140,7 +140,7 @@ impl Calls {
     async fn of_one_pod(containerd: &Containerd, runtime: &cri::Client) -> Calls {
         let dir = tempfile::tempdir().unwrap();
         let place = format!("unix://{}", dir.path().join("cri.sock").display());
-        let relay = cri::Relay::new(runtime.clone(), |_| true);
+        let relay = cri::RecordingProxy::new(runtime.clone(), |_| true);
         let listener = cri::Listener::bind(&cri::Endpoint::parse(&place).unwrap()).await.unwrap();
         let (a, b) = (relay.clone(), relay.clone());
         let for_ever = std::future::pending();
@@ -148,7 +148,7 @@ impl Calls {
         let mut node = Node::start(dir.path(), containerd, &place, 1).await;
         let names = ["model".to_owned()];
         node.many(&names).await;
-        let passed = relay.passage().since(0);
+        let passed = relay.calls().since(0);
         let asked = |method: &str| {
             let mut passed = passed.iter().filter(|passed| passed.method == method);
             passed.next().unwrap().request.clone()

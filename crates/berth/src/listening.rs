@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use host::neighbours;
+use host::processes;
 
 /// Ports that processes of Kubernetes listen on, for machines that do not show which process listens.
 const USUAL: [(u16, &str); 2] = [(6443, "kube-apiserver"), (10_250, "kubelet")];
@@ -23,7 +23,7 @@ where
     let port = address.port();
     let advice = match kind {
         Some(io::ErrorKind::AddrInUse) => {
-            let holder = match neighbours::listener(Path::new("/proc"), port) {
+            let holder = match processes::listener(Path::new("/proc"), port) {
                 Some(process) => format!("{} (process {}) has it", process.name, process.pid),
                 None => match USUAL.iter().find(|(usual, _)| *usual == port) {
                     Some((_, name)) => format!("another process has it, perhaps a {name}"),

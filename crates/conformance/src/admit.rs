@@ -9,7 +9,7 @@ use placement::alignment::{Alignment, NodeLimit};
 use placement::demand::{Demand, PodUid};
 use placement::gates::Gates;
 use placement::node::{CpuPolicy, MemoryPolicy};
-use placement::plan::booked_and_taken_back;
+use placement::plan::ledger_after_kubelet_rollback;
 use placement::topology::Parts;
 use placement::windows::AffinityMode;
 use placement::{Ledger, Node, NumaMask, Placement, Topology, plan};
@@ -165,7 +165,7 @@ fn admit(node: &Node, ledger: &mut Ledger, demand: &Demand) -> (Value, bool) {
             (json!({"pod": uid, "admit": true, "containers": containers}), true)
         }
         Err(refusal) => {
-            *ledger = booked_and_taken_back(node, ledger, demand);
+            *ledger = ledger_after_kubelet_rollback(node, ledger, demand);
             let (reason, message) = (refusal.reason(), refusal.to_string());
             (json!({"pod": uid, "admit": false, "reason": reason, "message": message}), false)
         }

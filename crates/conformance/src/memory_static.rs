@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use objects::Quantity;
 use placement::demand::{MemoryKind, PodUid};
 use placement::memory::reserve::{Entry, ReservedMemory};
-use placement::memory::{MemoryHints, MemoryLedger, Promise, StaticMemory};
+use placement::memory::{MemoryGuarantee, MemoryHints, MemoryLedger, StaticMemory};
 use placement::topology::{Cpu, Parts};
 use placement::{CacheId, CoreId, CpuId, SocketId, Topology};
 use serde_json::Value;
@@ -47,8 +47,8 @@ fn compare(line: &Value) -> Result<Vec<Difference>> {
         return Ok(differences);
     }
     let promise = match string(line, "policy")?.as_str() {
-        "BestEffort" => Promise::BestEffort,
-        _ => Promise::Kept,
+        "BestEffort" => MemoryGuarantee::BestEffort,
+        _ => MemoryGuarantee::Strict,
     };
     let policy = match StaticMemory::new(system_reserved(line, &topology)?, promise) {
         Ok(policy) => policy,

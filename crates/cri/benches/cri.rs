@@ -1,7 +1,7 @@
-//! What it costs to write and read a node's list of containers, and to ask a runtime anything.
+//! Measures encoding and decoding of a node's container list, and round trips to a runtime.
 //!
-//! `cargo bench -p cri`. The round trips are over this system's kind of endpoint, client and server in
-//! one process; figures are in docs/measurements.md.
+//! Run with `cargo bench -p cri`. Client and server are in one process and use this system's kind
+//! of endpoint. Results are in docs/measurements.md.
 
 #![allow(clippy::unwrap_used, reason = "a bench")]
 
@@ -15,7 +15,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use prost::Message as _;
 use tonic::{Request, Response, Status};
 
-/// A list as the kubelet's containers make it: labels and annotations of the usual number and length.
+/// Returns a list like the kubelet's, with the usual number and length of labels and annotations.
 fn list(count: usize) -> v1::ListContainersResponse {
     let map = |pairs: &[(&str, &str)]| {
         pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()

@@ -1,17 +1,17 @@
-//! When to try again to connect: [`Backoff`], a value that is told the time.
+//! Connection back-off: [`Backoff`], a value that gets the time as an argument.
 //!
-//! A runtime's socket is on this machine, so an attempt is cheap and a runtime that restarts is back
-//! within a second: the pauses are short. They exist so that a node whose runtime is gone does not
-//! spend itself on asking for it.
+//! A runtime's socket is on this machine, so an attempt is cheap, and a restarted runtime is back
+//! within a second. The pauses are therefore short. They keep a node without a runtime from busy
+//! polling.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// First pause; doubled with each failure.
+/// The first pause; doubled after each failure.
 const FIRST: Duration = Duration::from_millis(20);
 
-/// Longest pause: a runtime that is back is noticed within this time.
+/// The longest pause; bounds the time until a restarted runtime is noticed.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// The state between two attempts.
@@ -22,22 +22,22 @@ pub(crate) struct Backoff(Option<Pause>);
 struct Pause {
     length: Duration,
     until: Instant,
-    /// Why the last attempt failed.
+    /// The reason of the last failure.
     reason: String,
 }
 
 impl Backoff {
-    /// Why not to try now, if so: the reason of the last failure.
+    /// Returns the reason of the last failure if the pause is not over yet.
     pub(crate) fn holds(&self, now: Instant) -> Option<&str> {
         self.0.as_ref().filter(|pause| now < pause.until).map(|pause| pause.reason.as_str())
     }
 
-    /// When an attempt is next worth its while, unless at once.
+    /// Returns the time of the next attempt; `None` if it may be made at once.
     pub(crate) fn until(&self) -> Option<Instant> {
         self.0.as_ref().map(|pause| pause.until)
     }
 
-    /// After a failure.
+    /// Returns the state after a failure.
     pub(crate) fn failed(&self, now: Instant, reason: String) -> Self {
         let length = match &self.0 {
             None => FIRST,
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_a_second_and_are_forgotten_after_a_success() {
+    fn pauses_double_up_to_a_second_and_reset_on_success() {
         let mut now = Instant::now();
         let mut backoff = Backoff::default();
         let mut pauses = Vec::new();

@@ -1,9 +1,8 @@
-//! What the runtime at the other end is and can do: [`Capabilities`], found out by
-//! [`Client::probe`].
+//! Identity and features of a runtime: [`Capabilities`], read by [`Client::probe`].
 //!
-//! It asks, it does not infer from names and versions, but for host processes
-//! ([`check_host_processes`]), of which no runtime tells. What it finds holds for as long as that runtime
-//! runs; after a reconnection it is to be asked again.
+//! Features are probed with calls and not inferred from names and versions. The exception is host
+//! processes ([`check_host_processes`]), which no runtime reports. The result is valid while that
+//! runtime runs; probe again after a reconnection.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use thiserror::Error;
@@ -16,57 +15,57 @@ use crate::error::{Error, Origin};
 use crate::rpc::StreamingRpc;
 use crate::v1;
 
-/// The version of the API that clients say they speak. The kubelet's has been this one since the
-/// beginning.
+/// The API version that the client sends. The kubelet has always sent this one.
 const KUBE_API_VERSION: &str = "0.1.0";
 
-/// Nothing has this id: runtimes look up ids and beginnings of ids, which are hexadecimal.
+/// No object has this id: runtimes look up ids and their prefixes, which are hexadecimal.
 const NO_ID: &str = "nothing-has-this-id";
 
-/// What a runtime is and can do.
+/// Identity and features of a runtime.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
-    /// Such as `containerd`.
+    /// For example `containerd`.
     pub runtime_name: String,
     pub runtime_version: String,
-    /// Such as `v1`.
+    /// For example `v1`.
     pub runtime_api_version: String,
-    /// Whether it can run containers at all.
+    /// Reports whether the runtime can run containers.
     pub runtime_ready: Condition,
-    /// Whether it can run containers with a network of their own.
+    /// Reports whether the runtime can set up pod networks.
     pub network_ready: Condition,
-    /// Its handlers (`runtimeHandler` of a RuntimeClass). Empty where the runtime does not tell.
+    /// The runtime's handlers (`runtimeHandler` of a RuntimeClass); empty if it does not report
+    /// them.
     pub handlers: Vec<Handler>,
-    /// Whether it follows `supplementalGroupsPolicy`.
+    /// True if the runtime supports `supplementalGroupsPolicy`.
     pub supplemental_groups_policy: bool,
-    /// Whether a pod may have a user namespace and the host's network.
+    /// True if a pod may combine a user namespace with the host's network.
     pub user_namespaces_host_network: bool,
-    /// Which form of QoS-class resources it understands (KEP-3008).
+    /// The form of QoS-class resources (KEP-3008) that the runtime understands.
     pub classes: ClassSupport,
-    /// Who makes the cgroups; `None` where the runtime does not tell.
+    /// The driver that manages the cgroups; `None` if the runtime does not report it.
     pub cgroup_driver: Option<v1::CgroupDriver>,
-    /// Whether it knows `GetContainerEvents`. Without it there are no events; with it the call may
-    /// still be refused (containerd 1.6 does, and CRI-O where it is switched off), which is found out
-    /// by making it: trying would take an event from whoever listens next.
+    /// True if the runtime implements `GetContainerEvents`. The call may still be rejected (by
+    /// containerd 1.6, and by CRI-O if events are disabled). Only the call itself shows this; a
+    /// trial call would consume an event of the next listener.
     pub may_send_events: bool,
-    /// Whether it knows `UpdatePodSandboxResources`.
+    /// True if the runtime implements `UpdatePodSandboxResources`.
     pub sandbox_updates: bool,
-    /// Whether it answers `ListPodSandboxMetrics`.
+    /// True if the runtime implements `ListPodSandboxMetrics`.
     pub sandbox_metrics: bool,
-    /// Whether it answers `StreamContainers`, and so the other lists in parts.
+    /// True if the runtime implements `StreamContainers`, and so the other streamed lists.
     pub list_streaming: bool,
 }
 
-/// A condition of the runtime.
+/// A condition of the runtime's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
     pub status: bool,
-    /// One word, such as `NetworkPluginNotReady`.
+    /// A CamelCase word such as `NetworkPluginNotReady`.
     pub reason: String,
     pub message: String,
 }
 
-/// A runtime handler; the default one has no name.
+/// A runtime handler; the default handler has an empty name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handler {
     pub name: String,
@@ -74,8 +73,8 @@ pub struct Handler {
     pub user_namespaces: bool,
 }
 
-/// A runtime that would start a plain container where a process of the host is asked for: whoever does
-/// not know the field passes over it.
+/// A runtime that would start an ordinary container instead of a host process, because it ignores
+/// the unknown field.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "the container runtime {name} {version} is not known to run HostProcess containers; containerd \
@@ -87,10 +86,10 @@ pub struct NoHostProcesses {
     pub version: String,
 }
 
-/// The containerd that runs host processes first.
+/// The first containerd release that runs host processes.
 const SINCE: [u32; 2] = [1, 6];
 
-/// Whether a runtime, by its own name and version, runs containers as processes of the host (Windows).
+/// Checks by name and version that a runtime runs HostProcess containers (Windows).
 pub fn check_host_processes(name: &str, version: &str) -> Result<(), NoHostProcesses> {
     if name == "containerd" && release(version).is_some_and(|release| release >= SINCE) {
         return Ok(());
@@ -98,7 +97,7 @@ pub fn check_host_processes(name: &str, version: &str) -> Result<(), NoHostProce
     Err(NoHostProcesses { name: name.to_owned(), version: version.to_owned() })
 }
 
-/// The first two numbers of `v1.6.20`, `1.7.24~ds1` or `2.0-rc.1`.
+/// Parses the first two numbers of `v1.6.20`, `1.7.24~ds1` or `2.0-rc.1`.
 fn release(version: &str) -> Option<[u32; 2]> {
     let mut parts = version.strip_prefix('v').unwrap_or(version).split('.');
     let mut number = || {
@@ -110,7 +109,7 @@ fn release(version: &str) -> Option<[u32; 2]> {
 }
 
 impl Client {
-    /// Finds out what the runtime is and can do. Changes nothing there.
+    /// Reads the identity and the features of the runtime. Changes no state there.
     pub async fn probe(&self) -> Result<Capabilities, Error> {
         let version = v1::VersionRequest { version: KUBE_API_VERSION.to_owned() };
         let version = self.call(version).await?;
@@ -151,17 +150,17 @@ impl Client {
         })
     }
 
-    /// Whether the runtime knows a call, found out with a request that cannot be decoded: a runtime
-    /// that knows the call refuses the request before it does anything, and one that does not says
-    /// so.
+    /// Returns true if the runtime implements a call. The probe is a request that cannot be
+    /// decoded: a runtime that implements the call rejects the request without side effects;
+    /// another one returns Unimplemented.
     async fn knows<R: StreamingRpc>(&self) -> Result<bool, Error> {
         let deadline = Some(self.request_timeout());
         known(self.unary(R::METHOD, R::PATH, (), Undecodable, deadline).await)
     }
 }
 
-/// Whether the runtime knows a call, by the answer to it. Only that there was no answer leaves the
-/// question open.
+/// Returns true if the response shows that the runtime implements the call. Fails if there was no
+/// response.
 fn known<T>(answer: Result<T, Error>) -> Result<bool, Error> {
     match answer {
         Ok(_) => Ok(true),
@@ -172,7 +171,8 @@ fn known<T>(answer: Result<T, Error>) -> Result<bool, Error> {
 }
 
 impl Condition {
-    /// One that the runtime does not mention is not met, as for the kubelet.
+    /// Finds a condition; one that the runtime does not report counts as not met, as in the
+    /// kubelet.
     fn find(status: &v1::RuntimeStatus, wanted: &str) -> Self {
         match status.conditions.iter().find(|condition| condition.r#type == wanted) {
             None => Self {
@@ -200,10 +200,10 @@ impl From<v1::RuntimeHandler> for Handler {
     }
 }
 
-/// Sends what is no message, and takes any.
+/// A codec that sends an undecodable message and accepts any response.
 struct Undecodable;
 
-/// A field with the wire type 7, which there is not.
+/// A field with the wire type 7, which does not exist.
 const NO_MESSAGE: u8 = 0x0f;
 
 impl Codec for Undecodable {
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_processes_are_for_runtimes_that_are_known_to_run_them() {
+    fn host_processes_need_a_runtime_known_to_support_them() {
         for (name, version, can) in [
             ("containerd", "v1.6.0", true),
             ("containerd", "1.6.20~ds1", true),

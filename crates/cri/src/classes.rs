@@ -1,19 +1,20 @@
 //! QoS-class resources (KEP-3008) in the form that a runtime understands: [`ClassSupport`].
 //!
-//! Fields of the extension go only to a runtime that has filled in `RuntimeStatus.resources`: another
-//! one may have, or come to have, a different field of the same number. For those, classes of RDT and
-//! block I/O become the annotations that containerd and CRI-O have known all along. What can be said
-//! in neither form comes back as [`Unsupported`], and what to make of it is the caller's.
+//! Fields of the extension are sent only to a runtime that has filled in `RuntimeStatus.resources`:
+//! another runtime may use the same field number for something else, now or later. For such
+//! runtimes, classes of RDT and block I/O become the annotations that containerd and CRI-O already
+//! support. A class that neither form can express is returned as [`Unsupported`]; the caller
+//! decides what to do.
 //!
-//! Pure: it changes messages and sends none. Which classes exist, and how many of each are left, is not
-//! looked at; a runtime refuses what it does not have, and admission does so before.
+//! Pure: it changes messages and sends none. It does not check which classes exist or how many of
+//! each are free; admission checks that, and the runtime rejects unknown classes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::v1;
 
-/// The resources that have a name without prefix, and annotations from before the extension.
+/// The resources that have a name without prefix and an annotation that predates the extension.
 const OFFICIAL: &[Official] = &[
     Official {
         name: "k8s.io/rdt",
@@ -41,30 +42,30 @@ impl Official {
         OFFICIAL.iter().find(|official| official.name == name || official.short == name)
     }
 
-    /// The other spelling of the same name.
+    /// Returns the other spelling of the same name.
     fn alias(&self, name: &str) -> &'static str {
         if name == self.name { self.short } else { self.name }
     }
 }
 
-/// Which form of QoS-class resources a runtime understands.
+/// The form of QoS-class resources that a runtime understands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ClassSupport {
-    /// It knows nothing of the extension; annotations are all there is.
+    /// The runtime does not know the extension; only annotations work.
     #[default]
     Annotations,
-    /// It knows the extension, and these resources.
+    /// The runtime knows the extension and these resources.
     Fields { pod: BTreeSet<String>, container: BTreeSet<String> },
 }
 
-/// Whose class it is.
+/// The level that a class applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     Pod,
     Container,
 }
 
-/// A class that cannot be made known to the runtime.
+/// A class that cannot be sent to the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsupported {
     pub level: Level,
@@ -80,14 +81,14 @@ impl fmt::Display for Unsupported {
         };
         write!(
             f,
-            "the runtime cannot be told class {:?} of QoS-class resource {:?} for a {level}",
+            "the runtime does not support class {:?} of QoS-class resource {:?} for a {level}",
             self.class, self.name
         )
     }
 }
 
 impl ClassSupport {
-    /// As the runtime advertises it.
+    /// Reads the support from the status that the runtime reports.
     pub fn of(status: &v1::RuntimeStatus) -> Self {
         let names = |resources: &[v1::QosResourceInfo]| {
             resources.iter().map(|resource| resource.name.clone()).collect()
@@ -101,14 +102,14 @@ impl ClassSupport {
         }
     }
 
-    /// Makes a sandbox's configuration fit for the runtime.
-    #[must_use = "what could not be said to the runtime is not in force"]
+    /// Converts a sandbox configuration to the runtime's form.
+    #[must_use = "unsupported classes are not applied by the runtime"]
     pub fn fit_sandbox(&self, config: &mut v1::PodSandboxConfig) -> Vec<Unsupported> {
         self.fit(&mut config.qos_resources, Some(&mut config.annotations))
     }
 
-    /// Makes a request for a container fit for the runtime, with the sandbox's configuration in it.
-    #[must_use = "what could not be said to the runtime is not in force"]
+    /// Converts a create request, with the sandbox configuration in it, to the runtime's form.
+    #[must_use = "unsupported classes are not applied by the runtime"]
     pub fn fit_create(&self, request: &mut v1::CreateContainerRequest) -> Vec<Unsupported> {
         let mut unsupported = Vec::new();
         if let Some(sandbox) = &mut request.sandbox_config {
@@ -120,15 +121,15 @@ impl ClassSupport {
         unsupported
     }
 
-    /// Makes a request for an image fit for the runtime: it holds the sandbox's configuration too.
-    #[must_use = "what could not be said to the runtime is not in force"]
+    /// Converts a pull request to the runtime's form; it contains the sandbox configuration too.
+    #[must_use = "unsupported classes are not applied by the runtime"]
     pub fn fit_pull(&self, request: &mut v1::PullImageRequest) -> Vec<Unsupported> {
         request.sandbox_config.as_mut().map_or_else(Vec::new, |sandbox| self.fit_sandbox(sandbox))
     }
 
-    /// Makes a change of a container fit for the runtime. Annotations are read when a container is
-    /// made, and never again.
-    #[must_use = "what could not be said to the runtime is not in force"]
+    /// Converts a container update to the runtime's form. Runtimes read annotations only when a
+    /// container is created.
+    #[must_use = "unsupported classes are not applied by the runtime"]
     pub fn fit_update(
         &self,
         request: &mut v1::UpdateContainerResourcesRequest,
@@ -136,9 +137,9 @@ impl ClassSupport {
         self.fit(&mut request.qos_resources, None)
     }
 
-    /// Makes a change of a sandbox fit for the runtime. Annotations are read when containers are
-    /// made, and never again.
-    #[must_use = "what could not be said to the runtime is not in force"]
+    /// Converts a sandbox update to the runtime's form. Runtimes read annotations only when
+    /// containers are created.
+    #[must_use = "unsupported classes are not applied by the runtime"]
     pub fn fit_sandbox_update(
         &self,
         request: &mut v1::UpdatePodSandboxResourcesRequest,
@@ -167,7 +168,7 @@ impl ClassSupport {
     }
 }
 
-/// Takes the spelling of an official name that the runtime uses.
+/// Replaces an official name by the spelling that the runtime advertises.
 fn respell(name: &mut String, advertised: &BTreeSet<String>) {
     if !advertised.contains(name)
         && let Some(alias) = Official::find(name).map(|official| official.alias(name))
@@ -177,7 +178,8 @@ fn respell(name: &mut String, advertised: &BTreeSet<String>) {
     }
 }
 
-/// Turns classes into annotations, where there are any to write to and one for the resource.
+/// Converts classes to annotations, if there is an annotation map and an annotation for the
+/// resource.
 fn annotate<A: Assignment>(
     assignments: Vec<A>,
     mut annotations: Option<&mut BTreeMap<String, String>>,
@@ -185,7 +187,7 @@ fn annotate<A: Assignment>(
     let mut unsupported = Vec::new();
     for assignment in assignments {
         let (name, class) = assignment.into_parts();
-        // The system's default needs no saying.
+        // The default class needs no annotation.
         if class.is_empty() {
             continue;
         }
@@ -203,13 +205,13 @@ fn annotate<A: Assignment>(
     unsupported
 }
 
-/// The two messages that give a class.
+/// The two messages that assign a class.
 trait Assignment {
     const LEVEL: Level;
 
     fn name(&mut self) -> &mut String;
 
-    /// Name and class.
+    /// Returns the name and the class.
     fn into_parts(self) -> (String, String);
 }
 

@@ -1,8 +1,8 @@
-//! The client of a runtime: [`Client`]. One connection, shared by all clones, that comes back by
-//! itself; the deadlines of the kubelet; errors with the runtime's own words.
+//! The client of a runtime: [`Client`]. All clones share one connection, which is restored
+//! automatically. Calls have the kubelet's deadlines, and errors keep the runtime's message.
 //!
-//! It repeats no call, and puts on the wire what it is given: see [`ClassSupport`](crate::ClassSupport)
-//! for what must not go to every runtime.
+//! The client never repeats a call and sends requests unchanged.
+//! [`ClassSupport`](crate::ClassSupport) removes the fields that a runtime does not understand.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use http::uri::PathAndQuery;
 use tokio::time::Instant;
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
+use tracing::{debug, trace};
 
 use crate::connection::Connection;
 use crate::endpoint::Endpoint;
@@ -19,45 +20,43 @@ use crate::error::Error;
 use crate::rpc::{Rpc, StreamingRpc};
 use crate::v1;
 
-/// By how much timers of two processes may differ on when the same time is over.
+/// The largest difference between the timers of two processes for the same deadline.
 const TICK: Duration = Duration::from_millis(2);
 
-/// A deadline that nobody lives to see. Clocks and gRPC's header have no room for the longest ones that
-/// can be asked for.
+/// The longest deadline, in practice unlimited. Clocks and gRPC's header cannot hold the longest
+/// ones that callers can set.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Between two questions to a runtime that answers, but is not ready yet.
+/// The pause between two calls to a runtime that responds but is not ready yet.
 const UNREADY_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a client does as it is told.
+/// Settings of a client.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The kubelet's `runtimeRequestTimeout`: how long calls take at most, save those that say how
-    /// long themselves.
+    /// The kubelet's `runtimeRequestTimeout`: the deadline of calls that have none of their own.
     pub request_timeout: Duration,
-    /// The largest message that is sent or taken.
+    /// The largest message that is sent or accepted.
     pub message_limit: usize,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        // Both are the kubelet's.
+        // Both values are the kubelet's defaults.
         Self { request_timeout: Duration::from_secs(120), message_limit: 16 << 20 }
     }
 }
 
-/// A runtime, as seen from here. Clones are cheap and share the connection.
+/// A client of one runtime. Clones are cheap and share the connection.
 #[derive(Clone, Debug)]
 pub struct Client {
     connection: Arc<Connection>,
     request_timeout: Duration,
-    /// For all calls, whatever they say themselves.
+    /// Overrides the deadline of every call.
     deadline: Option<Duration>,
     observer: Option<Observer>,
 }
 
-/// Told of every call with one response when it is over: its method, how long it took, and whether it
-/// failed.
+/// Called after every unary call with its method, its duration and whether it failed.
 #[derive(Clone)]
 struct Observer(Arc<dyn Fn(&'static str, Duration, bool) + Send + Sync>);
 
@@ -80,19 +79,19 @@ impl Client {
         Self { connection, request_timeout, deadline: None, observer: None }
     }
 
-    /// Where the runtime is.
+    /// Returns the endpoint of the runtime.
     pub fn endpoint(&self) -> &Endpoint {
         &self.connection.endpoint
     }
 
-    /// The same runtime, with this deadline for every call.
+    /// Returns a client of the same runtime with this deadline for every call.
     #[must_use]
     pub fn within(&self, deadline: Duration) -> Self {
         Self { deadline: Some(deadline.min(LONGEST)), ..self.clone() }
     }
 
-    /// The same runtime; `observer` is told of every call with one response when it is over: its
-    /// method, how long it took, and whether it failed.
+    /// Returns a client of the same runtime that calls `observer` after every unary call with its
+    /// method, its duration and whether it failed.
     #[must_use]
     pub fn observed(
         &self,
@@ -101,19 +100,22 @@ impl Client {
         Self { observer: Some(Observer(Arc::new(observer))), ..self.clone() }
     }
 
-    /// Makes the call that the request is for.
+    /// Makes the call that belongs to the request type.
     pub async fn call<R: Rpc>(&self, request: R) -> Result<R::Response, Error> {
         let deadline = self.deadline(&|timeout| request.deadline(timeout));
         let codec = ProstCodec::<R, R::Response>::default();
         let began = Instant::now();
         let answer = self.unary(R::METHOD, R::PATH, request, codec, deadline).await;
-        if let Some(Observer(tell)) = &self.observer {
-            tell(R::METHOD, began.elapsed(), answer.is_err());
+        let latency = began.elapsed();
+        log_call(R::METHOD, latency, answer.as_ref().err());
+        if let Some(Observer(observe)) = &self.observer {
+            observe(R::METHOD, latency, answer.is_err());
         }
         answer
     }
 
-    /// Makes the call that the request is for. What comes of it is known with the first response.
+    /// Makes the call that belongs to the request type. Errors are returned with the first
+    /// response.
     pub fn stream<R: StreamingRpc>(&self, request: R) -> Responses<R::Response> {
         let deadline = self.deadline(&|timeout| request.deadline(timeout));
         let connection = Arc::clone(&self.connection);
@@ -133,13 +135,13 @@ impl Client {
         }
     }
 
-    /// Waits until the runtime is there, and says who it is. When the patience is at an end, it fails
-    /// with what stood in the way last.
+    /// Waits until the runtime is reachable and returns its version. Fails with the last error when
+    /// the timeout ends.
     ///
-    /// A runtime that has just started may answer for a while that it is not ready, each in its own
-    /// words; only that it does not know the protocol at all is final.
-    pub async fn connected(&self, patience: Duration) -> Result<v1::VersionResponse, Error> {
-        let end = Instant::now() + patience.min(LONGEST);
+    /// A runtime that has just started may return various errors until it is ready; only
+    /// Unimplemented is final.
+    pub async fn connected(&self, timeout: Duration) -> Result<v1::VersionResponse, Error> {
+        let end = Instant::now() + timeout.min(LONGEST);
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let error = match self.within(left).call(v1::VersionRequest::default()).await {
@@ -158,7 +160,7 @@ impl Client {
         }
     }
 
-    /// One request, one response, in any encoding.
+    /// Makes a unary call with any codec.
     pub(crate) async fn unary<C>(
         &self,
         method: &'static str,
@@ -194,7 +196,7 @@ impl Client {
         }
     }
 
-    /// Ours if there is one, or else the request's own.
+    /// Returns the client's deadline if it is set, else the request's.
     fn deadline(&self, own: &dyn Fn(Duration) -> Option<Duration>) -> Option<Duration> {
         self.deadline.or_else(|| own(self.request_timeout)).map(|deadline| deadline.min(LONGEST))
     }
@@ -204,18 +206,26 @@ impl Client {
     }
 }
 
-/// The runtime knows the deadline too, may be first to notice that it is over, and then calls off what
-/// it does.
+/// Logs a call without its contents, which may include secrets.
+fn log_call(method: &'static str, latency: Duration, error: Option<&Error>) {
+    match error {
+        None => trace!(method, ?latency, "called the runtime"),
+        Some(error) => debug!(method, ?latency, code = ?error.code, "call of the runtime failed"),
+    }
+}
+
+/// Returns true if the runtime cancelled the call because of the deadline. It knows the deadline
+/// and may notice the end first.
 fn called_off(status: &Status, end: Instant) -> bool {
     status.code() == Code::Cancelled && Instant::now() + TICK >= end
 }
 
-/// Waits for the connection. The library reports none as an error of the call that follows.
+/// Waits for the connection. The library reports a failed connection as an error of the next call.
 async fn ready(grpc: &mut tonic::client::Grpc<tonic::transport::Channel>) -> Result<(), Status> {
     grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))
 }
 
-/// The request with its deadline in the header, so that the runtime knows it too.
+/// Adds the deadline to the request's header, so that the runtime knows it too.
 fn timed<T>(message: T, deadline: Option<Duration>) -> Request<T> {
     let mut request = Request::new(message);
     if let Some(deadline) = deadline {
@@ -224,20 +234,20 @@ fn timed<T>(message: T, deadline: Option<Duration>) -> Request<T> {
     request
 }
 
-/// The responses of a streaming call, as they come.
+/// The responses of a streaming call.
 pub struct Responses<T> {
     endpoint: Endpoint,
     method: &'static str,
-    /// The deadline and when it is over.
+    /// The deadline, and the time at which it ends.
     ends: Option<(Duration, Instant)>,
     state: State<T>,
 }
 
-type Opening<T> = Pin<Box<dyn Future<Output = Result<Streaming<T>, Status>> + Send>>;
+type OpenFuture<T> = Pin<Box<dyn Future<Output = Result<Streaming<T>, Status>> + Send>>;
 
 enum State<T> {
-    /// A runtime may say nothing at all until it has a first response, so this can last.
-    Opening(Opening<T>),
+    /// Can last, because a runtime may send no header before the first response.
+    Opening(OpenFuture<T>),
     Open(Box<Streaming<T>>),
     Ended,
 }
@@ -249,8 +259,8 @@ impl<T> std::fmt::Debug for Responses<T> {
 }
 
 impl<T> Responses<T> {
-    /// The next response, or `None` after the last. After an error there are no more. A call that is
-    /// dropped half-way loses nothing.
+    /// Returns the next response, or `None` after the last. There are no more responses after an
+    /// error. Dropping the future loses no response.
     pub async fn next(&mut self) -> Result<Option<T>, Error> {
         let answer = match self.ends {
             None => Ok(step(&mut self.state).await),
@@ -272,7 +282,7 @@ impl<T> Responses<T> {
         }
     }
 
-    /// All responses up to the last.
+    /// Collects all responses.
     pub async fn all(mut self) -> Result<Vec<T>, Error> {
         let mut all = Vec::new();
         while let Some(response) = self.next().await? {

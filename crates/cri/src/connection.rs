@@ -1,8 +1,8 @@
-//! The connection behind a client: [`Connection`], made on first use and made again when it is gone.
+//! The connection of a client: [`Connection`], opened on first use and reopened after it is lost.
 //!
-//! A call that finds no runtime fails at once with the reason, and so does every further one until the
-//! back-off's pause is over; none waits. A call whose connection ends fails, and the next one connects
-//! anew.
+//! A call without a reachable runtime fails at once with the reason, and so do all further calls
+//! until the back-off ends; no call waits. A call whose connection is lost fails, and the next call
+//! reconnects.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -10,6 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 use tonic::client::Grpc;
 use tonic::transport::Channel;
+use tracing::{debug, info, warn};
 
 use crate::backoff::Backoff;
 use crate::endpoint::Endpoint;
@@ -21,19 +22,61 @@ pub(crate) struct Connection {
     message_limit: usize,
     channel: OnceLock<Channel>,
     backoff: Arc<Mutex<Backoff>>,
+    link: Arc<Mutex<Link>>,
 }
 
-/// Why there is no connection. The text begins with what was tried.
+/// The state of the connection as last logged.
+#[derive(Debug, Default)]
+enum Link {
+    #[default]
+    New,
+    Connected,
+    /// The reason of the last failure.
+    Failed(String),
+}
+
+impl Link {
+    /// Logs the loss of a connection, which is noticed when the library connects again.
+    fn reconnecting(&mut self, endpoint: &Endpoint) {
+        if matches!(self, Link::Connected) {
+            warn!(%endpoint, "lost the connection to the runtime");
+            *self = Link::Failed(String::new());
+        }
+    }
+
+    fn connected(&mut self, endpoint: &Endpoint) {
+        match std::mem::replace(self, Link::Connected) {
+            Link::Failed(_) => info!(%endpoint, "reconnected to the runtime"),
+            Link::New | Link::Connected => debug!(%endpoint, "connected to the runtime"),
+        }
+    }
+
+    /// Logs a failure if its reason differs from the last one's.
+    fn failed(&mut self, endpoint: &Endpoint, reason: &str) {
+        if !matches!(self, Link::Failed(last) if last == reason) {
+            warn!(%endpoint, reason, "failed to connect to the runtime");
+            *self = Link::Failed(reason.to_owned());
+        }
+    }
+}
+
+/// The reason why there is no connection. The text begins with the failed operation.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Unreachable(pub(crate) String);
 
 impl Connection {
     pub(crate) fn new(endpoint: Endpoint, message_limit: usize) -> Self {
-        Self { endpoint, message_limit, channel: OnceLock::new(), backoff: Arc::default() }
+        Self {
+            endpoint,
+            message_limit,
+            channel: OnceLock::new(),
+            backoff: Arc::default(),
+            link: Arc::default(),
+        }
     }
 
-    /// To be called where a tokio runtime is, since the connection lives in a task of its own.
+    /// Must be called inside a tokio runtime, because the connection runs in a task.
     pub(crate) fn grpc(&self) -> Grpc<Channel> {
         let channel = self.channel.get_or_init(|| self.open());
         Grpc::new(channel.clone())
@@ -41,32 +84,38 @@ impl Connection {
             .max_encoding_message_size(self.message_limit)
     }
 
-    /// When the next attempt to connect will be made, if the last one failed.
+    /// Returns the time of the next attempt to connect if the last one failed.
     pub(crate) fn next_attempt(&self) -> Option<Instant> {
         lock(&self.backoff).until()
     }
 
     fn open(&self) -> Channel {
-        // Sockets have no host; gRPC's own clients say this one.
+        // Sockets have no host name; gRPC's clients send this one.
         let target = tonic::transport::Endpoint::from_static("http://localhost");
-        let (endpoint, backoff) = (self.endpoint.clone(), Arc::clone(&self.backoff));
-        target.connect_with_connector_lazy(Connector { endpoint, backoff })
+        target.connect_with_connector_lazy(Connector {
+            endpoint: self.endpoint.clone(),
+            backoff: Arc::clone(&self.backoff),
+            link: Arc::clone(&self.link),
+        })
     }
 }
 
-/// A channel to any other service that is spoken with over such a socket or pipe. It connects when it is
-/// first used.
+/// Returns a channel to any other gRPC service on a socket or pipe. It connects on first use.
 #[must_use]
 pub fn channel(endpoint: &Endpoint) -> tonic::transport::Channel {
     let target = tonic::transport::Endpoint::from_static("http://localhost");
-    let backoff = Arc::default();
-    target.connect_with_connector_lazy(Connector { endpoint: endpoint.clone(), backoff })
+    target.connect_with_connector_lazy(Connector {
+        endpoint: endpoint.clone(),
+        backoff: Arc::default(),
+        link: Arc::default(),
+    })
 }
 
-/// Connects for the gRPC library, whatever address that believes in.
+/// Connects to the endpoint for the gRPC library and ignores the URI.
 struct Connector {
     endpoint: Endpoint,
     backoff: Arc<Mutex<Backoff>>,
+    link: Arc<Mutex<Link>>,
 }
 
 impl tower_service::Service<http::Uri> for Connector {
@@ -83,18 +132,22 @@ impl tower_service::Service<http::Uri> for Connector {
     }
 
     fn call(&mut self, _: http::Uri) -> Self::Future {
-        let (endpoint, backoff) = (self.endpoint.clone(), Arc::clone(&self.backoff));
+        let endpoint = self.endpoint.clone();
+        let (backoff, link) = (Arc::clone(&self.backoff), Arc::clone(&self.link));
         Box::pin(async move {
+            lock(&link).reconnecting(&endpoint);
             if let Some(reason) = lock(&backoff).holds(Instant::now()) {
                 return Err(Unreachable(reason.to_owned()));
             }
             match transport::connect(&endpoint).await {
                 Ok(stream) => {
                     *lock(&backoff) = Backoff::default();
+                    lock(&link).connected(&endpoint);
                     Ok(TokioIo::new(stream))
                 }
                 Err(error) => {
                     let reason = endpoint.not_reached(&error);
+                    lock(&link).failed(&endpoint, &reason);
                     let mut backoff = lock(&backoff);
                     *backoff = backoff.failed(Instant::now(), reason.clone());
                     Err(Unreachable(reason))
@@ -104,7 +157,7 @@ impl tower_service::Service<http::Uri> for Connector {
     }
 }
 
-/// A back-off is a value that is replaced whole, so a panic elsewhere cannot have left half of one.
-fn lock(backoff: &Mutex<Backoff>) -> std::sync::MutexGuard<'_, Backoff> {
-    backoff.lock().unwrap_or_else(PoisonError::into_inner)
+/// Both states are replaced as a whole, so a panic cannot leave a partial value.
+fn lock<T>(state: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

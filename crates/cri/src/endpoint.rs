@@ -1,33 +1,33 @@
-//! Where a runtime listens: [`Endpoint`], read from and written as the texts that people put into
+//! The address of a runtime: [`Endpoint`], parsed from and rendered as the text of
 //! `containerRuntimeEndpoint`.
 //!
-//! Text only. It compiles and means the same on every system; whether an endpoint can be used on this
-//! one is found out on connecting.
+//! Text only. It compiles and means the same on every system. Connecting shows whether an endpoint
+//! is usable on this one.
 
 use std::fmt;
 use std::io;
 use std::str::FromStr;
 
-/// A path that a unix socket can be bound to has at most this many bytes on Linux (`sun_path`, less
-/// the byte that ends it).
+/// The largest number of bytes in the path of a unix socket on Linux (`sun_path` without the
+/// terminating zero).
 const UNIX_PATH_LIMIT: usize = 107;
 
-/// Windows takes no longer names of pipes, counted with `\\.\pipe\`.
+/// The longest pipe name that Windows accepts, including `\\.\pipe\`.
 const PIPE_PATH_LIMIT: usize = 256;
 
-/// A unix socket or a named pipe of this machine.
+/// A unix socket or a named pipe on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint(Place);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Place {
-    /// Absolute path of the socket.
+    /// The absolute path of the socket.
     Unix(String),
-    /// What follows `\\.\pipe\`, with backslashes.
+    /// The name after `\\.\pipe\`, with backslashes.
     Pipe(String),
 }
 
-/// Why a text is no endpoint, and what would be one.
+/// The reason why a text is not an endpoint, with an example of a valid one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     #[error(
@@ -58,8 +58,8 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// Reads `unix:///path`, `/path`, `npipe:////./pipe/name`, `npipe://./pipe/name` or
-    /// `\\.\pipe\name`, slashes of pipes in either direction.
+    /// Parses `unix:///path`, `/path`, `npipe:////./pipe/name`, `npipe://./pipe/name` or
+    /// `\\.\pipe\name`; pipes may have slashes in either direction.
     pub fn parse(text: &str) -> Result<Self, EndpointError> {
         let text = text.trim();
         if text.is_empty() {
@@ -84,7 +84,7 @@ impl Endpoint {
         }
     }
 
-    /// Where runtimes listen on this system if nobody says otherwise, the likeliest first.
+    /// Returns the default endpoints of common runtimes on this system, the most common first.
     pub fn usual() -> Vec<Self> {
         let all: &[&str] = if cfg!(windows) {
             &["npipe:////./pipe/containerd-containerd"]
@@ -98,7 +98,7 @@ impl Endpoint {
         all.iter().filter_map(|text| Self::parse(text).ok()).collect()
     }
 
-    /// Whether there is something to connect to. Whether it answers is another question.
+    /// Returns true if the socket or pipe exists; a process need not listen on it.
     pub fn is_there(&self) -> bool {
         match &self.0 {
             Place::Unix(path) => std::path::Path::new(path).exists(),
@@ -106,7 +106,7 @@ impl Endpoint {
         }
     }
 
-    /// The path of the unix socket, if it is one.
+    /// Returns the path of a unix socket; `None` for a pipe.
     pub fn unix_path(&self) -> Option<&str> {
         match &self.0 {
             Place::Unix(path) => Some(path),
@@ -114,7 +114,7 @@ impl Endpoint {
         }
     }
 
-    /// The pipe as Windows names it (`\\.\pipe\name`), if it is one.
+    /// Returns the pipe as Windows names it (`\\.\pipe\name`); `None` for a socket.
     pub fn pipe_path(&self) -> Option<String> {
         match &self.0 {
             Place::Unix(_) => None,
@@ -122,14 +122,14 @@ impl Endpoint {
         }
     }
 
-    /// That nobody could be reached there, in the words of Go's libraries, which people know from the
-    /// Events of a kubelet: `dial unix /run/x.sock: connect: no such file or directory`.
+    /// Returns the dial error in the form of Go's libraries, as in the kubelet's Events: `dial unix
+    /// /run/x.sock: connect: no such file or directory`.
     pub(crate) fn not_reached(&self, error: &io::Error) -> String {
         let text = error.to_string();
         let of_system = text.split_once(" (os error").map(|(text, _)| text);
         match &self.0 {
             Place::Unix(path) => {
-                // What is not the system's is our own, and said as it is.
+                // Errors that are not the system's are our own and keep their text.
                 let text = of_system.map_or_else(|| text.clone(), str::to_lowercase);
                 format!("dial unix {path}: connect: {text}")
             }
@@ -138,7 +138,7 @@ impl Endpoint {
     }
 }
 
-/// The scheme and what follows its colon. A drive (`C:\run`) is none.
+/// Splits the scheme from the rest. A drive (`C:\run`) is not a scheme.
 fn scheme(text: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = text.split_once(':')?;
     let is_one = scheme.len() > 1
@@ -162,7 +162,7 @@ fn unix(text: &str, path: &str) -> Result<Endpoint, EndpointError> {
 fn pipe(text: &str, path: &str) -> Result<Endpoint, EndpointError> {
     let path = path.replace('/', r"\");
     let path = path.trim_start_matches('\\');
-    // `.` is this machine; a name there would be another one.
+    // `.` is this machine; another name would be a remote one.
     let name = path.strip_prefix(r".\").and_then(|local| {
         let prefix = local.get(..5)?;
         prefix.eq_ignore_ascii_case(r"pipe\").then(|| &local[5..])
@@ -183,7 +183,7 @@ fn within(text: &str, length: usize, limit: usize) -> Result<(), EndpointError> 
     Err(EndpointError::TooLong { text: text.to_owned(), length, limit })
 }
 
-/// As it would be written in a configuration; reading it gives the same endpoint.
+/// Renders the endpoint as in a configuration; parsing the text returns the same endpoint.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
@@ -207,7 +207,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_usual_spelling_is_understood_and_rendered_in_one_way() {
+    fn every_usual_spelling_is_parsed_and_rendered_uniformly() {
         let check = |text: &str, rendered: &str| {
             let endpoint = Endpoint::parse(text).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(endpoint.to_string(), rendered, "{text:?}");
@@ -232,17 +232,20 @@ mod tests {
     }
 
     #[test]
-    fn whom_nobody_reached_is_said_as_go_says_it() {
-        let said = |endpoint: &str, error: &str| {
+    fn dial_error_matches_go() {
+        let rendered = |endpoint: &str, error: &str| {
             let error = io::Error::other(error.to_owned());
             Endpoint::parse(endpoint).unwrap().not_reached(&error)
         };
         assert_eq!(
-            said("unix:///run/x.sock", "No such file or directory (os error 2)"),
+            rendered("unix:///run/x.sock", "No such file or directory (os error 2)"),
             "dial unix /run/x.sock: connect: no such file or directory"
         );
         assert_eq!(
-            said("npipe:////./pipe/x", "The system cannot find the file specified. (os error 2)"),
+            rendered(
+                "npipe:////./pipe/x",
+                "The system cannot find the file specified. (os error 2)"
+            ),
             r"open \\.\pipe\x: The system cannot find the file specified."
         );
     }
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_what_would_be_right() {
+    fn errors_name_a_valid_spelling() {
         let check = |text: &str, says: &str| {
             let error = Endpoint::parse(text).unwrap_err().to_string();
             assert!(error.contains(says), "{text:?}: {error}");
@@ -288,7 +291,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_understood_is_rendered_and_understood_again(text in r"(unix:|npipe:|)[/\\.]{0,5}(pipe|run)?[/\\]?\PC{0,12}") {
+        fn rendering_and_parsing_round_trip(text in r"(unix:|npipe:|)[/\\.]{0,5}(pipe|run)?[/\\]?\PC{0,12}") {
             if let Ok(endpoint) = Endpoint::parse(&text) {
                 prop_assert_eq!(Endpoint::parse(&endpoint.to_string()), Ok(endpoint));
             }

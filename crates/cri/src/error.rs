@@ -1,7 +1,7 @@
-//! What came of a call that failed: [`Error`].
+//! The error of a failed call: [`Error`].
 //!
-//! The message is kept exactly as the runtime wrote it, since it ends in Events and in the statuses of
-//! pods, where people and scripts look for it.
+//! The message is exactly the runtime's, because it appears in Events and in pod statuses, where
+//! users and scripts search for it.
 
 use std::error::Error as _;
 use std::fmt::Write as _;
@@ -16,53 +16,53 @@ use crate::endpoint::Endpoint;
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{method} of the runtime at {endpoint}: {message}")]
 pub struct Error {
-    /// Which runtime was asked.
+    /// The runtime that was called.
     pub endpoint: Endpoint,
-    /// Which call it was, such as `RunPodSandbox`.
+    /// The name of the call, for example `RunPodSandbox`.
     pub method: &'static str,
-    /// Who says that it failed.
+    /// The side that reported the failure.
     pub origin: Origin,
-    /// Of the runtime, or the one that stands for what happened to the connection.
+    /// The runtime's code, or the code that describes the connection failure.
     pub code: Code,
-    /// The runtime's own words, if it is the origin.
+    /// The runtime's message, if the runtime is the origin.
     pub message: String,
 }
 
-/// Who says that a call failed.
+/// The side that reported a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The runtime answered with an error.
+    /// The runtime returned an error.
     Runtime,
-    /// There was no connection, or it ended before there was an answer. In the latter case nobody
-    /// knows whether the runtime did what it was asked.
+    /// There was no connection, or it was lost before the response. In the latter case it is
+    /// unknown whether the runtime has executed the call.
     Connection,
-    /// There was no answer in time. The runtime may still be at it.
+    /// The deadline passed without a response. The runtime may still execute the call.
     Deadline,
 }
 
 impl Error {
-    /// What was asked for does not exist.
+    /// Returns true if the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code == Code::NotFound
     }
 
-    /// The runtime does not know this call.
+    /// Returns true if the runtime does not implement the call.
     pub fn is_unimplemented(&self) -> bool {
         self.code == Code::Unimplemented
     }
 
-    /// The runtime is not there, or is not ready to answer.
+    /// Returns true if the runtime is unreachable or not ready.
     pub fn is_unavailable(&self) -> bool {
         self.code == Code::Unavailable
     }
 
-    /// Time was up: ours, or by the runtime's own word (as for a command of ExecSync).
+    /// Returns true if the deadline passed: ours, or the runtime's (as for a command of ExecSync).
     pub fn is_deadline(&self) -> bool {
         self.code == Code::DeadlineExceeded
     }
 
-    /// Code and message as gRPC's Go library prints them, which is the form that Events of a kubelet
-    /// have them in: `rpc error: code = NotFound desc = ...`.
+    /// Returns code and message as gRPC's Go library prints them, and as Events of a kubelet
+    /// contain them: `rpc error: code = NotFound desc = ...`.
     pub fn rpc_text(&self) -> String {
         // Code's Debug text is the name of the code in Go, with one exception.
         let code = match self.code {
@@ -82,8 +82,8 @@ impl Error {
         }
     }
 
-    /// From what the gRPC library says. A status that a server sent has no source; everything that
-    /// went wrong on the way has one.
+    /// Converts the status of the gRPC library. A status that the server sent has no source; a
+    /// transport failure has one.
     pub(crate) fn from_status(endpoint: &Endpoint, method: &'static str, status: &Status) -> Self {
         let (origin, code, message) = if passed_time(status) {
             let message = "context deadline exceeded".to_owned();
@@ -97,7 +97,7 @@ impl Error {
     }
 }
 
-/// The library's own timer runs beside ours and may be first.
+/// Returns true if the library's own timer ended before ours.
 fn passed_time(status: &Status) -> bool {
     let mut next = status.source();
     while let Some(error) = next {
@@ -109,8 +109,8 @@ fn passed_time(status: &Status) -> bool {
     false
 }
 
-/// The reason behind "transport error" and its like: that nobody was reached, in the words of gRPC's Go
-/// library, or else what the layers say, each thing once.
+/// Returns the cause of a "transport error": a dial error in the form of gRPC's Go library, or else
+/// the texts of all layers without repetitions.
 fn innermost(status: &Status) -> String {
     let mut chain = Vec::new();
     let mut next = status.source();
@@ -125,7 +125,7 @@ fn innermost(status: &Status) -> String {
     let mut text = String::from("connection error");
     let mut last = "";
     for part in &chain {
-        // Layers that only repeat what is below them.
+        // Skip layers that only repeat the layer below.
         if part == last || part == "transport error" {
             continue;
         }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn code_and_words_of_the_runtime_are_kept() {
+    fn code_and_message_of_the_runtime_are_kept() {
         let message = "failed to load task: \"x\": not found\n  \u{e9}";
         let error = Error::from_status(&endpoint(), "ExecSync", &Status::not_found(message));
         assert_eq!((error.origin, error.code), (Origin::Runtime, Code::NotFound));

@@ -1,16 +1,16 @@
-//! The Container Runtime Interface: how a node agent and a container runtime speak.
+//! The Container Runtime Interface between a node agent and a container runtime.
 //!
-//! - [`v1`]: the messages and services, from our own `proto/runtime.proto`, with QoS-class resources
-//!   (KEP-3008) as an extension.
-//! - [`Endpoint`]: where a runtime listens, a unix socket or a named pipe of Windows.
-//! - [`Client`]: one connection that comes back by itself, with the deadlines of the kubelet.
-//! - [`Capabilities`]: what the runtime at the other end is, and which calls it knows.
-//! - [`ClassSupport`]: QoS-class resources in the form that the runtime at the other end understands.
-//! - [`Listener`] and [`serve`]: the other side of it, for runtimes of our own.
-//! - [`Relay`]: a runtime that passes calls on to another and keeps a list of what passed.
+//! - [`v1`]: the messages and services, from our own `proto/runtime.proto`, with QoS-class
+//!   resources (KEP-3008) as an extension.
+//! - [`Endpoint`]: the address of a runtime, a unix socket or a named pipe of Windows.
+//! - [`Client`]: one connection that is restored automatically, with the kubelet's deadlines.
+//! - [`Capabilities`]: the identity of a runtime and the calls that it implements.
+//! - [`ClassSupport`]: QoS-class resources in the form that the runtime understands.
+//! - [`Listener`] and [`serve`]: the server side, for our own runtimes.
+//! - [`RecordingProxy`]: a runtime that forwards calls to another runtime and records them.
 //!
-//! It decides nothing and repeats no call: whether to ask again is known to whoever asked. The streams
-//! of exec, attach and port-forward are not CRI's; it only names the URL where they are to be had.
+//! The crate decides nothing and repeats no call: retries are the caller's. The streams of exec,
+//! attach and port-forward are not part of CRI; it only returns their URLs.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,7 +34,7 @@ mod client;
 mod connection;
 mod endpoint;
 mod error;
-mod relay;
+mod recording_proxy;
 mod rpc;
 mod server;
 mod transport;
@@ -45,13 +45,13 @@ pub use client::{Client, Responses, Settings};
 pub use connection::channel;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{Error, Origin};
-pub use relay::{DESCRIPTION, Passage, Passed, Relay};
+pub use recording_proxy::{CallLog, DESCRIPTION, RecordedCall, RecordingProxy};
 pub use rpc::{Rpc, StreamingRpc};
 pub use server::{Draining, ServeError, serve};
 pub use tonic::Code;
 pub use transport::{BindError, Listener, ServerStream};
 
-/// `runtime.v1` of the CRI: messages, and the traits that a runtime implements.
+/// The CRI's `runtime.v1`: messages, and the traits that a runtime implements.
 pub mod v1 {
     #![allow(
         clippy::all,
@@ -62,7 +62,7 @@ pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/runtime.v1.rs"));
 }
 
-/// Says whether there are secrets, and not which.
+/// Shows whether there are secrets, without their values.
 impl std::fmt::Debug for v1::AuthConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let secret = |text: &str| if text.is_empty() { "" } else { "(secret)" };

@@ -1,8 +1,8 @@
-//! Which call a request is for: [`Rpc`] and [`StreamingRpc`], implemented for every request of the
-//! protocol, with the deadline that the kubelet gives it.
+//! The call of a request type: [`Rpc`] and [`StreamingRpc`], implemented for every request of the
+//! protocol, with the kubelet's deadline.
 //!
-//! The deadlines are those recorded from a kubelet (`testdata/golden-node`, kind `deadlines`); a test
-//! holds them together. No call is made here.
+//! The deadlines equal those recorded from a kubelet (`testdata/golden-node`, kind `deadlines`); a
+//! test compares them. No call is made here.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::v1;
 pub trait Rpc: Message + Clone + Default + 'static {
     type Response: Message + Default + 'static;
 
-    /// The call's name, such as `RunPodSandbox`.
+    /// The name of the call, for example `RunPodSandbox`.
     const METHOD: &'static str;
 
-    /// The call's name on the wire.
+    /// The gRPC path of the call.
     const PATH: &'static str;
 
-    /// How long to wait for the response, `None` being for ever.
+    /// Returns the time to wait for the response; `None` means no limit.
     fn deadline(&self, request_timeout: Duration) -> Option<Duration> {
         Some(request_timeout)
     }
@@ -30,13 +30,13 @@ pub trait Rpc: Message + Clone + Default + 'static {
 pub trait StreamingRpc: Message + Clone + Default + 'static {
     type Response: Message + Default + 'static;
 
-    /// The call's name, such as `GetContainerEvents`.
+    /// The name of the call, for example `GetContainerEvents`.
     const METHOD: &'static str;
 
-    /// The call's name on the wire.
+    /// The gRPC path of the call.
     const PATH: &'static str;
 
-    /// How long to wait for the last response, `None` being for ever.
+    /// Returns the time to wait for the last response; `None` means no limit.
     fn deadline(&self, request_timeout: Duration) -> Option<Duration> {
         Some(request_timeout)
     }
@@ -61,7 +61,7 @@ macro_rules! calls {
 
 calls! { Rpc, "RuntimeService",
     "Version": VersionRequest => VersionResponse;
-    // Networks take their time.
+    // Setting up a network takes time.
     "RunPodSandbox": RunPodSandboxRequest => RunPodSandboxResponse, |_this, timeout| Some(timeout * 2);
     "StopPodSandbox": StopPodSandboxRequest => StopPodSandboxResponse;
     "RemovePodSandbox": RemovePodSandboxRequest => RemovePodSandboxResponse;
@@ -69,7 +69,7 @@ calls! { Rpc, "RuntimeService",
     "ListPodSandbox": ListPodSandboxRequest => ListPodSandboxResponse;
     "CreateContainer": CreateContainerRequest => CreateContainerResponse;
     "StartContainer": StartContainerRequest => StartContainerResponse;
-    // What the container is given to end by itself comes on top.
+    // The container's grace period is added.
     "StopContainer": StopContainerRequest => StopContainerResponse,
         |this, timeout| Some(timeout.saturating_add(seconds(this.timeout)));
     "RemoveContainer": RemoveContainerRequest => RemoveContainerResponse;
@@ -77,7 +77,7 @@ calls! { Rpc, "RuntimeService",
     "ContainerStatus": ContainerStatusRequest => ContainerStatusResponse;
     "UpdateContainerResources": UpdateContainerResourcesRequest => UpdateContainerResourcesResponse;
     "ReopenContainerLog": ReopenContainerLogRequest => ReopenContainerLogResponse;
-    // What the command is given comes on top; a command without limit has none.
+    // The command's timeout is added; a command without timeout has no deadline.
     "ExecSync": ExecSyncRequest => ExecSyncResponse,
         |this, timeout| (this.timeout > 0).then(|| timeout.saturating_add(seconds(this.timeout)));
     "Exec": ExecRequest => ExecResponse;
@@ -100,7 +100,7 @@ calls! { Rpc, "RuntimeService",
 calls! { Rpc, "ImageService",
     "ListImages": ListImagesRequest => ListImagesResponse;
     "ImageStatus": ImageStatusRequest => ImageStatusResponse;
-    // As long as the network needs; whoever pulls may cancel.
+    // A pull takes as long as the network needs; the caller may cancel it.
     "PullImage": PullImageRequest => PullImageResponse, |_this, _timeout| None;
     "RemoveImage": RemoveImageRequest => RemoveImageResponse;
     "ImageFsInfo": ImageFsInfoRequest => ImageFsInfoResponse;
@@ -112,7 +112,7 @@ calls! { StreamingRpc, "RuntimeService",
     "StreamContainerStats": StreamContainerStatsRequest => StreamContainerStatsResponse;
     "StreamPodSandboxStats": StreamPodSandboxStatsRequest => StreamPodSandboxStatsResponse;
     "StreamPodSandboxMetrics": StreamPodSandboxMetricsRequest => StreamPodSandboxMetricsResponse;
-    // Events go on until someone ends them.
+    // Events end only when the caller cancels.
     "GetContainerEvents": GetEventsRequest => ContainerEventResponse, |_this, _timeout| None;
 }
 
@@ -120,7 +120,7 @@ calls! { StreamingRpc, "ImageService",
     "StreamImages": StreamImagesRequest => StreamImagesResponse;
 }
 
-/// Seconds of a request; less than none is none.
+/// Returns a timeout in seconds; negative means zero.
 fn seconds(count: i64) -> Duration {
     Duration::from_secs(u64::try_from(count).unwrap_or(0))
 }

@@ -1,8 +1,8 @@
-//! The other side of the protocol: [`serve`] answers on a [`Listener`] with any implementation of the
-//! services.
+//! The server side of the protocol: [`serve`] serves an implementation of the services on a
+//! [`Listener`].
 //!
-//! Told to stop, it takes no more connections, lets calls come to their end, and cuts off those that
-//! have not by the end of the drain, such as streams of events.
+//! After a stop request it accepts no more connections and waits for running calls. Calls that have
+//! not ended when the drain timeout ends, such as event streams, are aborted.
 
 use std::convert::Infallible;
 use std::io;
@@ -26,25 +26,25 @@ use crate::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
 /// The same as clients take; see [`Settings`](crate::Settings).
 const MESSAGE_LIMIT: usize = 16 << 20;
 
-/// How long to leave a system alone that cannot give us connections, for want of file descriptors for
-/// example. It would be asked again at once otherwise, and again.
-const RESPITE: Duration = Duration::from_millis(50);
+/// The pause after a failed accept, for example when file descriptors are exhausted. Avoids a busy
+/// loop.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Why serving ended otherwise than by being told to.
+/// The reason why serving ended without a stop request.
 #[derive(Debug, thiserror::Error)]
-#[error("serving ended")]
+#[error("the server ended unexpectedly")]
 pub struct ServeError(#[source] tonic::transport::Error);
 
-/// What became of calls that were under way when serving was told to stop.
+/// The outcome of calls that were running when serving stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draining {
-    /// All came to their end.
+    /// All calls ended.
     Complete,
-    /// Some had not by the end of the drain, and were cut off.
-    CutOff,
+    /// Some calls had not ended when the drain timeout ended, and were aborted.
+    Aborted,
 }
 
-/// Serves until `stop` is ready and then for no longer than `drain`.
+/// Serves until `stop` resolves, and then for at most `drain`.
 pub async fn serve(
     listener: Listener,
     runtime: impl RuntimeService,
@@ -61,8 +61,8 @@ pub async fn serve(
             .max_encoding_message_size(MESSAGE_LIMIT),
     };
     let (stopping, mut stopped) = watch::channel(false);
-    let (cutting, cut) = watch::channel(false);
-    let incoming = Incoming { listener, cut, respite: None };
+    let (aborting, abort) = watch::channel(false);
+    let incoming = Incoming { listener, abort, pause: None };
     let serving = tonic::transport::Server::builder().serve_with_incoming_shutdown(
         services,
         incoming,
@@ -72,7 +72,7 @@ pub async fn serve(
         },
     );
     let over = async {
-        // An error is the end of `serving`, which is noticed in its own right.
+        // A dropped sender means that `serving` has ended, which is handled separately.
         let _ = stopped.wait_for(|stopped| *stopped).await;
         tokio::time::sleep(drain).await;
     };
@@ -80,19 +80,19 @@ pub async fn serve(
         biased;
         served = serving => served.map(|()| Draining::Complete).map_err(ServeError),
         () = over => {
-            cutting.send_replace(true);
-            Ok(Draining::CutOff)
+            aborting.send_replace(true);
+            Ok(Draining::Aborted)
         }
     }
 }
 
-/// The two services behind one door.
+/// Routes requests to the two services.
 struct Services<R, I> {
     runtime: RuntimeServiceServer<R>,
     images: ImageServiceServer<I>,
 }
 
-/// The implementations are shared and need not be clones themselves.
+/// The implementations are shared, so they need not be `Clone`.
 impl<R, I> Clone for Services<R, I> {
     fn clone(&self) -> Self {
         Self { runtime: self.runtime.clone(), images: self.images.clone() }
@@ -123,55 +123,57 @@ impl<R: RuntimeService, I: ImageService> Service<http::Request<Body>> for Servic
     }
 }
 
-/// The connections of a listener, each of which can be cut.
+/// The connections of a listener, each of which can be aborted.
 struct Incoming {
     listener: Listener,
-    cut: watch::Receiver<bool>,
-    respite: Option<Pin<Box<Sleep>>>,
+    abort: watch::Receiver<bool>,
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl Stream for Incoming {
-    type Item = io::Result<Cuttable<ServerStream>>;
+    type Item = io::Result<AbortableConnection<ServerStream>>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(respite) = &mut self.respite {
-            ready!(respite.as_mut().poll(context));
-            self.respite = None;
+        if let Some(pause) = &mut self.pause {
+            ready!(pause.as_mut().poll(context));
+            self.pause = None;
         }
         let accepted = ready!(Pin::new(&mut self.listener).poll_next(context));
         if let Some(Err(_)) = &accepted {
-            self.respite = Some(Box::pin(tokio::time::sleep(RESPITE)));
+            self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
         }
-        let cut = self.cut.clone();
-        Poll::Ready(accepted.map(|accepted| accepted.map(|stream| Cuttable::new(stream, cut))))
+        let abort = self.abort.clone();
+        Poll::Ready(
+            accepted.map(|accepted| accepted.map(|stream| AbortableConnection::new(stream, abort))),
+        )
     }
 }
 
-/// A connection that ends when it is told to.
-struct Cuttable<S> {
+/// A connection that ends on request.
+struct AbortableConnection<S> {
     stream: S,
-    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
-    is_cut: bool,
+    abort: Pin<Box<dyn Future<Output = ()> + Send>>,
+    is_aborted: bool,
 }
 
-impl<S> Cuttable<S> {
-    fn new(stream: S, mut cut: watch::Receiver<bool>) -> Self {
-        let cut = Box::pin(async move {
-            // Without a sender serving has ended with all calls, and there is nothing to cut.
-            if cut.wait_for(|cut| *cut).await.is_err() {
+impl<S> AbortableConnection<S> {
+    fn new(stream: S, mut abort: watch::Receiver<bool>) -> Self {
+        let abort = Box::pin(async move {
+            // Without a sender, serving has ended with all calls, and there is nothing to abort.
+            if abort.wait_for(|abort| *abort).await.is_err() {
                 std::future::pending().await
             }
         });
-        Self { stream, cut, is_cut: false }
+        Self { stream, abort, is_aborted: false }
     }
 
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        self.is_cut = self.is_cut || self.cut.as_mut().poll(context).is_ready();
-        if self.is_cut { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
+        self.is_aborted = self.is_aborted || self.abort.as_mut().poll(context).is_ready();
+        if self.is_aborted { Err(io::ErrorKind::ConnectionAborted.into()) } else { Ok(()) }
     }
 }
 
-impl<S: Connected> Connected for Cuttable<S> {
+impl<S: Connected> Connected for AbortableConnection<S> {
     type ConnectInfo = S::ConnectInfo;
 
     fn connect_info(&self) -> Self::ConnectInfo {
@@ -179,8 +181,8 @@ impl<S: Connected> Connected for Cuttable<S> {
     }
 }
 
-/// A connection always waits to be read, so that is where the order to end is waited for.
-impl<S: AsyncRead + Unpin> AsyncRead for Cuttable<S> {
+/// A connection always has a pending read, so the abort request is polled there.
+impl<S: AsyncRead + Unpin> AsyncRead for AbortableConnection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -191,7 +193,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Cuttable<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Cuttable<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for AbortableConnection<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

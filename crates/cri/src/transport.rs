@@ -1,7 +1,7 @@
 //! Streams to and from an [`Endpoint`]: [`connect`] and [`Listener`], over a unix socket or a named
-//! pipe, in twin modules with the same names in them.
+//! pipe, in twin modules with equal names.
 //!
-//! Bytes only; what is said over them is gRPC's.
+//! It transports bytes; gRPC defines their meaning.
 
 use std::io;
 
@@ -14,7 +14,7 @@ mod os;
 pub(crate) use os::{ClientStream, connect};
 pub use os::{Listener, ServerStream};
 
-/// Why an endpoint cannot be listened on.
+/// The reason why listening on an endpoint failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     #[error("{0} cannot be listened on here: this system has {1}")]
@@ -27,7 +27,7 @@ pub enum BindError {
     Io { endpoint: Endpoint, what: &'static str, source: io::Error },
 }
 
-/// The error of an endpoint that only other systems have.
+/// Returns the error for an endpoint kind that only other systems have.
 fn other_system(has: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("this system has {has}"))
 }

@@ -1,18 +1,18 @@
-//! What discovery found odd and how it went on.
+//! Irregularities that discovery found, and the assumptions it made.
 //!
-//! Main type: [`Anomaly`]. An anomaly is not an error: the topology that comes with it is usable.
-//! What makes a machine unusable is an error of the module that observes.
+//! Main type: [`Anomaly`]. An anomaly is not an error: the topology returned with it is usable. If
+//! a machine is unusable, the observing module returns an error.
 
 use placement::{CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId};
 use thiserror::Error;
 
-/// One oddity of a machine's description; its text says what was found and what was assumed.
+/// An irregularity in a machine's description; its text contains the finding and the assumption.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Anomaly {
     #[error("{path} cannot be read ({reason}); it was ignored")]
     Unreadable { path: String, reason: String },
-    #[error("{path} holds {found:?} where {expected} should stand; it was ignored")]
+    #[error("{path} contains {found:?} instead of {expected}; it was ignored")]
     Malformed { path: String, found: String, expected: &'static str },
     #[error("{path} is missing; CPUs were found by their directories instead")]
     NoOnlineList { path: String },
@@ -39,7 +39,7 @@ pub enum Anomaly {
          split there"
     )]
     CoreSplit { core: CoreId, cpus: CpuSet },
-    #[error("the machine does not tell NUMA nodes; everything was put into node {assumed}")]
+    #[error("the machine does not report NUMA nodes; everything was put into node {assumed}")]
     NoNumaNodes { assumed: NumaId },
     #[error("CPUs {cpus} belong to no NUMA node; node {assumed} was assumed")]
     NoNode { cpus: CpuSet, assumed: NumaId },

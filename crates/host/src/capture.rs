@@ -1,8 +1,8 @@
-//! A Linux machine's description in one file, to be read on any other machine.
+//! The description of a Linux machine in one file, readable on any other machine.
 //!
-//! Main type: [`Capture`]. What it holds is exactly what [`crate::sysfs::observe`] reads, because
-//! it is recorded by observing; so it holds no host name, no serial number and no address. It is
-//! no general archive of `/sys`.
+//! Main type: [`Capture`]. It is recorded by running [`crate::sysfs::observe`] and contains exactly
+//! the files that this reads, so it has no host name, serial number or address. It is not a general
+//! archive of `/sys`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::tree::{MAX_FILE, ReadError, Tree};
 pub const API_VERSION: &str = "berth.dev/v1alpha1";
 pub const KIND: &str = "SysfsCapture";
 
-/// The most a capture may weigh. The largest machine of interest takes about 4 MiB.
+/// The largest size of a capture. The largest machine of interest takes about 4 MiB.
 pub const MAX_CAPTURE: usize = 64 << 20;
 
 /// The recorded files: path without the leading slash → text.
@@ -26,7 +26,7 @@ pub struct Capture {
     files: BTreeMap<String, String>,
 }
 
-/// Why a text is not a capture.
+/// The reason why a text is not a capture.
 #[derive(Debug, Error)]
 pub enum CaptureError {
     #[error("the capture is {0} bytes long; at most {MAX_CAPTURE} are read")]
@@ -45,11 +45,11 @@ struct Document {
     files: BTreeMap<String, String>,
 }
 
-/// Records everything the description of a machine rests on.
+/// Records every file that the description of a machine depends on.
 pub fn capture(tree: &impl Tree) -> Capture {
     let recorder = Recorder { tree, files: RefCell::default() };
-    // Whether the machine makes sense is for whoever reads the capture: a capture of a machine
-    // that cannot be understood is just what a bug report needs.
+    // The reader of the capture judges the machine: a bug report needs a capture of exactly those
+    // machines that cannot be described.
     let _ = sysfs::observe(&recorder);
     Capture { files: recorder.files.into_inner() }
 }
@@ -67,14 +67,14 @@ impl Capture {
         Ok(Capture { files: document.files })
     }
 
-    /// JSON with one file per line, so that captures can be compared and edited.
+    /// Renders JSON with one file per line, so that captures can be compared and edited.
     #[must_use]
     pub fn render(&self) -> String {
         let mut text = format!("{{\n\"apiVersion\": \"{API_VERSION}\",\n\"kind\": \"{KIND}\",\n");
         text.push_str("\"files\": {");
         let mut comma = "\n";
         for (path, content) in &self.files {
-            // A string is always representable in JSON.
+            // A string can always be represented in JSON.
             let quote = |s: &str| serde_json::Value::from(s).to_string();
             text.push_str(&format!("{comma}{}: {}", quote(path), quote(content)));
             comma = ",\n";
@@ -83,7 +83,7 @@ impl Capture {
         text
     }
 
-    /// A capture of the given files; for machines that are made up.
+    /// Builds a capture of an artificial machine from files.
     pub fn from_files<P: Into<String>, T: Into<String>>(
         files: impl IntoIterator<Item = (P, T)>,
     ) -> Capture {
@@ -109,13 +109,13 @@ impl Tree for Capture {
         let prefix = format!("{path}/");
         let mut names: Vec<String> = Vec::new();
         let mut from = Bound::Included(prefix.clone());
-        // One look-up per name, not per file beneath it.
+        // One lookup per name, not per file below it.
         while let Some((file, _)) = self.files.range((from, Bound::Unbounded)).next() {
             let Some(rest) = file.strip_prefix(&prefix) else { break };
             let name = rest.split('/').next().unwrap_or(rest);
             names.push(name.to_owned());
-            // '0' follows '/', so this is just past everything below the directory `name`; the
-            // plain file `name` is before it too.
+            // '0' follows '/', so this key is just after everything below the directory `name`, and
+            // after the plain file `name`.
             from = Bound::Included(format!("{prefix}{name}0"));
             if rest == name {
                 from = Bound::Excluded(file.clone());
@@ -126,7 +126,7 @@ impl Tree for Capture {
     }
 }
 
-/// Passes reads on and keeps what came back.
+/// Forwards reads and records their results.
 struct Recorder<'a, T> {
     tree: &'a T,
     files: RefCell<BTreeMap<String, String>>,
@@ -136,7 +136,7 @@ impl<T: Tree> Tree for Recorder<'_, T> {
     fn read(&self, path: &str) -> Result<String, ReadError> {
         let mut text = self.tree.read(path)?;
         if path.ends_with("/meminfo") {
-            // Everything else in there changes by the second and tells what the machine is doing.
+            // The other lines change every second and reveal the machine's activity.
             text = text.lines().filter(|l| l.contains("MemTotal:")).collect::<Vec<_>>().join("\n");
         }
         self.files.borrow_mut().insert(path.to_owned(), text.clone());

@@ -1,13 +1,14 @@
-//! Control groups: [`Cgroups`] makes, limits, empties and removes them, and tells what is in force.
+//! Control groups: [`Cgroups`] creates, limits, empties and removes them, and reads effective
+//! limits.
 //!
-//! A cgroup is named by its path from the root of every hierarchy, `/kubepods/burstable/pod1`. Where
-//! the hierarchies are is read from a `mountinfo` ([`Layout`]), so a tree in a temporary directory will
-//! do, on any system. [`Limits`] are what is written, [`InForce`] is what is read of a process, [`Usage`]
-//! what a cgroup uses.
+//! A cgroup is named by its path from the root of every hierarchy, `/kubepods/burstable/pod1`. The
+//! hierarchies are read from a `mountinfo` ([`Layout`]), so tests can use a temporary directory on
+//! any system. [`Limits`] are written, [`EffectiveLimits`] are read for a process, and [`Usage`] is
+//! read for a cgroup.
 //!
-//! Directories are made in the file system itself (the driver `cgroupfs`). Under the driver `systemd`,
-//! slices belong to systemd: a directory made behind its back has no unit, and systemd may take it away.
-//! Reading and removing what is left over work with either. What names mean, and who gets how much, is
+//! Directories are created in the file system (the driver `cgroupfs`). Under the driver `systemd`,
+//! slices belong to systemd: a directory created without systemd has no unit, and systemd may
+//! remove it. Reading and removing leftovers work with either driver. Names and limits of pods are
 //! decided elsewhere.
 
 use std::io;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-mod in_force;
+mod effective;
 mod layout;
 mod limits;
 mod remove;
@@ -25,7 +26,7 @@ mod tests;
 mod tree;
 mod usage;
 
-pub use in_force::{CpuShare, InForce, ProcessSeen, ThreadSeen};
+pub use effective::{CpuShare, EffectiveLimits, ProcessAffinity, ThreadAffinity};
 pub use layout::{Layout, Version};
 pub use limits::{Bound, Limits, Quota, weight_of_shares};
 pub use usage::{DiskUsage, Pressure, Stalled, Usage};
@@ -34,41 +35,41 @@ pub use usage::{DiskUsage, Pressure, Stalled, Usage};
 #[derive(Clone, Debug)]
 pub struct Cgroups {
     layout: Layout,
-    /// `/proc`, for what processes are in.
+    /// `/proc`, for the cgroups of processes.
     proc: PathBuf,
-    /// How long the kernel may take to let go of a cgroup whose processes were killed.
-    patience: Duration,
+    /// The timeout for the kernel to release a cgroup whose processes were killed.
+    remove_timeout: Duration,
 }
 
-/// Processes end within moments of being killed, unless they wait for a device.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Killed processes end within moments unless they wait for a device.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why something could not be done with a cgroup.
+/// The reason why an operation on a cgroup failed.
 #[derive(Debug, Error)]
 pub enum CgroupError {
-    #[error("this system has no cgroups: they are Linux'")]
+    #[error("cgroups are only available on Linux")]
     NotOnThisSystem,
     #[error(
         "no cgroup file system is mounted, neither version 1 with cpu and memory nor version 2"
     )]
     NotMounted,
-    #[error("cgroup {0:?} is no path below the root, such as \"/kubepods/pod1\"")]
+    #[error("cgroup {0:?} is not a path below the root, such as \"/kubepods/pod1\"")]
     Path(String),
     #[error("cannot {step} {path}")]
     Io { step: &'static str, path: PathBuf, source: io::Error },
-    #[error("{path} says {text:?}, which is no {expected}")]
+    #[error("{path} contains {text:?}, not a {expected}")]
     Text { path: PathBuf, text: String, expected: &'static str },
     #[error(
         "cgroup {path} is still in use after {waited:?}; processes that were killed and did not end: \
          {processes:?}"
     )]
     Busy { path: String, processes: Vec<u32>, waited: Duration },
-    #[error("there is no process {0}")]
+    #[error("process {0} does not exist")]
     NoProcess(u32),
 }
 
 impl Cgroups {
-    /// This machine's.
+    /// Returns the cgroups of this machine.
     pub fn observe() -> Result<Cgroups, CgroupError> {
         if !cfg!(target_os = "linux") {
             return Err(CgroupError::NotOnThisSystem);
@@ -78,10 +79,11 @@ impl Cgroups {
         Cgroups::mounted(&text, "/proc")
     }
 
-    /// Those that are mounted as the text of a `mountinfo` says; `proc` is where processes are listed.
+    /// Returns the cgroups mounted according to the text of a `mountinfo`; `proc` is the directory
+    /// with the processes.
     pub fn mounted(mountinfo: &str, proc: impl Into<PathBuf>) -> Result<Cgroups, CgroupError> {
         let layout = Layout::parse(mountinfo)?;
-        Ok(Cgroups { layout, proc: proc.into(), patience: PATIENCE })
+        Ok(Cgroups { layout, proc: proc.into(), remove_timeout: REMOVE_TIMEOUT })
     }
 
     #[must_use]
@@ -89,16 +91,16 @@ impl Cgroups {
         self.layout.version()
     }
 
-    /// Whether the kernel counts swap.
+    /// Returns true if the kernel accounts swap.
     #[must_use]
     pub fn counts_swap(&self) -> bool {
         match &self.layout {
-            Layout::V1 { controllers, .. } => controllers
-                .get("memory")
-                .is_some_and(|of| of.point.join("memory.memsw.limit_in_bytes").exists()),
+            Layout::V1 { controllers, .. } => controllers.get("memory").is_some_and(|hierarchy| {
+                hierarchy.point.join("memory.memsw.limit_in_bytes").exists()
+            }),
             // The root has no limits; every cgroup below it has.
-            Layout::V2(of) => {
-                let below = std::fs::read_dir(&of.point).into_iter().flatten().flatten();
+            Layout::V2(hierarchy) => {
+                let below = std::fs::read_dir(&hierarchy.point).into_iter().flatten().flatten();
                 below.into_iter().any(|entry| entry.path().join("memory.swap.max").exists())
             }
         }
@@ -115,7 +117,7 @@ fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupEr
     move |source| CgroupError::Io { step, path, source }
 }
 
-/// The names of a path below the root; at least one.
+/// Splits a path below the root into its names, at least one.
 fn names(path: &str) -> Result<Vec<&str>, CgroupError> {
     let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
     let is_bad = |name: &&str| matches!(*name, "." | "..") || name.contains('\0');

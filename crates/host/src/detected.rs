@@ -1,23 +1,23 @@
-//! The object the agent logs as `Detected CPU topology` when it starts.
+//! The object that the agent logs as `Detected CPU topology` on start.
 //!
-//! Main type: [`Detected`]. Spellings are the kubelet's, which people's log filters know. It is a
-//! view of a [`Topology`] for the log and is never read back.
+//! Main type: [`Detected`]. Spellings are the kubelet's, on which log filters rely. It is a view of
+//! a [`Topology`] for the log and is never parsed.
 
 use placement::Topology;
 use placement::topology::Cpu;
 use serde::ser::{Serialize, SerializeMap as _, SerializeStruct as _, Serializer};
 
-/// The words in front of the object.
+/// The log message of the object.
 pub const MESSAGE: &str = "Detected CPU topology";
 
-/// A topology as it is logged.
+/// A topology in its logged form.
 #[derive(Clone, Copy, Debug)]
 pub struct Detected<'a>(pub &'a Topology);
 
 impl Serialize for Detected<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let topology = self.0;
-        // A node without CPUs is none to the CPU manager, whose view this is.
+        // The CPU manager, whose view this is, does not count nodes without CPUs.
         let nodes = topology.nodes().iter().filter(|node| !node.cpus.is_empty()).count();
         let mut object = serializer.serialize_struct("Topology", 5)?;
         object.serialize_field("NumCPUs", &topology.cpus().len())?;

@@ -1,7 +1,7 @@
-//! What a file is: [`FileKind`], with [`kind_of`]; and whole directories: [`begins_file_system`],
-//! [`disk_usage`] and [`remove_tree`].
+//! File types: [`FileKind`] and [`kind_of`]; and operations on directory trees:
+//! [`begins_file_system`], [`disk_usage`] and [`remove_tree`].
 //!
-//! The same on every system but for what [`crate::os::owners`] tells. Nothing here mounts or unmounts.
+//! The same on every system, except for [`crate::os::owners`]. Nothing here mounts or unmounts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,11 +17,11 @@ pub enum FileKind {
     Socket,
     CharDevice,
     BlockDevice,
-    /// A pipe, or what no one has heard of.
+    /// A pipe, or an unknown kind.
     Other,
 }
 
-/// What `path` leads to; `None` if there is nothing.
+/// Returns the kind of file that `path` leads to; `None` if it does not exist.
 pub fn kind_of(path: &Path) -> io::Result<Option<FileKind>> {
     match fs::metadata(path) {
         Ok(metadata) => Ok(Some(owners::kind(&metadata))),
@@ -30,22 +30,23 @@ pub fn kind_of(path: &Path) -> io::Result<Option<FileKind>> {
     }
 }
 
-/// Whether another file system begins at a directory than the one above it is of. Bind mounts of the same
-/// one are not noticed.
+/// Returns true if a directory is on another file system than its parent. Bind mounts of the same
+/// file system are not detected.
 #[must_use]
 pub fn begins_file_system(path: &Path) -> bool {
-    let device = |path: &Path| fs::metadata(path).map(|of| owners::identity(&of).0);
+    let device = |path: &Path| fs::metadata(path).map(|metadata| owners::identity(&metadata).0);
     match (device(path), device(&path.join(".."))) {
         (Ok(own), Ok(above)) => own != above,
         _ => false,
     }
 }
 
-/// The bytes that a directory and everything in it take. A file of several names counts once, links
-/// are not followed and other file systems not entered. What vanishes meanwhile does not count.
+/// Returns the bytes that a directory and its contents take. A file with several names counts once,
+/// links are not followed, and other file systems are not entered. Files that vanish meanwhile are
+/// not counted.
 pub fn disk_usage(path: &Path) -> io::Result<u64> {
     let root = fs::symlink_metadata(path)?;
-    let mut seen = BTreeSet::new();
+    let mut counted = BTreeSet::new();
     let mut total = owners::allocated(&root);
     let mut open = if root.is_dir() { vec![path.to_owned()] } else { Vec::new() };
     while let Some(directory) = open.pop() {
@@ -54,7 +55,7 @@ pub fn disk_usage(path: &Path) -> io::Result<u64> {
             let Some(entry) = present(entry)? else { continue };
             let Some(metadata) = present(entry.metadata())? else { continue };
             let (device, number) = owners::identity(&metadata);
-            if device != owners::identity(&root).0 || (number != 0 && !seen.insert(number)) {
+            if device != owners::identity(&root).0 || (number != 0 && !counted.insert(number)) {
                 continue;
             }
             total = total.saturating_add(owners::allocated(&metadata));
@@ -66,10 +67,10 @@ pub fn disk_usage(path: &Path) -> io::Result<u64> {
     Ok(total)
 }
 
-/// Removes a directory and everything in it, and never anything of another file system: a directory
-/// that something is mounted on is an error, and what is below it stays. Links are removed, not what
-/// they lead to. Bind mounts within one file system look like directories: who may have any asks
-/// [`crate::mounts`] first.
+/// Removes a directory and its contents, but never files of another file system: a mount point is
+/// an error and is kept with its contents. Links are removed, not their targets. Bind mounts within
+/// one file system look like directories, so callers that may have some check [`crate::mounts`]
+/// first.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     let Some(root) = present(fs::symlink_metadata(path))? else { return Ok(()) };
     if !root.is_dir() {
@@ -85,7 +86,7 @@ fn remove_directory(path: &Path, device: u64) -> io::Result<()> {
         let Some(metadata) = present(entry.metadata())? else { continue };
         let below = entry.path();
         if owners::identity(&metadata).0 != device {
-            let text = format!("{} is of another file system", below.display());
+            let text = format!("{} is on another file system", below.display());
             return Err(io::Error::new(ErrorKind::ResourceBusy, text));
         }
         let removed = if metadata.is_dir() {
@@ -100,7 +101,7 @@ fn remove_directory(path: &Path, device: u64) -> io::Result<()> {
     present(fs::remove_dir(path)).map(|_| ())
 }
 
-/// `None` for what is not there.
+/// Maps a missing file to `None`.
 fn present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_told_and_so_is_nothing() {
+    fn kinds_of_files_and_missing_files_are_reported() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         fs::write(&file, "x").unwrap();
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_grows_with_what_is_written_wherever_it_is() {
+    fn disk_usage_grows_with_files_at_any_depth() {
         let directory = tempfile::tempdir().unwrap();
         let before = disk_usage(directory.path()).unwrap();
         let below = directory.path().join("a/b");
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     #[cfg(not(windows))]
-    fn a_file_of_two_names_counts_once() {
+    fn a_file_with_two_names_counts_once() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("one"), vec![7_u8; 300_000]).unwrap();
         let before = disk_usage(directory.path()).unwrap();
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_removed_whole_and_a_missing_one_is_no_error() {
+    fn a_tree_is_removed_and_may_be_missing() {
         let directory = tempfile::tempdir().unwrap();
         let tree = directory.path().join("tree");
         fs::create_dir_all(tree.join("a/b")).unwrap();

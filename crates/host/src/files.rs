@@ -1,37 +1,42 @@
-//! Files that survive a crash: written whole or not at all.
+//! Crash-safe files: written completely or not at all.
 //!
-//! Main entries: [`write_atomically`] and [`back_up`]; [`make_private_directory`] keeps others out, and
-//! [`identity`] tells files apart. They know nothing of what is written. Each file has one writer; two
-//! processes that write the same file at once are the caller's mistake.
+//! Main entries: [`write_atomically`] and [`back_up`]; [`make_private_directory`] excludes other
+//! users, and [`identity`] distinguishes files. The contents are opaque. Each file has one writer;
+//! callers must not write the same file from two processes at once.
 //!
-//! Why a kill or a power failure at any instant leaves the old or the new content:
+//! A kill or a power failure at any instant leaves the old or the new content:
 //!
 //! ```text
 //! create temp ── write ── sync temp ── rename over the file ── sync directory
 //!      old         old        old             old or new             new
 //! ```
 //!
-//! - Before the rename the file has not been touched. What is left behind is a temporary file of a
-//!   fixed name, which nobody reads and which the next write removes: crashes do not pile up.
-//! - The rename is one step for every reader. The temporary file was synced before it, so the new
-//!   name never leads to content that is not on the disk yet.
-//! - After the directory was synced the new name itself is on the disk, and only then does the
-//!   caller hear of success. (On Windows the rename writes through instead.)
+//! - Before the rename the file has not been touched. A crash leaves a temporary file of a fixed
+//!   name,
+//!   which is never read and which the next write removes: crashes do not accumulate files.
+//! - The rename is atomic for every reader. The temporary file was synced before it, so the new
+//!   name
+//!   never leads to content that is not on disk yet.
+//! - After the directory was synced the new name itself is on disk, and only then does the function
+//!   return success. (On Windows the rename writes through instead.)
 //! - Both names are in one directory, hence on one file system: the rename cannot become a copy.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use thiserror::Error;
+use tracing::debug;
 
 use crate::os;
 
-/// The most backups kept of one file before somebody has to look at them.
+/// The largest number of backups of one file; beyond it, an operator must remove some.
 const MAX_BACKUPS: u32 = 999;
 
-/// Why a file was not written. The old content, if there was any, is still there.
+/// The reason why a file was not written. The old content, if any, is still there.
 #[derive(Debug, Error)]
 pub enum WriteError {
     #[error("{0} does not name a file in a directory")]
@@ -42,7 +47,7 @@ pub enum WriteError {
     TooManyBackups(PathBuf),
 }
 
-/// Where a crash may be played in tests: after which step.
+/// The steps after which tests simulate a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Created,
@@ -51,12 +56,17 @@ enum Step {
     Renamed,
 }
 
-/// Makes `bytes` the content of `path`.
+/// Replaces the content of `path` by `bytes`.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
     let result = write_in_steps(path, bytes, |_| Ok(()));
     if result.is_err() {
-        // The write has failed already; a left-over is removed by the next one.
-        let _ = temporary(path).map(fs::remove_file);
+        // The write has already failed; the next one removes a leftover.
+        if let Ok(temporary) = temporary(path)
+            && let Err(error) = fs::remove_file(&temporary)
+            && error.kind() != ErrorKind::NotFound
+        {
+            debug!(path = %temporary.display(), %error, "failed to remove a temporary file");
+        }
     }
     result
 }
@@ -84,7 +94,7 @@ fn write_in_steps(
         .and_then(|()| after(Step::Written))
         .map_err(failed("write", &temporary))?;
     file.sync_all().and_then(|()| after(Step::Synced)).map_err(failed("flush", &temporary))?;
-    // Windows does not rename what is open.
+    // Windows does not rename an open file.
     drop(file);
     os::replace_file(&temporary, path)
         .and_then(|()| after(Step::Renamed))
@@ -93,8 +103,8 @@ fn write_in_steps(
     os::sync_directory(directory).map_err(failed("flush the directory", directory))
 }
 
-/// Copies `path` beside itself under the first free name `<name>.backup-N` and returns that name;
-/// `None` if there is no such file. Never overwrites an older backup.
+/// Copies `path` to the first free sibling name `<name>.backup-N` and returns that name; `None` if
+/// the file does not exist. Never overwrites an older backup.
 pub fn back_up(path: &Path) -> Result<Option<PathBuf>, WriteError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -114,8 +124,8 @@ pub fn back_up(path: &Path) -> Result<Option<PathBuf>, WriteError> {
     Err(WriteError::TooManyBackups(path.to_owned()))
 }
 
-/// Makes a directory that nobody but its owner (on Windows: administrators and the system too) gets
-/// into, and those above it as usual. One that is there is made so.
+/// Creates a directory that only its owner (on Windows also administrators and the system) can
+/// enter, and missing parents with default permissions. An existing directory is made private.
 pub fn make_private_directory(path: &Path) -> Result<(), WriteError> {
     let failed =
         |source| WriteError::Io { step: "make the directory", path: path.to_owned(), source };
@@ -125,14 +135,28 @@ pub fn make_private_directory(path: &Path) -> Result<(), WriteError> {
     os::sync_directory(above).map_err(failed)
 }
 
-/// Which file a handle is of, whatever its name is by now. Good as long as the handle is open.
+/// The identity of an open file, independent of its name. Valid while the handle is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity(u64, u64);
 
-/// Asks the system.
+/// Returns the identity of an open file.
 pub fn identity(file: &fs::File) -> io::Result<Identity> {
     let (volume, index) = os::file_identity(file)?;
     Ok(Identity(volume, index))
+}
+
+/// Returns the modification time of each named file of a directory; `None` for a missing one.
+#[must_use]
+pub fn modification_times(
+    directory: &Path,
+    names: &[&str],
+) -> BTreeMap<PathBuf, Option<SystemTime>> {
+    let modified = |name: &&str| {
+        let path = directory.join(name);
+        let time = fs::metadata(&path).and_then(|metadata| metadata.modified()).ok();
+        (path, time)
+    };
+    names.iter().map(modified).collect()
 }
 
 fn temporary(path: &Path) -> Result<PathBuf, WriteError> {
@@ -159,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_itself_under_any_name() {
+    fn file_identity_does_not_depend_on_the_name() {
         let directory = tempfile::tempdir().unwrap();
         let (one, two) = (directory.path().join("one"), directory.path().join("two"));
         fs::write(&one, "x").unwrap();
@@ -180,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn content_is_replaced_and_nothing_else_is_left() {
+    fn content_is_replaced_without_leftovers() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cpu_manager_state");
         write_atomically(&path, b"old").unwrap();
@@ -190,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_after_any_step_leaves_the_old_or_the_new_content_and_the_next_write_works() {
+    fn a_crash_leaves_old_or_new_content() {
         for crash in [Step::Created, Step::Written, Step::Synced, Step::Renamed] {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("state");
@@ -208,6 +232,15 @@ mod tests {
     }
 
     #[test]
+    fn missing_files_have_no_modification_time() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("a"), "").unwrap();
+        let times = modification_times(directory.path(), &["a", "b"]);
+        let known: Vec<bool> = times.values().map(Option::is_some).collect();
+        assert_eq!(known, [true, false]);
+    }
+
+    #[test]
     fn backups_are_numbered_and_never_overwritten() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state");
@@ -221,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_directory_is_made_and_an_open_one_is_closed_to_others() {
+    fn private_directories_exclude_other_users() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("above").join("private");
         for _ in 0..2 {

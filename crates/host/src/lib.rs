@@ -1,20 +1,20 @@
-//! This machine: what it is made of, what is mounted on it, and files that survive a crash. All OS code of the
-//! project is here, and inside it only [`os`] differs between systems; parsing of what an OS
-//! reports compiles and is tested everywhere.
+//! This machine: its topology, cgroups, mounts and processes, and crash-safe files. All OS code of
+//! the project is here, and only [`os`] differs between systems; parsers of OS output compile and
+//! are tested everywhere.
 //!
-//! Main entry: [`os::observe_topology`]. Nothing here decides where a container goes.
+//! Main entry: [`os::observe_topology`]. Nothing here decides on placement.
 
 pub mod anomaly;
 pub mod capture;
 pub mod cgroups;
 pub mod detected;
-pub mod facts;
 pub mod file_kind;
 pub mod files;
 pub mod mounts;
-pub mod neighbours;
 pub mod os;
+pub mod processes;
 pub mod sysfs;
+pub mod system;
 pub mod tree;
 pub mod windows_topology;
 

@@ -1,8 +1,8 @@
-//! What is mounted where: [`Mount`], as `/proc/self/mountinfo` tells it.
+//! Mounts: [`Mount`], read from `/proc/self/mountinfo`.
 //!
-//! [`parse`] reads the text and [`at_or_below`] picks; both are the same on every system. Mounting is
-//! [`crate::os::mounts`]'s. [`resolve_beneath`] finds a path inside a directory where nothing can be
-//! mounted.
+//! [`parse`] reads the text and [`at_or_below`] selects; both are the same on every system.
+//! [`crate::os::mounts`] mounts. [`resolve_beneath`] resolves a path inside a directory for
+//! processes that cannot mount.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -11,24 +11,24 @@ use std::path::{Component, Path, PathBuf};
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Which directory of the file system is seen here, `/` unless bound.
+    /// The directory of the file system that is mounted here; `/` unless it is a bind mount.
     pub root: String,
     pub point: PathBuf,
-    /// `tmpfs`, `cgroup2`, …
+    /// For example `tmpfs` or `cgroup2`.
     pub kind: String,
-    /// Options of the file system, such as the controllers of a cgroup.
+    /// Options of the file system, for example the controllers of a cgroup.
     pub options: Vec<String>,
 }
 
-/// The mounts of a `mountinfo`, in the order in which they were made. Lines of another form are left
-/// out: the kernel only ever appends fields.
+/// Parses a `mountinfo` in mount order. Malformed lines are skipped: the kernel only appends
+/// fields.
 #[must_use]
 pub fn parse(text: &str) -> Vec<Mount> {
     text.lines().filter_map(parse_line).collect()
 }
 
 fn parse_line(line: &str) -> Option<Mount> {
-    // Optional fields end with a dash of their own.
+    // Optional fields end with a separate dash.
     let (about_mount, about_system) = line.split_once(" - ")?;
     let mut fields = about_mount.split(' ').skip(3);
     let (root, point) = (fields.next()?, fields.next()?);
@@ -43,7 +43,7 @@ fn parse_line(line: &str) -> Option<Mount> {
     })
 }
 
-/// Undoes `\040` and the like, which stand for bytes that would end a field.
+/// Replaces escapes such as `\040`, which encode bytes that would end a field.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -66,18 +66,19 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The mount points at `directory` and below it, in the order in which they can be unmounted.
+/// Returns the mount points at or below `directory`, in the order in which they can be unmounted.
 #[must_use]
 pub fn at_or_below(mounts: &[Mount], directory: &Path) -> Vec<PathBuf> {
     let points = mounts.iter().rev().map(|mount| &mount.point);
     points.filter(|point| point.starts_with(directory)).cloned().collect()
 }
 
-/// `sub` inside `volume`, with every link on the way followed and none of them leading outside;
-/// directories that are missing are made, with the mode of `volume`.
+/// Resolves `sub` inside `volume`. Links are followed and must not lead outside; missing
+/// directories are created with the mode of `volume`.
 ///
-/// Whoever may write to the volume can change a link after it was followed, so this is for systems
-/// and users that cannot mount. Where one can, [`crate::os::mounts::bind_beneath`] leaves no such gap.
+/// A process with write access to the volume can change a link after it was followed, so this is
+/// for systems and users that cannot mount. Otherwise use [`crate::os::mounts::bind_beneath`],
+/// which has no such race.
 pub fn resolve_beneath(volume: &Path, sub: &str) -> io::Result<PathBuf> {
     let parts = components(sub)?;
     let base = fs::canonicalize(volume)?;
@@ -99,7 +100,7 @@ pub fn resolve_beneath(volume: &Path, sub: &str) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// The names of a path that leads down, and only down.
+/// Returns the components of a relative path without `..`.
 pub(crate) fn components(sub: &str) -> io::Result<Vec<&Path>> {
     let mut parts = Vec::new();
     for component in Path::new(sub).components() {
@@ -132,7 +133,7 @@ nonsense
 43 31 0:38 / /short";
 
     #[test]
-    fn mounts_are_read_with_escapes_optional_fields_and_odd_lines() {
+    fn escapes_optional_fields_and_malformed_lines_are_parsed() {
         let mounts = parse(TEXT);
         let shown: Vec<_> = mounts
             .iter()
@@ -153,14 +154,14 @@ nonsense
     }
 
     #[test]
-    fn an_escape_that_is_none_stays_as_it_is() {
+    fn an_invalid_escape_is_kept() {
         for (text, expected) in [("a\\04", "a\\04"), ("\\", "\\"), ("\\777x", "\\777x"), ("", "")] {
             assert_eq!(unescape(text), expected);
         }
     }
 
     #[test]
-    fn what_was_mounted_last_is_unmounted_first_and_names_are_whole() {
+    fn the_last_mount_is_unmounted_first() {
         let mounts = parse(TEXT);
         let below = |path: &str| at_or_below(&mounts, Path::new(path));
         assert_eq!(below("/a b"), [PathBuf::from("/a b"), PathBuf::from("/a b/c\\d")]);
@@ -170,7 +171,7 @@ nonsense
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_read_without_trouble(text in ".{0,200}") {
+        fn any_text_is_parsed_without_panic(text in ".{0,200}") {
             let whole = parse(&text).len();
             proptest::prop_assert!(whole <= text.lines().count());
             let line = format!("1 2 0:1 {text} - {text}");
@@ -179,7 +180,7 @@ nonsense
         }
 
         #[test]
-        fn a_path_is_read_as_the_kernel_writes_it(path in "/[a-z \\\\\t\n#é]{0,20}") {
+        fn kernel_escaped_paths_are_unescaped(path in "/[a-z \\\\\t\n#é]{0,20}") {
             let mut written = String::new();
             for char in path.chars() {
                 match char {
@@ -193,7 +194,7 @@ nonsense
     }
 
     #[test]
-    fn a_sub_path_is_made_and_stays_inside() {
+    fn a_sub_path_is_created_inside_the_volume() {
         let directory = tempfile::tempdir().unwrap();
         let path = resolve_beneath(directory.path(), "x/./y").unwrap();
         assert_eq!(path, fs::canonicalize(directory.path()).unwrap().join("x").join("y"));
@@ -210,7 +211,7 @@ nonsense
 
     #[test]
     #[cfg_attr(windows, ignore = "not on wine: symbolic links are reported made and are not")]
-    fn a_link_that_leads_out_of_the_volume_is_refused() {
+    fn a_link_out_of_the_volume_is_rejected() {
         let directory = tempfile::tempdir().unwrap();
         let volume = directory.path().join("volume");
         fs::create_dir_all(volume.join("inside")).unwrap();

@@ -1,11 +1,11 @@
-//! The calls that differ between systems: twin modules with the same functions.
+//! System calls that differ between systems: twin modules with the same functions.
 //!
 //! `observe_topology` describes this machine; `create_private_file`, `replace_file` and
-//! `sync_directory` are the steps of a write that survives a crash; `make_private_directory` keeps
-//! others out; `file_identity` tells files apart; [`owners`] has modes, owners and links of files,
-//! [`mounts`] mounts, [`facts`] is what a machine says of itself, [`processes`] ends processes, [`limits`]
-//! raises limits on this one, and
-//! [`service`] speaks to the service manager. Everything else in the crate is the same everywhere.
+//! `sync_directory` are the steps of a crash-safe write; `make_private_directory` excludes other
+//! users; `file_identity` distinguishes files. [`owners`] has modes, owners and links of files,
+//! [`mounts`] mounts, [`system`] reads the machine's identity and usage, [`processes`] kills
+//! processes, [`limits`] raises limits of this process, and [`service`] notifies the service
+//! manager. Everything else in the crate is the same everywhere.
 
 #[cfg(not(windows))]
 #[path = "os/linux.rs"]
@@ -35,20 +35,20 @@ pub mod owners;
 #[path = "os/linux_mounts.rs"]
 pub mod mounts;
 
-#[cfg(target_os = "linux")]
-#[path = "os/linux_facts.rs"]
-pub mod facts;
 #[cfg(not(target_os = "linux"))]
 #[path = "os/other_mounts.rs"]
 pub mod mounts;
+#[cfg(target_os = "linux")]
+#[path = "os/linux_system.rs"]
+pub mod system;
 
 #[cfg(windows)]
-#[path = "os/windows_facts.rs"]
-pub mod facts;
+#[path = "os/windows_system.rs"]
+pub mod system;
 
 #[cfg(not(any(target_os = "linux", windows)))]
-#[path = "os/other_facts.rs"]
-pub mod facts;
+#[path = "os/other_system.rs"]
+pub mod system;
 
 #[cfg(target_os = "linux")]
 #[path = "os/linux_processes.rs"]
@@ -67,6 +67,6 @@ pub mod limits;
 pub mod limits;
 
 pub use imp::{
-    ObserveError, create_private_file, file_identity, make_private_directory, observe_topology,
-    replace_file, sync_directory,
+    KUBELET_DIRECTORY, ObserveError, create_private_file, file_identity, make_private_directory,
+    observe_topology, replace_file, sync_directory,
 };

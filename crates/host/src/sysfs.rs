@@ -1,9 +1,9 @@
 //! A Linux machine's topology from its `/sys/devices/system` files.
 //!
-//! Main entry: [`observe`]. Sibling lists are read, never computed; offline CPUs, holes, nodes
-//! without CPUs or memory, machines without NUMA or cache files are ordinary. Contents are not
-//! trusted: what makes no sense becomes an [`Anomaly`] and the rest is used. It reads through
-//! [`Tree`] and so never touches the running machine by itself.
+//! Main entry: [`observe`]. Sibling lists are read, never computed. Offline CPUs, gaps in
+//! numbering, nodes without CPUs or memory, and machines without NUMA or cache files are normal.
+//! Contents are not trusted: nonsense becomes an [`Anomaly`], and the rest is used. All reads go
+//! through [`Tree`], never directly to the running machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,11 +22,11 @@ use text::{parse_list, parse_number, parse_row, total_memory};
 const CPU: &str = "sys/devices/system/cpu";
 const NODE: &str = "sys/devices/system/node";
 
-/// The most CPUs a Linux kernel can be built for (x86's `NR_CPUS`). A longer list is not a
-/// machine, and reading twenty files for each of its CPUs would take minutes.
+/// The largest number of CPUs of a Linux kernel (x86's `NR_CPUS`). A longer list is not a real
+/// machine, and reading twenty files per CPU would take minutes.
 pub const MAX_CPUS: usize = 8192;
 
-/// Why a tree does not describe a machine.
+/// The reason why a tree does not describe a machine.
 #[derive(Debug, Error)]
 pub enum ObserveError {
     #[error("{CPU}/online and {CPU}/cpu0 are missing: this is not the sysfs of a Linux machine")]
@@ -37,7 +37,7 @@ pub enum ObserveError {
     Topology(#[from] TopologyError),
 }
 
-/// Reads what the tree tells; the anomalies say what it did not.
+/// Reads the topology from the tree; the anomalies name missing and wrong files.
 pub fn observe(tree: &impl Tree) -> Result<(Topology, Vec<Anomaly>), ObserveError> {
     let mut observer = Observer { tree, anomalies: Vec::new() };
     let online = observer.online()?;
@@ -65,14 +65,14 @@ struct Nodes {
     distances: Vec<Vec<u32>>,
 }
 
-/// How a CPU names its core.
+/// The key by which CPUs are grouped into cores.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum CoreKey {
-    /// The online siblings the kernel lists.
+    /// The online siblings that the kernel lists.
     Siblings(CpuSet),
-    /// Package, die and core id, where no list is given.
+    /// Package, die and core id, if there is no sibling list.
     Number(SocketId, i64, i64),
-    /// Nothing known.
+    /// Nothing is known.
     Alone(CpuId),
 }
 
@@ -82,7 +82,8 @@ struct Observer<'a, T> {
 }
 
 impl<T: Tree> Observer<'_, T> {
-    /// The value of a file; `None`, with an anomaly unless it is just absent, if it has none.
+    /// Returns the parsed value of a file. A malformed or unreadable file is `None` with an
+    /// anomaly; a missing file is just `None`.
     fn value<V>(
         &mut self,
         path: &str,
@@ -93,7 +94,7 @@ impl<T: Tree> Observer<'_, T> {
             Ok(text) => {
                 let value = parse(&text);
                 if value.is_none() {
-                    // A long text is not worth repeating.
+                    // A long text is truncated.
                     let found = text.chars().take(60).collect();
                     self.anomalies.push(Anomaly::Malformed {
                         path: path.to_owned(),
@@ -119,7 +120,7 @@ impl<T: Tree> Observer<'_, T> {
         self.value(path, "a number", parse_number)
     }
 
-    /// The numbers `N` of the entries `<prefix>N` of a directory, ascending.
+    /// Returns the numbers `N` of the entries `<prefix>N` of a directory, ascending.
     fn numbered(&self, directory: &str, prefix: &str) -> BTreeSet<u32> {
         let names = self.tree.list(directory);
         let number = |name: &String| {
@@ -153,7 +154,7 @@ impl<T: Tree> Observer<'_, T> {
         }
         let mut online = CpuSet::new();
         for cpu in &candidates {
-            // CPU 0 often has no such file: it cannot be switched off.
+            // CPU 0 often lacks this file because it cannot be taken offline.
             if self.number(&format!("{CPU}/cpu{cpu}/online")) != Some(0) {
                 online.insert(cpu);
             }
@@ -170,7 +171,7 @@ impl<T: Tree> Observer<'_, T> {
         let mut unknown = CpuSet::new();
         for cpu in online {
             let package = self.number(&format!("{CPU}/cpu{cpu}/topology/physical_package_id"));
-            // Some ARM firmware leaves the package out; the kernel then says -1.
+            // Some ARM firmware omits the package; the kernel then reports -1.
             match package.and_then(|id| u32::try_from(id).ok()) {
                 Some(id) => {
                     sockets.insert(cpu, SocketId(id));
@@ -239,7 +240,7 @@ impl<T: Tree> Observer<'_, T> {
         Vec::new()
     }
 
-    /// A kernel without NUMA support has no node directories.
+    /// Returns the single node of a kernel without NUMA support, which has no node directories.
     fn one_node(&mut self, online: &CpuSet) -> Nodes {
         let id = NumaId(0);
         self.anomalies.push(Anomaly::NoNumaNodes { assumed: id });
@@ -259,7 +260,7 @@ impl<T: Tree> Observer<'_, T> {
         self.value(path, "a line with MemTotal", total_memory).unwrap_or_else(|| {
             self.anomalies.push(Anomaly::NoMemory {
                 node,
-                reason: format!("{path} does not tell"),
+                reason: format!("{path} has no total"),
                 assumed: "none was assumed",
             });
             Bytes::ZERO
@@ -278,17 +279,18 @@ impl<T: Tree> Observer<'_, T> {
             let path = format!("{directory}/{name}/nr_hugepages");
             let count = self.value(&path, "a number of pages", |text| {
                 let count: u64 = text.parse().ok()?;
-                // Pages that cannot be counted in bytes are no pages.
+                // A number of pages that overflows in bytes is ignored.
                 count.checked_mul(size).filter(|sum| *sum <= u64::MAX / 64).map(|_| count)
             });
-            // A size without pages counts: the memory manager's file lists it, and a kubelet compares.
+            // A size without pages is kept: the memory manager's file lists it, and the kubelet
+            // compares it.
             if let Some(count) = count {
                 pages.insert(Bytes(size), count);
             }
         }
         let page = |(page_size, count)| HugePages { page_size, count };
-        // At most 64 sizes (powers of two), each below a 64th of the range: the sum cannot
-        // overflow.
+        // There are at most 64 sizes (powers of two), each below a 64th of the range: the sum
+        // cannot overflow.
         pages.into_iter().take(64).map(page).collect()
     }
 
@@ -302,7 +304,7 @@ impl<T: Tree> Observer<'_, T> {
         let (mut without_list, mut alone) = (CpuSet::new(), CpuSet::new());
         for cpu in online {
             let directory = format!("{CPU}/cpu{cpu}/topology");
-            // The second is the older name of the first.
+            // The second name is the older one.
             let list = self
                 .list_value(&format!("{directory}/core_cpus_list"))
                 .or_else(|| self.list_value(&format!("{directory}/thread_siblings_list")))
@@ -340,9 +342,9 @@ impl<T: Tree> Observer<'_, T> {
             }
             let mut parts: BTreeMap<(SocketId, NumaId), CoreId> = BTreeMap::new();
             for cpu in &cpus {
-                // Ascending, so the first CPU of a part is its lowest and names the core.
-                let seat = (sockets[&cpu], nodes[&cpu]);
-                cores.insert(cpu, *parts.entry(seat).or_insert(CoreId(cpu.0)));
+                // In ascending order, so the first CPU of a part is its lowest and names the core.
+                let location = (sockets[&cpu], nodes[&cpu]);
+                cores.insert(cpu, *parts.entry(location).or_insert(CoreId(cpu.0)));
             }
             if let (true, Some(first)) = (parts.len() > 1, cpus.first()) {
                 self.anomalies.push(Anomaly::CoreSplit { core: CoreId(first.0), cpus });
@@ -351,15 +353,15 @@ impl<T: Tree> Observer<'_, T> {
         cores
     }
 
-    /// The cache each CPU counts as its uncore cache: the highest unified one, if it is an L3 or
-    /// shared between cores; otherwise, as the kubelet does, its socket.
+    /// Returns the uncore cache of each CPU: the highest unified cache, if it is an L3 or shared
+    /// between cores; otherwise the CPU's socket, as in the kubelet.
     fn caches(
         &mut self,
         online: &CpuSet,
         cores: &BTreeMap<CpuId, CoreId>,
         sockets: &BTreeMap<CpuId, SocketId>,
     ) -> BTreeMap<CpuId, CacheId> {
-        // Level and sharers → the id the kernel gives, and the CPUs that say so.
+        // Level and sharers → the kernel's id, and the CPUs that report it.
         let mut found: BTreeMap<(i64, CpuSet), (Option<u32>, CpuSet)> = BTreeMap::new();
         let mut without: BTreeMap<SocketId, CpuSet> = BTreeMap::new();
         for cpu in online {
@@ -389,7 +391,7 @@ impl<T: Tree> Observer<'_, T> {
         }
         domains.sort_by_key(|(_, cpus)| cpus.first());
         let mut taken: BTreeSet<u32> = BTreeSet::new();
-        // Ids given by the kernel come first, so that a made-up one never displaces a real one.
+        // The kernel's ids are assigned first, so that a generated id never replaces a real one.
         let (named, unnamed): (Vec<_>, Vec<_>) =
             domains.into_iter().partition(|(id, _)| id.is_some());
         for (id, cpus) in named.into_iter().chain(unnamed) {
@@ -420,7 +422,7 @@ impl<T: Tree> Observer<'_, T> {
     ) -> Option<(i64, CpuSet, Option<u32>)> {
         let directory = format!("{CPU}/cpu{cpu}/cache");
         let mut best: Option<(i64, String)> = None;
-        // No CPU has more than a handful of caches; the rest of a longer list is noise.
+        // No CPU has more than a handful of caches; longer lists are truncated.
         for index in self.numbered(&directory, "index").into_iter().take(16) {
             let path = format!("{directory}/index{index}");
             let unified = self.tree.read(&format!("{path}/type")).is_ok_and(|t| t == "Unified");

@@ -1,9 +1,8 @@
-//! Where the files of a Linux machine are read from.
+//! The source of a Linux machine's files.
 //!
 //! Main type: [`Tree`], with the implementations [`Directory`] (a mounted or unpacked `/sys`) and
-//! [`crate::Capture`] (one file). Paths are written as on a machine without the leading slash:
-//! `sys/devices/system/cpu/online`. It reads text and lists names; what they mean is
-//! [`crate::sysfs`]'s business.
+//! [`crate::Capture`] (one file). Paths have no leading slash: `sys/devices/system/cpu/online`. It
+//! reads text and lists names; [`crate::sysfs`] interprets them.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _};
@@ -11,11 +10,11 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// The most that is read of one file. The kernel's own files of interest are a page or less; CPU
-/// lists of the largest machines take tens of kilobytes.
+/// The largest size that is read of one file. The kernel's files of interest are a page or less;
+/// CPU lists of the largest machines take tens of kilobytes.
 pub const MAX_FILE: u64 = 256 * 1024;
 
-/// Why a file gave no text.
+/// The reason why a file could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ReadError {
     #[error("there is no such file")]
@@ -26,10 +25,10 @@ pub enum ReadError {
 
 /// The files of a machine.
 pub trait Tree {
-    /// The text of a file without white space around it.
+    /// Returns the text of a file without surrounding white space.
     fn read(&self, path: &str) -> Result<String, ReadError>;
 
-    /// The names in a directory, in no particular order; none if it cannot be read.
+    /// Returns the names in a directory in any order; none if it cannot be read.
     fn list(&self, path: &str) -> Vec<String>;
 }
 
@@ -41,7 +40,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// This machine's own.
+    /// Returns this machine's directories.
     #[must_use]
     pub fn live() -> Directory {
         Directory { sys: "/sys".into(), proc: Some("/proc".into()) }
@@ -63,7 +62,7 @@ impl Tree for Directory {
             ErrorKind::NotFound | ErrorKind::NotADirectory => ReadError::Missing,
             _ => ReadError::Unreadable(error.to_string()),
         };
-        // Opening a pipe that someone left in an unpacked tree would wait for ever.
+        // Opening a pipe in an unpacked tree would block for ever.
         if !fs::metadata(&path).map_err(unreadable)?.is_file() {
             return Err(ReadError::Unreadable("not a regular file".into()));
         }

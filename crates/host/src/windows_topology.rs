@@ -1,9 +1,9 @@
 //! A Windows machine's topology from the raw bytes of `GetLogicalProcessorInformationEx`.
 //!
-//! Main types: [`Processors`] (the records, checked) and the [`Topology`] it gives. The bytes are
-//! read by hand, little-endian, so the module runs on every system and no hostile length can make
-//! it read outside the buffer. The calls that fetch the bytes are in [`crate::os`]; the opposite
-//! direction, for tests and recorded vectors, is in [`buffer`].
+//! Main types: [`Processors`] (the checked records) and the [`Topology`] built from it. The bytes
+//! are parsed by hand as little-endian, so the module runs on every system, and no hostile length
+//! can cause a read outside the buffer. The calls that fetch the bytes are in [`crate::os`]; the
+//! writer for tests and recorded vectors is in [`buffer`].
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::anomaly::Anomaly;
 
 pub mod buffer;
 
-/// `LOGICAL_PROCESSOR_RELATIONSHIP`, as far as it matters here.
+/// The values of `LOGICAL_PROCESSOR_RELATIONSHIP` that are used here.
 mod relation {
     pub(super) const CORE: u32 = 0;
     pub(super) const NUMA_NODE: u32 = 1;
@@ -26,24 +26,25 @@ mod relation {
     pub(super) const NUMA_NODE_EX: u32 = 6;
 }
 
-/// `Relationship` and `Size`, which every record begins with.
+/// `Relationship` and `Size`, with which every record begins.
 const HEADER: usize = 8;
-/// Where `GroupCount` of a core, package or NUMA node record is; the masks follow it.
+/// The offset of `GroupCount` in a core, package or NUMA node record; the masks follow it.
 const GROUP_COUNT: usize = 30;
-/// The same in a cache record.
+/// The same offset in a cache record.
 const CACHE_GROUP_COUNT: usize = 38;
 /// `GROUP_AFFINITY`: a 64-bit mask, a 16-bit group and 6 bytes of padding.
 const AFFINITY: usize = 16;
-/// Where the group entries of a group record begin, how long one is and where its mask is.
+/// The offset of the group entries in a group record, the length of one, and the offset of its
+/// mask.
 const GROUP_INFO: usize = 32;
 const GROUP_INFO_SIZE: usize = 48;
 const GROUP_INFO_MASK: usize = 40;
 
-/// Why a buffer is not what Windows would return. Offsets are those of the record.
+/// The reason why a buffer is not one that Windows returns. Offsets are those of the record.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BufferError {
-    // The first words are what the kubelet says.
+    // The text begins like the kubelet's.
     #[error(
         "remaining buffer too small while reading windows processor relationship: {left} bytes \
          are left at offset {offset}, the record needs {needed}"
@@ -77,7 +78,7 @@ pub struct Cache {
     pub cpus: CpuSet,
 }
 
-/// The records of a buffer, each as the processors it names, in the order of the buffer.
+/// The records of a buffer as sets of processors, in buffer order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Processors {
     pub cores: Vec<CpuSet>,
@@ -89,40 +90,40 @@ pub struct Processors {
 }
 
 impl Processors {
-    /// Reads the result of `RelationAll` and, where the system gave one, of `RelationNumaNodeEx`:
-    /// the latter names all groups of a node, the former may name only its first.
+    /// Parses the result of `RelationAll` and, if available, of `RelationNumaNodeEx`: the latter
+    /// has all groups of a node, the former may have only its first.
     pub fn parse(all: &[u8], full_nodes: Option<&[u8]>) -> Result<Processors, BufferError> {
         let mut processors = Processors::default();
         let mut full = BTreeMap::new();
-        let mut seen = Seen::default();
+        let mut named = NamedProcessors::default();
         for record in Records::of(all) {
             let record = record?;
             match record.relationship {
                 relation::CORE => {
                     let cpus = record.cpus(GROUP_COUNT)?;
-                    seen.cores.add(&record, "core", &cpus)?;
+                    named.cores.add(&record, "core", &cpus)?;
                     processors.cores.push(cpus);
                 }
                 relation::PACKAGE => {
                     let cpus = record.cpus(GROUP_COUNT)?;
-                    seen.packages.add(&record, "package", &cpus)?;
+                    named.packages.add(&record, "package", &cpus)?;
                     processors.packages.push(cpus);
                 }
                 relation::NUMA_NODE => {
-                    record.node(&mut processors.nodes, &mut seen.nodes)?;
+                    record.node(&mut processors.nodes, &mut named.nodes)?;
                 }
-                relation::NUMA_NODE_EX => record.node(&mut full, &mut seen.full_nodes)?,
+                relation::NUMA_NODE_EX => record.node(&mut full, &mut named.full_nodes)?,
                 relation::CACHE => processors.caches.extend(record.unified_cache()?),
                 relation::GROUP => processors.active.union_with(&record.active()?),
-                // Dies, modules and what later versions bring.
+                // Dies, modules, and records of later versions.
                 _ => {}
             }
         }
         for record in Records::of(full_nodes.unwrap_or_default()) {
             let record = record?;
-            // The answer carries either relationship, depending on the version.
+            // The result has either relationship, depending on the version.
             if matches!(record.relationship, relation::NUMA_NODE | relation::NUMA_NODE_EX) {
-                record.node(&mut full, &mut seen.full_nodes)?;
+                record.node(&mut full, &mut named.full_nodes)?;
             }
         }
         processors.nodes.extend(full);
@@ -132,7 +133,7 @@ impl Processors {
         Ok(processors)
     }
 
-    /// The machine. `memory` is what each node has available; a node it leaves out has none.
+    /// Builds the topology. `memory` is the available memory of each node; a missing node has none.
     pub fn topology(
         &self,
         memory: &BTreeMap<NumaId, Bytes>,
@@ -147,7 +148,7 @@ impl Processors {
 
         let mut socket_of = BTreeMap::new();
         for (index, cpus) in self.packages.iter().enumerate() {
-            // Packages have no number of their own; the kubelet counts them from 1.
+            // Packages have no number; the kubelet counts them from 1.
             let socket = SocketId(u32::try_from(index + 1).unwrap_or(u32::MAX));
             socket_of.extend(cpus.iter().map(|cpu| (cpu, socket)));
         }
@@ -214,8 +215,8 @@ impl Processors {
         Ok((topology, anomalies))
     }
 
-    /// The L3 cache of each CPU, named after its lowest CPU: Windows gives caches no id. A CPU
-    /// without one counts its socket, as on Linux.
+    /// Returns the L3 cache of each CPU, named after its lowest CPU, because Windows gives caches
+    /// no id. A CPU without an L3 gets its socket, as on Linux.
     fn uncore_caches(
         &self,
         all: &CpuSet,
@@ -239,7 +240,7 @@ impl Processors {
         let mut lowest = BTreeMap::new();
         for cpu in &without {
             let socket = socket_of.get(&cpu).copied().unwrap_or(assumed);
-            // Beside real caches, the socket's lowest CPU without one names the rest of it.
+            // The CPUs of a socket without an L3 form one cache, named after the lowest of them.
             let stand_in = *lowest.entry(socket).or_insert(cpu);
             cache_of.insert(cpu, CacheId(if by_socket { socket.0 } else { stand_in.0 }));
         }
@@ -252,19 +253,19 @@ fn missing<V>(all: &CpuSet, known: &BTreeMap<CpuId, V>) -> CpuSet {
     all.iter().filter(|cpu| !known.contains_key(cpu)).collect()
 }
 
-/// What has been named so far, to find processors that are named twice.
+/// The processors named so far, to detect duplicates.
 #[derive(Default)]
-struct Seen {
-    cores: Claimed,
-    packages: Claimed,
-    nodes: Claimed,
-    full_nodes: Claimed,
+struct NamedProcessors {
+    cores: DisjointCpus,
+    packages: DisjointCpus,
+    nodes: DisjointCpus,
+    full_nodes: DisjointCpus,
 }
 
 #[derive(Default)]
-struct Claimed(CpuSet);
+struct DisjointCpus(CpuSet);
 
-impl Claimed {
+impl DisjointCpus {
     fn add(
         &mut self,
         record: &Record<'_>,
@@ -280,7 +281,7 @@ impl Claimed {
     }
 }
 
-/// The records of a buffer; ends after the first that cannot be read.
+/// The records of a buffer; ends after the first unreadable one.
 struct Records<'a> {
     buffer: &'a [u8],
     offset: usize,
@@ -298,14 +299,14 @@ impl<'a> Iterator for Records<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let offset = self.offset;
         let rest = self.buffer.get(offset..).filter(|rest| !rest.is_empty())?;
-        // Whatever happens below, a second call must not give the same record again.
+        // In case of an error, the next call must not return the same record again.
         self.offset = self.buffer.len();
         let (Some(relationship), Some(size)) = (u32_at(rest, 0), u32_at(rest, 4)) else {
             let left = rest.len();
             return Some(Err(BufferError::Truncated { offset, left, needed: HEADER }));
         };
         let size = size as usize;
-        // A size of 0 would have us read this record for ever.
+        // A size of 0 would loop for ever.
         if size < HEADER {
             let least = HEADER;
             return Some(Err(BufferError::TooSmall { offset, relationship, size, least }));
@@ -319,7 +320,7 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// One record: exactly the bytes its size claims, all inside the buffer.
+/// One record: exactly the bytes that its size claims, all inside the buffer.
 struct Record<'a> {
     offset: usize,
     relationship: u32,
@@ -336,10 +337,10 @@ impl Record<'_> {
         }
     }
 
-    /// The processors of a record whose group count is at `at` and whose masks follow.
+    /// Returns the processors of a record with the group count at `at`, followed by the masks.
     fn cpus(&self, at: usize) -> Result<CpuSet, BufferError> {
         let count = u16_at(self.bytes, at).ok_or_else(|| self.too_small(at + 2 + AFFINITY))?;
-        // Before groups were counted the field was reserved and 0, and there was one mask.
+        // Older versions reserve this field as 0 and have one mask.
         let count = usize::from(count.max(1));
         let masks =
             self.bytes.get(at + 2..).and_then(|masks| masks.get(..count * AFFINITY)).ok_or(
@@ -362,7 +363,7 @@ impl Record<'_> {
     fn node(
         &self,
         nodes: &mut BTreeMap<NumaId, CpuSet>,
-        claimed: &mut Claimed,
+        claimed: &mut DisjointCpus,
     ) -> Result<(), BufferError> {
         let cpus = self.cpus(GROUP_COUNT)?;
         let node = u32_at(self.bytes, HEADER).ok_or_else(|| self.too_small(GROUP_COUNT))?;
@@ -395,7 +396,7 @@ impl Record<'_> {
         let mut groups = Vec::with_capacity(count);
         for (group, info) in infos.chunks_exact(GROUP_INFO_SIZE).enumerate() {
             let Some(mask) = u64_at(info, GROUP_INFO_MASK) else { continue };
-            // There are at most 65,535 of them, as the count has 16 bits.
+            // There are at most 65,535 groups, because the count has 16 bits.
             groups.push(self.affinity(u16::try_from(group).unwrap_or(u16::MAX), mask)?);
         }
         Ok(windows::cpus_of(&groups))

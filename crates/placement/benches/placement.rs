@@ -1,6 +1,6 @@
-//! The hot paths of placing a pod. Figures are from 2 shared cores of a cloud machine, 2026-11;
-//! beside each what the kubelet (commit e81f39c0e03) was recorded to take on a machine of the same
-//! kind. `cargo bench -p placement` prints today's.
+//! Benchmarks of the hot paths of placing a pod. Results are from 2 shared cores of a cloud
+//! machine, 2026-11, next to those recorded for the kubelet (commit e81f39c0e03) on a machine of
+//! the same kind. `cargo bench -p placement` prints current ones.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;

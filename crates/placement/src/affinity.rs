@@ -1,9 +1,9 @@
-//! NUMA affinity: what each resource could live with, and the one set of nodes all agree on.
+//! NUMA affinity: the sets of nodes that each resource accepts, and the set that satisfies all.
 //!
 //! Main types: [`Hint`] (a set of nodes, preferred or not), [`Family`] (all hints of one resource)
 //! and [`merge`](merge::merge). The kubelet lists every mask of nodes that satisfies a request and
-//! tries every combination of such lists; both are exponential in nodes. Here a family is kept as
-//! what it is: "all sets of these nodes that contain those and weigh at least so much"
+//! tries every combination of such lists; both are exponential in nodes. Here a family is kept as a
+//! description, "all sets of these nodes that contain those and weigh at least so much"
 //! ([`Threshold`]), plus a few sets listed one by one. Merging works on that description.
 //!
 //! This module knows nothing of CPUs or memory; [`crate::cpu`] and [`crate::memory`] describe
@@ -16,7 +16,7 @@ use crate::numa::{MAX_NODES, NumaMask};
 pub mod merge;
 pub mod search;
 
-/// A set of NUMA nodes a resource can be had from. No nodes means: anywhere.
+/// A set of NUMA nodes that can provide a resource. `None` means any node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hint {
     pub nodes: Option<NumaMask>,
@@ -24,26 +24,26 @@ pub struct Hint {
 }
 
 impl Hint {
-    /// A resource that does not care.
+    /// A resource without a preference.
     pub const ANYWHERE: Hint = Hint { nodes: None, preferred: true };
-    /// A resource that cares but cannot be satisfied.
+    /// A resource that cannot be satisfied.
     pub const NOWHERE: Hint = Hint { nodes: None, preferred: false };
 }
 
 /// All hints of one resource.
 #[derive(Clone, Debug, Default)]
 pub struct Family {
-    /// A hint without nodes: does not care, and whether that is preferred.
+    /// A hint without nodes, and its preference.
     pub anywhere: Option<bool>,
     /// Sets listed one by one.
     pub listed: SmallVec<[(NumaMask, bool); 8]>,
-    /// Sets described by what they must weigh.
+    /// Sets described by their required weight.
     pub threshold: Option<Threshold>,
 }
 
-/// All sets of nodes within `ground` that contain `must`, have at least `least` nodes, and in
-/// every dimension weigh at least what is needed. Whatever contains a member and lies within
-/// `ground` is a member too.
+/// All sets of nodes within `ground` that contain `must`, have at least `least` nodes, and reach
+/// the required weight in every dimension. Every superset of a member within `ground` is a member
+/// too.
 #[derive(Clone, Debug)]
 pub struct Threshold {
     pub ground: NumaMask,
@@ -63,9 +63,9 @@ pub struct Dimension {
 /// Which members of a [`Threshold`] are preferred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Preference {
-    /// Those with just so many nodes.
+    /// Sets with exactly this number of nodes.
     Size(usize),
-    /// Those, and those whose nodes lie in just so many sockets.
+    /// These, and sets whose nodes lie in exactly this number of sockets.
     SizeOrSockets { size: usize, sockets: usize, sockets_of: Box<[u64; MAX_NODES]> },
 }
 
@@ -101,7 +101,7 @@ impl Threshold {
             && self.dimensions.iter().all(|d| d.sum(mask) >= d.need)
     }
 
-    /// Whether there is any member: if so, the whole ground is one.
+    /// Returns true if there is a member: then the whole ground is one.
     #[must_use]
     pub fn is_satisfiable(&self) -> bool {
         self.contains(self.ground)
@@ -109,7 +109,7 @@ impl Threshold {
 }
 
 impl Family {
-    /// A resource without a say.
+    /// Returns the family of a resource without constraints.
     #[must_use]
     pub fn anywhere(preferred: bool) -> Family {
         Family { anywhere: Some(preferred), ..Family::default() }
@@ -126,13 +126,13 @@ impl Family {
         Family { threshold, ..Family::default() }
     }
 
-    /// No hint at all.
+    /// Returns true if there is no hint.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.anywhere.is_none() && self.listed.is_empty() && self.threshold.is_none()
     }
 
-    /// Whether `mask` is among the hints, and if so whether it is preferred.
+    /// Returns the preference of `mask`; `None` if it is not among the hints.
     #[must_use]
     pub fn find(&self, mask: NumaMask) -> Option<bool> {
         let listed =
@@ -142,8 +142,8 @@ impl Family {
         listed.chain(described).reduce(|a, b| a || b)
     }
 
-    /// What is left if only sets of one node count, as under `single-numa-node`: preferred ones
-    /// and a preferred "anywhere".
+    /// Keeps only preferred sets of one node and a preferred "anywhere", as `single-numa-node`
+    /// requires.
     #[must_use]
     pub fn only_preferred_single_nodes(&self) -> Family {
         let mut singles =
@@ -159,7 +159,7 @@ impl Family {
         singles
     }
 
-    /// The smallest number of nodes of any hint that names nodes.
+    /// Returns the smallest number of nodes of any hint with nodes.
     #[must_use]
     pub fn smallest(&self) -> Option<usize> {
         let listed = self.listed.iter().map(|(mask, _)| mask.len()).min();
@@ -167,8 +167,8 @@ impl Family {
         listed.into_iter().chain(described).min()
     }
 
-    /// Every hint in the kubelet's order: by number of nodes, then by nodes. Exponential in nodes:
-    /// for comparisons and explanations on small machines, never on the way to a decision.
+    /// Returns every hint in the kubelet's order: by number of nodes, then by nodes. Exponential in
+    /// nodes: for comparisons and explanations on small machines, never for decisions.
     #[must_use]
     pub fn enumerate(&self, nodes: usize) -> Vec<Hint> {
         let mut hints = Vec::new();

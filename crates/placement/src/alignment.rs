@@ -1,9 +1,9 @@
-//! The topology manager: whether, and within which scope, a pod's resources must come from the
-//! same NUMA nodes.
+//! The topology manager: decides whether a pod's resources must come from the same NUMA nodes, and
+//! in which scope.
 //!
 //! Main type: [`Alignment`], the checked policy with scope and options, and [`Alignment::decide`],
-//! which merges hints and says whether the pod may be admitted. Where hints come from is the
-//! business of [`crate::cpu`] and [`crate::memory`].
+//! which merges hints and decides admission. [`crate::cpu`] and [`crate::memory`] provide the
+//! hints.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::affinity::merge::merge;
 use crate::affinity::search::Fit;
 use crate::affinity::{Family, Hint};
-use crate::go_text::{ParseError, parse_bool, parse_int};
+use crate::go_strconv::{ParseError, parse_bool, parse_int};
 use crate::topology::Topology;
 
 /// The kubelet's topology manager policies.
@@ -46,7 +46,7 @@ impl AlignmentPolicy {
     }
 }
 
-/// Whether resources are aligned for each container or for the whole pod.
+/// The scope of alignment: each container or the whole pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Scope {
     #[default]
@@ -72,13 +72,13 @@ impl Scope {
     }
 }
 
-/// How many NUMA nodes a machine may have unless `max-allowable-numa-nodes` says otherwise.
+/// The largest number of NUMA nodes without `max-allowable-numa-nodes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum NodeLimit {
-    /// As many as a machine can have: Berth's searches do not grow exponentially.
+    /// The most that a machine can have: Berth's searches do not grow exponentially.
     #[default]
     None,
-    /// The kubelet's: eight.
+    /// The kubelet's limit: eight.
     Kubelet,
 }
 
@@ -119,7 +119,7 @@ pub const MAX_NODES_OPTION: &str = "max-allowable-numa-nodes";
 
 impl Alignment {
     /// Checks a configuration in the kubelet's order, so that the first error is the same. Both
-    /// options are generally available, so no feature gate has a say.
+    /// options are generally available, so no feature gate applies.
     pub fn new(
         policy: &str,
         scope: &str,
@@ -167,8 +167,8 @@ impl Alignment {
         Ok(Alignment { policy, scope, prefer_closest })
     }
 
-    /// Merges the hints of all resources and says whether the policy admits the result. Each
-    /// family counts as often as its number says.
+    /// Merges the hints of all resources, each family with its multiplicity. Also returns true if
+    /// the policy admits the result.
     #[must_use]
     pub fn decide(&self, families: &[(&Family, usize)], topology: &Topology) -> (Hint, bool) {
         let all = topology.all_nodes();
@@ -193,7 +193,7 @@ impl Alignment {
                     .iter()
                     .map(|(family, times)| (family.only_preferred_single_nodes(), *times))
                     .collect();
-                // A resource for which no single node will do leaves nothing to merge.
+                // A resource that no single node satisfies leaves nothing to merge.
                 let hint = if singles.iter().any(|(family, _)| family.is_empty()) {
                     Hint { nodes: Some(all), preferred: false }
                 } else {

@@ -1,9 +1,9 @@
-//! A machine with a kubelet's configuration: what its managers do there and what it offers to pods.
+//! A machine with a kubelet's configuration: the policies of its managers and its allocatable
+//! resources.
 //!
 //! Main type: [`Configured`]; [`Configured::new`] checks a configuration against a machine and
-//! collects everything that is wrong, each as a [`Finding`] that begins with the kubelet's own
-//! words and goes on with what would be right. Reading the file is `objects`' business; placing
-//! pods is [`crate::plan`]'s.
+//! collects all errors, each as a [`Finding`] with the kubelet's message and a remedy. `objects`
+//! reads the file, and [`crate::plan`] places pods.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,17 +23,17 @@ use crate::windows::AffinityMode;
 use crate::{CpuSet, Topology};
 
 mod advice;
-mod amounts;
+mod capacity;
 
-pub use amounts::Amounts;
+pub use capacity::Capacity;
 
-/// Something worth saying about a field of a configuration.
+/// An error or warning about a field of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub path: FieldPath,
-    /// What is wrong; the kubelet's words where it has some.
+    /// The problem; the kubelet's message if it has one.
     pub message: String,
-    /// What would be right.
+    /// The correct value.
     pub remedy: Option<String>,
 }
 
@@ -51,14 +51,14 @@ impl fmt::Display for Finding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configured {
     pub node: Node,
-    /// What the machine offers to pods altogether.
-    pub allocatable: Amounts,
-    /// Accepted, but not without a word.
+    /// The resources that the machine offers to pods in total.
+    pub allocatable: Capacity,
+    /// Problems that do not prevent a start.
     pub warnings: Vec<Finding>,
 }
 
 impl Configured {
-    /// Checks a configuration on a machine; gives everything that is wrong with it.
+    /// Checks a configuration on a machine; returns all errors.
     pub fn new(machine: &Machine, config: &KubeletConfig) -> Result<Configured, Vec<Finding>> {
         let mut check = Check {
             machine,
@@ -89,7 +89,7 @@ impl Configured {
         Ok(Configured { node, allocatable, warnings: check.warnings })
     }
 
-    /// Adds what the machine has besides CPUs and memory, such as `nvidia.com/gpu`.
+    /// Adds devices of the machine, such as `nvidia.com/gpu`.
     #[must_use]
     pub fn with_devices(mut self, devices: &BTreeMap<String, u64>) -> Configured {
         self.allocatable.others.extend(devices.iter().map(|(name, n)| (name.clone(), *n)));
@@ -97,7 +97,7 @@ impl Configured {
     }
 }
 
-/// The gates decisions depend on, from a configuration.
+/// Returns the gates that decisions depend on.
 #[must_use]
 pub fn gates(config: &KubeletConfig) -> Gates {
     let on = |gate: Gate| config.feature_gates.enabled(gate);
@@ -108,7 +108,7 @@ pub fn gates(config: &KubeletConfig) -> Gates {
     }
 }
 
-/// What a machine has altogether.
+/// Returns the total memory of a machine.
 #[must_use]
 pub fn total_memory(topology: &Topology) -> u64 {
     topology.nodes().iter().fold(0, |sum: u64, node| sum.saturating_add(node.memory.0))
@@ -123,12 +123,12 @@ struct Check<'a> {
     warnings: Vec<Finding>,
 }
 
-/// What `reservedSystemCPUs` or the reservations by amount come to.
+/// The CPUs of `reservedSystemCPUs`, or the sum of the reserved amounts.
 struct ReservedCpus {
     /// Empty if only an amount is given.
     cpus: CpuSet,
     amount: Quantity,
-    /// `reservedSystemCPUs` could not be used, which has been said.
+    /// `reservedSystemCPUs` is invalid and has been reported.
     broken: bool,
 }
 
@@ -143,7 +143,7 @@ impl Check<'_> {
         self.warnings.push(Finding { path, message: message.into(), remedy });
     }
 
-    /// Values that a kubelet takes only with a feature gate on.
+    /// Checks values that a kubelet accepts only with a feature gate.
     fn gated_fields(&mut self) {
         let config = self.config;
         let default = KubeletConfig::default();
@@ -221,8 +221,8 @@ impl Check<'_> {
         ReservedCpus { cpus, amount, broken: false }
     }
 
-    /// What is left for pods, as the kubelet reckons it.
-    fn allocatable(&mut self, reserved: &ReservedCpus) -> Amounts {
+    /// Computes the allocatable resources as the kubelet does.
+    fn allocatable(&mut self, reserved: &ReservedCpus) -> Capacity {
         let (config, topology) = (self.config, self.topology);
         let cpus = topology.cpus().len() as u64 * 1000;
         let reserved_milli = u64::try_from(reserved.amount.milli_value()).unwrap_or(u64::MAX);
@@ -256,9 +256,9 @@ impl Check<'_> {
         }
         let by_core = u64::from(config.pods_per_core) * topology.cpus().len() as u64;
         let most = u64::from(config.max_pods);
-        Amounts {
+        Capacity {
             milli_cpus: cpus.saturating_sub(reserved_milli),
-            // A description without memory says nothing about it, not that there is none.
+            // In a description without memory, the memory is unknown, not zero.
             memory: match total {
                 0 => u64::MAX,
                 _ => total.saturating_sub(kept_bytes).saturating_sub(in_pages),
@@ -313,7 +313,7 @@ impl Check<'_> {
         );
         manager.unwrap_or_else(|error| {
             let finding = advice::on_cpus(&error, self.topology, config);
-            // A list that could not be used has been complained about already.
+            // An invalid list has already been reported.
             if !(reserved.broken && advice::is_about_reservation(&error)) {
                 self.errors.push(finding);
             }
@@ -358,7 +358,7 @@ impl Check<'_> {
         })
     }
 
-    /// Without the gate the managers are not even started on Windows.
+    /// Without the gate the managers are not started on Windows.
     fn warn_about_windows_gate(&mut self) {
         let config = self.config;
         let on = [

@@ -1,9 +1,9 @@
-//! The CPU manager: who gets exclusive CPUs, and which.
+//! The CPU manager: decides which containers get exclusive CPUs, and which ones.
 //!
-//! Main types: [`StaticCpus`], the checked static policy, and [`CpuLedger`], what it has handed
-//! out. Containers of Guaranteed pods that ask for whole CPUs get CPUs of their own, all others
-//! share the rest. Choosing among free CPUs is in [`pick`], options in [`options`]. Nothing here
-//! knows of memory or merges hints.
+//! Main types: [`StaticCpus`], the checked static policy, and [`CpuLedger`], its allocations.
+//! Containers of Guaranteed pods that request whole CPUs get exclusive CPUs; all others share the
+//! rest. [`pick`] chooses among free CPUs, and [`options`] has the options. Nothing here knows
+//! memory or merges hints.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub struct StaticCpus {
     reserved_cores: CpuSet,
 }
 
-/// Which CPUs are kept for the system.
+/// The CPUs reserved for the system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     pub count: usize,
@@ -42,7 +42,7 @@ pub struct Reservation {
     pub cpus: CpuSet,
 }
 
-/// Why the static policy cannot be used. The texts are the kubelet's.
+/// The reason why the static policy cannot be used. The texts are the kubelet's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StaticCpusError {
     #[error(transparent)]
@@ -70,7 +70,7 @@ pub enum StaticCpusError {
     UnknownReserved(CpuId),
 }
 
-/// Why a container cannot have its CPUs. The texts are the kubelet's.
+/// The reason why a container cannot get its CPUs. The texts are the kubelet's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CpuRefusal {
     #[error(transparent)]
@@ -86,7 +86,8 @@ pub enum CpuRefusal {
     NotEnoughCores { requested: usize, available: usize, per_core: usize },
 }
 
-/// Why recorded CPUs do not fit the machine or the configuration. The texts are the kubelet's.
+/// The reason why recorded CPUs do not fit the machine or the configuration. The texts are the
+/// kubelet's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CpuStateError {
     #[error("default cpuset cannot be empty")]
@@ -108,14 +109,14 @@ pub enum CpuStateError {
     OtherCpus { machine: CpuSet, state: CpuSet },
 }
 
-/// What the CPU manager has handed out.
+/// The allocations of the CPU manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuLedger {
-    /// CPUs nobody has to himself; the pool of everyone without exclusive CPUs.
+    /// The shared pool: CPUs that are not exclusive to a container.
     pub shared: CpuSet,
     pub assignments: BTreeMap<PodUid, BTreeMap<ContainerName, CpuSet>>,
     /// CPUs of finished init containers of one pod, free for its later containers. Only the pod
-    /// that was served last has them; they are not kept across restarts.
+    /// that was placed last has them; they are not kept across restarts.
     pub reuse: Option<(PodUid, CpuSet)>,
 }
 
@@ -132,7 +133,7 @@ impl CpuLedger {
         }
     }
 
-    /// All CPUs that belong to one container alone, `except` those of one pod.
+    /// Returns all exclusive CPUs, without those of the pod `except`.
     #[must_use]
     pub fn exclusive(&self, except: Option<&PodUid>) -> CpuSet {
         let mut cpus = CpuSet::new();
@@ -144,7 +145,7 @@ impl CpuLedger {
         cpus
     }
 
-    /// Takes a container's CPUs back, except those another container of the pod still has.
+    /// Releases a container's CPUs, except those that another container of the pod still has.
     pub fn release(&mut self, pod: &PodUid, container: &str) {
         let Some(containers) = self.assignments.get_mut(pod) else { return };
         let Some(mut freed) = containers.remove(container) else { return };
@@ -200,25 +201,25 @@ impl StaticCpus {
         &self.reserved
     }
 
-    /// CPUs that could be handed out on an empty machine.
+    /// Returns the CPUs that could be allocated on an empty machine.
     #[must_use]
     pub fn allocatable(&self, topology: &Topology) -> CpuSet {
         topology.all_cpus() - &self.reserved
     }
 
-    /// CPUs that can be handed out now.
+    /// Returns the CPUs that can be allocated now.
     #[must_use]
     pub fn available(&self, ledger: &CpuLedger) -> CpuSet {
         &ledger.shared - &self.reserved
     }
 
-    /// A ledger on which nothing has been handed out.
+    /// Returns a ledger without allocations.
     #[must_use]
     pub fn empty_ledger(&self, topology: &Topology) -> CpuLedger {
         CpuLedger { shared: self.pool(topology), ..CpuLedger::default() }
     }
 
-    /// Everything that is either shared or handed out.
+    /// Returns all CPUs that are shared or allocated.
     fn pool(&self, topology: &Topology) -> CpuSet {
         if self.options.strict_reservation {
             self.allocatable(topology)
@@ -227,15 +228,15 @@ impl StaticCpus {
         }
     }
 
-    /// Checks recorded state, in the kubelet's order. An entirely empty one is filled.
+    /// Checks recorded state in the kubelet's order. An empty one is filled.
     pub fn check(&self, topology: &Topology, ledger: &mut CpuLedger) -> Result<(), CpuStateError> {
         if ledger.shared.is_empty() {
             if ledger.assignments.is_empty() {
                 ledger.shared = self.pool(topology);
                 return Ok(());
             }
-            // The kubelet never starts on an empty pool; but where reserved CPUs are not part of
-            // it, handing out all others is legitimate and must not block a restart.
+            // The kubelet never starts with an empty pool. If reserved CPUs are not part of it,
+            // allocating all others is legitimate and must not block a restart.
             if ledger.exclusive(None) != self.pool(topology) {
                 return Err(CpuStateError::EmptySharedPool);
             }
@@ -275,7 +276,7 @@ impl StaticCpus {
         Ok(())
     }
 
-    /// The hints of one container; no family if it has no say.
+    /// Returns the hints of one container; `None` if the policy does not constrain it.
     #[must_use]
     pub fn hints(
         &self,
@@ -292,7 +293,7 @@ impl StaticCpus {
         Some(self.family(topology, &self.available(ledger), &reusable, requested))
     }
 
-    /// The hints of a whole pod; no family if it has no say.
+    /// Returns the hints of a whole pod; `None` if the policy does not constrain it.
     #[must_use]
     pub fn pod_hints(
         &self,
@@ -326,7 +327,7 @@ impl StaticCpus {
         if assigned.len() == requested {
             self.family(topology, assigned, &CpuSet::new(), requested)
         } else {
-            // Assigned under another request: a wish that cannot be fulfilled.
+            // Assigned under another request, which cannot be satisfied.
             Family::anywhere(false)
         }
     }
@@ -381,8 +382,8 @@ impl StaticCpus {
         Preference::SizeOrSockets { size, sockets, sockets_of }
     }
 
-    /// Gives a container its CPUs and writes them down; `None` if it shares. Doing so again for a
-    /// container that has its CPUs changes nothing but what later ones may reuse.
+    /// Allocates CPUs to a container; `None` if it shares. Repeating it for a container that has
+    /// its CPUs changes only what later containers may reuse.
     pub fn allocate(
         &self,
         topology: &Topology,
@@ -414,8 +415,8 @@ impl StaticCpus {
         Ok(Some(cpus))
     }
 
-    /// Gives a container that has CPUs another number of them: it keeps as many of its own as it may,
-    /// and what it lacks comes from `free`, as near to its own as possible.
+    /// Changes the number of CPUs of a container: it keeps as many as possible, and additional ones
+    /// come from `free`, as near to its own as possible.
     pub fn change(
         &self,
         topology: &Topology,
@@ -452,7 +453,7 @@ impl StaticCpus {
         Ok(())
     }
 
-    /// As many as possible on the nodes agreed upon, the rest anywhere.
+    /// Takes as many as possible on the agreed nodes, and the rest anywhere.
     fn choose(
         &self,
         topology: &Topology,
@@ -487,8 +488,8 @@ impl StaticCpus {
     }
 }
 
-/// An init container that ends before the next starts leaves its CPUs to later ones; what anyone
-/// else takes of them is gone.
+/// An init container that ends before the next starts leaves its CPUs to later containers; CPUs
+/// that another container takes are no longer reusable.
 fn note_reuse(ledger: &mut CpuLedger, pod: &PodUid, role: Role, cpus: &CpuSet) {
     let mut reuse = ledger.reusable(pod);
     match role {

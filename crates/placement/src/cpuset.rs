@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use crate::go_text::{ParseError, parse_int};
+use crate::go_strconv::{ParseError, parse_int};
 use crate::ids::CpuId;
 
 /// The highest id a CPU may have. Linux can be built for 8,192 CPUs and Windows numbers at most

@@ -1,15 +1,15 @@
-//! What a node has handed out.
+//! The allocations of a node.
 //!
-//! Main type: [`Ledger`]. Only [`Ledger::commit`] and the `release` functions change it; deciding
-//! is [`crate::plan`]'s business, writing it to disk the agent's.
+//! Main type: [`Ledger`]. Only [`Ledger::commit`] and the `release` functions change it;
+//! [`crate::plan`] decides, and the agent writes the ledger to disk.
 
 use crate::cpu::CpuLedger;
 use crate::demand::{ContainerName, Demand, PodUid};
-use crate::memory::{MemoryLedger, Promise};
+use crate::memory::{MemoryGuarantee, MemoryLedger};
 use crate::node::{MemoryPolicy, Node};
 use crate::plan::Placement;
 
-/// CPUs and memory handed out on one node.
+/// CPUs and memory allocated on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     pub cpu: CpuLedger,
@@ -17,8 +17,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The part of the ledger that planning a pod depends on: what is left, and what the pod
-    /// itself has. Cheap however many other pods there are.
+    /// Returns the part of the ledger that planning a pod depends on: the free resources, and the
+    /// pod's own. The cost does not depend on the number of other pods.
     #[must_use]
     pub(crate) fn draft_for(&self, pod: &PodUid) -> Ledger {
         let own = |uid: &PodUid| uid == pod;
@@ -41,7 +41,7 @@ impl Ledger {
         Ledger { cpu, memory }
     }
 
-    /// Writes down a placement that was planned against this very ledger.
+    /// Applies a placement that was planned against this very ledger.
     pub fn commit(&mut self, placement: &Placement) {
         let draft = &placement.draft;
         let pod = &placement.pod;
@@ -49,7 +49,7 @@ impl Ledger {
         self.cpu.reuse = draft.cpu.reuse.clone();
         match draft.cpu.assignments.get(pod) {
             Some(containers) => self.cpu.assignments.insert(pod.clone(), containers.clone()),
-            // It has given back what it had.
+            // It has released its CPUs.
             None => self.cpu.assignments.remove(pod),
         };
         self.memory.nodes.clone_from(&draft.memory.nodes);
@@ -59,21 +59,22 @@ impl Ledger {
         }
     }
 
-    /// A container is about to start: memory of init containers that ended before it is free.
-    /// Where nodes are no promise the kubelet keeps it booked until the pod goes, and so do we.
+    /// Frees the memory of init containers that ended before a container starts. Without a strict
+    /// guarantee the kubelet keeps it reserved until the pod ends, and so do we.
     pub fn starting(&mut self, node: &Node, demand: &Demand, container: usize) {
-        if matches!(&node.memory, MemoryPolicy::Static(p) if p.promise() == Promise::Kept) {
+        if matches!(&node.memory, MemoryPolicy::Static(p) if p.guarantee() == MemoryGuarantee::Strict)
+        {
             self.memory.starting(demand, container);
         }
     }
 
-    /// Takes back what one container has.
+    /// Releases the resources of one container.
     pub fn release_container(&mut self, pod: &PodUid, container: &str) {
         self.cpu.release(pod, container);
         self.memory.release(pod, container);
     }
 
-    /// Takes back what a pod has.
+    /// Releases the resources of a pod.
     pub fn release(&mut self, pod: &PodUid) {
         let names = |containers: Option<Vec<ContainerName>>| containers.unwrap_or_default();
         let cpu = self.cpu.assignments.get(pod).map(|c| c.keys().cloned().collect());
@@ -84,12 +85,12 @@ impl Ledger {
         for container in names(memory) {
             self.memory.release(pod, &container);
         }
-        // A pod that is gone leaves nothing to reuse, not even to a namesake.
+        // A deleted pod leaves nothing to reuse, not even to a pod with the same UID.
         self.cpu.reuse.take_if(|(uid, _)| uid == pod);
         self.memory.reuse.take_if(|(uid, _)| uid == pod);
     }
 
-    /// The pods that have something.
+    /// Returns the pods with allocations.
     pub fn pods(&self) -> impl Iterator<Item = &PodUid> {
         let mut pods: Vec<&PodUid> =
             self.cpu.assignments.keys().chain(self.memory.assignments.keys()).collect();

@@ -10,7 +10,7 @@ pub mod cpu;
 pub mod cpuset;
 pub mod demand;
 pub mod gates;
-pub mod go_text;
+pub mod go_strconv;
 pub mod ids;
 pub mod layout;
 pub mod ledger;
@@ -22,8 +22,8 @@ pub mod plan;
 pub mod rationale;
 pub mod report;
 pub mod reservation;
+pub mod restore;
 pub mod state_file;
-pub mod takeover;
 pub mod topology;
 pub mod windows;
 

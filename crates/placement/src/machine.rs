@@ -19,18 +19,19 @@ pub struct Machine {
     pub topology: Topology,
 }
 
-/// What a name may be made of, for errors.
+/// The description of a valid name, for errors.
 pub const NAME: &str = "a name of up to 253 letters, digits, '.', '-' and '_'";
 
-/// Names end up in files, tables and pictures, so they are plain.
+/// Returns true if a text is a valid name. Names appear in files, tables and pictures, so they are
+/// restricted.
 #[must_use]
 pub fn is_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     text.len() <= 253 && text.chars().all(plain)
 }
 
-/// Makes a name of any text: characters that no name has become `-`. A machine may be called by the words
-/// or the path that describe it, and a file that is written of it has to be readable.
+/// Makes a valid name of any text: invalid characters become `-`. A machine may be named after the
+/// words or the path that describe it, and its file must be readable.
 #[must_use]
 pub fn name_of(text: &str) -> String {
     if is_name(text) {

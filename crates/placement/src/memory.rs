@@ -1,9 +1,9 @@
-//! The memory manager: which NUMA nodes a container's memory and huge pages come from.
+//! The memory manager: decides from which NUMA nodes a container's memory and huge pages come.
 //!
 //! Main types: [`StaticMemory`], the checked policy (`Static` on Linux, `BestEffort` on Windows:
-//! the same bookkeeping), and [`MemoryLedger`], what it has handed out. A node serves either
-//! containers that live on it alone or containers of one group of nodes, never both. Reservations
-//! are in [`reserve`]. Nothing here knows of CPUs.
+//! the same bookkeeping), and [`MemoryLedger`], its allocations. A node serves either containers
+//! that use it alone or containers of one group of nodes, never both. Reservations are in
+//! [`reserve`]. Nothing here knows CPUs.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub struct MemoryTable {
     pub free: u64,
 }
 
-/// What is known of one node.
+/// The state of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeState {
     /// Blocks that use the node.
@@ -43,7 +43,7 @@ pub struct NodeState {
 }
 
 impl NodeState {
-    /// A kind the node does not have is there with nothing in it.
+    /// Returns a kind of memory; zero if the node has none of it.
     fn table(&self, kind: MemoryKind) -> MemoryTable {
         self.tables.iter().find(|(k, _)| *k == kind).map(|(_, table)| *table).unwrap_or_default()
     }
@@ -64,7 +64,7 @@ pub struct Block {
 /// A container's blocks, in order of kind.
 pub type Blocks = SmallVec<[Block; 2]>;
 
-/// What the memory manager has handed out.
+/// The allocations of the memory manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryLedger {
     /// By node position.
@@ -121,24 +121,24 @@ pub enum MemoryStateError {
     OtherMachine,
 }
 
-/// What the memory manager says about a container's or a pod's nodes.
+/// The memory manager's hints for a container or a pod.
 #[derive(Clone, Debug)]
 pub enum MemoryHints {
-    /// It has no say.
+    /// The memory manager does not constrain it.
     None,
-    /// No set of nodes will do; merging reads that as "anywhere", so the refusal comes later.
+    /// No set of nodes suffices; merging treats that as "anywhere", so the refusal comes later.
     Nowhere,
     /// The same hints for each of these kinds.
     Each(Family, SmallVec<[MemoryKind; 2]>),
 }
 
-/// Whether nodes are a promise.
+/// The guarantee that memory stays on its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Promise {
+pub enum MemoryGuarantee {
     /// `Static`: the operating system keeps memory on its nodes.
-    Kept,
-    /// `BestEffort`: it only tends to, by the CPUs a container runs on. Pods as a whole have no
-    /// say then, only their containers.
+    Strict,
+    /// `BestEffort`: it only tends to, depending on the CPUs of a container. Only containers have
+    /// hints then, not pods.
     BestEffort,
 }
 
@@ -146,26 +146,26 @@ pub enum Promise {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticMemory {
     reserved: ReservedMemory,
-    promise: Promise,
+    guarantee: MemoryGuarantee,
 }
 
 impl StaticMemory {
     pub fn new(
         reserved: ReservedMemory,
-        promise: Promise,
+        guarantee: MemoryGuarantee,
     ) -> Result<StaticMemory, StaticMemoryError> {
         if reserved.total(MemoryKind::Memory) == 0 {
             return Err(StaticMemoryError::NothingReserved);
         }
-        Ok(StaticMemory { reserved, promise })
+        Ok(StaticMemory { reserved, guarantee })
     }
 
     #[must_use]
-    pub fn promise(&self) -> Promise {
-        self.promise
+    pub fn guarantee(&self) -> MemoryGuarantee {
+        self.guarantee
     }
 
-    /// A ledger on which nothing has been handed out.
+    /// Returns a ledger without allocations.
     #[must_use]
     pub fn empty_ledger(&self, topology: &Topology) -> MemoryLedger {
         let nodes = topology
@@ -207,17 +207,17 @@ impl StaticMemory {
             return Ok(());
         }
         let expected = self.recount(topology, ledger)?;
-        if same_totals(&ledger.nodes, &expected) && same_bookings(&ledger.nodes, &expected) {
+        if same_totals(&ledger.nodes, &expected) && same_reservations(&ledger.nodes, &expected) {
             Ok(())
         } else {
             Err(MemoryStateError::OtherMachine)
         }
     }
 
-    /// Like [`StaticMemory::check`], but bookings that do not add up on an unchanged machine are
-    /// counted anew from the blocks; says whether that was needed. The kubelet's way of giving
-    /// memory back lets bookings drift once a node has served both alone and in a group, and its
-    /// own check then refuses to start.
+    /// Like [`StaticMemory::check`], but reservations that do not add up on an unchanged machine
+    /// are recomputed from the blocks; returns true if that was needed. The kubelet's way of
+    /// releasing memory lets reservations drift once a node has served both alone and in a group,
+    /// and its own check then refuses to start.
     pub fn restore(
         &self,
         topology: &Topology,
@@ -237,7 +237,7 @@ impl StaticMemory {
         }
     }
 
-    /// The nodes as the blocks alone would have them.
+    /// Computes the node states from the blocks alone.
     fn recount(
         &self,
         topology: &Topology,
@@ -261,8 +261,8 @@ impl StaticMemory {
                 }
             }
         }
-        // Those with the least choice first, or a group could fill a node that someone else has
-        // nothing but.
+        // Blocks with the fewest nodes first; otherwise a group could fill the only node of another
+        // block.
         let mut blocks: Vec<&Block> =
             ledger.assignments.values().flat_map(|pod| pod.values().flatten()).collect();
         blocks.sort_by_key(|block| block.nodes.len());
@@ -288,7 +288,7 @@ impl StaticMemory {
     /// The hints of a whole pod.
     #[must_use]
     pub fn pod_hints(&self, ledger: &MemoryLedger, demand: &Demand) -> MemoryHints {
-        if self.promise == Promise::BestEffort {
+        if self.guarantee == MemoryGuarantee::BestEffort {
             return MemoryHints::None;
         }
         let total = demand.pod_memory();
@@ -300,7 +300,7 @@ impl StaticMemory {
         }
     }
 
-    /// What a pod that is placed at all wants.
+    /// Returns the amounts if the pod gets memory from specific nodes.
     fn amounts<'a>(
         &self,
         demand: &Demand,
@@ -309,9 +309,9 @@ impl StaticMemory {
         amounts.filter(|_| demand.qos == QosClass::Guaranteed && !demand.pod_level)
     }
 
-    /// Gives a container its memory and writes it down; `None` if it is not placed. Doing so again
-    /// for a container that has its memory changes nothing but what later ones may reuse. With
-    /// `binding` the nodes are those of the container's CPUs and are taken as they are.
+    /// Allocates memory to a container; `None` if it gets no specific nodes. Repeating it for a
+    /// container that has its memory changes only what later containers may reuse. With `binding`
+    /// the nodes are those of the container's CPUs and are used unchanged.
     pub fn allocate(
         &self,
         ledger: &mut MemoryLedger,
@@ -368,7 +368,7 @@ impl MemoryLedger {
             .map_or(0, |block| block.size)
     }
 
-    /// Books `size` on `nodes`, filling one after the other.
+    /// Reserves `size` on `nodes`, filling one after the other.
     fn take(&mut self, nodes: NumaMask, kind: MemoryKind, mut size: u64) {
         for node in nodes.iter() {
             let state = &mut self.nodes[node];
@@ -383,12 +383,12 @@ impl MemoryLedger {
         }
     }
 
-    /// Books a block as it was written down.
-    pub(crate) fn book(&mut self, block: &Block) {
+    /// Reserves a recorded block.
+    pub(crate) fn take_block(&mut self, block: &Block) {
         self.take(block.nodes, block.kind, block.size);
     }
 
-    /// Takes a container's memory back.
+    /// Releases the memory of a container.
     pub fn release(&mut self, pod: &PodUid, container: &str) {
         let Some(containers) = self.assignments.get_mut(pod) else { return };
         let Some(blocks) = containers.remove(container) else { return };
@@ -413,7 +413,7 @@ impl MemoryLedger {
         }
     }
 
-    /// A container is about to start: init containers before it have ended for good.
+    /// Releases the memory of init containers that ended before a container starts.
     pub fn starting(&mut self, demand: &Demand, container: usize) {
         for earlier in demand.containers.iter().take(container) {
             if earlier.role == Role::Init {
@@ -423,7 +423,8 @@ impl MemoryLedger {
     }
 
     /// An init container that ends before the next starts leaves its memory to later ones, the
-    /// largest of each kind on the same nodes; what anyone else takes of it is gone.
+    /// largest of each kind on the same nodes; memory that another container takes is no longer
+    /// reusable.
     fn note_reuse(&mut self, pod: &PodUid, role: Role, blocks: &Blocks) {
         let mut reuse = match self.reuse.take() {
             Some((uid, reuse)) if uid == *pod => reuse,
@@ -441,8 +442,8 @@ impl MemoryLedger {
         self.reuse = Some((pod.clone(), reuse));
     }
 
-    /// What a container reuses is written off from the init containers it reuses it from, so that
-    /// the blocks of a pod add up to what it has.
+    /// Memory that a container reuses is subtracted from the init containers it came from, so that
+    /// the blocks of a pod add up to its allocation.
     fn shrink_init_containers(&mut self, demand: &Demand, container: usize, blocks: &Blocks) {
         let Some(containers) = self.assignments.get_mut(&demand.uid) else { return };
         for block in blocks {
@@ -472,7 +473,7 @@ impl MemoryLedger {
             .fold(0, |sum: u64, n| sum.saturating_add(self.nodes[n].table(kind).allocatable))
     }
 
-    /// Whether grouping `nodes` would mix single and group use, or two groups.
+    /// Returns true if grouping `nodes` would mix single and group use, or two groups.
     fn mixes_groups(&self, nodes: NumaMask) -> bool {
         nodes.len() > 1
             && nodes.iter().any(|n| {
@@ -482,7 +483,7 @@ impl MemoryLedger {
     }
 }
 
-/// Whether `nodes` could serve `amounts`, counting what the pod may reuse.
+/// Returns true if `nodes` could serve `amounts`, including what the pod may reuse.
 fn serves(ledger: &MemoryLedger, pod: &PodUid, amounts: &MemoryAmounts, nodes: NumaMask) -> bool {
     let alone_in_group = nodes.len() == 1 && nodes.iter().any(|n| ledger.nodes[n].cells.len() > 1);
     !alone_in_group
@@ -522,8 +523,7 @@ fn described(ledger: &MemoryLedger, pod: &PodUid, amounts: &MemoryAmounts) -> Me
     })
     .unwrap_or(all.len());
 
-    // Nodes nobody uses can be grouped at will; of the others, each can serve alone or in the
-    // group it is in.
+    // Unused nodes can be grouped freely; each of the others can serve alone or in its group.
     let unused: NumaMask = all.iter().filter(|n| ledger.nodes[*n].assignments == 0).collect();
     let mut family = if unused.len() > 1 {
         Family::described(Threshold {
@@ -556,8 +556,8 @@ fn described(ledger: &MemoryLedger, pod: &PodUid, amounts: &MemoryAmounts) -> Me
     MemoryHints::Each(family, amounts.iter().map(|(kind, _)| *kind).collect())
 }
 
-/// The hints of memory that is there already: its nodes, or no say if it was given under another
-/// request.
+/// Returns the hints of allocated memory: its nodes, or no constraint if it was allocated under
+/// another request.
 fn hints_of_assigned(blocks: &Blocks, amounts: &MemoryAmounts) -> MemoryHints {
     let as_requested = blocks.len() == amounts.len()
         && blocks.iter().all(|b| amounts.contains(&(b.kind, Bytes(b.size))));
@@ -571,7 +571,7 @@ fn hints_of_assigned(blocks: &Blocks, amounts: &MemoryAmounts) -> MemoryHints {
     }
 }
 
-/// The nodes to use: those agreed upon, widened until they suffice.
+/// Returns the nodes to use: the agreed ones, widened until they suffice.
 fn choose(
     ledger: &MemoryLedger,
     pod: &PodUid,
@@ -641,7 +641,7 @@ fn best_containing(
         .min_by_key(|(mask, preferred)| (!*preferred, mask.len(), mask.0))
 }
 
-/// Whether two machines have the same memory, whatever is booked on it.
+/// Returns true if two machines have the same memory, regardless of reservations.
 fn same_totals(recorded: &[NodeState], expected: &[NodeState]) -> bool {
     let totals = |nodes: &[NodeState]| -> Vec<(usize, MemoryKind, [u64; 3])> {
         let tables = nodes
@@ -653,9 +653,9 @@ fn same_totals(recorded: &[NodeState], expected: &[NodeState]) -> bool {
     recorded.len() == expected.len() && totals(recorded) == totals(expected)
 }
 
-/// Whether bookings add up, group by group, to what the blocks say: within a group the split may
+/// Returns true if reservations add up, group by group, to the blocks: within a group the split may
 /// differ.
-fn same_bookings(recorded: &[NodeState], expected: &[NodeState]) -> bool {
+fn same_reservations(recorded: &[NodeState], expected: &[NodeState]) -> bool {
     recorded.iter().zip(expected).all(|(a, b)| {
         a.assignments == b.assignments
             && a.cells == b.cells

@@ -14,10 +14,12 @@ use crate::cpu::options::CpuOptions;
 use crate::cpu::{CpuLedger, CpuStateError, Reservation, StaticCpus, StaticCpusError};
 use crate::cpuset::CpuSet;
 use crate::gates::Gates;
-use crate::go_text;
+use crate::go_strconv;
 use crate::ledger::Ledger;
 use crate::memory::reserve::{Entry, ReserveError, ReservedMemory};
-use crate::memory::{MemoryLedger, MemoryStateError, Promise, StaticMemory, StaticMemoryError};
+use crate::memory::{
+    MemoryGuarantee, MemoryLedger, MemoryStateError, StaticMemory, StaticMemoryError,
+};
 use crate::topology::Topology;
 use crate::windows::AffinityMode;
 
@@ -41,7 +43,7 @@ pub enum CpuPolicyError {
          greater than zero"
     )]
     NothingReserved,
-    #[error("new none policy error: None policy: received unsupported options={}", go_text::map(.0))]
+    #[error("new none policy error: None policy: received unsupported options={}", go_strconv::format_map(.0))]
     NoneWithOptions(BTreeMap<String, String>),
     #[error("new static policy error: {0}")]
     Static(#[from] StaticCpusError),
@@ -50,8 +52,8 @@ pub enum CpuPolicyError {
 impl CpuPolicy {
     pub const POLICIES: [&str; 2] = ["none", "static"];
 
-    /// Checks a configuration in the kubelet's order. `reserved` is what the node reserves in
-    /// CPUs altogether, if known; fractions are rounded up.
+    /// Checks a configuration in the kubelet's order. `reserved` is the total CPU reservation of
+    /// the node, if known; fractions are rounded up.
     pub fn new(
         policy: &str,
         options: &BTreeMap<String, String>,
@@ -109,8 +111,8 @@ pub enum MemoryPolicyError {
 impl MemoryPolicy {
     pub const POLICIES: [&str; 3] = ["None", "Static", "BestEffort"];
 
-    /// Checks a configuration. `expected` is what the node reserves of memory and huge pages
-    /// altogether; `reserved` must say on which nodes.
+    /// Checks a configuration. `expected` is the node's total reservation of memory and huge pages;
+    /// `reserved` must split it over nodes.
     pub fn new(
         policy: &str,
         os: OsName,
@@ -118,10 +120,10 @@ impl MemoryPolicy {
         expected: &BTreeMap<String, Quantity>,
         topology: &Topology,
     ) -> Result<MemoryPolicy, MemoryPolicyError> {
-        let promise = match (policy, os) {
+        let guarantee = match (policy, os) {
             ("None", _) => return Ok(MemoryPolicy::None),
-            ("Static", OsName::Linux) => Promise::Kept,
-            ("BestEffort", OsName::Windows) => Promise::BestEffort,
+            ("Static", OsName::Linux) => MemoryGuarantee::Strict,
+            ("BestEffort", OsName::Windows) => MemoryGuarantee::BestEffort,
             ("Static", OsName::Windows) => {
                 let (policy, os, instead) = ("Static", "Windows", "BestEffort");
                 return Err(MemoryPolicyError::WrongOs { policy, os, instead });
@@ -133,7 +135,7 @@ impl MemoryPolicy {
             _ => return Err(MemoryPolicyError::UnknownPolicy(policy.to_owned())),
         };
         let reserved = ReservedMemory::new(topology, reserved, expected)?;
-        Ok(MemoryPolicy::Static(StaticMemory::new(reserved, promise)?))
+        Ok(MemoryPolicy::Static(StaticMemory::new(reserved, guarantee)?))
     }
 }
 
@@ -159,7 +161,7 @@ pub enum StateError {
 }
 
 impl Node {
-    /// A machine without any policy.
+    /// Returns a machine without any policy.
     #[must_use]
     pub fn unmanaged(topology: Topology, os: OsName) -> Node {
         Node {
@@ -172,7 +174,7 @@ impl Node {
         }
     }
 
-    /// A ledger on which nothing has been handed out.
+    /// Returns a ledger without allocations.
     #[must_use]
     pub fn empty_ledger(&self) -> Ledger {
         let cpu = match &self.cpu {
@@ -186,9 +188,9 @@ impl Node {
         Ledger { cpu, memory }
     }
 
-    /// Checks recorded state against machine and policies, as on a restart: what init containers
-    /// left for reuse is forgotten.
-    pub fn restore(&self, mut ledger: Ledger) -> Result<Restored, StateError> {
+    /// Checks recorded state against machine and policies, as on a restart: reusable resources of
+    /// init containers are dropped.
+    pub fn restore(&self, mut ledger: Ledger) -> Result<RestoredLedger, StateError> {
         ledger.cpu.reuse = None;
         ledger.memory.reuse = None;
         match &self.cpu {
@@ -202,14 +204,14 @@ impl Node {
             }
             MemoryPolicy::Static(policy) => policy.restore(&self.topology, &mut ledger.memory)?,
         };
-        Ok(Restored { ledger, memory_recounted })
+        Ok(RestoredLedger { ledger, memory_recounted })
     }
 }
 
-/// A ledger taken over from before a restart.
+/// A ledger restored after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoredLedger {
     pub ledger: Ledger,
-    /// Memory bookings did not add up and were counted anew from the containers' blocks.
+    /// Memory reservations did not add up and were recomputed from the blocks of containers.
     pub memory_recounted: bool,
 }

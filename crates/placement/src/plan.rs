@@ -1,9 +1,9 @@
-//! Placing a whole pod: one pure function from a node, a ledger and a demand to a placement or a
+//! Places a whole pod: one pure function from a node, a ledger and a demand to a placement or a
 //! refusal.
 //!
-//! Main entry: [`plan`], giving a [`Placement`]. Containers are served in the order in which they
-//! start, each seeing what those before it took; nothing is changed unless the placement is
-//! committed to the ledger. The same code serves the agent, the scheduler and the planner.
+//! Main entry: [`plan`], which returns a [`Placement`]. Containers are placed in start order, each
+//! after the allocations of those before it; nothing changes until the placement is committed to
+//! the ledger. The agent, the scheduler and the planner use the same code.
 
 use smallvec::SmallVec;
 
@@ -20,7 +20,7 @@ use crate::memory::{Blocks, MemoryHints, StaticMemory};
 use crate::node::{CpuPolicy, MemoryPolicy, Node};
 use crate::numa::NumaMask;
 use crate::rationale::{
-    Agreement, ContainerRationale, Place, Refusal, Say, WhyCpus, WhyMemory, render_nodes,
+    Agreement, ContainerRationale, HintSummary, Refusal, Subject, WhyCpus, WhyMemory, render_nodes,
 };
 use crate::topology::Topology;
 use crate::windows::{Affinity, AffinityDemand, AffinityMode, plan_affinity};
@@ -29,35 +29,36 @@ mod replan;
 
 pub use replan::{Surplus, replan};
 
-/// Where one container goes.
+/// The placement of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerPlacement {
     pub name: ContainerName,
     pub role: Role,
-    /// CPUs it has to itself; `None` if it shares.
+    /// Its exclusive CPUs; `None` if it shares.
     pub cpus: Option<CpuSet>,
-    /// Where its memory comes from; `None` if from anywhere.
+    /// The nodes of its memory; `None` if any.
     pub memory: Option<Blocks>,
     pub rationale: ContainerRationale,
 }
 
-/// Where a pod goes.
+/// The placement of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     pub pod: PodUid,
     pub containers: Vec<ContainerPlacement>,
-    /// What the ledger will be, as far as this pod changes it.
+    /// The ledger after the commit, restricted to this pod's changes.
     pub(crate) draft: Ledger,
 }
 
 impl Placement {
-    /// The pool of everyone without CPUs of his own, once this placement is committed.
+    /// Returns the pool of containers without exclusive CPUs, once this placement is committed.
     #[must_use]
     pub fn shared_pool(&self) -> &CpuSet {
         &self.draft.cpu.shared
     }
 
-    /// What its containers have of their own, and why, in a line; `None` if they have nothing.
+    /// Returns the exclusive resources of its containers and the reasons in a line; `None` if there
+    /// are none.
     #[must_use]
     pub fn summary(&self, node: &Node) -> Option<String> {
         let own = self.containers.iter().filter_map(|one| one.summary(&node.topology));
@@ -65,7 +66,8 @@ impl Placement {
         (!own.is_empty()).then(|| own.join("; "))
     }
 
-    /// What a Windows runtime is sent for one container; see [`ContainerPlacement::affinity`].
+    /// Returns the affinity for a Windows runtime of one container; see
+    /// [`ContainerPlacement::affinity`].
     #[must_use]
     pub fn affinity(&self, node: &Node, ledger: &Ledger, container: usize) -> Option<Affinity> {
         self.containers[container].affinity(node, ledger)
@@ -73,7 +75,7 @@ impl Placement {
 }
 
 impl ContainerPlacement {
-    /// What it has of its own, and why, in a line; `None` if it has nothing.
+    /// Returns its exclusive resources and the reason in a line; `None` if it has none.
     fn summary(&self, topology: &Topology) -> Option<String> {
         if self.cpus.is_none() && self.memory.is_none() {
             return None;
@@ -96,16 +98,16 @@ impl ContainerPlacement {
         Some(format!("{text} ({why})"))
     }
 
-    /// The nodes its memory comes from; `None` if from anywhere.
+    /// Returns the nodes of its memory; `None` if any.
     #[must_use]
     pub fn memory_nodes(&self) -> Option<NumaMask> {
         let blocks = self.memory.as_ref()?;
         Some(blocks.iter().fold(NumaMask::EMPTY, |nodes, block| nodes | block.nodes))
     }
 
-    /// The affinity handed to a Windows runtime: the decision of both managers in one set of CPUs.
-    /// A container without CPUs of its own follows the shared pool of `ledger`, to which the
-    /// placement has been committed. `None` if no manager has a say.
+    /// Returns the affinity for a Windows runtime: the decision of both managers in one set of
+    /// CPUs. A container without exclusive CPUs follows the shared pool of `ledger`, to which the
+    /// placement has been committed. `None` if no manager constrains it.
     #[must_use]
     pub fn affinity(&self, node: &Node, ledger: &Ledger) -> Option<Affinity> {
         let cpus = match (&self.cpus, &node.cpu) {
@@ -129,18 +131,19 @@ impl ContainerPlacement {
     }
 }
 
-/// Places a pod, or says why not. Planning a pod that has its place already gives the same place.
+/// Places a pod or returns the reason why not. Planning a pod that is already placed returns the
+/// same placement.
 pub fn plan(node: &Node, ledger: &Ledger, demand: &Demand) -> Result<Placement, Refusal> {
     let mut attempt = Attempt { node, demand, draft: ledger.draft_for(&demand.uid) };
     let containers = attempt.place_all()?;
     Ok(Placement { pod: demand.uid.clone(), containers, draft: attempt.draft })
 }
 
-/// What the kubelet's books look like after it refused a pod. It books containers one by one and
-/// takes them back when one fails, which can shift memory between the nodes of a group. Berth
-/// leaves its ledger alone; this is for comparing with state recorded from a kubelet.
+/// Returns the kubelet's ledger after it refused a pod. The kubelet allocates containers one by one
+/// and releases them when one fails, which can shift memory between the nodes of a group. Berth
+/// leaves its ledger unchanged; this is for comparisons with a kubelet's recorded state.
 #[must_use]
-pub fn booked_and_taken_back(node: &Node, ledger: &Ledger, demand: &Demand) -> Ledger {
+pub fn ledger_after_kubelet_rollback(node: &Node, ledger: &Ledger, demand: &Demand) -> Ledger {
     let mut attempt = Attempt { node, demand, draft: ledger.draft_for(&demand.uid) };
     let _ = attempt.place_all();
     let placement =
@@ -151,7 +154,7 @@ pub fn booked_and_taken_back(node: &Node, ledger: &Ledger, demand: &Demand) -> L
     ledger
 }
 
-/// A pod in the course of being placed.
+/// A pod that is being placed.
 struct Attempt<'a> {
     node: &'a Node,
     demand: &'a Demand,
@@ -159,7 +162,7 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Places containers in the order in which they start, up to the first that cannot be.
+    /// Places containers in start order, up to the first that cannot be placed.
     fn place_all(&mut self) -> Result<Vec<ContainerPlacement>, Refusal> {
         let alignment = self.node.alignment;
         let aligned = alignment.policy != AlignmentPolicy::None;
@@ -188,7 +191,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Lets CPUs and memory agree on nodes, for one container or for the whole pod.
+    /// Merges the hints of CPUs and memory, for one container or for the whole pod.
     fn agree(&self, container: Option<usize>) -> Result<Agreement, Refusal> {
         let Node { topology, alignment, .. } = self.node;
         let (demand, draft) = (self.demand, &self.draft);
@@ -212,22 +215,22 @@ impl Attempt<'_> {
         let agreement = Agreement {
             policy: alignment.policy,
             scope: alignment.scope,
-            cpu: cpu.as_ref().map(|family| say(family, in_detail)),
+            cpu: cpu.as_ref().map(|family| summarize(family, in_detail)),
             memory: match &memory {
                 MemoryHints::None => None,
-                MemoryHints::Nowhere => Some(say(&Family::default(), in_detail)),
-                MemoryHints::Each(family, _) => Some(say(family, in_detail)),
+                MemoryHints::Nowhere => Some(summarize(&Family::default(), in_detail)),
+                MemoryHints::Each(family, _) => Some(summarize(family, in_detail)),
             },
             hint,
         };
         if admitted {
             return Ok(agreement);
         }
-        let place = match container {
-            Some(index) => Place::Container(demand.containers[index].name.clone()),
-            None => Place::Pod,
+        let subject = match container {
+            Some(index) => Subject::Container(demand.containers[index].name.clone()),
+            None => Subject::Pod,
         };
-        Err(Refusal::NotAligned { place, agreement })
+        Err(Refusal::NotAligned { subject, agreement })
     }
 
     fn place(
@@ -336,9 +339,9 @@ impl Attempt<'_> {
     }
 }
 
-/// What a family amounts to in an explanation. Searching for the fewest nodes is only worth it
-/// where something went wrong.
-fn say(family: &Family, in_detail: bool) -> Say {
+/// Summarizes a family for an explanation. The search for the fewest nodes is only worthwhile after
+/// a failure.
+fn summarize(family: &Family, in_detail: bool) -> HintSummary {
     let ground = family.threshold.as_ref().map_or(NumaMask::EMPTY, |t| t.ground);
     let listed = family.listed.iter().fold(NumaMask::EMPTY, |all, (mask, _)| all | *mask);
     let alone = (ground | listed)
@@ -348,5 +351,5 @@ fn say(family: &Family, in_detail: bool) -> Say {
     let preferred = family.threshold.as_ref().map(|t| match t.preference {
         Preference::Size(size) | Preference::SizeOrSockets { size, .. } => size,
     });
-    Say { alone, fewest: if in_detail { family.smallest() } else { None }, preferred }
+    HintSummary { alone, fewest: if in_detail { family.smallest() } else { None }, preferred }
 }

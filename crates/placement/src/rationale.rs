@@ -1,7 +1,7 @@
-//! Why a pod was placed as it was, or not at all: values, with the words for them in one place.
+//! The reasons for a placement or a refusal: values, with their texts in one place.
 //!
-//! Main types: [`ContainerRationale`] for what was decided and [`Refusal`] for a "no" with its
-//! evidence. The same words appear in `--explain`, in events and in the debug log.
+//! Main types: [`ContainerRationale`] for decisions and [`Refusal`] for a "no" with its evidence.
+//! The same texts appear in `--explain`, in events and in the debug log.
 
 use std::fmt;
 
@@ -54,25 +54,25 @@ pub enum WhyMemory {
     },
 }
 
-/// What one resource could live with.
+/// A summary of the hints of one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Say {
-    /// Nodes that would do alone.
+pub struct HintSummary {
+    /// Nodes that suffice alone.
     pub alone: NumaMask,
-    /// Fewest nodes that would do now; `None` if no set of nodes will.
+    /// The fewest nodes that suffice now; `None` if no set of nodes does.
     pub fewest: Option<usize>,
-    /// Fewest nodes that would do on an empty machine: sets of that size are preferred.
+    /// The fewest nodes that suffice on an empty machine: sets of that size are preferred.
     pub preferred: Option<usize>,
 }
 
-/// How nodes were agreed upon.
+/// The outcome of merging the hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     pub policy: AlignmentPolicy,
     pub scope: Scope,
-    /// What CPUs and memory could live with; `None` if they had no say.
-    pub cpu: Option<Say>,
-    pub memory: Option<Say>,
+    /// The hints of CPUs and memory; `None` if they were not constrained.
+    pub cpu: Option<HintSummary>,
+    pub memory: Option<HintSummary>,
     pub hint: Hint,
 }
 
@@ -85,9 +85,9 @@ pub struct ContainerRationale {
     pub agreement: Option<Agreement>,
 }
 
-/// Which part of a pod could not be placed.
+/// The part of a pod that could not be placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Subject {
     Pod,
     Container(ContainerName),
 }
@@ -97,7 +97,7 @@ pub enum Place {
 pub enum Refusal {
     // The same for both scopes, as recorded.
     #[error("Resources cannot be allocated with Topology locality")]
-    NotAligned { place: Place, agreement: Agreement },
+    NotAligned { subject: Subject, agreement: Agreement },
     #[error("{refusal}")]
     WholeCores { container: ContainerName, refusal: CpuRefusal },
     #[error("Allocate failed due to {refusal}, which is unexpected")]
@@ -126,16 +126,15 @@ impl Refusal {
     #[must_use]
     pub fn container(&self) -> Option<&ContainerName> {
         match self {
-            Refusal::NotAligned { place: Place::Pod, .. } => None,
-            Refusal::NotAligned { place: Place::Container(container), .. }
+            Refusal::NotAligned { subject: Subject::Pod, .. } => None,
+            Refusal::NotAligned { subject: Subject::Container(container), .. }
             | Refusal::WholeCores { container, .. }
             | Refusal::Cpus { container, .. }
             | Refusal::Memory { container, .. } => Some(container),
         }
     }
 
-    /// What was short, where NUMA nodes were to be agreed upon: for readers to whom a node is a
-    /// machine.
+    /// Returns the shortage on NUMA nodes, for contexts where "node" means a machine.
     #[must_use]
     pub fn shortage(&self) -> Option<String> {
         match self {
@@ -144,8 +143,8 @@ impl Refusal {
         }
     }
 
-    /// What the message leaves out: which container, what it asked for, and what each resource could
-    /// have lived with.
+    /// Returns the details that the message omits: the container, its request, and the hints of
+    /// each resource.
     #[must_use]
     pub fn evidence(&self, topology: &Topology) -> Option<String> {
         let mut parts = Vec::new();
@@ -173,7 +172,7 @@ impl Refusal {
     }
 }
 
-/// Node ids of a mask as people write them: `node 0`, `nodes 0,1`.
+/// Renders the node ids of a mask: `node 0`, `nodes 0,1`.
 #[must_use]
 pub fn render_nodes(topology: &Topology, mask: NumaMask) -> String {
     let ids: Vec<String> = topology.node_ids(mask).map(|id| id.to_string()).collect();
@@ -241,21 +240,22 @@ impl fmt::Display for WhyMemory {
 }
 
 impl Agreement {
-    /// Why the nodes that would do are not to be had.
+    /// Returns the reason why no suitable NUMA node is available.
     fn shortage(&self) -> String {
-        let short =
-            [("CPUs", self.cpu), ("memory", self.memory)].into_iter().filter_map(|(what, say)| {
-                let say = say.filter(|say| say.alone.is_empty())?;
+        let short = [("CPUs", self.cpu), ("memory", self.memory)].into_iter().filter_map(
+            |(what, summary)| {
+                let summary = summary.filter(|summary| summary.alone.is_empty())?;
                 // Grammar: CPUs need, memory needs.
                 let s = if what == "memory" { "s" } else { "" };
-                Some(match (say.fewest, say.preferred) {
+                Some(match (summary.fewest, summary.preferred) {
                     (Some(n), Some(p)) if n > p => {
                         format!("{what} need{s} {n} NUMA nodes now, {p} on an empty machine")
                     }
                     (Some(n), _) => format!("{what} need{s} {n} NUMA nodes"),
                     (None, _) => format!("{what} fit{s} on no NUMA nodes"),
                 })
-            });
+            },
+        );
         let short: Vec<String> = short.collect();
         if short.is_empty() {
             "no NUMA node has the CPUs and the memory".to_owned()
@@ -280,10 +280,12 @@ impl Agreement {
             (None, true) => text += "any node will do",
             (None, false) => text += "no node satisfies all",
         }
-        for (what, say) in [("CPUs", self.cpu), ("memory", self.memory)] {
-            let Some(say) = say else { continue };
-            text += &match (say.alone.is_empty(), say.fewest, say.preferred) {
-                (false, ..) => format!("; {what} fit {} alone", render_nodes(topology, say.alone)),
+        for (what, summary) in [("CPUs", self.cpu), ("memory", self.memory)] {
+            let Some(summary) = summary else { continue };
+            text += &match (summary.alone.is_empty(), summary.fewest, summary.preferred) {
+                (false, ..) => {
+                    format!("; {what} fit {} alone", render_nodes(topology, summary.alone))
+                }
                 (true, Some(n), Some(p)) if n > p => {
                     format!("; {what} need {n} nodes now, {p} on an empty machine")
                 }

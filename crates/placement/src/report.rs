@@ -1,10 +1,10 @@
-//! What a node tells of itself, as annotations of its Node object: its machine, the part of its
-//! configuration that decides placement, and what it has handed out.
+//! The report of a node in annotations of its Node object: its machine, the part of its
+//! configuration that decides placement, and its allocations.
 //!
-//! Main type: [`NodeReport`]. The agent renders one, the scheduler parses it, and both then ask the
-//! same brain. Every annotation is in a format that exists beside: the machine file, the kubelet's
-//! configuration file, the kubelet's state files. What is parsed has passed the checks of an agent
-//! that restarts with these files. Nothing here talks to an API.
+//! Main type: [`NodeReport`]. The agent renders one and the scheduler parses it; both use the same
+//! planning code. Every annotation has an existing format: the machine file, the kubelet's
+//! configuration file, the kubelet's state files. Parsing applies the checks of an agent that
+//! restarts with these files. Nothing here calls an API.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ use crate::ledger::Ledger;
 use crate::machine::Machine;
 use crate::machine::file::{self, FileError};
 use crate::node::{Node, StateError};
+use crate::restore::{restore, states_of};
 use crate::state_file::{CpuState, Gates, MemoryState, StateFileError};
-use crate::takeover::{states_of, take_over};
 
 mod configuration;
 
 /// The machine file, without the name: that is the node's.
 pub const MACHINE: &str = "berth.dev/machine";
-/// What of the KubeletConfiguration decides placement.
+/// The part of the KubeletConfiguration that decides placement.
 pub const CONFIGURATION: &str = "berth.dev/kubelet-configuration";
 /// The text of `cpu_manager_state`.
 pub const CPU_STATE: &str = "berth.dev/cpu-manager-state";
@@ -33,8 +33,8 @@ pub const MEMORY_STATE: &str = "berth.dev/memory-manager-state";
 /// All annotations of a report.
 pub const ANNOTATIONS: [&str; 4] = [MACHINE, CONFIGURATION, CPU_STATE, MEMORY_STATE];
 
-/// Why annotations are not a report that can be used. The texts end up in events, so each says
-/// everything.
+/// The reason why annotations are not a usable report. The texts appear in events, so each is
+/// complete.
 #[derive(Debug, Error)]
 pub enum ReportError {
     #[error("annotation {missing} is missing; a node with {given} has it too")]
@@ -62,19 +62,19 @@ fn whose(error: &StateError) -> &'static str {
     }
 }
 
-/// What a node tells of itself. Machine, configuration and ledger fit each other.
+/// The report of a node. Machine, configuration and ledger fit each other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeReport {
     machine: Machine,
-    /// Only what decides placement; the rest is as by default.
+    /// Only fields that decide placement; the others have their defaults.
     config: KubeletConfig,
     configured: Configured,
     ledger: Ledger,
 }
 
 impl NodeReport {
-    /// A report to be rendered. What init containers left for reuse is not in it, as it would not be
-    /// after a restart.
+    /// Builds a report to render. Reusable resources of init containers are not in it, as after a
+    /// restart.
     pub fn new(
         machine: &Machine,
         config: &KubeletConfig,
@@ -94,7 +94,7 @@ impl NodeReport {
         Ok(NodeReport { machine, config, configured, ledger })
     }
 
-    /// The same node with something else handed out.
+    /// Replaces the ledger.
     pub fn set_ledger(&mut self, ledger: Ledger) -> Result<(), ReportError> {
         self.ledger = self
             .configured
@@ -105,7 +105,7 @@ impl NodeReport {
         Ok(())
     }
 
-    /// The annotations.
+    /// Renders the annotations.
     #[must_use]
     pub fn render(&self) -> BTreeMap<String, String> {
         let (cpu, memory) = states_of(&self.configured.node, &self.ledger);
@@ -117,8 +117,8 @@ impl NodeReport {
         ])
     }
 
-    /// Reads the annotations of a node; `None` if none of them belongs to a report. A state that is
-    /// missing means what a missing state file means to a kubelet: nothing has been handed out.
+    /// Parses the annotations of a node; `None` if none of them belongs to a report. A missing
+    /// state means the same as a missing state file in a kubelet: nothing is allocated.
     pub fn parse(
         annotations: &BTreeMap<String, String>,
     ) -> Result<Option<NodeReport>, ReportError> {
@@ -158,7 +158,7 @@ impl NodeReport {
                 .map_err(|cause| ReportError::State { annotation: MEMORY_STATE, cause })?,
         };
         self.ledger =
-            take_over(node, &cpu, &memory).map_err(|cause| ReportError::Ledger { cause })?.ledger;
+            restore(node, &cpu, &memory).map_err(|cause| ReportError::Ledger { cause })?.ledger;
         Ok(())
     }
 
@@ -167,7 +167,7 @@ impl NodeReport {
         &self.machine
     }
 
-    /// What the machine and its configuration come to.
+    /// Returns the machine with its checked configuration.
     #[must_use]
     pub fn configured(&self) -> &Configured {
         &self.configured
@@ -178,7 +178,7 @@ impl NodeReport {
         &self.ledger
     }
 
-    /// What planning a pod on this node needs.
+    /// Returns the parts that planning a pod on this node needs.
     #[must_use]
     pub fn into_parts(self) -> (Node, Ledger) {
         (self.configured.node, self.ledger)

@@ -1,8 +1,8 @@
-//! Reservations that add up: which CPUs to keep for the system, and how to share reserved memory
-//! out to NUMA nodes.
+//! Valid reservations: CPUs to keep for the system, and the split of reserved memory over NUMA
+//! nodes.
 //!
-//! Main entries: [`whole_cores`] and [`split_memory`]. The generator uses them, and so do the
-//! errors of the checker, so that what an error recommends is what the generator would write.
+//! Main entries: [`whole_cores`] and [`split_memory`]. The generator and the errors of the checker
+//! use them, so that an error recommends what the generator would write.
 
 use crate::topology::NumaNode;
 use crate::{CpuSet, NumaId, Topology};
@@ -25,14 +25,14 @@ pub fn whole_cores(topology: &Topology, count: usize) -> CpuSet {
     reserved
 }
 
-/// How many CPUs to reserve where nobody says: a core for every 64 CPUs.
+/// Returns the default number of reserved CPUs: a core for every 64 CPUs.
 #[must_use]
 pub fn usual_cpus(topology: &Topology) -> usize {
     topology.cpus().len().div_ceil(64) * topology.cpus_per_core().max(1)
 }
 
-/// How much memory to reserve where nobody says: a 64th, between 512Mi and 16Gi, but never more
-/// than a quarter of the machine. Whole mebibytes.
+/// Returns the default amount of reserved memory: a 64th, between 512Mi and 16Gi, but at most a
+/// quarter of the machine. Whole mebibytes.
 #[must_use]
 pub fn usual_memory(topology: &Topology) -> u64 {
     let total: u64 = topology.nodes().iter().map(ordinary_memory).sum();
@@ -68,7 +68,7 @@ pub fn split_memory(topology: &Topology, total: u64) -> Option<Vec<(NumaId, u64)
     (rest == 0 && total > 0).then_some(shares)
 }
 
-/// Adds shares of `nodes` to `shares`; gives what they cannot take.
+/// Adds shares of `nodes` to `shares`; returns the rest that they cannot take.
 fn share_out(nodes: &[(NumaId, u64)], total: u64, shares: &mut Vec<(NumaId, u64)>) -> u64 {
     let mut rest = total;
     let mut taken = vec![0u64; nodes.len()];

@@ -1,9 +1,9 @@
 //! The kubelet's state files, `cpu_manager_state` and `memory_manager_state`, as text.
 //!
-//! Main types: [`CpuState`] and [`MemoryState`], what the files say as values; each has a `parse`
-//! that reads every version a kubelet has written since 1.18 and a `render` that writes the newest
-//! one byte for byte as a kubelet does, checksums included. Nothing here opens a file, and nothing
-//! here knows machines: whether a state fits one is for the reader of the state to say.
+//! Main types: [`CpuState`] and [`MemoryState`], the contents as values; each has a `parse` that
+//! reads every version a kubelet has written since 1.18 and a `render` that writes the newest one
+//! byte for byte as a kubelet does, checksums included. Nothing here opens a file or knows
+//! machines: the reader of a state checks that it fits.
 //!
 //! A file is taken in this order, and the first version whose checksum holds wins:
 //!
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! The newest version keeps its content in `data`, guarded by `dataChecksum`; the fields of an old
-//! version stand beside it for old kubelets and are not read. Once a file has either of these two
-//! fields, a fault in them is final: falling back would bring an old state to life.
+//! version next to it are for old kubelets and are not read. Once a file has either of these two
+//! fields, an error in them is final: falling back would restore an outdated state.
 
 mod cpu;
 mod go_json;
@@ -38,7 +38,7 @@ pub type PerContainer<T> = BTreeMap<String, BTreeMap<String, T>>;
 /// Pod UID → what that pod has as a whole.
 pub type PerPod<T> = BTreeMap<String, T>;
 
-/// Whose state a file holds.
+/// The manager whose state a file contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manager {
     Cpu,
@@ -77,14 +77,14 @@ impl Manager {
     }
 }
 
-/// The feature gates that decide what is read from a file. What a gate that is off hides is not
-/// restored, and so is gone with the next save.
+/// The feature gates that decide what is read from a file. Content behind a disabled gate is not
+/// restored, and is lost with the next save.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gates {
-    /// `PodLevelResourceManagers`: what pods hold as a whole is restored.
+    /// `PodLevelResourceManagers`: restores the pod-level resources.
     pub pod_level_resource_managers: bool,
-    /// `InPlacePodVerticalScalingExclusiveCPUs`: the CPUs containers started with are restored, or
-    /// taken from what they hold now where the file does not say.
+    /// `InPlacePodVerticalScalingExclusiveCPUs`: restores the CPUs that containers started with, or
+    /// uses the current ones if the file has none.
     pub in_place_scaling_of_exclusive_cpus: bool,
 }
 
@@ -121,7 +121,7 @@ pub enum StateFileError {
         Quoted(.text), Quoted(.container), Quoted(.pod)
     )]
     BaselineCpus { text: String, container: String, pod: String, cause: Box<ParseCpuSetError> },
-    /// The kubelet would carry on with such a number; no machine has such a node.
+    /// The kubelet would accept such a number; no machine has such a node.
     #[error("NUMA node {0} is not a number a node can have")]
     NoSuchNode(i64),
     /// The kubelet crashes on these two.
@@ -158,13 +158,13 @@ fn verify(stored: u64, preimage: &str) -> Result<(), StateFileError> {
     if stored == computed { Ok(()) } else { Err(StateFileError::Corrupted { stored, computed }) }
 }
 
-/// The checksum of a text, as the kubelet's checkpoints have it beside their `data`.
+/// Returns the checksum of a text, as the kubelet's checkpoints store it for `data`.
 #[must_use]
 pub fn text_checksum(data: &str) -> u64 {
     fnv1a(&data_preimage(data))
 }
 
-/// What `dataChecksum` is the hash of: the dump of a plain string.
+/// Returns the text that `dataChecksum` hashes: the dump of a plain string.
 fn data_preimage(data: &str) -> String {
     format!("(string){data}")
 }

@@ -44,7 +44,7 @@ pub struct NodeMemory {
     pub huge_pages: Vec<HugePages>,
 }
 
-/// What a topology is made from. Order does not matter.
+/// The input of a topology. Order does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Parts {
@@ -84,9 +84,9 @@ pub(crate) struct SocketMembers {
     pub(crate) cores: Vec<u16>,
 }
 
-/// Where one CPU sits, by position in the topology's lists.
+/// The location of one CPU, by position in the topology's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seat {
+pub(crate) struct CpuLocation {
     pub(crate) core: u16,
     pub(crate) socket: u16,
     pub(crate) node: u8,
@@ -107,7 +107,7 @@ pub struct Topology {
     socket_members: Vec<SocketMembers>,
     largest_core: usize,
     /// Indexed by CPU id; `None` where the numbering has a hole.
-    seats: Vec<Option<Seat>>,
+    locations: Vec<Option<CpuLocation>>,
 }
 
 /// Why parts do not make a machine.
@@ -207,25 +207,25 @@ impl Topology {
         let mut nodes: Vec<_> = nodes.into_values().collect();
 
         let highest = cpus.last().map_or(0, |c| c.cpu.0 as usize);
-        let mut seats = vec![None; highest + 1];
+        let mut locations = vec![None; highest + 1];
         let mut socket_members = vec![SocketMembers::default(); sockets.len()];
         for c in &cpus {
             // Every id was put into the maps above and there are at most 65,536 CPUs, so both
             // the look-ups and the narrowing hold.
-            let seat = Seat {
+            let location = CpuLocation {
                 core: cores.partition_point(|d| d.id < c.core) as u16,
                 socket: sockets.partition_point(|d| d.id < c.socket) as u16,
                 node: nodes.partition_point(|d| d.id < c.numa) as u8,
                 cache: caches.partition_point(|d| d.id < c.cache) as u16,
             };
-            seats[c.cpu.0 as usize] = Some(seat);
-            let node = &mut nodes[seat.node as usize];
-            insert_sorted(&mut node.sockets, seat.socket);
-            insert_sorted(&mut node.cores, seat.core);
-            insert_sorted(&mut node.caches, seat.cache);
-            let socket = &mut socket_members[seat.socket as usize];
-            insert_sorted(&mut socket.nodes, seat.node);
-            insert_sorted(&mut socket.cores, seat.core);
+            locations[c.cpu.0 as usize] = Some(location);
+            let node = &mut nodes[location.node as usize];
+            insert_sorted(&mut node.sockets, location.socket);
+            insert_sorted(&mut node.cores, location.core);
+            insert_sorted(&mut node.caches, location.cache);
+            let socket = &mut socket_members[location.socket as usize];
+            insert_sorted(&mut socket.nodes, location.node);
+            insert_sorted(&mut socket.cores, location.core);
         }
         for node in &mut nodes {
             node.huge_pages.sort_by_key(|p| p.page_size);
@@ -242,7 +242,7 @@ impl Topology {
             distances,
             socket_members,
             largest_core,
-            seats,
+            locations,
         })
     }
 
@@ -288,7 +288,7 @@ impl Topology {
         &self.caches
     }
 
-    /// Distances by node position; `None` if the machine did not tell.
+    /// Returns the distances by node position; `None` if the machine did not report them.
     #[must_use]
     pub fn distances(&self) -> Option<&[Vec<u32>]> {
         (!self.distances.is_empty()).then_some(&self.distances)
@@ -342,8 +342,8 @@ impl Topology {
     #[must_use]
     pub fn whole_cores(&self, cpus: &CpuSet) -> CpuSet {
         let mut whole = CpuSet::new();
-        for seat in cpus.iter().filter_map(|c| self.seat(c)) {
-            whole.union_with(&self.cores[seat.core as usize].cpus);
+        for location in cpus.iter().filter_map(|c| self.location(c)) {
+            whole.union_with(&self.cores[location.core as usize].cpus);
         }
         whole
     }
@@ -371,8 +371,8 @@ impl Topology {
         &self.socket_members[socket]
     }
 
-    pub(crate) fn seat(&self, cpu: CpuId) -> Option<Seat> {
-        self.seats.get(cpu.0 as usize).copied().flatten()
+    pub(crate) fn location(&self, cpu: CpuId) -> Option<CpuLocation> {
+        self.locations.get(cpu.0 as usize).copied().flatten()
     }
 }
 
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_machines_are_refused_with_the_reason() {
+    fn impossible_machines_are_rejected_with_the_reason() {
         let check = |cpus: Vec<Cpu>, error: TopologyError| {
             assert_eq!(Topology::new(Parts { cpus, ..Parts::default() }), Err(error));
         };

@@ -118,7 +118,8 @@ pub fn cpus_of(groups: &[GroupAffinity]) -> CpuSet {
     groups.iter().flat_map(|g| g.cpus()).collect()
 }
 
-/// Whether the CPUs of the memory nodes may widen a container's affinity (`windowsAffinity`).
+/// Decides whether the CPUs of the memory nodes may widen a container's affinity
+/// (`windowsAffinity`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AffinityMode {
@@ -130,13 +131,13 @@ pub enum AffinityMode {
     CpuOnly,
 }
 
-/// What the managers chose for one container.
+/// The managers' choice for one container.
 #[derive(Clone, Copy, Debug)]
 pub struct AffinityDemand<'a> {
-    /// The CPU manager's CPUs; empty if it has no say.
+    /// The CPU manager's CPUs; empty if it does not constrain the container.
     pub cpus: &'a CpuSet,
-    /// The CPUs of each memory node chosen; `None` if the memory manager has no say. A node
-    /// without CPUs is an empty set.
+    /// The CPUs of each chosen memory node; `None` if the memory manager does not constrain the
+    /// container. A node without CPUs is an empty set.
     pub memory_nodes: Option<&'a [CpuSet]>,
     /// CPUs that belong to other containers alone.
     pub exclusive_to_others: &'a CpuSet,
@@ -155,7 +156,7 @@ pub enum AffinityReason {
     CpuOnlyMode,
     /// The CPUs lie inside the nodes.
     InsideNodes,
-    /// The CPUs are no fewer than the nodes'.
+    /// There are at least as many CPUs as in the nodes.
     NotFewerThanNodes,
     /// Some CPUs lie inside the nodes and some outside.
     PartlyOutside,
@@ -203,7 +204,7 @@ pub enum Locality {
 }
 
 impl Locality {
-    /// What to expect of memory that Windows does not bind; `None` if nothing is to be feared.
+    /// Returns a warning about memory that Windows does not bind; `None` if all CPUs are local.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let Locality::Apart { outside, unreached_nodes } = self else { return None };
@@ -235,14 +236,14 @@ pub struct Affinity {
 }
 
 impl Affinity {
-    /// What the runtime is sent.
+    /// Returns the affinity in the runtime's form.
     #[must_use]
     pub fn groups(&self) -> Vec<GroupAffinity> {
         groups_of(&self.cpus)
     }
 }
 
-/// Decides the affinity of a container; `None` if neither manager has a say.
+/// Decides the affinity of a container; `None` if neither manager constrains it.
 #[must_use]
 pub fn plan_affinity(demand: AffinityDemand<'_>) -> Option<Affinity> {
     let AffinityDemand { cpus, memory_nodes, exclusive_to_others, mode } = demand;

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use objects::Pod;
-use placement::configured::{Amounts, Configured, total_memory};
+use placement::configured::{Capacity, Configured, total_memory};
 use placement::demand::{Demand, PodUid};
 use placement::plan::{ContainerPlacement, Placement};
 use placement::report::NodeReport;
@@ -257,7 +257,7 @@ impl LiveNode {
         &self,
         occupant: &Occupant,
         obstacle: &Obstacle,
-        used: &Amounts,
+        used: &Capacity,
         ledger: &Ledger,
     ) -> RefusalReport {
         let configured = &self.configured;
@@ -265,7 +265,7 @@ impl LiveNode {
         let others = others.map(|other| Other {
             name: other.full_name(),
             uid: other.uid.clone(),
-            need: Amounts::of(&other.pod),
+            need: Capacity::of(&other.pod),
         });
         let others: Vec<Other> = others.collect();
         let found =
@@ -311,21 +311,21 @@ impl LiveNode {
     }
 
     /// The node without one of its pods: what is asked for, and what is handed out.
-    fn without(&self, uid: &PodUid) -> (Amounts, Ledger) {
+    fn without(&self, uid: &PodUid) -> (Capacity, Ledger) {
         let mut ledger = self.report.ledger().clone();
         ledger.release(uid);
         (self.used(Some(uid)), ledger)
     }
 
-    fn used(&self, except: Option<&PodUid>) -> Amounts {
+    fn used(&self, except: Option<&PodUid>) -> Capacity {
         let others = self.pods.iter().filter(|other| Some(&other.uid) != except);
-        others.fold(Amounts::default(), |used, other| used.plus(&Amounts::of(&other.pod)))
+        others.fold(Capacity::default(), |used, other| used.plus(&Capacity::of(&other.pod)))
     }
 }
 
 fn place(
     configured: &Configured,
-    used: &Amounts,
+    used: &Capacity,
     ledger: &Ledger,
     occupant: &Occupant,
 ) -> Result<Placement, Obstacle> {

@@ -9,7 +9,7 @@ use std::fmt;
 use objects::pod::Container;
 use objects::{Pod, Quantity, resources};
 use placement::alignment::{Alignment, AlignmentPolicy, Scope};
-use placement::configured::{Amounts, Configured};
+use placement::configured::{Capacity, Configured};
 use placement::demand::{Demand, PodUid, QosClass};
 use placement::node::CpuPolicy;
 use placement::{Bytes, Ledger, Node, plan};
@@ -143,13 +143,13 @@ pub fn remedies(
 pub(crate) struct Other {
     pub name: String,
     pub uid: PodUid,
-    pub need: Amounts,
+    pub need: Capacity,
 }
 
 /// Finds what would let a pod in on one machine as it stands.
 pub(crate) fn on_machine(
     configured: &Configured,
-    (used, ledger): (&Amounts, &Ledger),
+    (used, ledger): (&Capacity, &Ledger),
     pod: &Pod,
     obstacle: &Obstacle,
     others: Vec<Other>,
@@ -182,14 +182,14 @@ fn emptiest(simulation: &Simulation<'_>, class: &Class) -> Option<usize> {
 struct Trial<'a> {
     configured: &'a Configured,
     node: &'a Node,
-    used: Amounts,
+    used: Capacity,
     ledger: Ledger,
 }
 
 impl<'a> Trial<'a> {
     fn empty(configured: &'a Configured) -> Trial<'a> {
         let node = &configured.node;
-        Trial { configured, node, used: Amounts::default(), ledger: node.empty_ledger() }
+        Trial { configured, node, used: Capacity::default(), ledger: node.empty_ledger() }
     }
 
     /// Changes to the pod or to the machine's configuration.
@@ -308,8 +308,8 @@ impl<'a> Trial<'a> {
 
     /// More of what is only counted.
     fn capacities(&self, pod: &Pod, found: &mut Vec<Remedy>) {
-        let need = Amounts::of(pod);
-        let with = |change: &dyn Fn(&mut Amounts)| {
+        let need = Capacity::of(pod);
+        let with = |change: &dyn Fn(&mut Capacity)| {
             let mut configured = self.configured.clone();
             change(&mut configured.allocatable);
             Trial { configured: &configured, ..self.clone() }.takes(pod)
@@ -321,7 +321,7 @@ impl<'a> Trial<'a> {
         for (name, amount) in need.others.iter().filter(|(name, _)| resources::is_extended(name)) {
             let to = self.used.others.get(name).copied().unwrap_or(0).saturating_add(*amount);
             let has = self.configured.allocatable.others.get(name).copied().unwrap_or(0);
-            let add = |all: &mut Amounts| {
+            let add = |all: &mut Capacity| {
                 all.others.insert(name.clone(), to);
             };
             if to > has && with(&add) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use objects::Workload;
 use objects::pod::OsName;
-use placement::configured::{Amounts, Configured, total_memory};
+use placement::configured::{Capacity, Configured, total_memory};
 use placement::demand::{MemoryKind, Role};
 use placement::layout::{lay_out, lay_out_in_blocks};
 use placement::memory::Block;
@@ -395,7 +395,7 @@ fn long(
 }
 
 /// What a machine still has of which `used` was asked for and `ledger` handed out.
-pub(crate) fn left(configured: &Configured, used: &Amounts, ledger: &Ledger) -> Left {
+pub(crate) fn left(configured: &Configured, used: &Capacity, ledger: &Ledger) -> Left {
     let (node, all) = (&configured.node, &configured.allocatable);
     let topology = &node.topology;
     let mut requests = BTreeMap::new();

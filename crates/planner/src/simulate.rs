@@ -22,7 +22,7 @@ use std::sync::Arc;
 use objects::Workload;
 use objects::pod::{OsName, Pod};
 use objects::workload::Replicas;
-use placement::configured::{Amounts, Configured};
+use placement::configured::{Capacity, Configured};
 use placement::demand::{Demand, PodUid};
 use placement::plan::ContainerPlacement;
 use placement::rationale::Refusal;
@@ -76,7 +76,7 @@ pub const MOST_MACHINES: usize = 100_000;
 pub struct Class {
     /// Under a uid that is nobody's.
     pub demand: Demand,
-    pub need: Amounts,
+    pub need: Capacity,
     /// The operating system asked for, and whether by `spec.os` rather than by a node selector.
     pub os: Option<(OsName, bool)>,
     /// The one machine it may go to, by name.
@@ -117,7 +117,7 @@ struct State {
     /// Where it came from, and by taking what.
     parent: Option<(StateId, ClassId)>,
     depth: u32,
-    used: Amounts,
+    used: Capacity,
     /// Kept while machines are in this state; can be made again from an ancestor's.
     ledger: Option<Ledger>,
     machines: u32,
@@ -245,7 +245,7 @@ impl<'a> Simulation<'a> {
                 shape,
                 parent: None,
                 depth: 0,
-                used: Amounts::default(),
+                used: Capacity::default(),
                 ledger: Some(of.configured.node.empty_ledger()),
                 machines: 0,
                 placed: Arc::from([]),
@@ -290,7 +290,7 @@ impl<'a> Simulation<'a> {
 
     /// What the pods of a machine ask for.
     #[must_use]
-    pub fn used(&self, machine: usize) -> &Amounts {
+    pub fn used(&self, machine: usize) -> &Capacity {
         &self.states[self.machines[machine].state.0 as usize].used
     }
 
@@ -673,7 +673,7 @@ impl Class {
         };
         Class {
             demand: Demand::of(pod, &PodUid::new("")),
-            need: Amounts::of(pod),
+            need: Capacity::of(pod),
             os,
             node_name: pod.spec.node_name.clone(),
         }

@@ -1,4 +1,4 @@
-//! Removing cgroups that containers left, of either version.
+//! Removes cgroups that containers left behind, of either version.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use crate::wait::wait_until;
 
-/// How long the kernel may hold on to the cgroup of a process that is gone.
+/// The longest time for which the kernel may keep the cgroup of a dead process.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where cgroup file systems are mounted.
+/// Returns the mount points of cgroup file systems.
 pub(crate) fn mounts() -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     table.lines().filter_map(|line| mount(line, |kind| kind.starts_with("cgroup"))).collect()
 }
 
-/// The mount point in a line of `mountinfo`, if it is of that kind.
+/// Returns the mount point in a line of `mountinfo` if the file system is of that kind.
 pub(crate) fn mount(line: &str, kind: impl Fn(&str) -> bool) -> Option<PathBuf> {
     let (before, after) = line.split_once(" - ")?;
     let point = before.split(' ').nth(4)?;
     kind(after.split(' ').next()?).then(|| PathBuf::from(point))
 }
 
-/// The cgroups of processes, as paths below a mount.
+/// Returns the cgroups of processes, as paths below a mount.
 pub(crate) fn of_processes(processes: &[u32]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for process in processes {
@@ -34,8 +34,8 @@ pub(crate) fn of_processes(processes: &[u32]) -> BTreeSet<String> {
     found
 }
 
-/// Removes a cgroup with those below it, in every hierarchy where it is. Says whether it is gone from
-/// all of them.
+/// Removes a cgroup and its descendants in every hierarchy. Returns true if it is gone from all of
+/// them.
 pub(crate) fn remove(path: &str) -> bool {
     let directories: Vec<_> =
         mounts().iter().map(|mount| mount.join(path.trim_start_matches('/'))).collect();
@@ -48,7 +48,7 @@ pub(crate) fn remove(path: &str) -> bool {
     .is_ok()
 }
 
-/// Directories from the bottom up; the files in them go with them.
+/// Removes directories bottom-up; the kernel removes their files with them.
 fn remove_tree(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {

@@ -1,4 +1,4 @@
-//! The daemon: [`Containerd`], from its configuration to its end.
+//! The containerd daemon of a test: [`Containerd`].
 
 use std::fs;
 use std::io;
@@ -9,13 +9,14 @@ use std::time::Duration;
 use crate::wait::wait_until;
 use crate::{image, leftovers, processes};
 
-/// How long containerd may take to start or to end. It takes a tenth of a second on an idle machine.
+/// The timeout for starting and stopping containerd, which take a tenth of a second on an idle
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where Debian puts runc and the helpers; the path of whoever runs the tests may lack them.
+/// The directories of runc and its helpers on Debian, which the `PATH` of the tests may lack.
 const SEARCH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where the packages put what is needed, and the name of the package.
+/// The required files with their Debian packages.
 const NEEDED: &[(&str, &str)] = &[
     ("/usr/bin/containerd", "containerd"),
     ("/usr/bin/containerd-shim-runc-v2", "containerd"),
@@ -25,12 +26,12 @@ const NEEDED: &[(&str, &str)] = &[
     ("/usr/lib/cni/loopback", "containernetworking-plugins"),
 ];
 
-/// Why there is no containerd for the test.
+/// The reason why a test has no containerd.
 #[derive(Debug, thiserror::Error)]
 pub enum RigError {
-    #[error("a containerd of one's own needs Linux, and this is {0}")]
+    #[error("the test containerd needs Linux, but this is {0}")]
     NotLinux(&'static str),
-    #[error("a containerd of one's own needs root, and this is user {0}")]
+    #[error("the test containerd needs root, but this is user {0}")]
     NotRoot(String),
     #[error("{path} is missing: install the Debian package {package}")]
     Missing { path: &'static str, package: &'static str },
@@ -40,18 +41,18 @@ pub enum RigError {
     Containerd { what: String, log: String },
 }
 
-/// A containerd of a test's own, with the images [`BUSYBOX`](crate::BUSYBOX) and
-/// [`PAUSE`](crate::PAUSE). Dropped, it is gone, with every container.
+/// A containerd for one test, with the images [`BUSYBOX`](crate::BUSYBOX) and
+/// [`PAUSE`](crate::PAUSE). Dropping it removes it with all its containers.
 #[derive(Debug)]
 pub struct Containerd {
     directory: PathBuf,
     daemon: Option<Child>,
-    /// Held locked, so that nobody takes us for dead.
+    /// Held locked, so that other rigs do not clean up this one.
     _lock: fs::File,
 }
 
 impl Containerd {
-    /// Starts one.
+    /// Starts a containerd.
     pub fn start() -> Result<Self, RigError> {
         check()?;
         leftovers::sweep();
@@ -74,22 +75,22 @@ impl Containerd {
         Ok(rig)
     }
 
-    /// Where it listens, as clients are told.
+    /// Returns the endpoint for clients.
     pub fn endpoint(&self) -> String {
         format!("unix://{}/containerd.sock", self.directory.display())
     }
 
-    /// A directory for whatever the test needs; it goes with the rig.
+    /// Returns a directory for files of the test, removed with the rig.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The cgroup to put pods below. It is made by the first of them and goes with the rig.
+    /// Returns the cgroup for pods. The first pod creates it; it is removed with the rig.
     pub fn cgroup_parent(&self) -> String {
         leftovers::cgroup_parent(&self.directory)
     }
 
-    /// Kills the daemon, as a crash would. Containers run on.
+    /// Kills the daemon, like a crash. Containers keep running.
     pub fn kill(&mut self) -> Result<(), RigError> {
         if let Some(mut daemon) = self.daemon.take() {
             daemon.kill().map_err(failed("kill containerd"))?;
@@ -98,7 +99,7 @@ impl Containerd {
         Ok(())
     }
 
-    /// Ends the daemon, as an upgrade would. Containers run on.
+    /// Stops the daemon, like an upgrade. Containers keep running.
     pub fn stop(&mut self) -> Result<(), RigError> {
         let Some(mut daemon) = self.daemon.take() else { return Ok(()) };
         processes::signal("TERM", &[daemon.id()]);
@@ -110,11 +111,11 @@ impl Containerd {
         Ok(())
     }
 
-    /// Holds the daemon where it is, or lets it go on: one that answers nobody, and has not ended.
+    /// Stops all threads of the daemon or resumes them: it is alive but does not respond.
     pub fn freeze(&self, frozen: bool) {
         if let Some(daemon) = &self.daemon {
             processes::signal(if frozen { "STOP" } else { "CONT" }, &[daemon.id()]);
-            // The signal stops one thread after the other, and each may still answer until then.
+            // The signal stops the threads one by one; each may still respond until then.
             if frozen {
                 let stopped = || processes::is_stopped(daemon.id()).then_some(());
                 wait_until(PATIENCE, stopped).expect("a signal stops a process");
@@ -122,8 +123,8 @@ impl Containerd {
         }
     }
 
-    /// Starts the daemon anew, after killing it if it runs. Returns when it answers to its own
-    /// client; CRI may take a moment longer.
+    /// Restarts the daemon, killing it first if it runs. Returns when it responds to `ctr`; CRI may
+    /// take a moment longer.
     pub fn restart(&mut self) -> Result<(), RigError> {
         self.kill()?;
         let log = fs::File::options()
@@ -159,7 +160,7 @@ impl Containerd {
         self.daemon.as_mut().is_some_and(|daemon| matches!(daemon.try_wait(), Ok(None)))
     }
 
-    /// Runs containerd's own client.
+    /// Runs `ctr`, containerd's client.
     fn ctr(&self, arguments: &[&str]) -> Result<(), RigError> {
         let socket = self.directory.join("containerd.sock");
         let output = Command::new("/usr/bin/ctr")
@@ -190,12 +191,12 @@ impl Drop for Containerd {
         self.freeze(false);
         let _ = self.kill();
         let left = leftovers::remove(&self.directory);
-        // A test that is failing already is not to be aborted for it.
+        // A test that is already failing must not be aborted by a second panic.
         assert!(left.is_empty() || std::thread::panicking(), "left behind: {left:#?}");
     }
 }
 
-/// What this machine lacks, if anything.
+/// Fails with the first requirement that this machine lacks.
 fn check() -> Result<(), RigError> {
     if std::env::consts::OS != "linux" {
         return Err(RigError::NotLinux(std::env::consts::OS));
@@ -212,13 +213,14 @@ fn check() -> Result<(), RigError> {
     }
 }
 
-/// The second of the four user ids in `/proc/self/status`.
+/// Returns the second of the four user ids in `/proc/self/status`.
 fn effective_user(status: &str) -> &str {
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
     ids.split_ascii_whitespace().nth(1).unwrap_or_default()
 }
 
-/// The lock is had before it can be seen: one that is seen and not had is a dead rig's.
+/// The file is locked before it becomes visible, so a visible file without a lock belongs to a dead
+/// rig.
 fn lock(directory: &Path) -> Result<fs::File, RigError> {
     let draft = directory.join("lock.draft");
     let lock = fs::File::create(&draft).map_err(failed("make the lock"))?;
@@ -231,7 +233,7 @@ fn failed(what: &str) -> impl FnOnce(io::Error) -> RigError {
     move |source| RigError::Io { what: what.to_owned(), source }
 }
 
-/// Everything that containerd writes is below the directory.
+/// Returns a configuration with all paths below the directory.
 pub(crate) fn config(directory: &Path) -> String {
     let directory = directory.display();
     let pause = image::PAUSE;
@@ -276,13 +278,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_effective_user_is_read() {
+    fn effective_user_is_parsed() {
         assert_eq!(effective_user("Name:\tx\nUid:\t1000\t0\t1000\t1000\n"), "0");
         assert_eq!(effective_user("Name:\tx\n"), "");
     }
 
     #[test]
-    fn the_configuration_stays_in_its_directory() {
+    fn all_configured_paths_are_below_the_directory() {
         let text = config(Path::new("/x/rig"));
         assert_eq!(text.matches("/x/rig/").count(), 6);
         assert!(!text.contains("/var/") && !text.contains("/run/"));

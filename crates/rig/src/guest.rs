@@ -1,9 +1,9 @@
-//! A machine of a test's own: [`Guest`], emulated by QEMU, with as many sockets, cores, threads and NUMA
-//! nodes as a [`Shape`] says, a kernel of Debian's, cgroup v2 alone, and a containerd in it.
+//! A machine for one test: [`Guest`], emulated by QEMU, with the sockets, cores, threads and NUMA
+//! nodes of a [`Shape`], a Debian kernel, cgroup v2 only, and a containerd.
 //!
-//! A test says in the guest's shell what is to be done ([`Guest::sh`]) and reads what came of it. Nothing
-//! of the guest outlives its value: it writes to a copy of its disk that nobody keeps. Needs no root and
-//! no virtualization by the processor, which machines in a cloud seldom have.
+//! A test runs commands in the guest's shell ([`Guest::sh`]) and reads their output. The guest
+//! writes to a temporary copy of its disk, so nothing outlives the value. It needs neither root nor
+//! hardware virtualization, which cloud machines seldom have.
 //!
 //! ```text
 //!   test ── stdin, stdout ──▶ QEMU ── second serial line ──▶ sh
@@ -31,70 +31,70 @@ mod kernel;
 pub use disk::Disk;
 pub use kernel::Kernel;
 
-/// How long a guest may take to start. It takes ten seconds on an idle machine, and twenty times as long on
-/// one that others keep busy: eight emulated CPUs are much to ask for.
+/// The boot timeout. Booting takes ten seconds on an idle machine and twenty times as long on a
+/// busy one, because eight CPUs are emulated.
 const BOOT: Duration = Duration::from_secs(400);
 
-/// How long it may take until its kernel says a word, which is the first thing that a kernel does.
+/// The timeout for the first output of the kernel.
 const SILENCE: Duration = Duration::from_secs(90);
 
-/// How often one is started whose kernel says nothing: the emulation of many CPUs by few stands still, or
-/// ends, now and then while the firmware is at work.
+/// The number of boot attempts. The emulation of many CPUs by few occasionally hangs or exits while
+/// the firmware runs.
 const STARTS: usize = 3;
 
-/// How long anything said in its shell may take.
+/// The timeout of one shell command.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Between two looks. Looking takes the guest's time, which it may need for what is waited for.
+/// The pause between two checks. A check takes CPU time that the guest may need.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Where Debian's package puts it.
+/// The path in Debian's package.
 const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 
-/// All CPUs of a guest take turns on one thread. With a thread for each (`thread=multi`) CPUs were seen to
-/// stand still for ever, two of them at the same place of the kernel, one that it patches while it runs; why
-/// was not found. Guests took no longer with one thread on two cores.
+/// All CPUs of a guest run on one thread. With one thread per CPU (`thread=multi`), CPUs sometimes
+/// hung for ever, two of them at the same kernel instruction, which the kernel patches at run time;
+/// the cause is unknown. One thread was not slower on two cores.
 const ACCELERATOR: &str = "tcg,thread=single";
 
-/// A model with hyper-threads.
+/// A CPU model with hyper-threads.
 const MODEL: &str = "Icelake-Server";
 
-/// What goes over from the guest's serial line to QEMU's own commands, and back: control-A and c.
+/// Switches between the guest's serial line and the QEMU monitor: control-A and c.
 const SWITCH: &str = "\x01c";
 
-/// The guest's port that is reached through [`Guest::port`]: where an API server listens.
+/// The guest port behind [`Guest::port`], on which an API server listens.
 const API: u16 = 6443;
 
-/// The guest's own address, in the network that QEMU makes.
+/// The guest's address in QEMU's network.
 const ADDRESS: &str = "10.0.2.15";
 
-/// What the guest says when its shell listens.
+/// The line that the guest prints when its shell is ready.
 const READY: &str = "the shell listens";
 
-/// Why a guest is not there, or did not do what it was told.
+/// The reason why a guest could not start or a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
     #[error("{path} is missing: {remedy}")]
     Missing { path: String, remedy: String },
     #[error("cannot {what}")]
     Io { what: String, source: io::Error },
-    #[error("{program} failed: {said}")]
-    Program { program: String, said: String },
+    #[error("{program} failed: {output}")]
+    Program { program: String, output: String },
     #[error("the kernel has no module {0}")]
     NoModule(String),
     #[error(
-        "{what}\n--- said last:\n{said}\n--- QEMU:\n{qemu}\n--- firmware:\n{firmware}\n\
+        "{what}\n--- last output:\n{output}\n--- QEMU:\n{qemu}\n--- firmware:\n{firmware}\n\
          --- console:\n{console}"
     )]
-    Guest { what: String, said: String, qemu: String, firmware: String, console: String },
+    Guest { what: String, output: String, qemu: String, firmware: String, console: String },
 }
 
 pub(crate) fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> GuestError {
     move |source| GuestError::Io { what: what.into(), source }
 }
 
-/// What a machine is made of. CPUs are numbered thread by thread, core by core, socket by socket, and
-/// dealt out to NUMA nodes in that order and in equal parts.
+/// The hardware of a machine. CPUs are numbered by thread, core and socket, and assigned to NUMA
+/// nodes in that order and in equal parts.
 #[derive(Debug, Clone)]
 pub struct Shape {
     pub sockets: u32,
@@ -102,11 +102,11 @@ pub struct Shape {
     pub cores: u32,
     /// Per core.
     pub threads: u32,
-    /// How many of the CPUs, the last ones, are not there before they are plugged in.
+    /// The number of CPUs, the last ones, that are absent until they are plugged in.
     pub absent: u32,
     /// Of each NUMA node.
     pub memory_mib: u32,
-    /// Of every NUMA node to every one, as the firmware tells it; as many rows as there are nodes.
+    /// The distances between NUMA nodes in the firmware's table, one row per node.
     pub distances: Vec<Vec<u32>>,
 }
 
@@ -115,7 +115,7 @@ impl Shape {
         self.sockets * self.cores * self.threads
     }
 
-    /// What QEMU is told to plug a CPU in.
+    /// Returns the QEMU command that plugs in a CPU.
     fn plug(&self, cpu: u32) -> String {
         let (core, thread) = (cpu / self.threads, cpu % self.threads);
         let (socket, core) = (core / self.cores, core % self.cores);
@@ -156,22 +156,22 @@ impl Shape {
     }
 }
 
-/// A machine that runs. Dropped, it is gone.
+/// A running machine. Dropping it stops it.
 #[derive(Debug)]
 pub struct Guest {
     qemu: Child,
     shell: ChildStdin,
-    said: Receiver<Vec<u8>>,
-    /// What came from the shell and was not asked for yet.
+    output: Receiver<Vec<u8>>,
+    /// Output of the shell that has not been consumed yet.
     rest: Vec<u8>,
-    asked: u32,
+    commands: u32,
     port: u16,
     shape: Shape,
     directory: TempDir,
 }
 
 impl Guest {
-    /// Starts one, and waits for its shell.
+    /// Boots a guest and waits for its shell.
     pub fn boot(kernel: &Kernel, disk: &Disk, shape: &Shape) -> Result<Guest, GuestError> {
         let mut guest = Guest::start(kernel, disk, shape)?;
         for _ in 1..STARTS {
@@ -181,11 +181,11 @@ impl Guest {
             eprintln!("{}", guest.broken("a guest is started again: its kernel says nothing", ""));
             guest = Guest::start(kernel, disk, shape)?;
         }
-        guest.hear(&format!("{READY}\n"), BOOT, "the start of the guest")?;
+        guest.read_until(&format!("{READY}\n"), BOOT, "the start of the guest")?;
         Ok(guest)
     }
 
-    /// Waits for the kernel's first word.
+    /// Waits for the kernel's first output.
     fn has_begun(&mut self) -> bool {
         let is_over_or_has = wait_until(SILENCE, || {
             let is_over = matches!(self.qemu.try_wait(), Ok(Some(_)));
@@ -206,7 +206,8 @@ impl Guest {
         let first = directory.path().join("initramfs");
         fs::write(&first, disk::initramfs(kernel)?)
             .map_err(failed("write the first file system"))?;
-        // Nobody holds the port from here to QEMU's start, which then says that it cannot have it.
+        // The port is free from here to QEMU's start; QEMU reports an error if another process
+        // takes it.
         let port = TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
             .map_err(failed("find a port that is free"))?
@@ -215,7 +216,7 @@ impl Guest {
             fs::File::create(directory.path().join("qemu")).map_err(failed("make a file"))?;
         let mut qemu = Command::new(QEMU)
             .args(["-accel", ACCELERATOR, "-machine", "q35"])
-            // With the caches that Linux takes sockets from.
+            // With the cache model from which Linux derives sockets.
             .arg("-cpu")
             .arg(format!("{MODEL},level=0x14,l3-cache=on"))
             .args(["-display", "none", "-no-reboot", "-nodefaults"])
@@ -245,7 +246,7 @@ impl Guest {
             let _ = qemu.kill();
             return Err(failed("talk to QEMU")(io::ErrorKind::BrokenPipe.into()));
         };
-        let (sender, said) = channel();
+        let (sender, output) = channel();
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -255,70 +256,70 @@ impl Guest {
             }
         });
         let rest = Vec::new();
-        Ok(Guest { qemu, shell, said, rest, asked: 0, port, shape: shape.clone(), directory })
+        Ok(Guest { qemu, shell, output, rest, commands: 0, port, shape: shape.clone(), directory })
     }
 
-    /// Where the guest's port 6443 is reached from here.
+    /// Returns the local port that is forwarded to the guest's port 6443.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Everything on the guest's console so far: the kernel's messages.
+    /// Returns the guest's console output so far: the kernel's messages.
     pub fn console(&self) -> String {
         let bytes = fs::read(console(self.directory.path())).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Has the guest's shell do something, in a shell of its own, and gives its exit status and what it
-    /// said, on either output. What is to go on afterwards has to say so elsewhere.
+    /// Runs a script in a subshell of the guest and returns its exit status and combined output.
+    /// Background processes must redirect their output.
     pub fn run(&mut self, script: &str) -> Result<(i32, String), GuestError> {
-        self.asked += 1;
-        let mark = format!("--- {} ended with ", self.asked);
-        let told = format!("(\n{script}\n) </dev/null 2>&1\nprintf '\\n{mark}%d\\n' $?\n");
-        let sent = self.shell.write_all(told.as_bytes()).and_then(|()| self.shell.flush());
+        self.commands += 1;
+        let mark = format!("--- {} ended with ", self.commands);
+        let input = format!("(\n{script}\n) </dev/null 2>&1\nprintf '\\n{mark}%d\\n' $?\n");
+        let sent = self.shell.write_all(input.as_bytes()).and_then(|()| self.shell.flush());
         if sent.is_err() {
             return Err(self.broken("the guest has ended", script));
         }
-        let said = self.hear(&format!("\n{mark}"), PATIENCE, script)?;
-        let status = self.hear("\n", PATIENCE, script)?;
-        Ok((status.trim().parse().unwrap_or(-1), said))
+        let output = self.read_until(&format!("\n{mark}"), PATIENCE, script)?;
+        let status = self.read_until("\n", PATIENCE, script)?;
+        Ok((status.trim().parse().unwrap_or(-1), output))
     }
 
-    /// As [`Guest::run`], for what has to succeed.
+    /// Like [`Guest::run`], but a non-zero status is an error.
     pub fn sh(&mut self, script: &str) -> Result<String, GuestError> {
         match self.run(script)? {
-            (0, said) => Ok(said),
-            (status, said) => {
-                Err(self.broken(&format!("this ended with {status}: {script}"), &said))
+            (0, output) => Ok(output),
+            (status, output) => {
+                Err(self.broken(&format!("this ended with {status}: {script}"), &output))
             }
         }
     }
 
-    /// Puts a file into the guest, text that ends with a line.
+    /// Writes a text file in the guest; a missing final newline is added.
     pub fn write(&mut self, path: &str, text: &str) -> Result<(), GuestError> {
         const END: &str = "=== end of file ===";
         let line = if text.ends_with('\n') { "" } else { "\n" };
         self.sh(&format!("cat >'{path}' <<'{END}'\n{text}{line}{END}")).map(drop)
     }
 
-    /// Plugs a CPU in that is absent, and waits until the kernel has found it. It is not switched on.
+    /// Plugs in an absent CPU and waits until the kernel has found it. The CPU stays offline.
     pub fn plug(&mut self, cpu: u32) -> Result<(), GuestError> {
-        let told = format!("{SWITCH}{}\n{SWITCH}", self.shape.plug(cpu));
-        let sent = self.shell.write_all(told.as_bytes()).and_then(|()| self.shell.flush());
+        let input = format!("{SWITCH}{}\n{SWITCH}", self.shape.plug(cpu));
+        let sent = self.shell.write_all(input.as_bytes()).and_then(|()| self.shell.flush());
         if sent.is_err() {
-            return Err(self.broken("the guest has ended", &told));
+            return Err(self.broken("the guest has ended", &input));
         }
-        // Before the answer of the shell stands that of QEMU.
-        let said = self.sh("true")?;
-        if said.contains("Error:") {
-            return Err(self.broken(&format!("CPU {cpu} cannot be plugged in"), &said));
+        // QEMU's response precedes the shell's.
+        let output = self.sh("true")?;
+        if output.contains("Error:") {
+            return Err(self.broken(&format!("CPU {cpu} cannot be plugged in"), &output));
         }
         let found = format!("[ -e /sys/devices/system/cpu/cpu{cpu}/online ]");
         self.wait(&format!("CPU {cpu}"), &found, |status, _| (status == 0).then_some(()))
     }
 
-    /// Starts the guest's containerd, with the images [`BUSYBOX`](crate::BUSYBOX) and
-    /// [`PAUSE`](crate::PAUSE), and says where it listens.
+    /// Starts the guest's containerd with the images [`BUSYBOX`](crate::BUSYBOX) and
+    /// [`PAUSE`](crate::PAUSE), and returns its endpoint.
     pub fn start_containerd(&mut self) -> Result<String, GuestError> {
         let socket = format!("{}/containerd.sock", disk::CONTAINERD);
         self.sh("containerd --config /etc/containerd.toml >/var/log/containerd.log 2>&1 &")?;
@@ -327,7 +328,7 @@ impl Guest {
         Ok(format!("unix://{socket}"))
     }
 
-    /// Looks until the shell's answer is worth something.
+    /// Repeats a script until `read` returns a value.
     pub fn wait<T>(
         &mut self,
         what: &str,
@@ -336,52 +337,57 @@ impl Guest {
     ) -> Result<T, GuestError> {
         let started = Instant::now();
         loop {
-            let (status, said) = self.run(script)?;
-            if let Some(seen) = read(status, &said) {
-                return Ok(seen);
+            let (status, output) = self.run(script)?;
+            if let Some(value) = read(status, &output) {
+                return Ok(value);
             }
             if started.elapsed() > PATIENCE {
-                return Err(self.broken(&format!("not in time: {what}"), &said));
+                return Err(self.broken(&format!("not in time: {what}"), &output));
             }
             std::thread::sleep(PAUSE);
         }
     }
 
-    /// What the shell says up to a mark, which is taken away.
-    fn hear(&mut self, mark: &str, patience: Duration, what: &str) -> Result<String, GuestError> {
-        let deadline = Instant::now() + patience;
+    /// Reads the shell's output up to a mark, which is removed.
+    fn read_until(
+        &mut self,
+        mark: &str,
+        timeout: Duration,
+        what: &str,
+    ) -> Result<String, GuestError> {
+        let deadline = Instant::now() + timeout;
         loop {
             let mark = mark.as_bytes();
             if let Some(at) = self.rest.windows(mark.len()).position(|part| part == mark) {
                 let after = self.rest.split_off(at + mark.len());
-                let mut said = std::mem::replace(&mut self.rest, after);
-                said.truncate(at);
-                return Ok(String::from_utf8_lossy(&said).into_owned());
+                let mut output = std::mem::replace(&mut self.rest, after);
+                output.truncate(at);
+                return Ok(String::from_utf8_lossy(&output).into_owned());
             }
-            match self.said.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            match self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(bytes) => self.rest.extend(bytes),
                 Err(error) => {
                     let why = match error {
-                        RecvTimeoutError::Timeout => format!("no end after {patience:?}: {what}"),
+                        RecvTimeoutError::Timeout => format!("timeout after {timeout:?}: {what}"),
                         RecvTimeoutError::Disconnected => format!("the guest ended in: {what}"),
                     };
-                    let said = String::from_utf8_lossy(&self.rest).into_owned();
-                    return Err(self.broken(&why, &said));
+                    let output = String::from_utf8_lossy(&self.rest).into_owned();
+                    return Err(self.broken(&why, &output));
                 }
             }
         }
     }
 
-    fn broken(&mut self, what: &str, said: &str) -> GuestError {
+    fn broken(&mut self, what: &str, output: &str) -> GuestError {
         let state = match self.qemu.try_wait() {
             Ok(Some(status)) => format!("ended: {status}"),
             Ok(None) => "runs".to_owned(),
-            Err(error) => format!("nobody knows: {error}"),
+            Err(error) => format!("state unknown: {error}"),
         };
         let firmware = fs::read(firmware(self.directory.path())).unwrap_or_default();
         let firmware = String::from_utf8_lossy(&firmware).into_owned();
         let qemu = fs::read_to_string(self.directory.path().join("qemu")).unwrap_or_default();
-        // Of every CPU that the emulation does not do all of what the model has.
+        // QEMU prints this for every CPU, because the emulation lacks features of the model.
         let qemu = qemu.lines().filter(|line| !line.contains("TCG doesn't support")).fold(
             String::new(),
             |mut text, line| {
@@ -389,8 +395,8 @@ impl Guest {
                 text
             },
         );
-        let (what, said, qemu) = (what.to_owned(), said.to_owned(), format!("{state}\n{qemu}"));
-        GuestError::Guest { what, said, qemu, firmware, console: self.console() }
+        let (what, output, qemu) = (what.to_owned(), output.to_owned(), format!("{state}\n{qemu}"));
+        GuestError::Guest { what, output, qemu, firmware, console: self.console() }
     }
 }
 
@@ -401,8 +407,8 @@ impl Drop for Guest {
     }
 }
 
-/// For any guest: everything on the first serial line and from the first moment, an end instead of a new
-/// start, and no time spent on what an emulated machine does not need.
+/// Kernel arguments of every guest: all output on the first serial line from the start, exit
+/// instead of reboot, and no time spent on unneeded features.
 const KERNEL: &str =
     "console=ttyS0 earlyprintk=serial,ttyS0 panic=-1 mitigations=off nokaslr no_timer_check";
 
@@ -410,7 +416,7 @@ fn console(directory: &Path) -> PathBuf {
     directory.join("console")
 }
 
-/// What the firmware says that starts the kernel.
+/// Returns the path of the log of the firmware that boots the kernel.
 fn firmware(directory: &Path) -> PathBuf {
     directory.join("firmware")
 }
@@ -420,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpus_are_dealt_out_to_nodes_in_order() {
+    fn cpus_are_assigned_to_nodes_in_order() {
         let shape = Shape {
             sockets: 2,
             cores: 2,

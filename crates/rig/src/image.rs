@@ -1,6 +1,7 @@
-//! Images without a registry: Debian's static busybox in an archive that `ctr images import` reads.
+//! Images without a registry: Debian's static busybox in an archive for `ctr images import`.
 //!
-//! Two of them from the same layer: one to run things in, and one for sandboxes, which only sleeps.
+//! There are two images with the same layer: one for containers, and one for sandboxes, which only
+//! sleeps.
 
 use std::fs;
 use std::io;
@@ -10,13 +11,13 @@ use std::process::Command;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// The image to run things in.
+/// The image for containers.
 pub const BUSYBOX: &str = "localhost/busybox:1";
 
-/// The image of sandboxes.
+/// The image for sandboxes.
 pub const PAUSE: &str = "localhost/pause:3.9";
 
-/// Where Debian's package puts it.
+/// The path in Debian's package.
 pub(crate) const BINARY: &str = "/usr/bin/busybox";
 
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
@@ -76,7 +77,7 @@ fn archive<'a>(binary: &[u8], applets: impl Iterator<Item = &'a str>) -> io::Res
     Ok(tar.finish())
 }
 
-/// The file system of both images.
+/// Returns the file system of both images.
 fn layer<'a>(binary: &[u8], applets: impl Iterator<Item = &'a str>) -> io::Result<Vec<u8>> {
     let mut tar = Tar::default();
     for directory in ["bin", "dev", "etc", "proc", "root", "sys", "tmp", "var"] {
@@ -102,7 +103,7 @@ fn digest(blob: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
-/// This machine, as images call it.
+/// Returns this machine's architecture in the form of image manifests.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -111,12 +112,12 @@ fn architecture() -> &'static str {
     }
 }
 
-/// A POSIX archive, as far as images need one. Everything belongs to root and is from 1970, so that
-/// the same contents have the same digest.
+/// A POSIX tar archive with the features that images need. All files belong to root and date from
+/// 1970, so equal contents have equal digests.
 #[derive(Default)]
 struct Tar(Vec<u8>);
 
-/// Everything in an archive is a multiple of this.
+/// The size of an archive is a multiple of this.
 const BLOCK: usize = 512;
 
 impl Tar {
@@ -158,7 +159,7 @@ impl Tar {
         put(116, 8, "0000000")?;
         put(124, 12, &format!("{size:011o}"))?;
         put(136, 12, "00000000000")?;
-        // The sum is made as if it were blanks itself.
+        // The checksum is computed with its own field as blanks.
         put(148, 8, "        ")?;
         put(156, 1, &char::from(kind).to_string())?;
         put(157, 100, target)?;
@@ -169,7 +170,7 @@ impl Tar {
         Ok(())
     }
 
-    /// Two blocks of nothing are the end.
+    /// Two zero blocks end the archive.
     fn finish(mut self) -> Vec<u8> {
         self.0.resize(self.0.len() + 2 * BLOCK, 0);
         self.0
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_is_made_of_blocks_with_right_sums() {
+    fn archive_blocks_have_correct_checksums() {
         let mut tar = Tar::default();
         tar.file("a", 0o644, b"hello").unwrap();
         tar.link("b", "/a").unwrap();
@@ -192,21 +193,22 @@ mod tests {
         assert_eq!(&bytes[257..265], b"ustar\x0000");
         assert_eq!(&bytes[BLOCK..BLOCK + 6], b"hello\0");
         assert_eq!(&bytes[2 * BLOCK + 157..2 * BLOCK + 160], b"/a\0");
-        // The sum of the first header: what it says, with itself counted as blanks.
+        // The checksum of the first header, computed with its own field as blanks.
         let mut header = bytes[..BLOCK].to_vec();
-        let said = u32::from_str_radix(std::str::from_utf8(&header[148..154]).unwrap(), 8).unwrap();
+        let stored =
+            u32::from_str_radix(std::str::from_utf8(&header[148..154]).unwrap(), 8).unwrap();
         header[148..156].fill(b' ');
-        assert_eq!(header.iter().map(|byte| u32::from(*byte)).sum::<u32>(), said);
+        assert_eq!(header.iter().map(|byte| u32::from(*byte)).sum::<u32>(), stored);
     }
 
     #[test]
-    fn names_that_do_not_fit_are_refused() {
+    fn names_that_do_not_fit_are_rejected() {
         let error = Tar::default().link(&"x".repeat(101), "").unwrap_err().to_string();
         assert!(error.contains("does not fit"), "{error}");
     }
 
     #[test]
-    fn the_same_contents_are_the_same_archive() {
+    fn equal_contents_make_equal_archives() {
         let make = || archive(b"binary", ["sh", "busybox", "sleep"].into_iter()).unwrap();
         assert_eq!(make(), make());
         assert_eq!(

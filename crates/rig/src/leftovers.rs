@@ -1,6 +1,6 @@
-//! Cleaning up after a rig, by its directory alone: processes, mounts, cgroups, sockets, files.
+//! Cleans up after a rig by its directory: processes, mounts, cgroups, sockets, files.
 //!
-//! Only what carries the directory's name is touched.
+//! Only objects that contain the directory's name are touched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use std::process::Command;
 
 use crate::{cgroups, processes};
 
-/// How directories of rigs begin.
+/// The prefix of rig directories.
 pub(crate) const PREFIX: &str = "berth-rig-";
 
-/// The file that a rig keeps locked for as long as it lives.
+/// The file that a live rig keeps locked.
 pub(crate) const LOCK: &str = "lock";
 
-/// The cgroup below which a rig's pods are to be.
+/// Returns the cgroup for the pods of a rig.
 pub(crate) fn cgroup_parent(directory: &Path) -> String {
     format!("/{}", directory.file_name().unwrap_or_default().to_string_lossy())
 }
@@ -23,7 +23,7 @@ pub(crate) fn cgroup_parent(directory: &Path) -> String {
 pub(crate) fn sweep() {
     let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX)) {
-        // A directory without this file is one that is being made or removed at this moment.
+        // A directory without this file is being created or removed right now.
         let Ok(lock) = fs::File::open(entry.path().join(LOCK)) else { continue };
         if lock.try_lock().is_ok() {
             remove(&entry.path());
@@ -31,7 +31,7 @@ pub(crate) fn sweep() {
     }
 }
 
-/// Removes everything that a rig made. What cannot be removed is told, since nobody else will.
+/// Removes everything that a rig created, and returns the objects that could not be removed.
 pub(crate) fn remove(directory: &Path) -> Vec<String> {
     let mut left = Vec::new();
     let path = directory.to_string_lossy();
@@ -42,7 +42,7 @@ pub(crate) fn remove(directory: &Path) -> Vec<String> {
         all.iter().filter(|process| process.has_arguments(name, value)).map(|p| p.id).collect()
     };
 
-    // First the daemon, so that it does not react to what follows.
+    // The daemon ends first, so that it does not react to the following steps.
     let daemons = find("--config", &config);
     if !processes::kill(&daemons) {
         left.push(format!("containerd {daemons:?}"));
@@ -52,10 +52,10 @@ pub(crate) fn remove(directory: &Path) -> Vec<String> {
     let mut groups = cgroups::of_processes(&inside);
     groups.insert(cgroup_parent(directory));
     groups.extend(containers(directory).iter().filter_map(|container| {
-        // Where containerd puts containers for which nobody named a parent.
+        // containerd's default cgroup for containers without a parent.
         Some(format!("/k8s.io/{}", container.file_name()?.to_str()?))
     }));
-    // Shims reap their containers, so these go before them.
+    // Shims reap their containers, so the containers end first.
     if !processes::kill(&inside) {
         left.push(format!("processes in containers {inside:?}"));
     }
@@ -68,7 +68,7 @@ pub(crate) fn remove(directory: &Path) -> Vec<String> {
         }
     }
     for container in containers(directory) {
-        // Shims listen outside of the directory, where a path is short enough for a socket.
+        // Shims listen outside the directory, where paths are short enough for a socket.
         let address = fs::read_to_string(container.join("address")).unwrap_or_default();
         if let Some(socket) = address.trim().strip_prefix("unix://") {
             let _ = fs::remove_file(socket);
@@ -88,13 +88,13 @@ pub(crate) fn remove(directory: &Path) -> Vec<String> {
     left
 }
 
-/// Directories of the containers that containerd has a shim for.
+/// Returns the directories of the containers with a shim.
 fn containers(directory: &Path) -> Vec<PathBuf> {
     let tasks = directory.join("state/io.containerd.runtime.v2.task/k8s.io");
     fs::read_dir(tasks).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// Mount points below a directory, the outer ones first.
+/// Returns the mount points below a directory, outer ones first.
 fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounts = table.lines().filter_map(|line| cgroups::mount(line, |_| true));

@@ -1,10 +1,12 @@
-//! A containerd of a test's own: [`Containerd`]. Real containers, real cgroups, nothing shared with
-//! another test or with a containerd that is there already, and nothing left behind. And a whole machine of
-//! a test's own, with the NUMA nodes and hyper-threads that this one may lack: [`guest::Guest`].
+//! A containerd for each test: [`Containerd`]. It has real containers and cgroups, shares nothing
+//! with other tests or with a containerd of the machine, and leaves nothing behind.
+//! [`guest::Guest`] is a whole machine for a test, with NUMA nodes and hyper-threads that this
+//! machine may lack.
 //!
-//! For tests only, and for Debian's packages `containerd`, `runc`, `busybox-static` and
-//! `containernetworking-plugins`, as root on Linux; elsewhere [`Containerd::start`] says what is
-//! missing. It speaks no CRI: it starts and ends processes, and the test brings its own client.
+//! For tests only. Needs Debian's packages `containerd`, `runc`, `busybox-static` and
+//! `containernetworking-plugins`, and root on Linux; otherwise [`Containerd::start`] returns the
+//! missing requirement. The rig only starts and stops processes; the test brings its own CRI
+//! client.
 //!
 //! ```no_run
 //! let containerd = rig::Containerd::start()?;
@@ -12,9 +14,8 @@
 //! # Ok::<(), rig::RigError>(())
 //! ```
 //!
-//! What a rig made is found by its directory alone. So a rig whose process was killed before it could
-//! clean up is cleaned up after by the next one to start; a lock in the directory tells the dead from
-//! the living.
+//! Everything that a rig creates can be found by its directory. The next rig therefore cleans up
+//! after one whose process was killed; a lock in the directory shows whether its process is alive.
 
 mod cgroups;
 pub mod clients;
@@ -28,4 +29,4 @@ mod wait;
 
 pub use containerd::{Containerd, RigError};
 pub use image::{BUSYBOX, PAUSE};
-pub use wait::{TooLate, wait_until};
+pub use wait::{WaitTimeout, wait_until};

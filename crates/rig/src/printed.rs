@@ -1,13 +1,14 @@
-//! What a command printed, against what was recorded: placeholders and padding.
+//! Compares the output of a command with a recording that has placeholders and padding.
 //!
-//! Main entries: [`differing`] for a whole output, [`same_line`] for a line. A placeholder (`<age>`,
-//! `<uid>`) stands for anything of its form.
+//! Main entries: [`differing`] for a whole output, [`same_line`] for a line. A placeholder
+//! (`<age>`, `<uid>`) matches any text of its form.
 
-/// The first lines that differ, if any: recorded and printed. `padded` says whether the width of
-/// columns counts.
+/// Returns the first lines that differ, recorded and printed. `padded` makes the column widths
+/// significant.
 #[must_use]
 pub fn differing(recorded: &str, printed: &str, padded: bool) -> Option<(String, String)> {
-    // A column is as wide as its widest cell, so where a cell is a placeholder no padding counts.
+    // A column is as wide as its widest cell, so padding is ignored in outputs with such a
+    // placeholder.
     let changing = ["<age>", "<addr>", "<clusterip>"];
     let padded = padded && !changing.iter().any(|name| recorded.contains(name));
     let mut expected = recorded.lines();
@@ -27,13 +28,13 @@ pub fn differing(recorded: &str, printed: &str, padded: bool) -> Option<(String,
     }
 }
 
-/// Whether a line is what was recorded, but for the width of its columns.
+/// Returns true if a line equals the recorded one except for column widths.
 #[must_use]
 pub fn same_line(expected: &str, got: &str) -> bool {
     matches(&without_padding(expected), &without_padding(got))
 }
 
-/// Runs of blanks as one, and none at the end.
+/// Collapses runs of blanks and removes trailing ones.
 fn without_padding(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     for character in line.trim_end().chars() {
@@ -44,11 +45,11 @@ fn without_padding(line: &str) -> String {
     text
 }
 
-/// Whether a line is what was recorded.
+/// Returns true if a line matches the recorded one.
 fn matches(expected: &str, got: &str) -> bool {
     let Some((before, name, after)) = first_placeholder(expected) else { return expected == got };
     let Some(rest) = got.strip_prefix(before) else { return false };
-    // Lines are short and placeholders few, so every end that looks right is tried.
+    // Lines are short and placeholders few, so every possible end is tried.
     (1..=rest.len())
         .filter(|end| rest.is_char_boundary(*end) && stands_for(name, &rest[..*end]))
         .any(|end| matches(after, &rest[end..]))
@@ -68,14 +69,14 @@ const PLACEHOLDERS: [&str; 11] = [
     "<addr>",
 ];
 
-/// A line cut at its first placeholder.
+/// Splits a line at its first placeholder.
 fn first_placeholder(line: &str) -> Option<(&str, &str, &str)> {
     let find = |name: &&'static str| line.find(name).map(|at| (at, name.len()));
     let (at, length) = PLACEHOLDERS.iter().filter_map(find).min()?;
     Some((&line[..at], &line[at..at + length], &line[at + length..]))
 }
 
-/// Whether a text can be what the placeholder stands for.
+/// Returns true if the placeholder matches the text.
 fn stands_for(name: &str, text: &str) -> bool {
     let all = |allowed: fn(char) -> bool| text.chars().all(allowed);
     match name {
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn placeholders_stand_for_their_own_form_only() {
+    fn placeholders_match_only_their_own_form() {
         for (recorded, printed, same) in [
             ("a  <age>", "a  2m3s", true),
             ("a  1 (<age> ago)   <age>", "a  1 (2y10d ago)  3s", true),
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_counts_unless_an_age_is_near() {
+    fn padding_is_compared_unless_the_output_has_an_age() {
         assert!(differing("a  b", "a b", true).is_some());
         assert!(differing("a  b", "a b", false).is_none());
         assert!(differing("NAME  AGE\na  <age>", "NAME    AGE\na  4s", true).is_none());

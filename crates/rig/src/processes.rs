@@ -1,4 +1,4 @@
-//! Processes as `/proc` shows them, and how to end those that are known by number.
+//! Reads processes from `/proc` and kills them by id.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::wait::wait_until;
 
-/// How long a killed process may take to be gone.
+/// The timeout for a killed process to disappear.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running process.
@@ -18,7 +18,7 @@ pub(crate) struct Process {
     arguments: Vec<String>,
 }
 
-/// Every process there is, zombies aside.
+/// Returns every process except zombies.
 pub(crate) fn all() -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| read(entry.file_name().to_str()?.parse().ok()?)).collect()
@@ -33,8 +33,8 @@ fn read(id: u32) -> Option<Process> {
     Some(Process { id, parent, arguments })
 }
 
-/// The parent's id in `/proc/ID/stat`, unless the process is a zombie. The name before it is in
-/// parentheses and may hold any.
+/// Returns the parent's id from `/proc/ID/stat`; `None` for a zombie. The name before it is in
+/// parentheses and may contain parentheses.
 fn parent(stat: &str) -> Option<u32> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
@@ -42,29 +42,29 @@ fn parent(stat: &str) -> Option<u32> {
     if matches!(state, "Z" | "X") { None } else { fields.next()?.parse().ok() }
 }
 
-/// Whether every thread of the process is stopped by a signal.
+/// Returns true if every thread of the process is stopped by a signal.
 pub(crate) fn is_stopped(id: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
     let mut stats = threads.map(|thread| fs::read_to_string(thread.path().join("stat")));
     stats.all(|stat| stat.is_ok_and(|stat| state(&stat) == Some("T")))
 }
 
-/// The letter for what a process does, in its `/proc/ID/stat`.
+/// Returns the state letter from `/proc/ID/stat`.
 fn state(stat: &str) -> Option<&str> {
     stat.rsplit_once(')')?.1.split_ascii_whitespace().next()
 }
 
 impl Process {
-    /// Whether it was started with these two arguments, one after the other.
+    /// Returns true if the process was started with these two consecutive arguments.
     pub(crate) fn has_arguments(&self, name: &str, value: &str) -> bool {
         self.arguments.windows(2).any(|pair| pair[0] == name && pair[1] == value)
     }
 }
 
-/// Children of these processes, their children, and so on.
-pub(crate) fn descendants(of: &[u32], among: &[Process]) -> Vec<u32> {
+/// Returns the descendants of these processes.
+pub(crate) fn descendants(roots: &[u32], among: &[Process]) -> Vec<u32> {
     let mut found: Vec<u32> = Vec::new();
-    let mut parents = of.to_vec();
+    let mut parents = roots.to_vec();
     while let Some(parent) = parents.pop() {
         for process in among.iter().filter(|process| process.parent == parent) {
             if !found.contains(&process.id) {
@@ -76,7 +76,7 @@ pub(crate) fn descendants(of: &[u32], among: &[Process]) -> Vec<u32> {
     found
 }
 
-/// Sends a signal. The shell's own `kill` is on every machine.
+/// Sends a signal with the shell's built-in `kill`, which every machine has.
 pub(crate) fn signal(name: &str, processes: &[u32]) {
     for process in processes {
         let script = format!("kill -{name} {process} 2>/dev/null");
@@ -84,7 +84,7 @@ pub(crate) fn signal(name: &str, processes: &[u32]) {
     }
 }
 
-/// Kills, and waits until they are gone. Says whether they are.
+/// Kills processes and waits for their end. Returns true if all are gone.
 pub(crate) fn kill(processes: &[u32]) -> bool {
     signal("KILL", processes);
     wait_until(PATIENCE, || processes.iter().all(|id| read(*id).is_none()).then_some(())).is_ok()
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parent_is_read_whatever_the_name() {
+    fn parent_is_parsed_after_any_process_name() {
         assert_eq!(parent("12 (a) S) S 7 1 1"), Some(7));
         assert_eq!(parent("12 (sh) Z 7 1 1"), None);
         assert_eq!(parent("12 (sh"), None);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn descendants_are_followed_down() {
+    fn descendants_are_found_recursively() {
         let process = |id, parent| Process { id, parent, arguments: Vec::new() };
         let all = [process(2, 1), process(3, 2), process(4, 3), process(5, 1), process(6, 6)];
         let mut found = descendants(&[2, 6], &all);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_looked_for_in_pairs() {
+    fn arguments_are_matched_in_pairs() {
         let arguments = ["shim", "-id", "x", "-address", "/a/sock"].map(str::to_owned).to_vec();
         let process = Process { id: 2, parent: 1, arguments };
         assert!(process.has_arguments("-address", "/a/sock"));

@@ -1,27 +1,27 @@
-//! Waiting for something to be so, with an end.
+//! Polls for a condition with a timeout.
 
 use std::time::{Duration, Instant};
 
-/// Between two looks. What is waited for takes milliseconds.
+/// The pause between two polls. Conditions take milliseconds.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// It was not so in time.
+/// The condition was not met in time.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("not so after {0:?}")]
-pub struct TooLate(Duration);
+#[error("condition not met after {0:?}")]
+pub struct WaitTimeout(Duration);
 
-/// Looks until there is something to be seen.
+/// Polls until `poll` returns a value.
 pub fn wait_until<T>(
-    patience: Duration,
-    mut look: impl FnMut() -> Option<T>,
-) -> Result<T, TooLate> {
+    timeout: Duration,
+    mut poll: impl FnMut() -> Option<T>,
+) -> Result<T, WaitTimeout> {
     let started = Instant::now();
     loop {
-        if let Some(seen) = look() {
-            return Ok(seen);
+        if let Some(value) = poll() {
+            return Ok(value);
         }
-        if started.elapsed() >= patience {
-            return Err(TooLate(patience));
+        if started.elapsed() >= timeout {
+            return Err(WaitTimeout(timeout));
         }
         std::thread::sleep(PAUSE);
     }
@@ -32,13 +32,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_so_at_last_is_seen_and_what_never_is_ends() {
-        let mut looks = 0;
-        let seen = wait_until(Duration::from_secs(60), || {
-            looks += 1;
-            (looks == 3).then_some(looks)
+    fn wait_returns_on_success_or_timeout() {
+        let mut polls = 0;
+        let value = wait_until(Duration::from_secs(60), || {
+            polls += 1;
+            (polls == 3).then_some(polls)
         });
-        assert_eq!(seen.unwrap(), 3);
+        assert_eq!(value.unwrap(), 3);
         assert!(wait_until(Duration::ZERO, || None::<()>).is_err());
     }
 }

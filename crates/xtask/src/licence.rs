@@ -1,13 +1,12 @@
-//! SPDX licence expressions, as Cargo packages carry them: [`satisfied`] says whether an allow list
-//! lets us use a package.
+//! SPDX licence expressions of Cargo packages: [`satisfied`] checks one against an allow list.
 //!
-//! Does not know the list of SPDX identifiers: an unknown one is simply not on the allow list.
+//! It does not know the SPDX identifiers: an unknown one is simply not on the allow list.
 
-/// Whether `expression` can be satisfied with licences of which `allowed` says yes.
+/// Returns true if `expression` can be satisfied with licences that `allowed` accepts.
 ///
-/// `OR` is our choice, `AND` binds tighter than `OR`, and a licence with an exception is asked for as
-/// a whole (`Apache-2.0 WITH LLVM-exception`). The old `MIT/Apache-2.0` means `OR`. An expression
-/// that is malformed is not satisfied.
+/// `OR` is our choice, `AND` binds tighter than `OR`, and a licence with an exception is passed to
+/// `allowed` as a whole (`Apache-2.0 WITH LLVM-exception`). The old `MIT/Apache-2.0` means `OR`. A
+/// malformed expression is not satisfied.
 pub fn satisfied(expression: &str, allowed: impl Fn(&str) -> bool) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let tokens: Vec<&str> = spaced.split_whitespace().collect();
@@ -15,7 +14,7 @@ pub fn satisfied(expression: &str, allowed: impl Fn(&str) -> bool) -> bool {
     parser.any_of() == Some(true) && parser.tokens.is_empty()
 }
 
-/// Recursive descent over the tokens that are left. `None` is a syntax error.
+/// A recursive-descent parser over the remaining tokens. `None` is a syntax error.
 struct Parser<'a, F> {
     tokens: &'a [&'a str],
     allowed: &'a F,
@@ -76,7 +75,7 @@ mod tests {
     use super::satisfied;
 
     #[test]
-    fn an_expression_is_satisfied_by_the_licences_we_may_choose() {
+    fn an_expression_is_satisfied_by_allowed_licences() {
         let allow = ["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "Unicode-3.0"];
         for (expression, expected) in [
             ("MIT", true),

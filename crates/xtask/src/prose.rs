@@ -26,7 +26,7 @@ const WORDS: &[&str] = &[
     "whom",
 ];
 
-/// Phrases that are translations of another language's idioms, or riddles.
+/// Phrases that are translations of another language's idioms, or unclear.
 const PHRASES: &[&str] = &[
     "all the same",
     "are no",
@@ -133,7 +133,7 @@ pub fn marker(words: &[String], first: bool) -> Option<&'static str> {
     clause.or_else(word).or_else(phrase)
 }
 
-/// Returns the lower-case words of a text, without what is quoted.
+/// Returns the lower-case words of a text, without quotations.
 pub fn words(text: &str) -> Vec<String> {
     let mut plain = String::with_capacity(text.len());
     let mut quote = None;
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_line_of_a_doc_comment_is_its_beginning() {
+    fn only_the_first_line_starts_a_doc_comment() {
         let source = "/// Returns a list of\n/// what the caller wants.\nfn f() {}\n";
         assert!(comments(source).iter().all(|line| line.marker.is_none()));
         let source = "/// Whether the pod is ready.\nfn f() {}\n";

@@ -1,15 +1,16 @@
-//! Rust source as far as a search for words and paths needs it.
+//! Rust source in a form that can be searched for words and paths.
 //!
 //! [`blank`] removes comments and literals, [`without_tests`] removes test modules, and both keep
-//! every newline, so an offset found afterwards still has the line number of the file. [`std_paths`],
-//! [`words`], [`macros`] and [`cfgs`] then find what they are named after.
+//! every newline, so offsets still have the line numbers of the file. [`std_paths`], [`words`],
+//! [`macros`] and [`cfgs`] search the result.
 //!
-//! Does not expand macros and does not resolve names: a check built on it catches what is written by
-//! accident, not what is hidden on purpose.
+//! It does not expand macros or resolve names: a check built on it finds accidents, not code that
+//! is hidden on purpose.
 
 use std::ops::Range;
 
-/// `source` with comments and the insides of string and character literals turned into spaces.
+/// Returns `source` with comments and the contents of string and character literals replaced by
+/// spaces.
 pub fn blank(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut out = bytes.to_vec();
@@ -33,12 +34,12 @@ pub fn blank(source: &str) -> String {
         erase(&mut out[at..end]);
         at = end.max(at + 1);
     }
-    // Only whole literals and comments were overwritten, with ASCII; what is left is valid.
+    // Only whole literals and comments were overwritten with ASCII, so the rest is valid.
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Blanked source without what is compiled for tests only, and the names of test modules that live
-/// in files of their own (`#[cfg(test)] mod tests;`).
+/// Removes test-only items from blanked source. Also returns the names of test modules in separate
+/// files (`#[cfg(test)] mod tests;`).
 pub fn without_tests(blanked: &str) -> (String, Vec<String>) {
     let mut out = blanked.as_bytes().to_vec();
     let mut modules = Vec::new();
@@ -57,7 +58,7 @@ pub fn without_tests(blanked: &str) -> (String, Vec<String>) {
     (String::from_utf8_lossy(&out).into_owned(), modules)
 }
 
-/// Every path below `std`, written out or inside a `use` tree, with the offset where it starts.
+/// Returns every path below `std`, written out or in a `use` tree, with its start offset.
 pub fn std_paths(blanked: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for start in words(blanked, "std") {
@@ -70,7 +71,7 @@ pub fn std_paths(blanked: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Offsets where `word` stands as an identifier of its own.
+/// Returns the offsets of `word` as a whole identifier.
 pub fn words(blanked: &str, word: &str) -> Vec<usize> {
     let part_of_name = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     let bytes = blanked.as_bytes();
@@ -82,14 +83,14 @@ pub fn words(blanked: &str, word: &str) -> Vec<usize> {
         .collect()
 }
 
-/// Offsets where the macro `name!` is called.
+/// Returns the offsets of calls of the macro `name!`.
 pub fn macros(blanked: &str, name: &str) -> Vec<usize> {
     let called = |&at: &usize| blanked[at + name.len()..].starts_with('!');
     words(blanked, name).into_iter().filter(called).collect()
 }
 
-/// Every `cfg(…)`, `cfg!(…)` and `cfg_attr(…)`: where it stands (the whole attribute for `#[cfg(…)]`)
-/// and what is between the parentheses.
+/// Returns every `cfg(…)`, `cfg!(…)` and `cfg_attr(…)`: its range (the whole attribute for
+/// `#[cfg(…)]`) and the text between the parentheses.
 pub fn cfgs(blanked: &str) -> Vec<(Range<usize>, &str)> {
     let mut found = Vec::new();
     for name in ["cfg", "cfg_attr"] {
@@ -113,12 +114,12 @@ pub fn cfgs(blanked: &str) -> Vec<(Range<usize>, &str)> {
     found
 }
 
-/// The line, counted from 1, in which `offset` lies.
+/// Returns the line of `offset`, counted from 1.
 pub fn line(source: &str, offset: usize) -> usize {
     1 + source.as_bytes()[..offset].iter().filter(|&&b| b == b'\n').count()
 }
 
-/// Follows `::a::b::{c, d::e}` from where `rest` stands and pushes every full path.
+/// Follows `::a::b::{c, d::e}` from the start of `rest` and pushes every full path.
 fn expand(rest: &mut &str, prefix: &str, start: usize, found: &mut Vec<(usize, String)>) {
     let Some(tail) = rest.trim_start().strip_prefix("::") else {
         found.push((start, prefix.to_owned()));
@@ -137,21 +138,22 @@ fn expand(rest: &mut &str, prefix: &str, start: usize, found: &mut Vec<(usize, S
                 return;
             }
             segment(rest, prefix, start, found);
-            // `as name` and whatever else stands between here and the next of the list.
+            // Skip `as name` and everything else before the next item of the list.
             *rest = rest.trim_start_matches(|c: char| c != ',' && c != '}');
         }
     }
     segment(rest, prefix, start, found);
 }
 
-/// One identifier (or `*`) and what follows it.
+/// Reads one identifier (or `*`) and the path after it.
 fn segment(rest: &mut &str, prefix: &str, start: usize, found: &mut Vec<(usize, String)>) {
     let name = |c: char| c.is_alphanumeric() || c == '_' || c == '*';
     let length = rest.find(|c| !name(c)).unwrap_or(rest.len());
     let (segment, tail) = rest.split_at(length);
     *rest = tail;
     if segment.is_empty() {
-        // `std::<T>` or text that is no path; step over it so that the caller gets on.
+        // `std::<T>` or text that is not a path; skip one character, so that the caller makes
+        // progress.
         *rest = rest.get(rest.chars().next().map_or(0, char::len_utf8)..).unwrap_or_default();
         found.push((start, prefix.to_owned()));
         return;
@@ -159,7 +161,8 @@ fn segment(rest: &mut &str, prefix: &str, start: usize, found: &mut Vec<(usize, 
     expand(rest, &format!("{prefix}::{segment}"), start, found);
 }
 
-/// Length of the item at the start of `text`, attributes included: up to its block or semicolon.
+/// Returns the length of the item at the start of `text` with its attributes, up to its block or
+/// semicolon.
 fn item_end(text: &str) -> usize {
     let mut at = 0;
     while let Some(next) = text[at..].find(['(', '[', '{', ';']) {
@@ -173,7 +176,7 @@ fn item_end(text: &str) -> usize {
     text.len()
 }
 
-/// Length of the bracketed text at the start of `text`, both brackets included.
+/// Returns the length of the bracketed text at the start of `text`, including both brackets.
 fn block(text: &str) -> usize {
     let mut depth = 0;
     for (at, byte) in text.bytes().enumerate() {
@@ -199,7 +202,7 @@ fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
     haystack.windows(needle.len()).position(|w| w == needle)
 }
 
-/// Length of the (possibly nested) block comment at the start of `text`.
+/// Returns the length of the (possibly nested) block comment at the start of `text`.
 fn block_comment(text: &[u8]) -> usize {
     let mut depth = 0;
     let mut at = 0;
@@ -216,9 +219,9 @@ fn block_comment(text: &[u8]) -> usize {
     at.min(text.len())
 }
 
-/// Length of the raw string literal that starts at `at` with its `r`, if one does.
+/// Returns the length of the raw string literal whose `r` is at `at`.
 fn raw_string(bytes: &[u8], at: usize) -> Option<usize> {
-    // The `r` may follow a prefix letter (`br`, `cr`) but must not be the end of a name.
+    // The `r` may follow a prefix letter (`br`, `cr`) but must not end a name.
     let prefix = at.checked_sub(1).and_then(|p| bytes.get(p)).copied().unwrap_or(b' ');
     if bytes[at] != b'r' || prefix.is_ascii_alphanumeric() && !matches!(prefix, b'b' | b'c') {
         return None;
@@ -235,7 +238,7 @@ fn raw_string(bytes: &[u8], at: usize) -> Option<usize> {
     Some(quote + 1 + length - at)
 }
 
-/// Length of the quoted string at the start of `text`, quotes included.
+/// Returns the length of the quoted string at the start of `text`, including the quotes.
 fn quoted(text: &[u8]) -> usize {
     let mut at = 1;
     while at < text.len() {
@@ -248,11 +251,12 @@ fn quoted(text: &[u8]) -> usize {
     text.len()
 }
 
-/// Length of the character literal at the start of `text`; 0 if the quote belongs to a lifetime.
+/// Returns the length of the character literal at the start of `text`; 0 if the quote belongs to a
+/// lifetime.
 fn char_literal(text: &str) -> usize {
     let mut chars = text.char_indices().skip(1);
     match chars.next() {
-        // The character behind the backslash may itself be a quote.
+        // The character after the backslash may be a quote.
         Some((_, '\\')) => match text.get(3..).and_then(|tail| tail.find('\'')) {
             Some(close) => 3 + close + 1,
             None => text.len(),
@@ -302,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_below_std_are_found_however_they_are_imported() {
+    fn std_paths_are_found_in_every_import_form() {
         let check = |source: &str, expected: &[&str]| {
             let found: Vec<_> = std_paths(source).into_iter().map(|(_, path)| path).collect();
             assert_eq!(found, expected, "{source:?}");

@@ -10,7 +10,7 @@ use placement::alignment::{Alignment, AlignmentPolicy, NodeLimit};
 use placement::demand::MemoryKind;
 use placement::gates::Gates;
 use placement::memory::reserve::ReservedMemory;
-use placement::memory::{Promise, StaticMemory};
+use placement::memory::{MemoryGuarantee, StaticMemory};
 use placement::node::{CpuPolicy, MemoryPolicy};
 use placement::topology::{Cpu, NodeMemory, Parts};
 use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId, Topology};
@@ -130,7 +130,7 @@ fn machine(group: &str) -> placement::Node {
     let cpu =
         CpuPolicy::new("static", &options, Some(&count), &cpus, kind, &gates, &topology).unwrap();
     let kept = ReservedMemory::from_bytes([(0, MemoryKind::Memory, 629_145_600)]);
-    let memory = MemoryPolicy::Static(StaticMemory::new(kept, Promise::Kept).unwrap());
+    let memory = MemoryPolicy::Static(StaticMemory::new(kept, MemoryGuarantee::Strict).unwrap());
     placement::Node {
         cpu,
         memory,

@@ -65,7 +65,7 @@ impl server::Answers for Answers {
         let mirrors = self.hands.mirrors.borrow().wanted.len();
         let active = (of_files, active.len() - of_files);
         counters.now.pods(&self.hands.board.pods(), active, mirrors);
-        if let Ok(usage) = host::os::facts::this_process() {
+        if let Ok(usage) = host::os::system::this_process() {
             counters.process.tell(usage);
         }
         counters.registry.render() + &self.start()

@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use cri::v1;
-use host::os::{facts, owners};
+use host::os::{owners, system};
 use objects::kubelet_config::EvictionSignal;
 use objects::resources::EPHEMERAL_STORAGE;
 use tokio::sync::{mpsc, watch};
@@ -275,7 +275,7 @@ impl Reclaimer {
         let Some(now) = self.look_at_images().await else { return };
         let policy = self.policy();
         self.remove(self.known.expired(&policy, now)).await;
-        let Ok(disk) = facts::file_system(&self.images) else { return };
+        let Ok(disk) = system::file_system(&self.images) else { return };
         let disk = ImageDisk { capacity: disk.capacity, available: disk.available };
         let wanted = disk.to_free(&policy);
         if wanted == 0 {

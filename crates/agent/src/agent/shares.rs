@@ -49,7 +49,7 @@ pub(super) async fn keep(hands: Arc<Hands>, amounts: Amounts) {
         let (facts, amounts) = (hands.facts(), amounts.clone());
         let done = tokio::task::spawn_blocking(move || {
             // As many as the machine allows: pods have limits of their own.
-            let pids = host::os::facts::process_ids().ok().flatten().map(|of| of.max);
+            let pids = host::os::system::process_ids().ok().flatten().map(|of| of.max);
             let all = cgroups::of_all_pods(&facts, &amounts, pids);
             cgroups.ensure_classes(&facts, &all, pods.iter().map(AsRef::as_ref))
         });

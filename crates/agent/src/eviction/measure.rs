@@ -6,8 +6,8 @@
 use std::path::Path;
 
 use host::cgroups::{Bound, Usage};
-use host::facts::FileSystem;
-use host::os::facts;
+use host::os::system;
+use host::system::FileSystem;
 use objects::kubelet_config::EvictionSignal;
 
 use super::{Amount, Amounts};
@@ -17,17 +17,17 @@ use super::{Amount, Amounts};
 #[must_use]
 pub fn measure(root: &Path, images: &Path) -> Amounts {
     let mut amounts = Amounts::new();
-    if let Ok(memory) = facts::memory() {
+    if let Ok(memory) = system::memory() {
         let available = memory.outside_working_set();
         let amount = Amount { available, capacity: memory.total };
         amounts.insert(EvictionSignal::MemoryAvailable, amount);
     }
-    if let Ok(Some(ids)) = facts::process_ids() {
+    if let Ok(Some(ids)) = system::process_ids() {
         let amount = Amount { available: ids.max.saturating_sub(ids.used), capacity: ids.max };
         amounts.insert(EvictionSignal::PidAvailable, amount);
     }
     let mut disk = |path: &Path, bytes: EvictionSignal, inodes: EvictionSignal| {
-        let Ok(FileSystem { capacity, available, inodes: counted }) = facts::file_system(path)
+        let Ok(FileSystem { capacity, available, inodes: counted }) = system::file_system(path)
         else {
             return;
         };

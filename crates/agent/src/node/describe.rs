@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use host::facts::addresses;
-use host::os::facts;
+use host::os::system;
+use host::system::addresses;
 use objects::KubeletConfig;
 use objects::pod::OsName;
 use objects::rules::names::dns_subdomain;
@@ -50,7 +50,7 @@ pub fn node_name(given: Option<&str>, hostname: &str) -> Result<String, Settings
 /// Describes this machine. One without a network has no address, and is told without.
 pub fn describe(config: KubeletConfig, given: Given) -> Result<Description, Vec<SettingsError>> {
     let settings = Settings::of(&config)?;
-    let identity = facts::identity();
+    let identity = system::identity();
     let name = node_name(given.name.as_deref(), &identity.hostname).map_err(|error| vec![error])?;
     let found = if given.addresses.is_empty() { addresses::internal(&name) } else { None };
     let mut addresses = given.addresses;
@@ -65,7 +65,7 @@ pub fn describe(config: KubeletConfig, given: Given) -> Result<Description, Vec<
         labels: given.labels,
         version: format!("v{VERSION}.0+berth-{}", env!("CARGO_PKG_VERSION")),
         declared_features: DECLARED_FEATURES.map(str::to_owned).into(),
-        huge_page_sizes: facts::huge_page_sizes(),
+        huge_page_sizes: system::huge_page_sizes(),
         config,
         settings,
     })

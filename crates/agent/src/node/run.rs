@@ -82,9 +82,9 @@ pub(super) fn now() -> Timestamp {
 
 /// Reads the machine and takes what others last said.
 fn observe(sources: &Sources, storage: &mut u64) -> Observation {
-    let memory = host::os::facts::memory().unwrap_or_default();
+    let memory = host::os::system::memory().unwrap_or_default();
     // A file system that does not answer now has not shrunk.
-    if let Ok(told) = host::os::facts::file_system(&sources.root) {
+    if let Ok(told) = host::os::system::file_system(&sources.root) {
         *storage = told.capacity;
     }
     Observation {

@@ -4,7 +4,7 @@
 //! `id` alone, as cAdvisor has it. Sockets and file descriptors are not told: nobody here counts them.
 
 use host::cgroups::{Bound, DiskUsage, Usage};
-use host::facts::Traffic;
+use host::system::Traffic;
 
 use super::resource::since_1970;
 use super::{ContainerUsage, Snapshot};

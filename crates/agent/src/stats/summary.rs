@@ -1,7 +1,7 @@
 //! `/stats/summary`, upstream's summary of what the node and its pods use: [`told`].
 
 use host::cgroups::{Bound, Usage};
-use host::facts::{FileSystem, Interface};
+use host::system::{FileSystem, Interface};
 use objects::timestamp::Timestamp;
 use serde_json::{Map, Value, json};
 

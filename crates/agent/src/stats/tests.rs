@@ -1,7 +1,7 @@
 //! What is told of a snapshot that is made by hand.
 
 use host::cgroups::Bound;
-use host::facts::Traffic;
+use host::system::Traffic;
 use serde_json::json;
 
 use super::*;

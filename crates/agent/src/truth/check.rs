@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cri::v1;
-use host::cgroups::{CgroupError, Cgroups, InForce};
+use host::cgroups::{CgroupError, Cgroups, EffectiveLimits};
 use placement::CpuSet;
 use placement::demand::{ContainerName, PodUid};
-use placement::takeover::CpusInUse;
+use placement::restore::CpusInUse;
 use serde::Deserialize;
 use tracing::{info, warn};
 
@@ -153,7 +153,7 @@ enum View {
     Still,
     Blind,
     Said(Box<v1::ContainerResources>),
-    InForce(Box<InForce>),
+    InForce(Box<EffectiveLimits>),
 }
 
 /// One check of all containers.
@@ -370,10 +370,12 @@ pub(super) fn pid(info: &BTreeMap<String, String>) -> Option<u32> {
     serde_json::from_str::<Told>(text).ok().map(|told| told.pid).filter(|pid| *pid != 0)
 }
 
-pub(super) async fn in_force(cgroups: &Cgroups, pid: u32) -> Result<InForce, CgroupError> {
+pub(super) async fn in_force(cgroups: &Cgroups, pid: u32) -> Result<EffectiveLimits, CgroupError> {
     let cgroups = cgroups.clone();
     // A task that cannot be joined was cancelled with the whole agent.
-    blocking(move || cgroups.in_force(pid)).await.unwrap_or(Err(CgroupError::NoProcess(pid)))
+    blocking(move || cgroups.effective_limits(pid))
+        .await
+        .unwrap_or(Err(CgroupError::NoProcess(pid)))
 }
 
 pub(super) async fn blocking<T: Send + 'static>(

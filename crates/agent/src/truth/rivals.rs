@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use host::neighbours::{self, Neighbour};
+use host::processes::{self, Process};
 use placement::CpuSet;
 
 /// Somebody or something that also decides where processes run.
@@ -63,7 +63,7 @@ impl fmt::Display for Rival {
 #[derive(Debug, Clone, Default)]
 pub struct Surroundings {
     pub own_pid: u32,
-    pub processes: Vec<Neighbour>,
+    pub processes: Vec<Process>,
     pub online: Option<CpuSet>,
     pub first: Option<CpuSet>,
     /// What is left of the CPUs above the container, the topmost cgroup first.
@@ -92,7 +92,7 @@ pub fn rivals(told: &CpuSet, around: &Surroundings) -> Vec<Rival> {
     found
 }
 
-fn rival(process: &Neighbour) -> Option<Rival> {
+fn rival(process: &Process) -> Option<Rival> {
     let pid = process.pid;
     let program = process.command.first().map_or("", String::as_str);
     let program = program.rsplit(['/', '\\']).next().unwrap_or_default();
@@ -131,14 +131,14 @@ pub(super) fn observe(above: Vec<(String, CpuSet)>, changed_files: Vec<PathBuf>)
     let proc = Path::new("/proc");
     Surroundings {
         own_pid: std::process::id(),
-        processes: neighbours::processes(proc),
+        processes: processes::list(proc),
         online: online(),
-        first: neighbours::first_process_cpus(proc),
+        first: processes::first_process_cpus(proc),
         above,
         changed_files,
     }
 }
 
 pub(super) fn online() -> Option<CpuSet> {
-    neighbours::online_cpus(Path::new("/sys/devices/system/cpu"))
+    processes::online_cpus(Path::new("/sys/devices/system/cpu"))
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use host::cgroups::ProcessSeen;
-use host::neighbours::Neighbour;
+use host::cgroups::ProcessAffinity;
+use host::processes::Process;
 use placement::Ledger;
 use placement::demand::{ContainerName, PodUid};
 use placement::windows::{GroupAffinity, GroupId};
@@ -27,13 +27,13 @@ fn told(on: &str, mems: &str) -> Placed {
 }
 
 /// Written and effective CPUs, written and effective memory nodes, and threads with both.
-fn in_force(sets: [&str; 4], threads: &[(&str, &str)]) -> InForce {
-    let threads = threads.iter().zip(70..).map(|((on, mems), id)| ThreadSeen {
+fn in_force(sets: [&str; 4], threads: &[(&str, &str)]) -> EffectiveLimits {
+    let threads = threads.iter().zip(70..).map(|((on, mems), id)| ThreadAffinity {
         id,
         cpus: cpus(on),
         mems: nodes(mems),
     });
-    InForce {
+    EffectiveLimits {
         cgroups: BTreeMap::new(),
         cpus: cpus(sets[0]),
         effective_cpus: cpus(sets[1]),
@@ -43,13 +43,13 @@ fn in_force(sets: [&str; 4], threads: &[(&str, &str)]) -> InForce {
         cpu_quota: None,
         memory: None,
         pids: None,
-        processes: vec![ProcessSeen { pid: 70, threads: threads.collect() }],
+        processes: vec![ProcessAffinity { pid: 70, threads: threads.collect() }],
     }
 }
 
 #[test]
 fn what_is_not_as_told_is_found_and_what_a_container_narrows_itself_is_not() {
-    let table: &[(&str, Placed, InForce, &str)] = &[
+    let table: &[(&str, Placed, EffectiveLimits, &str)] = &[
         ("as told", told("2-3", "0"), in_force(["2-3", "2-3", "0", "0"], &[("2-3", "0")]), ""),
         (
             "threads of its own choice",
@@ -196,7 +196,7 @@ fn three_repairs_within_five_checks_are_a_fight() {
 
 #[test]
 fn whoever_else_sets_cpus_is_named() {
-    let process = |pid: u32, name: &str, command: &[&str]| Neighbour {
+    let process = |pid: u32, name: &str, command: &[&str]| Process {
         pid,
         name: name.to_owned(),
         command: command.iter().map(|&word| word.to_owned()).collect(),

@@ -149,7 +149,7 @@ fn configuration(
 
 /// Refuses a name that no API server takes for a node, before anything is started.
 fn check_name(given: Option<&str>) -> Result<(), BadInput> {
-    let hostname = host::os::facts::identity().hostname;
+    let hostname = host::os::system::identity().hostname;
     let checked = agent::node::node_name(given, &hostname);
     checked.map(drop).map_err(|error| BadInput::new(error.to_string()))
 }
@@ -260,7 +260,7 @@ pub(super) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
 
 /// Returns the features that a node without root lacks; empty with root, or if the user is unknown.
 fn without_root() -> &'static str {
-    match host::neighbours::effective_user(Path::new("/proc")) {
+    match host::processes::effective_user(Path::new("/proc")) {
         None | Some(0) => "",
         Some(_) => {
             "  user     not root: no cgroups of pods (requests, limits and pinning of pods as a whole), no \
@@ -271,7 +271,7 @@ fn without_root() -> &'static str {
 }
 
 fn tell_service_manager(state: &str) {
-    if let Err(error) = host::os::service::tell(state) {
+    if let Err(error) = host::os::service::notify(state) {
         input::warn(&format!("the service manager was not told {state}: {error}"));
     }
 }

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use placement::Node;
+use placement::restore::{migrate, restore, states_of};
 use placement::state_file::{CpuState, Gates, Manager, MemoryState, RestoreError, StateFileError};
-use placement::takeover::{migrate, states_of, take_over};
 use serde_json::{Map, Value, json};
 
 use super::{BadInput, input};
@@ -255,7 +255,7 @@ fn check(place: &Where) -> anyhow::Result<ExitCode> {
     let states = states(&place.dir)?;
     let (cpu, memory) = states.or_empty(&node);
     let migration = migrate(&node, &cpu, &memory);
-    let strict = take_over(&node, &cpu, &memory);
+    let strict = restore(&node, &cpu, &memory);
     let same_policy =
         cpu.policy == node.cpu.policy_name() && memory.policy == node.memory.policy_name();
     let dir = place.dir.display();

@@ -195,7 +195,7 @@ async fn running(runtime: &cri::Client) -> BTreeMap<String, Running> {
             continue;
         }
         // It may be ending while it is looked at, and then runs nowhere.
-        let Ok(force) = cgroups.in_force(pid) else { continue };
+        let Ok(force) = cgroups.effective_limits(pid) else { continue };
         // Only those have a limit here.
         let limit = &info["config"]["linux"]["resources"]["memory_limit_in_bytes"];
         let label = |name: &str| container.labels.get(name).cloned().unwrap_or_default();

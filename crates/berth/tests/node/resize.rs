@@ -2,7 +2,7 @@
 
 use client::kind::{EVENTS, PODS};
 use client::{PatchKind, Scope};
-use host::cgroups::{Bound, Cgroups, InForce};
+use host::cgroups::{Bound, Cgroups, EffectiveLimits};
 use objects::kubelet_config::CpuManagerPolicy;
 use objects::pod::OsName;
 use serde_json::{Value, json};
@@ -37,14 +37,14 @@ fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
 }
 
 /// What the kernel holds the only container of a pod to.
-fn in_force(berth: &Berth, pod: &Value, class: &str) -> InForce {
+fn in_force(berth: &Berth, pod: &Value, class: &str) -> EffectiveLimits {
     let id = pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap();
     let id = id.trim_start_matches("containerd://");
     let uid = pod["metadata"]["uid"].as_str().unwrap();
     let path = format!("{}/kubepods{class}/pod{uid}/{id}", berth.containerd.cgroup_parent());
     let cgroups = Cgroups::observe().unwrap();
     let processes = cgroups.processes(&path).unwrap();
-    cgroups.in_force(*processes.first().unwrap()).unwrap()
+    cgroups.effective_limits(*processes.first().unwrap()).unwrap()
 }
 
 async fn reasons(berth: &Berth, name: &str) -> Vec<String> {

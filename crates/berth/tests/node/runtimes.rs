@@ -158,19 +158,19 @@ fn classy(name: &str, resource: &str, class: &str) -> Value {
 }
 
 /// Classes of all requests of a kind that passed, as `name=class`.
-fn classes_of<R: cri::Rpc>(passage: &cri::Passage, read: impl Fn(R) -> Vec<String>) -> Vec<String> {
+fn classes_of<R: cri::Rpc>(passage: &cri::CallLog, read: impl Fn(R) -> Vec<String>) -> Vec<String> {
     let passed = passage.since(0).into_iter().filter(|passed| passed.method == R::METHOD);
     passed.flat_map(|passed| read(R::decode(&*passed.request).unwrap())).collect()
 }
 
-fn created(passage: &cri::Passage) -> Vec<String> {
+fn created(passage: &cri::CallLog) -> Vec<String> {
     classes_of(passage, |request: v1::CreateContainerRequest| {
         let classes = request.config.unwrap_or_default().qos_resources;
         classes.into_iter().map(|of| format!("{}={}", of.name, of.class)).collect()
     })
 }
 
-fn updated(passage: &cri::Passage) -> Vec<String> {
+fn updated(passage: &cri::CallLog) -> Vec<String> {
     classes_of(passage, |request: v1::UpdateContainerResourcesRequest| {
         request.qos_resources.into_iter().map(|of| format!("{}={}", of.name, of.class)).collect()
     })

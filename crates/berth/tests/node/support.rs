@@ -63,11 +63,11 @@ impl Berth {
     pub(crate) async fn behind(
         alter: impl Fn(&mut dyn Any) -> Result<(), String> + Send + Sync + 'static,
         change: impl FnOnce(&mut KubeletConfig),
-    ) -> (Berth, cri::Passage) {
+    ) -> (Berth, cri::CallLog) {
         let containerd = Containerd::start().unwrap_or_else(|error| panic!("{error}"));
         let to = cri::Client::new(cri::Endpoint::parse(&containerd.endpoint()).unwrap());
-        let relay = cri::Relay::new(to, |_| true).altering(alter);
-        let passage = relay.passage();
+        let relay = cri::RecordingProxy::new(to, |_| true).with_interceptor(alter);
+        let passage = relay.calls();
         let place = containerd.directory().join("relay.sock");
         let place = cri::Endpoint::parse(&format!("unix://{}", place.display())).unwrap();
         let listener = cri::Listener::bind(&place).await.unwrap();

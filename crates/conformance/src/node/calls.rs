@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use anyhow::{Context as _, Result};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use cri::Passed;
+use cri::RecordedCall;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ pub(super) struct Call {
 pub(super) struct Calls(HashMap<String, Vec<Call>>);
 
 impl Calls {
-    pub(super) fn read(passed: &[Passed]) -> Result<Calls> {
+    pub(super) fn read(passed: &[RecordedCall]) -> Result<Calls> {
         let pool = DescriptorPool::decode(cri::DESCRIPTION)
             .context("the description of the protocol cannot be read")?;
         let mut calls = Calls::default();
@@ -57,13 +57,13 @@ impl Calls {
         let mut containers: HashMap<String, (String, String)> = HashMap::new();
         for passed in passed {
             let request = json_of(&pool, &format!("{}Request", passed.method), &passed.request)?;
-            let response = match &passed.answer {
+            let response = match &passed.response {
                 Some(Ok(bytes)) => {
                     Some(json_of(&pool, &format!("{}Response", passed.method), bytes)?)
                 }
                 _ => None,
             };
-            let error = match &passed.answer {
+            let error = match &passed.response {
                 Some(Err(error)) => Some((code_name(error.code), error.message.clone())),
                 _ => None,
             };

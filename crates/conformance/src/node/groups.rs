@@ -90,7 +90,7 @@ pub(super) fn judge(scene: &Scene, tableau: &Tableau, line: &Value) -> Vec<Diffe
         let values = values.collect();
         ours.insert(named(tableau, &path), values);
     }
-    let processes = host::os::facts::process_ids().ok().flatten().map(|of| of.max.to_string());
+    let processes = host::os::system::process_ids().ok().flatten().map(|of| of.max.to_string());
     differences(&line["cgroups"], &ours, processes.as_deref())
 }
 

@@ -285,7 +285,7 @@ fn prepared(request: &Value, own: &[String]) -> Value {
 }
 
 /// Compares what was said to be waited for, by method.
-pub(super) fn deadlines(line: &Value, passed: &[cri::Passed]) -> Outcome {
+pub(super) fn deadlines(line: &Value, passed: &[cri::RecordedCall]) -> Outcome {
     let mut found = Vec::new();
     for (method, seconds) in line["seconds"].as_object().into_iter().flatten() {
         let recorded: BTreeSet<u64> =

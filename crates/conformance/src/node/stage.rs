@@ -14,7 +14,7 @@ use agent::agent::Leave;
 use anyhow::{Context as _, Result, anyhow};
 use client::kind::{NODES, PODS};
 use client::{Client, DeleteOptions};
-use cri::{Endpoint, Passage, Relay};
+use cri::{CallLog, Endpoint, RecordingProxy};
 use http::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -44,7 +44,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Scene {
     pub(super) api: Client,
     pub(super) trace: Trace,
-    pub(super) passage: Passage,
+    pub(super) passage: CallLog,
     /// The runtime itself, without the relay.
     pub(super) runtime: cri::Client,
     pub(super) directory: PathBuf,
@@ -128,7 +128,7 @@ pub(super) struct Stage {
     scene: Scene,
     /// In the node's name.
     agent_api: Client,
-    relay: Relay,
+    relay: RecordingProxy,
     place: Endpoint,
     door: Option<(watch::Sender<bool>, JoinHandle<()>)>,
     agent: Option<(watch::Sender<Option<Leave>>, JoinHandle<()>)>,
@@ -156,7 +156,7 @@ impl Stage {
         let serving = tokio::spawn(server.serve(ends));
         let (trace, watchers) = Trace::start(&api);
         let to = cri::Client::new(runtime.clone());
-        let relay = Relay::new(to.clone(), calls::is_kept);
+        let relay = RecordingProxy::new(to.clone(), calls::is_kept);
         let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let place = match std::env::consts::FAMILY {
             "windows" => format!("npipe:////./pipe/{name}"),
@@ -165,7 +165,7 @@ impl Stage {
         let scene = Scene {
             api,
             trace,
-            passage: relay.passage(),
+            passage: relay.calls(),
             runtime: to,
             cgroup_root: name,
             asker: Arc::new(Asker::new(&directory)?),
@@ -356,7 +356,7 @@ fn configuration(scene: &Scene, shape: &Shape) -> Value {
 fn disk_is_full(directory: &Path) -> bool {
     /// The recorded threshold, and as much for the pods.
     const NEEDED: u64 = 2 << 30;
-    host::os::facts::file_system(directory).is_ok_and(|disk| disk.available < NEEDED)
+    host::os::system::file_system(directory).is_ok_and(|disk| disk.available < NEEDED)
 }
 
 /// The status of a condition.

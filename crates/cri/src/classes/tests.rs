@@ -1,4 +1,4 @@
-//! What a runtime is sent of QoS-class resources, by what it advertises.
+//! QoS-class resources are sent in the form that the runtime advertises.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// A runtime that advertises these resources.
+/// Returns the support of a runtime that advertises these resources.
 fn advertising(pod: &[&str], container: &[&str]) -> ClassSupport {
     let info = |names: &[&str]| {
         names
@@ -48,7 +48,7 @@ fn creating(
 }
 
 #[test]
-fn a_runtime_that_says_nothing_of_resources_gets_annotations() {
+fn a_runtime_without_advertised_resources_gets_annotations() {
     assert_eq!(ClassSupport::of(&v1::RuntimeStatus::default()), ClassSupport::Annotations);
     let mut request = creating(
         &[container("k8s.io/rdt", "gold"), container("blockio", "slow")],
@@ -68,7 +68,7 @@ fn a_runtime_that_says_nothing_of_resources_gets_annotations() {
 }
 
 #[test]
-fn a_field_goes_before_an_annotation_and_others_are_left_alone() {
+fn a_class_field_overrides_its_annotation_and_keeps_others() {
     let mut config = v1::PodSandboxConfig {
         annotations: annotations(&[("rdt.resources.beta.kubernetes.io/pod", "old"), ("x", "y")]),
         qos_resources: vec![pod("rdt", "new")],
@@ -80,7 +80,7 @@ fn a_field_goes_before_an_annotation_and_others_are_left_alone() {
 }
 
 #[test]
-fn what_no_annotation_can_say_comes_back() {
+fn classes_without_an_annotation_are_returned() {
     let mut request =
         creating(&[container("vendor.com/x", "a"), container("rdt", "gold")], &[pod("net", "b")]);
     assert_eq!(
@@ -92,7 +92,7 @@ fn what_no_annotation_can_say_comes_back() {
     assert_eq!(config.qos_resources, []);
     assert_eq!(
         unsupported(Level::Container, "vendor.com/x", "a").to_string(),
-        "the runtime cannot be told class \"a\" of QoS-class resource \"vendor.com/x\" for a container"
+        "the runtime does not support class \"a\" of QoS-class resource \"vendor.com/x\" for a container"
     );
 }
 
@@ -139,19 +139,20 @@ fn a_runtime_that_advertises_resources_gets_the_fields() {
 }
 
 #[test]
-fn official_names_are_sent_in_the_spelling_that_the_runtime_uses() {
+fn official_names_are_sent_in_the_runtimes_spelling() {
     let support = advertising(&["k8s.io/blockio"], &["rdt"]);
     let mut request = creating(&[container("k8s.io/rdt", "gold")], &[pod("blockio", "fast")]);
     assert_eq!(support.fit_create(&mut request), []);
     assert_eq!(request, creating(&[container("rdt", "gold")], &[pod("k8s.io/blockio", "fast")]));
-    // Neither spelling is advertised at this level: as it is, for the runtime to refuse.
+    // Neither spelling is advertised at this level: it is sent unchanged, and the runtime rejects
+    // it.
     let mut request = creating(&[container("blockio", "fast")], &[]);
     assert_eq!(support.fit_create(&mut request), []);
     assert_eq!(request, creating(&[container("blockio", "fast")], &[]));
 }
 
 #[test]
-fn advertising_no_resource_is_advertising_all_the_same() {
+fn an_empty_resource_list_counts_as_advertised() {
     let mut request = creating(&[container("rdt", "gold")], &[]);
     assert_eq!(advertising(&[], &[]).fit_create(&mut request), []);
     assert_eq!(request, creating(&[container("rdt", "gold")], &[]));

@@ -13,10 +13,10 @@ use tokio_stream::Stream;
 use super::{BindError, other_system};
 use crate::endpoint::Endpoint;
 
-/// What this system has instead of the other one's endpoints.
+/// The endpoint kind of this system, for error messages.
 const HERE: &str = "unix sockets (unix:///run/NAME.sock), no named pipes";
 
-/// Whoever may write to a runtime's socket is as good as root, so only its owner may.
+/// Write access to a runtime's socket is equivalent to root, so only the owner has it.
 const MODE: u32 = 0o600;
 
 pub(crate) type ClientStream = UnixStream;
@@ -29,7 +29,7 @@ pub(crate) async fn connect(endpoint: &Endpoint) -> io::Result<ClientStream> {
     UnixStream::connect(path).await
 }
 
-/// A socket that is listened on; removed when dropped, if it is still the same one.
+/// A socket that accepts connections; removed when dropped, if it is still the same file.
 #[derive(Debug)]
 pub struct Listener {
     endpoint: Endpoint,
@@ -37,7 +37,7 @@ pub struct Listener {
     _file: File,
 }
 
-/// The socket's place in the file system, and which file was put there.
+/// The path of the socket, and the identity of the file that was created there.
 #[derive(Debug)]
 struct File {
     path: PathBuf,
@@ -45,13 +45,12 @@ struct File {
 }
 
 impl Listener {
-    /// Listens. A socket that a process left behind when it died is replaced; one that is answered at
-    /// is not, nor is anything else of that name.
+    /// Listens on the endpoint. A socket left behind by a dead process is replaced; a socket with a
+    /// listener is not, nor is any other kind of file.
     ///
-    /// The socket is made under another name, made private, and then moved to its own, so it is never
-    /// seen with other permissions, and two that start at the same time cannot both believe to have
-    /// it: the one that comes second takes the place over, and the first one, when it ends, leaves it
-    /// alone.
+    /// The socket is created under a temporary name, made private and then renamed, so it never
+    /// exists with other permissions. If two processes start at the same time, the second one
+    /// replaces the socket, and the first one leaves it alone on exit.
     pub async fn bind(endpoint: &Endpoint) -> Result<Self, BindError> {
         let path =
             endpoint.unix_path().ok_or_else(|| BindError::OtherSystem(endpoint.clone(), HERE))?;
@@ -61,60 +60,62 @@ impl Listener {
         };
         match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed("look at what is there")(error)),
+            Err(error) => return Err(failed("inspect the existing file")(error)),
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(BindError::NotASocket(endpoint.clone()));
             }
-            // Nobody is behind it exactly if the system says so. All else may be a process that is
-            // busy, or somebody else's.
+            // Only ConnectionRefused proves that no process listens. Any other error may mean a
+            // busy process, or one that we may not connect to.
             Ok(_) => match UnixStream::connect(path).await {
                 Ok(_) => return Err(BindError::InUse(endpoint.clone())),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(failed("find out who is there")(error)),
+                Err(error) => return Err(failed("probe the existing socket")(error)),
             },
         }
-        let (socket, draft) = draft(Path::new(path)).map_err(failed("make the socket"))?;
+        let (socket, temporary) =
+            bind_temporary(Path::new(path)).map_err(failed("create the socket"))?;
         let private = fs::Permissions::from_mode(MODE);
-        fs::set_permissions(&draft.0, private).map_err(failed("make the socket private"))?;
-        let identity = identity(&draft.0).map_err(failed("look at the new socket"))?;
-        fs::rename(&draft.0, path).map_err(failed("move the socket to its place"))?;
+        fs::set_permissions(&temporary.0, private)
+            .map_err(failed("restrict access to the socket"))?;
+        let identity = identity(&temporary.0).map_err(failed("inspect the new socket"))?;
+        fs::rename(&temporary.0, path).map_err(failed("rename the socket to its path"))?;
         let file = File { path: PathBuf::from(path), identity };
         Ok(Self { endpoint: endpoint.clone(), socket, _file: file })
     }
 
-    /// What is listened on.
+    /// Returns the endpoint that it listens on.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 }
 
-/// Makes the socket under a name that is short, so that it can be made wherever its own can.
-fn draft(path: &Path) -> io::Result<(UnixListener, Draft)> {
+/// Binds the socket under a short temporary name, so that it fits wherever the final name does.
+fn bind_temporary(path: &Path) -> io::Result<(UnixListener, TempSocket)> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let mut number = 0;
     loop {
-        let draft = directory.join(format!(".{}.{number}", std::process::id()));
-        match UnixListener::bind(&draft) {
-            // Another listener of this process is at the same point, or one of a process with the
-            // same id died at it.
+        let temporary = directory.join(format!(".{}.{number}", std::process::id()));
+        match UnixListener::bind(&temporary) {
+            // Another listener of this process is at this step, or a process with the same id died
+            // at it.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => number += 1,
             Err(error) => return Err(error),
-            Ok(socket) => return Ok((socket, Draft(draft))),
+            Ok(socket) => return Ok((socket, TempSocket(temporary))),
         }
     }
 }
 
-/// A socket under its first name; removed unless it was moved away.
-struct Draft(PathBuf);
+/// A socket under its temporary name; removed unless it was renamed.
+struct TempSocket(PathBuf);
 
-impl Drop for Draft {
+impl Drop for TempSocket {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// Which file it is, whatever its name.
+/// Returns the device and inode of a file.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let found = fs::symlink_metadata(path)?;
     Ok((found.dev(), found.ino()))
@@ -128,7 +129,7 @@ impl Drop for File {
     }
 }
 
-/// The connections, as they come.
+/// Yields the accepted connections.
 impl Stream for Listener {
     type Item = io::Result<ServerStream>;
 
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_is_its_owners_alone_and_goes_with_its_listener() {
+    async fn a_socket_is_private_and_removed_with_its_listener() {
         let (directory, path, endpoint) = place();
         let listener = Listener::bind(&endpoint).await.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -165,9 +166,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_nobody_answers_at_is_replaced() {
+    async fn a_socket_without_a_listener_is_replaced() {
         let (directory, path, endpoint) = place();
-        // The standard library's listener leaves its file, as a process that was killed does.
+        // The standard library's listener leaves its file behind, as a killed process does.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         let _listener = Listener::bind(&endpoint).await.unwrap();
@@ -176,13 +177,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_a_socket_is_left_alone() {
+    async fn other_files_are_not_replaced_by_a_socket() {
         let (_directory, path, endpoint) = place();
         fs::write(&path, "precious").unwrap();
         let error = Listener::bind(&endpoint).await.unwrap_err();
         assert!(matches!(error, BindError::NotASocket(_)), "{error:?}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
-        // Nor is what a link points to, be it a socket.
+        // The target of a link is not replaced either, even if it is a socket.
         let (_other, target, _) = place();
         let _socket = std::os::unix::net::UnixListener::bind(&target).unwrap();
         fs::remove_file(&path).unwrap();
@@ -202,17 +203,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_directory_that_is_missing_is_named() {
+    async fn a_missing_directory_is_named_in_the_error() {
         let endpoint = Endpoint::parse("unix:///nonexistent-directory/cri.sock").unwrap();
         let error = Listener::bind(&endpoint).await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot listen on unix:///nonexistent-directory/cri.sock: cannot make the socket"
+            "cannot listen on unix:///nonexistent-directory/cri.sock: cannot create the socket"
         );
     }
 
     #[tokio::test]
-    async fn a_path_as_long_as_can_be_is_listened_on() {
+    async fn the_longest_possible_path_works() {
         let directory = tempfile::tempdir().unwrap();
         let room = 107 - directory.path().as_os_str().len() - 1;
         let path = directory.path().join("s".repeat(room));

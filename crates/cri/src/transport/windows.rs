@@ -1,11 +1,10 @@
 //! Named pipes of Windows. The twin of this module is `unix.rs`.
 //!
-//! On who can open them: a pipe that is made without a security descriptor, as ours are, gives full
-//! control to the system, to administrators and to the account that made it, and everyone else may
-//! only read, which is not enough for gRPC. Other machines are refused. The first instance of a name
-//! is made with the demand to be first, so that a pipe which somebody else put there before us is
-//! found out and not taken part in. A client opens a pipe so that its server may learn who it is, and
-//! not act in its name.
+//! Access: a pipe without a security descriptor, as ours are, gives full control to the system, to
+//! administrators and to the account that created it. Everyone else may only read, which is not
+//! enough for gRPC. Other machines are rejected. The first instance of a name must be the first one
+//! on the system, so a pipe that another process created earlier is detected and not joined. A
+//! client opens a pipe so that the server may identify it, but not impersonate it.
 
 use std::io;
 use std::pin::Pin;
@@ -23,16 +22,16 @@ use windows_sys::Win32::Foundation::{ERROR_ACCESS_DENIED, ERROR_PIPE_BUSY};
 use super::{BindError, other_system};
 use crate::endpoint::Endpoint;
 
-/// What this system has instead of the other one's endpoints.
+/// The endpoint kind of this system, for error messages.
 const HERE: &str = "named pipes (npipe:////./pipe/NAME), no unix sockets";
 
-/// How often to ask for a pipe whose instances are all taken. Windows can wait for one only by
-/// blocking a thread.
+/// The pause between attempts to open a pipe whose instances are all busy. Windows can only wait
+/// for one by blocking a thread.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 pub(crate) type ClientStream = NamedPipeClient;
 
-/// Waits as long as the pipe is busy; the caller's deadline ends it.
+/// Waits while the pipe is busy, until the caller's deadline.
 pub(crate) async fn connect(endpoint: &Endpoint) -> io::Result<ClientStream> {
     let path = endpoint.pipe_path().ok_or_else(|| other_system(HERE))?;
     loop {
@@ -47,15 +46,15 @@ fn is(error: &io::Error, code: u32) -> bool {
     error.raw_os_error().and_then(|raw| u32::try_from(raw).ok()) == Some(code)
 }
 
-type Accepting =
+type AcceptFuture =
     Pin<Box<dyn Future<Output = io::Result<(NamedPipeServer, NamedPipeServer)>> + Send>>;
 
-/// A pipe that is listened on; gone when dropped.
+/// A pipe that accepts connections; closed when dropped.
 pub struct Listener {
     endpoint: Endpoint,
     path: String,
-    /// The instance that waits for the next client, or none after a failure.
-    accepting: Option<Accepting>,
+    /// The instance that waits for the next client; `None` after a failure.
+    accepting: Option<AcceptFuture>,
 }
 
 impl std::fmt::Debug for Listener {
@@ -65,7 +64,8 @@ impl std::fmt::Debug for Listener {
 }
 
 impl Listener {
-    /// Listens, unless somebody has a pipe of that name. A process that died leaves none behind.
+    /// Listens unless another process has a pipe of that name. A dead process leaves no pipe
+    /// behind.
     #[allow(clippy::unused_async, reason = "its twin has to wait")]
     pub async fn bind(endpoint: &Endpoint) -> Result<Self, BindError> {
         let path =
@@ -80,7 +80,7 @@ impl Listener {
         Ok(Self { endpoint: endpoint.clone(), path, accepting })
     }
 
-    /// What is listened on.
+    /// Returns the endpoint that it listens on.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -92,9 +92,9 @@ fn options() -> ServerOptions {
     options
 }
 
-/// Waits for a client. The next instance is made before this one is given away: while there is none,
-/// clients would be told that the pipe does not exist.
-fn accept(waiting: NamedPipeServer, path: String) -> Accepting {
+/// Waits for a client. The next instance is created before this one is handed over, because clients
+/// get "not found" while no instance exists.
+fn accept(waiting: NamedPipeServer, path: String) -> AcceptFuture {
     Box::pin(async move {
         waiting.connect().await?;
         let next = options().create(&path)?;
@@ -102,7 +102,7 @@ fn accept(waiting: NamedPipeServer, path: String) -> Accepting {
     })
 }
 
-/// The connections, as they come.
+/// Yields the accepted connections.
 impl Stream for Listener {
     type Item = io::Result<ServerStream>;
 
@@ -128,7 +128,7 @@ impl Stream for Listener {
     }
 }
 
-/// The server's end of a pipe, in a form that the gRPC library takes.
+/// The server's end of a pipe, as the gRPC library needs it.
 #[derive(Debug)]
 pub struct ServerStream(NamedPipeServer);
 

@@ -1,4 +1,4 @@
-//! What goes wrong between us and containerd.
+//! Failures between the client and containerd.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use cri::{Code, Origin, v1};
 use crate::support::{PATIENCE, Runtime, container, strings};
 
 #[tokio::test]
-async fn a_client_and_its_containers_outlive_a_containerd() {
+async fn a_client_and_its_containers_survive_a_containerd_restart() {
     let mut runtime = Runtime::start().await;
     let id = runtime.running("survivor").await;
 
-    // Killed in the middle of a call.
+    // containerd is killed during a call.
     let call = tokio::spawn({
         let client = runtime.client.clone();
         let cmd = strings(&["sh", "-c", "echo > /tmp/inside; sleep 600"]);
@@ -38,7 +38,7 @@ async fn a_client_and_its_containers_outlive_a_containerd() {
         runtime.containerd.restart().unwrap();
         let version = runtime.client.connected(PATIENCE).await.unwrap();
         assert_eq!(version.runtime_name, "containerd");
-        // The same container, running on.
+        // The same container still runs.
         assert_eq!(runtime.status(&id).await.state(), v1::ContainerState::ContainerRunning);
         assert_eq!(runtime.exec(&id, &["test", "-e", "/tmp/inside"]).await.exit_code, 0);
     }
@@ -56,7 +56,7 @@ async fn a_containerd_that_does_not_answer_meets_the_deadline() {
 }
 
 #[tokio::test]
-async fn errors_keep_containerds_code_and_words() {
+async fn errors_keep_containerds_code_and_message() {
     let runtime = Runtime::start().await;
     let client = &runtime.client;
     let none = "0123456789abcdef";
@@ -70,10 +70,10 @@ async fn errors_keep_containerds_code_and_words() {
 
     let request = v1::PodSandboxStatusRequest { pod_sandbox_id: none.to_owned(), verbose: false };
     assert!(client.call(request).await.unwrap_err().is_not_found());
-    // What is gone can be removed.
+    // Removing a container that is gone succeeds.
     client.call(v1::RemoveContainerRequest { container_id: none.to_owned() }).await.unwrap();
 
-    // An image that is not there is an answer, and one to be pulled from nowhere an error.
+    // A missing image is a valid response; a pull without a registry is an error.
     let image = |name: &str| v1::ImageSpec { image: name.to_owned(), ..Default::default() };
     let request = v1::ImageStatusRequest { image: Some(image("localhost/none:1")), verbose: false };
     assert_eq!(client.call(request).await.unwrap().image, None);
@@ -81,7 +81,7 @@ async fn errors_keep_containerds_code_and_words() {
     let found = client.call(request).await.unwrap().image.unwrap();
     assert_eq!(found.repo_tags, [rig::BUSYBOX]);
 
-    // A call that this runtime does not know.
+    // containerd does not implement this call.
     if !client.probe().await.unwrap().sandbox_updates {
         let request = v1::UpdatePodSandboxResourcesRequest::default();
         let error = client.call(request).await.unwrap_err();
@@ -92,7 +92,7 @@ async fn errors_keep_containerds_code_and_words() {
         );
     }
 
-    // A program that is not there is an error of the start, in runc's words.
+    // A missing program is an error of the start, with runc's message.
     let sandbox = runtime.sandbox("broken");
     let id = runtime.run(&sandbox).await;
     let config = container("c", &["/nonexistent"]);
@@ -101,7 +101,7 @@ async fn errors_keep_containerds_code_and_words() {
     assert_eq!((error.origin, error.code), (Origin::Runtime, Code::Unknown), "{error}");
     assert!(error.message.contains("exec: \"/nonexistent\""), "{error}");
 
-    // A CPU that is not there too.
+    // A missing CPU is an error too.
     let mut config = container("cpu", &["true"]);
     config.linux.as_mut().unwrap().resources =
         Some(v1::LinuxContainerResources { cpuset_cpus: "9999".to_owned(), ..Default::default() });
@@ -117,7 +117,7 @@ async fn a_command_that_takes_too_long_is_ended_by_containerd() {
     let cmd = strings(&["sleep", "600"]);
     let request = v1::ExecSyncRequest { container_id: id, cmd, timeout: 1 };
     let error = runtime.client.call(request).await.unwrap_err();
-    // By the runtime's word, not by our clock.
+    // The runtime reports the timeout, not our clock.
     assert_eq!((error.origin, error.code), (Origin::Runtime, Code::DeadlineExceeded), "{error}");
     assert!(error.message.contains("timeout 1s exceeded"), "{error}");
 }

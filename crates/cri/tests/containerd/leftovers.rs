@@ -1,4 +1,4 @@
-//! The rig leaves nothing behind, whichever way its process ends.
+//! A rig leaves nothing behind, however its process ends.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::support::{PATIENCE, Runtime};
 /// Makes the test below a process that dies with its rig.
 const DYING: &str = "BERTH_TEST_DIES_WITH_ITS_RIG";
 
-/// What there is of a rig outside of its own directory.
+/// Returns the traces of a rig outside its own directory.
 fn traces(directory: &Path) -> Vec<String> {
     let name = directory.file_name().unwrap().to_str().unwrap();
     let mut found = Vec::new();
@@ -33,10 +33,10 @@ fn traces(directory: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_rig_takes_everything_with_it() {
+async fn a_rig_removes_everything_it_created() {
     let mut runtime = Runtime::start().await;
     runtime.running("left").await;
-    // A container that containerd does not know to be running is a container all the same.
+    // A container is removed even if containerd does not know that it runs.
     runtime.containerd.kill().unwrap();
     let directory = runtime.containerd.directory().to_owned();
     assert!(traces(&directory).len() > 3, "{:?}", traces(&directory));
@@ -46,7 +46,7 @@ async fn a_rig_takes_everything_with_it() {
 }
 
 #[tokio::test]
-async fn two_rigs_know_nothing_of_each_other() {
+async fn two_rigs_are_isolated_from_each_other() {
     let (one, other) = (Runtime::start().await, Runtime::start().await);
     one.running("mine").await;
     let list = cri::v1::ListPodSandboxRequest::default();
@@ -60,7 +60,7 @@ async fn two_rigs_know_nothing_of_each_other() {
 }
 
 #[tokio::test]
-async fn a_rig_whose_process_died_is_cleaned_up_after_by_the_next() {
+async fn the_next_rig_cleans_up_after_a_dead_one() {
     if std::env::var_os(DYING).is_some() {
         let runtime = Runtime::start().await;
         runtime.running("orphan").await;
@@ -69,14 +69,14 @@ async fn a_rig_whose_process_died_is_cleaned_up_after_by_the_next() {
     }
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--nocapture"])
-        .arg("leftovers::a_rig_whose_process_died_is_cleaned_up_after_by_the_next")
+        .arg("leftovers::the_next_rig_cleans_up_after_a_dead_one")
         .env(DYING, "yes")
         .output()
         .unwrap();
     let printed = String::from_utf8_lossy(&output.stdout);
     let directory = printed.lines().find_map(|line| line.strip_prefix("directory="));
     let directory = PathBuf::from(directory.unwrap_or_else(|| panic!("{output:?}")));
-    // By this rig, or by another test's that was sooner and may still be at it.
+    // By this rig, or by one of another test that started earlier and may not have finished.
     let _next = Containerd::start().unwrap();
     wait_until(PATIENCE, || (!directory.exists()).then_some(())).unwrap();
     assert_eq!(traces(&directory), [""; 0]);

@@ -1,4 +1,4 @@
-//! A pod from its sandbox to its removal.
+//! The life of a pod from its sandbox to its removal.
 
 use cri::{ClassSupport, Code, Origin, v1};
 use rig::wait_until;
@@ -6,27 +6,27 @@ use rig::wait_until;
 use crate::support::{PATIENCE, Runtime, SLEEP, container};
 
 #[tokio::test]
-async fn containerd_tells_what_it_is_and_can_do() {
+async fn containerd_reports_its_version_and_features() {
     let runtime = Runtime::start().await;
     let found = runtime.client.probe().await.unwrap();
     assert_eq!((&*found.runtime_name, &*found.runtime_api_version), ("containerd", "v1"));
     assert!(found.runtime_ready.status);
-    // No network was configured.
+    // No network is configured.
     assert!(!found.network_ready.status);
     assert_eq!(found.network_ready.reason, "NetworkPluginNotReady");
     assert_eq!(found.classes, ClassSupport::Annotations);
-    // What was found out is what calls that are meant find.
+    // The probe's results agree with real calls.
     if found.runtime_version.starts_with("1.6.") {
         assert_eq!(found.cgroup_driver, None);
         assert!(!found.sandbox_updates && !found.sandbox_metrics && !found.list_streaming);
-        // Known, and refused.
+        // Implemented, but rejected.
         assert!(found.may_send_events);
         let error = runtime.client.stream(v1::GetEventsRequest {}).next().await.unwrap_err();
         assert_eq!((error.origin, error.code), (Origin::Runtime, Code::Unimplemented), "{error}");
     }
 }
 
-/// The CPUs that a process in the container may use.
+/// Returns the CPUs that a process in the container may use.
 async fn cpus(runtime: &Runtime, id: &str) -> String {
     let output = runtime.exec(id, &["grep", "Cpus_allowed_list", "/proc/self/status"]).await;
     let text = String::from_utf8(output.stdout).unwrap();
@@ -68,13 +68,13 @@ async fn a_container_lives_from_its_creation_to_its_removal() {
     });
     assert!(log.unwrap().ends_with(" stdout F up\n"));
 
-    // Commands, and bytes that are no text.
+    // Commands, and output that is not UTF-8.
     let script = "printf \"$WORD\\377\"; echo trouble >&2; exit 5";
     let output = runtime.exec(&id, &["sh", "-c", script]).await;
     assert_eq!((&*output.stdout, &*output.stderr), (&b"w\xc3\xb6rd\xff"[..], &b"trouble\n"[..]));
     assert_eq!(output.exit_code, 5);
 
-    // CPUs, changed while it runs.
+    // CPUs change while the container runs.
     assert_eq!(cpus(&runtime, &id).await, "0");
     let all = std::thread::available_parallelism().unwrap().get();
     let last = (all - 1).to_string();
@@ -86,7 +86,7 @@ async fn a_container_lives_from_its_creation_to_its_removal() {
     client.call(request).await.unwrap();
     assert_eq!(cpus(&runtime, &id).await, last);
 
-    // Lists and figures.
+    // Lists and statistics.
     let filter = v1::ContainerFilter { pod_sandbox_id: sandbox_id.clone(), ..Default::default() };
     let list = client.call(v1::ListContainersRequest { filter: Some(filter) }).await.unwrap();
     assert_eq!(list.containers.iter().map(|found| &*found.id).collect::<Vec<_>>(), [&*id]);
@@ -94,7 +94,7 @@ async fn a_container_lives_from_its_creation_to_its_removal() {
     let stats = client.call(request).await.unwrap().stats.unwrap();
     assert!(stats.memory.unwrap().working_set_bytes.unwrap().value > 0);
 
-    // Streams are had elsewhere.
+    // Exec returns the URL of the stream.
     let request = v1::ExecRequest {
         container_id: id.clone(),
         cmd: vec!["sh".to_owned()],
@@ -104,7 +104,7 @@ async fn a_container_lives_from_its_creation_to_its_removal() {
     let url = client.call(request).await.unwrap().url;
     assert!(url.starts_with("http://"), "{url}");
 
-    // The end: asked to, it ends by itself, with its own code.
+    // On a stop request the container exits by itself, with its own code.
     let request = v1::StopContainerRequest { container_id: id.clone(), timeout: 30 };
     client.call(request).await.unwrap();
     let status = runtime.status(&id).await;
@@ -112,7 +112,7 @@ async fn a_container_lives_from_its_creation_to_its_removal() {
     client.call(v1::RemoveContainerRequest { container_id: id.clone() }).await.unwrap();
     let request = v1::ContainerStatusRequest { container_id: id.clone(), verbose: false };
     assert!(client.call(request).await.unwrap_err().is_not_found());
-    // Each twice: what is done is done.
+    // Stop and remove are idempotent.
     for _ in 0..2 {
         let request = v1::StopPodSandboxRequest { pod_sandbox_id: sandbox_id.clone() };
         client.call(request).await.unwrap();
@@ -125,7 +125,7 @@ async fn a_container_lives_from_its_creation_to_its_removal() {
 }
 
 #[tokio::test]
-async fn classes_are_kept_from_a_runtime_that_does_not_know_them() {
+async fn classes_are_not_sent_to_a_runtime_without_support() {
     let runtime = Runtime::start().await;
     let support = runtime.client.probe().await.unwrap().classes;
     let sandbox = runtime.sandbox("classes");
@@ -141,10 +141,10 @@ async fn classes_are_kept_from_a_runtime_that_does_not_know_them() {
         sandbox_config: Some(sandbox),
     };
     assert_eq!(support.fit_create(&mut request), []);
-    // As an annotation it is understood: there is no RDT here, and containerd says so.
+    // containerd understands the annotation and reports that this machine has no RDT.
     let error = runtime.client.call(request.clone()).await.unwrap_err();
     assert!(error.message.contains("RDT") && error.message.contains("\"gold\""), "{error}");
-    // The default class is no class.
+    // An empty class is the default.
     let config = request.config.as_mut().unwrap();
     config.annotations.clear();
     config.qos_resources = class("");

@@ -1,11 +1,11 @@
-//! Lists that are longer than gRPC's usual limit.
+//! Lists that exceed gRPC's default limit.
 
 use cri::v1;
 
 use crate::support::{Runtime, container};
 
 #[tokio::test]
-async fn long_lists_come_whole() {
+async fn long_lists_are_returned_complete() {
     let runtime = Runtime::start().await;
     let sandbox = runtime.sandbox("many");
     let id = runtime.run(&sandbox).await;

@@ -1,7 +1,7 @@
-//! The client against a real containerd, each test with one of its own. Needs root and Debian's
-//! packages; `./test` runs it as the stage "containerd".
+//! Tests the client against a real containerd, one per test. They need root and Debian's packages;
+//! `./test` runs them as the stage "containerd".
 //!
-//! A machine that cannot run it makes these tests fail, not pass: they are built only when asked for.
+//! On a machine without these the tests fail and are not skipped; the feature `rig` builds them.
 
 #![allow(
     clippy::panic,

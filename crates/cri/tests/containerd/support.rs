@@ -5,10 +5,10 @@ use std::time::Duration;
 use cri::{Client, Endpoint, v1};
 use rig::Containerd;
 
-/// Long enough for a busy machine; nothing waits for it when all is well.
+/// Enough for a busy machine; successful tests do not wait for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Until something else happens to it, or a minute has passed. Ends when asked to.
+/// Sleeps for ten minutes; exits with 3 on SIGTERM.
 pub(crate) const SLEEP: &[&str] = &["sh", "-c", "trap 'exit 3' TERM; echo up; sleep 600 & wait"];
 
 pub(crate) struct Runtime {
@@ -24,7 +24,7 @@ impl Runtime {
         Self { client, containerd }
     }
 
-    /// A sandbox on the host's network.
+    /// Returns a sandbox configuration on the host's network.
     pub(crate) fn sandbox(&self, name: &str) -> v1::PodSandboxConfig {
         let options = v1::NamespaceOption {
             network: v1::NamespaceMode::Node.into(),
@@ -52,7 +52,7 @@ impl Runtime {
         }
     }
 
-    /// Runs a sandbox and says its id.
+    /// Runs a sandbox and returns its id.
     pub(crate) async fn run(&self, config: &v1::PodSandboxConfig) -> String {
         let config = Some(config.clone());
         let request = v1::RunPodSandboxRequest { config, runtime_handler: String::new() };
@@ -73,7 +73,7 @@ impl Runtime {
         Ok(self.client.call(request).await?.container_id)
     }
 
-    /// A sandbox with a container that runs, and the container's id.
+    /// Runs a sandbox with one container and returns the container's id.
     pub(crate) async fn running(&self, name: &str) -> String {
         let sandbox = self.sandbox(name);
         let id = self.run(&sandbox).await;
@@ -91,7 +91,7 @@ impl Runtime {
         self.client.call(request).await.unwrap().status.unwrap()
     }
 
-    /// Runs a command and says what it wrote.
+    /// Runs a command and returns its output.
     pub(crate) async fn exec(&self, container: &str, command: &[&str]) -> v1::ExecSyncResponse {
         let request = v1::ExecSyncRequest {
             container_id: container.to_owned(),
@@ -102,7 +102,7 @@ impl Runtime {
     }
 }
 
-/// A container of busybox.
+/// Returns the configuration of a busybox container.
 pub(crate) fn container(name: &str, command: &[&str]) -> v1::ContainerConfig {
     v1::ContainerConfig {
         metadata: Some(v1::ContainerMetadata { name: name.to_owned(), attempt: 0 }),

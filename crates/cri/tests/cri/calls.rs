@@ -1,5 +1,5 @@
-//! Calls between a client and a server over this system's endpoints: answers, errors, deadlines,
-//! sizes, streams, and connections that end.
+//! Calls between client and server over this system's endpoints: responses, errors, deadlines,
+//! sizes, streams and lost connections.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use tokio::time::timeout;
 use crate::support::{NO_CONTAINER, PATIENCE, Place, Served, State, TestRuntime, containers, pair};
 
 #[tokio::test]
-async fn answers_come_back() {
+async fn responses_are_returned() {
     let (_place, served, client, _) = pair(State::default()).await;
     let version = client.call(v1::VersionRequest { version: "0.1.0".to_owned() }).await.unwrap();
     assert_eq!((version.version.as_str(), version.runtime_name.as_str()), ("0.1.0", "test"));
-    // The other service, over the same connection.
+    // The other service uses the same connection.
     client.call(v1::ImageFsInfoRequest {}).await.unwrap();
     drop(client);
     assert_eq!(served.stop().await.unwrap().unwrap(), Draining::Complete);
 }
 
 #[tokio::test]
-async fn errors_carry_the_runtimes_words_and_who_was_asked_what() {
+async fn errors_contain_message_method_and_endpoint() {
     let (place, _served, client, _) = pair(State::default()).await;
     let error = client.call(v1::ContainerStatusRequest::default()).await.unwrap_err();
     assert_eq!((error.origin, error.code), (Origin::Runtime, Code::NotFound));
@@ -35,7 +35,7 @@ async fn errors_carry_the_runtimes_words_and_who_was_asked_what() {
 }
 
 #[tokio::test]
-async fn a_call_without_an_answer_ends_and_the_runtime_hears_of_it() {
+async fn a_call_past_its_deadline_is_cancelled_in_the_runtime() {
     let (_place, _served, client, runtime) = pair(State::default()).await;
     let short = client.within(Duration::from_millis(50));
     let error = short.call(v1::ExecSyncRequest::default()).await.unwrap_err();
@@ -43,12 +43,12 @@ async fn a_call_without_an_answer_ends_and_the_runtime_hears_of_it() {
     assert!(error.is_deadline());
     assert!(error.message.ends_with("context deadline exceeded"), "{error}");
     timeout(PATIENCE, runtime.0.abandoned.notified()).await.unwrap();
-    // The connection is none the worse for it.
+    // The connection is still usable.
     client.call(v1::VersionRequest::default()).await.unwrap();
 }
 
 #[tokio::test]
-async fn deadlines_may_be_as_long_as_can_be_said() {
+async fn the_longest_deadlines_are_accepted() {
     let (_place, _served, client, _) = pair(State::default()).await;
     client.connected(Duration::MAX).await.unwrap();
     client.within(Duration::MAX).call(v1::VersionRequest::default()).await.unwrap();
@@ -63,8 +63,8 @@ async fn deadlines_may_be_as_long_as_can_be_said() {
 }
 
 #[tokio::test]
-async fn long_lists_fit_and_too_long_ones_are_an_error() {
-    // More than the gRPC library's usual 4 MiB.
+async fn long_lists_fit_and_oversized_ones_are_an_error() {
+    // More than the gRPC library's default of 4 MiB.
     let state = State { containers: containers(6000, 1000), ..State::default() };
     let (place, _served, client, runtime) = pair(state).await;
     let list = client.call(v1::ListContainersRequest::default()).await.unwrap();
@@ -75,7 +75,7 @@ async fn long_lists_fit_and_too_long_ones_are_an_error() {
     let error = small.call(v1::ListContainersRequest::default()).await.unwrap_err();
     assert_eq!(error.code, Code::OutOfRange, "{error:?}");
     assert!(error.message.contains("1048576"), "{error}");
-    // In parts it is no longer too long.
+    // The streamed list fits.
     let parts = small.stream(v1::StreamContainersRequest::default()).all().await.unwrap();
     let streamed: Vec<_> = parts.into_iter().flat_map(|part| part.containers).collect();
     assert_eq!(streamed, runtime.0.containers);
@@ -99,13 +99,13 @@ async fn many_calls_share_one_connection() {
 }
 
 #[tokio::test]
-async fn events_come_as_they_happen_and_an_unknown_stream_is_an_error() {
+async fn events_are_streamed_and_an_unknown_stream_fails() {
     let (_place, served, client, runtime) = pair(State::default()).await;
     let mut events = client.stream(v1::GetEventsRequest {});
     let event = events.next().await.unwrap().unwrap();
     assert_eq!(event.container_id, "c");
     assert_eq!(runtime.0.event_streams.load(Ordering::Relaxed), 1);
-    // Waiting for the next one can be given up and taken up again.
+    // Waiting for the next event can be cancelled and resumed.
     assert!(timeout(Duration::from_millis(20), events.next()).await.is_err());
 
     let mut images = client.stream(v1::StreamImagesRequest::default());
@@ -121,7 +121,7 @@ async fn events_come_as_they_happen_and_an_unknown_stream_is_an_error() {
 async fn a_stream_with_a_deadline_ends_at_it() {
     let (_place, _served, client, _) = pair(State::default()).await;
     let mut events = client.within(Duration::from_millis(100)).stream(v1::GetEventsRequest {});
-    // The one event may or may not be in time; there is no second.
+    // The single event may arrive in time; there is no second one.
     let error = loop {
         match events.next().await {
             Ok(Some(_)) => {}
@@ -134,10 +134,10 @@ async fn a_stream_with_a_deadline_ends_at_it() {
 }
 
 #[tokio::test]
-async fn without_a_runtime_calls_fail_at_once_and_say_why() {
+async fn without_a_runtime_calls_fail_at_once_with_the_reason() {
     let place = Place::new();
     let client = Client::new(place.endpoint.clone());
-    // The second one does not even try, and knows the reason all the same.
+    // The second call does not connect and returns the same reason.
     for _ in 0..2 {
         let error = client.call(v1::VersionRequest::default()).await.unwrap_err();
         assert_eq!((error.origin, error.code), (Origin::Connection, Code::Unavailable));
@@ -154,7 +154,7 @@ async fn without_a_runtime_calls_fail_at_once_and_say_why() {
 }
 
 #[tokio::test]
-async fn a_client_may_be_there_before_its_runtime() {
+async fn a_client_may_start_before_its_runtime() {
     let place = Place::new();
     let client = Client::new(place.endpoint.clone());
     let waiting = tokio::spawn({
@@ -167,7 +167,7 @@ async fn a_client_may_be_there_before_its_runtime() {
 }
 
 #[tokio::test]
-async fn a_client_outlives_its_runtime() {
+async fn a_client_reconnects_to_a_restarted_runtime() {
     let (place, served, client, runtime) = pair(State::default()).await;
     client.call(v1::VersionRequest::default()).await.unwrap();
     let mut served = served;
@@ -182,7 +182,7 @@ async fn a_client_outlives_its_runtime() {
 }
 
 #[tokio::test]
-async fn told_to_stop_a_server_lets_calls_end() {
+async fn a_stopping_server_waits_for_running_calls() {
     let (place, served, client, runtime) = pair(State::default()).await;
     let call = tokio::spawn({
         let client = client.clone();
@@ -190,7 +190,7 @@ async fn told_to_stop_a_server_lets_calls_end() {
     });
     timeout(PATIENCE, runtime.0.entered.notified()).await.unwrap();
     let end = served.stop();
-    // No new ones are taken: wait for the endpoint to be gone.
+    // New connections are rejected: wait until the endpoint is gone.
     let other = Client::new(place.endpoint.clone());
     let gone =
         async { while other.within(PATIENCE).call(v1::VersionRequest::default()).await.is_ok() {} };
@@ -202,7 +202,7 @@ async fn told_to_stop_a_server_lets_calls_end() {
 }
 
 #[tokio::test]
-async fn calls_that_do_not_end_are_cut_off() {
+async fn calls_that_outlast_the_drain_are_aborted() {
     let place = Place::new();
     let runtime = TestRuntime::default();
     let served = Served::start(&place, runtime.clone(), Duration::ZERO).await;
@@ -212,10 +212,10 @@ async fn calls_that_do_not_end_are_cut_off() {
         async move { client.call(v1::ExecSyncRequest::default()).await }
     });
     timeout(PATIENCE, runtime.0.entered.notified()).await.unwrap();
-    assert_eq!(served.stop().await.unwrap().unwrap(), Draining::CutOff);
+    assert_eq!(served.stop().await.unwrap().unwrap(), Draining::Aborted);
     let error = timeout(PATIENCE, call).await.unwrap().unwrap().unwrap_err();
     assert_eq!((error.origin, error.code), (Origin::Connection, Code::Unavailable), "{error}");
-    // And the client finds the next runtime.
+    // The client reconnects to the next runtime.
     let _served = Served::start(&place, runtime, PATIENCE).await;
     client.connected(PATIENCE).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Our proto file as a description, and what the rest of the crate says of it.
+//! Compares the descriptor of our proto file with the rest of the crate.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use cri::{Rpc, StreamingRpc, v1};
 use prost_reflect::{DescriptorPool, MessageDescriptor, MethodDescriptor};
 
-/// The compiled `proto/runtime.proto`.
+/// Returns the compiled `proto/runtime.proto`.
 pub(crate) fn pool() -> &'static DescriptorPool {
     static POOL: OnceLock<DescriptorPool> = OnceLock::new();
     POOL.get_or_init(|| {
@@ -15,7 +15,7 @@ pub(crate) fn pool() -> &'static DescriptorPool {
     })
 }
 
-/// The call of that name, of either service.
+/// Returns the call of that name from either service.
 pub(crate) fn method(name: &str) -> MethodDescriptor {
     let mut methods = pool().services().flat_map(|service| service.methods().collect::<Vec<_>>());
     methods.find(|method| method.name() == name).unwrap_or_else(|| panic!("no call {name}"))
@@ -25,7 +25,7 @@ fn message(name: &str) -> MessageDescriptor {
     pool().get_message_by_name(&format!("runtime.v1.{name}")).unwrap()
 }
 
-/// Runs `$what!(path, type of the request)` for every request that the crate has a call for.
+/// Runs `$what!(path, type of the request)` for every request type of the crate.
 #[macro_export]
 macro_rules! for_every_request {
     ($what:ident) => {
@@ -48,7 +48,8 @@ macro_rules! for_every_request {
     };
 }
 
-/// The last part of a Rust type's name in lower case, which is a message's name but for its case.
+/// Returns the last part of a Rust type's name in lower case, which is the message's name except
+/// for its case.
 fn type_name<T>() -> String {
     std::any::type_name::<T>().rsplit("::").next().unwrap().to_lowercase()
 }
@@ -83,14 +84,14 @@ fn every_call_of_the_services_has_its_request_and_response() {
     assert_eq!(ours, theirs);
 }
 
-/// Numbers that somebody else relies on, and that a slip of the pen would change unnoticed.
+/// Field numbers that other implementations rely on.
 #[test]
 fn fields_have_the_numbers_of_the_protocol() {
-    let check = |of: &str, field: &str, number: u32| {
-        let found = message(of).get_field_by_name(field).map(|field| field.number());
-        assert_eq!(found, Some(number), "{of}.{field}");
+    let check = |name: &str, field: &str, number: u32| {
+        let found = message(name).get_field_by_name(field).map(|field| field.number());
+        assert_eq!(found, Some(number), "{name}.{field}");
     };
-    // KEP-3008, with the two numbers of our own.
+    // KEP-3008, with two numbers of our own.
     check("ContainerConfig", "qos_resources", 117);
     check("PodSandboxConfig", "qos_resources", 10);
     check("PodSandboxStatus", "qos_resources", 10);
@@ -100,7 +101,7 @@ fn fields_have_the_numbers_of_the_protocol() {
     check("RuntimeStatus", "resources", 2);
     check("ResourcesInfo", "pod_qos_resources", 1);
     check("ResourcesInfo", "container_qos_resources", 2);
-    for (of, fields) in [
+    for (name, fields) in [
         ("QOSResourceInfo", &["name", "mutable", "classes"][..]),
         ("QOSResourceClassInfo", &["name", "capacity"]),
         ("PodQOSResource", &["name", "class"]),
@@ -113,10 +114,10 @@ fn fields_have_the_numbers_of_the_protocol() {
         ),
     ] {
         for (number, field) in (1..).zip(fields) {
-            check(of, field, number);
+            check(name, field, number);
         }
     }
-    // What the proposal's number is today.
+    // The proposal's number is used for another field now.
     check("ContainerConfig", "CDI_devices", 17);
     check("ContainerConfig", "stop_signal", 18);
     // Out of order upstream.

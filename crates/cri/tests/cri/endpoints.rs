@@ -1,17 +1,17 @@
-//! Which endpoints can be used on this system.
+//! Endpoints that can be used on this system.
 
 use cri::{BindError, Client, Endpoint, Listener, Origin, v1};
 
 use crate::support::{PATIENCE, Place, Served, TestRuntime};
 
-/// An endpoint of the kind that this system does not have.
+/// Returns an endpoint of the kind that this system lacks.
 fn elsewhere() -> Endpoint {
     let windows = std::env::consts::FAMILY == "windows";
     Endpoint::parse(if windows { "unix:///run/x.sock" } else { "npipe:////./pipe/x" }).unwrap()
 }
 
 #[tokio::test]
-async fn an_endpoint_of_another_system_is_refused_with_what_this_one_has() {
+async fn an_endpoint_of_another_system_is_rejected_with_a_hint() {
     let has = if std::env::consts::FAMILY == "windows" {
         "npipe:////./pipe/NAME"
     } else {
@@ -32,7 +32,7 @@ async fn an_endpoint_belongs_to_one_server_at_a_time() {
     let served = Served::start(&place, TestRuntime::default(), PATIENCE).await;
     let error = Listener::bind(&place.endpoint).await.unwrap_err();
     assert!(matches!(error, BindError::InUse(_)), "{error:?}");
-    // The one that has it is not disturbed.
+    // The existing listener is not disturbed.
     let client = Client::new(place.endpoint.clone());
     client.call(v1::VersionRequest::default()).await.unwrap();
     drop(client);

@@ -1,5 +1,5 @@
-//! The crate from outside: what it puts on the wire, and a client and a server that speak over this
-//! system's kind of endpoint. What needs a containerd is in `tests/containerd`.
+//! Tests of the crate's public interface: encoded messages, and a client and a server over this
+//! system's kind of endpoint. Tests that need a containerd are in `tests/containerd`.
 
 #![allow(
     clippy::panic,
@@ -10,6 +10,7 @@
 mod calls;
 mod description;
 mod endpoints;
+mod logs;
 mod probing;
 mod recorded;
 mod support;

@@ -1,4 +1,4 @@
-//! What is found out of a runtime by asking it.
+//! Probes the features of a runtime.
 
 use std::sync::atomic::Ordering;
 
@@ -41,7 +41,7 @@ fn status() -> v1::StatusResponse {
 }
 
 #[tokio::test]
-async fn a_runtime_tells_what_it_can_do() {
+async fn a_runtimes_features_are_probed() {
     let (_place, _served, client, runtime) =
         pair(State { status: status(), ..State::default() }).await;
     let found = client.probe().await.unwrap();
@@ -73,12 +73,12 @@ async fn a_runtime_tells_what_it_can_do() {
     assert_eq!(found.cgroup_driver, Some(v1::CgroupDriver::Cgroupfs));
     assert!(found.may_send_events && found.sandbox_updates && found.list_streaming);
     assert!(!found.sandbox_metrics);
-    // Finding out took no event from anybody.
+    // Probing consumed no event.
     assert_eq!(runtime.0.event_streams.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]
-async fn a_runtime_that_says_little_has_little() {
+async fn a_runtime_that_reports_nothing_has_no_features() {
     let (_place, _served, client, _) = pair(State::default()).await;
     let found = client.probe().await.unwrap();
     assert_eq!(found.classes, ClassSupport::Annotations);
@@ -88,12 +88,12 @@ async fn a_runtime_that_says_little_has_little() {
 }
 
 #[tokio::test]
-async fn what_is_no_runtime_cannot_be_probed() {
+async fn a_server_without_the_protocol_cannot_be_probed() {
     let place = Place::new();
     let client = Client::new(place.endpoint.clone());
     assert!(client.probe().await.unwrap_err().is_unavailable());
     let _served = Served::start(&place, Nothing, PATIENCE).await;
-    // It is there, and that it does not know the protocol is final.
+    // The runtime is reachable, and Unimplemented is final.
     let error = client.connected(PATIENCE).await.unwrap_err();
     assert!(error.is_unimplemented(), "{error:?}");
     assert!(client.probe().await.unwrap_err().is_unimplemented());

@@ -1,5 +1,5 @@
 //! Requests and responses recorded between a kubelet and containerd (`testdata/golden-node`): our
-//! messages hold every field of them, and our deadlines are the kubelet's.
+//! messages contain all their fields, and our deadlines equal the kubelet's.
 
 use std::collections::BTreeSet;
 use std::io::Read as _;
@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::description::method;
 use crate::for_every_request;
 
-/// The lines of `cri.jsonl`.
+/// Returns the lines of `cri.jsonl`.
 fn lines() -> Vec<Value> {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden-node/cri.jsonl.gz");
@@ -28,13 +28,13 @@ fn lines() -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Every call that was recorded.
+/// Returns every recorded call.
 fn calls() -> Vec<Value> {
     let lines = lines();
     lines.iter().filter_map(|line| line["calls"].as_array()).flatten().cloned().collect()
 }
 
-/// The recording has bytes as text; the JSON of protobuf wants them in base64.
+/// Converts bytes from the recording's text to base64, as protobuf's JSON has them.
 fn encode_bytes(value: &mut Value, message: &MessageDescriptor) {
     let Some(object) = value.as_object_mut() else { return };
     for (name, value) in object {
@@ -63,12 +63,12 @@ fn to_json(message: &DynamicMessage) -> Value {
     message.serialize_with_options(serde_json::value::Serializer, &options).unwrap()
 }
 
-/// Through the Rust type: from bytes and back to bytes.
+/// Decodes bytes to the Rust type and encodes them again.
 fn through<T: Message + Default>(bytes: &[u8]) -> Vec<u8> {
     T::decode(bytes).unwrap().encode_to_vec()
 }
 
-/// Through the Rust types of a call's request or response.
+/// Decodes and encodes a call's request or response with its Rust type.
 fn through_types(method: &MethodDescriptor, is_request: bool, bytes: &[u8]) -> Vec<u8> {
     macro_rules! pick {
         (unary: $($request:ident),*) => { $(
@@ -80,7 +80,7 @@ fn through_types(method: &MethodDescriptor, is_request: bool, bytes: &[u8]) -> V
                 };
             }
         )* };
-        // None was recorded.
+        // No stream was recorded.
         (streaming: $($request:ident),*) => {};
     }
     for_every_request!(pick);
@@ -98,7 +98,7 @@ fn no_field_that_the_kubelet_sends_is_lost() {
             let Some(recorded) = call.get(part) else { continue };
             let mut recorded = recorded.clone();
             encode_bytes(&mut recorded, &descriptor);
-            // Refuses fields that the description does not have.
+            // Rejects fields that the descriptor lacks.
             let message = DynamicMessage::deserialize(descriptor.clone(), &recorded)
                 .unwrap_or_else(|error| panic!("{}.{part}: {error}: {recorded}", method.name()));
             let bytes = through_types(&method, part == "request", &message.encode_to_vec());
@@ -107,7 +107,7 @@ fn no_field_that_the_kubelet_sends_is_lost() {
             requests += usize::from(part == "request");
         }
     }
-    // That something was looked at: every call, and all that a pod's life has.
+    // Guards against an empty recording: every call, and all calls of a pod's life.
     assert_eq!(requests, calls.len());
     for name in
         ["RunPodSandbox", "CreateContainer", "UpdateContainerResources", "ExecSync", "PullImage"]
@@ -116,7 +116,7 @@ fn no_field_that_the_kubelet_sends_is_lost() {
     }
 }
 
-/// The deadline of a recorded call, by our table.
+/// Returns our deadline for a recorded call.
 fn deadline(call: &str, request: &Value) -> Option<Duration> {
     let method = method(call);
     let mut request = request.clone();
@@ -136,10 +136,10 @@ fn deadline(call: &str, request: &Value) -> Option<Duration> {
 }
 
 #[test]
-fn deadlines_are_those_of_the_kubelet() {
+fn deadlines_equal_the_kubelets() {
     let mut compared = 0;
     for call in calls() {
-        // Absent where the kubelet had none, and where none was recorded.
+        // Absent if the kubelet set no deadline or none was recorded.
         let Some(recorded) = call.get("deadline_s").and_then(Value::as_u64) else { continue };
         let name = call["call"].as_str().unwrap();
         let ours = deadline(name, &call["request"]);
@@ -162,7 +162,7 @@ fn deadlines_are_those_of_the_kubelet() {
 }
 
 #[test]
-fn calls_that_say_how_long_they_take_get_that_much_more() {
+fn calls_with_a_duration_get_a_longer_deadline() {
     let timeout = Duration::from_secs(120);
     let exec = |seconds| v1::ExecSyncRequest { timeout: seconds, ..Default::default() };
     assert_eq!(exec(0).deadline(timeout), None);

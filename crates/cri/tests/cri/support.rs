@@ -1,4 +1,4 @@
-//! A runtime without containers, to see what passes between client and server.
+//! A runtime without containers, for tests of client and server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,10 +13,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
-/// Long enough for a busy machine; nothing waits for it when all is well.
+/// Enough for a busy machine; successful tests do not wait for it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An endpoint of this system that nobody else has.
+/// A unique endpoint of this system.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) endpoint: Endpoint,
@@ -36,22 +36,22 @@ impl Place {
     }
 }
 
-/// What the runtime answers, and what became of calls.
+/// The runtime's responses, and counters of its calls.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) status: v1::StatusResponse,
     pub(crate) containers: Vec<v1::Container>,
-    /// Told when a call of ExecSync has come in.
+    /// Notified when a call of ExecSync arrives.
     pub(crate) entered: Notify,
     /// Lets a call of ExecSync end.
     pub(crate) release: Notify,
-    /// Told when the caller of ExecSync has gone away.
+    /// Notified when the caller of ExecSync has gone away.
     pub(crate) abandoned: Notify,
-    /// How often events were asked for.
+    /// The number of requests for events.
     pub(crate) event_streams: AtomicU32,
 }
 
-/// The runtime: a handful of calls, the rest as a runtime that does not know them.
+/// A runtime with a few calls; all others are unimplemented.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TestRuntime(pub(crate) Arc<State>);
 
@@ -107,7 +107,7 @@ impl RuntimeService for TestRuntime {
         Ok(Response::new(Box::pin(tokio_stream::iter(parts))))
     }
 
-    /// Takes as long as it is let.
+    /// Blocks until released.
     async fn exec_sync(
         &self,
         _: Request<v1::ExecSyncRequest>,
@@ -127,7 +127,7 @@ impl RuntimeService for TestRuntime {
         Ok(Response::new(v1::ExecSyncResponse { exit_code: 7, ..Default::default() }))
     }
 
-    /// One event, and then silence.
+    /// Sends one event and keeps the stream open.
     async fn get_container_events(
         &self,
         _: Request<v1::GetEventsRequest>,
@@ -170,7 +170,7 @@ impl ImageService for TestRuntime {
     }
 }
 
-/// A runtime that knows no call at all.
+/// A runtime that implements no call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nothing;
 
@@ -178,7 +178,7 @@ impl RuntimeService for Nothing {}
 
 impl ImageService for Nothing {}
 
-/// A runtime that is being served.
+/// A running server of a runtime.
 #[derive(Debug)]
 pub(crate) struct Served {
     stop: oneshot::Sender<()>,
@@ -191,7 +191,7 @@ impl Served {
         R: RuntimeService + ImageService + Clone,
     {
         let free = async {
-            // A pipe is taken for as long as one of its connections is still being closed.
+            // A pipe is busy until its last connection is closed.
             loop {
                 match Listener::bind(&place.endpoint).await {
                     Err(BindError::InUse(_)) => tokio::task::yield_now().await,
@@ -209,14 +209,14 @@ impl Served {
         Self { stop, end }
     }
 
-    /// Tells it to stop; the end is yet to be waited for.
+    /// Requests a stop and returns the handle to wait for the end.
     pub(crate) fn stop(self) -> JoinHandle<Result<Draining, ServeError>> {
         self.stop.send(()).unwrap();
         self.end
     }
 }
 
-/// A served runtime with a client.
+/// Returns a served runtime with a client.
 pub(crate) async fn pair(state: State) -> (Place, Served, Client, TestRuntime) {
     let place = Place::new();
     let runtime = TestRuntime(Arc::new(state));
@@ -225,7 +225,7 @@ pub(crate) async fn pair(state: State) -> (Place, Served, Client, TestRuntime) {
     (place, served, client, runtime)
 }
 
-/// As many containers as asked for, of about this many bytes each.
+/// Returns `count` containers of about `bytes` bytes each.
 pub(crate) fn containers(count: usize, bytes: usize) -> Vec<v1::Container> {
     let container = |number| v1::Container {
         id: format!("{number:064x}"),

@@ -1,4 +1,4 @@
-//! Messages as bytes, written out by hand from the numbers of the protocol.
+//! Encoded messages, compared with bytes written by hand from the protocol's field numbers.
 
 use cri::v1;
 use prost::Message;
@@ -9,7 +9,7 @@ fn check<T: Message + Default + PartialEq + std::fmt::Debug>(message: &T, bytes:
 }
 
 #[test]
-fn windows_affinity_is_masks_and_groups() {
+fn windows_affinity_has_masks_and_groups() {
     let affinity = |cpu_mask, cpu_group| v1::WindowsCpuGroupAffinity { cpu_mask, cpu_group };
     let resources = v1::WindowsContainerResources {
         memory_limit_in_bytes: 300,
@@ -28,7 +28,7 @@ fn windows_affinity_is_masks_and_groups() {
 }
 
 #[test]
-fn classes_of_a_container_are_beyond_a_hundred_and_cdi_devices_stay_where_they_are() {
+fn container_classes_and_cdi_devices_have_separate_field_numbers() {
     let gold = || v1::ContainerQosResource { name: "rdt".to_owned(), class: "gold".to_owned() };
     const GOLD: &[u8] = b"\x0a\x03rdt\x12\x04gold";
     let config = v1::ContainerConfig {
@@ -43,7 +43,7 @@ fn classes_of_a_container_are_beyond_a_hundred_and_cdi_devices_stay_where_they_a
     bytes.extend(GOLD);
     check(&config, &bytes);
 
-    // The proposal's number is a device today, whoever sends it.
+    // The proposal's field number is a device today, for every sender.
     let mut seed = vec![0x8a, 0x01, 0x0b];
     seed.extend(GOLD);
     let config = v1::ContainerConfig::decode(seed.as_slice()).unwrap();
@@ -83,13 +83,13 @@ fn a_runtime_advertises_classes_in_its_status() {
         &v1::RuntimeStatus { resources: Some(resources), ..Default::default() },
         b"\x12\x10\x12\x0e\x0a\x03rdt\x10\x01\x1a\x05\x0a\x01g\x10\x02",
     );
-    // That there is a list, if an empty one, is a thing to say.
+    // An empty list is sent too.
     let resources = Some(v1::ResourcesInfo::default());
     check(&v1::RuntimeStatus { resources, ..Default::default() }, &[0x12, 0x00]);
 }
 
 #[test]
-fn maps_are_in_order_so_the_same_message_is_the_same_bytes() {
+fn maps_are_encoded_in_key_order() {
     let labels = [("b", "2"), ("a", "1")];
     let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     check(
@@ -99,14 +99,14 @@ fn maps_are_in_order_so_the_same_message_is_the_same_bytes() {
 }
 
 #[test]
-fn an_environment_need_not_be_text() {
+fn environment_values_need_not_be_utf8() {
     let value = vec![0xff, 0x00];
     check(&v1::KeyValue { key: "K".to_owned(), value }, b"\x0a\x01K\x12\x02\xff\x00");
 }
 
 #[test]
-fn what_a_newer_runtime_adds_is_passed_over() {
-    // 200: "x", and then a name.
+fn unknown_fields_are_ignored() {
+    // Field 200 with "x", and then a name.
     let bytes = b"\xc2\x0c\x01x\x12\x0acontainerd";
     let version = v1::VersionResponse::decode(bytes.as_slice()).unwrap();
     assert_eq!(version.runtime_name, "containerd");

@@ -1,4 +1,4 @@
-//! Where the hierarchies of cgroups are: [`Layout`], from the text of a `mountinfo`.
+//! The mounted cgroup hierarchies: [`Layout`], parsed from a `mountinfo`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::CgroupError;
 use crate::mounts;
 
-/// Which kind of hierarchies has the controllers.
+/// The version of the hierarchies that have the controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     V1,
@@ -16,28 +16,28 @@ pub enum Version {
 /// The mounted hierarchies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Each controller has a hierarchy, some of them the same one.
+    /// Each controller has a hierarchy; several may share one.
     V1 {
         controllers: BTreeMap<String, Hierarchy>,
-        /// Hierarchies that limit nothing: named ones such as systemd's, and a unified one beside the
-        /// others (a hybrid machine). Runtimes put containers there too, so they are cleaned up.
+        /// Hierarchies without controllers: named ones such as systemd's, and a unified one on a
+        /// hybrid machine. Runtimes create containers there too, so they are cleaned up.
         others: BTreeMap<String, Hierarchy>,
     },
     /// One hierarchy has all controllers.
     V2(Hierarchy),
 }
 
-/// One hierarchy as it is mounted.
+/// A mounted hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hierarchy {
     pub point: PathBuf,
-    /// Which cgroup is seen there; all of them but inside a container.
+    /// The cgroup that is mounted there; the root except inside a container.
     pub root: String,
 }
 
-/// Without these on version 1 there is nothing to limit pods with.
+/// The controllers without which version 1 cannot limit pods.
 const NEEDED: [&str; 2] = ["cpu", "memory"];
-/// Controllers of version 1; other options of such a mount are not.
+/// The controllers of version 1; other mount options are not controllers.
 const CONTROLLERS: [&str; 14] = [
     "blkio",
     "cpu",
@@ -54,11 +54,11 @@ const CONTROLLERS: [&str; 14] = [
     "perf_event",
     "pids",
 ];
-/// How a named hierarchy begins among the options, and in `/proc/PID/cgroup`.
+/// The prefix of a named hierarchy in mount options and in `/proc/PID/cgroup`.
 const NAMED: &str = "name=";
 
 impl Layout {
-    /// The layout that the mounts say.
+    /// Parses the layout from a `mountinfo`.
     pub fn parse(mountinfo: &str) -> Result<Layout, CgroupError> {
         let mut controllers = BTreeMap::new();
         let mut others = BTreeMap::new();
@@ -92,7 +92,7 @@ impl Layout {
         }
     }
 
-    /// The hierarchy of a controller.
+    /// Returns the hierarchy of a controller.
     pub(super) fn of(&self, controller: &str) -> Option<&Hierarchy> {
         match self {
             Layout::V1 { controllers, .. } => controllers.get(controller),
@@ -100,7 +100,7 @@ impl Layout {
         }
     }
 
-    /// Hierarchies with a controller, each once.
+    /// Returns the hierarchies with a controller, each once.
     pub(super) fn limiting(&self) -> Vec<&Hierarchy> {
         let mut all: Vec<_> = match self {
             Layout::V1 { controllers, .. } => controllers.values().collect(),
@@ -111,7 +111,7 @@ impl Layout {
         all
     }
 
-    /// All hierarchies, each once.
+    /// Returns all hierarchies, each once.
     pub(super) fn all(&self) -> Vec<&Hierarchy> {
         let mut all = self.limiting();
         if let Layout::V1 { others, .. } = self {
@@ -123,7 +123,7 @@ impl Layout {
     }
 }
 
-/// A hierarchy may be mounted more than once; where all of it is seen is best.
+/// A hierarchy may be mounted more than once; a mount of the whole hierarchy is preferred.
 fn prefer(to: &mut BTreeMap<String, Hierarchy>, name: String, hierarchy: Hierarchy) {
     match to.get(&name) {
         Some(known) if known.root == "/" || hierarchy.root != "/" => {}
@@ -134,15 +134,16 @@ fn prefer(to: &mut BTreeMap<String, Hierarchy>, name: String, hierarchy: Hierarc
 }
 
 impl Hierarchy {
-    /// The directory of a cgroup whose path counts from what is seen here.
+    /// Returns the directory of a cgroup whose path is relative to the mount.
     pub(super) fn directory(&self, names: &[&str]) -> PathBuf {
         names.iter().fold(self.point.clone(), |path, name| path.join(name))
     }
 
-    /// The directory of a cgroup as a process tells it. `None` for one that is not seen here.
+    /// Returns the directory of a cgroup path from `/proc/PID/cgroup`; `None` if it is not visible
+    /// here.
     pub(super) fn of_process(&self, path: &str) -> Option<PathBuf> {
         let below = Path::new(path).strip_prefix(&self.root).ok()?;
-        // Of a cgroup outside of the process' own namespace only the way there is told.
+        // A cgroup outside the process' own namespace is reported as a path with `..`.
         let leads_up = below.components().any(|part| part == std::path::Component::ParentDir);
         (!leads_up).then(|| self.point.join(below))
     }

@@ -1,4 +1,4 @@
-//! What a cgroup is limited to: [`Limits`], and which files say so in which version.
+//! The limits of a cgroup: [`Limits`], and the files of each version that hold them.
 //!
 //! Arithmetic and text only.
 
@@ -7,14 +7,14 @@ use std::fmt;
 
 use super::Version;
 
-/// At most so much, or no limit, which is more than any.
+/// An upper bound, or no limit, which is the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bound {
     At(u64),
     Max,
 }
 
-/// In version 2 and in `pids.max` of both.
+/// The form of version 2, and of `pids.max` in both versions.
 impl fmt::Display for Bound {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -24,38 +24,39 @@ impl fmt::Display for Bound {
     }
 }
 
-/// Microseconds of CPU time in each period.
+/// CPU time in microseconds per period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     pub time: Bound,
     pub period: u64,
 }
 
-/// Limits to be written. What is `None` or missing stays as it is.
+/// Limits to write. `None` or missing values are left unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Relative weight, in the unit of version 1 (1024 for a CPU).
+    /// Relative weight, in the unit of version 1 (1024 per CPU).
     pub cpu_shares: Option<u64>,
     pub cpu_quota: Option<Quota>,
     /// Bytes.
     pub memory: Option<Bound>,
     /// Processes and threads.
     pub pids: Option<Bound>,
-    /// Bytes by size of page, as in names of files: `2MB`.
+    /// Bytes by page size, in the form of file names: `2MB`.
     pub huge_pages: BTreeMap<String, Bound>,
-    /// Version 2: further files by name, such as `memory.min`.
+    /// Version 2: further files by name, for example `memory.min`.
     pub unified: BTreeMap<String, String>,
 }
 
-/// The fewest and most shares of version 1, and weights of version 2.
+/// The smallest and largest shares of version 1, and weights of version 2.
 const SHARES: (u64, u64) = (2, 262_144);
 const WEIGHTS: (u64, u64) = (1, 10_000);
-/// From here on a number that version 1 gives back means "no limit": it rounds 2⁶³ to pages.
+/// From here on a value of version 1 means "no limit": the kernel rounds 2⁶³ to pages.
 const UNLIMITED: u64 = 1 << 62;
 
-/// Shares of version 1 as a weight of version 2: 10 to the power of a parabola over their binary
-/// logarithm that maps the least, the default (1024 to 100) and the most to one another. Runtimes do
-/// the same for containers (runc from 1.3.2, crun from 1.23 on; older ones map linearly).
+/// Converts shares of version 1 to a weight of version 2: 10 to the power of a parabola over their
+/// binary logarithm, which maps the minimum, the default (1024 to 100) and the maximum onto each
+/// other. Runtimes do the same for containers (runc from 1.3.2, crun from 1.23; older ones map
+/// linearly).
 #[must_use]
 pub fn weight_of_shares(shares: u64) -> u64 {
     if shares <= SHARES.0 {
@@ -66,12 +67,12 @@ pub fn weight_of_shares(shares: u64) -> u64 {
     }
     let log = (shares as f64).log2();
     let exponent = (log * log + 125.0 * log) / 612.0 - 7.0 / 34.0;
-    // The default has to come out as it is, whatever the last digit of the logarithm.
+    // The default must convert exactly, regardless of rounding in the logarithm.
     let weight = (10_f64.powf(exponent) - 1e-9).ceil();
     (weight as u64).clamp(WEIGHTS.0, WEIGHTS.1)
 }
 
-/// One file to be written.
+/// A file to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Write {
     pub controller: &'static str,
@@ -82,7 +83,7 @@ pub(super) struct Write {
 }
 
 impl Limits {
-    /// The files of a version, in the order in which they are written.
+    /// Returns the files of a version in write order.
     pub(super) fn writes(&self, version: Version) -> Vec<Write> {
         let mut writes = Vec::new();
         let mut put = |controller: &'static str, file: &str, value: String, optional: bool| {
@@ -136,11 +137,11 @@ impl Limits {
     }
 }
 
-/// The two files that say together what one of version 2 says.
+/// The two files of version 1 that correspond to one of version 2.
 pub(super) const PERIOD_V1: &str = "cpu.cfs_period_us";
 pub(super) const QUOTA_V1: &str = "cpu.cfs_quota_us";
 
-/// As version 1 has it.
+/// Renders a bound in the form of version 1.
 fn signed(bound: Bound) -> String {
     match bound {
         Bound::At(value) => value.to_string(),
@@ -148,7 +149,7 @@ fn signed(bound: Bound) -> String {
     }
 }
 
-/// A bound as either version shows it.
+/// Parses a bound in the form of either version.
 pub(super) fn parse_bound(text: &str) -> Option<Bound> {
     match text {
         "max" | "-1" => Some(Bound::Max),

@@ -1,8 +1,8 @@
-//! Removing cgroups, with whatever still runs in them.
+//! Removes cgroups with the processes in them.
 //!
 //! ```text
 //!   thaw ── kill every process ── remove directories, deepest first ──▶ gone
-//!    ▲                                   │ busy, and patience left
+//!    ▲                                   │ busy, and time left
 //!    └───────────────────────────────────┘
 //! ```
 
@@ -13,17 +13,19 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tracing::debug;
+
 use super::tree::{directories, is_gone, write_existing};
 use super::{CgroupError, Cgroups, Version, failed, names};
 use crate::os::processes;
 
-/// How long to wait before looking again, at first and at most.
+/// The first and the longest pause between two attempts.
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 impl Cgroups {
-    /// Removes a cgroup and all below it from all hierarchies. What runs there is killed. Does nothing
-    /// where there is nothing.
+    /// Removes a cgroup and its descendants from all hierarchies, and kills their processes. A
+    /// missing cgroup is not an error.
     pub fn remove(&self, path: &str) -> Result<(), CgroupError> {
         let names = names(path)?;
         let begun = Instant::now();
@@ -37,9 +39,12 @@ impl Cgroups {
             if !left {
                 return Ok(());
             }
-            if begun.elapsed() >= self.patience {
+            if wait == FIRST_WAIT {
+                debug!(path, ?processes, "cgroup is still in use, waiting for its processes");
+            }
+            if begun.elapsed() >= self.remove_timeout {
                 let processes = processes.into_iter().collect();
-                let (path, waited) = (path.to_owned(), self.patience);
+                let (path, waited) = (path.to_owned(), self.remove_timeout);
                 return Err(CgroupError::Busy { path, processes, waited });
             }
             thread::sleep(wait);
@@ -47,7 +52,7 @@ impl Cgroups {
         }
     }
 
-    /// Kills what runs in a cgroup and below it, and says what that was.
+    /// Kills the processes in a cgroup and its descendants, and returns their ids.
     pub fn kill(&self, path: &str) -> Result<BTreeSet<u32>, CgroupError> {
         let found = self.processes(path)?;
         if found.is_empty() {
@@ -57,7 +62,7 @@ impl Cgroups {
         if self.version() == Version::V1
             && let Some(freezer) = self.layout.of("freezer")
         {
-            // In version 1 who is frozen does not die.
+            // In version 1 a frozen process does not die.
             thaw(&freezer.directory(&names));
         }
         for pid in &found {
@@ -67,16 +72,20 @@ impl Cgroups {
     }
 }
 
-/// Lets everything in a cgroup and below it run. Where it cannot, killing shows.
+/// Thaws a cgroup and its descendants. A failure shows up when processes do not die.
 fn thaw(directory: &Path) {
-    let _ = write_existing(&directory.join("freezer.state"), "THAWED");
+    if let Err(error) = write_existing(&directory.join("freezer.state"), "THAWED")
+        && !is_gone(&error)
+    {
+        debug!(cgroup = %directory.display(), %error, "failed to thaw a cgroup");
+    }
     for below in directories(directory).unwrap_or_default() {
         thaw(&below);
     }
 }
 
-/// Removes a directory and those below it, deepest first. Whether that is done; if not, something is
-/// still in use.
+/// Removes a directory and its descendants, deepest first. Returns false if something is still in
+/// use.
 fn remove_below(directory: &Path) -> Result<bool, CgroupError> {
     let mut done = true;
     for below in directories(directory)? {

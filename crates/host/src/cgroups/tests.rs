@@ -1,4 +1,4 @@
-//! Cgroups in trees of a temporary directory, on every system; and real ones where there are some.
+//! Cgroups in temporary directories on every system, and real ones if available.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use placement::{CpuSet, NumaId};
 
-use super::in_force::parse_cgroups;
+use super::effective::parse_cgroups;
 use super::*;
 
 #[cfg(target_os = "linux")]
@@ -26,7 +26,7 @@ const UNIFIED: &str =
     "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
 
 #[test]
-fn a_hybrid_machine_is_of_version_1_and_all_its_trees_are_known() {
+fn a_hybrid_machine_is_version_1_with_all_hierarchies() {
     let layout = Layout::parse(HYBRID).unwrap();
     assert_eq!(layout.version(), Version::V1);
     let point = |name: &str| layout.of(name).map(|of| of.point.to_str().unwrap().to_owned());
@@ -35,15 +35,18 @@ fn a_hybrid_machine_is_of_version_1_and_all_its_trees_are_known() {
     assert_eq!(point("cpuset").as_deref(), Some("/sys/fs/cgroup/cpuset"));
     assert_eq!(point("pids"), None);
     assert_eq!(point("clone_children"), None);
-    let points = |of: Vec<&layout::Hierarchy>| -> Vec<String> {
-        of.iter().map(|of| of.point.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+    let points = |hierarchies: Vec<&layout::Hierarchy>| -> Vec<String> {
+        hierarchies
+            .iter()
+            .map(|h| h.point.file_name().unwrap().to_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(points(layout.limiting()), ["cpu,cpuacct", "cpuset", "memory"]);
     assert_eq!(points(layout.all()), ["cpu,cpuacct", "cpuset", "memory", "systemd", "unified"]);
 }
 
 #[test]
-fn a_machine_of_version_2_has_one_tree_and_one_of_none_is_refused() {
+fn version_2_has_one_hierarchy_and_none_is_an_error() {
     let layout = Layout::parse(UNIFIED).unwrap();
     assert_eq!(layout.version(), Version::V2);
     assert_eq!(layout.of("memory"), layout.of("cpu"));
@@ -54,7 +57,7 @@ fn a_machine_of_version_2_has_one_tree_and_one_of_none_is_refused() {
 }
 
 #[test]
-fn a_cgroup_is_found_from_where_it_is_seen() {
+fn a_cgroup_directory_is_relative_to_its_mount() {
     let hierarchy = layout::Hierarchy { point: "/cg".into(), root: "/docker/x".to_owned() };
     assert_eq!(hierarchy.of_process("/docker/x/a"), Some(PathBuf::from("/cg/a")));
     assert_eq!(hierarchy.of_process("/docker/xy"), None);
@@ -64,7 +67,7 @@ fn a_cgroup_is_found_from_where_it_is_seen() {
 }
 
 #[test]
-fn the_cgroups_of_a_process_are_read_by_controller() {
+fn cgroups_of_a_process_are_parsed_by_controller() {
     let found = parse_cgroups("9:name=systemd:/\n1:cpu,cpuacct:/a:b\n0::/u\nnonsense\n");
     let found: Vec<_> = found.iter().map(|(name, path)| format!("{name}={path}")).collect();
     assert_eq!(found, ["=/u", "cpu=/a:b", "cpuacct=/a:b", "name=systemd=/"]);
@@ -75,7 +78,7 @@ fn only_paths_below_the_root_are_cgroups() {
     for path in ["", "/", "//", "a", "/a/../b", "/./a", "/a\0"] {
         let error = names(path).unwrap_err().to_string();
         assert!(
-            error.ends_with("is no path below the root, such as \"/kubepods/pod1\""),
+            error.ends_with("is not a path below the root, such as \"/kubepods/pod1\""),
             "{error}"
         );
     }
@@ -83,7 +86,7 @@ fn only_paths_below_the_root_are_cgroups() {
 }
 
 #[test]
-fn shares_become_weights_that_keep_the_least_the_default_and_the_most() {
+fn shares_convert_to_weights_at_minimum_default_and_maximum() {
     for (shares, weight) in [
         (0, 1),
         (2, 1),
@@ -103,7 +106,7 @@ fn shares_become_weights_that_keep_the_least_the_default_and_the_most() {
 }
 
 #[test]
-fn a_bound_that_grows_is_greater_and_none_is_the_greatest() {
+fn no_limit_is_the_greatest_bound() {
     assert!(Bound::At(1) < Bound::At(2) && Bound::At(u64::MAX) < Bound::Max);
     for (text, expected) in [
         ("max", Some(Bound::Max)),
@@ -117,7 +120,7 @@ fn a_bound_that_grows_is_greater_and_none_is_the_greatest() {
     }
 }
 
-/// Cgroups in a temporary directory, with files as the kernel would make them.
+/// Cgroups in a temporary directory, with files like the kernel's.
 struct Tree {
     directory: tempfile::TempDir,
     version: Version,
@@ -167,7 +170,7 @@ impl Tree {
         cgroup.split('/').filter(|name| !name.is_empty()).fold(root, |path, name| path.join(name))
     }
 
-    /// What the kernel does when a directory is made.
+    /// Creates a directory with the files that the kernel would create.
     fn make(&self, cgroup: &str) {
         let files: Vec<(&str, &[(&str, &str)])> = match self.version {
             Version::V1 => FILES_V1.to_vec(),
@@ -192,7 +195,7 @@ impl Tree {
 
     fn cgroups(&self) -> Cgroups {
         let root = self.directory.path().join("cgroup");
-        // The kernel writes paths with escapes; a temporary directory of Windows needs them too.
+        // The kernel escapes paths; temporary directories on Windows need escapes too.
         let shown =
             |path: &Path| path.to_str().unwrap().replace('\\', "\\134").replace(' ', "\\040");
         let text = match self.version {
@@ -220,13 +223,13 @@ fn some_limits() -> Limits {
 }
 
 #[test]
-fn a_pod_of_version_1_has_its_limits_and_the_cpus_of_its_parents() {
+fn version_1_writes_limits_and_inherits_cpus() {
     let tree = Tree::new(Version::V1);
     let pod = "/kubepods/burstable/podu";
     for cgroup in ["kubepods", "kubepods/burstable", pod] {
         tree.make(cgroup);
     }
-    // As it is after a CPU came back: the root has it and the others do not.
+    // The state after a CPU came back online: the root has it, the others do not.
     tree.put("cpuset", "kubepods", "cpuset.cpus", "0-2");
     let cgroups = tree.cgroups();
     cgroups.ensure(pod, &some_limits()).unwrap();
@@ -257,7 +260,7 @@ fn a_pod_of_version_1_has_its_limits_and_the_cpus_of_its_parents() {
 }
 
 #[test]
-fn a_pod_of_version_2_has_its_limits_and_controllers_below_it() {
+fn version_2_writes_limits_and_enables_controllers() {
     let tree = Tree::new(Version::V2);
     for cgroup in ["kubepods", "kubepods/podu"] {
         tree.make(cgroup);
@@ -280,7 +283,7 @@ fn a_pod_of_version_2_has_its_limits_and_controllers_below_it() {
 }
 
 #[test]
-fn a_limit_that_cannot_be_written_is_told_with_its_file() {
+fn a_failed_write_names_the_file() {
     let tree = Tree::new(Version::V1);
     let error = tree.cgroups().update("/none", &some_limits()).unwrap_err();
     assert!(error.to_string().contains("cpu.shares"), "{error}");
@@ -290,7 +293,7 @@ fn a_limit_that_cannot_be_written_is_told_with_its_file() {
 }
 
 #[test]
-fn children_and_processes_are_found_in_every_tree() {
+fn children_and_processes_are_found_in_every_hierarchy() {
     let tree = Tree::new(Version::V1);
     for cgroup in ["kubepods", "kubepods/poda"] {
         tree.make(cgroup);
@@ -321,7 +324,7 @@ fn memory_in_use_is_read_in_either_version() {
 }
 
 #[test]
-fn directories_are_removed_deepest_first_and_nothing_else_is() {
+fn only_directories_are_removed_deepest_first() {
     let tree = Tree::new(Version::V1);
     for name in ["kubepods/poda/c1", "kubepods/poda/c2/nested", "kubepods/podb"] {
         for controller in ["cpu", "memory"] {
@@ -336,18 +339,18 @@ fn directories_are_removed_deepest_first_and_nothing_else_is() {
 }
 
 #[test]
-fn a_cgroup_that_stays_in_use_is_given_up_with_its_name() {
+fn a_busy_cgroup_is_named_in_the_error() {
     let tree = Tree::new(Version::V1);
-    // A directory with a file in it is as little removed as a cgroup with a process.
+    // A directory with a file in it cannot be removed, like a cgroup with a process.
     tree.make("kubepods/poda");
-    let cgroups = Cgroups { patience: Duration::ZERO, ..tree.cgroups() };
+    let cgroups = Cgroups { remove_timeout: Duration::ZERO, ..tree.cgroups() };
     let error = cgroups.remove("/kubepods/poda").unwrap_err().to_string();
     assert!(error.starts_with("cgroup /kubepods/poda is still in use after 0ns"), "{error}");
     assert!(cgroups.exists("/kubepods/poda"));
 }
 
 #[test]
-fn what_is_in_force_is_read_in_either_version() {
+fn effective_limits_are_read_in_either_version() {
     for version in [Version::V1, Version::V2] {
         let tree = Tree::new(version);
         tree.make("pod/c");
@@ -397,7 +400,7 @@ fn what_is_in_force_is_read_in_either_version() {
             }
         }
         let cgroups = tree.cgroups();
-        let found = cgroups.in_force(41).unwrap();
+        let found = cgroups.effective_limits(41).unwrap();
         let cpus = |text: &str| CpuSet::parse(text).unwrap();
         assert_eq!(found.cpus, cpus("2-3"));
         assert_eq!(found.effective_cpus, cpus("3"));
@@ -406,7 +409,7 @@ fn what_is_in_force_is_read_in_either_version() {
         assert_eq!(found.cpu_quota, Some(Quota { time: Bound::At(150_000), period: 100_000 }));
         assert_eq!(found.memory, Some(Bound::At(4096)));
         assert_eq!(found.pids, Some(Bound::Max));
-        // 43 ended meanwhile.
+        // Process 43 ended meanwhile.
         let threads: Vec<_> = found
             .processes
             .iter()
@@ -415,22 +418,22 @@ fn what_is_in_force_is_read_in_either_version() {
             })
             .collect();
         assert_eq!(threads, ["41/41 3", "41/45 3", "42/42 0-3"]);
-        assert!(matches!(cgroups.in_force(44), Err(CgroupError::NoProcess(44))));
-        // One that is ending is in the root, which says nothing about it.
-        assert!(matches!(cgroups.in_force(47), Err(CgroupError::NoProcess(47))));
+        assert!(matches!(cgroups.effective_limits(44), Err(CgroupError::NoProcess(44))));
+        // An exiting process is in the root, which has no information about it.
+        assert!(matches!(cgroups.effective_limits(47), Err(CgroupError::NoProcess(47))));
         assert_eq!(cgroups.of_process(48).unwrap(), found.cgroups);
         tree.make("pod");
         tree.put("cpuset", "pod", "cpuset.cpus", "0-3");
         tree.put("cpuset", "pod", &version.effective("cpus"), "0-1,3");
         assert!(cgroups.cpus_above(&found).contains(&("/pod".to_owned(), cpus("0-1,3"))));
         tree.put("cpuset", "pod/c", "cpuset.cpus", "two");
-        let error = cgroups.in_force(41).unwrap_err().to_string();
-        assert!(error.ends_with("says \"two\", which is no list such as 0-3,8"), "{error}");
+        let error = cgroups.effective_limits(41).unwrap_err().to_string();
+        assert!(error.ends_with("contains \"two\", not a list such as 0-3,8"), "{error}");
     }
 }
 
 #[test]
 #[cfg(not(target_os = "linux"))]
-fn other_systems_say_that_they_have_none() {
+fn other_systems_report_that_cgroups_are_missing() {
     assert!(matches!(Cgroups::observe(), Err(CgroupError::NotOnThisSystem)));
 }

@@ -1,4 +1,4 @@
-//! Cgroups as directories: making them, writing to them, and seeing what is there.
+//! Cgroups as directories: creates, writes and lists them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,18 +9,19 @@ use super::layout::{Hierarchy, Layout};
 use super::limits::{Limits, PERIOD_V1, Write};
 use super::{CgroupError, Cgroups, Version, failed, names};
 
-/// Controllers that cgroups of pods have in version 2, as far as the kernel does.
+/// The controllers of pod cgroups in version 2, where the kernel supports them.
 const CONTROLLERS: [&str; 6] = ["cpu", "cpuset", "hugetlb", "io", "memory", "pids"];
 
 impl Cgroups {
-    /// Whether a cgroup is there in every hierarchy that limits something.
+    /// Returns true if a cgroup exists in every hierarchy with controllers.
     #[must_use]
     pub fn exists(&self, path: &str) -> bool {
         let Ok(names) = names(path) else { return false };
         self.layout.limiting().iter().all(|of| of.directory(&names).is_dir())
     }
 
-    /// Makes a cgroup and those above it, ready to have processes below it, and limits it.
+    /// Creates a cgroup and its parents, enables controllers for its children, and writes the
+    /// limits.
     pub fn ensure(&self, path: &str, limits: &Limits) -> Result<(), CgroupError> {
         let names = names(path)?;
         for hierarchy in self.layout.limiting() {
@@ -43,8 +44,8 @@ impl Cgroups {
         self.update(path, limits)
     }
 
-    /// Limits a cgroup that is there. A limit that grows has to be written to a cgroup before those
-    /// below it, one that shrinks after them: version 1 refuses a child that may use more CPU time
+    /// Writes the limits of an existing cgroup. A growing limit must be written to a cgroup before
+    /// its descendants, a shrinking one after them: version 1 rejects a child with more CPU time
     /// than its parent. [`super::Bound`]s compare accordingly.
     pub fn update(&self, path: &str, limits: &Limits) -> Result<(), CgroupError> {
         let names = names(path)?;
@@ -53,8 +54,8 @@ impl Cgroups {
         while let [write, rest @ ..] = writes {
             writes = rest;
             let done = self.put(&names, write);
-            // Version 1 checks time and period after each write. If a new period does not go with the
-            // old time, it does with the new.
+            // Version 1 validates quota and period after each write. If a new period does not fit
+            // the old quota, the quota is written first.
             match (done, rest) {
                 (Err(_), [second, after @ ..]) if write.file == PERIOD_V1 => {
                     self.put(&names, second)?;
@@ -69,7 +70,7 @@ impl Cgroups {
 
     fn put(&self, names: &[&str], write: &Write) -> Result<(), CgroupError> {
         let Some(hierarchy) = self.layout.of(write.controller) else {
-            // Without the controller there is nothing that could be used too much of.
+            // Without the controller there is nothing to limit.
             return Ok(());
         };
         let file = hierarchy.directory(names).join(&write.file);
@@ -79,8 +80,9 @@ impl Cgroups {
         }
     }
 
-    /// A cpuset of version 1 starts with no CPUs and takes no processes; those of pods have what their
-    /// parents have. CPUs that went and came back are missing below the root until this is called again.
+    /// A cpuset of version 1 starts without CPUs and rejects processes, so pod cgroups copy the
+    /// CPUs of their parents. CPUs that went offline and came back are missing below the root until
+    /// the next call.
     fn inherit_cpuset(&self, cpuset: &Hierarchy, names: &[&str]) -> Result<(), CgroupError> {
         for depth in 1..=names.len() {
             let parent = cpuset.directory(&names[..depth - 1]);
@@ -96,7 +98,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Names of the cgroups directly below one, in whichever hierarchy they are.
+    /// Returns the names of the direct children of a cgroup in any hierarchy.
     pub fn children(&self, path: &str) -> Result<BTreeSet<String>, CgroupError> {
         let names = if path == "/" { Vec::new() } else { names(path)? };
         let mut found = BTreeSet::new();
@@ -108,7 +110,7 @@ impl Cgroups {
         Ok(found)
     }
 
-    /// The processes in a cgroup and below it, in whichever hierarchy they are.
+    /// Returns the processes of a cgroup and its descendants in any hierarchy.
     pub fn processes(&self, path: &str) -> Result<BTreeSet<u32>, CgroupError> {
         let names = names(path)?;
         let mut found = BTreeSet::new();
@@ -128,7 +130,7 @@ fn make(directory: &Path) -> Result<(), CgroupError> {
     }
 }
 
-/// Lets cgroups below one have controllers (version 2).
+/// Enables controllers for the children of a cgroup (version 2).
 fn enable(directory: &Path) -> Result<(), CgroupError> {
     let there = read(&directory.join("cgroup.controllers"))?;
     let file = directory.join("cgroup.subtree_control");
@@ -145,7 +147,7 @@ fn enable(directory: &Path) -> Result<(), CgroupError> {
     write_existing(&file, &missing.join(" ")).map_err(failed("enable controllers in", &file))
 }
 
-/// Writes to a file of the kernel, which is there or not.
+/// Writes to an existing kernel file.
 pub(super) fn write_existing(path: &Path, value: &str) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).truncate(true).open(path)?;
     io::Write::write_all(&mut file, value.as_bytes())
@@ -156,7 +158,7 @@ pub(super) fn read(path: &Path) -> Result<String, CgroupError> {
     Ok(text.trim().to_owned())
 }
 
-/// Directories in a directory; none if it is not there.
+/// Returns the subdirectories of a directory; none if it is missing.
 pub(super) fn directories(path: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     let entries = match fs::read_dir(path) {
         Err(error) if is_gone(&error) => return Ok(Vec::new()),
@@ -166,7 +168,7 @@ pub(super) fn directories(path: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     Ok(entries.map(|entry| entry.path()).collect())
 }
 
-/// Files of a cgroup that was removed while they were open are no device any more (`ENODEV`).
+/// Open files of a removed cgroup fail with `ENODEV`.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     const NO_DEVICE: i32 = 19;
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(NO_DEVICE)
@@ -181,7 +183,7 @@ pub(super) fn processes_below(
         Err(error) if is_gone(&error) => String::new(),
         text => text.map_err(failed("read", &file))?,
     };
-    // A process that this namespace does not see has the number 0.
+    // A process outside this PID namespace has the number 0.
     let pids = text.lines().filter_map(|line| line.trim().parse::<u32>().ok());
     found.extend(pids.filter(|pid| *pid != 0));
     for below in directories(directory)? {
@@ -191,7 +193,7 @@ pub(super) fn processes_below(
 }
 
 impl Version {
-    /// The file of the CPUs or memory nodes that processes really get, `kind` being `cpus` or `mems`.
+    /// Returns the file with the effective CPUs or memory nodes; `kind` is `cpus` or `mems`.
     pub(super) fn effective(self, kind: &str) -> String {
         match self {
             Version::V1 => format!("cpuset.effective_{kind}"),

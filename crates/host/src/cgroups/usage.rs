@@ -1,7 +1,7 @@
-//! What is used in a cgroup: [`Usage`], read from the kernel's accounting.
+//! The resource usage of a cgroup: [`Usage`], read from the kernel's accounting.
 //!
-//! What a kernel does not count is `None`, never zero. Nothing is summed here: a cgroup's figures have
-//! those of the cgroups below it already.
+//! A value that the kernel does not count is `None`, never zero. Nothing is summed here: the values
+//! of a cgroup include its descendants.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,16 +9,16 @@ use std::path::Path;
 use super::limits::parse_bound;
 use super::{Bound, CgroupError, Cgroups, Version, names};
 
-/// What everything in a cgroup and below it uses. Times in nanoseconds, amounts in bytes.
+/// The usage of a cgroup and its descendants. Times are in nanoseconds, amounts in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Usage {
     pub cpu: Option<u64>,
     pub cpu_user: Option<u64>,
     pub cpu_system: Option<u64>,
     pub memory: Option<u64>,
-    /// The most there ever was.
+    /// The largest usage so far.
     pub memory_peak: Option<u64>,
-    /// What is used without the files that nobody used lately, as upstream reckons it.
+    /// Usage without inactive file pages, as upstream computes it.
     pub working_set: Option<u64>,
     pub rss: Option<u64>,
     pub cache: Option<u64>,
@@ -28,44 +28,44 @@ pub struct Usage {
     pub swap: Option<u64>,
     pub page_faults: Option<u64>,
     pub major_page_faults: Option<u64>,
-    /// How often the limit was met.
+    /// The number of times that the limit was reached.
     pub limit_hits: Option<u64>,
     pub oom_kills: Option<u64>,
-    /// Periods of the CPU limit there were, those in which it was met, and for how long.
+    /// The number of CFS periods, the number of throttled periods, and the throttled time.
     pub periods: Option<u64>,
     pub throttled_periods: Option<u64>,
     pub throttled: Option<u64>,
     pub memory_limit: Option<Bound>,
-    /// How much may be swapped out.
+    /// The limit of swap usage.
     pub swap_limit: Option<Bound>,
-    /// Processes and threads there are, and may be.
+    /// The number of processes and threads, and its limit.
     pub threads: Option<u64>,
     pub threads_limit: Option<Bound>,
-    /// In the cgroup itself, without those below it.
+    /// Processes in the cgroup itself, without its descendants.
     pub processes: Option<u64>,
-    /// Relative weight, in the unit of version 1, and the CPU limit in microseconds of every period.
+    /// Relative weight in the unit of version 1, and the CPU limit in microseconds per period.
     pub cpu_shares: Option<u64>,
     pub cpu_quota: Option<Bound>,
     pub cpu_period: Option<u64>,
-    /// Of files in memory, what the disk does not have yet, and what is just being written.
+    /// File pages that are dirty, and those under writeback.
     pub dirty_files: Option<u64>,
     pub written_files: Option<u64>,
-    /// What the kernel itself keeps for the cgroup.
+    /// Memory of the kernel for this cgroup.
     pub kernel_memory: Option<u64>,
-    /// Pages that were looked at to get some back, and those that were.
+    /// Pages that were scanned for reclaim, and pages that were reclaimed.
     pub pages_scanned: Option<u64>,
     pub pages_reclaimed: Option<u64>,
-    /// Pages that were taken away, and needed again.
+    /// Pages that were evicted and needed again.
     pub refaults_anonymous: Option<u64>,
     pub refaults_file: Option<u64>,
-    /// How often it was slowed down for its memory, and how often the limit was met; version 2 only.
+    /// The number of throttlings by `memory.high`, and of hits of `memory.max`; version 2 only.
     pub high_events: Option<u64>,
     pub max_events: Option<u64>,
     pub disks: Vec<DiskUsage>,
     pub pressure: Pressure,
 }
 
-/// What was read from and written to one disk.
+/// Reads and writes of one disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct DiskUsage {
     pub major: u32,
@@ -76,7 +76,7 @@ pub struct DiskUsage {
     pub writes: u64,
 }
 
-/// For how long some, and all, had to wait for CPUs, memory and disks; version 2 only.
+/// The time that some or all tasks were stalled on CPU, memory and I/O; version 2 only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Pressure {
     pub cpu: Option<Stalled>,
@@ -92,7 +92,7 @@ pub struct Stalled {
 }
 
 impl Cgroups {
-    /// What a cgroup uses; `None` if there is none.
+    /// Returns the usage of a cgroup; `None` if it does not exist.
     pub fn usage(&self, path: &str) -> Result<Option<Usage>, CgroupError> {
         let names = if path == "/" { Vec::new() } else { names(path)? };
         let directory = |controller: &str| Some(self.layout.of(controller)?.directory(&names));
@@ -111,7 +111,7 @@ impl Cgroups {
         };
         usage.memory_limit = bound("memory", limit);
         usage.swap_limit = match self.version() {
-            // Of memory and swap together.
+            // The limit of memory and swap together.
             Version::V1 => {
                 match (bound("memory", "memory.memsw.limit_in_bytes"), usage.memory_limit) {
                     (Some(Bound::At(both)), Some(Bound::At(memory))) => {
@@ -133,7 +133,7 @@ impl Cgroups {
         Ok(Some(usage))
     }
 
-    /// The names of disks by their numbers.
+    /// Returns the names of disks by device number.
     #[must_use]
     pub fn disks(&self) -> BTreeMap<(u32, u32), String> {
         text(&self.proc.join("diskstats")).map(|text| disks(&text)).unwrap_or_default()
@@ -142,30 +142,30 @@ impl Cgroups {
 
 fn disks(text: &str) -> BTreeMap<(u32, u32), String> {
     let disk = |line: &str| {
-        let mut words = line.split_ascii_whitespace();
-        let numbers = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        Some((numbers, words.next()?.to_owned()))
+        let mut fields = line.split_ascii_whitespace();
+        let numbers = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        Some((numbers, fields.next()?.to_owned()))
     };
     text.lines().filter_map(disk).collect()
 }
 
-/// `8:16`
+/// Parses a device number such as `8:16`.
 fn disk_numbers(text: &str) -> Option<(u32, u32)> {
     let (major, minor) = text.split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Lines of a disk, what was done with it, and how much: `8:0 Read 4096`.
+/// Parses lines with a disk, an operation and an amount: `8:0 Read 4096`.
 fn disks_1(bytes: &str, times: &str) -> Vec<DiskUsage> {
     let mut found: BTreeMap<(u32, u32), DiskUsage> = BTreeMap::new();
     let mut each = |text: &str, put: fn(&mut DiskUsage, &str, u64)| {
         for line in text.lines() {
-            let mut words = line.split_ascii_whitespace();
-            let (Some(disk), Some(what)) = (words.next().and_then(disk_numbers), words.next())
+            let mut fields = line.split_ascii_whitespace();
+            let (Some(disk), Some(what)) = (fields.next().and_then(disk_numbers), fields.next())
             else {
                 continue;
             };
-            let Some(much) = words.next().and_then(|word| word.parse().ok()) else { continue };
+            let Some(much) = fields.next().and_then(|word| word.parse().ok()) else { continue };
             let new = DiskUsage { major: disk.0, minor: disk.1, ..DiskUsage::default() };
             put(found.entry(disk).or_insert(new), what, much);
         }
@@ -183,13 +183,13 @@ fn disks_1(bytes: &str, times: &str) -> Vec<DiskUsage> {
     found.into_values().collect()
 }
 
-/// A line for every disk: `8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0`.
+/// Parses a line per disk: `8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0`.
 fn disks_2(text: &str) -> Vec<DiskUsage> {
     let disk = |line: &str| {
-        let mut words = line.split_ascii_whitespace();
-        let (major, minor) = disk_numbers(words.next()?)?;
+        let mut fields = line.split_ascii_whitespace();
+        let (major, minor) = disk_numbers(fields.next()?)?;
         let mut disk = DiskUsage { major, minor, ..DiskUsage::default() };
-        for (name, value) in words.filter_map(|word| word.split_once('=')) {
+        for (name, value) in fields.filter_map(|field| field.split_once('=')) {
             let place = match name {
                 "rbytes" => &mut disk.bytes_read,
                 "wbytes" => &mut disk.bytes_written,
@@ -204,7 +204,8 @@ fn disks_2(text: &str) -> Vec<DiskUsage> {
     text.lines().filter_map(disk).collect()
 }
 
-/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=1234` in microseconds, and a line for `full`.
+/// Parses `some avg10=0.00 avg60=0.00 avg300=0.00 total=1234` in microseconds, and a line for
+/// `full`.
 fn stalled(text: &str) -> Option<Stalled> {
     let total = |kind: &str| -> Option<u64> {
         let line = text.lines().find(|line| line.starts_with(kind))?;
@@ -214,17 +215,17 @@ fn stalled(text: &str) -> Option<Stalled> {
     Some(Stalled { some: total("some ")?, full: total("full ").unwrap_or(0) })
 }
 
-/// Weights of version 2 in the unit of version 1, as people who measure do it.
+/// Converts weights of version 2 to the unit of version 1, as monitoring tools do.
 fn shares_of_weight(weight: u64) -> u64 {
     2 + weight.saturating_sub(1).saturating_mul(262_142) / 9_999
 }
 
-/// What is gone or is not counted says nothing.
+/// Returns the text of a file; `None` if it is missing or unreadable.
 fn text(file: &Path) -> Option<String> {
     std::fs::read_to_string(file).ok()
 }
 
-/// Lines of a word and a number.
+/// Parses lines of a name and a number.
 fn table(text: &str) -> BTreeMap<&str, u64> {
     let pair = |line| {
         let (name, number) = str::split_once(line, ' ')?;
@@ -237,8 +238,8 @@ fn version_1(file: &dyn Fn(&str, &str) -> Option<String>) -> Usage {
     let number = |controller, name| -> Option<u64> { file(controller, name)?.trim().parse().ok() };
     let memory = file("memory", "memory.stat").unwrap_or_default();
     let memory = table(&memory);
-    // Without those below a cgroup on older kernels; `total_` has them.
-    let of = |name: &str| memory.get(format!("total_{name}").as_str()).copied();
+    // On older kernels these exclude descendants; `total_` includes them.
+    let total = |name: &str| memory.get(format!("total_{name}").as_str()).copied();
     let cpu = file("cpu", "cpu.stat").unwrap_or_default();
     let cpu = table(&cpu);
     let oom = file("memory", "memory.oom_control").unwrap_or_default();
@@ -248,14 +249,14 @@ fn version_1(file: &dyn Fn(&str, &str) -> Option<String>) -> Usage {
         cpu_system: number("cpuacct", "cpuacct.usage_sys"),
         memory: number("memory", "memory.usage_in_bytes"),
         memory_peak: number("memory", "memory.max_usage_in_bytes"),
-        rss: of("rss"),
-        cache: of("cache"),
-        mapped_files: of("mapped_file"),
-        active_files: of("active_file"),
-        inactive_files: of("inactive_file"),
-        swap: of("swap"),
-        page_faults: of("pgfault"),
-        major_page_faults: of("pgmajfault"),
+        rss: total("rss"),
+        cache: total("cache"),
+        mapped_files: total("mapped_file"),
+        active_files: total("active_file"),
+        inactive_files: total("inactive_file"),
+        swap: total("swap"),
+        page_faults: total("pgfault"),
+        major_page_faults: total("pgmajfault"),
         limit_hits: number("memory", "memory.failcnt"),
         oom_kills: table(&oom).get("oom_kill").copied(),
         periods: cpu.get("nr_periods").copied(),
@@ -263,14 +264,14 @@ fn version_1(file: &dyn Fn(&str, &str) -> Option<String>) -> Usage {
         throttled: cpu.get("throttled_time").copied(),
         cpu_shares: number("cpu", "cpu.shares"),
         cpu_period: number("cpu", "cpu.cfs_period_us"),
-        // Without limit it is -1.
+        // -1 means no limit.
         cpu_quota: file("cpu", "cpu.cfs_quota_us")
             .map(|text| text.trim().parse().map_or(Bound::Max, Bound::At)),
-        dirty_files: of("dirty"),
-        written_files: of("writeback"),
+        dirty_files: total("dirty"),
+        written_files: total("writeback"),
         kernel_memory: number("memory", "memory.kmem.usage_in_bytes"),
-        refaults_anonymous: of("workingset_refault_anon"),
-        refaults_file: of("workingset_refault_file"),
+        refaults_anonymous: total("workingset_refault_anon"),
+        refaults_file: total("workingset_refault_file"),
         disks: disks_1(
             &file("blkio", "blkio.throttle.io_service_bytes_recursive").unwrap_or_default(),
             &file("blkio", "blkio.throttle.io_serviced_recursive").unwrap_or_default(),
@@ -283,7 +284,7 @@ fn version_2(file: &dyn Fn(&str, &str) -> Option<String>) -> Usage {
     let number = |name| -> Option<u64> { file("memory", name)?.trim().parse().ok() };
     let memory = file("memory", "memory.stat").unwrap_or_default();
     let memory = table(&memory);
-    let of = |name: &str| memory.get(name).copied();
+    let stat = |name: &str| memory.get(name).copied();
     let cpu = file("cpu", "cpu.stat").unwrap_or_default();
     let cpu = table(&cpu);
     // Microseconds.
@@ -298,14 +299,14 @@ fn version_2(file: &dyn Fn(&str, &str) -> Option<String>) -> Usage {
         cpu_system: time("system_usec"),
         memory: number("memory.current"),
         memory_peak: number("memory.peak"),
-        rss: of("anon"),
-        cache: of("file"),
-        mapped_files: of("file_mapped"),
-        active_files: of("active_file"),
-        inactive_files: of("inactive_file"),
+        rss: stat("anon"),
+        cache: stat("file"),
+        mapped_files: stat("file_mapped"),
+        active_files: stat("active_file"),
+        inactive_files: stat("inactive_file"),
         swap: number("memory.swap.current"),
-        page_faults: of("pgfault"),
-        major_page_faults: of("pgmajfault"),
+        page_faults: stat("pgfault"),
+        major_page_faults: stat("pgmajfault"),
         limit_hits: events.get("max").copied(),
         oom_kills: events.get("oom_kill").copied(),
         periods: cpu.get("nr_periods").copied(),
@@ -316,13 +317,13 @@ fn version_2(file: &dyn Fn(&str, &str) -> Option<String>) -> Usage {
             .map(shares_of_weight),
         cpu_period: limit.get(1).and_then(|period| period.parse().ok()),
         cpu_quota: limit.first().and_then(|quota| parse_bound(quota)),
-        dirty_files: of("file_dirty"),
-        written_files: of("file_writeback"),
-        kernel_memory: of("kernel"),
-        pages_scanned: of("pgscan"),
-        pages_reclaimed: of("pgsteal"),
-        refaults_anonymous: of("workingset_refault_anon"),
-        refaults_file: of("workingset_refault_file"),
+        dirty_files: stat("file_dirty"),
+        written_files: stat("file_writeback"),
+        kernel_memory: stat("kernel"),
+        pages_scanned: stat("pgscan"),
+        pages_reclaimed: stat("pgsteal"),
+        refaults_anonymous: stat("workingset_refault_anon"),
+        refaults_file: stat("workingset_refault_file"),
         high_events: events.get("high").copied(),
         max_events: events.get("max").copied(),
         disks: disks_2(&file("io", "io.stat").unwrap_or_default()),
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_counts_in_several_trees() {
+    fn version_1_usage_is_read_from_several_hierarchies() {
         let mounts = [
             ("cpu", "cgroup cgroup rw,cpu,cpuacct"),
             ("memory", "cgroup cgroup rw,memory"),
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_counts_in_one() {
+    fn version_2_usage_is_read_from_one_hierarchy() {
         let files = [
             ("all/a/cpu.stat", "usage_usec 7\nuser_usec 5\nsystem_usec 2\nthrottled_usec 1\n"),
             ("all/a/memory.current", "1000\n"),

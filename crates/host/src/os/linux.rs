@@ -1,6 +1,6 @@
-//! This machine, on Linux (and, for files, on other systems with POSIX semantics).
+//! This machine on Linux (for files, also on other POSIX systems).
 //!
-//! Topology comes from `/sys` by way of [`crate::sysfs`]; see [`crate::os`] for the twin.
+//! The topology is read from `/sys` by [`crate::sysfs`]; see [`crate::os`] for the twin.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -19,17 +19,20 @@ pub use crate::sysfs::ObserveError;
 
 const PRIVATE_DIRECTORY: u32 = 0o700;
 
+/// The root directory of a kubelet with default settings.
+pub const KUBELET_DIRECTORY: &str = "/var/lib/kubelet";
+
 /// Describes this machine.
 pub fn observe_topology() -> Result<(Topology, Vec<Anomaly>), ObserveError> {
     sysfs::observe(&Directory::live())
 }
 
-/// Makes a new file that only its owner can read or write. Fails if there is one.
+/// Creates a new file that only its owner can read or write. Fails if it exists.
 pub fn create_private_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Makes a directory that nobody but its owner gets into, or makes one so that is there.
+/// Creates a directory that only its owner can enter, or makes an existing one private.
 pub fn make_private_directory(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(PRIVATE_DIRECTORY).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {
@@ -39,7 +42,7 @@ pub fn make_private_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts `from` in the place of `to` in one step: whoever opens `to` gets the old or the new file.
+/// Replaces `to` by `from` atomically: opening `to` returns the old or the new file.
 pub fn replace_file(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
@@ -49,7 +52,7 @@ pub fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Device and inode.
+/// Returns device and inode.
 pub fn file_identity(file: &File) -> io::Result<(u64, u64)> {
     let metadata = file.metadata()?;
     Ok((metadata.dev(), metadata.ino()))

@@ -1,7 +1,7 @@
-//! Mounting on Linux: memory file systems, huge pages, and parts of volumes.
+//! Mounts on Linux: memory file systems, huge pages, and parts of volumes.
 //!
-//! See [`crate::os`] for the twin. What is mounted already is read from `/proc/self/mountinfo`, whose
-//! text [`crate::mounts`] understands.
+//! See [`crate::os`] for the twin. Existing mounts are read from `/proc/self/mountinfo`, which
+//! [`crate::mounts`] parses.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -16,14 +16,14 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use crate::mounts::{self, Mount};
 use crate::os::owners;
 
-/// The bit of `CAP_SYS_ADMIN`, without which the kernel mounts nothing.
+/// The bit of `CAP_SYS_ADMIN`, which mounting needs.
 const SYS_ADMIN: u32 = 21;
-/// What directories and files are made with for something to be mounted on them. Nobody sees the mode
-/// while it is.
+/// The modes of directories and files that are created as mount points. They are hidden while
+/// something is mounted.
 const DIRECTORY_BELOW_MOUNT: u32 = 0o750;
 const FILE_BELOW_MOUNT: u32 = 0o640;
 
-/// Whether this process may mount.
+/// Returns true if this process may mount.
 #[must_use]
 pub fn can_mount() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -34,13 +34,13 @@ pub fn can_mount() -> bool {
         .is_some_and(|set| set >> SYS_ADMIN & 1 == 1)
 }
 
-/// All mounts this process sees.
+/// Returns all mounts that this process sees.
 pub fn mounted() -> io::Result<Vec<Mount>> {
     Ok(mounts::parse(&fs::read_to_string("/proc/self/mountinfo")?))
 }
 
-/// Mounts memory on a directory: as much as `size` bytes, or as the kernel thinks right. It is not
-/// swapped out where the kernel can see to that.
+/// Mounts a tmpfs on a directory, with a limit of `size` bytes or the kernel's default. It is
+/// excluded from swap if the kernel supports that.
 pub fn mount_tmpfs(target: &Path, size: Option<u64>) -> io::Result<()> {
     let size = size.map(|size| format!("size={size}"));
     let no_swap = knows_no_swap().then(|| "noswap".to_owned());
@@ -48,7 +48,8 @@ pub fn mount_tmpfs(target: &Path, size: Option<u64>) -> io::Result<()> {
     mount("tmpfs", target, "tmpfs", &options.join(","))
 }
 
-/// From this version on. Older kernels refuse the option and complain in their log, so it is not tried.
+/// The first kernel version with `noswap`. Older kernels reject the option and log an error, so it
+/// is not tried.
 const NO_SWAP_SINCE: (u32, u32) = (6, 4);
 
 fn knows_no_swap() -> bool {
@@ -56,7 +57,7 @@ fn knows_no_swap() -> bool {
     version(&release).is_some_and(|version| version >= NO_SWAP_SINCE)
 }
 
-/// The first two numbers of `6.1.0-50-cloud-amd64`.
+/// Parses the first two numbers of `6.1.0-50-cloud-amd64`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|char: char| !char.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -73,18 +74,18 @@ fn mount(source: &str, target: &Path, kind: &str, options: &str) -> io::Result<(
     Ok(())
 }
 
-/// Unmounts what was mounted last on a path, and not what a link leads to.
+/// Unmounts the topmost mount of a path, without following a link.
 pub fn unmount(target: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(target, UnmountFlags::NOFOLLOW)?)
 }
 
-/// Makes `sub` of `volume` appear at `target`, which is made as needed. Directories of `sub` that are
-/// missing are made too, with the mode of the volume.
+/// Bind-mounts `sub` of `volume` on `target`, which is created as needed. Missing directories of
+/// `sub` are created with the mode of the volume.
 ///
-/// Whoever writes to the volume may change links while this runs. So the kernel resolves the path in
-/// one call that refuses to leave the volume (`openat2`, Linux 5.6), and what is mounted is the file
-/// that call returned, not the path. Done already, it does nothing; if `sub` is another file now, that
-/// takes its place.
+/// Processes with write access to the volume may change links meanwhile. The kernel therefore
+/// resolves the path in one call that never leaves the volume (`openat2`, Linux 5.6), and the file
+/// that this call returned is mounted, not the path. A repeated call does nothing; if `sub` is
+/// another file now, it replaces the mount.
 pub fn bind_beneath(volume: &Path, sub: &str, target: &Path) -> io::Result<()> {
     let parts = mounts::components(sub)?;
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -127,7 +128,7 @@ fn make_beneath(base: &OwnedFd, parts: &[&Path], mode: u32) -> io::Result<()> {
         parent = match open_beneath(base, &path, OFlags::PATH | OFlags::DIRECTORY) {
             Err(Errno::NOENT) => {
                 rustix::fs::mkdirat(&parent, *part, Mode::from_raw_mode(0o700))?;
-                // Made a moment ago, so a link here is somebody's doing.
+                // The directory was created just now, so a link here was planted.
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let made = rustix::fs::openat(&parent, *part, flags, Mode::empty())?;
                 rustix::fs::fchmod(&made, Mode::from_raw_mode(mode))?;
@@ -169,14 +170,14 @@ mod tests {
     use super::*;
     use crate::file_kind::{begins_file_system, disk_usage, remove_tree};
 
-    /// A directory below which nothing stays mounted.
-    struct Place(tempfile::TempDir);
+    /// A directory whose mounts are removed on drop.
+    struct TestMounts(tempfile::TempDir);
 
-    impl Place {
-        /// `None`, and said so, where this process may not mount. In CI it has to.
-        fn new() -> Option<Place> {
+    impl TestMounts {
+        /// Returns `None` and prints it if this process may not mount. In CI it must be able to.
+        fn new() -> Option<TestMounts> {
             if can_mount() {
-                return Some(Place(tempfile::tempdir().unwrap()));
+                return Some(TestMounts(tempfile::tempdir().unwrap()));
             }
             eprintln!("skipped: mounting needs CAP_SYS_ADMIN");
             assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "CI has to be able to");
@@ -196,7 +197,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TestMounts {
         fn drop(&mut self) {
             for mount in self.mounts().into_iter().rev() {
                 let _ = unmount(&mount.point);
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_read_from_a_release() {
+    fn kernel_version_is_parsed_from_a_release() {
         for (release, expected) in [
             ("6.1.0-50-cloud-amd64\n", Some((6, 1))),
             ("6.18.44-fc-v445", Some((6, 18))),
@@ -219,8 +220,8 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_mounted_with_its_size_and_unmounted() {
-        let Some(place) = Place::new() else { return };
+    fn tmpfs_is_mounted_with_its_size_and_unmounted() {
+        let Some(place) = TestMounts::new() else { return };
         let target = place.make("memory");
         assert!(!begins_file_system(&target));
         mount_tmpfs(&target, Some(1 << 20)).unwrap();
@@ -239,8 +240,8 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_mounted_in_the_size_asked_for_and_in_no_other() {
-        let Some(place) = Place::new() else { return };
+    fn huge_pages_are_mounted_in_the_requested_size_only() {
+        let Some(place) = TestMounts::new() else { return };
         let sizes = Path::new("/sys/kernel/mm/hugepages");
         if !sizes.join("hugepages-2048kB").exists() {
             eprintln!("skipped: this machine has no huge pages of 2 MiB");
@@ -255,20 +256,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_below_a_directory_is_neither_counted_nor_removed() {
-        let Some(place) = Place::new() else { return };
+    fn mounts_below_a_directory_are_neither_counted_nor_removed() {
+        let Some(place) = TestMounts::new() else { return };
         let (tree, point) = (place.make("tree"), place.make("tree/a/point"));
         mount_tmpfs(&point, Some(4 << 20)).unwrap();
         fs::write(point.join("data"), vec![1_u8; 1 << 20]).unwrap();
         assert!(disk_usage(&tree).unwrap() < 1 << 20);
         let error = remove_tree(&tree).unwrap_err();
-        assert!(error.to_string().ends_with("a/point is of another file system"), "{error}");
+        assert!(error.to_string().ends_with("a/point is on another file system"), "{error}");
         assert_eq!(fs::metadata(point.join("data")).unwrap().len(), 1 << 20);
     }
 
     #[test]
-    fn a_part_of_a_volume_is_bound_once_and_again_when_it_is_another() {
-        let Some(place) = Place::new() else { return };
+    fn a_sub_path_is_bound_once_and_rebound_when_replaced() {
+        let Some(place) = TestMounts::new() else { return };
         let volume = place.make("volume");
         let target = volume.with_file_name("targets").join("v").join("0");
         fs::write(volume.join("file"), "one").unwrap();
@@ -288,8 +289,8 @@ mod tests {
     }
 
     #[test]
-    fn no_link_leads_out_of_a_volume_whatever_it_leads_to() {
-        let Some(place) = Place::new() else { return };
+    fn no_link_leads_out_of_a_volume() {
+        let Some(place) = TestMounts::new() else { return };
         let (volume, outside) = (place.make("volume"), place.make("outside"));
         let target = volume.with_file_name("target");
         fs::create_dir(volume.join("inside")).unwrap();

@@ -1,4 +1,5 @@
-//! Limits on this process, where none on open files has to be raised. See [`crate::os`] for the twin.
+//! Limits of this process on systems where the limit of open files need not be raised. See
+//! [`crate::os`] for the twin.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! Mounting, where the agent does not mount: memory file systems and bind mounts are Linux'.
+//! Mounts on systems where the agent does not mount: only Linux has memory file systems and bind
+//! mounts.
 //!
 //! See [`crate::os`] for the twin.
 
@@ -7,13 +8,13 @@ use std::path::Path;
 
 use crate::mounts::Mount;
 
-/// Never.
+/// Always returns false.
 #[must_use]
 pub fn can_mount() -> bool {
     false
 }
 
-/// Nothing that this crate could have mounted.
+/// Returns nothing: this crate cannot have mounted anything.
 pub fn mounted() -> io::Result<Vec<Mount>> {
     Ok(Vec::new())
 }

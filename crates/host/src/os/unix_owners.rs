@@ -1,6 +1,6 @@
-//! Modes, owners, kinds and links of files, on systems with POSIX semantics.
+//! Modes, owners, kinds and links of files on POSIX systems.
 //!
-//! See [`crate::os`] for the twin. Nothing here decides who may read what.
+//! See [`crate::os`] for the twin. Access is not decided here.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
@@ -9,47 +9,47 @@ use std::path::Path;
 
 use crate::file_kind::FileKind;
 
-/// Bytes of the unit in which a file's blocks are counted, whatever those of the file system are.
+/// The unit in which a file's blocks are counted, independent of the file system.
 const BLOCK: u64 = 512;
 
-/// Sets all permission bits of what `path` leads to, whatever the umask.
+/// Sets all permission bits of the target of `path`, regardless of the umask.
 pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// The permission bits.
+/// Returns the permission bits.
 #[must_use]
 pub fn mode(of: &Metadata) -> u32 {
     of.mode() & 0o7777
 }
 
-/// Gives a file, or a link itself, to a user or a group.
+/// Sets the owner and group of a file, or of a link itself.
 pub fn set_owner(path: &Path, user: Option<u32>, group: Option<u32>) -> io::Result<()> {
     std::os::unix::fs::lchown(path, user, group)
 }
 
-/// The group of a file.
+/// Returns the group of a file.
 #[must_use]
 pub fn group(of: &Metadata) -> Option<u32> {
     Some(of.gid())
 }
 
-/// Makes `link` lead to `target`, which need not exist.
+/// Creates a symbolic link to `target`, which need not exist.
 pub fn link(target: &Path, link: &Path, _is_directory: bool) -> io::Result<()> {
     std::os::unix::fs::symlink(target, link)
 }
 
-/// Puts the link `from` in the place of the link `to` in one step.
+/// Replaces the link `to` by the link `from` atomically.
 pub fn replace_link(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// Removes a link, not what it leads to.
+/// Removes a link, not its target.
 pub fn remove_link(path: &Path) -> io::Result<()> {
     fs::remove_file(path)
 }
 
-/// What a file is.
+/// Returns the kind of a file.
 #[must_use]
 pub fn kind(of: &Metadata) -> FileKind {
     let kind = of.file_type();
@@ -68,13 +68,13 @@ pub fn kind(of: &Metadata) -> FileKind {
     }
 }
 
-/// The bytes a file takes on its file system.
+/// Returns the bytes that a file takes on its file system.
 #[must_use]
 pub fn allocated(of: &Metadata) -> u64 {
     of.blocks().saturating_mul(BLOCK)
 }
 
-/// What is the same of two names of one file, and the file system it is on.
+/// Returns the device and inode, equal for all names of one file.
 #[must_use]
 pub fn identity(of: &Metadata) -> (u64, u64) {
     (of.dev(), of.ino())

@@ -1,13 +1,12 @@
-//! Speaking to the service manager, on systems where systemd may be it.
+//! Notifications of the service manager on systems with systemd.
 //!
 //! See [`crate::os`] for the twin.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
 
-/// Tells the service manager how the service is (`READY=1`, `STOPPING=1`), if there is one that wants to
-/// know.
-pub fn tell(state: &str) -> io::Result<()> {
+/// Sends a state (`READY=1`, `STOPPING=1`) to the service manager if `NOTIFY_SOCKET` is set.
+pub fn notify(state: &str) -> io::Result<()> {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
     let from = UnixDatagram::unbound()?;
     let Some(name) = socket.to_str().and_then(|path| path.strip_prefix('@')) else {
@@ -16,7 +15,7 @@ pub fn tell(state: &str) -> io::Result<()> {
     abstract_socket(&from, name, state)
 }
 
-/// A socket that has a name and no file.
+/// Sends to an abstract socket, which has a name but no file.
 #[cfg(target_os = "linux")]
 fn abstract_socket(from: &UnixDatagram, name: &str, state: &str) -> io::Result<()> {
     use std::os::linux::net::SocketAddrExt as _;

@@ -1,7 +1,7 @@
-//! This machine, on Windows.
+//! This machine on Windows.
 //!
-//! Fetches the raw processor records and the memory of each node; what they mean is
-//! [`crate::windows_topology`]'s business. See [`crate::os`] for the twin.
+//! Fetches the raw processor records and the memory of each node; [`crate::windows_topology`]
+//! parses them. See [`crate::os`] for the twin.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -33,11 +33,11 @@ use windows_sys::Win32::System::Threading::GetNumaAvailableMemoryNodeEx;
 use crate::anomaly::Anomaly;
 use crate::windows_topology::{BufferError, Processors};
 
-/// How often to ask again when processors appear between asking for the length and the bytes.
+/// The number of attempts if processors appear between the two calls for length and bytes.
 const ATTEMPTS: usize = 8;
 
-/// Nothing is inherited from above; the system, administrators and the owner may do everything, here and
-/// in all that is made below.
+/// Nothing is inherited from the parent; the system, administrators and the owner have full access,
+/// here and below.
 const PRIVATE_DIRECTORY: &str = "D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW)";
 
 #[derive(Debug, Error)]
@@ -50,11 +50,14 @@ pub enum ObserveError {
     Buffer(#[from] BufferError),
 }
 
+/// The root directory of a kubelet with default settings.
+pub const KUBELET_DIRECTORY: &str = "C:\\var\\lib\\kubelet";
+
 /// Describes this machine.
 pub fn observe_topology() -> Result<(Topology, Vec<Anomaly>), ObserveError> {
     let all = processor_information(RelationAll)?;
-    // Versions before Windows Server 2022 do not know this one; the first answer then is complete
-    // as far as they can tell.
+    // Versions before Windows Server 2022 do not support this relation; their first result is
+    // complete to their knowledge.
     let full_nodes = processor_information(RelationNumaNodeEx).ok();
     let processors = Processors::parse(&all, full_nodes.as_deref())?;
     let (memory, mut anomalies) = available_memory(&processors);
@@ -66,7 +69,7 @@ pub fn observe_topology() -> Result<(Topology, Vec<Anomaly>), ObserveError> {
 fn processor_information(
     relation: LOGICAL_PROCESSOR_RELATIONSHIP,
 ) -> Result<Vec<u8>, ObserveError> {
-    // The records hold 64-bit fields, so the room for them is made of 64-bit words.
+    // The records contain 64-bit fields, so the buffer is made of 64-bit words.
     let mut words: Vec<u64> = Vec::new();
     for _ in 0..ATTEMPTS {
         let mut length = u32::try_from(words.len() * 8).map_err(|_| ObserveError::Unsteady)?;
@@ -129,7 +132,8 @@ fn available_on(node: NumaId) -> io::Result<Bytes> {
     }
 }
 
-/// What the whole machine has available, for the one node of a machine that does not tell by node.
+/// Returns the available memory of the whole machine, for the single node of a machine that does
+/// not report it by node.
 fn available_in_all() -> Option<Bytes> {
     let mut status = MEMORYSTATUSEX {
         dwLength: u32::try_from(size_of::<MEMORYSTATUSEX>()).ok()?,
@@ -140,13 +144,13 @@ fn available_in_all() -> Option<Bytes> {
     (done != 0).then_some(Bytes(status.ullAvailPhys))
 }
 
-/// Makes a new file; it inherits the access rights of its directory. Fails if there is one.
+/// Creates a new file, which inherits the access rights of its directory. Fails if it exists.
 pub fn create_private_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// Makes a directory that only its owner, administrators and the system get into, or makes one so that
-/// is there. What is made in it later inherits that.
+/// Creates a directory that only its owner, administrators and the system can enter, or makes an
+/// existing one private. New files in it inherit that.
 pub fn make_private_directory(path: &Path) -> io::Result<()> {
     let descriptor = Descriptor::parse(PRIVATE_DIRECTORY)?;
     let name = wide(path);
@@ -171,7 +175,7 @@ pub fn make_private_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Who may do what, in the system's own form; allocated by it.
+/// A security descriptor allocated by the system.
 struct Descriptor(PSECURITY_DESCRIPTOR);
 
 impl Descriptor {
@@ -202,7 +206,7 @@ fn wide(path: &Path) -> Vec<u16> {
     path.as_os_str().encode_wide().chain([0]).collect()
 }
 
-/// Puts `from` in the place of `to` in one step and returns when that is on the disk.
+/// Replaces `to` by `from` atomically and returns when that is on disk.
 pub fn replace_file(from: &Path, to: &Path) -> io::Result<()> {
     let (from, to) = (wide(from), wide(to));
     let flags = MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH;
@@ -213,12 +217,12 @@ pub fn replace_file(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Nothing to do: [`replace_file`] writes through, and Windows cannot flush a directory.
+/// Does nothing: [`replace_file`] writes through, and Windows cannot flush a directory.
 pub fn sync_directory(_directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Volume and index of the file.
+/// Returns volume and index of the file.
 pub fn file_identity(file: &File) -> io::Result<(u64, u64)> {
     let mut found = BY_HANDLE_FILE_INFORMATION::default();
     // SAFETY: the handle is open as long as `file` is borrowed, and `found` is writable.

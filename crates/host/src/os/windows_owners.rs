@@ -1,7 +1,7 @@
-//! Modes, owners, kinds and links of files, on Windows.
+//! Modes, owners, kinds and links of files on Windows.
 //!
-//! See [`crate::os`] for the twin. Files have neither modes nor groups here, and who may read them
-//! follows from their directories: setting either does nothing, as it does for the kubelet.
+//! See [`crate::os`] for the twin. Files have neither modes nor groups here, and access follows
+//! from their directories: setting either does nothing, as in the kubelet.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -14,24 +14,24 @@ pub fn set_mode(_path: &Path, _mode: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// There are no permission bits.
+/// Returns 0: there are no permission bits.
 #[must_use]
 pub fn mode(_of: &Metadata) -> u32 {
     0
 }
 
-/// Does nothing: ids of users and groups are those of Linux.
+/// Does nothing: user and group ids are those of Linux.
 pub fn set_owner(_path: &Path, _user: Option<u32>, _group: Option<u32>) -> io::Result<()> {
     Ok(())
 }
 
-/// There is no such group.
+/// Returns `None`: there is no such group.
 #[must_use]
 pub fn group(_of: &Metadata) -> Option<u32> {
     None
 }
 
-/// Makes `link` lead to `target`, which need not exist.
+/// Creates a link to `target`, which need not exist.
 pub fn link(target: &Path, link: &Path, is_directory: bool) -> io::Result<()> {
     if is_directory {
         std::os::windows::fs::symlink_dir(target, link)
@@ -40,8 +40,8 @@ pub fn link(target: &Path, link: &Path, is_directory: bool) -> io::Result<()> {
     }
 }
 
-/// Puts the link `from` in the place of the link `to`. A link to a directory cannot be replaced
-/// here, so for a moment there is none.
+/// Replaces the link `to` by the link `from`. A link to a directory cannot be replaced atomically
+/// here, so it is missing for a moment.
 pub fn replace_link(from: &Path, to: &Path) -> io::Result<()> {
     match remove_link(to) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -50,7 +50,7 @@ pub fn replace_link(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// Removes a link, not what it leads to.
+/// Removes a link, not its target.
 pub fn remove_link(path: &Path) -> io::Result<()> {
     use std::os::windows::fs::FileTypeExt as _;
     if fs::symlink_metadata(path)?.file_type().is_symlink_dir() {
@@ -60,7 +60,7 @@ pub fn remove_link(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What a file is. Sockets and pipes are files here.
+/// Returns the kind of a file. Sockets and pipes are files here.
 #[must_use]
 pub fn kind(of: &Metadata) -> FileKind {
     if of.is_dir() {
@@ -72,13 +72,13 @@ pub fn kind(of: &Metadata) -> FileKind {
     }
 }
 
-/// The bytes of a file; what it takes on the disk is not told.
+/// Returns the length of a file; its size on disk is not available.
 #[must_use]
 pub fn allocated(of: &Metadata) -> u64 {
     of.len()
 }
 
-/// Nothing is known that would tell two files apart, so all are of one file system.
+/// Returns equal values for all files, because no identity is available.
 #[must_use]
 pub fn identity(_of: &Metadata) -> (u64, u64) {
     (0, 0)

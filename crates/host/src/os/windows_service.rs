@@ -1,10 +1,10 @@
-//! Speaking to the service manager, on Windows: nobody asks there in this way.
+//! Notifications of the service manager on Windows, which has no such protocol.
 //!
 //! See [`crate::os`] for the twin.
 
 use std::io;
 
 /// Does nothing.
-pub fn tell(_state: &str) -> io::Result<()> {
+pub fn notify(_state: &str) -> io::Result<()> {
     Ok(())
 }

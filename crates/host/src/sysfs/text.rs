@@ -1,7 +1,6 @@
-//! The small texts of sysfs files: numbers, CPU lists, memory lines, distance rows.
+//! Parsers of small sysfs texts: numbers, CPU lists, memory lines, distance rows.
 //!
-//! Pure functions that give `None` for anything a kernel would not write. They know nothing of
-//! paths.
+//! Pure functions that return `None` for anything a kernel would not write. They do not know paths.
 
 use placement::{Bytes, CpuSet};
 
@@ -9,8 +8,8 @@ pub(super) fn parse_number(text: &str) -> Option<i64> {
     text.parse().ok()
 }
 
-/// A list as the kernel writes it: ascending, without overlaps. Insisting on that bounds the work
-/// by the number of CPUs, whatever the length of the text.
+/// Parses a list as the kernel writes it: ascending and without overlaps. This bounds the work by
+/// the number of CPUs, regardless of the length of the text.
 pub(super) fn parse_list(text: &str) -> Option<CpuSet> {
     let mut next = 0u64;
     for part in text.split(',').filter(|_| !text.is_empty()) {
@@ -24,7 +23,7 @@ pub(super) fn parse_list(text: &str) -> Option<CpuSet> {
     CpuSet::parse(text).ok()
 }
 
-/// `Node 0 MemTotal:  6644292 kB` or, in `/proc`, the same without the node.
+/// Parses `Node 0 MemTotal:  6644292 kB` or, in `/proc`, the same without the node.
 pub(super) fn total_memory(text: &str) -> Option<Bytes> {
     let line = text.lines().find(|line| line.contains("MemTotal:"))?;
     let (_, amount) = line.split_once("MemTotal:")?;
@@ -32,7 +31,7 @@ pub(super) fn total_memory(text: &str) -> Option<Bytes> {
     kib.checked_mul(1024).map(Bytes)
 }
 
-/// One row of the distance table: `10 21`.
+/// Parses a row of the distance table: `10 21`.
 pub(super) fn parse_row(text: &str) -> Option<Vec<u32>> {
     let row: Option<Vec<u32>> =
         text.split_ascii_whitespace().map(|word| word.parse().ok()).collect();
@@ -44,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_taken_only_as_a_kernel_writes_them() {
+    fn lists_are_parsed_only_in_kernel_form() {
         assert_eq!(parse_list("0-3,8").unwrap().to_string(), "0-3,8");
         assert_eq!(parse_list(""), Some(CpuSet::new()));
         for bad in ["0-3,2", "3-1", "0-4294967295", "1,1", "x", "0-", ",", "0,", "-1"] {

@@ -1,7 +1,7 @@
-//! Writes buffers as `GetLogicalProcessorInformationEx` returns them.
+//! Writes buffers like those of `GetLogicalProcessorInformationEx`.
 //!
 //! Main type: [`BufferWriter`]. Recorded vectors and tests describe machines by their relations;
-//! this turns them into bytes for the real parser. Nothing on a running machine uses it.
+//! this converts them to bytes for the real parser. The product does not use it.
 
 use placement::windows::GroupAffinity;
 
@@ -10,7 +10,7 @@ use super::{GROUP_INFO, GROUP_INFO_MASK, GROUP_INFO_SIZE, relation};
 /// `CacheUnified` of `PROCESSOR_CACHE_TYPE`.
 pub(super) const UNIFIED: u32 = 0;
 
-/// A buffer that grows record by record.
+/// A buffer that grows by records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BufferWriter {
     bytes: Vec<u8>,
@@ -35,22 +35,22 @@ impl BufferWriter {
         self.record(relation::PACKAGE, &[0; 22], count(groups), groups)
     }
 
-    /// `RelationNumaNode`.
+    /// Adds a `RelationNumaNode` record.
     pub fn node(&mut self, node: u32, groups: &[GroupAffinity]) -> &mut BufferWriter {
         self.record(relation::NUMA_NODE, &node_body(node), count(groups), groups)
     }
 
-    /// `RelationNumaNodeEx`.
+    /// Adds a `RelationNumaNodeEx` record.
     pub fn node_ex(&mut self, node: u32, groups: &[GroupAffinity]) -> &mut BufferWriter {
         self.record(relation::NUMA_NODE_EX, &node_body(node), count(groups), groups)
     }
 
-    /// `RelationNumaNode` as written before groups were counted.
+    /// Adds a `RelationNumaNode` record in the old form, without a group count.
     pub fn uncounted_node(&mut self, node: u32, group: GroupAffinity) -> &mut BufferWriter {
         self.record(relation::NUMA_NODE, &node_body(node), 0, &[group])
     }
 
-    /// A unified cache.
+    /// Adds a unified cache.
     pub fn cache(&mut self, level: u8, groups: &[GroupAffinity]) -> &mut BufferWriter {
         let mut body = [0; 30];
         body[0] = level;
@@ -58,7 +58,7 @@ impl BufferWriter {
         self.record(relation::CACHE, &body, count(groups), groups)
     }
 
-    /// The one group record: the active processors of groups 0, 1, ….
+    /// Adds the group record: the active processors of groups 0, 1, ….
     pub fn groups(&mut self, active: &[u64]) -> &mut BufferWriter {
         let size = GROUP_INFO + active.len() * GROUP_INFO_SIZE;
         let mut record = vec![0; size];
@@ -78,12 +78,12 @@ impl BufferWriter {
         self
     }
 
-    /// A record of any relationship with a processor body, such as a die or one yet unknown.
+    /// Adds a record of any relationship with a processor body, such as a die or an unknown one.
     pub fn other(&mut self, relationship: u32, groups: &[GroupAffinity]) -> &mut BufferWriter {
         self.record(relationship, &[0; 22], count(groups), groups)
     }
 
-    /// Header, `body`, the group count and the masks.
+    /// Writes the header, `body`, the group count and the masks.
     fn record(
         &mut self,
         relationship: u32,
@@ -105,8 +105,8 @@ impl BufferWriter {
     }
 }
 
-/// A list that does not fit into the 16-bit count makes a record whose count is too small: still
-/// a buffer the parser must cope with.
+/// Returns the 16-bit group count. A longer list makes a record with a too small count, which the
+/// parser must handle.
 fn count(groups: &[GroupAffinity]) -> u16 {
     u16::try_from(groups.len()).unwrap_or(u16::MAX)
 }

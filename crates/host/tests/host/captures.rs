@@ -1,11 +1,11 @@
-//! Captures shipped with the crate: one of a real machine, the others of made-up ones.
+//! The captures in `tests/data`: one of a real machine, the others of artificial ones.
 
 use host::sysfs::observe;
 use host::{Anomaly, Capture};
 
 use crate::fake::{CPU, Fake, NODE};
 
-/// A shipped capture: its name, its text, and the made-up machine it was written from, if any.
+/// The captures: name, text, and the artificial machine from which it was written, if any.
 fn shipped() -> Vec<(&'static str, &'static str, Option<Fake>)> {
     vec![
         ("vm-2-cpus", include_str!("../data/vm-2-cpus.json"), None),
@@ -22,7 +22,7 @@ fn smt_offline() -> Fake {
     fake
 }
 
-/// Two nodes with CPUs and two of accelerator memory, numbered with a hole.
+/// Two nodes with CPUs and two with accelerator memory, with a gap in the numbering.
 fn memory_only() -> Fake {
     let mut fake = Fake::new(2, 1, 4, 1);
     fake.set(format!("{NODE}/online"), "0-1,4-5");
@@ -50,7 +50,7 @@ fn arm_no_numa() -> Fake {
 }
 
 #[test]
-fn shipped_captures_are_those_of_their_machines() {
+fn captures_equal_their_artificial_machines() {
     for (name, text, fake) in shipped() {
         let Some(fake) = fake else { continue };
         let written = host::capture::capture(&fake.capture()).render();
@@ -65,7 +65,7 @@ fn shipped_captures_are_those_of_their_machines() {
 }
 
 #[test]
-fn every_shipped_capture_describes_a_machine() {
+fn every_capture_describes_a_machine() {
     let facts: Vec<_> = shipped()
         .into_iter()
         .map(|(name, text, _)| {
@@ -86,7 +86,7 @@ fn every_shipped_capture_describes_a_machine() {
 }
 
 #[test]
-fn captures_hold_nothing_but_topology() {
+fn captures_contain_only_topology() {
     for (name, text, _) in shipped() {
         for path in Capture::parse(text).unwrap().files().keys() {
             let known = ["sys/devices/system/cpu/", "sys/devices/system/node/", "sys/kernel/mm/"];
@@ -97,7 +97,7 @@ fn captures_hold_nothing_but_topology() {
 }
 
 #[test]
-fn anomalies_of_a_board_are_told_in_words() {
+fn anomalies_of_a_board_are_rendered() {
     let text = include_str!("../data/arm-no-numa.json");
     let (_, anomalies) = observe(&Capture::parse(text).unwrap()).unwrap();
     let texts: Vec<_> = anomalies.iter().map(Anomaly::to_string).collect();
@@ -105,7 +105,7 @@ fn anomalies_of_a_board_are_told_in_words() {
         texts,
         [
             "CPUs 0-3 name no package; socket 0 was assumed",
-            "the machine does not tell NUMA nodes; everything was put into node 0",
+            "the machine does not report NUMA nodes; everything was put into node 0",
             "CPUs 0-3 name no shared cache; each socket was taken for one",
         ]
     );

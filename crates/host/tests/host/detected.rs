@@ -1,4 +1,4 @@
-//! The logged object, on the machine of the proposal that introduced it.
+//! The logged object, for the machine of the proposal that introduced it.
 
 use host::detected::Detected;
 use placement::Topology;
@@ -6,7 +6,7 @@ use placement::topology::{Cpu, Parts};
 use placement::{CacheId, CoreId, CpuId, NumaId, SocketId};
 
 #[test]
-fn the_object_is_the_one_of_the_windows_proposal() {
+fn the_object_equals_the_windows_proposals() {
     let cpu = |n: u32| Cpu {
         cpu: CpuId(n),
         core: CoreId(n / 2 * 2),

@@ -1,6 +1,6 @@
-//! Made-up Linux machines as the files of a capture.
+//! Artificial Linux machines as the files of a capture.
 //!
-//! Main type: [`Fake`]. It writes files as a kernel would; tests then change or remove some.
+//! Main type: [`Fake`]. It writes files like a kernel; tests then change or remove some.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// A machine in Linux numbering: first threads of all cores, then second threads. One L3 per
-    /// NUMA node, 16 GiB on each.
+    /// Builds a machine in Linux numbering: first threads of all cores, then second threads. Each
+    /// NUMA node has one L3 and 16 GiB.
     pub(crate) fn new(sockets: u32, nodes: u32, cores: u32, threads: u32) -> Fake {
         let mut fake = Fake { files: BTreeMap::new() };
         let (all_nodes, all_cores) = (sockets * nodes, sockets * nodes * cores);
@@ -80,8 +80,8 @@ impl Fake {
         self.files.retain(|path, _| !path.contains(part));
     }
 
-    /// Switches a CPU off as the kernel does: its topology and cache files go, and it leaves all
-    /// lists of others.
+    /// Takes a CPU offline like the kernel: removes its topology and cache files, and its number
+    /// from all lists.
     pub(crate) fn offline(&mut self, cpu: u32) {
         self.remove(&format!("{CPU}/cpu{cpu}/"));
         for (path, text) in &mut self.files {

@@ -1,12 +1,12 @@
-//! The machine the tests run on.
+//! The machine that runs the tests.
 
 use host::Anomaly;
 
 #[test]
 fn this_machine_can_be_described() {
     let (topology, anomalies) = host::os::observe_topology().unwrap();
-    // What a system leaves out differs (wine, for one, does not tell memory by node), so the
-    // anomalies are shown, not judged.
+    // Systems differ in what they omit (wine does not report memory by node), so the anomalies are
+    // printed, not checked.
     for anomaly in &anomalies {
         println!("{anomaly}");
     }
@@ -18,8 +18,8 @@ fn this_machine_can_be_described() {
 }
 
 #[test]
-fn this_machine_says_who_it_is() {
-    let identity = host::os::facts::identity();
+fn this_machine_has_an_identity() {
+    let identity = host::os::system::identity();
     println!("{identity:#?}");
     assert!(!identity.hostname.is_empty());
     assert_eq!(identity.hostname, identity.hostname.to_lowercase());
@@ -28,35 +28,35 @@ fn this_machine_says_who_it_is() {
 }
 
 #[test]
-fn this_machine_says_what_it_has() {
-    use host::os::facts;
-    let memory = facts::memory().unwrap();
+fn this_machine_reports_its_resources() {
+    use host::os::system;
+    let memory = system::memory().unwrap();
     assert!(memory.total > 0 && memory.free <= memory.total && memory.available <= memory.total);
-    let size = facts::page_size().unwrap();
+    let size = system::page_size().unwrap();
     assert!(size.is_power_of_two() && size >= 4096, "{size}");
-    let disk = facts::file_system(&std::env::temp_dir()).unwrap();
+    let disk = system::file_system(&std::env::temp_dir()).unwrap();
     assert!(disk.capacity > 0 && disk.available <= disk.capacity);
     if let Some(inodes) = disk.inodes {
         assert!(inodes.free <= inodes.total);
     }
-    if let Some(ids) = facts::process_ids().unwrap() {
+    if let Some(ids) = system::process_ids().unwrap() {
         assert!(ids.used > 0 && ids.used <= ids.max);
     }
-    assert!(facts::uptime().unwrap().as_nanos() > 0);
-    assert!(facts::huge_page_sizes().iter().all(|size| size.is_power_of_two()));
+    assert!(system::uptime().unwrap().as_nanos() > 0);
+    assert!(system::huge_page_sizes().iter().all(|size| size.is_power_of_two()));
 }
 
 #[test]
-fn a_path_that_is_not_there_is_on_no_file_system() {
+fn a_missing_path_has_no_file_system() {
     let nowhere = std::env::temp_dir().join("no such file, nor directory");
-    assert!(host::os::facts::file_system(&nowhere).is_err());
-    assert!(host::os::facts::same_file_system(&nowhere, &nowhere).is_err());
+    assert!(host::os::system::file_system(&nowhere).is_err());
+    assert!(host::os::system::same_file_system(&nowhere, &nowhere).is_err());
 }
 
 #[test]
-fn a_directory_is_on_the_file_system_of_what_is_in_it() {
+fn a_directory_and_its_contents_share_a_file_system() {
     let directory = tempfile::tempdir().unwrap();
     let inside = directory.path().join("inside");
     std::fs::create_dir(&inside).unwrap();
-    assert!(host::os::facts::same_file_system(directory.path(), &inside).unwrap());
+    assert!(host::os::system::same_file_system(directory.path(), &inside).unwrap());
 }

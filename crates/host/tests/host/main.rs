@@ -1,4 +1,4 @@
-//! The crate from outside: real discovery code on made-up, captured and hostile machines.
+//! Tests of the crate's public interface: discovery on artificial, captured and hostile machines.
 
 #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 

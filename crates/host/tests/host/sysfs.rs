@@ -1,4 +1,4 @@
-//! Linux discovery on made-up trees: ordinary, irregular and hostile ones.
+//! Linux discovery on artificial trees: normal, irregular and hostile ones.
 
 use host::sysfs::{ObserveError, observe};
 use host::tree::Directory;
@@ -23,13 +23,13 @@ fn a_two_socket_smt_machine_is_read_without_anomalies() {
     let node = &topology.nodes()[3];
     assert_eq!((node.cpus.to_string().as_str(), node.memory), ("12-15,28-31", Bytes::gib(16)));
     let pages: Vec<_> = node.huge_pages.iter().map(|p| (p.page_size, p.count)).collect();
-    // A size without pages is one of the machine's sizes.
+    // A size without pages is listed too.
     assert_eq!(pages, [(Bytes::mib(2), 0), (Bytes::gib(1), 2)]);
     assert_eq!(topology.distances().unwrap()[1], [12, 10, 21, 21]);
 }
 
 #[test]
-fn a_core_with_an_offline_cpu_is_named_after_its_lowest_online_cpu() {
+fn a_core_is_named_after_its_lowest_online_cpu() {
     let mut fake = Fake::new(1, 1, 4, 2);
     fake.offline(1);
     fake.offline(6);
@@ -42,8 +42,8 @@ fn a_core_with_an_offline_cpu_is_named_after_its_lowest_online_cpu() {
 }
 
 #[test]
-fn hybrid_cores_keep_their_own_siblings_and_clusters_without_an_l3_their_own_cache() {
-    // Two cores with two threads and an L3, four without threads that share an L2.
+fn hybrid_cores_keep_their_siblings_and_caches() {
+    // Two cores with two threads and an L3, and four without threads that share an L2.
     let mut fake = Fake::new(1, 1, 6, 1);
     for cpu in 0..6 {
         let (siblings, level, id, sharers) = match cpu {
@@ -87,7 +87,7 @@ fn nodes_without_cpus_and_nodes_without_memory_are_kept() {
 }
 
 #[test]
-fn a_kernel_without_numa_gets_one_node_with_the_memory_of_proc() {
+fn a_kernel_without_numa_has_one_node_with_all_memory() {
     let mut fake = Fake::new(1, 1, 2, 1);
     fake.remove(NODE);
     fake.set("proc/meminfo", "MemTotal: 2097152 kB\nMemFree: 5 kB");
@@ -103,7 +103,7 @@ fn a_kernel_without_numa_gets_one_node_with_the_memory_of_proc() {
 }
 
 #[test]
-fn a_package_of_minus_one_and_missing_caches_fall_back_to_the_socket() {
+fn missing_packages_and_caches_fall_back_to_the_socket() {
     let mut fake = Fake::new(1, 1, 4, 1);
     fake.remove("/cache/");
     for cpu in 0..4 {
@@ -120,7 +120,7 @@ fn a_package_of_minus_one_and_missing_caches_fall_back_to_the_socket() {
 }
 
 #[test]
-fn a_private_l2_is_no_uncore_cache() {
+fn a_private_l2_does_not_count_as_uncore_cache() {
     let mut fake = Fake::new(2, 1, 2, 2);
     fake.remove("/index3/");
     let (topology, anomalies) = fake.observe();
@@ -130,7 +130,7 @@ fn a_private_l2_is_no_uncore_cache() {
 }
 
 #[test]
-fn a_cache_without_an_id_is_named_after_its_lowest_cpu() {
+fn caches_without_an_id_get_their_lowest_cpu() {
     let mut fake = Fake::new(2, 1, 4, 1);
     fake.remove("/index3/id");
     let (topology, anomalies) = fake.observe();
@@ -139,7 +139,7 @@ fn a_cache_without_an_id_is_named_after_its_lowest_cpu() {
 }
 
 #[test]
-fn without_sibling_lists_core_ids_are_used_and_said_so() {
+fn core_ids_replace_missing_sibling_lists() {
     let mut fake = Fake::new(2, 1, 2, 2);
     fake.remove("core_cpus_list");
     let (topology, anomalies) = fake.observe();
@@ -157,7 +157,7 @@ fn without_sibling_lists_core_ids_are_used_and_said_so() {
 #[test]
 fn contradictions_are_resolved_and_reported() {
     let mut fake = Fake::new(2, 1, 2, 1);
-    // 0 and 1 disagree; 2 and 3 agree to be one core but sit in different nodes and packages.
+    // CPUs 0 and 1 disagree; 2 and 3 agree to be one core but are in different nodes and packages.
     fake.set(format!("{CPU}/cpu0/topology/core_cpus_list"), "0-1");
     fake.set(format!("{CPU}/cpu2/topology/core_cpus_list"), "2-3");
     fake.set(format!("{CPU}/cpu3/topology/core_cpus_list"), "2-3");
@@ -176,7 +176,7 @@ fn contradictions_are_resolved_and_reported() {
 }
 
 #[test]
-fn garbage_in_one_file_costs_only_that_file() {
+fn garbage_in_one_file_affects_only_that_file() {
     let mut fake = Fake::new(1, 2, 2, 1);
     fake.set(format!("{NODE}/node1/distance"), "ten");
     fake.set(format!("{NODE}/node0/meminfo"), "much");
@@ -186,11 +186,11 @@ fn garbage_in_one_file_costs_only_that_file() {
     assert_eq!(topology.distances(), None);
     let texts: Vec<_> = anomalies.iter().map(ToString::to_string).collect();
     assert_eq!(texts.len(), 6, "{texts:#?}");
-    assert!(texts[0].contains("node0/meminfo holds \"much\""), "{texts:#?}");
+    assert!(texts[0].contains("node0/meminfo contains \"much\""), "{texts:#?}");
 }
 
 #[test]
-fn trees_that_are_no_machine_are_refused() {
+fn trees_without_a_machine_are_rejected() {
     let check =
         |files: &[(&str, &str)]| observe(&Capture::from_files(files.iter().copied())).unwrap_err();
     assert!(matches!(check(&[]), ObserveError::NotSysfs));
@@ -203,7 +203,7 @@ fn trees_that_are_no_machine_are_refused() {
 }
 
 #[test]
-fn a_missing_online_list_is_made_up_for_by_the_directories() {
+fn a_missing_online_list_is_replaced_by_the_directories() {
     let mut fake = Fake::new(1, 1, 4, 1);
     fake.offline(2);
     fake.files.remove(&format!("{CPU}/online"));
@@ -213,7 +213,7 @@ fn a_missing_online_list_is_made_up_for_by_the_directories() {
 }
 
 #[test]
-fn a_directory_and_its_capture_give_the_same_machine() {
+fn a_directory_and_its_capture_describe_the_same_machine() {
     let fake = Fake::new(2, 2, 3, 2);
     let root = tempfile::tempdir().unwrap();
     for (path, text) in &fake.files {
@@ -228,7 +228,7 @@ fn a_directory_and_its_capture_give_the_same_machine() {
     assert_eq!(read_back, captured);
     assert_eq!(observe(&directory).unwrap(), observe(&read_back).unwrap());
     assert_eq!(observe(&read_back).unwrap(), fake.observe());
-    // A second capture of a capture adds and loses nothing.
+    // A capture of a capture equals it.
     assert_eq!(capture::capture(&read_back), read_back);
 }
 
@@ -249,7 +249,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_change_to_any_files_gives_a_machine_or_an_error(
+    fn any_change_of_files_yields_a_machine_or_error(
         changes in prop::collection::vec((any::<prop::sample::Index>(), hostile_text()), 1..12),
         removals in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
     ) {
@@ -263,7 +263,7 @@ proptest! {
         }
         if let Ok((topology, _)) = observe(&fake.capture()) {
             prop_assert!(!topology.cpus().is_empty());
-            // Whatever was wrong, each core is named after its lowest CPU.
+            // In every case each core is named after its lowest CPU.
             for core in topology.cores() {
                 prop_assert_eq!(core.cpus.first().map(|c| c.0), Some(core.id.0));
             }
@@ -271,7 +271,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_capture_reader_panic(text in ".{0,200}") {
+    fn no_text_makes_the_capture_parser_panic(text in ".{0,200}") {
         let _ = Capture::parse(&text);
     }
 }

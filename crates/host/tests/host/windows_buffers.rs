@@ -1,4 +1,4 @@
-//! The parser of processor records on ordinary, old and hostile buffers.
+//! The parser of processor records on normal, old and hostile buffers.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn cpus(text: &str) -> Vec<GroupAffinity> {
     groups_of(&set(text))
 }
 
-/// Two groups of 36 processors, a node, a package and an L3 each, SMT.
+/// Two groups of 36 processors, each with a node, a package and an L3, with SMT.
 fn two_groups() -> BufferWriter {
     let mut buffer = BufferWriter::new();
     for group in 0..2 {
@@ -76,7 +76,7 @@ fn the_full_affinity_of_a_node_replaces_its_first_group() {
     let all = all.into_bytes();
     let partial = Processors::parse(&all, None).unwrap();
     assert_eq!(partial.nodes[&NumaId(0)], set("0"));
-    // In the answer to the question for full affinities, either relationship is met.
+    // The result for full affinities may have either relationship.
     let mut plain = BufferWriter::new();
     plain.node(0, &cpus("0,64"));
     let mut extended = BufferWriter::new();
@@ -104,7 +104,7 @@ fn a_node_without_processors_is_kept() {
 }
 
 #[test]
-fn what_is_missing_is_assumed_and_said() {
+fn missing_records_are_assumed_and_reported() {
     let mut buffer = BufferWriter::new();
     buffer.core(&cpus("0-1")).groups(&[7]);
     let (topology, anomalies) = observe(buffer);
@@ -121,7 +121,7 @@ fn what_is_missing_is_assumed_and_said() {
 }
 
 #[test]
-fn unknown_relationships_are_passed_over() {
+fn unknown_relationships_are_ignored() {
     let mut buffer = two_groups();
     buffer.other(5, &cpus("0-3")).other(7, &cpus("0-3")).other(4_000_000_000, &cpus("0-3"));
     assert_eq!(observe(buffer), observe(two_groups()));
@@ -141,7 +141,7 @@ fn every_truncation_is_an_error_or_a_smaller_machine() {
 }
 
 #[test]
-fn sizes_that_lie_are_refused() {
+fn wrong_sizes_are_rejected() {
     let mut core = BufferWriter::new();
     core.core(&cpus("0"));
     let core = core.into_bytes();
@@ -171,7 +171,7 @@ fn sizes_that_lie_are_refused() {
 }
 
 #[test]
-fn records_that_contradict_each_other_are_refused() {
+fn contradictory_records_are_rejected() {
     let check = |build: &dyn Fn(&mut BufferWriter) -> &mut BufferWriter, what: &str| {
         let mut buffer = BufferWriter::new();
         buffer.core(&cpus("0-1"));
@@ -200,13 +200,13 @@ fn a_core_that_spans_nodes_is_split() {
     assert!(matches!(anomalies[..], [Anomaly::CoreSplit { .. }]), "{anomalies:?}");
 }
 
-/// A partition of some CPUs into cores, and of the cores into packages and nodes.
+/// Generates a partition of CPUs into cores, and of the cores into packages and nodes.
 fn machine() -> impl Strategy<Value = (Vec<CpuSet>, Vec<usize>, Vec<usize>)> {
     (1usize..20).prop_flat_map(|cores| {
         let sets = prop::collection::vec(1u32..4, cores).prop_map(|sizes| {
             let mut next = 0;
             let mut core = |size: u32| {
-                // Groups of 40 make holes; a core never crosses into the next group.
+                // Groups of 40 leave gaps; a core never crosses into the next group.
                 if next % 64 + size > 40 {
                     next = (next / 64 + 1) * 64;
                 }
@@ -227,7 +227,7 @@ fn labelled(cores: &[CpuSet], labels: &[usize], label: usize) -> CpuSet {
 
 proptest! {
     #[test]
-    fn what_was_written_is_what_is_read((cores, packages, nodes) in machine()) {
+    fn written_buffers_are_parsed_back((cores, packages, nodes) in machine()) {
         let mut buffer = BufferWriter::new();
         for core in &cores {
             buffer.core(&groups_of(core));
@@ -258,7 +258,7 @@ proptest! {
     }
 
     #[test]
-    fn no_damage_to_a_real_buffer_makes_it_panic(
+    fn no_damaged_buffer_makes_the_parser_panic(
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
         let mut bytes = two_groups().into_bytes();

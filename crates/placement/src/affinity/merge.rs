@@ -1,16 +1,15 @@
-//! Merging the hints of several resources into one.
+//! Merges the hints of several resources into one.
 //!
-//! Main entry: [`merge`]. A merged hint takes one hint of every resource; its nodes are those all
-//! have in common. It is preferred if all are preferred and all name the same nodes. Preferred
-//! ones win; among them the one with the fewest nodes, then the fittest. If there is none, the aim
-//! is as many nodes as the most demanding resource needs at least: that many if possible, else the
-//! most below, else the fewest above.
+//! Main entry: [`merge`]. A merged hint takes one hint of every resource; its nodes are their
+//! intersection. It is preferred if all are preferred and have the same nodes. Preferred hints win;
+//! among them the one with the fewest nodes, then the fittest. Without a preferred hint, the target
+//! is the number of nodes that the most demanding resource needs at least: that many if possible,
+//! else the most below, else the fewest above.
 //!
 //! Neither case tries combinations of hints. A preferred merged hint is a member of every family,
-//! so one search over sets of nodes finds it. For the other case the question "which sets can be
-//! cut out of members of these families" is turned round: a set can be cut out if every other node
-//! can be left out by at least one family without that family falling below its threshold
-//! ([`Cut`]).
+//! so one search over sets of nodes finds it. The other case asks which sets are intersections of
+//! members of these families. A set is one if every other node can be left out by at least one
+//! family without that family falling below its threshold ([`Pruning`]).
 
 use smallvec::SmallVec;
 
@@ -19,8 +18,8 @@ use crate::numa::{MAX_NODES, NumaMask};
 use super::search::{Fit, Partial, fittest, within_reach};
 use super::{Dimension, Family, Hint, Preference, Threshold, socket_count};
 
-/// The best merged hint of `families`, each counted as often as its number says, on a machine with
-/// the nodes `all`.
+/// Returns the best merged hint of `families`, each with its multiplicity, on a machine with the
+/// nodes `all`.
 #[must_use]
 pub fn merge(families: &[(&Family, usize)], all: NumaMask, fit: Fit<'_>) -> Hint {
     if let Some(nodes) = best_preferred(families, all, fit) {
@@ -138,13 +137,13 @@ fn best_common(families: &[(&Family, usize)], all: NumaMask, fit: Fit<'_>) -> Op
                 best = Some(mask);
             }
         };
-        if state.cutters.is_empty() {
+        if state.thresholds.is_empty() {
             consider(state.within);
             continue;
         }
-        let cut = Cut::new(state.within, &state.cutters);
-        let sizes = (1..=target).rev().chain(target + 1..=cut.universe.len());
-        if let Some(mask) = sizes.into_iter().find_map(|size| cut.fittest(size, fit)) {
+        let pruning = Pruning::new(state.within, &state.thresholds);
+        let sizes = (1..=target).rev().chain(target + 1..=pruning.universe.len());
+        if let Some(mask) = sizes.into_iter().find_map(|size| pruning.fittest(size, fit)) {
             consider(mask);
         }
     }
@@ -193,40 +192,40 @@ fn reachable(families: &[(&Family, usize)], all: NumaMask) -> Vec<NumaMask> {
 
 /// One way to choose between the listed hints and the description of every family.
 struct Choice<'a> {
-    /// What the listed hints chosen have in common.
+    /// The intersection of the chosen listed hints.
     within: NumaMask,
-    /// The descriptions chosen, as often as they were.
-    cutters: SmallVec<[&'a Threshold; 4]>,
+    /// The chosen descriptions, with repetitions.
+    thresholds: SmallVec<[&'a Threshold; 4]>,
 }
 
 /// Every choice that can matter: combinations of listed hints are reduced to what they have in
 /// common, so their number is bounded by the number of different results.
 fn choices<'a>(families: &[(&'a Family, usize)], all: NumaMask) -> Vec<Choice<'a>> {
-    let mut states = vec![Choice { within: all, cutters: SmallVec::new() }];
+    let mut states = vec![Choice { within: all, thresholds: SmallVec::new() }];
     for (family, times) in families {
         for _ in 0..*times {
             if family.listed.is_empty() && family.threshold.is_none() {
                 continue;
             }
             let mut next: Vec<Choice<'a>> = Vec::new();
-            // States of one family's copies differ only in number of cutters and in nodes left.
+            // States of one family's copies differ only in number of thresholds and in nodes left.
             let mut seen = std::collections::HashSet::new();
-            let mut add = |within: NumaMask, cutters: &SmallVec<[&'a Threshold; 4]>| {
-                if !within.is_empty() && seen.insert((within, fingerprint(cutters))) {
-                    next.push(Choice { within, cutters: cutters.clone() });
+            let mut add = |within: NumaMask, thresholds: &SmallVec<[&'a Threshold; 4]>| {
+                if !within.is_empty() && seen.insert((within, fingerprint(thresholds))) {
+                    next.push(Choice { within, thresholds: thresholds.clone() });
                 }
             };
             for state in &states {
                 if family.anywhere.is_some() {
-                    add(state.within, &state.cutters);
+                    add(state.within, &state.thresholds);
                 }
                 for (mask, _) in &family.listed {
-                    add(state.within & *mask, &state.cutters);
+                    add(state.within & *mask, &state.thresholds);
                 }
                 if let Some(threshold) = &family.threshold {
-                    let mut cutters = state.cutters.clone();
-                    cutters.push(threshold);
-                    add(state.within, &cutters);
+                    let mut thresholds = state.thresholds.clone();
+                    thresholds.push(threshold);
+                    add(state.within, &thresholds);
                 }
             }
             states = next;
@@ -235,55 +234,55 @@ fn choices<'a>(families: &[(&'a Family, usize)], all: NumaMask) -> Vec<Choice<'a
     states
 }
 
-/// Which descriptions were chosen, for telling choices apart.
-fn fingerprint(cutters: &[&Threshold]) -> SmallVec<[usize; 4]> {
-    cutters.iter().map(|t| std::ptr::from_ref(*t) as usize).collect()
+/// Identifies the chosen descriptions, to detect equal choices.
+fn fingerprint(thresholds: &[&Threshold]) -> SmallVec<[usize; 4]> {
+    thresholds.iter().map(|t| std::ptr::from_ref(*t) as usize).collect()
 }
 
-/// Which sets can be cut out of members of some families: set `x` can if every other node of the
-/// universe is left out by at least one family, each staying a member of its own.
-struct Cut<'a> {
+/// Decides which sets are intersections of members: a set is one if every other node of the
+/// universe is left out by at least one family, and each family stays above its threshold.
+struct Pruning<'a> {
     /// Nodes that all have in common at the most; all others are out anyway.
     universe: NumaMask,
-    cutters: SmallVec<[&'a Threshold; 4]>,
-    /// What each family can spare: nodes, and weight per dimension.
-    spare: SmallVec<[Spare; 4]>,
+    thresholds: SmallVec<[&'a Threshold; 4]>,
+    /// The nodes, and the weight per dimension, that each family can leave out.
+    spare: SmallVec<[SparePool; 4]>,
 }
 
 #[derive(Clone, Debug)]
-struct Spare {
+struct SparePool {
     nodes: usize,
     weights: SmallVec<[u64; 4]>,
 }
 
-impl Spare {
-    /// What remains after leaving out `node`; `None` if the family cannot.
-    fn without(&self, cutter: &Threshold, node: usize) -> Option<Spare> {
-        if cutter.must.contains(node) {
+impl SparePool {
+    /// Returns the rest after leaving out `node`; `None` if the family cannot.
+    fn without(&self, threshold: &Threshold, node: usize) -> Option<SparePool> {
+        if threshold.must.contains(node) {
             return None;
         }
         let nodes = self.nodes.checked_sub(1)?;
         let weights = self
             .weights
             .iter()
-            .zip(&cutter.dimensions)
+            .zip(&threshold.dimensions)
             .map(|(spare, d)| spare.checked_sub(d.weight[node]))
             .collect::<Option<_>>()?;
-        Some(Spare { nodes, weights })
+        Some(SparePool { nodes, weights })
     }
 }
 
-impl<'a> Cut<'a> {
-    fn new(within: NumaMask, cutters: &[&'a Threshold]) -> Cut<'a> {
-        let universe = cutters.iter().fold(within, |universe, t| universe & t.ground);
-        let spare = cutters
+impl<'a> Pruning<'a> {
+    fn new(within: NumaMask, thresholds: &[&'a Threshold]) -> Pruning<'a> {
+        let universe = thresholds.iter().fold(within, |universe, t| universe & t.ground);
+        let spare = thresholds
             .iter()
-            .map(|t| Spare {
+            .map(|t| SparePool {
                 nodes: t.ground.len() - t.least.max(1).min(t.ground.len()),
                 weights: t.dimensions.iter().map(|d| d.sum(t.ground) - d.need).collect(),
             })
             .collect();
-        Cut { universe, cutters: SmallVec::from_slice(cutters), spare }
+        Pruning { universe, thresholds: SmallVec::from_slice(thresholds), spare }
     }
 
     fn fittest(&self, size: usize, fit: Fit<'_>) -> Option<NumaMask> {
@@ -303,31 +302,31 @@ impl<'a> Cut<'a> {
         let out = self.universe - partial.taken - partial.open;
         let to_go = out.len() + partial.open.len() - partial.missing;
         let candidates = out | partial.open;
-        let most: usize = (self.cutters.iter().zip(&self.spare))
-            .map(|(cutter, spare)| most_left_out(cutter, spare, candidates))
+        let most: usize = (self.thresholds.iter().zip(&self.spare))
+            .map(|(threshold, spare)| most_left_out(threshold, spare, candidates))
             .sum();
         let spared = |node| {
-            (self.cutters.iter().zip(&self.spare)).any(|(c, s)| s.without(c, node).is_some())
+            (self.thresholds.iter().zip(&self.spare)).any(|(c, s)| s.without(c, node).is_some())
         };
         most >= to_go && out.iter().all(spared)
     }
 
-    /// Whether all of `out` can be divided among the families, each within what it can spare.
-    fn leave_out(&self, out: NumaMask, spare: &[Spare]) -> bool {
+    /// Returns true if `out` can be divided among the families, each within its spare pool.
+    fn leave_out(&self, out: NumaMask, spare: &[SparePool]) -> bool {
         let Some(node) = self.hardest(out) else { return true };
         let rest = out - NumaMask::single(node);
-        for (at, cutter) in self.cutters.iter().enumerate() {
+        for (at, threshold) in self.thresholds.iter().enumerate() {
             // Two families of the same description with the same left to spare are one choice.
             let same = |other: usize| {
-                std::ptr::eq(*cutter, self.cutters[other])
+                std::ptr::eq(*threshold, self.thresholds[other])
                     && spare[other].nodes == spare[at].nodes
                     && spare[other].weights == spare[at].weights
             };
             if (0..at).any(same) {
                 continue;
             }
-            if let Some(left) = spare[at].without(cutter, node) {
-                let mut spare: SmallVec<[Spare; 4]> = spare.into();
+            if let Some(left) = spare[at].without(threshold, node) {
+                let mut spare: SmallVec<[SparePool; 4]> = spare.into();
                 spare[at] = left;
                 if self.fits_by_count(rest, &spare) && self.leave_out(rest, &spare) {
                     return true;
@@ -337,9 +336,9 @@ impl<'a> Cut<'a> {
         false
     }
 
-    fn fits_by_count(&self, out: NumaMask, spare: &[Spare]) -> bool {
-        let most: usize = (self.cutters.iter().zip(spare))
-            .map(|(cutter, spare)| most_left_out(cutter, spare, out))
+    fn fits_by_count(&self, out: NumaMask, spare: &[SparePool]) -> bool {
+        let most: usize = (self.thresholds.iter().zip(spare))
+            .map(|(threshold, spare)| most_left_out(threshold, spare, out))
             .sum();
         most >= out.len()
     }
@@ -347,7 +346,7 @@ impl<'a> Cut<'a> {
     /// The node to place next: the heaviest share of anyone's spare weight first.
     fn hardest(&self, out: NumaMask) -> Option<usize> {
         out.iter().max_by_key(|node| {
-            (self.cutters.iter())
+            (self.thresholds.iter())
                 .flat_map(|c| &c.dimensions)
                 .map(|d| d.weight[*node])
                 .max()
@@ -357,10 +356,10 @@ impl<'a> Cut<'a> {
 }
 
 /// How many of `nodes` a family could leave out at the most, taking the lightest first.
-fn most_left_out(cutter: &Threshold, spare: &Spare, nodes: NumaMask) -> usize {
-    let free = nodes - cutter.must;
+fn most_left_out(threshold: &Threshold, spare: &SparePool, nodes: NumaMask) -> usize {
+    let free = nodes - threshold.must;
     let mut most = spare.nodes.min(free.len());
-    for (dimension, spare) in cutter.dimensions.iter().zip(&spare.weights) {
+    for (dimension, spare) in threshold.dimensions.iter().zip(&spare.weights) {
         let mut weights: SmallVec<[u64; MAX_NODES]> =
             free.iter().map(|node| dimension.weight[node]).collect();
         weights.sort_unstable();

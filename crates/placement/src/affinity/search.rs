@@ -1,8 +1,9 @@
-//! The fittest set of so many nodes that passes a test, without trying them all.
+//! Finds the fittest set of a given number of nodes that passes a test, without trying all sets.
 //!
 //! Main entry: [`fittest`]. Nodes are decided from the highest to the lowest, leaving out before
-//! taking in, so that sets come in ascending order of mask value; a caller's optimistic test cuts
-//! off what cannot succeed. For one resource the test is exact and the walk never turns back.
+//! taking in, so sets come in ascending order of mask value; an optimistic test of the caller
+//! prunes branches that cannot succeed. For one resource the test is exact and the search never
+//! backtracks.
 
 use smallvec::SmallVec;
 
@@ -36,7 +37,7 @@ fn distance_sum(distances: &[Vec<u32>], mask: NumaMask) -> u64 {
     mask.iter().flat_map(|a| mask.iter().map(move |b| u64::from(distances[a][b]))).sum()
 }
 
-/// A set in the making: nodes taken in, nodes not yet decided, and how many are still to come.
+/// A partial set: nodes taken, nodes not decided yet, and the number of nodes still missing.
 #[derive(Clone, Copy, Debug)]
 pub struct Partial {
     pub taken: NumaMask,
@@ -44,8 +45,9 @@ pub struct Partial {
     pub missing: usize,
 }
 
-/// The fittest set of `size` nodes within `universe` that contains `must` and that `accept`s.
-/// `possible` may say no only if no completion of the partial set would be accepted.
+/// Returns the fittest set of `size` nodes within `universe` that contains `must` and passes
+/// `accept`. `possible` may return false only if no completion of the partial set would be
+/// accepted.
 pub fn fittest(
     universe: NumaMask,
     must: NumaMask,
@@ -57,12 +59,12 @@ pub fn fittest(
     if size == 0 || size > universe.len() || must.len() > size || !must.is_subset(universe) {
         return None;
     }
-    let mut walk = Walk { must, fit, possible, accept, best: None };
-    walk.descend(Partial { taken: NumaMask::EMPTY, open: universe, missing: size });
-    walk.best.map(|(_, mask)| mask)
+    let mut search = Search { must, fit, possible, accept, best: None };
+    search.descend(Partial { taken: NumaMask::EMPTY, open: universe, missing: size });
+    search.best.map(|(_, mask)| mask)
 }
 
-struct Walk<'a, P, A> {
+struct Search<'a, P, A> {
     must: NumaMask,
     fit: Fit<'a>,
     possible: P,
@@ -70,7 +72,7 @@ struct Walk<'a, P, A> {
     best: Option<((u64, u64), NumaMask)>,
 }
 
-impl<P: Fn(Partial) -> bool, A: Fn(NumaMask) -> bool> Walk<'_, P, A> {
+impl<P: Fn(Partial) -> bool, A: Fn(NumaMask) -> bool> Search<'_, P, A> {
     fn descend(&mut self, partial: Partial) {
         let Partial { taken, open, missing } = partial;
         if missing == 0 {
@@ -98,8 +100,8 @@ impl<P: Fn(Partial) -> bool, A: Fn(NumaMask) -> bool> Walk<'_, P, A> {
         self.descend(Partial { taken, open, missing: missing - 1 });
     }
 
-    /// Whether some completion could be closer than the best so far. A later set of the same
-    /// distance has a higher value, so it must be strictly closer.
+    /// Returns true if some completion could be closer than the best so far. A later set of the
+    /// same distance has a higher value, so it must be strictly closer.
     fn can_beat(&self, partial: Partial) -> bool {
         match (self.fit, self.best) {
             (Fit::Closest(distances), Some(((best, _), _))) => {
@@ -110,8 +112,8 @@ impl<P: Fn(Partial) -> bool, A: Fn(NumaMask) -> bool> Walk<'_, P, A> {
     }
 }
 
-/// A lower bound on the distance sum of any completion: every newcomer counts its way to the nodes
-/// taken and to its nearest possible companions.
+/// Returns a lower bound on the distance sum of any completion: every added node counts its
+/// distances to the nodes taken and to its nearest possible companions.
 fn closest_bound(distances: &[Vec<u32>], partial: Partial) -> u64 {
     let Partial { taken, open, missing } = partial;
     let mut newcomers: SmallVec<[u64; MAX_NODES]> = SmallVec::new();
@@ -129,7 +131,7 @@ fn closest_bound(distances: &[Vec<u32>], partial: Partial) -> u64 {
     distance_sum(distances, taken) + newcomers.iter().take(missing).sum::<u64>()
 }
 
-/// Whether the heaviest open nodes would be enough.
+/// Returns true if the heaviest open nodes would be enough.
 #[must_use]
 pub fn within_reach(dimension: &Dimension, partial: Partial) -> bool {
     let taken = dimension.sum(partial.taken);

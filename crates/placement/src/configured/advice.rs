@@ -1,7 +1,7 @@
-//! What would be right, for everything the managers may refuse about a configuration.
+//! Remedies for every configuration error of the managers.
 //!
-//! Entries: `on_cpus`, `on_memory`, `on_alignment`. Messages are the managers' own and come first;
-//! a remedy names the field, the value and, where one can be computed, the exact text to write.
+//! Entries: `on_cpus`, `on_memory`, `on_alignment`. The managers' messages come first; a remedy
+//! names the field, the value and, if it can be computed, the exact text to write.
 
 use objects::kubelet_config::MemoryReservation;
 use objects::pod::OsName;
@@ -34,7 +34,7 @@ fn option(field: &str, name: &str, message: &impl ToString, remedy: String) -> F
     }
 }
 
-/// Reserved CPUs that would do on this machine.
+/// Returns reserved CPUs that are valid on this machine.
 pub(super) fn suggested_cpus(topology: &Topology) -> CpuSet {
     reservation::whole_cores(topology, reservation::usual_cpus(topology))
 }
@@ -177,7 +177,7 @@ pub(super) fn on_memory(
     }
 }
 
-/// The sum that is wanted, and the very text that gives it.
+/// Returns the required sum and the exact text to write.
 fn right_shares(machine: &Machine, config: &KubeletConfig, kept: &Quantity) -> String {
     let topology = &machine.topology;
     let total = total_memory(topology);
@@ -194,7 +194,7 @@ fn right_shares(machine: &Machine, config: &KubeletConfig, kept: &Quantity) -> S
     }
 }
 
-/// `[{numaNode: 0, limits: {memory: 1Gi}}, …]`
+/// Renders `[{numaNode: 0, limits: {memory: 1Gi}}, …]`.
 fn render_shares(shares: &[(NumaId, u64)]) -> String {
     let entries: Vec<String> = shares
         .iter()
@@ -203,7 +203,8 @@ fn render_shares(shares: &[(NumaId, u64)]) -> String {
     format!("[{}]", entries.join(", "))
 }
 
-/// Shares larger than their node: the sum may be right and the machine still could not do it.
+/// Reports shares larger than their node: the sum may be right and the machine still cannot provide
+/// them.
 pub(super) fn on_too_large_shares(
     entries: &[MemoryReservation],
     topology: &Topology,

@@ -1,9 +1,9 @@
-//! Distributing CPUs evenly over NUMA nodes (`distribute-cpus-across-numa`).
+//! Distributes CPUs evenly over NUMA nodes (`distribute-cpus-across-numa`).
 //!
 //! Main entry: [`across_numa`]. The kubelet tries all combinations of 1, 2, 3 … nodes, and for
 //! each all subsets that could take the remainder, and keeps the first that leaves the machine
 //! best balanced (smallest standard deviation of free CPUs, to three decimals). That is
-//! exponential in nodes. Here the same answer is found without trying them all:
+//! exponential in nodes. Here the same result is found without trying all:
 //!
 //! * After a full distribution the mean of free CPUs is fixed, so balance is the sum of squares,
 //!   and taking from the node with more free CPUs is never worse. The best combination therefore
@@ -11,10 +11,10 @@
 //! * The *first* best combination in lexicographic order is then found by walking positions in
 //!   order and skipping every prefix whose best completion is worse ([`Search`]). Nodes with as
 //!   many free CPUs as one that failed at the same place fail too.
-//! * Of one combination, the best way to hand out the remainder is found per subset size
+//! * For one combination, the best allocation of the remainder is found per subset size
 //!   ([`Remainder`]).
 //!
-//! It always ends: a subset that cannot take the remainder in whole groups is passed over.
+//! It always terminates: a subset that cannot take the remainder in whole groups is skipped.
 
 #![allow(clippy::cast_possible_wrap, reason = "counts of CPUs and nodes, thousands at most")]
 
@@ -24,7 +24,7 @@ use crate::cpuset::CpuSet;
 use crate::numa::MAX_NODES;
 use crate::topology::Topology;
 
-use super::pick::{Hand, NotEnoughCpus, Order, packed};
+use super::pick::{NotEnoughCpus, Order, Selection, packed};
 
 /// Chooses `count` of the `free` CPUs, evenly over NUMA nodes, in multiples of `group`. With
 /// `align_by_socket` nodes of one socket are preferred to a better balance, and a node may give
@@ -40,16 +40,16 @@ pub fn across_numa(
     if !count.is_multiple_of(group) {
         return packed(topology, free, count, Order::Packed, false);
     }
-    let mut hand = Hand::new(topology, free, count);
+    let mut selection = Selection::new(topology, free, count);
     if count == 0 {
-        return Ok(hand.taken);
+        return Ok(selection.taken);
     }
-    if hand.free.len() < count {
+    if selection.free.len() < count {
         return Err(NotEnoughCpus { requested: count, available: free.len() });
     }
-    let nodes = hand.nodes_in_order();
+    let nodes = selection.nodes_in_order();
     let problem = Problem {
-        free: nodes.iter().map(|n| hand.free_in_node(*n as usize) as i64).collect(),
+        free: nodes.iter().map(|n| selection.free_in_node(*n as usize) as i64).collect(),
         sockets: if align_by_socket {
             socket_members(topology, &nodes)
         } else {
@@ -65,20 +65,20 @@ pub fn across_numa(
     };
     // First the even shares, then the remainder one group at a time, in rounds.
     for position in &shares.combination {
-        take_from(&mut hand, topology, nodes[*position] as usize, shares.even);
+        take_from(&mut selection, topology, nodes[*position] as usize, shares.even);
     }
     for position in &shares.remainder {
-        take_from(&mut hand, topology, nodes[*position] as usize, group);
+        take_from(&mut selection, topology, nodes[*position] as usize, group);
     }
-    debug_assert_eq!(hand.needed, 0, "shares add up to the request");
-    Ok(hand.taken)
+    debug_assert_eq!(selection.needed, 0, "shares add up to the request");
+    Ok(selection.taken)
 }
 
-fn take_from(hand: &mut Hand<'_>, topology: &Topology, node: usize, count: usize) {
-    let free = &topology.nodes()[node].cpus & &hand.free;
+fn take_from(selection: &mut Selection<'_>, topology: &Topology, node: usize, count: usize) {
+    let free = &topology.nodes()[node].cpus & &selection.free;
     // Shares never exceed what the node has free.
     if let Ok(cpus) = packed(topology, &free, count, Order::Packed, false) {
-        hand.take(&cpus);
+        selection.take(&cpus);
     }
 }
 
@@ -115,11 +115,11 @@ struct Problem {
     sockets: Vec<Combination>,
     count: i64,
     group: i64,
-    /// Whether a combination may give smaller even shares so that its smallest node can keep up.
+    /// True if a combination may give smaller even shares, limited by its smallest node.
     partial_shares: bool,
 }
 
-/// Who gives what, in the order of taking.
+/// The shares of the nodes, in the order of taking.
 struct Shares {
     combination: Combination,
     even: usize,
@@ -143,7 +143,7 @@ impl Problem {
         let even = self.even_share(&best.combination, nodes);
         let remainder =
             Remainder::of(self, &best.combination, even, &Balance::new(&self.free, self.count))
-                .hand_out()?
+                .allocate()?
                 .receivers;
         Some(Shares { combination: best.combination, even: even as usize, remainder })
     }
@@ -249,8 +249,9 @@ impl Search<'_> {
         }
     }
 
-    /// No combination that starts with `prefix` scores lower: the fullest nodes join, and beyond
-    /// the even shares every group goes to whoever has the most left. `None` if none is possible.
+    /// Returns a lower bound on the score of combinations that start with `prefix`: the fullest
+    /// nodes join, and beyond the even shares every group goes to the node with the most CPUs left.
+    /// `None` if no combination is possible.
     fn bound(&self, prefix: &Combination, from: usize) -> Option<i64> {
         let problem = self.problem;
         let lowest = prefix.iter().map(|p| problem.whole_groups(*p)).min().unwrap_or(self.even);
@@ -317,16 +318,18 @@ impl Search<'_> {
             return None;
         }
         let remainder = Remainder::of(self.problem, combination, even, &self.balance);
-        remainder.hand_out().map(|handed| handed.score)
+        remainder.allocate().map(|allocation| allocation.score)
     }
 }
 
-/// What taking `even` from each of a combination does to the sum of squares.
+/// Returns the change of the sum of squares if `even` CPUs are taken from each node of a
+/// combination.
 fn even_change(free: &[i64], combination: &Combination, even: i64) -> i64 {
     combination.iter().map(|p| (free[*p] - even).pow(2) - free[*p].pow(2)).sum()
 }
 
-/// What taking `groups` groups, each from whoever has the most left, does to the sum of squares.
+/// Returns the change of the sum of squares if `groups` groups are taken, each from the node with
+/// the most CPUs left.
 fn level(mut left: SmallVec<[i64; MAX_NODES]>, groups: i64, group: i64) -> i64 {
     let mut change = 0;
     for _ in 0..groups {
@@ -337,19 +340,19 @@ fn level(mut left: SmallVec<[i64; MAX_NODES]>, groups: i64, group: i64) -> i64 {
     change
 }
 
-/// How the remainder of one combination can be handed out: to subsets of the nodes that still have
-/// a group free, in rounds of one group each, in order.
+/// The remainder of one combination, allocated to subsets of the nodes that still have a group
+/// free, in rounds of one group each, in order.
 struct Remainder<'a> {
     group: i64,
     groups: usize,
     balance: &'a Balance,
     /// Position and free CPUs after the even shares, in order.
     takers: SmallVec<[(usize, i64); MAX_NODES]>,
-    /// What the even shares did to the sum of squares.
+    /// The change of the sum of squares by the even shares.
     change: i64,
 }
 
-struct HandedOut {
+struct Allocation {
     score: i64,
     /// Positions in the order of taking, one entry a group.
     receivers: SmallVec<[usize; MAX_NODES]>,
@@ -378,13 +381,13 @@ impl<'a> Remainder<'a> {
     }
 
     /// The first best subset, sizes from largest to smallest, each in lexicographic order.
-    fn hand_out(&self) -> Option<HandedOut> {
+    fn allocate(&self) -> Option<Allocation> {
         let groups = self.groups;
         if groups == 0 {
             let score = self.balance.score(self.change);
-            return Some(HandedOut { score, receivers: SmallVec::new() });
+            return Some(Allocation { score, receivers: SmallVec::new() });
         }
-        let mut best: Option<HandedOut> = None;
+        let mut best: Option<Allocation> = None;
         for size in (1..=self.takers.len()).rev() {
             let found = if size >= groups {
                 self.one_group_each(size, groups)
@@ -403,7 +406,7 @@ impl<'a> Remainder<'a> {
     /// With at least as many nodes as groups only the first `groups` of a subset give anything;
     /// the others must merely exist behind them. So: the first best choice of `groups` nodes that
     /// leaves `size - groups` behind it.
-    fn one_group_each(&self, size: usize, groups: usize) -> Option<HandedOut> {
+    fn one_group_each(&self, size: usize, groups: usize) -> Option<Allocation> {
         let usable = self.takers.len() - (size - groups);
         let window = &self.takers[..usable];
         let best_score = self.score_of_sum(top_sum(window.iter().map(|t| t.1), groups)?, groups);
@@ -422,7 +425,7 @@ impl<'a> Remainder<'a> {
             receivers.push(window[at].0);
             from = at + 1;
         }
-        Some(HandedOut { score: best_score, receivers })
+        Some(Allocation { score: best_score, receivers })
     }
 
     /// The score if `groups` different nodes with `sum` free CPUs together give one group each.
@@ -438,8 +441,8 @@ impl<'a> Remainder<'a> {
         size: usize,
         groups: usize,
         to_beat: Option<i64>,
-    ) -> Option<HandedOut> {
-        let mut best = to_beat.map(|score| HandedOut { score, receivers: SmallVec::new() });
+    ) -> Option<Allocation> {
+        let mut best = to_beat.map(|score| Allocation { score, receivers: SmallVec::new() });
         let mut subset = SmallVec::new();
         self.subsets(size, groups, 0, &mut subset, &mut best);
         best.filter(|b| !b.receivers.is_empty())
@@ -451,7 +454,7 @@ impl<'a> Remainder<'a> {
         groups: usize,
         from: usize,
         subset: &mut SmallVec<[usize; MAX_NODES]>,
-        best: &mut Option<HandedOut>,
+        best: &mut Option<Allocation>,
     ) {
         if subset.len() == size {
             if let Some(found) = self.rounds(subset, groups)
@@ -477,7 +480,8 @@ impl<'a> Remainder<'a> {
         }
     }
 
-    /// Lower bound: the fullest nodes join, and every group goes to whoever has the most left.
+    /// Returns a lower bound: the fullest nodes join, and every group goes to the node with the
+    /// most CPUs left.
     fn rounds_bound(&self, subset: &[usize], size: usize, groups: usize) -> i64 {
         let group = self.group;
         let last = subset.last().map_or(0, |at| at + 1);
@@ -490,8 +494,8 @@ impl<'a> Remainder<'a> {
         self.balance.score(self.change + level(left, groups as i64, group))
     }
 
-    /// Hands out one group a node in rounds; `None` if the subset runs dry.
-    fn rounds(&self, subset: &[usize], groups: usize) -> Option<HandedOut> {
+    /// Takes one group per node in rounds; `None` if the subset has too few.
+    fn rounds(&self, subset: &[usize], groups: usize) -> Option<Allocation> {
         let group = self.group;
         let mut left: SmallVec<[(usize, i64); MAX_NODES]> =
             subset.iter().map(|at| self.takers[*at]).collect();
@@ -510,7 +514,7 @@ impl<'a> Remainder<'a> {
                 return None;
             }
         }
-        Some(HandedOut { score: self.balance.score(change), receivers })
+        Some(Allocation { score: self.balance.score(change), receivers })
     }
 }
 

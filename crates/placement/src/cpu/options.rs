@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use crate::gates::Gates;
-use crate::go_text::{ParseError, parse_bool};
+use crate::go_strconv::{ParseError, parse_bool};
 use crate::topology::Topology;
 
 use super::pick::Picking;

@@ -1,10 +1,10 @@
-//! Choosing CPUs: the topology-aware best fit of the static policy.
+//! Chooses CPUs: the topology-aware best fit of the static policy.
 //!
-//! Main entry: [`pick`], with the [`Picking`] rules. Everything is ordered by (free CPUs
-//! ascending, id ascending), so that broken-into pieces of the machine are used up first. Whole
-//! NUMA nodes and sockets come before whole caches, those before whole cores, those before single
-//! CPUs. Distribution over NUMA nodes is in [`super::distribute`]. This file decides nothing about
-//! who may have exclusive CPUs and keeps no state.
+//! Main entry: [`pick`], with the [`Picking`] rules. Everything is ordered by (free CPUs ascending,
+//! id ascending), so that partly used parts of the machine are used up first. Whole NUMA nodes and
+//! sockets come before whole caches, those before whole cores, those before single CPUs.
+//! Distribution over NUMA nodes is in [`super::distribute`]. Eligibility for exclusive CPUs is
+//! decided elsewhere, and nothing is stored here.
 
 use smallvec::SmallVec;
 
@@ -76,45 +76,46 @@ pub(super) fn packed(
     order: Order,
     align_uncore: bool,
 ) -> Result<CpuSet, NotEnoughCpus> {
-    let mut hand = Hand::new(topology, free, count);
-    if hand.needed == 0 {
-        return Ok(hand.taken);
+    let mut selection = Selection::new(topology, free, count);
+    if selection.needed == 0 {
+        return Ok(selection.taken);
     }
-    if hand.free.len() < count {
+    if selection.free.len() < count {
         return Err(NotEnoughCpus { requested: count, available: free.len() });
     }
-    if hand.numa_first {
-        hand.take_whole_nodes();
-        hand.take_whole_sockets();
+    if selection.numa_first {
+        selection.take_whole_nodes();
+        selection.take_whole_sockets();
     } else {
-        hand.take_whole_sockets();
-        hand.take_whole_nodes();
+        selection.take_whole_sockets();
+        selection.take_whole_nodes();
     }
     if align_uncore {
-        hand.take_uncore_caches();
+        selection.take_uncore_caches();
     }
     match order {
         Order::Packed => {
-            hand.take_whole_cores();
-            hand.take_single_cpus();
+            selection.take_whole_cores();
+            selection.take_single_cpus();
         }
-        Order::Spread => hand.take_round_robin(),
-        Order::Lowest => hand.take_lowest(),
+        Order::Spread => selection.take_round_robin(),
+        Order::Lowest => selection.take_lowest(),
     }
-    Ok(hand.taken)
+    Ok(selection.taken)
 }
 
 /// Positions in a list of the topology, few enough to live on the stack.
 type Positions = SmallVec<[u16; 64]>;
 type Counts = SmallVec<[u16; 64]>;
 
-/// A choice in the making: what is still free, what is taken, how many are still needed.
-pub(super) struct Hand<'a> {
+/// A selection in progress: the free and taken CPUs, and the number still needed.
+pub(super) struct Selection<'a> {
     topology: &'a Topology,
     pub(super) free: CpuSet,
     pub(super) taken: CpuSet,
     pub(super) needed: usize,
-    /// Whether NUMA nodes contain sockets (at least as many sockets as nodes) or the reverse.
+    /// True if NUMA nodes contain sockets (at least as many sockets as nodes), false for the
+    /// reverse.
     numa_first: bool,
     free_in_core: SmallVec<[u16; 256]>,
     free_in_socket: Counts,
@@ -122,9 +123,9 @@ pub(super) struct Hand<'a> {
     free_in_cache: Counts,
 }
 
-impl<'a> Hand<'a> {
-    pub(super) fn new(topology: &'a Topology, free: &CpuSet, needed: usize) -> Hand<'a> {
-        let mut hand = Hand {
+impl<'a> Selection<'a> {
+    pub(super) fn new(topology: &'a Topology, free: &CpuSet, needed: usize) -> Selection<'a> {
+        let mut selection = Selection {
             topology,
             free: free & topology.all_cpus(),
             taken: CpuSet::new(),
@@ -135,13 +136,13 @@ impl<'a> Hand<'a> {
             free_in_node: SmallVec::from_elem(0, topology.nodes().len()),
             free_in_cache: SmallVec::from_elem(0, topology.caches().len()),
         };
-        for seat in hand.free.iter().filter_map(|cpu| topology.seat(cpu)) {
-            hand.free_in_core[seat.core as usize] += 1;
-            hand.free_in_socket[seat.socket as usize] += 1;
-            hand.free_in_node[seat.node as usize] += 1;
-            hand.free_in_cache[seat.cache as usize] += 1;
+        for location in selection.free.iter().filter_map(|cpu| topology.location(cpu)) {
+            selection.free_in_core[location.core as usize] += 1;
+            selection.free_in_socket[location.socket as usize] += 1;
+            selection.free_in_node[location.node as usize] += 1;
+            selection.free_in_cache[location.cache as usize] += 1;
         }
-        hand
+        selection
     }
 
     pub(super) fn free_in_node(&self, node: usize) -> usize {
@@ -166,11 +167,11 @@ impl<'a> Hand<'a> {
     }
 
     fn uncount(&mut self, cpu: CpuId) {
-        if let Some(seat) = self.topology.seat(cpu) {
-            self.free_in_core[seat.core as usize] -= 1;
-            self.free_in_socket[seat.socket as usize] -= 1;
-            self.free_in_node[seat.node as usize] -= 1;
-            self.free_in_cache[seat.cache as usize] -= 1;
+        if let Some(location) = self.topology.location(cpu) {
+            self.free_in_core[location.core as usize] -= 1;
+            self.free_in_socket[location.socket as usize] -= 1;
+            self.free_in_node[location.node as usize] -= 1;
+            self.free_in_cache[location.cache as usize] -= 1;
         }
     }
 
@@ -297,9 +298,9 @@ impl<'a> Hand<'a> {
         let cores_needed = self.needed.div_ceil(threads);
         let free_here = &self.topology.caches()[cache].cpus & &self.free;
         let mut cores = SmallVec::<[u16; 64]>::new();
-        for seat in free_here.iter().filter_map(|cpu| self.topology.seat(cpu)) {
-            if let Err(at) = cores.binary_search(&seat.core) {
-                cores.insert(at, seat.core);
+        for location in free_here.iter().filter_map(|cpu| self.topology.location(cpu)) {
+            if let Err(at) = cores.binary_search(&location.core) {
+                cores.insert(at, location.core);
             }
         }
         let mut cpus = CpuSet::new();
@@ -385,8 +386,8 @@ impl<'a> Hand<'a> {
                 let mut seen =
                     SmallVec::<[u64; 16]>::from_elem(0, self.free_in_core.len() / 64 + 1);
                 for cpu in &left.clone() {
-                    let Some(seat) = self.topology.seat(cpu) else { continue };
-                    let (word, bit) = (seat.core as usize / 64, 1 << (seat.core % 64));
+                    let Some(location) = self.topology.location(cpu) else { continue };
+                    let (word, bit) = (location.core as usize / 64, 1 << (location.core % 64));
                     if seen[word] & bit != 0 {
                         continue;
                     }

@@ -4,7 +4,7 @@
 
 use crate::Bytes;
 
-/// What an amount may look like, for errors.
+/// The description of a valid amount, for errors.
 pub const EXPECTED: &str = "bytes or a number with a unit, like 68719476736 or 64Gi";
 
 /// The units that may be given, for errors.
@@ -25,7 +25,7 @@ const UNITS: [(&str, u64); 12] = [
     ("E", 1_000_000_000_000_000_000),
 ];
 
-/// Reads an amount; `None` if it is none or needs more than 64 bits.
+/// Parses an amount; `None` if it is invalid or needs more than 64 bits.
 #[must_use]
 pub fn parse(text: &str) -> Option<Bytes> {
     let (digits, factor) = UNITS
@@ -38,8 +38,8 @@ pub fn parse(text: &str) -> Option<Bytes> {
     digits.parse::<u64>().ok()?.checked_mul(factor).map(Bytes)
 }
 
-/// Reads an amount that a person typed. A number without a unit is refused, for it would mean bytes:
-/// `mem=512` means anything but 512 bytes.
+/// Parses an amount that a user typed. A number without a unit is rejected, because it would mean
+/// bytes: `mem=512` hardly means 512 bytes.
 pub fn parse_typed(text: &str) -> Result<Bytes, String> {
     let amount = parse(text).ok_or_else(|| format!("it should be {TYPED}"))?;
     let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());

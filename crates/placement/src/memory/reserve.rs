@@ -1,7 +1,7 @@
-//! Memory kept for the system, per NUMA node.
+//! Memory reserved for the system, per NUMA node.
 //!
 //! Main type: [`ReservedMemory`], and [`ReservedMemory::new`], which checks `reservedMemory`
-//! against the machine and against what the node reserves in total.
+//! against the machine and against the node's total reservation.
 
 use std::collections::BTreeMap;
 
@@ -88,7 +88,7 @@ impl ReservedMemory {
         Ok(reserved)
     }
 
-    /// What is reserved, taken as it is; nodes are positions.
+    /// Builds reservations without checks; nodes are positions.
     #[must_use]
     pub fn from_bytes(
         entries: impl IntoIterator<Item = (usize, MemoryKind, u64)>,

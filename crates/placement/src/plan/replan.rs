@@ -1,12 +1,12 @@
-//! Another number of whole CPUs for a pod that has its place: [`replan`].
+//! Changes the number of exclusive CPUs of a placed pod: [`replan`].
 //!
 //! ```text
-//!   grow:   commit (Surplus::Kept) ──▶ others leave ──▶ the container is widened
-//!   shrink: the container leaves ──▶ commit (Surplus::Returned) ──▶ others may come
+//! grow:   commit (Surplus::Kept) ──▶ others leave ──▶ the container is widened
+//! shrink: the container leaves ──▶ commit (Surplus::Returned) ──▶ others may come
 //! ```
 //!
-//! Two steps, because CPUs change hands: at no time are they anybody else's while somebody is on them.
-//! Memory stays where it is.
+//! There are two steps because CPUs change owners: a CPU is never assigned to a container while
+//! another one still runs on it. Memory stays where it is.
 
 use crate::affinity::Hint;
 use crate::alignment::AlignmentPolicy;
@@ -19,17 +19,17 @@ use crate::rationale::{ContainerRationale, Refusal, WhyCpus};
 
 use super::{Attempt, ContainerPlacement, Placement};
 
-/// What becomes of CPUs a container has and no longer asks for.
+/// The handling of CPUs that a container has and no longer requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surplus {
-    /// It keeps them for now.
+    /// The container keeps them for now.
     Kept,
-    /// They are anybody's.
+    /// They return to the shared pool.
     Returned,
 }
 
-/// Places a pod that has its place and may ask for another number of CPUs now. Containers keep as many of
-/// their CPUs as they ask for.
+/// Places a placed pod again with a changed number of CPUs. Containers keep as many of their CPUs
+/// as they request.
 pub fn replan(
     node: &Node,
     ledger: &Ledger,
@@ -80,7 +80,7 @@ impl Attempt<'_> {
         Ok(ContainerPlacement { name, role, cpus, memory, rationale })
     }
 
-    /// What can be had beside `own`. Where nodes are a promise, it is kept.
+    /// Returns the free CPUs in addition to `own`, on the same nodes if the policy guarantees them.
     fn free_for(&self, own: &CpuSet, available: CpuSet) -> CpuSet {
         let topology = &self.node.topology;
         match self.node.alignment.policy {

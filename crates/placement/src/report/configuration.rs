@@ -72,12 +72,12 @@ pub(super) fn render(config: &KubeletConfig) -> String {
     };
     put("apiVersion", false, API_VERSION.into());
     put("kind", false, KIND.into());
-    macro_rules! words {
+    macro_rules! string_fields {
         ($($name:literal, $field:ident;)*) => {
             $(put($name, config.$field == usual.$field, config.$field.to_string().into());)*
         };
     }
-    words! {
+    string_fields! {
         "cpuManagerPolicy", cpu_manager_policy;
         "memoryManagerPolicy", memory_manager_policy;
         "topologyManagerPolicy", topology_manager_policy;

@@ -1,4 +1,4 @@
-//! What is wrong with a report is said with the annotation it is in.
+//! Errors of a report name the annotation.
 
 use super::*;
 use crate::demand::{Demand, PodUid};
@@ -46,7 +46,7 @@ fn report() -> NodeReport {
 }
 
 #[test]
-fn a_report_is_four_annotations_in_formats_of_their_own() {
+fn a_report_has_four_annotations_in_existing_formats() {
     let report = report();
     let annotations = report.render();
     assert_eq!(annotations.len(), ANNOTATIONS.len());
@@ -79,7 +79,7 @@ fn a_report_is_four_annotations_in_formats_of_their_own() {
 }
 
 #[test]
-fn no_annotation_is_no_report_and_no_state_is_nothing_handed_out() {
+fn missing_annotations_mean_no_report_or_no_allocations() {
     let mut annotations = BTreeMap::from([("example.com/other".to_owned(), "{".to_owned())]);
     assert_eq!(NodeReport::parse(&annotations).unwrap(), None);
     annotations.extend(report().render());
@@ -90,7 +90,7 @@ fn no_annotation_is_no_report_and_no_state_is_nothing_handed_out() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_the_annotation_it_is_in() {
+fn errors_name_their_annotation() {
     let check = |change: &dyn Fn(&mut BTreeMap<String, String>), expected: &str| {
         let mut annotations = report().render();
         change(&mut annotations);

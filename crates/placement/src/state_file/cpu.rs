@@ -1,7 +1,7 @@
-//! `cpu_manager_state`: versions 2 to 4 in, version 4 out.
+//! `cpu_manager_state`: reads versions 2 to 4, writes version 4.
 //!
-//! Main type: [`CpuState`]. Version 1, which named containers by runtime id, is refused as upstream
-//! refuses it.
+//! Main type: [`CpuState`]. Version 1, which named containers by runtime id, is rejected as
+//! upstream does.
 
 use crate::cpuset::{CpuSet, ParseCpuSetError};
 
@@ -13,30 +13,30 @@ use super::{
     Gates, Manager, PerContainer, PerPod, StateFileError, data_preimage, fnv1a, go_json, verify,
 };
 
-/// What the CPU manager remembers.
+/// The state of the CPU manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuState {
     /// Name of the policy that made the assignments: `none` or `static`.
     pub policy: String,
-    /// The shared pool: CPUs no container has for itself.
+    /// The shared pool: CPUs that are not exclusive to a container.
     pub default_cpus: CpuSet,
-    /// CPUs containers have for themselves.
+    /// Exclusive CPUs of containers.
     pub entries: PerContainer<CpuSet>,
-    /// CPUs pods have as a whole (gate `PodLevelResourceManagers`).
+    /// CPUs of pods as a whole (gate `PodLevelResourceManagers`).
     pub pod_cpus: PerPod<CpuSet>,
-    /// CPUs containers started with, which resizing never takes away (gate
+    /// CPUs that containers started with, which a resize never removes (gate
     /// `InPlacePodVerticalScalingExclusiveCPUs`).
     pub baselines: PerContainer<CpuSet>,
 }
 
 impl CpuState {
-    /// The state before anything was assigned, which is also that of a missing file.
+    /// Returns the state without assignments, which is also that of a missing file.
     #[must_use]
     pub fn empty(policy: impl Into<String>) -> CpuState {
         CpuState { policy: policy.into(), ..CpuState::default() }
     }
 
-    /// Reads a file. `policy` is the configured one; a file made by another is refused.
+    /// Parses a file. `policy` is the configured one; a file of another policy is rejected.
     pub fn parse(content: &[u8], policy: &str, gates: Gates) -> Result<CpuState, StateFileError> {
         let checkpoint = load(content, gates)?;
         if checkpoint.policy != policy {
@@ -64,7 +64,7 @@ impl CpuState {
         Ok(CpuState { policy: checkpoint.policy, default_cpus, entries, pod_cpus, baselines })
     }
 
-    /// The file as a kubelet writes it.
+    /// Renders the file as a kubelet writes it.
     #[must_use]
     pub fn render(&self) -> String {
         let checkpoint = Checkpoint::from(self);
@@ -77,13 +77,13 @@ impl CpuState {
         object(members)
     }
 
-    /// The text whose hash is `checksum` in the rendered file.
+    /// Returns the text whose hash is `checksum` in the rendered file.
     #[must_use]
     pub fn checksum_preimage(&self) -> String {
         Checkpoint::from(self).preimage(Layout::V2)
     }
 
-    /// The text whose hash is `dataChecksum` in the rendered file.
+    /// Returns the text whose hash is `dataChecksum` in the rendered file.
     #[must_use]
     pub fn data_checksum_preimage(&self) -> String {
         data_preimage(&Checkpoint::from(self).data_json())
@@ -233,7 +233,7 @@ impl Default for Checkpoint {
 }
 
 impl Checkpoint {
-    /// What could be decoded, and whether all could.
+    /// Returns the decoded fields, and the first error.
     fn decode(json: &Json, layout: Layout) -> (Checkpoint, Result<(), DecodeError>) {
         let mut read = Checkpoint::default();
         let mut faults = Faults::default();
@@ -253,7 +253,7 @@ impl Checkpoint {
         (read, end.and_then(|()| faults.into_result()))
     }
 
-    /// The content of `data`, once it proves to be what its checksum says.
+    /// Returns the content of `data` after checking its checksum.
     fn open_data(&self) -> Result<Checkpoint, StateFileError> {
         let undecodable = |cause| StateFileError::UndecodableData { manager: Manager::Cpu, cause };
         let json = go_json::parse(self.data.as_bytes()).map_err(undecodable)?;

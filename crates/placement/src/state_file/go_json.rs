@@ -1,11 +1,11 @@
-//! JSON the way Go's `encoding/json` reads and writes it, as far as the state files need it.
+//! JSON as Go's `encoding/json` reads and writes it, for the state files.
 //!
-//! Main parts: [`parse`] gives a [`Json`] tree, [`Decode`] fills values from it, [`object`] and
-//! [`string`] write. What sets Go apart and matters here: field names match in any case; a value of
-//! the wrong type leaves its field alone and the rest is still read, so that a broken file shows
-//! whether it is of the newest version; `null` empties maps and lists and leaves the rest alone;
-//! `<`, `>` and `&` are escaped; map keys are sorted as text, even those that are numbers.
-//! It is no general JSON library: numbers are 64-bit integers, and nesting ends at 128 levels.
+//! Main parts: [`parse`] returns a [`Json`] tree, [`Decode`] fills values from it, [`object`] and
+//! [`string`] write. Go's peculiarities that matter here: field names match in any case; a value of
+//! the wrong type leaves its field unchanged and the rest is still read, so that a broken file
+//! shows whether it is of the newest version; `null` empties maps and lists and leaves other values
+//! unchanged; `<`, `>` and `&` are escaped; map keys are sorted as text, even numeric ones. It is
+//! not a general JSON library: numbers are 64-bit integers, and nesting ends at 128 levels.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -350,7 +350,7 @@ pub(super) fn slice<T>(slice: &Slice<T>, item: impl Fn(&T) -> String) -> String 
     slice.as_ref().map_or_else(|| "null".into(), |items| array(items.iter().map(item)))
 }
 
-/// Whether Go's `omitempty` leaves a map out.
+/// Returns true if Go's `omitempty` leaves a map out.
 pub(super) fn is_empty<K, V>(map: &Map<K, V>) -> bool {
     map.as_ref().is_none_or(BTreeMap::is_empty)
 }

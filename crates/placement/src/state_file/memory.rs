@@ -1,6 +1,6 @@
-//! `memory_manager_state`: versions 1 to 3 in, version 3 out.
+//! `memory_manager_state`: reads versions 1 to 3, writes version 3.
 //!
-//! Main type: [`MemoryState`]. Whether the numbers add up is not asked here.
+//! Main type: [`MemoryState`]. It does not check that the numbers add up.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::{
     Gates, Manager, PerContainer, PerPod, StateFileError, data_preimage, fnv1a, go_json, verify,
 };
 
-/// What the memory manager remembers.
+/// The state of the memory manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryState {
     /// Name of the policy that made the assignments: `None`, `Static` or `BestEffort`.
@@ -232,7 +232,7 @@ impl Default for Checkpoint {
 }
 
 impl Checkpoint {
-    /// What could be decoded, and whether all could.
+    /// Returns the decoded fields, and the first error.
     fn decode(json: &Json, layout: Layout) -> (Checkpoint, Result<(), DecodeError>) {
         let mut read = Checkpoint::default();
         let mut faults = Faults::default();
@@ -251,7 +251,7 @@ impl Checkpoint {
         (read, end.and_then(|()| faults.into_result()))
     }
 
-    /// The content of `data`, once it proves to be what its checksum says.
+    /// Returns the content of `data` after checking its checksum.
     fn open_data(&self) -> Result<Checkpoint, StateFileError> {
         let undecodable =
             |cause| StateFileError::UndecodableData { manager: Manager::Memory, cause };
@@ -543,7 +543,7 @@ impl Dump for PodEntry {
     }
 }
 
-/// What a version 1 file with these fields is hashed as.
+/// Returns the text that is hashed for a version 1 file with these fields.
 #[cfg(test)]
 pub(super) fn preimage_of(json: &str) -> String {
     let json = go_json::parse(json.as_bytes()).unwrap();

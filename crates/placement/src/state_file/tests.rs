@@ -29,7 +29,7 @@ fn v4(data: &str) -> String {
 }
 
 #[test]
-fn a_data_checksum_is_that_of_upstreams_own_tests() {
+fn data_checksum_equals_upstreams_tests() {
     let data = r#"{"policyName":"none","defaultCPUSet":"1.3"}"#;
     assert_eq!(fnv1a(&data_preimage(data)), 3_033_143_655);
 }
@@ -42,7 +42,7 @@ fn a_file_of_a_1_35_kubelet_is_read() {
 }
 
 #[test]
-fn a_checksum_made_under_the_name_of_a_newer_type_holds() {
+fn a_checksum_with_a_newer_type_name_is_valid() {
     let file = r#"{ "policyName": "static", "defaultCPUSet": "7-9",
         "entries": { "pod": { "container1": "4-6", "container2": "1-3" } },
         "checksum": 1942532442 }"#;
@@ -54,7 +54,7 @@ fn a_checksum_made_under_the_name_of_a_newer_type_holds() {
 }
 
 #[test]
-fn the_pods_of_a_1_36_file_are_read_behind_their_gate() {
+fn pods_of_a_1_36_file_need_their_gate() {
     let file = r#"{ "policyName": "static", "defaultCPUSet": "1-2",
         "entries": { "pod1": { "container1": "5-6", "container2": "3-4" } },
         "podEntries": { "pod2": { "cpuSet": "7-9" } },
@@ -67,7 +67,7 @@ fn the_pods_of_a_1_36_file_are_read_behind_their_gate() {
 }
 
 #[test]
-fn a_broken_newest_version_never_falls_back_to_the_old_fields_beside_it() {
+fn a_broken_newest_version_never_falls_back() {
     let old = r#""policyName":"static","defaultCpuSet":"0-63","checksum":1058907510"#;
     for (fields, text) in [
         (
@@ -91,7 +91,7 @@ fn a_broken_newest_version_never_falls_back_to_the_old_fields_beside_it() {
 }
 
 #[test]
-fn bad_cpu_lists_are_named_with_their_place() {
+fn errors_of_cpu_lists_name_their_field() {
     for (data, text) in [
         (
             r#"{"policyName":"static","defaultCpuSet":"3-1"}"#,
@@ -121,7 +121,7 @@ fn bad_cpu_lists_are_named_with_their_place() {
 }
 
 #[test]
-fn another_policys_file_is_refused_with_the_remedy() {
+fn another_policys_file_is_rejected_with_a_remedy() {
     let file = CpuState::empty("static").render();
     let cause = CpuState::parse(file.as_bytes(), "none", ALL).unwrap_err();
     let path = r"C:\var\lib\kubelet\cpu_manager_state".to_owned();
@@ -147,7 +147,7 @@ fn text_is_escaped_as_go_escapes_it() {
 }
 
 #[test]
-fn numa_nodes_are_written_in_the_order_of_their_text_and_hashed_in_that_of_their_number() {
+fn numa_nodes_are_written_by_text_and_hashed_by_number() {
     let mut state = MemoryState::empty("Static");
     for id in [2, 10] {
         state.nodes.insert(NumaId(id), NodeState::default());
@@ -174,7 +174,7 @@ fn null_and_missing_fields_hash_as_they_do_in_go() {
 }
 
 #[test]
-fn what_no_machine_has_is_refused_where_a_kubelet_would_crash_or_carry_on() {
+fn impossible_nodes_are_rejected() {
     for (state, error) in [
         (r#"{"0":null}"#, StateFileError::NullNode(0)),
         (r#"{"-1":{}}"#, StateFileError::NoSuchNode(-1)),
@@ -347,7 +347,7 @@ proptest! {
     }
 
     #[test]
-    fn the_old_fields_of_a_new_file_satisfy_an_old_reader(state in cpu_states()) {
+    fn old_readers_accept_the_old_fields(state in cpu_states()) {
         let file: serde_json::Value = serde_json::from_str(&state.render()).unwrap();
         let mut old = file.as_object().unwrap().clone();
         old.retain(|name, _| name != "data" && name != "dataChecksum");
@@ -358,7 +358,7 @@ proptest! {
     }
 
     #[test]
-    fn a_turned_bit_in_a_cpu_file_is_found(
+    fn a_flipped_bit_in_a_cpu_file_is_detected(
         state in cpu_states(), place in any::<usize>(), bit in 0..8_u8,
     ) {
         let file = flip(&state.render(), place, bit);
@@ -366,7 +366,7 @@ proptest! {
     }
 
     #[test]
-    fn a_turned_bit_in_a_memory_file_is_found(
+    fn a_flipped_bit_in_a_memory_file_is_detected(
         state in memory_states(), place in any::<usize>(), bit in 0..8_u8,
     ) {
         let file = flip(&state.render(), place, bit);

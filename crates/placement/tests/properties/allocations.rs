@@ -1,5 +1,5 @@
-//! Counted work: how often placing a container asks the allocator. A number, not a time, so that a
-//! change that makes the hot path allocate more is seen wherever the tests run.
+//! Counts the heap allocations of placing a container. A number, not a time, so that a regression
+//! is detected on every machine.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,13 +13,13 @@ use crate::walks::{Settings, demand, node};
 struct Counting;
 
 thread_local! {
-    // It is const; clippy for Windows sees the macro's other expansion and says it is not.
+    // It is const; clippy for Windows checks the macro's other expansion and disagrees.
     #[allow(clippy::missing_const_for_thread_local)]
     static COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: hands everything through to the system's allocator; counting touches only a thread-local
-// that needs no allocation and no destructor.
+// SAFETY: forwards everything to the system's allocator; counting touches only a thread-local that
+// needs no allocation and no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.with(|count| count.set(count.get() + 1));
@@ -52,7 +52,7 @@ fn admitting(topology: &Topology, policy: usize) -> usize {
 }
 
 #[test]
-fn placing_a_container_needs_few_allocations_and_no_more_on_a_larger_machine() {
+fn allocations_do_not_grow_with_the_machine() {
     let (small, large) = (regular(2, 4, 16, 2), regular(4, 16, 16, 1));
     for policy in 0..4 {
         let few = admitting(&small, policy);

@@ -1,5 +1,5 @@
-//! The plain way: every mask of nodes, every combination of hints, every combination of nodes and
-//! remainders, as the kubelet does it. Slow and obvious, so that it can be trusted.
+//! A reference implementation: every mask of nodes, every combination of hints, every combination
+//! of nodes and remainders, like the kubelet. Slow and simple, so that it can be trusted.
 
 use placement::affinity::Hint;
 use placement::demand::MemoryAmounts;

@@ -12,7 +12,7 @@ fn with(fields: &str) -> String {
 }
 
 #[test]
-fn cpu_lists_say_who_belongs_together() {
+fn cpu_lists_group_cpus() {
     let machine = parse(&with(
         r#""metadata": {"name": "small"}, "os": "windows", "cores": ["0,2", "1,3"],
            "sockets": [{"id": 1, "cpus": "0-3"}],
@@ -43,7 +43,7 @@ fn the_short_forms_have_defaults() {
 }
 
 #[test]
-fn yaml_is_read_as_people_write_it() {
+fn common_yaml_spellings_are_parsed() {
     let text = "
 # A small machine.
 apiVersion: berth.dev/v1alpha1
@@ -70,7 +70,7 @@ distances:
 }
 
 #[test]
-fn errors_say_where_and_what_would_be_right() {
+fn errors_name_the_location_and_a_valid_value() {
     let check = |text: &str, part: &str| {
         let error = parse(text).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
@@ -106,7 +106,7 @@ fn errors_say_where_and_what_would_be_right() {
 }
 
 #[test]
-fn the_largest_machine_is_read_back_however_its_cpus_are_dealt_out() {
+fn the_largest_machine_round_trips() {
     // Neighbours are in different nodes, so that every CPU list names its CPUs one by one.
     let cpu = |cpu: u32| Cpu {
         cpu: CpuId(cpu),
@@ -178,7 +178,7 @@ fn machine() -> impl Strategy<Value = Machine> {
 
 proptest! {
     #[test]
-    fn what_was_written_is_what_is_read(machine in machine()) {
+    fn written_machines_are_parsed_back(machine in machine()) {
         let named = Machine { name: name_of(&machine.name), ..machine.clone() };
         for text in [render_json(&machine), render_yaml(&machine), render_compact(&machine)] {
             prop_assert_eq!(&parse(&text).unwrap(), &named, "{}", text);

@@ -10,6 +10,6 @@ mod machines;
 mod merging;
 mod replan;
 mod report;
+mod restore;
 mod spreading;
-mod takeover;
 mod walks;

@@ -1,4 +1,4 @@
-//! Hints are generated and merged as an exhaustive search would, without one.
+//! Hints and merged hints equal those of an exhaustive search.
 
 use placement::affinity::{Family, Hint};
 use placement::alignment::{Alignment, AlignmentPolicy, Scope};
@@ -8,7 +8,9 @@ use placement::demand::{
     ContainerDemand, ContainerName, Demand, MemoryAmounts, MemoryKind, PodUid, QosClass, Role,
 };
 use placement::memory::reserve::ReservedMemory;
-use placement::memory::{MemoryHints, MemoryLedger, MemoryTable, NodeState, Promise, StaticMemory};
+use placement::memory::{
+    MemoryGuarantee, MemoryHints, MemoryLedger, MemoryTable, NodeState, StaticMemory,
+};
 use placement::{Bytes, CpuSet, NumaMask, Topology};
 use proptest::prelude::*;
 
@@ -124,7 +126,7 @@ impl Case {
 
         let memory_ledger = self.memory_ledger();
         let reserved = ReservedMemory::from_bytes([(0, MemoryKind::Memory, 1)]);
-        let policy = StaticMemory::new(reserved, Promise::Kept).unwrap();
+        let policy = StaticMemory::new(reserved, MemoryGuarantee::Strict).unwrap();
         let amounts = demand.containers[0].memory.clone().unwrap();
         let memory = policy.hints(&memory_ledger, &demand, 0);
         let list = exhaustive::memory_hints(&memory_ledger, &amounts);
@@ -228,20 +230,20 @@ fn requests(cpus: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
 }
 
 #[test]
-fn every_machine_of_up_to_three_nodes_gets_the_exhaustive_answer() {
+fn machines_of_up_to_three_nodes_match_exhaustive_search() {
     for nodes in 1..=3 {
         all_small_machines(nodes, &[0, 1, 2], &[0, 1, 2]);
     }
 }
 
 #[test]
-fn every_machine_of_four_nodes_gets_the_exhaustive_answer() {
+fn machines_of_four_nodes_match_exhaustive_search() {
     all_small_machines(4, &[0, 2], &[0, 1]);
     all_small_machines(4, &[1, 2], &[0]);
 }
 
 #[test]
-fn every_machine_of_five_and_six_nodes_gets_the_exhaustive_answer() {
+fn machines_of_five_and_six_nodes_match_exhaustive_search() {
     all_small_machines(5, &[0, 2], &[0]);
     all_small_machines(6, &[0, 1], &[0]);
 }
@@ -291,7 +293,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_machines_of_up_to_six_nodes_get_the_exhaustive_answer(case in case(1..=6, 2)) {
+    fn random_machines_of_six_nodes_match_exhaustive_search(case in case(1..=6, 2)) {
         case.check();
     }
 }
@@ -300,7 +302,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_machines_of_up_to_ten_nodes_get_the_exhaustive_answer(case in case(7..=10, 1)) {
+    fn random_machines_of_ten_nodes_match_exhaustive_search(case in case(7..=10, 1)) {
         case.check();
     }
 }

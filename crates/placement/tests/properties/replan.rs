@@ -1,4 +1,4 @@
-//! Pods that get another number of CPUs while they run: nobody ever has a CPU that is somebody else's.
+//! Pods that change their number of CPUs while they run: no CPU ever has two owners.
 
 use placement::demand::{PodUid, QosClass, Role};
 use placement::plan::{Surplus, replan};
@@ -19,7 +19,7 @@ fn of(ledger: &Ledger, pod: usize, container: &str) -> CpuSet {
     ledger.cpu.assigned(&uid, container).cloned().unwrap_or_default()
 }
 
-/// One container from so many thousandths to so many, in both steps.
+/// Changes the CPU request of one container in both steps.
 fn change(node: &Node, ledger: &mut Ledger, pod: usize, milli: i64) -> Result<(), String> {
     let to = demand(pod, &[(APP, milli, 1, 0)], QosClass::Guaranteed);
     for surplus in [Surplus::Kept, Surplus::Returned] {
@@ -36,7 +36,7 @@ fn admit(node: &Node, ledger: &mut Ledger, pod: usize, milli: i64) {
 }
 
 #[test]
-fn a_container_keeps_its_cpus_when_it_gets_more_and_some_of_them_when_it_gets_fewer() {
+fn a_container_keeps_its_cpus_when_its_count_changes() {
     let node = small_node(0);
     let table = [(2000, 4000), (4000, 2000), (3000, 3000), (2000, 2500), (1500, 2000), (4000, 500)];
     for (from, to) in table {
@@ -70,7 +70,7 @@ fn cpus_are_returned_only_in_the_second_step() {
 }
 
 #[test]
-fn what_is_not_free_is_refused_and_so_is_another_node_where_one_was_promised() {
+fn growth_is_refused_without_free_cpus_on_the_node() {
     let node = small_node(0);
     let mut ledger = node.empty_ledger();
     admit(&node, &mut ledger, 1, 2000);
@@ -88,7 +88,7 @@ fn what_is_not_free_is_refused_and_so_is_another_node_where_one_was_promised() {
 
 proptest! {
     #[test]
-    fn no_cpu_has_two_owners_however_often_pods_change(
+    fn no_cpu_has_two_owners_after_many_changes(
         changes in prop::collection::vec((0..4usize, 0..9i64), 1..24),
     ) {
         let node = small_node(1);

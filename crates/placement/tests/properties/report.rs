@@ -1,4 +1,4 @@
-//! Reports of nodes: what is told is what is understood, and it fits into a Node object.
+//! Reports of nodes round-trip and fit into a Node object.
 
 use objects::kubelet_config;
 use objects::pod::OsName;
@@ -95,7 +95,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_told_is_what_is_understood(
+    fn reports_round_trip(
         shape in prop_oneof![Just((1, 1, 6, 2)), Just((2, 2, 4, 2)), Just((2, 4, 3, 1))],
         windows in any::<bool>(),
         text in configuration(),
@@ -160,8 +160,8 @@ fn full(topology: Topology) -> NodeReport {
     report
 }
 
-/// Sizes of the annotations altogether, in KiB. Measured: 67, 129 and 183 of the 256 that an object may
-/// have; a tenth more and somebody should look at what has grown.
+/// The total size of the annotations in KiB. Measured: 67, 129 and 183 of the 256 that an object
+/// may have; the test fails at a tenth more.
 #[test]
 fn a_report_fits_into_the_annotations_of_a_node() {
     let kibibytes = |topology: Topology| {

@@ -1,5 +1,5 @@
-//! Spreading CPUs across cores: the proposal's order on the proposal's machine, and everywhere
-//! different cores as long as there are any.
+//! Spreads CPUs across cores: in the proposal's order on the proposal's machine, and over different
+//! cores while there are any.
 
 use placement::cpu::pick::{Picking, pick};
 use placement::topology::{Cpu, Parts};
@@ -67,7 +67,7 @@ fn siblings_with_adjacent_ids_are_spread_too() {
 }
 
 #[test]
-fn where_spreading_is_impossible_it_packs_instead_of_failing() {
+fn impossible_spreading_falls_back_to_packing() {
     let topology = proposal();
     let one_core = CpuSet::parse("0,6").unwrap();
     assert_eq!(pick(&topology, &one_core, 2, Picking::Spread).unwrap(), one_core);
@@ -77,7 +77,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_core_gives_a_second_cpu_while_another_free_one_gave_none(
+    fn no_core_gives_a_second_cpu_before_all_gave_one(
         bits in any::<u64>(), cores in 1..8u32, threads in 1..4u32, share in 0.0..1.0f64,
     ) {
         let topology = regular(1, 1, cores, threads);
@@ -86,7 +86,7 @@ proptest! {
         let count = (free.len() as f64 * share) as usize;
         let taken = pick(&topology, &free, count, Picking::Spread).unwrap();
         prop_assert_eq!(taken.len(), count);
-        // A whole idle socket is taken at once and is no choice.
+        // A whole idle socket is taken at once, without a choice.
         if count < topology.cpus().len() {
             let per_core = |set: &CpuSet| -> Vec<usize> {
                 topology.cores().iter().map(|c| c.cpus.count_common(set)).collect()

@@ -1,5 +1,5 @@
-//! Long random walks of admit, remove, start, restart and reconfigure: every state reached is
-//! sound, and nothing is ever handed out twice.
+//! Long random walks of admit, remove, start, restart and reconfigure: every reached state is
+//! sound, and nothing is ever allocated twice.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use placement::demand::{
 use placement::gates::Gates;
 use placement::memory::reserve::Entry;
 use placement::node::{CpuPolicy, MemoryPolicy};
+use placement::restore::{restore, states_of};
 use placement::state_file::{CpuState, MemoryState};
-use placement::takeover::{states_of, take_over};
 use placement::windows::AffinityMode;
 use placement::{Bytes, CpuSet, Ledger, Node, Topology, plan};
 use proptest::prelude::*;
@@ -140,7 +140,7 @@ pub(crate) fn demand(pod: usize, containers: &[(Role, i64, u64, u64)], qos: QosC
     }
 }
 
-/// What must hold in every state.
+/// Checks the invariants of every state.
 fn sound(node: &Node, ledger: &Ledger, active: &BTreeMap<usize, Demand>, exact: bool) {
     let CpuPolicy::Static(policy) = &node.cpu else { unreachable!() };
     let mut seen = CpuSet::new();
@@ -281,7 +281,7 @@ fn restart(node: &Node, ledger: &Ledger, active: &mut BTreeMap<usize, Demand>) -
     let cpu = CpuState::parse(cpu.render().as_bytes(), "static", gates).unwrap();
     let memory =
         MemoryState::parse(memory.render().as_bytes(), node.memory.policy_name(), gates).unwrap();
-    let restored = take_over(node, &cpu, &memory).expect("every state reached is valid");
+    let restored = restore(node, &cpu, &memory).expect("every state reached is valid");
     let mut ledger = restored.ledger;
     assert_eq!(ledger.cpu.assignments, held);
     let pods: Vec<_> = active.keys().copied().collect();
@@ -312,10 +312,10 @@ fn overbooks(node: &Node) -> bool {
     node.os == OsName::Windows && node.affinity_mode == AffinityMode::CpuOnly
 }
 
-/// Whether a node serves someone alone and a group, or two groups. The kubelet lets that happen
-/// where CPUs narrow a group to one of its nodes; giving memory back then credits other nodes than
-/// it was taken from, and bookings drift until they are counted anew. A node that looks emptier
-/// than it is may be promised more than it has.
+/// Returns true if a node serves a container alone and a group, or two groups. The kubelet lets
+/// that happen where CPUs narrow a group to one of its nodes; releasing memory then credits other
+/// nodes than it was taken from, and reservations drift until they are recomputed. A node that
+/// looks emptier than it is may be overcommitted.
 fn mixes(ledger: &Ledger) -> bool {
     let blocks = || ledger.memory.assignments.values().flat_map(|pod| pod.values().flatten());
     blocks().any(|a| blocks().any(|b| a.nodes != b.nodes && !(a.nodes & b.nodes).is_empty()))

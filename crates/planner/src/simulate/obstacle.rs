@@ -5,7 +5,7 @@
 use std::fmt;
 
 use objects::pod::OsName;
-use placement::configured::{Amounts, Configured};
+use placement::configured::{Capacity, Configured};
 use placement::rationale::Refusal;
 
 use super::Class;
@@ -71,7 +71,7 @@ impl fmt::Display for Obstacle {
 pub(crate) fn without_placing(
     wanted: &Class,
     configured: &Configured,
-    used: &Amounts,
+    used: &Capacity,
 ) -> Option<Obstacle> {
     let has = configured.node.os;
     if let Some((wanted, by_field)) = wanted.os
@@ -85,7 +85,7 @@ pub(crate) fn without_placing(
             (requested > 0 && requested > capacity.saturating_sub(used))
                 .then(|| Obstacle::Resource { name: name.to_owned(), requested, used, capacity })
         };
-    let of = |amounts: &Amounts, name: &str| amounts.others.get(name).copied().unwrap_or(0);
+    let of = |amounts: &Capacity, name: &str| amounts.others.get(name).copied().unwrap_or(0);
     lacks("pods", need.pods, used.pods, all.pods)
         .or_else(|| lacks("cpu", need.milli_cpus, used.milli_cpus, all.milli_cpus))
         .or_else(|| lacks("memory", need.memory, used.memory, all.memory))

@@ -2,7 +2,7 @@
 
 use objects::Workload;
 use objects::workload::{self, Replicas};
-use placement::configured::{Amounts, Configured};
+use placement::configured::{Capacity, Configured};
 use placement::demand::{Demand, PodUid};
 use placement::{CpuSet, Ledger, plan};
 use planner::machine::shape;
@@ -201,14 +201,14 @@ fn plainly(
     workloads: &[Workload],
 ) -> Vec<Vec<Vec<Option<CpuSet>>>> {
     let node = &shape.configured.node;
-    let mut fleet: Vec<(Ledger, Amounts, PlacedCpus)> =
-        vec![(node.empty_ledger(), Amounts::default(), Vec::new()); machines];
+    let mut fleet: Vec<(Ledger, Capacity, PlacedCpus)> =
+        vec![(node.empty_ledger(), Capacity::default(), Vec::new()); machines];
     for (number, workload) in workloads.iter().enumerate() {
         let Replicas::Count(count) = workload.replicas else { continue };
         for index in 0..count {
             let uid = PodUid::new(&format!("{number}/{index}"));
             let demand = Demand::of(&workload.template, &uid);
-            let need = Amounts::of(&workload.template);
+            let need = Capacity::of(&workload.template);
             for (ledger, used, placed) in &mut fleet {
                 let sum = used.plus(&need);
                 let all = &shape.configured.allocatable;

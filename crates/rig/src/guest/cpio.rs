@@ -1,15 +1,15 @@
-//! The archive that a kernel takes its first file system from: [`Cpio`], as far as a kernel needs it.
+//! The initramfs archive of a kernel: [`Cpio`], with the features that a kernel needs.
 //!
-//! Everything belongs to root. Files are given one by one; nothing is read from a disk here.
+//! All files belong to root. They are added one by one; nothing is read from disk here.
 
-/// An archive in the making, of the form that cpio calls `newc`.
+/// An archive under construction, in cpio's `newc` format.
 #[derive(Debug, Default)]
 pub(crate) struct Cpio {
     bytes: Vec<u8>,
     entries: u32,
 }
 
-/// Kinds of entries, as `st_mode` has them.
+/// The kinds of entries in `st_mode`.
 const DIRECTORY: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const DEVICE: u32 = 0o020_000;
@@ -23,7 +23,7 @@ impl Cpio {
         self.entry(name, FILE | mode, (0, 0), contents);
     }
 
-    /// A character device.
+    /// Adds a character device.
     pub(crate) fn device(&mut self, name: &str, numbers: (u32, u32)) {
         self.entry(name, DEVICE | 0o600, numbers, &[]);
     }
@@ -35,8 +35,8 @@ impl Cpio {
 
     fn entry(&mut self, name: &str, mode: u32, device: (u32, u32), contents: &[u8]) {
         self.entries += 1;
-        // An archive of 4 GiB could not be loaded, and the kernel would say so.
-        let length = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);
+        // An archive of 4 GiB would be too large; the kernel rejects it.
+        let length = |size: usize| u32::try_from(size).unwrap_or(u32::MAX);
         let fields = [
             self.entries,
             mode,
@@ -73,12 +73,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_has_names_modes_and_contents_where_they_belong() {
+    fn archive_entries_have_names_modes_and_contents() {
         let mut archive = Cpio::default();
         archive.directory("dev");
         archive.file("init", 0o755, b"hello");
         let bytes = archive.finish();
-        // A header of 110 bytes and a name, up to a multiple of four.
+        // A header of 110 bytes and a name, padded to a multiple of four.
         assert_eq!(&bytes[..14], b"07070100000001");
         assert_eq!(&bytes[14..22], b"000041ed");
         assert_eq!(&bytes[110..114], b"dev\0");

@@ -1,8 +1,8 @@
-//! What a guest runs: [`Disk`], with containerd and the programs of a test, and the small file system that
-//! comes before it.
+//! The disk of guests: [`Disk`], with containerd and the programs of a test, and the initramfs that
+//! mounts it.
 //!
-//! The disk is a file with ext4 in it. Guests read it and write to copies of their own, so one serves all
-//! guests of a test binary.
+//! The disk is a file with an ext4 file system. Guests write to their own copies, so one disk
+//! serves all guests of a test binary.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use super::cpio::Cpio;
 use super::{ADDRESS, GuestError, Kernel, READY, failed};
 use crate::{containerd, image};
 
-/// What every guest has, beside what a test brings.
+/// The programs of every guest, in addition to those of a test.
 const PROGRAMS: &[(&str, &str)] = &[
     ("/usr/bin/containerd", "containerd"),
     ("/usr/bin/containerd-shim-runc-v2", "containerd"),
@@ -23,19 +23,19 @@ const PROGRAMS: &[(&str, &str)] = &[
     (image::BINARY, "busybox-static"),
 ];
 
-/// Where the programs of a test are put.
+/// The directory for the programs of a test.
 const OWN: &str = "/usr/local/bin";
 
-/// Where the containerd of a guest has everything.
+/// The directory of the guest's containerd.
 pub(crate) const CONTAINERD: &str = "/var/lib/containerd";
 
-/// What a disk, a network and layers of images need of the kernel.
+/// The kernel modules for a disk, a network and image layers.
 const MODULES: &[&str] = &["virtio_pci", "virtio_blk", "virtio_net", "overlay"];
 
-/// The longest that a guest is needed.
+/// The longest lifetime of a guest.
 const LIFE_SECONDS: u32 = 1800;
 
-/// Beside what is on it: images unpacked, logs, and what pods write.
+/// Free space on the disk for unpacked images, logs, and files of pods.
 const ROOM_MIB: u64 = 512;
 
 /// A disk for guests.
@@ -45,8 +45,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Makes one at a path, with programs that are in the guest's `PATH` then. They come without what only
-    /// a debugger reads, and with the libraries they need.
+    /// Creates a disk with programs in the guest's `PATH`. Debug information is stripped, and the
+    /// required libraries are added.
     pub fn make(path: &Path, programs: &[&Path]) -> Result<Disk, GuestError> {
         let tree = tempfile::tempdir().map_err(failed("make a directory"))?;
         let root = tree.path();
@@ -70,7 +70,7 @@ impl Disk {
             libraries.extend(libraries_of(program)?);
             copy(program, &to)?;
             let to = to.to_string_lossy();
-            said_by("strip", &["--strip-all", &to])?;
+            output_of("strip", &["--strip-all", &to])?;
         }
         for library in libraries {
             copy(&library, &below(root, &library.to_string_lossy()))?;
@@ -88,13 +88,16 @@ impl Disk {
         image::write(&root.join("var/images.tar")).map_err(failed("make the images"))?;
         let draft = path.with_extension("draft");
         let _ = fs::remove_file(&draft);
-        let size = format!("{}M", mebibytes(root).map_err(failed("add up sizes"))? + ROOM_MIB);
+        let size = format!(
+            "{}M",
+            mebibytes(root).map_err(failed("compute the size of the disk"))? + ROOM_MIB
+        );
         let (from, to) = (root.to_string_lossy(), draft.to_string_lossy());
-        // Nobody needs a journal, or the room that only root may use, on a disk that is thrown away.
+        // A temporary disk needs neither a journal nor blocks reserved for root.
         let arguments =
             ["-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-d", &from, &to, &size];
-        said_by("/usr/sbin/mke2fs", &arguments)?;
-        // Whatever stands at the path is whole.
+        output_of("/usr/sbin/mke2fs", &arguments)?;
+        // The rename makes the file appear complete.
         fs::rename(&draft, path).map_err(failed(format!("make {}", path.display())))?;
         Ok(Disk { path: path.to_owned() })
     }
@@ -104,7 +107,7 @@ impl Disk {
     }
 }
 
-/// The file system that the kernel starts with: modules, and the way to the disk.
+/// Returns the initramfs: the modules, and a script that mounts the disk.
 pub(crate) fn initramfs(kernel: &Kernel) -> Result<Vec<u8>, GuestError> {
     let mut archive = Cpio::default();
     for directory in ["bin", "dev", "disk", "modules"] {
@@ -137,7 +140,7 @@ const INITTAB: &str = "\
 ::once:/bin/busybox sh /etc/serve
 ";
 
-/// Makes a machine of it: file systems, cgroups, network.
+/// Returns the init script: file systems, cgroups, network.
 fn begin() -> String {
     format!(
         "\
@@ -165,7 +168,7 @@ ip route add default via 10.0.2.2
     )
 }
 
-/// The shell on the second serial line.
+/// Returns the script of the shell on the second serial line.
 fn serve() -> String {
     format!(
         "\
@@ -194,7 +197,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), GuestError> {
     fs::copy(from, to).map_err(failed(format!("copy {}", from.display()))).map(drop)
 }
 
-/// The libraries of a program, and what loads them. One that is complete by itself has none.
+/// Returns the libraries of a program and its loader; a static program has none.
 fn libraries_of(program: &Path) -> Result<BTreeSet<PathBuf>, GuestError> {
     let output = Command::new("ldd")
         .arg(program)
@@ -206,11 +209,11 @@ fn libraries_of(program: &Path) -> Result<BTreeSet<PathBuf>, GuestError> {
 }
 
 fn libraries_in(listing: &str) -> BTreeSet<PathBuf> {
-    let words = listing.lines().flat_map(str::split_ascii_whitespace);
-    words.filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
+    let tokens = listing.lines().flat_map(str::split_ascii_whitespace);
+    tokens.filter(|token| token.starts_with('/')).map(PathBuf::from).collect()
 }
 
-/// How much there is in a directory, with every file's end rounded up.
+/// Returns the size of a directory, with every file rounded up.
 fn mebibytes(directory: &Path) -> std::io::Result<u64> {
     fn bytes(directory: &Path) -> std::io::Result<u64> {
         const BLOCK: u64 = 4096;
@@ -229,8 +232,8 @@ fn mebibytes(directory: &Path) -> std::io::Result<u64> {
     Ok(bytes(directory)? / (1 << 20) + 1)
 }
 
-/// What a program says, if it succeeds.
-fn said_by(program: &str, arguments: &[&str]) -> Result<String, GuestError> {
+/// Runs a program and returns its output if it succeeds.
+fn output_of(program: &str, arguments: &[&str]) -> Result<String, GuestError> {
     let output = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
@@ -239,8 +242,8 @@ fn said_by(program: &str, arguments: &[&str]) -> Result<String, GuestError> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(GuestError::Program { program: program.to_owned(), said })
+    let output = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(GuestError::Program { program: program.to_owned(), output })
 }
 
 #[cfg(test)]

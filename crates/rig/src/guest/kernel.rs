@@ -1,8 +1,8 @@
-//! The kernel of guests: [`Kernel`], as `tools/guest-kernel` fetched it, and which of its modules have to
-//! be loaded before which.
+//! The kernel of guests: [`Kernel`], as fetched by `tools/guest-kernel`, and the load order of its
+//! modules.
 //!
-//! A package's modules come without the list of what needs what, which is made where they are installed;
-//! here it is read from the modules themselves.
+//! A package has no list of module dependencies, because it is generated at installation. Here they
+//! are read from the modules.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// What `tools/guest-kernel` printed.
+    /// Opens the directory that `tools/guest-kernel` printed.
     pub fn new(directory: impl Into<PathBuf>) -> Result<Kernel, GuestError> {
         let kernel = Kernel { directory: directory.into() };
         let image = kernel.image();
@@ -32,8 +32,8 @@ impl Kernel {
         self.directory.join("vmlinuz")
     }
 
-    /// The named modules and whatever they need, by name and contents, in an order in which they load. A
-    /// name that is part of the kernel itself needs nothing.
+    /// Returns the named modules and their dependencies with their contents, in load order. Names
+    /// of built-in modules are skipped.
     pub(crate) fn modules(&self, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>, GuestError> {
         let directory = self.directory.join("modules");
         let mut files = BTreeMap::new();
@@ -49,7 +49,7 @@ impl Kernel {
     }
 }
 
-/// Puts a module behind those it needs.
+/// Adds a module after its dependencies.
 fn add(
     name: &str,
     files: &BTreeMap<String, PathBuf>,
@@ -69,7 +69,7 @@ fn add(
     Ok(())
 }
 
-/// What a module says it needs: `depends=a,b`, among other such words, each ended by a zero.
+/// Returns the dependencies of a module: `depends=a,b`, among other zero-terminated strings.
 fn needs(module: &[u8]) -> Vec<String> {
     const WORD: &[u8] = b"\0depends=";
     let Some(at) = module.windows(WORD.len()).position(|part| part == WORD) else {
@@ -80,7 +80,7 @@ fn needs(module: &[u8]) -> Vec<String> {
     list.split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
 }
 
-/// The name of a module by its file: `virtio_blk` by `…/virtio_blk.ko`.
+/// Returns the module name of a file: `virtio_blk` for `…/virtio_blk.ko`.
 fn module_name(file: &Path) -> Option<String> {
     Some(file.file_name()?.to_str()?.strip_suffix(".ko")?.replace('-', "_"))
 }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_come_after_those_they_need() {
+    fn modules_come_after_their_dependencies() {
         let place = tempfile::tempdir().unwrap();
         let modules = place.path().join("modules/kernel/drivers");
         fs::create_dir_all(&modules).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_was_not_fetched_is_missed() {
+    fn a_missing_kernel_is_an_error() {
         let error = Kernel::new("/no/such/place").unwrap_err().to_string();
         assert!(error.contains("vmlinuz") && error.contains("tools/guest-kernel"), "{error}");
     }

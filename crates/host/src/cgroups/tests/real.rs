@@ -1,11 +1,11 @@
-//! Cgroups of this machine, below one of the test's own making.
+//! Cgroups of this machine, below one that the test creates.
 
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 
-/// A cgroup that is removed with everything in it.
+/// A cgroup that is removed with its contents.
 struct Own {
     cgroups: Cgroups,
     path: String,
@@ -14,7 +14,8 @@ struct Own {
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Own {
-    /// `None`, and said so, where this process may not make cgroups. In CI it has to.
+    /// Returns `None` and prints it if this process may not create cgroups. In CI it must be able
+    /// to.
     fn new() -> Option<Own> {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = format!("/berth-test-{}-{number}", std::process::id());
@@ -36,8 +37,8 @@ impl Own {
         format!("{}/{name}", self.path)
     }
 
-    /// Starts a process that waits, in a cgroup `c` below one, made as a runtime makes it: in version 2
-    /// there are processes only where no cgroups with controllers are below.
+    /// Starts a waiting process in a cgroup `c` below another one, like a runtime: in version 2,
+    /// processes exist only in leaf cgroups.
     fn start(&self, above: &str) -> (String, Child) {
         let path = format!("{above}/c");
         let names = names(&path).unwrap();
@@ -66,7 +67,7 @@ impl Drop for Own {
 }
 
 #[test]
-fn a_process_is_held_to_what_its_cgroup_was_given_and_dies_with_it() {
+fn a_cgroup_limits_its_process_and_kills_it_on_removal() {
     let Some(own) = Own::new() else { return };
     let pod = own.below("pod1");
     let limits = Limits { huge_pages: BTreeMap::new(), unified: BTreeMap::new(), ..some_limits() };
@@ -74,25 +75,25 @@ fn a_process_is_held_to_what_its_cgroup_was_given_and_dies_with_it() {
     assert!(own.cgroups.exists(&pod));
     let (container, mut child) = own.start(&pod);
     own.cgroups.update(&container, &limits).unwrap();
-    let seen = own.cgroups.in_force(child.id()).unwrap();
-    assert_eq!(seen.memory, Some(Bound::At(64 << 20)));
-    assert_eq!(seen.cpu_quota, Some(Quota { time: Bound::At(15_000), period: 100_000 }));
+    let effective = own.cgroups.effective_limits(child.id()).unwrap();
+    assert_eq!(effective.memory, Some(Bound::At(64 << 20)));
+    assert_eq!(effective.cpu_quota, Some(Quota { time: Bound::At(15_000), period: 100_000 }));
     let share = match own.cgroups.version() {
         Version::V1 => CpuShare::Shares(102),
         Version::V2 => CpuShare::Weight(17),
     };
-    assert_eq!(seen.cpu_share, Some(share));
-    assert!(!seen.effective_cpus.is_empty() && !seen.effective_mems.is_empty());
-    let [process] = seen.processes.as_slice() else { panic!("{seen:?}") };
+    assert_eq!(effective.cpu_share, Some(share));
+    assert!(!effective.effective_cpus.is_empty() && !effective.effective_mems.is_empty());
+    let [process] = effective.processes.as_slice() else { panic!("{effective:?}") };
     assert_eq!((process.pid, process.threads.len()), (child.id(), 1));
-    assert_eq!(process.threads[0].cpus, seen.effective_cpus);
-    let first: CpuSet = seen.effective_cpus.first().into_iter().collect();
+    assert_eq!(process.threads[0].cpus, effective.effective_cpus);
+    let first: CpuSet = effective.effective_cpus.first().into_iter().collect();
     let cpuset = own.cgroups.layout.of("cpuset").unwrap();
     let file = cpuset.directory(&names(&container).unwrap()).join("cpuset.cpus");
     tree::write_existing(&file, &first.to_string()).unwrap();
-    let seen = own.cgroups.in_force(child.id()).unwrap();
-    assert_eq!((&seen.cpus, &seen.effective_cpus), (&first, &first));
-    assert_eq!(seen.processes[0].threads[0].cpus, first);
+    let effective = own.cgroups.effective_limits(child.id()).unwrap();
+    assert_eq!((&effective.cpus, &effective.effective_cpus), (&first, &first));
+    assert_eq!(effective.processes[0].threads[0].cpus, first);
     assert_eq!(own.cgroups.processes(&own.path).unwrap(), [child.id()].into());
     own.cgroups.remove(&pod).unwrap();
     assert!(!own.cgroups.exists(&pod));
@@ -101,7 +102,7 @@ fn a_process_is_held_to_what_its_cgroup_was_given_and_dies_with_it() {
 }
 
 #[test]
-fn a_quota_changes_with_its_period_whichever_is_larger() {
+fn a_quota_changes_with_its_period() {
     let Some(own) = Own::new() else { return };
     let (pod, container) = (own.below("pod1"), own.below("pod1/c"));
     let set = |path: &str, time: Bound, period: u64| {
@@ -111,7 +112,7 @@ fn a_quota_changes_with_its_period_whichever_is_larger() {
     };
     set(&pod, Bound::At(100_000), 100_000).unwrap();
     set(&container, Bound::At(50_000), 100_000).unwrap();
-    // A fifth of the period with the old time would be more than the parent has.
+    // A fifth of the period with the old quota would exceed the parent's share.
     set(&container, Bound::At(10_000), 20_000).unwrap();
     set(&container, Bound::At(90_000), 100_000).unwrap();
     set(&container, Bound::Max, 100_000).unwrap();
@@ -124,7 +125,7 @@ fn a_quota_changes_with_its_period_whichever_is_larger() {
 }
 
 #[test]
-fn a_frozen_process_is_killed_all_the_same() {
+fn a_frozen_process_is_killed() {
     let Some(own) = Own::new() else { return };
     let Some(freezer) = own.cgroups.layout.of("freezer") else { return };
     if own.cgroups.version() == Version::V2 {

@@ -1,8 +1,9 @@
-//! A runtime that passes every call on to another one and keeps a list of what passed: [`Relay`].
+//! A runtime that forwards every call to another runtime and records it: [`RecordingProxy`].
 //!
-//! It stands between an agent and its runtime for as long as somebody wants to know what is said there.
-//! Requests, answers and errors go through as they are, unless it was told to alter them; nothing is
-//! repeated or kept back. Of the streams only events are passed on, as nobody here asks for the others.
+//! It runs between an agent and its runtime in tests and comparisons. Requests, responses and
+//! errors are forwarded unchanged unless an interceptor changes them; no call is repeated or
+//! delayed. Event streams are the only streams that are forwarded, because no caller needs the
+//! others.
 
 use std::any::Any;
 use std::fmt;
@@ -21,118 +22,118 @@ use crate::v1;
 use crate::v1::image_service_server::ImageService;
 use crate::v1::runtime_service_server::RuntimeService;
 
-/// The description of all messages and services, as the protocol's compiler writes it
-/// (`google.protobuf.FileDescriptorSet`).
+/// The compiled descriptor of all messages and services (`google.protobuf.FileDescriptorSet`).
 pub const DESCRIPTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/runtime.v1.bin"));
 
-/// How many events may wait for a reader.
+/// The number of events buffered for a reader.
 const EVENTS: usize = 16;
 
-/// A call that passed.
+/// A recorded call.
 #[derive(Clone, Debug)]
-pub struct Passed {
-    /// Such as `RunPodSandbox`.
+pub struct RecordedCall {
+    /// For example `RunPodSandbox`.
     pub method: &'static str,
-    /// The encoded message, as it was asked.
+    /// The encoded request before interception.
     pub request: Vec<u8>,
-    /// How long the caller said it would wait.
+    /// The caller's deadline.
     pub deadline: Option<Duration>,
-    /// The encoded answer; nothing as long as there is none.
-    pub answer: Option<Result<Vec<u8>, Error>>,
+    /// The encoded response; `None` until it arrives.
+    pub response: Option<Result<Vec<u8>, Error>>,
 }
 
-/// What passed, in the order in which it was asked for. Clones are the same list.
+/// The recorded calls in request order. Clones share one list.
 #[derive(Clone, Debug, Default)]
-pub struct Passage(Arc<Mutex<Vec<Passed>>>);
+pub struct CallLog(Arc<Mutex<Vec<RecordedCall>>>);
 
-impl Passage {
-    /// Everything from the `first` on.
+impl CallLog {
+    /// Returns the calls from index `first` on.
     #[must_use]
-    pub fn since(&self, first: usize) -> Vec<Passed> {
-        let passed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        passed.get(first..).unwrap_or_default().to_vec()
+    pub fn since(&self, first: usize) -> Vec<RecordedCall> {
+        let calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.get(first..).unwrap_or_default().to_vec()
     }
 
-    fn asked(&self, passed: Passed) -> usize {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(passed);
-        all.len() - 1
+    fn push(&self, call: RecordedCall) -> usize {
+        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.push(call);
+        calls.len() - 1
     }
 
-    fn answered(&self, index: usize, answer: Result<Vec<u8>, Error>) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(passed) = all.get_mut(index) {
-            passed.answer = Some(answer);
+    fn set_response(&self, index: usize, response: Result<Vec<u8>, Error>) {
+        let mut calls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(call) = calls.get_mut(index) {
+            call.response = Some(response);
         }
     }
 }
 
-type AlterFn = dyn Fn(&mut dyn Any) -> Result<(), String> + Send + Sync;
+type InterceptFn = dyn Fn(&mut dyn Any) -> Result<(), String> + Send + Sync;
 
-/// Changes a request on its way there or an answer on its way back.
+/// Changes requests before they are sent and responses before they are returned.
 #[derive(Clone)]
-struct Alter(Arc<AlterFn>);
+struct Interceptor(Arc<InterceptFn>);
 
-impl fmt::Debug for Alter {
+impl fmt::Debug for Interceptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Alter")
+        f.write_str("Interceptor")
     }
 }
 
-/// A runtime behind which there is another. Clones are the same one.
+/// A runtime in front of another one. Clones share the call log.
 #[derive(Clone, Debug)]
-pub struct Relay {
+pub struct RecordingProxy {
     to: Client,
-    passage: Passage,
+    calls: CallLog,
     keep: fn(&str) -> bool,
-    alter: Option<Alter>,
+    interceptor: Option<Interceptor>,
 }
 
-impl Relay {
-    /// Passes on to a runtime, and keeps calls whose method `keep` names.
+impl RecordingProxy {
+    /// Forwards calls to `to` and records those whose method `keep` accepts.
     #[must_use]
-    pub fn new(to: Client, keep: fn(&str) -> bool) -> Relay {
-        Relay { to, passage: Passage::default(), keep, alter: None }
+    pub fn new(to: Client, keep: fn(&str) -> bool) -> RecordingProxy {
+        RecordingProxy { to, calls: CallLog::default(), keep, interceptor: None }
     }
 
-    /// Has requests and answers altered: the runtime behind it seems to be another one, such as one that
-    /// knows more than there is yet, or less. A message is one of [`v1`], to be told by a downcast; an
-    /// error is in the words in which the runtime seems to refuse.
+    /// Intercepts requests and responses, so that the runtime appears to be another one, for
+    /// example with more or fewer features. The closure gets a message of [`v1`] to downcast. An
+    /// error becomes the runtime's error message.
     #[must_use]
-    pub fn altering(
+    pub fn with_interceptor(
         self,
-        alter: impl Fn(&mut dyn Any) -> Result<(), String> + Send + Sync + 'static,
-    ) -> Relay {
-        Relay { alter: Some(Alter(Arc::new(alter))), ..self }
+        intercept: impl Fn(&mut dyn Any) -> Result<(), String> + Send + Sync + 'static,
+    ) -> RecordingProxy {
+        RecordingProxy { interceptor: Some(Interceptor(Arc::new(intercept))), ..self }
     }
 
     #[must_use]
-    pub fn passage(&self) -> Passage {
-        self.passage.clone()
+    pub fn calls(&self) -> CallLog {
+        self.calls.clone()
     }
 
-    async fn pass<R: Rpc>(&self, request: Request<R>) -> Result<Response<R::Response>, Status> {
+    async fn forward<R: Rpc>(&self, request: Request<R>) -> Result<Response<R::Response>, Status> {
         let deadline = deadline(request.metadata());
         let mut request = request.into_inner();
         let index = (self.keep)(R::METHOD).then(|| {
             let request = request.encode_to_vec();
-            self.passage.asked(Passed { method: R::METHOD, request, deadline, answer: None })
+            self.calls.push(RecordedCall { method: R::METHOD, request, deadline, response: None })
         });
-        let answer = match self.alter::<R>(&mut request) {
+        let response = match self.intercept::<R>(&mut request) {
             Ok(()) => self.to.call(request).await,
             Err(error) => Err(error),
         };
-        let answer = answer.and_then(|mut answer| self.alter::<R>(&mut answer).map(|()| answer));
+        let response =
+            response.and_then(|mut response| self.intercept::<R>(&mut response).map(|()| response));
         if let Some(index) = index {
-            let kept = answer.as_ref().map(prost::Message::encode_to_vec).map_err(Clone::clone);
-            self.passage.answered(index, kept);
+            let kept = response.as_ref().map(prost::Message::encode_to_vec).map_err(Clone::clone);
+            self.calls.set_response(index, kept);
         }
-        answer.map(Response::new).map_err(|error| Status::new(error.code, error.message))
+        response.map(Response::new).map_err(|error| Status::new(error.code, error.message))
     }
 
-    fn alter<R: Rpc>(&self, message: &mut dyn Any) -> Result<(), Error> {
-        let Some(Alter(alter)) = &self.alter else { return Ok(()) };
-        alter(message).map_err(|message| Error {
+    fn intercept<R: Rpc>(&self, message: &mut dyn Any) -> Result<(), Error> {
+        let Some(Interceptor(intercept)) = &self.interceptor else { return Ok(()) };
+        intercept(message).map_err(|message| Error {
             endpoint: self.to.endpoint().clone(),
             method: R::METHOD,
             origin: Origin::Runtime,
@@ -142,7 +143,7 @@ impl Relay {
     }
 }
 
-/// What the header `grpc-timeout` says: digits and a unit.
+/// Parses the header `grpc-timeout`: digits and a unit.
 fn deadline(headers: &MetadataMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (count, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -158,16 +159,16 @@ fn deadline(headers: &MetadataMap) -> Option<Duration> {
     }
 }
 
-macro_rules! relayed {
+macro_rules! forward {
     ($service:ident { $($name:ident: $request:ident => $response:ident;)* } $($more:item)*) => {
         #[tonic::async_trait]
-        impl $service for Relay {
+        impl $service for RecordingProxy {
             $(
                 async fn $name(
                     &self,
                     request: Request<v1::$request>,
                 ) -> Result<Response<v1::$response>, Status> {
-                    self.pass(request).await
+                    self.forward(request).await
                 }
             )*
             $($more)*
@@ -175,7 +176,7 @@ macro_rules! relayed {
     };
 }
 
-relayed! { RuntimeService {
+forward! { RuntimeService {
     version: VersionRequest => VersionResponse;
     run_pod_sandbox: RunPodSandboxRequest => RunPodSandboxResponse;
     stop_pod_sandbox: StopPodSandboxRequest => StopPodSandboxResponse;
@@ -212,13 +213,13 @@ relayed! { RuntimeService {
         request: Request<v1::GetEventsRequest>,
     ) -> Result<Response<BoxStream<v1::ContainerEventResponse>>, Status> {
         let mut events = self.to.stream(request.into_inner());
-        let (tell, told) = tokio::sync::mpsc::channel(EVENTS);
+        let (sender, receiver) = tokio::sync::mpsc::channel(EVENTS);
         tokio::spawn(async move {
             loop {
                 let next = tokio::select! {
                     next = events.next() => next,
-                    // Nobody reads any more.
-                    () = tell.closed() => return,
+                    // The reader has gone away.
+                    () = sender.closed() => return,
                 };
                 let event = match next {
                     Ok(None) => return,
@@ -226,24 +227,24 @@ relayed! { RuntimeService {
                     Err(error) => Err(Status::new(error.code, error.message)),
                 };
                 let last = event.is_err();
-                if tell.send(event).await.is_err() || last {
+                if sender.send(event).await.is_err() || last {
                     return;
                 }
             }
         });
-        let mut told = told;
-        // A runtime that knows no events says so at once, and a caller wants to hear it as the answer.
-        let first = match told.recv().await {
+        let mut receiver = receiver;
+        // A runtime without events fails at once; return that as the error of the call.
+        let first = match receiver.recv().await {
             Some(Err(status)) => return Err(status),
             first => first,
         };
         let first = tokio_stream::iter(first);
-        let rest = tokio_stream::wrappers::ReceiverStream::new(told);
+        let rest = tokio_stream::wrappers::ReceiverStream::new(receiver);
         Ok(Response::new(Box::pin(first.chain(rest))))
     }
 }
 
-relayed! { ImageService {
+forward! { ImageService {
     list_images: ListImagesRequest => ListImagesResponse;
     image_status: ImageStatusRequest => ImageStatusResponse;
     pull_image: PullImageRequest => PullImageResponse;
@@ -256,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_header_of_a_deadline_is_read() {
+    fn grpc_timeout_header_is_parsed() {
         let check = |text: &str, expected: Option<Duration>| {
             let mut headers = MetadataMap::new();
             headers.insert("grpc-timeout", text.parse().unwrap());

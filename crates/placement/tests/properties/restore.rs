@@ -1,9 +1,10 @@
-//! State files that no longer fit: found out, explained, and migrated without losing what is good.
+//! State files that no longer fit are detected, explained and migrated without losing valid
+//! assignments.
 
 use placement::demand::{PodUid, QosClass, Role};
 use placement::node::CpuPolicy;
+use placement::restore::{Change, CpuFault, migrate, restore, states_of};
 use placement::state_file::{CpuState, MemoryState};
-use placement::takeover::{Change, CpuFault, migrate, states_of, take_over};
 use placement::{CpuSet, Ledger, Node, NumaId, plan};
 
 use crate::machines::regular;
@@ -24,19 +25,19 @@ fn busy(node: &Node) -> Ledger {
 }
 
 #[test]
-fn an_unchanged_node_takes_everything_over_and_changes_nothing() {
+fn an_unchanged_node_restores_everything() {
     let node = small_node();
     let ledger = busy(&node);
     let (cpu, memory) = states_of(&node, &ledger);
     let migration = migrate(&node, &cpu, &memory);
     assert_eq!(migration.changes, []);
-    let taken = take_over(&node, &cpu, &memory).unwrap().ledger;
+    let taken = restore(&node, &cpu, &memory).unwrap().ledger;
     assert_eq!(taken.cpu.assignments, ledger.cpu.assignments);
     assert_eq!(migration.ledger, taken);
 }
 
 #[test]
-fn a_cpu_that_went_offline_is_named_and_only_its_owner_loses_something() {
+fn only_the_owner_of_an_offline_cpu_is_affected() {
     let before = small_node();
     let (cpu, memory) = states_of(&before, &busy(&before));
     let lost = cpu.entries["pod2"]["c0"].first().unwrap();
@@ -45,7 +46,7 @@ fn a_cpu_that_went_offline_is_named_and_only_its_owner_loses_something() {
     let smaller = placement::Topology::new(parts).unwrap();
     let after = node(&smaller, &Settings { policy: 1, ..Settings::default() }).unwrap();
 
-    let refused = take_over(&after, &cpu, &memory).unwrap_err();
+    let refused = restore(&after, &cpu, &memory).unwrap_err();
     assert!(refused.to_string().starts_with("current set of available CPUs"), "{refused}");
 
     let migration = migrate(&after, &cpu, &memory);
@@ -63,7 +64,7 @@ fn a_cpu_that_went_offline_is_named_and_only_its_owner_loses_something() {
 }
 
 #[test]
-fn a_larger_reservation_takes_cpus_back_from_their_owner() {
+fn a_larger_reservation_releases_cpus_of_their_owner() {
     let before = small_node();
     let (cpu, memory) = states_of(&before, &busy(&before));
     let CpuPolicy::Static(policy) = &before.cpu else { unreachable!() };
@@ -86,7 +87,7 @@ fn a_larger_reservation_takes_cpus_back_from_their_owner() {
         .unwrap(),
         ..before.clone()
     };
-    let refused = take_over(&after, &cpu, &memory).unwrap_err();
+    let refused = restore(&after, &cpu, &memory).unwrap_err();
     assert!(refused.to_string().starts_with("not all reserved cpus"), "{refused}");
     let migration = migrate(&after, &cpu, &memory);
     let text = migration.to_string();
@@ -95,7 +96,7 @@ fn a_larger_reservation_takes_cpus_back_from_their_owner() {
 }
 
 #[test]
-fn less_memory_releases_what_no_longer_fits_and_counts_the_rest_anew() {
+fn less_memory_releases_what_no_longer_fits() {
     let before = small_node();
     let (cpu, memory) = states_of(&before, &busy(&before));
     let mut parts = before.topology.parts();
@@ -104,7 +105,7 @@ fn less_memory_releases_what_no_longer_fits_and_counts_the_rest_anew() {
     }
     let smaller = placement::Topology::new(parts).unwrap();
     let after = node(&smaller, &Settings { policy: 1, ..Settings::default() }).unwrap();
-    let refused = take_over(&after, &cpu, &memory).unwrap_err();
+    let refused = restore(&after, &cpu, &memory).unwrap_err();
     assert_eq!(
         refused.to_string(),
         "[memorymanager] the expected machine state is different from the real one"
@@ -115,7 +116,7 @@ fn less_memory_releases_what_no_longer_fits_and_counts_the_rest_anew() {
 }
 
 #[test]
-fn a_node_that_is_gone_and_a_changed_policy_are_told() {
+fn a_missing_node_and_a_changed_policy_are_reported() {
     let before = small_node();
     let (cpu, mut memory) = states_of(&before, &busy(&before));
     memory.entries.get_mut("pod1").unwrap().get_mut("c0").unwrap()[0].numa = vec![NumaId(7)];
@@ -141,6 +142,6 @@ fn a_cpu_held_twice_stays_with_the_first_owner() {
 fn empty_states_are_a_fresh_start() {
     let node = small_node();
     let (cpu, memory) = (CpuState::empty("static"), MemoryState::empty("Static"));
-    assert_eq!(take_over(&node, &cpu, &memory).unwrap().ledger, node.empty_ledger());
+    assert_eq!(restore(&node, &cpu, &memory).unwrap().ledger, node.empty_ledger());
     assert_eq!(migrate(&node, &cpu, &memory).changes, []);
 }

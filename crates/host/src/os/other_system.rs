@@ -1,11 +1,11 @@
-//! What this machine says of itself, on systems that are neither Linux nor Windows: nothing is known
-//! there, and the agent does not run there. See [`crate::os`] for the twins.
+//! Identity and usage of this machine on systems that are neither Linux nor Windows, where the
+//! agent does not run: nothing is known. See [`crate::os`] for the twins.
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::facts::{FileSystem, Identity, Interface, Memory, ProcessIds, ProcessUsage};
+use crate::system::{FileSystem, Identity, Interface, Memory, ProcessIds, ProcessUsage};
 
 fn unsupported<T>() -> io::Result<T> {
     Err(io::ErrorKind::Unsupported.into())
@@ -60,4 +60,10 @@ pub fn default_interface() -> Option<String> {
 
 pub fn this_process() -> io::Result<ProcessUsage> {
     unsupported()
+}
+
+/// Returns nothing: there is no `/sys`.
+#[must_use]
+pub fn masked_cpu_paths() -> Vec<String> {
+    Vec::new()
 }

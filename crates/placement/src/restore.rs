@@ -1,8 +1,8 @@
-//! Ledgers from state files and back: restarts, imports from a kubelet, migrations.
+//! Converts ledgers to state files and back: restarts, imports from a kubelet, migrations.
 //!
-//! Main entries: [`states_of`] (what to write), [`take_over`] (strict: what was written must fit)
-//! and [`migrate`] (what still fits is kept, the rest is named). [`recover`] serves a ledger whose file
-//! was lost. Texts of the files are read and written by [`crate::state_file`]; nothing here touches a disk.
+//! Main entries: [`states_of`] (the states to write), [`restore`] (strict: the state must fit) and
+//! [`migrate`] (keeps what still fits and names the rest). [`recover`] rebuilds a ledger whose file
+//! was lost. [`crate::state_file`] reads and writes the texts; nothing here accesses a disk.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,9 +15,9 @@ use crate::demand::{ContainerName, MemoryKind, PodUid};
 use crate::ids::{Bytes, NumaId};
 use crate::ledger::Ledger;
 use crate::memory::{
-    Block, Blocks, MemoryLedger, MemoryStateError, MemoryTable, NodeState, Promise,
+    Block, Blocks, MemoryGuarantee, MemoryLedger, MemoryStateError, MemoryTable, NodeState,
 };
-use crate::node::{CpuPolicy, MemoryPolicy, Node, Restored, StateError};
+use crate::node::{CpuPolicy, MemoryPolicy, Node, RestoredLedger, StateError};
 use crate::numa::NumaMask;
 use crate::state_file::{self, CpuState, MemoryState};
 
@@ -38,15 +38,15 @@ impl MemoryPolicy {
     pub fn policy_name(&self) -> &'static str {
         match self {
             MemoryPolicy::None => "None",
-            MemoryPolicy::Static(policy) => match policy.promise() {
-                Promise::Kept => "Static",
-                Promise::BestEffort => "BestEffort",
+            MemoryPolicy::Static(policy) => match policy.guarantee() {
+                MemoryGuarantee::Strict => "Static",
+                MemoryGuarantee::BestEffort => "BestEffort",
             },
         }
     }
 }
 
-/// The states to write for a ledger.
+/// Returns the states to write for a ledger.
 #[must_use]
 pub fn states_of(node: &Node, ledger: &Ledger) -> (CpuState, MemoryState) {
     let mut cpu = CpuState::empty(node.cpu.policy_name());
@@ -90,12 +90,12 @@ pub fn states_of(node: &Node, ledger: &Ledger) -> (CpuState, MemoryState) {
     (cpu, memory)
 }
 
-/// The ledger of states that must fit the node; the errors are the kubelet's.
-pub fn take_over(
+/// Restores the ledger of states that must fit the node; the errors are the kubelet's.
+pub fn restore(
     node: &Node,
     cpu: &CpuState,
     memory: &MemoryState,
-) -> Result<Restored, StateError> {
+) -> Result<RestoredLedger, StateError> {
     node.restore(Ledger { cpu: cpu_ledger(cpu), memory: memory_ledger(node, memory)? })
 }
 
@@ -185,13 +185,13 @@ fn mask_of(node: &Node, ids: &[NumaId]) -> Option<NumaMask> {
 /// The CPUs that running containers may use, by pod and container.
 pub type CpusInUse = BTreeMap<PodUid, BTreeMap<ContainerName, CpuSet>>;
 
-/// Books the CPUs that running containers have to themselves, and returns these containers. This is for a
-/// ledger whose file was lost: the runtime still has the CPUs of each container.
+/// Allocates the CPUs that running containers use exclusively, and returns these containers. This
+/// is for a ledger whose file was lost: the runtime still has the CPUs of each container.
 ///
-/// A container has its CPUs to itself if none of them is reserved and no other pod may use one. A shared
-/// container fails this, because the shared pool contains the reserved CPUs. With strict reservation the
-/// only shared pod of a node passes, so the caller compares with the pod's demand when it knows the pod.
-/// Pods that are in the ledger are left as they are.
+/// A container uses its CPUs exclusively if none of them is reserved and no other pod may use one.
+/// A shared container fails this, because the shared pool contains the reserved CPUs. With strict
+/// reservation the only shared pod of a node passes, so the caller compares with the pod's demand
+/// when it knows the pod. Pods that are in the ledger are left unchanged.
 pub fn recover(node: &Node, ledger: &mut Ledger, running: &CpusInUse) -> CpusInUse {
     let mut recovered = CpusInUse::new();
     let CpuPolicy::Static(policy) = &node.cpu else { return recovered };
@@ -218,7 +218,7 @@ pub fn recover(node: &Node, ledger: &mut Ledger, running: &CpusInUse) -> CpusInU
     recovered
 }
 
-/// One thing a migration could not keep, or had to correct.
+/// An assignment that a migration could not keep, or had to correct.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Change {
     #[error("{manager} policy was {from:?} and is {to:?}: {}", policy_effect(to))]
@@ -235,9 +235,9 @@ pub enum Change {
          when the pod is admitted again"
     )]
     MemoryReleased { pod: String, container: String, why: MemoryFault },
-    #[error("memory bookings were counted anew from the containers' blocks")]
+    #[error("memory reservations were recomputed from the containers' blocks")]
     MemoryRecounted,
-    #[error("pod {pod}: what it held as a whole is released, as no policy here hands that out")]
+    #[error("pod {pod}: its pod-level resources are released, because no policy here assigns them")]
     PodLevelReleased { pod: String },
 }
 
@@ -249,7 +249,7 @@ fn policy_effect(to: &str) -> &'static str {
     }
 }
 
-/// Why CPUs cannot be kept.
+/// The reason why CPUs cannot be kept.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CpuFault {
     #[error("the machine has no CPU {0} (any more)")]
@@ -260,7 +260,7 @@ pub enum CpuFault {
     HeldTwice { cpus: CpuSet, other: String },
 }
 
-/// Why memory cannot be kept.
+/// The reason why memory cannot be kept.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MemoryFault {
     #[error("the machine has no NUMA node {0} (any more)")]
@@ -271,16 +271,16 @@ pub enum MemoryFault {
     TooLittle { kind: String, wanted: Bytes, free: Bytes },
 }
 
-/// What came of a migration.
+/// The result of a migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migration {
     pub ledger: Ledger,
     pub changes: Vec<Change>,
 }
 
-/// Takes over what still fits the machine and the configuration, and names what does not.
-/// Containers keep running either way; those that lost something are served anew when their pods
-/// are admitted again.
+/// Keeps everything that still fits the machine and the configuration, and names the rest.
+/// Containers keep running either way; those that lost resources get new ones when their pods are
+/// admitted again.
 #[must_use]
 pub fn migrate(node: &Node, cpu: &CpuState, memory: &MemoryState) -> Migration {
     let mut changes = Vec::new();
@@ -354,7 +354,7 @@ fn migrate_memory(node: &Node, state: &MemoryState, changes: &mut Vec<Change>) -
             kept.push((pod, container, blocks));
         }
     }
-    // Those with the least choice first.
+    // Blocks with the fewest nodes first.
     kept.sort_by_key(|(_, _, blocks)| blocks.iter().map(|b| b.nodes.len()).min());
     for (pod, container, blocks) in kept {
         if let Some(why) = ledger.cannot_hold(&blocks) {
@@ -376,7 +376,7 @@ fn migrate_memory(node: &Node, state: &MemoryState, changes: &mut Vec<Change>) -
 }
 
 impl MemoryLedger {
-    /// Why a container's blocks cannot be booked; `None` if they can.
+    /// Returns the reason why the blocks of a container cannot be reserved; `None` if they can.
     fn cannot_hold(&self, blocks: &Blocks) -> Option<MemoryFault> {
         blocks.iter().find_map(|block| {
             let tables = block.nodes.iter().map(|n| {
@@ -396,7 +396,7 @@ impl MemoryLedger {
 
     fn hold(&mut self, pod: &PodUid, container: &ContainerName, blocks: Blocks) {
         for block in &blocks {
-            self.book(block);
+            self.take_block(block);
         }
         self.assignments.entry(pod.clone()).or_default().insert(container.clone(), blocks);
     }

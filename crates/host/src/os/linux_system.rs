@@ -1,18 +1,18 @@
-//! What this machine says of itself, on Linux: files of `/proc`, `/sys` and `/etc`.
+//! Identity and usage of this machine on Linux, from files of `/proc`, `/sys` and `/etc`.
 //!
-//! What they mean is [`crate::facts::linux`]'s business; see [`crate::os`] for the twins. What is
-//! missing is empty: a container or a small board has no DMI, and nothing depends on all of it.
+//! [`crate::system::linux`] parses them; see [`crate::os`] for the twins. Missing values are empty:
+//! a container or a small board has no DMI, and nothing depends on all values.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::facts::{
+use crate::system::{
     FileSystem, Identity, Inodes, Interface, Memory, ProcessIds, ProcessUsage, linux,
 };
 
-/// Who this machine is.
+/// Returns the identity of this machine.
 #[must_use]
 pub fn identity() -> Identity {
     let machine_id = first(&["/etc/machine-id", "/var/lib/dbus/machine-id"]);
@@ -37,28 +37,28 @@ pub fn identity() -> Identity {
 
 pub fn memory() -> io::Result<Memory> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
-    linux::meminfo(&text).ok_or_else(|| odd("/proc/meminfo does not tell MemTotal in kB"))
+    linux::meminfo(&text).ok_or_else(|| odd("/proc/meminfo has no MemTotal in kB"))
 }
 
-/// The file system that `path` is on.
+/// Returns the file system of `path`.
 pub fn file_system(path: &Path) -> io::Result<FileSystem> {
-    let told = rustix::fs::statvfs(path)?;
-    let bytes = |blocks: u64| blocks.saturating_mul(told.f_frsize);
-    let inodes = Inodes { total: told.f_files, free: told.f_ffree };
+    let stat = rustix::fs::statvfs(path)?;
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+    let inodes = Inodes { total: stat.f_files, free: stat.f_ffree };
     Ok(FileSystem {
-        capacity: bytes(told.f_blocks),
-        available: bytes(told.f_bavail),
-        // Some (btrfs) make inodes as they need them, and tell of none.
+        capacity: bytes(stat.f_blocks),
+        available: bytes(stat.f_bavail),
+        // Some file systems (btrfs) create inodes on demand and report none.
         inodes: (inodes.total > 0).then_some(inodes),
     })
 }
 
-/// Whether two paths are on the same file system.
+/// Returns true if two paths are on the same file system.
 pub fn same_file_system(one: &Path, other: &Path) -> io::Result<bool> {
     Ok(std::fs::metadata(one)?.dev() == std::fs::metadata(other)?.dev())
 }
 
-/// `None` where the system has no limit worth minding.
+/// Returns the limit and number of process ids; `None` if the system has no relevant limit.
 pub fn process_ids() -> io::Result<Option<ProcessIds>> {
     let number = |path: &str| -> io::Result<u64> {
         let text = std::fs::read_to_string(path)?;
@@ -71,7 +71,7 @@ pub fn process_ids() -> io::Result<Option<ProcessIds>> {
     Ok(Some(ProcessIds { max, used }))
 }
 
-/// Since the machine was started.
+/// Returns the time since boot.
 pub fn uptime() -> io::Result<Duration> {
     let text = std::fs::read_to_string("/proc/uptime")?;
     let seconds =
@@ -81,10 +81,10 @@ pub fn uptime() -> io::Result<Duration> {
 
 pub fn page_size() -> io::Result<u64> {
     let vector = std::fs::read("/proc/self/auxv")?;
-    linux::page_size(&vector).ok_or_else(|| odd("/proc/self/auxv does not tell the size of a page"))
+    linux::page_size(&vector).ok_or_else(|| odd("/proc/self/auxv has no page size"))
 }
 
-/// Sizes of huge pages that the kernel knows, in bytes and in order.
+/// Returns the sizes of huge pages that the kernel supports, in bytes, ascending.
 #[must_use]
 pub fn huge_page_sizes() -> Vec<u64> {
     let Ok(entries) = std::fs::read_dir("/sys/kernel/mm/hugepages") else { return Vec::new() };
@@ -93,25 +93,25 @@ pub fn huge_page_sizes() -> Vec<u64> {
     linux::huge_page_sizes(names.iter().map(String::as_str))
 }
 
-/// Nanoseconds that all CPUs were busy since the start.
+/// Returns the busy time of all CPUs since boot, in nanoseconds.
 pub fn busy() -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/stat")?;
-    linux::busy(&text).ok_or_else(|| odd("/proc/stat does not tell of CPUs"))
+    linux::busy(&text).ok_or_else(|| odd("/proc/stat has no line for all CPUs"))
 }
 
-/// What went through the machine's network interfaces, or through those that a process sees.
+/// Returns the traffic of the machine's network interfaces, or of those in a process' namespace.
 pub fn interfaces(process: Option<u32>) -> io::Result<Vec<Interface>> {
-    let of = process.map_or_else(|| "self".to_owned(), |process| process.to_string());
-    Ok(linux::interfaces(&std::fs::read_to_string(format!("/proc/{of}/net/dev"))?))
+    let pid = process.map_or_else(|| "self".to_owned(), |process| process.to_string());
+    Ok(linux::interfaces(&std::fs::read_to_string(format!("/proc/{pid}/net/dev"))?))
 }
 
-/// The interface that leads everywhere else; `None` if there is none.
+/// Returns the interface of the default route, if there is one.
 #[must_use]
 pub fn default_interface() -> Option<String> {
     linux::default_interface(&read("/proc/net/route")?).map(str::to_owned)
 }
 
-/// What this process has used.
+/// Returns the resource usage of this process.
 pub fn this_process() -> io::Result<ProcessUsage> {
     let text = std::fs::read_to_string("/proc/self/stat")?;
     let usage = linux::process(&text, page_size()?).ok_or_else(|| odd("/proc/self/stat"))?;
@@ -123,7 +123,7 @@ fn odd(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Texts of the device tree end with a zero byte.
+/// Reads a file; texts of the device tree end with a zero byte.
 fn read(path: &str) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(text.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())
@@ -131,4 +131,10 @@ fn read(path: &str) -> Option<String> {
 
 fn first(paths: &[&str]) -> String {
     paths.iter().filter_map(|path| read(path)).find(|text| !text.is_empty()).unwrap_or_default()
+}
+
+/// Returns the paths below `/sys` that containers must not read: the throttle counters of CPUs.
+#[must_use]
+pub fn masked_cpu_paths() -> Vec<String> {
+    crate::system::thermal_throttle_paths(Path::new("/sys/devices/system/cpu"))
 }

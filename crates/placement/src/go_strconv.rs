@@ -1,13 +1,13 @@
-//! Numbers and booleans as Go reads them, with Go's error texts, and maps as Go prints them.
+//! Parses numbers and booleans like Go, with Go's error texts, and formats maps like Go.
 //!
-//! Option values and CPU lists reach the kubelet as strings; people grep for its messages. Only
-//! what configuration needs is here.
+//! Option values and CPU lists reach the kubelet as strings, and users search for its messages.
+//! Only the functions that configuration needs are here.
 
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-/// Why a text is no integer or boolean.
+/// The reason why a text is not an integer or boolean.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ParseError {
     #[error("strconv.{function}: parsing {text:?}: invalid syntax")]
@@ -16,7 +16,7 @@ pub enum ParseError {
     Range { function: &'static str, text: String },
 }
 
-/// A decimal integer with an optional sign.
+/// Parses a decimal integer with an optional sign.
 pub fn parse_int(text: &str) -> Result<i64, ParseError> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -25,13 +25,13 @@ pub fn parse_int(text: &str) -> Result<i64, ParseError> {
     text.parse().map_err(|_| ParseError::Range { function: "Atoi", text: text.to_owned() })
 }
 
-/// A map of texts as `%v` prints it: `map[a:1 b:2]`.
-pub fn map(of: &BTreeMap<String, String>) -> String {
-    let entries: Vec<String> = of.iter().map(|(key, value)| format!("{key}:{value}")).collect();
+/// Formats a map like `%v`: `map[a:1 b:2]`.
+pub fn format_map(map: &BTreeMap<String, String>) -> String {
+    let entries: Vec<String> = map.iter().map(|(key, value)| format!("{key}:{value}")).collect();
     format!("map[{}]", entries.join(" "))
 }
 
-/// One of the twelve spellings Go knows.
+/// Parses one of the twelve spellings that Go accepts.
 pub fn parse_bool(text: &str) -> Result<bool, ParseError> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),

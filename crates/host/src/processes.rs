@@ -1,51 +1,51 @@
-//! Who else is on this machine: [`processes`], and how far the first of them lets all others run
+//! The processes of this machine ([`list`]), and the CPUs that the first one leaves to all others
 //! ([`first_process_cpus`]).
 //!
-//! Read from a directory such as `/proc`, so a tree of a test's will do on any system; where there is none
-//! nobody is seen. What to make of a neighbour is decided elsewhere.
+//! They are read from a directory such as `/proc`, so tests can use their own tree on any system; a
+//! missing directory has no processes. The caller interprets the result.
 
 use std::fs;
 use std::path::Path;
 
 use placement::CpuSet;
 
-/// A process and how it was started.
+/// A process and its command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Neighbour {
+pub struct Process {
     pub pid: u32,
-    /// The kernel's name of it, of 15 bytes at most.
+    /// The kernel's name of the process, at most 15 bytes.
     pub name: String,
-    /// Its program and arguments; empty for those of the kernel.
+    /// The program and its arguments; empty for kernel threads.
     pub command: Vec<String>,
 }
 
-/// The processes of this machine, by id. Those that end meanwhile are left out.
+/// Returns the processes of this machine by id. Processes that end meanwhile are skipped.
 #[must_use]
-pub fn processes(proc: &Path) -> Vec<Neighbour> {
+pub fn list(proc: &Path) -> Vec<Process> {
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
-    let mut found: Vec<Neighbour> = entries
+    let mut found: Vec<Process> = entries
         .filter_map(|entry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
             let name = fs::read_to_string(entry.path().join("comm")).ok()?;
             let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            Some(Neighbour { pid, name: name.trim_end().to_owned(), command: arguments(&command) })
+            Some(Process { pid, name: name.trim_end().to_owned(), command: arguments(&command) })
         })
         .collect();
     found.sort_by_key(|neighbour| neighbour.pid);
     found
 }
 
-/// Each argument ends with a zero byte.
+/// Splits the command line; each argument ends with a zero byte.
 fn arguments(command: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(command);
     let text = text.strip_suffix('\0').unwrap_or(&text);
     if text.is_empty() { Vec::new() } else { text.split('\0').map(str::to_owned).collect() }
 }
 
-/// The process that listens on a TCP port, from `/proc/net/tcp` and the open files of processes; `None` if
-/// it is not known, as for processes of others without root.
+/// Returns the process that listens on a TCP port, from `/proc/net/tcp` and the open files of
+/// processes; `None` if unknown, as for other users' processes without root.
 #[must_use]
-pub fn listener(proc: &Path, port: u16) -> Option<Neighbour> {
+pub fn listener(proc: &Path, port: u16) -> Option<Process> {
     let tables = ["net/tcp", "net/tcp6"].map(|table| fs::read_to_string(proc.join(table)));
     let inode = tables.iter().flatten().flat_map(|table| table.lines()).find_map(|line| {
         // sl local_address rem_address st tx_queue:rx_queue tr:when retrnsmt uid timeout inode …
@@ -54,14 +54,14 @@ pub fn listener(proc: &Path, port: u16) -> Option<Neighbour> {
         let is_it = u16::from_str_radix(local, 16) == Ok(port) && fields.get(3) == Some(&"0A");
         fields.get(9).filter(|_| is_it).map(|inode| format!("socket:[{inode}]"))
     })?;
-    processes(proc).into_iter().find(|process| {
+    list(proc).into_iter().find(|process| {
         let files = fs::read_dir(proc.join(process.pid.to_string()).join("fd"));
         let mut files = files.into_iter().flatten().flatten();
         files.any(|file| fs::read_link(file.path()).is_ok_and(|to| to == Path::new(&inode)))
     })
 }
 
-/// The effective user of this process, from `/proc/self/status`; `None` if it is not known.
+/// Returns the effective user of this process from `/proc/self/status`; `None` if unknown.
 #[must_use]
 pub fn effective_user(proc: &Path) -> Option<u32> {
     let status = fs::read_to_string(proc.join("self/status")).ok()?;
@@ -70,7 +70,7 @@ pub fn effective_user(proc: &Path) -> Option<u32> {
     users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// The CPUs of the first process, which those it starts have from it; `None` if it is not known.
+/// Returns the CPUs of the first process, which its descendants inherit; `None` if unknown.
 #[must_use]
 pub fn first_process_cpus(proc: &Path) -> Option<CpuSet> {
     let status = fs::read_to_string(proc.join("1/status")).ok()?;
@@ -78,7 +78,7 @@ pub fn first_process_cpus(proc: &Path) -> Option<CpuSet> {
     CpuSet::parse(list.trim()).ok()
 }
 
-/// The CPUs that are switched on, from `/sys/devices/system/cpu`; `None` if it is not known.
+/// Returns the online CPUs from `/sys/devices/system/cpu`; `None` if unknown.
 #[must_use]
 pub fn online_cpus(cpus: &Path) -> Option<CpuSet> {
     CpuSet::parse(fs::read_to_string(cpus.join("online")).ok()?.trim()).ok()
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_are_read_and_what_is_no_process_is_not() {
+    fn processes_are_listed_and_other_entries_skipped() {
         let proc = tempfile::tempdir().unwrap();
         let put = |path: &str, text: &str| {
             let path = proc.path().join(path);
@@ -105,15 +105,15 @@ mod tests {
         put("online", "0-3\n");
         put("self/status", "Name:\tx\nUid:\t1000\t0\t1000\t1000\n");
         assert_eq!(effective_user(proc.path()), Some(0));
-        let found = processes(proc.path());
+        let found = list(proc.path());
         let shown: Vec<_> =
-            found.iter().map(|of| format!("{} {} {:?}", of.pid, of.name, of.command)).collect();
+            found.iter().map(|p| format!("{} {} {:?}", p.pid, p.name, p.command)).collect();
         let kubelet = "12 kubelet [\"/usr/bin/kubelet\", \"--config\", \"/a b\", \"\"]";
         assert_eq!(shown, ["2 kthreadd []", kubelet]);
         assert_eq!(first_process_cpus(proc.path()), CpuSet::parse("0-2").ok());
         assert_eq!(online_cpus(proc.path()), CpuSet::parse("0-3").ok());
         let nowhere = proc.path().join("nowhere");
-        assert_eq!(processes(&nowhere), []);
+        assert_eq!(list(&nowhere), []);
         assert_eq!((first_process_cpus(&nowhere), online_cpus(&nowhere)), (None, None));
         assert_eq!((listener(&nowhere, 80), effective_user(&nowhere)), (None, None));
     }

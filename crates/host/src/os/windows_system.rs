@@ -1,5 +1,5 @@
-//! What this machine says of itself, on Windows: calls of the system and values of the registry, the
-//! same ones upstream takes. See [`crate::os`] for the twins.
+//! Identity and usage of this machine on Windows, from the same system calls and registry values as
+//! upstream. See [`crate::os`] for the twins.
 
 use std::io;
 use std::os::windows::ffi::OsStrExt as _;
@@ -15,17 +15,17 @@ use windows_sys::Win32::System::SystemInformation::{
     GlobalMemoryStatusEx, MEMORYSTATUSEX, SYSTEM_INFO,
 };
 
-use crate::facts::{FileSystem, Identity, Interface, Memory, ProcessIds, ProcessUsage};
+use crate::system::{FileSystem, Identity, Interface, Memory, ProcessIds, ProcessUsage};
 
 const VERSION: &str = r"SOFTWARE\Microsoft\Windows NT\CurrentVersion";
 const HARDWARE: &str = r"SYSTEM\HardwareConfig";
 const BOOT: &str =
     r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters";
 
-/// The longest text of the registry that is taken, in characters. All of interest are short.
+/// The longest registry text that is read, in characters. All relevant texts are short.
 const TEXT: usize = 512;
 
-/// Who this machine is. A machine has no id but its name here, as upstream has it.
+/// Returns the identity of this machine. As upstream, the name is the only id.
 #[must_use]
 pub fn identity() -> Identity {
     let hostname = computer_name().unwrap_or_default().to_lowercase();
@@ -53,7 +53,7 @@ pub fn memory() -> io::Result<Memory> {
     if unsafe { GlobalMemoryStatusEx(&mut status) } == 0 {
         return Err(io::Error::last_os_error());
     }
-    // What Windows calls the page file is memory and page file together.
+    // Windows' page file counts include physical memory.
     let swap = |with: u64, memory: u64| with.saturating_sub(memory);
     Ok(Memory {
         total: status.ullTotalPhys,
@@ -65,11 +65,12 @@ pub fn memory() -> io::Result<Memory> {
     })
 }
 
-/// The file system that `path` is on.
+/// Returns the file system of `path`.
 pub fn file_system(path: &Path) -> io::Result<FileSystem> {
     let path: Vec<u16> = path.as_os_str().encode_wide().chain([0]).collect();
     let (mut available, mut capacity) = (0, 0);
-    // SAFETY: the path is NUL-terminated and outlives the call; the others are locals, or not wanted.
+    // SAFETY: the path is NUL-terminated and outlives the call; the other pointers are to locals,
+    // or null.
     let done = unsafe {
         GetDiskFreeSpaceExW(path.as_ptr(), &mut available, &mut capacity, std::ptr::null_mut())
     };
@@ -79,14 +80,14 @@ pub fn file_system(path: &Path) -> io::Result<FileSystem> {
     Ok(FileSystem { capacity, available, inodes: None })
 }
 
-/// Whether two paths are on the same volume.
+/// Returns true if two paths are on the same volume.
 pub fn same_file_system(one: &Path, other: &Path) -> io::Result<bool> {
     Ok(volume(one)?.eq_ignore_ascii_case(&volume(other)?))
 }
 
-/// Where the volume of a path is mounted.
+/// Returns the mount point of the volume of a path.
 fn volume(path: &Path) -> io::Result<String> {
-    // The call takes what is not there for a part of what would be above it.
+    // The call accepts missing paths and returns the volume of a parent.
     let path = std::fs::canonicalize(path)?;
     let path: Vec<u16> = path.as_os_str().encode_wide().chain([0]).collect();
     let mut mount = vec![0; path.len() + 1];
@@ -99,12 +100,12 @@ fn volume(path: &Path) -> io::Result<String> {
     Ok(text.trim_end_matches('\0').to_owned())
 }
 
-/// Windows has no limit worth minding.
+/// Returns `None`: Windows has no relevant limit.
 pub fn process_ids() -> io::Result<Option<ProcessIds>> {
     Ok(None)
 }
 
-/// Since the machine was started.
+/// Returns the time since boot.
 pub fn uptime() -> io::Result<Duration> {
     // SAFETY: takes nothing.
     Ok(Duration::from_millis(unsafe { GetTickCount64() }))
@@ -117,18 +118,18 @@ pub fn page_size() -> io::Result<u64> {
     Ok(u64::from(system.dwPageSize))
 }
 
-/// Containers of Windows have no huge pages.
+/// Returns nothing: Windows containers have no huge pages.
 #[must_use]
 pub fn huge_page_sizes() -> Vec<u64> {
     Vec::new()
 }
 
-/// Not read on Windows yet.
+/// Not implemented on Windows.
 pub fn busy() -> io::Result<u64> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Not read on Windows yet.
+/// Not implemented on Windows.
 pub fn interfaces(_process: Option<u32>) -> io::Result<Vec<Interface>> {
     Err(io::ErrorKind::Unsupported.into())
 }
@@ -138,7 +139,7 @@ pub fn default_interface() -> Option<String> {
     None
 }
 
-/// Not read on Windows yet.
+/// Not implemented on Windows.
 pub fn this_process() -> io::Result<ProcessUsage> {
     Err(io::ErrorKind::Unsupported.into())
 }
@@ -153,7 +154,7 @@ fn computer_name() -> Option<String> {
     (done != 0).then(|| String::from_utf16_lossy(&name[..length as usize]))
 }
 
-/// A value of the machine's registry, into `room`; the number of bytes that came.
+/// Reads a registry value into `room` and returns the number of bytes.
 fn registry(key: &str, name: &str, kind: REG_ROUTINE_FLAGS, room: &mut [u16]) -> Option<usize> {
     let wide = |text: &str| text.encode_utf16().chain([0]).collect::<Vec<u16>>();
     let (key, name) = (wide(key), wide(name));
@@ -184,4 +185,10 @@ fn registry_number(key: &str, name: &str) -> Option<u32> {
     let mut room = [0; 2];
     let bytes = registry(key, name, RRF_RT_REG_DWORD, &mut room)?;
     (bytes == 4).then(|| u32::from(room[0]) | u32::from(room[1]) << 16)
+}
+
+/// Returns nothing: Windows has no `/sys`.
+#[must_use]
+pub fn masked_cpu_paths() -> Vec<String> {
+    Vec::new()
 }

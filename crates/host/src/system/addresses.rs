@@ -1,22 +1,22 @@
-//! By which address a machine is reached: [`internal`], chosen as upstream chooses a node's.
+//! The address of a machine: [`internal`], chosen as upstream chooses a node's address.
 //!
-//! First what its name means, if that is an address of its own; else the address with which it would
-//! speak to the world, which is that of the interface of the default route. Sends nothing: a datagram
-//! socket that is connected only looks up the route.
+//! The address of the host name is used if it is local; otherwise that of the interface with the
+//! default route. No packet is sent: connecting a datagram socket only looks up the route.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 
-/// Somewhere else, of the ranges kept for documentation: never a neighbour.
+/// A remote address from the ranges reserved for documentation, never on a local network.
 const ELSEWHERE_V4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 const ELSEWHERE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 
-/// The address of a machine of this name; `None` on one without a network. Waits for the resolver.
+/// Returns the address of a machine with this name; `None` without a network. Blocks on the
+/// resolver.
 #[must_use]
 pub fn internal(hostname: &str) -> Option<IpAddr> {
     by_name(hostname).or_else(by_route)
 }
 
-/// What the name means here. An IPv4 address goes before one of IPv6.
+/// Resolves the name. An IPv4 address is preferred to an IPv6 one.
 fn by_name(hostname: &str) -> Option<IpAddr> {
     let found = (hostname, 0).to_socket_addrs().ok()?;
     let mut addresses: Vec<IpAddr> = found.map(|address| address.ip()).filter(usable).collect();
@@ -24,7 +24,7 @@ fn by_name(hostname: &str) -> Option<IpAddr> {
     addresses.into_iter().find(|address| is_ours(*address))
 }
 
-/// The address with which this machine would speak to the world.
+/// Returns the source address of outgoing traffic.
 fn by_route() -> Option<IpAddr> {
     let from = |any: IpAddr, to: IpAddr| -> Option<IpAddr> {
         let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
@@ -35,7 +35,7 @@ fn by_route() -> Option<IpAddr> {
         .or_else(|| from(Ipv6Addr::UNSPECIFIED.into(), ELSEWHERE_V6.into()))
 }
 
-/// Whether others could reach it.
+/// Returns true if other machines could reach the address.
 fn usable(address: &IpAddr) -> bool {
     let local = match address {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
@@ -44,7 +44,7 @@ fn usable(address: &IpAddr) -> bool {
     !(local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
 }
 
-/// Whether an interface of this machine has it: only then can a socket have it.
+/// Returns true if an interface of this machine has the address: only then can a socket bind to it.
 #[must_use]
 pub fn is_ours(address: IpAddr) -> bool {
     UdpSocket::bind(SocketAddr::new(address, 0)).is_ok()
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_addresses_that_others_could_reach_are_taken() {
+    fn only_reachable_addresses_are_used() {
         let check = |text: &str, taken: bool| {
             assert_eq!(usable(&text.parse().unwrap()), taken, "{text}");
         };
@@ -72,13 +72,13 @@ mod tests {
 
     #[test]
     #[cfg_attr(windows, ignore = "not on wine: it lets a socket have an address of others")]
-    fn an_address_of_this_machine_is_told_from_others() {
+    fn local_addresses_are_recognized() {
         assert!(is_ours(Ipv4Addr::LOCALHOST.into()));
         assert!(!is_ours(ELSEWHERE_V4.into()));
     }
 
     #[test]
-    fn what_is_found_is_ours() {
+    fn the_internal_address_is_local() {
         for name in ["localhost", "no such name"] {
             if let Some(address) = internal(name) {
                 assert!(usable(&address) && is_ours(address), "{name}: {address}");

@@ -1,5 +1,5 @@
-//! How much of what: [`Amounts`] that pods ask for and machines offer. Sums stop at the largest number
-//! instead of going over it; whether something fits is decided elsewhere.
+//! Amounts of resources that pods request and machines offer: [`Capacity`]. Sums saturate. Fitting
+//! is decided elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use objects::{Pod, resources};
 
 use crate::demand::MemoryKind;
 
-/// Amounts of what pods ask for.
+/// Amounts of resources that are counted per machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Amounts {
+pub struct Capacity {
     pub milli_cpus: u64,
     pub memory: u64,
     pub pods: u64,
@@ -17,11 +17,12 @@ pub struct Amounts {
     pub others: BTreeMap<String, u64>,
 }
 
-impl Amounts {
-    /// What a pod asks of a machine. Disk space is not counted: machines do not tell theirs.
+impl Capacity {
+    /// Returns the requests of a pod. Disk space is not counted, because machine descriptions have
+    /// none.
     #[must_use]
-    pub fn of(pod: &Pod) -> Amounts {
-        let mut amounts = Amounts { pods: 1, ..Amounts::default() };
+    pub fn of(pod: &Pod) -> Capacity {
+        let mut amounts = Capacity { pods: 1, ..Capacity::default() };
         for (name, amount) in pod.spec.effective_requests() {
             let units = |value: Option<i64>| {
                 value.map_or(u64::MAX, |value| u64::try_from(value).unwrap_or(0))
@@ -42,7 +43,7 @@ impl Amounts {
     }
 
     #[must_use]
-    pub fn plus(&self, other: &Amounts) -> Amounts {
+    pub fn plus(&self, other: &Capacity) -> Capacity {
         let mut sum = self.clone();
         sum.milli_cpus = sum.milli_cpus.saturating_add(other.milli_cpus);
         sum.memory = sum.memory.saturating_add(other.memory);
@@ -55,7 +56,7 @@ impl Amounts {
     }
 
     #[must_use]
-    pub fn minus(&self, other: &Amounts) -> Amounts {
+    pub fn minus(&self, other: &Capacity) -> Capacity {
         let mut rest = self.clone();
         rest.milli_cpus = rest.milli_cpus.saturating_sub(other.milli_cpus);
         rest.memory = rest.memory.saturating_sub(other.memory);

@@ -1,6 +1,7 @@
-//! What is really in force for a process: [`InForce`], read from its cgroups and its threads.
+//! The limits that the kernel enforces on a process: [`EffectiveLimits`], read from its cgroups and
+//! threads.
 //!
-//! Whether that is right, somebody else says.
+//! The caller compares them with the intended ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,14 +13,14 @@ use super::limits::{PERIOD_V1, QUOTA_V1, parse_bound};
 use super::tree::{is_gone, processes_below, read};
 use super::{Bound, CgroupError, Cgroups, Quota, Version, failed, names};
 
-/// What the kernel holds a process to.
+/// The limits that the kernel enforces on a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InForce {
+pub struct EffectiveLimits {
     /// Its cgroups by controller; the unified one has an empty name.
     pub cgroups: BTreeMap<String, String>,
-    /// CPUs of its cpuset as they were written, empty where nothing was (version 2: any).
+    /// The configured CPUs of its cpuset; empty if none were written (version 2: any).
     pub cpus: CpuSet,
-    /// CPUs that are left of them in the kernel's eyes.
+    /// The effective CPUs of its cpuset.
     pub effective_cpus: CpuSet,
     pub mems: BTreeSet<NumaId>,
     pub effective_mems: BTreeSet<NumaId>,
@@ -27,35 +28,36 @@ pub struct InForce {
     pub cpu_quota: Option<Quota>,
     pub memory: Option<Bound>,
     pub pids: Option<Bound>,
-    /// All that are in the same cpuset or below it, the process itself among them.
-    pub processes: Vec<ProcessSeen>,
+    /// All processes in the same cpuset or below it, including this one.
+    pub processes: Vec<ProcessAffinity>,
 }
 
-/// How CPU time is divided when there is not enough.
+/// The share of CPU time under contention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuShare {
-    /// Version 1, 1024 if nobody says anything.
+    /// Version 1; the default is 1024.
     Shares(u64),
-    /// Version 2, 100 if nobody says anything.
+    /// Version 2; the default is 100.
     Weight(u64),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProcessSeen {
+pub struct ProcessAffinity {
     pub pid: u32,
-    pub threads: Vec<ThreadSeen>,
+    pub threads: Vec<ThreadAffinity>,
 }
 
-/// Where a thread may run and have memory: within its cpuset, it can narrow that itself.
+/// The CPUs and memory nodes that a thread may use. A thread can restrict itself within its cpuset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ThreadSeen {
+pub struct ThreadAffinity {
     pub id: u32,
     pub cpus: CpuSet,
     pub mems: BTreeSet<NumaId>,
 }
 
 impl Cgroups {
-    /// Bytes that everything in a cgroup and below it uses; `None` if nobody counts them.
+    /// Returns the memory usage in bytes of a cgroup with its descendants; `None` if it is not
+    /// accounted.
     pub fn memory_usage(&self, path: &str) -> Result<Option<u64>, CgroupError> {
         let names = names(path)?;
         let Some(hierarchy) = self.layout.of("memory") else { return Ok(None) };
@@ -66,8 +68,8 @@ impl Cgroups {
         read_number(&hierarchy.directory(&names).join(file))
     }
 
-    /// What is in force for a process and those it shares a container with.
-    pub fn in_force(&self, pid: u32) -> Result<InForce, CgroupError> {
+    /// Returns the limits of a process and of the processes in its container.
+    pub fn effective_limits(&self, pid: u32) -> Result<EffectiveLimits, CgroupError> {
         let cgroups = self.of_process(pid)?;
         let version = self.version();
         let directory = |controller: &str| -> Option<PathBuf> {
@@ -95,10 +97,10 @@ impl Cgroups {
         if let Some(directory) = &cpuset {
             processes_below(directory, &mut pids)?;
         }
-        let mut processes: Vec<ProcessSeen> =
-            pids.into_iter().map(|pid| self.seen(pid)).collect::<Result<_, _>>()?;
+        let mut processes: Vec<ProcessAffinity> =
+            pids.into_iter().map(|pid| self.process_affinity(pid)).collect::<Result<_, _>>()?;
         let effective_cpus = list(&version.effective("cpus"))?;
-        // One that is ending is in no cpuset any more and keeps what it had.
+        // An exiting thread has left its cpuset and keeps its old affinity.
         for process in &mut processes {
             let tasks = self.proc.join(process.pid.to_string()).join("task");
             process.threads.retain(|thread| {
@@ -106,7 +108,7 @@ impl Cgroups {
                     || !is_ending(&tasks.join(thread.id.to_string()))
             });
         }
-        Ok(InForce {
+        Ok(EffectiveLimits {
             cpus: list("cpuset.cpus")?,
             effective_cpus,
             mems: nodes(&list("cpuset.mems")?),
@@ -115,15 +117,18 @@ impl Cgroups {
             cpu_quota: cpu.as_deref().map(|cpu| quota(cpu, version)).transpose()?.flatten(),
             memory,
             pids: bound("pids", "pids.max")?,
-            processes: processes.into_iter().filter(|of| !of.threads.is_empty()).collect(),
+            processes: processes
+                .into_iter()
+                .filter(|process| !process.threads.is_empty())
+                .collect(),
             cgroups,
         })
     }
 
-    /// What is left of the CPUs in each cgroup above one, the topmost first: whoever narrows one of
-    /// these narrows all below. What cannot be read is left out.
+    /// Returns the effective CPUs of each cgroup above that of a process, the topmost first: a
+    /// restriction there applies to all descendants. Unreadable cgroups are skipped.
     #[must_use]
-    pub fn cpus_above(&self, found: &InForce) -> Vec<(String, CpuSet)> {
+    pub fn cpus_above(&self, found: &EffectiveLimits) -> Vec<(String, CpuSet)> {
         let version = self.version();
         let name = if version == Version::V1 { "cpuset" } else { "" };
         let (Some(path), Some(hierarchy)) = (found.cgroups.get(name), self.layout.of("cpuset"))
@@ -147,14 +152,14 @@ impl Cgroups {
         above
     }
 
-    /// The cgroups of a process by controller, from the lines of `/proc/PID/cgroup`. Of one that is ending
-    /// there are none: version 1 has it in the root of every hierarchy, where it is held to nothing.
+    /// Returns the cgroups of a process by controller, from `/proc/PID/cgroup`. An exiting process
+    /// has none: version 1 reports the root of every hierarchy, which limits nothing.
     pub fn of_process(&self, pid: u32) -> Result<BTreeMap<String, String>, CgroupError> {
         let process = self.proc.join(pid.to_string());
         if let Some(found) = of_task(&process)? {
             return Ok(found);
         }
-        // The first thread may end before the others do.
+        // The first thread may end before the others.
         for thread in fs::read_dir(process.join("task")).into_iter().flatten().flatten() {
             if let Some(found) = of_task(&thread.path())? {
                 return Ok(found);
@@ -163,12 +168,12 @@ impl Cgroups {
         Err(CgroupError::NoProcess(pid))
     }
 
-    /// A process with its threads; none if it ended meanwhile.
-    fn seen(&self, pid: u32) -> Result<ProcessSeen, CgroupError> {
+    /// Returns a process with its threads; none if it has ended.
+    fn process_affinity(&self, pid: u32) -> Result<ProcessAffinity, CgroupError> {
         let tasks = self.proc.join(pid.to_string()).join("task");
         let mut threads = Vec::new();
         let entries = match fs::read_dir(&tasks) {
-            Err(error) if is_over(&error) => return Ok(ProcessSeen { pid, threads }),
+            Err(error) if is_over(&error) => return Ok(ProcessAffinity { pid, threads }),
             entries => entries.map_err(failed("list", &tasks))?,
         };
         for entry in entries.flatten() {
@@ -186,42 +191,44 @@ impl Cgroups {
                 parse_cpus(&file, line.trim())
             };
             let (cpus, mems) = (list("Cpus_allowed_list:")?, nodes(&list("Mems_allowed_list:")?));
-            threads.push(ThreadSeen { id, cpus, mems });
+            threads.push(ThreadAffinity { id, cpus, mems });
         }
         threads.sort_by_key(|thread| thread.id);
-        Ok(ProcessSeen { pid, threads })
+        Ok(ProcessAffinity { pid, threads })
     }
 }
 
-/// The cgroups of a process or thread that is not ending.
+/// Returns the cgroups of a process or thread; `None` if it is exiting.
 fn of_task(directory: &Path) -> Result<Option<BTreeMap<String, String>>, CgroupError> {
     let file = directory.join("cgroup");
     let text = match fs::read_to_string(&file) {
         Err(error) if is_over(&error) => return Ok(None),
         text => text.map_err(failed("read", &file))?,
     };
-    // Looked at afterwards: what was read of one that is not ending now is right.
+    // Checked after the read: the text is valid if the process is not exiting now.
     Ok((!is_ending(directory)).then(|| parse_cgroups(&text)))
 }
 
-/// Whether a process or thread is ending or has ended, as its `stat` says.
+/// Returns true if a process or thread is exiting or has ended, according to its `stat`.
 fn is_ending(directory: &Path) -> bool {
-    /// `PF_EXITING` of the kernel.
+    /// The kernel's `PF_EXITING`.
     const ENDING: u64 = 0x4;
     let stat = fs::read_to_string(directory.join("stat")).unwrap_or_default();
-    // The name is in parentheses and may hold any; the flags are the seventh field after it.
+    // The name is in parentheses and may contain parentheses; the flags are the seventh field after
+    // it.
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_ascii_whitespace());
     let flags = fields.and_then(|mut fields| fields.nth(6)?.parse::<u64>().ok());
     flags.is_none_or(|flags| flags & ENDING != 0)
 }
 
-/// A process that ended has no files, or has some that lead nowhere (`ESRCH`).
+/// Returns true if the process has ended: its files are missing, or reading them fails with
+/// `ESRCH`.
 fn is_over(error: &std::io::Error) -> bool {
     const NO_PROCESS: i32 = 3;
     is_gone(error) || error.raw_os_error() == Some(NO_PROCESS)
 }
 
-/// Lines such as `4:memory:/a`, `1:cpu,cpuacct:/a`, `9:name=systemd:/a` and `0::/a`.
+/// Parses lines such as `4:memory:/a`, `1:cpu,cpuacct:/a`, `9:name=systemd:/a` and `0::/a`.
 pub(super) fn parse_cgroups(text: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for line in text.lines() {
@@ -246,7 +253,7 @@ fn parse_cpus(file: &Path, text: &str) -> Result<CpuSet, CgroupError> {
     })
 }
 
-/// A list of numbers; empty if the kernel has no such file.
+/// Parses a list of numbers; empty if the kernel has no such file.
 fn parse_list(file: &Path) -> Result<CpuSet, CgroupError> {
     match optional(file)? {
         Some(text) => parse_cpus(file, &text),

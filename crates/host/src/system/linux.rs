@@ -1,14 +1,14 @@
-//! Texts of Linux: `/proc/meminfo`, `/etc/os-release`, `/proc/loadavg`, `/proc/stat`, `/proc/net/dev`,
-//! `/proc/self/stat`, names of huge pages, the auxiliary vector.
+//! Parsers of Linux files: `/proc/meminfo`, `/etc/os-release`, `/proc/loadavg`, `/proc/stat`,
+//! `/proc/net/dev`, `/proc/self/stat`, names of huge pages, the auxiliary vector.
 //!
-//! Contents are not trusted; what makes no sense is left out. Opens no file.
+//! Contents are not trusted; nonsense is ignored. Opens no file.
 
 use super::{Interface, Memory, ProcessUsage, Traffic};
 
-/// Ticks a second in which the kernel tells times of processes, on every system of today.
+/// The kernel's ticks per second in process times, on every current system.
 const TICKS: u64 = 100;
 
-/// `/proc/meminfo`; `None` if it does not tell the total.
+/// Parses `/proc/meminfo`; `None` if the total is missing.
 #[must_use]
 pub fn meminfo(text: &str) -> Option<Memory> {
     let amount = |name: &str| -> Option<u64> {
@@ -20,7 +20,7 @@ pub fn meminfo(text: &str) -> Option<Memory> {
     Some(Memory {
         total: amount("MemTotal")?,
         free,
-        // Kernels before 3.14 do not say.
+        // Kernels before 3.14 do not report it.
         available: amount("MemAvailable").unwrap_or(free),
         inactive_file: amount("Inactive(file)").unwrap_or(0),
         swap_total: amount("SwapTotal").unwrap_or(0),
@@ -28,7 +28,7 @@ pub fn meminfo(text: &str) -> Option<Memory> {
     })
 }
 
-/// The name of the system in `/etc/os-release`.
+/// Returns the name of the system from `/etc/os-release`.
 #[must_use]
 pub fn pretty_name(text: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.trim().strip_prefix("PRETTY_NAME="))?.trim();
@@ -41,7 +41,7 @@ pub fn pretty_name(text: &str) -> Option<String> {
     let mut letters = inner.chars();
     while let Some(letter) = letters.next() {
         match letter {
-            // As in a shell, and os-release is to be readable by one.
+            // Unescape as a shell does, because os-release must be readable by one.
             '\\' if quote == Some('"') => name.extend(letters.next()),
             other => name.push(other),
         }
@@ -49,33 +49,33 @@ pub fn pretty_name(text: &str) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// How many threads there are, by `/proc/loadavg`: `0.20 0.18 0.12 1/80 11206`.
+/// Returns the number of threads from `/proc/loadavg`: `0.20 0.18 0.12 1/80 11206`.
 #[must_use]
 pub fn threads(loadavg: &str) -> Option<u64> {
     loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
-/// Seconds since the start, by `/proc/uptime`.
+/// Returns the seconds since boot from `/proc/uptime`.
 #[must_use]
 pub fn uptime(text: &str) -> Option<f64> {
     let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
     (seconds.is_finite() && seconds >= 0.0).then_some(seconds)
 }
 
-/// Nanoseconds that all CPUs were busy, by the first line of `/proc/stat`.
+/// Returns the busy time of all CPUs in nanoseconds from the first line of `/proc/stat`.
 #[must_use]
 pub fn busy(stat: &str) -> Option<u64> {
-    let mut words = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
-    let mut next = || -> Option<u64> { words.next()?.parse().ok() };
+    let mut fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    let mut next = || -> Option<u64> { fields.next()?.parse().ok() };
     let (user, nice, system) = (next()?, next()?, next()?);
     let (_idle, _waiting) = (next(), next());
-    // Guests' time is in that of users already.
+    // Guest time is already included in user time.
     let rest: u64 = [next(), next(), next()].into_iter().flatten().sum();
     let ticks = user.checked_add(nice)?.checked_add(system)?.checked_add(rest)?;
     ticks.checked_mul(1_000_000_000 / TICKS)
 }
 
-/// `/proc/net/dev`, without the interface that leads back.
+/// Parses `/proc/net/dev` without the loopback interface.
 #[must_use]
 pub fn interfaces(text: &str) -> Vec<Interface> {
     let read = |line: &str| -> Option<Interface> {
@@ -94,23 +94,23 @@ pub fn interfaces(text: &str) -> Vec<Interface> {
     text.lines().filter_map(read).filter(|interface| interface.name != "lo").collect()
 }
 
-/// The interface of the default route, by `/proc/net/route`.
+/// Returns the interface of the default route from `/proc/net/route`.
 #[must_use]
 pub fn default_interface(route: &str) -> Option<&str> {
     route.lines().skip(1).find_map(|line| {
-        let mut words = line.split_whitespace();
-        let (name, to) = (words.next()?, words.next()?);
+        let mut fields = line.split_whitespace();
+        let (name, to) = (fields.next()?, fields.next()?);
         (to == "00000000").then_some(name)
     })
 }
 
-/// `/proc/self/stat`, with the size of a page; how many files are open it does not say.
+/// Parses `/proc/self/stat`, given the page size; it has no count of open files.
 #[must_use]
 pub fn process(stat: &str, page: u64) -> Option<ProcessUsage> {
-    // The name may have blanks and brackets in it.
+    // The name may contain blanks and parentheses.
     let (_, after) = stat.rsplit_once(')')?;
-    let words: Vec<&str> = after.split_whitespace().collect();
-    let number = |index: usize| -> Option<u64> { words.get(index)?.parse().ok() };
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    let number = |index: usize| -> Option<u64> { fields.get(index)?.parse().ok() };
     let ticks = number(11)?.checked_add(number(12)?)?;
     Some(ProcessUsage {
         cpu: ticks.checked_mul(1_000_000_000 / TICKS)?,
@@ -120,7 +120,8 @@ pub fn process(stat: &str, page: u64) -> Option<ProcessUsage> {
     })
 }
 
-/// Sizes of huge pages by the names in `/sys/kernel/mm/hugepages`, in bytes and in order.
+/// Returns the sizes of huge pages in bytes, ascending, from the names in
+/// `/sys/kernel/mm/hugepages`.
 #[must_use]
 pub fn huge_page_sizes<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<u64> {
     let size = |name: &str| -> Option<u64> {
@@ -133,15 +134,16 @@ pub fn huge_page_sizes<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<u64>
     sizes
 }
 
-/// Whether `/proc/self/uid_map` is that of a user namespace: the machine's own maps every id to itself.
+/// Returns true if `/proc/self/uid_map` is that of a user namespace: the initial one maps every id
+/// to itself.
 #[must_use]
 pub fn maps_users(uid_map: &str) -> bool {
-    let mut words = uid_map.split_whitespace().map(str::parse::<u64>);
-    let first = (words.next(), words.next(), words.next(), words.next());
+    let mut fields = uid_map.split_whitespace().map(str::parse::<u64>);
+    let first = (fields.next(), fields.next(), fields.next(), fields.next());
     !matches!(first, (None, ..) | (Some(Ok(0)), Some(Ok(0)), Some(Ok(4_294_967_295)), None))
 }
 
-/// The size of a page in `/proc/self/auxv`, a list of pairs of words of the machine's size.
+/// Returns the page size from `/proc/self/auxv`, a list of pairs of machine words.
 #[must_use]
 pub fn page_size(auxv: &[u8]) -> Option<u64> {
     const AT_PAGESZ: usize = 6;
@@ -159,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_read_and_counted_as_upstream_counts_it() {
+    fn meminfo_is_parsed_as_upstream_counts_it() {
         let text = "MemTotal:       24682416 kB\nMemFree:         1000 kB\nMemAvailable:   9000 kB\n\
                     Inactive:  77 kB\nInactive(anon):  7 kB\nInactive(file):     2000 kB\n\
                     SwapTotal:       10 kB\nSwapFree:  5 kB\nHugePages_Total:       0\n";
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_something_else_give_nothing() {
+    fn malformed_files_yield_nothing() {
         assert_eq!(meminfo(""), None);
         assert_eq!(meminfo("MemTotal: x kB"), None);
         assert_eq!(meminfo("MemTotal: 99999999999999999999 kB"), None);
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_systems_are_read_as_a_shell_would() {
+    fn os_release_is_unquoted_like_a_shell() {
         let check = |text: &str, name: Option<&str>| {
             assert_eq!(pretty_name(text).as_deref(), name, "{text}");
         };
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn user_namespaces_are_told_from_the_machines_own() {
+    fn user_namespaces_are_recognized() {
         assert!(!maps_users("         0          0 4294967295\n"));
         assert!(maps_users("         0       1000          1\n"));
         assert!(maps_users("0 0 4294967294\n1 1 1\n"));
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_a_page_is_found_among_others() {
+    fn page_size_is_found_in_the_auxiliary_vector() {
         let vector: Vec<u8> =
             [3_usize, 64, 6, 4096, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect();
         assert_eq!(page_size(&vector), Some(4096));
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_time_is_all_but_idling() {
+    fn busy_time_excludes_idle_time() {
         let text = "cpu  100 20 30 4000 50 6 7 8 9 1\ncpu0 1 2 3 4\n";
         assert_eq!(busy(text), Some(171 * 10_000_000));
         assert_eq!(busy("cpu  1 x 3\n"), None);
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_is_told_by_interface() {
+    fn traffic_is_parsed_by_interface() {
         let text = "Inter-|   Receive  |  Transmit\n face |bytes packets errs drop fifo frame \
                     compressed multicast|bytes\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  eth0: 10 \
                     2 3 4 0 0 0 0 50 6 7 8 0 0 0 0\n";
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_told_by_its_figures_whatever_its_name() {
+    fn process_usage_is_parsed_after_any_name() {
         let text = "12 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 1 0 99 4096000 25 0\n";
         let usage = process(text, 4096).unwrap();
         assert_eq!(usage.cpu, 2_000_000_000);
@@ -261,7 +263,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_a_reader_panic(text in "(?s).{0,200}", bytes in any::<Vec<u8>>()) {
+        fn no_text_makes_a_parser_panic(text in "(?s).{0,200}", bytes in any::<Vec<u8>>()) {
             let _ = (meminfo(&text), pretty_name(&text), threads(&text), uptime(&text));
             let _ = (huge_page_sizes([text.as_str()]), maps_users(&text), page_size(&bytes));
             let _ = (busy(&text), interfaces(&text), default_interface(&text), process(&text, 4096));
