@@ -9,20 +9,20 @@ use objects::selector::LabelSelector;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
+use crate::context::{BY_NAMESPACE, ControllerContext, UNTYPED_BY_NAMESPACE, controller_of, text};
+use crate::int_or_percent::scaled_value;
 use crate::observe::{Pod, seconds};
-use crate::share::share;
-use crate::work::Reconcile;
 use crate::workload::{conditions, is_deleting, replicas, set_condition, write_status};
-use crate::world::{BY_NAMESPACE, TREE_BY_NAMESPACE, World, controller_of, text};
+use crate::workqueue::Reconcile;
 
 /// How long a pod whose eviction was allowed counts as going, if it does not go. Upstream's figure.
 const EVICTION_TIME: i64 = 120;
 
 /// The budgets a change of a pod concerns.
-pub(crate) fn of_pod(world: &World, update: &Update<Pod>) -> Vec<Key> {
+pub(crate) fn keys_for_pod(context: &ControllerContext, update: &Update<Pod>) -> Vec<Key> {
     let mut keys = Vec::new();
     for pod in [&update.old, &update.new].into_iter().flatten() {
-        for (key, budget) in world.budgets.find(TREE_BY_NAMESPACE, &pod.namespace) {
+        for (key, budget) in context.budgets.find(UNTYPED_BY_NAMESPACE, &pod.namespace) {
             if selected(&budget).is_some_and(|s| s.matches_map(&pod.labels)) {
                 keys.push(key);
             }
@@ -34,12 +34,12 @@ pub(crate) fn of_pod(world: &World, update: &Update<Pod>) -> Vec<Key> {
 }
 
 /// The budgets a change of a deployment or replica set may concern: all of its namespace.
-pub(crate) fn of_owner(world: &World, update: &Update<Value>) -> Vec<Key> {
+pub(crate) fn keys_for_owner(context: &ControllerContext, update: &Update<Value>) -> Vec<Key> {
     let size = |object: &Option<Arc<Value>>| object.as_ref().map(|o| replicas(o));
     if size(&update.old) == size(&update.new) {
         return Vec::new();
     }
-    let budgets = world.budgets.find(TREE_BY_NAMESPACE, update.key.namespace());
+    let budgets = context.budgets.find(UNTYPED_BY_NAMESPACE, update.key.namespace());
     budgets.into_iter().map(|(key, _)| key).collect()
 }
 
@@ -54,16 +54,16 @@ fn status(budget: &Value, pods: &[Arc<Pod>], scale: i64, now: Timestamp) -> (Val
     let spec = &budget["spec"];
     let count = i64::try_from(pods.len()).unwrap_or(i64::MAX);
     let (expected, desired) = if !spec["maxUnavailable"].is_null() {
-        (scale, (scale - share(&spec["maxUnavailable"], scale, true)).max(0))
+        (scale, (scale - scaled_value(&spec["maxUnavailable"], scale, true)).max(0))
     } else if spec["minAvailable"].is_string() {
-        (scale, share(&spec["minAvailable"], scale, true))
+        (scale, scaled_value(&spec["minAvailable"], scale, true))
     } else {
         (count, spec["minAvailable"].as_i64().unwrap_or(0))
     };
     let mut disrupted = serde_json::Map::new();
     let mut due: Option<i64> = None;
-    let said = budget["status"]["disruptedPods"].as_object().into_iter().flatten();
-    for (name, since) in said {
+    let recorded = budget["status"]["disruptedPods"].as_object().into_iter().flatten();
+    for (name, since) in recorded {
         let left = seconds(text(since)).unwrap_or(0) + EVICTION_TIME - now.seconds();
         let there = pods.iter().any(|pod| pod.name == *name && pod.deleting.is_none());
         if there && left > 0 {
@@ -94,20 +94,20 @@ fn status(budget: &Value, pods: &[Arc<Pod>], scale: i64, now: Timestamp) -> (Val
 }
 
 #[derive(Debug)]
-pub(crate) struct Budgets(pub(crate) Arc<World>);
+pub(crate) struct Budgets(pub(crate) Arc<ControllerContext>);
 
 impl Reconcile for Budgets {
     const NAME: &'static str = "disruption";
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
         Box::pin(async move {
-            let world = &*self.0;
-            let Some(budget) = world.budgets.get(&key) else { return Ok(None) };
+            let context = &*self.0;
+            let Some(budget) = context.budgets.get(&key) else { return Ok(None) };
             if is_deleting(&budget) {
                 return Ok(None);
             }
             let selector = selected(&budget);
-            let all = world.pods.find(BY_NAMESPACE, key.namespace());
+            let all = context.pods.find(BY_NAMESPACE, key.namespace());
             let pods: Vec<Arc<Pod>> = all
                 .into_iter()
                 .map(|(_, pod)| pod)
@@ -115,8 +115,8 @@ impl Reconcile for Budgets {
                 .filter(|pod| !pod.is_finished())
                 .collect();
             let scale = self.scale(key.namespace(), &pods);
-            let (status, due) = status(&budget, &pods, scale, world.clock.now());
-            write_status(world, BUDGETS, &world.budgets, &budget, status).await?;
+            let (status, due) = status(&budget, &pods, scale, context.clock.now());
+            write_status(context, BUDGETS, &context.budgets, &budget, status).await?;
             Ok(due.map(|wait| Duration::from_secs(wait.unsigned_abs())))
         })
     }
@@ -182,10 +182,13 @@ mod tests {
             "metadata": {"generation": 1}, "spec": {"minAvailable": 1},
             "status": {"disruptedPods": {"a": "1970-01-01T00:00:10Z", "z": "1970-01-01T00:00:10Z"}},
         });
-        let (told, due) = status(&budget, &pods, 2, Timestamp::new(30, 0));
-        assert_eq!((&told["currentHealthy"], &told["disruptionsAllowed"]), (&json!(1), &json!(0)));
-        assert_eq!((told["disruptedPods"].as_object().unwrap().len(), due), (1, Some(100)));
-        let (told, _) = status(&budget, &pods, 2, Timestamp::new(200, 0));
-        assert_eq!(told["currentHealthy"], 2);
+        let (written, due) = status(&budget, &pods, 2, Timestamp::new(30, 0));
+        assert_eq!(
+            (&written["currentHealthy"], &written["disruptionsAllowed"]),
+            (&json!(1), &json!(0))
+        );
+        assert_eq!((written["disruptedPods"].as_object().unwrap().len(), due), (1, Some(100)));
+        let (written, _) = status(&budget, &pods, 2, Timestamp::new(200, 0));
+        assert_eq!(written["currentHealthy"], 2);
     }
 }

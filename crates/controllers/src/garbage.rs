@@ -16,9 +16,9 @@ use objects::catalog::{self, Verb};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::context::{ControllerContext, text};
 use crate::supervise::Start;
-use crate::work::Reconcile;
-use crate::world::{World, text};
+use crate::workqueue::Reconcile;
 
 mod graph;
 
@@ -35,16 +35,16 @@ fn kinds() -> Vec<Kind> {
 
 #[derive(Debug)]
 pub(crate) struct Garbage {
-    world: Arc<World>,
+    context: Arc<ControllerContext>,
     graph: Mutex<Graph>,
     /// Kinds that have not been listed yet: until then nobody is judged.
     missing: Mutex<HashSet<Kind>>,
 }
 
 impl Garbage {
-    pub(crate) fn new(world: Arc<World>) -> Garbage {
+    pub(crate) fn new(context: Arc<ControllerContext>) -> Garbage {
         let missing = Mutex::new(kinds().into_iter().collect());
-        Garbage { world, graph: Mutex::default(), missing }
+        Garbage { context, graph: Mutex::default(), missing }
     }
 
     fn graph(&self) -> std::sync::MutexGuard<'_, Graph> {
@@ -57,8 +57,8 @@ impl Garbage {
             let (garbage, keys) = (self.clone(), keys.clone());
             Box::new(move || {
                 let scope = Scope { metadata_only: true, ..Scope::default() };
-                let client = garbage.world.client.clone();
-                let reflector = Reflector::new(client, kind, scope, graph::seen);
+                let client = garbage.context.client.clone();
+                let reflector = Reflector::new(client, kind, scope, graph::ownership);
                 let (garbage, keys) = (garbage.clone(), keys.clone());
                 let run = reflector.run(move |change| {
                     for uid in garbage.observe(kind, change) {
@@ -74,22 +74,22 @@ impl Garbage {
         all.collect()
     }
 
-    fn observe(&self, kind: Kind, change: Change<graph::Seen>) -> Vec<String> {
+    fn observe(&self, kind: Kind, change: Change<graph::OwnershipMetadata>) -> Vec<String> {
         let mut graph = self.graph();
         match change {
             Change::Replaced { all, .. } => {
-                let mut look = Vec::new();
+                let mut affected = Vec::new();
                 let stay: HashSet<Key> = all.iter().map(|(key, ..)| key.clone()).collect();
                 for key in graph.names(kind) {
                     if !stay.contains(&key) {
-                        look.extend(graph.remove(kind, &key));
+                        affected.extend(graph.remove(kind, &key));
                     }
                 }
-                for (key, _, seen) in all {
-                    look.extend(graph.apply(Item::new(kind, key, seen)));
+                for (key, _, metadata) in all {
+                    affected.extend(graph.apply(Item::new(kind, key, metadata)));
                 }
                 self.missing.lock().unwrap_or_else(PoisonError::into_inner).remove(&kind);
-                look
+                affected
             }
             Change::Applied { key, object, .. } => graph.apply(Item::new(kind, key, object)),
             Change::Removed { key, .. } => graph.remove(kind, &key),
@@ -108,7 +108,7 @@ impl Garbage {
             return Ok(false);
         };
         let found =
-            self.world.client.get::<Value>(Kind::of(resource), namespace, &owner.name).await;
+            self.context.client.get::<Value>(Kind::of(resource), namespace, &owner.name).await;
         match found {
             Ok(object) => Ok(text(&object["metadata"]["uid"]) != owner.uid),
             Err(error) if error.is_not_found() => Ok(true),
@@ -116,7 +116,7 @@ impl Garbage {
         }
     }
 
-    async fn look_at(&self, uid: &str) -> Result<Option<Duration>, Error> {
+    async fn process(&self, uid: &str) -> Result<Option<Duration>, Error> {
         if !self.is_ready() {
             return Ok(Some(Duration::from_millis(50)));
         }
@@ -152,7 +152,9 @@ impl Garbage {
                     ..DeleteOptions::of_uid(&item.uid)
                 };
                 let (namespace, name) = (item.key.namespace(), item.key.name());
-                gone_is_fine(self.world.client.delete(item.kind, namespace, name, &options).await)?;
+                gone_is_fine(
+                    self.context.client.delete(item.kind, namespace, name, &options).await,
+                )?;
             }
             Verdict::Orphan(dependents) => {
                 for dependent in dependents {
@@ -196,7 +198,7 @@ impl Garbage {
         metadata["uid"] = item.uid.as_str().into();
         let (namespace, name) = (item.key.namespace(), item.key.name());
         let (kind, patch) = (PatchKind::StrategicMerge, json!({"metadata": metadata}));
-        let done = self.world.client.patch(item.kind, namespace, name, kind, &patch).await;
+        let done = self.context.client.patch(item.kind, namespace, name, kind, &patch).await;
         gone_is_fine(done.map(|_| ()))
     }
 }
@@ -205,6 +207,6 @@ impl Reconcile for Garbage {
     const NAME: &'static str = "garbage_collector_attempt_to_delete";
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
-        Box::pin(async move { self.look_at(key.name()).await })
+        Box::pin(async move { self.process(key.name()).await })
     }
 }

@@ -5,11 +5,13 @@
 //! it saw, and acts through a [`client::Client`]; none knows of another, and none knows where the API is.
 
 mod clock;
+mod context;
 mod counters;
 mod daemon_set;
 mod deployment;
 mod disruption;
 mod garbage;
+mod int_or_percent;
 mod job;
 mod namespace;
 mod node_lifecycle;
@@ -20,14 +22,12 @@ mod record;
 mod replica_set;
 mod run;
 mod scheduler;
-mod share;
 mod supervise;
 mod sweep;
 mod taint_eviction;
-mod work;
 mod workload;
-mod world;
+mod workqueue;
 
 pub use counters::{Counters, PendingPods, Reading};
-pub use options::{Loop, Options, Selection, UnknownLoop};
+pub use options::{Controller, Options, Selection, UnknownController};
 pub use run::{Handle, StartError, run};

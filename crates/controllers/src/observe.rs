@@ -1,7 +1,7 @@
 //! Objects as loops see them: as much as they need and no more.
 //!
 //! Main types: [`Pod`] and [`Node`], of which there are many and which are kept small. Kinds of which
-//! there are few are kept as trees of JSON ([`tree`]), without the record of who wrote which field.
+//! there are few are kept as untyped of JSON ([`untyped`]), without the record of who wrote which field.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) fn seconds(text: &str) -> Option<Seconds> {
 }
 
 /// An object as it is, without `managedFields`.
-pub(crate) fn tree(raw: &RawValue) -> Result<Value, serde_json::Error> {
+pub(crate) fn untyped(raw: &RawValue) -> Result<Value, serde_json::Error> {
     let mut object: Value = serde_json::from_str(raw.get())?;
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
@@ -64,7 +64,7 @@ impl Metadata {
     }
 
     /// When it was told to go: its time to end is later by the grace it has.
-    fn told_to_go(&self) -> Option<Seconds> {
+    fn deletion_requested(&self) -> Option<Seconds> {
         Some(self.deleting()? - self.deletion_grace_period_seconds.unwrap_or(0))
     }
 
@@ -363,7 +363,8 @@ pub(crate) fn pod(raw: &RawValue) -> Result<Pod, serde_json::Error> {
     let scheduled = status.condition("PodScheduled").filter(|scheduled| scheduled.status == "True");
     let bound = scheduled.and_then(|scheduled| scheduled.last_transition_time.as_deref());
     let ended = status.containers_ended().or_else(|| status.became_unready());
-    let ended = ended.or_else(|| metadata.told_to_go()).unwrap_or_else(|| metadata.created());
+    let ended =
+        ended.or_else(|| metadata.deletion_requested()).unwrap_or_else(|| metadata.created());
     let owner = metadata.controller();
     let of_job = owner.as_ref().is_some_and(|owner| owner.kind == "Job");
     let mut pinned = None;

@@ -1,32 +1,32 @@
-//! What the loops are told at their start: [`Options`], and which of them run: [`Loop`].
+//! What the controllers are told at their start: [`Options`], and which of them run: [`Controller`].
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
 use scheduling::Settings;
-use scheduling::queue::Patience;
+use scheduling::queue::BackoffConfig;
 use thiserror::Error;
 use tokio::sync::watch;
 
-macro_rules! loops {
+macro_rules! controllers {
     ($($(#[$doc:meta])* $name:ident, $word:literal;)*) => {
         /// A loop, under the name by which `--controllers` knows it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Loop { $($(#[$doc])* $name,)* }
+        pub enum Controller { $($(#[$doc])* $name,)* }
 
-        impl Loop {
-            pub const ALL: &'static [Loop] = &[$(Loop::$name,)*];
+        impl Controller {
+            pub const ALL: &'static [Controller] = &[$(Controller::$name,)*];
 
             #[must_use]
             pub fn name(self) -> &'static str {
-                match self { $(Loop::$name => $word,)* }
+                match self { $(Controller::$name => $word,)* }
             }
         }
     };
 }
 
-loops! {
+controllers! {
     Scheduler, "scheduler";
     Deployment, "deployment-controller";
     ReplicaSet, "replicaset-controller";
@@ -48,36 +48,38 @@ loops! {
     PodGarbage, "pod-garbage-collector-controller";
 }
 
-impl fmt::Display for Loop {
+impl fmt::Display for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// Which loops run.
+/// Which controllers run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Selection(BTreeSet<Loop>);
+pub struct Selection(BTreeSet<Controller>);
 
 impl Default for Selection {
     fn default() -> Selection {
-        Selection(Loop::ALL.iter().copied().collect())
+        Selection(Controller::ALL.iter().copied().collect())
     }
 }
 
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error(
     "{0:?} is not in the list of known controllers: {known}",
-    known = Loop::ALL.iter().map(|known| known.name()).collect::<Vec<_>>().join(", ")
+    known = Controller::ALL.iter().map(|known| known.name()).collect::<Vec<_>>().join(", ")
 )]
-pub struct UnknownLoop(pub String);
+pub struct UnknownController(pub String);
 
 impl Selection {
     /// Reads upstream's form: `*` is all that are on by default, `name` is on, `-name` is off. Where
     /// only some are switched off the others are on; upstream then runs none, which nobody means.
-    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Selection, UnknownLoop> {
+    pub fn parse<'a>(
+        words: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Selection, UnknownController> {
         let find = |word: &str| {
-            let known = Loop::ALL.iter().copied().find(|known| known.name() == word);
-            known.ok_or_else(|| UnknownLoop(word.to_owned()))
+            let known = Controller::ALL.iter().copied().find(|known| known.name() == word);
+            known.ok_or_else(|| UnknownController(word.to_owned()))
         };
         let (mut all, mut on, mut off) = (false, BTreeSet::new(), BTreeSet::new());
         for word in words {
@@ -92,24 +94,24 @@ impl Selection {
             }
         }
         all |= on.is_empty() && !off.is_empty();
-        let chosen = Loop::ALL.iter().copied();
+        let chosen = Controller::ALL.iter().copied();
         Ok(Selection(chosen.filter(|l| on.contains(l) || (all && !off.contains(l))).collect()))
     }
 
     #[must_use]
-    pub fn has(&self, name: Loop) -> bool {
+    pub fn has(&self, name: Controller) -> bool {
         self.0.contains(&name)
     }
 }
 
-/// What the loops are told. Times are upstream's by default.
+/// What the controllers are told. Times are upstream's by default.
 #[derive(Debug, Clone)]
 pub struct Options {
-    pub loops: Selection,
+    pub enabled: Selection,
     /// How the scheduler decides.
     pub scheduling: Settings,
     /// How long unschedulable pods wait.
-    pub patience: Patience,
+    pub backoff: BackoffConfig,
     /// How long a node may be silent.
     pub node_monitor_grace: Duration,
     /// How often nodes are looked at.
@@ -127,9 +129,9 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            loops: Selection::default(),
+            enabled: Selection::default(),
             scheduling: Settings { qos_resources: true, ..Settings::default() },
-            patience: Patience::default(),
+            backoff: BackoffConfig::default(),
             node_monitor_grace: Duration::from_secs(40),
             node_monitor_period: Duration::from_secs(5),
             event_ttl: Duration::from_secs(3600),
@@ -151,13 +153,13 @@ mod tests {
             let found = found.map(|selection| selection.0.len()).map_err(|error| error.0);
             assert_eq!(found, expected.map_err(str::to_owned), "{words:?}");
         };
-        check(&["*"], Ok(Loop::ALL.len()));
-        check(&["*", "-scheduler"], Ok(Loop::ALL.len() - 1));
+        check(&["*"], Ok(Controller::ALL.len()));
+        check(&["*", "-scheduler"], Ok(Controller::ALL.len() - 1));
         check(&["job-controller"], Ok(1));
-        check(&["-job-controller"], Ok(Loop::ALL.len() - 1));
+        check(&["-job-controller"], Ok(Controller::ALL.len() - 1));
         check(&["job-controller", "-scheduler"], Ok(1));
         check(&[], Ok(0));
         check(&["*", "-nonsense"], Err("nonsense"));
-        assert!(Selection::default().has(Loop::Garbage));
+        assert!(Selection::default().has(Controller::Garbage));
     }
 }

@@ -11,14 +11,14 @@ use client::{BoxFuture, Error, Key};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
+use crate::context::ControllerContext;
 use crate::observe::{Pod, Seconds};
 use crate::record::Subject;
-use crate::work::Reconcile;
 use crate::workload::{
     claimed_pods, conditions, create_pods, delete_pods, int, is_deleting, pod_from_template,
     replicas, selector, set_condition, write_status,
 };
-use crate::world::World;
+use crate::workqueue::Reconcile;
 
 /// How many pods come or go at a time. Upstream's figure.
 const BURST: usize = 500;
@@ -109,24 +109,24 @@ fn status(
 }
 
 #[derive(Debug)]
-pub(crate) struct ReplicaSets(pub(crate) Arc<World>);
+pub(crate) struct ReplicaSets(pub(crate) Arc<ControllerContext>);
 
 impl Reconcile for ReplicaSets {
     const NAME: &'static str = "replicaset";
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
-        Box::pin(self.bring(key))
+        Box::pin(self.sync(key))
     }
 }
 
 impl ReplicaSets {
-    async fn bring(&self, key: Key) -> Result<Option<Duration>, Error> {
-        let world = &*self.0;
-        let Some(set) = world.replica_sets.get(&key) else { return Ok(None) };
+    async fn sync(&self, key: Key) -> Result<Option<Duration>, Error> {
+        let context = &*self.0;
+        let Some(set) = context.replica_sets.get(&key) else { return Ok(None) };
         let Some(selector) = selector(&set) else { return Ok(None) };
-        let recorder = world.recorder.named("replicaset-controller");
+        let recorder = context.recorder.named("replicaset-controller");
         let subject = Subject::of(REPLICA_SETS, &set);
-        let mut pods = claimed_pods(world, REPLICA_SETS, &set, &selector).await?;
+        let mut pods = claimed_pods(context, REPLICA_SETS, &set, &selector).await?;
         let mut failed = None;
         if !is_deleting(&set) {
             let active: Vec<_> = pods.iter().filter(|pod| pod.is_active()).cloned().collect();
@@ -134,20 +134,20 @@ impl ReplicaSets {
                 Plan::Nothing => {}
                 Plan::Create(count) => {
                     let pod = pod_from_template(REPLICA_SETS, &set, &set["spec"]["template"]);
-                    let made = create_pods(world, &recorder, &subject, vec![pod; count]).await;
+                    let made = create_pods(context, &recorder, &subject, vec![pod; count]).await;
                     failed = made.error.map(|error| ("FailedCreate", error));
                 }
                 Plan::Delete(pods) => {
-                    let done = delete_pods(world, &recorder, &subject, &pods).await;
+                    let done = delete_pods(context, &recorder, &subject, &pods).await;
                     failed = done.err().map(|error| ("FailedDelete", error));
                 }
             }
-            pods = claimed_pods(world, REPLICA_SETS, &set, &selector).await?;
+            pods = claimed_pods(context, REPLICA_SETS, &set, &selector).await?;
         }
-        let told = failed.as_ref().map(|(reason, error)| (*reason, error.to_string()));
-        let told = told.as_ref().map(|(reason, message)| (*reason, message.as_str()));
-        let (status, due) = status(&set, &pods, told, world.clock.now());
-        write_status(world, REPLICA_SETS, &world.replica_sets, &set, status).await?;
+        let failure = failed.as_ref().map(|(reason, error)| (*reason, error.to_string()));
+        let failure = failure.as_ref().map(|(reason, message)| (*reason, message.as_str()));
+        let (status, due) = status(&set, &pods, failure, context.clock.now());
+        write_status(context, REPLICA_SETS, &context.replica_sets, &set, status).await?;
         match failed {
             Some((_, error)) if !error.is_namespace_terminating() => Err(error),
             _ => Ok(due.map(|wait| Duration::from_secs(wait.unsigned_abs()))),
@@ -224,13 +224,13 @@ mod tests {
             pod("y", |p| p.ready = Some(80)),
             pod("z", |p| p.deleting = Some(1)),
         ];
-        let (told, due) = status(&set, &pods, None, Timestamp::new(100, 0));
+        let (failure, due) = status(&set, &pods, None, Timestamp::new(100, 0));
         assert_eq!(
-            told,
+            failure,
             json!({"replicas": 2, "readyReplicas": 2, "availableReplicas": 1, "observedGeneration": 3})
         );
         assert_eq!(due, Some(5));
-        let (told, _) = status(&set, &[], Some(("FailedCreate", "no")), Timestamp::new(100, 0));
-        assert_eq!(told["conditions"][0]["reason"], "FailedCreate");
+        let (failure, _) = status(&set, &[], Some(("FailedCreate", "no")), Timestamp::new(100, 0));
+        assert_eq!(failure["conditions"][0]["reason"], "FailedCreate");
     }
 }

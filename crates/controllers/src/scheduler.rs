@@ -1,6 +1,6 @@
 //! The scheduler loop: informers in, bindings out.
 //!
-//! [`brain`] decides; here are its eyes and hands. Decisions are made one after the other, each
+//! [`state`] decides; here are its informers and hands. Decisions are made one after the other, each
 //! knowing those before it, while many bindings are on their way to the API at once.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use client::kind::{BUDGETS, NAMESPACES, NODES, PODS, REPLICA_SETS, SERVICES};
 use client::{Client, DeleteOptions, Error, PatchKind, Reflector, Scope, gone_is_fine};
 use scheduling::Settings;
-use scheduling::queue::Patience;
+use scheduling::queue::BackoffConfig;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -18,13 +18,15 @@ use crate::clock::Clock;
 use crate::counters::{Counters, count};
 use crate::observe;
 use crate::record::{Occurrence, Recorder, Subject};
-use crate::supervise::caught;
-use crate::work::sleep_until;
+use crate::supervise::catch_panic;
+use crate::workqueue::sleep_until;
 
-mod brain;
-mod observed;
+mod projection;
+mod state;
 
-use brain::{Action, Brain, Complaint, Observed, Other, Refusal, Who};
+use state::{
+    Action, GroupingKind, InformerEvent, InvalidReport, ObjectRef, Refusal, SchedulerState,
+};
 
 /// The name of the loop in logs and counters.
 pub(crate) const NAME: &str = "scheduler";
@@ -38,40 +40,40 @@ const DECISIONS: usize = 32;
 const BINDING_TIME: Duration = Duration::from_secs(30);
 
 /// What happened to a pod that was given a node.
-type Bound = (Who, String, Result<(), Error>);
+type Bound = (ObjectRef, String, Result<(), Error>);
 
 /// Everything the loop needs from outside.
 #[derive(Clone)]
-pub(crate) struct Setting {
+pub(crate) struct SchedulerContext {
     pub(crate) client: Client,
     pub(crate) recorder: Recorder,
     pub(crate) counters: Arc<Counters>,
     pub(crate) clock: Clock,
     pub(crate) settings: Settings,
-    pub(crate) patience: Patience,
+    pub(crate) backoff: BackoffConfig,
 }
 
-pub(crate) async fn run(setting: Setting, mut stop: watch::Receiver<bool>) {
-    let Setting { client, recorder, counters, clock, settings, patience } = setting;
+pub(crate) async fn run(context: SchedulerContext, mut stop: watch::Receiver<bool>) {
+    let SchedulerContext { client, recorder, counters, clock, settings, backoff } = context;
     let recorder = recorder.named("default-scheduler");
-    // A configuration that cannot be used has been refused before loops are started.
-    let Ok(mut brain) = Brain::new(&settings, patience) else { return };
+    // A configuration that cannot be used has been rejected_condition before loops are started.
+    let Ok(mut state) = SchedulerState::new(&settings, backoff) else { return };
     let (sender, mut changes) = mpsc::channel(CHANGES);
-    let mut eyes = JoinSet::new();
-    look(&mut eyes, &client, &sender);
+    let mut informers = JoinSet::new();
+    start_informers(&mut informers, &client, &sender);
     drop(sender);
     let mut binding: JoinSet<Bound> = JoinSet::new();
-    let mut errands = JoinSet::new();
+    let mut status_patches = JoinSet::new();
     loop {
         let mut made = 0;
-        while brain.is_ready() && binding.len() < BINDINGS && made < DECISIONS {
+        while state.is_ready() && binding.len() < BINDINGS && made < DECISIONS {
             while let Ok(change) = changes.try_recv() {
-                brain.observe(change, clock.millis());
+                state.observe(change, clock.millis());
             }
             while let Some(done) = binding.try_join_next() {
-                settle(&mut brain, done, &counters, &recorder, clock);
+                finish_binding(&mut state, done, &counters, &recorder, clock);
             }
-            let Some(action) = brain.decide(clock.millis()) else { break };
+            let Some(action) = state.decide(clock.millis()) else { break };
             made += 1;
             match action {
                 Action::Failed { pod, panicked } => {
@@ -82,7 +84,7 @@ pub(crate) async fn run(setting: Setting, mut stop: watch::Receiver<bool>) {
                     let client = client.clone();
                     binding.spawn(async move {
                         // A panic is settled like a binding of which nothing is known.
-                        let done = caught(bind(&client, &pod, &node)).await;
+                        let done = catch_panic(bind(&client, &pod, &node)).await;
                         (pod, node, done.unwrap_or(Err(Error::Behind)))
                     });
                 }
@@ -90,7 +92,7 @@ pub(crate) async fn run(setting: Setting, mut stop: watch::Receiver<bool>) {
                     count(&counters.unschedulable);
                     let (client, recorder) = (client.clone(), recorder.clone());
                     let counters = counters.clone();
-                    errands.spawn(async move {
+                    status_patches.spawn(async move {
                         if refuse(&client, &recorder, &counters, &refusal, clock).await.is_err() {
                             count(&counters.errors);
                         }
@@ -98,12 +100,12 @@ pub(crate) async fn run(setting: Setting, mut stop: watch::Receiver<bool>) {
                 }
             }
         }
-        while errands.try_join_next().is_some() {}
-        for complaint in brain.take_complaints() {
+        while status_patches.try_join_next().is_some() {}
+        for report in state.take_invalid_reports() {
             count(&counters.invalid_reports);
-            complain(&recorder, complaint);
+            report_invalid(&recorder, report);
         }
-        counters.set_pending(brain.pending());
+        counters.set_pending(state.pending());
         if made == DECISIONS {
             tokio::task::yield_now().await;
             if *stop.borrow() {
@@ -111,55 +113,61 @@ pub(crate) async fn run(setting: Setting, mut stop: watch::Receiver<bool>) {
             }
             continue;
         }
-        let due = brain.next_due().map(|at| clock.at(at));
+        let due = state.next_due().map(|at| clock.at(at));
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => break,
             change = changes.recv() => match change {
-                Some(change) => brain.observe(change, clock.millis()),
+                Some(change) => state.observe(change, clock.millis()),
                 None => break,
             },
             Some(done) = binding.join_next() => {
-                settle(&mut brain, done, &counters, &recorder, clock);
+                finish_binding(&mut state, done, &counters, &recorder, clock);
             }
             () = sleep_until(due), if due.is_some() && binding.len() < BINDINGS => {}
         }
     }
     // What is on its way arrives.
     while binding.join_next().await.is_some() {}
-    while errands.join_next().await.is_some() {}
+    while status_patches.join_next().await.is_some() {}
 }
 
 /// Follows everything decisions depend on.
-fn look(eyes: &mut JoinSet<()>, client: &Client, sender: &mpsc::Sender<Observed>) {
+fn start_informers(
+    informers: &mut JoinSet<()>,
+    client: &Client,
+    sender: &mpsc::Sender<InformerEvent>,
+) {
     // Pods that have ended are of no account, and there may be many of them.
     let scope = Scope {
         field_selector: "status.phase!=Succeeded,status.phase!=Failed".to_owned(),
         ..Scope::default()
     };
-    let pods = Reflector::new(client.clone(), PODS, scope, observed::pod);
-    follow(eyes, pods, sender.clone(), Observed::Pods);
-    let nodes = Reflector::new(client.clone(), NODES, Scope::default(), observed::node);
-    follow(eyes, nodes, sender.clone(), Observed::Nodes);
-    for other in Other::ALL {
+    let pods = Reflector::new(client.clone(), PODS, scope, projection::pod);
+    spawn_informer(informers, pods, sender.clone(), InformerEvent::Pods);
+    let nodes = Reflector::new(client.clone(), NODES, Scope::default(), projection::node);
+    spawn_informer(informers, nodes, sender.clone(), InformerEvent::Nodes);
+    for other in GroupingKind::ALL {
         let kind = match other {
-            Other::Namespace => NAMESPACES,
-            Other::Service => SERVICES,
-            Other::Budget => BUDGETS,
-            Other::ReplicaSet => REPLICA_SETS,
+            GroupingKind::Namespace => NAMESPACES,
+            GroupingKind::Service => SERVICES,
+            GroupingKind::Budget => BUDGETS,
+            GroupingKind::ReplicaSet => REPLICA_SETS,
         };
-        let objects = Reflector::new(client.clone(), kind, Scope::default(), observe::tree);
+        let objects = Reflector::new(client.clone(), kind, Scope::default(), observe::untyped);
         let sender = sender.clone();
-        follow(eyes, objects, sender, move |change| Observed::Others(other, change));
+        spawn_informer(informers, objects, sender, move |change| {
+            InformerEvent::Groupings(other, change)
+        });
     }
 }
 
-fn follow<T: Send + 'static>(
-    eyes: &mut JoinSet<()>,
+fn spawn_informer<T: Send + 'static>(
+    informers: &mut JoinSet<()>,
     mut reflector: Reflector<T>,
-    sender: mpsc::Sender<Observed>,
-    wrap: impl Fn(client::Change<T>) -> Observed + Send + 'static,
+    sender: mpsc::Sender<InformerEvent>,
+    wrap: impl Fn(client::Change<T>) -> InformerEvent + Send + 'static,
 ) {
-    eyes.spawn(async move {
+    informers.spawn(async move {
         let mut failures = 0;
         loop {
             match reflector.step().await {
@@ -182,8 +190,8 @@ fn follow<T: Send + 'static>(
 }
 
 /// Tells a node that its report cannot be used.
-fn complain(recorder: &Recorder, complaint: Complaint) {
-    let Complaint { node, message } = complaint;
+fn report_invalid(recorder: &Recorder, report: InvalidReport) {
+    let InvalidReport { node, message } = report;
     let subject = Subject {
         kind: NODES,
         namespace: String::new(),
@@ -195,7 +203,7 @@ fn complain(recorder: &Recorder, complaint: Complaint) {
     recorder.record(Occurrence { action: "Scheduling", ..event });
 }
 
-fn subject(pod: &Who) -> Subject {
+fn subject(pod: &ObjectRef) -> Subject {
     Subject {
         kind: PODS,
         namespace: pod.key.namespace().to_owned(),
@@ -204,8 +212,8 @@ fn subject(pod: &Who) -> Subject {
     }
 }
 
-fn settle(
-    brain: &mut Brain,
+fn finish_binding(
+    state: &mut SchedulerState,
     done: Result<Bound, tokio::task::JoinError>,
     counters: &Counters,
     recorder: &Recorder,
@@ -215,7 +223,7 @@ fn settle(
     match done {
         Ok(()) => {
             count(&counters.scheduled);
-            brain.bound(&pod.key);
+            state.bound(&pod.key);
             let message = format!("Successfully assigned {} to {node}", pod.key);
             let event = Occurrence::normal(&subject(&pod), "Scheduled", message);
             recorder.record(Occurrence { action: "Binding", ..event });
@@ -228,12 +236,12 @@ fn settle(
                 let event = Occurrence::warning(&subject(&pod), "FailedScheduling", message);
                 recorder.record(Occurrence { action: "Scheduling", ..event });
             }
-            brain.not_bound(&pod, clock.millis());
+            state.binding_failed(&pod, clock.millis());
         }
     }
 }
 
-async fn bind(client: &Client, pod: &Who, node: &str) -> Result<(), Error> {
+async fn bind(client: &Client, pod: &ObjectRef, node: &str) -> Result<(), Error> {
     let (namespace, name) = (pod.key.namespace(), pod.key.name());
     let binding = json!({
         "kind": "Binding", "apiVersion": "v1",
@@ -302,7 +310,7 @@ async fn refuse(
     gone_is_fine(patch_status(client, &refusal.pod, &patch).await)
 }
 
-async fn patch_status(client: &Client, pod: &Who, patch: &Value) -> Result<(), Error> {
+async fn patch_status(client: &Client, pod: &ObjectRef, patch: &Value) -> Result<(), Error> {
     let (namespace, name) = (pod.key.namespace(), pod.key.name());
     let kind = PatchKind::StrategicMerge;
     client.patch_part(PODS, namespace, name, "status", kind, patch).await.map(|_| ())

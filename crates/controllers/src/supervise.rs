@@ -1,8 +1,8 @@
-//! Supervision of the loops: [`supervise`] restarts a loop that ends, [`caught`] turns a panic into an
+//! Supervision of the loops: [`supervise`] restarts a loop that ends, [`catch_panic`] turns a panic into an
 //! error that names what was being worked on.
 //!
 //! A panic is a defect in this program. It must not take other objects and other loops with it, and it
-//! must not go unnoticed: every panic is logged and counted. A stack overflow or an abort cannot be caught.
+//! must not go unnoticed: every panic is logged and counted. A stack overflow or an abort cannot be catch_panic.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -28,25 +28,25 @@ const HEALTHY: Duration = Duration::from_secs(300);
 
 /// The message of a panic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Panicked(pub(crate) String);
+pub(crate) struct PanicMessage(pub(crate) String);
 
-impl Panicked {
-    fn of(payload: &(dyn Any + Send)) -> Panicked {
+impl PanicMessage {
+    fn of(payload: &(dyn Any + Send)) -> PanicMessage {
         let message = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let message = message.or_else(|| payload.downcast_ref::<String>().cloned());
-        Panicked(message.unwrap_or_else(|| "a panic without a message".to_owned()))
+        PanicMessage(message.unwrap_or_else(|| "a panic without a message".to_owned()))
     }
 }
 
 /// Calls a function and returns its panic as an error.
-pub(crate) fn caught_now<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| Panicked::of(&*payload))
+pub(crate) fn catch_panic_sync<T>(work: impl FnOnce() -> T) -> Result<T, PanicMessage> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| PanicMessage::of(&*payload))
 }
 
 /// Awaits a future and returns its panic as an error.
-pub(crate) async fn caught<F: Future>(work: F) -> Result<F::Output, Panicked> {
+pub(crate) async fn catch_panic<F: Future>(work: F) -> Result<F::Output, PanicMessage> {
     let mut work = pin!(work);
-    poll_fn(|context| match caught_now(|| work.as_mut().poll(context)) {
+    poll_fn(|context| match catch_panic_sync(|| work.as_mut().poll(context)) {
         Ok(Poll::Pending) => Poll::Pending,
         Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
         Err(panicked) => Poll::Ready(Err(panicked)),
@@ -68,7 +68,7 @@ pub(crate) async fn supervise(
     let mut failures = 0;
     loop {
         let since = Instant::now();
-        let ended = caught(start()).await;
+        let ended = catch_panic(start()).await;
         if *stop.borrow() {
             return;
         }
@@ -78,7 +78,7 @@ pub(crate) async fn supervise(
             Ok(()) => {
                 error!(controller = name, "the controller ended; it starts again in {wait} ms")
             }
-            Err(Panicked(message)) => {
+            Err(PanicMessage(message)) => {
                 error!(
                     controller = name,
                     "the controller panicked: {message}; it starts again in {wait} ms"
@@ -130,9 +130,12 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_returned_with_its_message() {
         let number = 7;
-        assert_eq!(caught(async { number }).await, Ok(7));
-        let panicked = caught(async { panic!("object {number}") }).await;
-        assert_eq!(panicked, Err::<(), _>(Panicked("object 7".to_owned())));
-        assert_eq!(caught_now(|| panic!("now")), Err::<(), _>(Panicked("now".to_owned())));
+        assert_eq!(catch_panic(async { number }).await, Ok(7));
+        let panicked = catch_panic(async { panic!("object {number}") }).await;
+        assert_eq!(panicked, Err::<(), _>(PanicMessage("object 7".to_owned())));
+        assert_eq!(
+            catch_panic_sync(|| panic!("now")),
+            Err::<(), _>(PanicMessage("now".to_owned()))
+        );
     }
 }

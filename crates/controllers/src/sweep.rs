@@ -11,9 +11,9 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::clock::Millis;
+use crate::context::ControllerContext;
 use crate::observe::{self, EventAge, Pod, Seconds};
-use crate::supervise::caught;
-use crate::world::World;
+use crate::supervise::catch_panic;
 
 /// The names of the loops in logs and counters.
 pub(crate) const EVENT_EXPIRY: &str = "event_expiry";
@@ -25,34 +25,34 @@ const EVENTS_EVERY: Duration = Duration::from_secs(30);
 const PODS_EVERY: Duration = Duration::from_secs(20);
 
 /// Events that have outlived their time.
-fn expired(events: &[(Key, Arc<EventAge>)], kept: Seconds, now: Seconds) -> Vec<Key> {
-    let old = events.iter().filter(|(_, event)| event.last + kept <= now);
+fn expired(events: &[(Key, Arc<EventAge>)], cache: Seconds, now: Seconds) -> Vec<Key> {
+    let old = events.iter().filter(|(_, event)| event.last + cache <= now);
     old.map(|(key, _)| key.clone()).collect()
 }
 
-pub(crate) async fn events(world: Arc<World>, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn events(context: Arc<ControllerContext>, mut stop: watch::Receiver<bool>) {
     let ages: Arc<Cache<EventAge>> = Arc::new(Cache::new(&[]));
     let reflector =
-        Reflector::new(world.client.clone(), EVENTS, Scope::default(), observe::event_age);
-    let kept = ages.clone();
+        Reflector::new(context.client.clone(), EVENTS, Scope::default(), observe::event_age);
+    let cache = ages.clone();
     let mut informer = tokio::task::JoinSet::new();
     informer.spawn(reflector.run(move |change| {
-        kept.apply(change);
+        cache.apply(change);
         true
     }));
     ages.synced().await;
-    let ttl = i64::try_from(world.options.event_ttl.as_secs()).unwrap_or(i64::MAX);
-    let mut tick = tokio::time::interval(EVENTS_EVERY.min(world.options.event_ttl));
+    let ttl = i64::try_from(context.options.event_ttl.as_secs()).unwrap_or(i64::MAX);
+    let mut tick = tokio::time::interval(EVENTS_EVERY.min(context.options.event_ttl));
     loop {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
             _ = tick.tick() => {}
         }
-        for key in expired(&ages.all(), ttl, world.clock.now().seconds()) {
+        for key in expired(&ages.all(), ttl, context.clock.now().seconds()) {
             let options = DeleteOptions::default();
-            let done = world.client.delete(EVENTS, key.namespace(), key.name(), &options).await;
+            let done = context.client.delete(EVENTS, key.namespace(), key.name(), &options).await;
             if let Err(error) = gone_is_fine(done) {
-                world.counters.failed(EVENT_EXPIRY, &key, &error);
+                context.counters.failed(EVENT_EXPIRY, &key, &error);
             }
         }
     }
@@ -61,14 +61,14 @@ pub(crate) async fn events(world: Arc<World>, mut stop: watch::Receiver<bool>) {
 /// Why a pod is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
-    TooMany,
-    NoNode,
+    OverLimit,
+    NodeGone,
     /// It was told to go before it had a node.
-    NeverStarted,
+    Unscheduled,
 }
 
 /// Pods that are to be removed; `lost` are nodes that have been gone for long enough.
-fn superfluous(
+fn pods_to_remove(
     pods: &[(Key, Arc<Pod>)],
     lost: &HashSet<String>,
     keep: usize,
@@ -78,80 +78,80 @@ fn superfluous(
     ended.sort_by_key(|(key, pod)| (!pod.node.is_empty(), pod.created, key.clone()));
     if keep > 0 && ended.len() > keep {
         let excess = ended.len() - keep;
-        all.extend(ended.iter().take(excess).map(|(key, _)| (key.clone(), Reason::TooMany)));
+        all.extend(ended.iter().take(excess).map(|(key, _)| (key.clone(), Reason::OverLimit)));
     }
     for (key, pod) in pods {
         if all.iter().any(|(known, _)| known == key) {
             continue;
         }
         if !pod.node.is_empty() && lost.contains(&pod.node) {
-            all.push((key.clone(), Reason::NoNode));
+            all.push((key.clone(), Reason::NodeGone));
         } else if pod.node.is_empty() && pod.deleting.is_some() {
-            all.push((key.clone(), Reason::NeverStarted));
+            all.push((key.clone(), Reason::Unscheduled));
         }
     }
     all
 }
 
-pub(crate) async fn pods(world: Arc<World>, mut stop: watch::Receiver<bool>) {
-    world.synced().await;
-    let quarantine = i64::try_from(world.options.orphaned_pods.as_millis()).unwrap_or(i64::MAX);
+pub(crate) async fn pods(context: Arc<ControllerContext>, mut stop: watch::Receiver<bool>) {
+    context.synced().await;
+    let quarantine = i64::try_from(context.options.orphaned_pods.as_millis()).unwrap_or(i64::MAX);
     let mut missing: HashMap<String, Millis> = HashMap::new();
-    let mut tick = tokio::time::interval(PODS_EVERY.min(world.options.orphaned_pods / 2));
+    let mut tick = tokio::time::interval(PODS_EVERY.min(context.options.orphaned_pods / 2));
     loop {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
             _ = tick.tick() => {}
         }
-        let now = world.clock.millis();
-        let all = world.pods.all();
+        let now = context.clock.millis();
+        let all = context.pods.all();
         let nodes: HashSet<&str> =
             all.iter().map(|(_, pod)| pod.node.as_str()).filter(|node| !node.is_empty()).collect();
         missing.retain(|node, _| nodes.contains(node.as_str()));
         let mut lost = HashSet::new();
         for node in nodes {
-            if world.nodes.get(&Key::new("", node)).is_some() {
+            if context.nodes.get(&Key::new("", node)).is_some() {
                 missing.remove(node);
             } else if now - *missing.entry(node.to_owned()).or_insert(now) >= quarantine {
                 lost.insert(node.to_owned());
             }
         }
-        for (key, reason) in superfluous(&all, &lost, world.options.terminated_pods) {
-            let Some(pod) = world.pods.get(&key) else { continue };
-            match caught(remove(&world, &pod, reason)).await {
+        for (key, reason) in pods_to_remove(&all, &lost, context.options.terminated_pods) {
+            let Some(pod) = context.pods.get(&key) else { continue };
+            match catch_panic(remove(&context, &pod, reason)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => world.counters.failed(POD_GC, &key, &error),
-                Err(panicked) => world.counters.panicked(POD_GC, &key, &panicked),
+                Ok(Err(error)) => context.counters.failed(POD_GC, &key, &error),
+                Err(panicked) => context.counters.panicked(POD_GC, &key, &panicked),
             }
         }
     }
 }
 
-async fn remove(world: &World, pod: &Pod, reason: Reason) -> Result<(), Error> {
+async fn remove(context: &ControllerContext, pod: &Pod, reason: Reason) -> Result<(), Error> {
     let (namespace, name) = (pod.namespace.as_str(), pod.name.as_str());
-    if reason == Reason::NoNode {
+    if reason == Reason::NodeGone {
         // Asked once more: what is gone here may only be late.
-        match world.client.get::<serde_json::Value>(NODES, "", &pod.node).await {
+        match context.client.get::<serde_json::Value>(NODES, "", &pod.node).await {
             Ok(_) => return Ok(()),
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
     }
-    if reason != Reason::TooMany && !pod.is_finished() {
+    if reason != Reason::OverLimit && !pod.is_finished() {
         let mut patch = json!({"metadata": {"uid": pod.uid}, "status": {"phase": "Failed"}});
-        if reason == Reason::NoNode {
+        if reason == Reason::NodeGone {
             patch["status"]["conditions"] = json!([{
                 "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC",
                 "message": "PodGC: node no longer exists",
-                "lastTransitionTime": world.clock.now().to_seconds_text(),
+                "lastTransitionTime": context.clock.now().to_seconds_text(),
             }]);
         }
         let kind = PatchKind::StrategicMerge;
-        let done = world.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
+        let done = context.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
         gone_is_fine(done.map(|_| ()))?;
     }
     let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::of_uid(&pod.uid) };
-    gone_is_fine(world.client.delete(PODS, namespace, name, &options).await)
+    gone_is_fine(context.client.delete(PODS, namespace, name, &options).await)
 }
 
 #[cfg(test)]
@@ -191,16 +191,16 @@ mod tests {
             }),
         ];
         let lost = HashSet::from(["gone".to_owned()]);
-        let found = superfluous(&pods, &lost, 1);
+        let found = pods_to_remove(&pods, &lost, 1);
         let found: Vec<_> = found.iter().map(|(key, reason)| (key.name(), *reason)).collect();
         assert_eq!(
             found,
             [
-                ("ended-first", Reason::TooMany),
-                ("lost", Reason::NoNode),
-                ("going", Reason::NeverStarted),
+                ("ended-first", Reason::OverLimit),
+                ("lost", Reason::NodeGone),
+                ("going", Reason::Unscheduled),
             ]
         );
-        assert_eq!(superfluous(&pods[..1], &lost, 0), []);
+        assert_eq!(pods_to_remove(&pods[..1], &lost, 0), []);
     }
 }

@@ -10,9 +10,9 @@ use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::context::{ControllerContext, text};
 use crate::observe::Pod;
 use crate::record::{Occurrence, Recorder, Subject};
-use crate::world::{World, text};
 
 pub(crate) fn int(value: &Value) -> i64 {
     value.as_i64().unwrap_or(0)
@@ -92,7 +92,7 @@ pub(crate) fn claim(
 
 /// Makes an object its own, or lets go of it.
 pub(crate) async fn settle_claim(
-    world: &World,
+    context: &ControllerContext,
     kind: Kind,
     (namespace, name, uid): (&str, &str, &str),
     owner: (Kind, &Value),
@@ -105,13 +105,13 @@ pub(crate) async fn settle_claim(
         json!({"metadata": {"uid": uid, "ownerReferences": [gone]}})
     };
     let patched =
-        world.client.patch(kind, namespace, name, PatchKind::StrategicMerge, &patch).await;
+        context.client.patch(kind, namespace, name, PatchKind::StrategicMerge, &patch).await;
     gone_is_fine(patched.map(|_| ()))
 }
 
 /// The owner's pods, after claims have been settled.
 pub(crate) async fn claimed_pods(
-    world: &World,
+    context: &ControllerContext,
     kind: Kind,
     owner: &Value,
     selector: &LabelSelector,
@@ -119,7 +119,7 @@ pub(crate) async fn claimed_pods(
     let uid = text(&owner["metadata"]["uid"]);
     let namespace = text(&owner["metadata"]["namespace"]);
     let mut own = Vec::new();
-    for (key, pod) in world.pods.find(crate::world::BY_NAMESPACE, namespace) {
+    for (key, pod) in context.pods.find(crate::context::BY_NAMESPACE, namespace) {
         let current = pod.owner.as_ref().map(|owner| owner.uid.as_str());
         let selected = selector.matches_map(&pod.labels);
         let whose = (uid, is_deleting(owner));
@@ -129,7 +129,7 @@ pub(crate) async fn claimed_pods(
             settle => {
                 let adopt = settle == Claim::Adopt;
                 let name = (namespace, key.name(), pod.uid.as_str());
-                settle_claim(world, PODS, name, (kind, owner), adopt).await?;
+                settle_claim(context, PODS, name, (kind, owner), adopt).await?;
                 if adopt {
                     own.push(pod);
                 }
@@ -149,7 +149,7 @@ pub(crate) struct Creation {
 /// Creates pods, one, then two, then four at a time, so that what cannot work is not tried by the
 /// hundred; waits until they are seen.
 pub(crate) async fn create_pods(
-    world: &World,
+    context: &ControllerContext,
     recorder: &Recorder,
     owner: &Subject,
     pods: Vec<Value>,
@@ -161,7 +161,7 @@ pub(crate) async fn create_pods(
     while done.error.is_none() {
         let mut under_way = JoinSet::new();
         for pod in rest.by_ref().take(batch) {
-            let (client, namespace) = (world.client.clone(), owner.namespace.clone());
+            let (client, namespace) = (context.client.clone(), owner.namespace.clone());
             under_way.spawn(async move { client.create(PODS, &namespace, &pod).await });
         }
         if under_way.is_empty() {
@@ -189,7 +189,7 @@ pub(crate) async fn create_pods(
         }
     }
     if newest > 0
-        && let Err(error) = world.pods.caught_up(&Until::Revision(newest)).await
+        && let Err(error) = context.pods.caught_up(&Until::Revision(newest)).await
     {
         done.error = done.error.or(Some(error));
     }
@@ -202,14 +202,14 @@ pub(crate) fn revision(object: &Value) -> u64 {
 
 /// Deletes pods, and waits until that is seen.
 pub(crate) async fn delete_pods(
-    world: &World,
+    context: &ControllerContext,
     recorder: &Recorder,
     owner: &Subject,
     pods: &[Arc<Pod>],
 ) -> Result<(), Error> {
     for pod in pods {
         let options = DeleteOptions::of_uid(&pod.uid);
-        match world.client.delete(PODS, &pod.namespace, &pod.name, &options).await {
+        match context.client.delete(PODS, &pod.namespace, &pod.name, &options).await {
             Ok(()) => {
                 let message = format!("Deleted pod: {}", pod.name);
                 recorder.record(Occurrence::normal(owner, "SuccessfulDelete", message));
@@ -223,7 +223,7 @@ pub(crate) async fn delete_pods(
         }
     }
     for pod in pods {
-        world
+        context
             .pods
             .caught_up(&Until::Going(&pod.key(), &|now: &Pod| {
                 now.uid != pod.uid || now.deleting.is_some()
@@ -235,7 +235,7 @@ pub(crate) async fn delete_pods(
 
 /// Writes a status if it differs from the one there.
 pub(crate) async fn write_status(
-    world: &World,
+    context: &ControllerContext,
     kind: Kind,
     cache: &client::Cache<Value>,
     object: &Value,
@@ -248,7 +248,7 @@ pub(crate) async fn write_status(
     new["status"] = status;
     new["kind"] = kind.kind.into();
     new["apiVersion"] = kind.api_version().into();
-    match world.client.update_part(kind, "status", &new).await {
+    match context.client.update_part(kind, "status", &new).await {
         Ok(written) => cache.caught_up(&Until::Revision(revision(&written))).await,
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => Err(error),
@@ -310,7 +310,7 @@ pub(crate) fn template_hash(template: &Value, collisions: i64) -> String {
 
 /// Keys of the controllers a change of a pod concerns, of one kind, and of the selectors that fit a pod
 /// without one.
-pub(crate) fn owners_of(
+pub(crate) fn keys_of_owners(
     update: &client::Update<Pod>,
     kind: Kind,
     owners: &client::Cache<Value>,
@@ -324,7 +324,9 @@ pub(crate) fn owners_of(
             }
             Some(_) => {}
             None => {
-                for (key, owner) in owners.find(crate::world::TREE_BY_NAMESPACE, &pod.namespace) {
+                for (key, owner) in
+                    owners.find(crate::context::UNTYPED_BY_NAMESPACE, &pod.namespace)
+                {
                     if selector(&owner).is_some_and(|s| s.matches_map(&pod.labels)) {
                         keys.insert(key);
                     }

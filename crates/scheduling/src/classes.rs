@@ -8,8 +8,8 @@
 
 use smallvec::SmallVec;
 
+use crate::interner::{Interner, Symbol};
 use crate::object;
-use crate::symbols::{Symbol, Symbols};
 
 /// A class of a class resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,7 +42,7 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    fn new(resources: &[object::ClassResource], symbols: &mut Symbols) -> Offer {
+    fn new(resources: &[object::ClassResource], symbols: &mut Interner) -> Offer {
         let mut classes = Vec::new();
         let mut names = Vec::new();
         for offered in resources {
@@ -66,7 +66,7 @@ impl Offer {
 }
 
 impl NodeClasses {
-    pub(crate) fn new(classes: &object::NodeClasses, symbols: &mut Symbols) -> NodeClasses {
+    pub(crate) fn new(classes: &object::NodeClasses, symbols: &mut Interner) -> NodeClasses {
         NodeClasses {
             pod: Offer::new(&classes.pod, symbols),
             container: Offer::new(&classes.container, symbols),
@@ -79,10 +79,10 @@ impl NodeClasses {
     }
 }
 
-/// The classes a pod asks for.
+/// The classes a pod is_needed for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct ClassDemand {
-    /// What the pod as a whole asks for, and how many containers use the class at once if the resource
+    /// What the pod as a whole is_needed for, and how many containers use the class at once if the resource
     /// turns out to be for containers: those that name it and those that name none of the resource.
     pod: Box<[(Class, u32)]>,
     /// What containers name themselves, and how many of them at once.
@@ -93,7 +93,7 @@ pub(crate) struct ClassDemand {
 pub(crate) type Needs = SmallVec<[(Class, u32); 4]>;
 
 impl ClassDemand {
-    pub(crate) fn new(spec: &object::PodSpec, symbols: &mut Symbols) -> ClassDemand {
+    pub(crate) fn new(spec: &object::PodSpec, symbols: &mut Interner) -> ClassDemand {
         let mut class = |entry: &object::ClassEntry| Class {
             resource: symbols.intern(official(&entry.name)),
             class: symbols.intern(&entry.class),

@@ -13,13 +13,13 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::classes::NodeClasses;
+use crate::interner::{Interner, Symbol};
 use crate::labels::Selector;
+use crate::machine::{Machine, MachineView};
 use crate::node::{NodeState, NodeView, Occupancy};
 use crate::object::{NodeObject, OtherObject, PodObject};
-use crate::placing::{Machine, MachineView};
 use crate::shape::PodShape;
-use crate::shapes::{ShapeId, Shapes};
-use crate::symbols::{Symbol, Symbols};
+use crate::shape_index::{ShapeId, ShapeIndex};
 use crate::taints::Taint;
 use crate::time;
 use crate::volumes::Volumes;
@@ -73,9 +73,9 @@ pub(crate) struct ImageSpread {
     pub(crate) nodes: usize,
 }
 
-/// Symbols that are asked for all the time.
+/// Interner that are asked for all the time.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
+pub(crate) struct WellKnownSymbols {
     pub(crate) hostname: Symbol,
     pub(crate) unschedulable: Taint,
     pub(crate) everything: Selector,
@@ -84,8 +84,8 @@ pub(crate) struct Known {
 /// Nodes, pods and what selects them.
 #[derive(Debug)]
 pub struct Cluster {
-    pub(crate) symbols: Symbols,
-    pub(crate) known: Known,
+    pub(crate) symbols: Interner,
+    pub(crate) known: WellKnownSymbols,
     /// Boxed, so that going through all of them does not touch each.
     nodes: Vec<Option<Box<NodeState>>>,
     slots: HashMap<Symbol, u32>,
@@ -108,7 +108,7 @@ pub struct Cluster {
     nominees: HashMap<Symbol, Vec<PodId>>,
     /// Pods on nodes that are not known.
     homeless: HashMap<Symbol, Vec<PodId>>,
-    pub(crate) shapes: Shapes,
+    pub(crate) shapes: ShapeIndex,
     pub(crate) workloads: Workloads,
     pub(crate) volumes: Volumes,
     pub(crate) images: HashMap<Symbol, ImageSpread>,
@@ -125,8 +125,8 @@ impl Default for Cluster {
 impl Cluster {
     #[must_use]
     pub fn new() -> Cluster {
-        let mut symbols = Symbols::default();
-        let known = Known {
+        let mut symbols = Interner::default();
+        let known = WellKnownSymbols {
             hostname: symbols.intern("kubernetes.io/hostname"),
             unschedulable: Taint::unschedulable(&mut symbols),
             everything: Selector::new(Some(&LabelSelector::default()), &mut symbols),
@@ -149,7 +149,7 @@ impl Cluster {
             ids: HashMap::new(),
             nominees: HashMap::new(),
             homeless: HashMap::new(),
-            shapes: Shapes::default(),
+            shapes: ShapeIndex::default(),
             workloads: Workloads::default(),
             images: HashMap::new(),
             claim_users: HashMap::new(),
@@ -234,7 +234,7 @@ impl Cluster {
     }
 
     /// A pod with its shape.
-    pub(crate) fn shaped(&self, id: PodId) -> Option<(&PodEntry, &PodShape)> {
+    pub(crate) fn pod_with_shape(&self, id: PodId) -> Option<(&PodEntry, &PodShape)> {
         let entry = self.pod(id)?;
         Some((entry, &self.shapes.entry(entry.shape)?.shape))
     }
@@ -286,7 +286,7 @@ impl Cluster {
         self.count_images(&view, true);
         let mut occupancy = Occupancy::default();
         let pods = self.node(slot).map(|n| n.pods.clone()).unwrap_or_default();
-        for (_, shape) in pods.iter().filter_map(|id| self.shaped(*id)) {
+        for (_, shape) in pods.iter().filter_map(|id| self.pod_with_shape(*id)) {
             occupancy.add(shape, &view);
         }
         if let Some(Some(state)) = self.nodes.get_mut(slot as usize) {
@@ -325,7 +325,7 @@ impl Cluster {
         self.nodes_epoch += 1;
         self.touch(slot);
         for id in self.homeless.remove(&name).unwrap_or_default() {
-            self.settle(id);
+            self.place(id);
         }
         // Pods may have been waiting for a node of this name.
         let waiting = self.nominees.get(&name).cloned().unwrap_or_default();
@@ -340,7 +340,7 @@ impl Cluster {
         let Some(slot) = self.slot(name) else { return };
         let pods = self.node(slot).map(|n| n.pods.clone()).unwrap_or_default();
         for id in &pods {
-            self.unsettle(*id);
+            self.unplace(*id);
         }
         if let (false, Some(name)) = (pods.is_empty(), self.symbols.find(name)) {
             self.homeless.insert(name, pods);
@@ -362,7 +362,7 @@ impl Cluster {
         let mut machine = machine.map(Machine::new);
         if let Some(machine) = &mut machine {
             let pods = self.node(slot).into_iter().flat_map(|n| &n.pods);
-            for (entry, shape) in pods.filter_map(|id| self.shaped(*id)) {
+            for (entry, shape) in pods.filter_map(|id| self.pod_with_shape(*id)) {
                 if let Some(demand) = &shape.machine {
                     machine.add(&demand.of(entry.machine_uid()));
                 }
@@ -414,7 +414,7 @@ impl Cluster {
             return Ok(());
         }
         let named =
-            |text: &str, symbols: &mut Symbols| (!text.is_empty()).then(|| symbols.intern(text));
+            |text: &str, symbols: &mut Interner| (!text.is_empty()).then(|| symbols.intern(text));
         let mut node = named(&pod.spec.node_name, &mut self.symbols);
         let mut nominated = named(&pod.status.nominated_node_name, &mut self.symbols);
         let mut assumed = false;
@@ -437,7 +437,7 @@ impl Cluster {
         let preempted = ending && is_preempted(pod);
         // Most changes of a running pod are of no account here and must not cost anything.
         if let Some(id) = self.id(&key)
-            && let Some((old, old_shape)) = self.shaped(id)
+            && let Some((old, old_shape)) = self.pod_with_shape(id)
             && (&*old.uid, old.node, old.nominated, old.ending)
                 == (pod.metadata.uid.as_str(), node, nominated, ending)
             && *old_shape == shape
@@ -477,7 +477,7 @@ impl Cluster {
         };
         self.ids.insert(key, id);
         if node.is_some() {
-            self.settle(id);
+            self.place(id);
         } else if let Some(nominated) = nominated {
             self.list_nomination(id, nominated, true);
         }
@@ -493,12 +493,12 @@ impl Cluster {
                 pods.retain(|other| *other != id);
             }
         }
-        self.unsettle(id);
+        self.unplace(id);
         let Some(entry) = self.pods.get_mut(id.0 as usize).and_then(Option::take) else { return };
         if let Some(nominated) = entry.nominated {
             self.list_nomination(id, nominated, false);
         }
-        self.shapes.give_back(entry.shape);
+        self.shapes.release(entry.shape);
         self.free_pods.push(id);
     }
 
@@ -512,7 +512,7 @@ impl Cluster {
         {
             entry.node = Some(node);
             entry.assumed = true;
-            self.settle(id);
+            self.place(id);
         }
     }
 
@@ -520,7 +520,7 @@ impl Cluster {
     pub fn forget(&mut self, pod: &str) {
         let Some(id) = self.id(pod) else { return };
         if self.pod(id).is_some_and(|entry| entry.assumed) {
-            self.unsettle(id);
+            self.unplace(id);
             if let Some(Some(entry)) = self.pods.get_mut(id.0 as usize) {
                 entry.node = None;
                 entry.assumed = false;
@@ -569,7 +569,7 @@ impl Cluster {
     }
 
     /// Counts a pod with its node, if that is known.
-    fn settle(&mut self, id: PodId) {
+    fn place(&mut self, id: PodId) {
         let Some(Some(entry)) = self.pods.get_mut(id.0 as usize) else { return };
         let Some(node) = entry.node else { return };
         let Some(slot) = self.slots.get(&node).copied() else {
@@ -593,11 +593,11 @@ impl Cluster {
     }
 
     /// No longer counts a pod with its node.
-    fn unsettle(&mut self, id: PodId) {
+    fn unplace(&mut self, id: PodId) {
         let Some(Some(entry)) = self.pods.get_mut(id.0 as usize) else { return };
         let Some(slot) = entry.slot.take() else { return };
         let Some(shape) = self.shapes.entry(entry.shape).map(|e| e.shape.clone()) else { return };
-        self.shapes.displace(entry.shape, slot, entry.ending);
+        self.shapes.unplace(entry.shape, slot, entry.ending);
         for (claim, _) in &shape.volumes.claims {
             if let Some(users) = self.claim_users.get_mut(claim) {
                 *users -= 1;

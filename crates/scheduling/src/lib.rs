@@ -6,38 +6,38 @@
 //! classes have a capacity that is counted, and a node whose agent would refuse a pod for want of CPUs or
 //! memory on one NUMA node is not offered it. Why it is built so is in `docs/adr/0008-scheduler.md`.
 
-mod amounts;
+mod cache;
 mod classes;
 mod cluster;
+mod filters;
+mod inter_pod_affinity;
+mod interner;
 mod labels;
-mod memory;
-mod neighbours;
+mod machine;
 mod node;
 mod object;
-mod placing;
 mod preempt;
 mod profile;
 pub mod queue;
+mod resources;
 pub mod scenario;
 mod scheduler;
 mod score;
 mod shape;
-mod shapes;
+mod shape_index;
 mod spread;
-mod symbols;
 mod taints;
 mod time;
 mod topology;
-mod trial;
 mod verdict;
 mod volumes;
 mod workloads;
 
 pub use cluster::{Cluster, ObjectError};
+pub use machine::MachineView;
 pub use object::{NodeObject, PodObject};
 /// What a node tells of its machine; see [`MachineView::parse`].
 pub use placement::report::{ANNOTATIONS, ReportError};
-pub use placing::MachineView;
 pub use profile::{ProfileError, Search, Settings};
 pub use queue::Queue;
 pub use scheduler::{

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::amounts::Amounts;
 use crate::classes::{ClassUse, NodeClasses};
 use crate::cluster::PodId;
+use crate::interner::{Interner, Symbol};
 use crate::labels::Labels;
+use crate::machine::Machine;
 use crate::object::NodeObject;
-use crate::placing::Machine;
+use crate::resources::ResourceVector;
 use crate::shape::{self, HostPort, PodShape};
-use crate::symbols::{Symbol, Symbols};
 use crate::taints::Taint;
 
 /// What scheduling reads of a node's object.
@@ -24,7 +24,7 @@ pub(crate) struct NodeView {
     pub(crate) labels: Labels,
     pub(crate) taints: Box<[Taint]>,
     pub(crate) unschedulable: bool,
-    pub(crate) allocatable: Amounts,
+    pub(crate) allocatable: ResourceVector,
     pub(crate) most_pods: i64,
     /// By name: size.
     pub(crate) images: Box<[(Symbol, i64)]>,
@@ -33,7 +33,7 @@ pub(crate) struct NodeView {
 }
 
 impl NodeView {
-    pub(crate) fn new(node: &NodeObject, symbols: &mut Symbols) -> NodeView {
+    pub(crate) fn new(node: &NodeObject, symbols: &mut Interner) -> NodeView {
         let mut names = std::collections::HashSet::new();
         let images = node
             .status
@@ -60,7 +60,7 @@ impl NodeView {
 /// What the pods of a node take together.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Occupancy {
-    pub(crate) requested: Amounts,
+    pub(crate) requested: ResourceVector,
     /// Cpu and memory as the fit score counts them.
     pub(crate) scored_milli_cpu: i64,
     pub(crate) scored_memory: i64,

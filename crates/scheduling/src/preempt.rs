@@ -7,10 +7,10 @@
 use std::cmp::Reverse;
 
 use crate::cluster::{Cluster, PodId};
+use crate::filters::{Cycle, SimulatedNode};
+use crate::interner::Symbol;
 use crate::labels::Labels;
-use crate::symbols::Symbol;
 use crate::time::Milliseconds;
-use crate::trial::{Trial, WhatIf};
 use crate::verdict::{Code, Reason, Rejection};
 
 /// A node that could be made to fit.
@@ -24,7 +24,7 @@ pub(crate) struct Candidate {
 
 /// What came of the search.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct PreemptionSearch {
     pub(crate) candidates: Vec<Candidate>,
     /// Nodes that were tried in vain.
     pub(crate) no_help: Vec<(u32, Rejection)>,
@@ -52,33 +52,33 @@ impl NotEligible {
 }
 
 /// Whether a pod may make room. `on_nominated` is what was said of the node it waits for.
-pub(crate) fn eligible(trial: &Trial<'_>, on_nominated: Option<Code>) -> Result<(), NotEligible> {
-    if !trial.shape.preempts {
+pub(crate) fn eligible(cycle: &Cycle<'_>, on_nominated: Option<Code>) -> Result<(), NotEligible> {
+    if !cycle.shape.preempts {
         return Err(NotEligible::Never);
     }
-    let waits_for = trial.entry.nominated.and_then(|node| trial.cluster.slot_of(node));
+    let waits_for = cycle.entry.nominated.and_then(|node| cycle.cluster.slot_of(node));
     let Some(slot) = waits_for.filter(|_| on_nominated != Some(Code::UnschedulableAndUnresolvable))
     else {
         return Ok(());
     };
-    let pods = trial.cluster.node(slot).into_iter().flat_map(|node| &node.pods);
+    let pods = cycle.cluster.node(slot).into_iter().flat_map(|node| &node.pods);
     let leaving = |id: &PodId| {
-        trial
+        cycle
             .cluster
-            .shaped(*id)
-            .is_some_and(|(entry, shape)| entry.preempted && shape.priority < trial.shape.priority)
+            .pod_with_shape(*id)
+            .is_some_and(|(entry, shape)| entry.preempted && shape.priority < cycle.shape.priority)
     };
     if pods.into_iter().any(leaving) { Err(NotEligible::VictimsAreLeaving) } else { Ok(()) }
 }
 
 /// Tries nodes one after the other until there are enough candidates.
-pub(crate) fn find(trial: &Trial<'_>, nodes: &[u32], offset: usize) -> Found {
-    let share = nodes.len() * trial.profile.candidates_percentage / 100;
-    let enough = share.max(trial.profile.candidates_least).min(nodes.len());
-    let mut found = Found::default();
+pub(crate) fn find(cycle: &Cycle<'_>, nodes: &[u32], offset: usize) -> PreemptionSearch {
+    let share = nodes.len() * cycle.profile.candidates_percentage / 100;
+    let enough = share.max(cycle.profile.candidates_least).min(nodes.len());
+    let mut found = PreemptionSearch::default();
     let (later, earlier) = nodes.split_at(if nodes.is_empty() { 0 } else { offset % nodes.len() });
     for slot in earlier.iter().chain(later) {
-        match victims(trial, *slot) {
+        match victims(cycle, *slot) {
             Ok(candidate) => found.candidates.push(candidate),
             Err(rejection) => found.no_help.push((*slot, rejection)),
         }
@@ -88,7 +88,7 @@ pub(crate) fn find(trial: &Trial<'_>, nodes: &[u32], offset: usize) -> Found {
             break;
         }
     }
-    found.best = best(trial.cluster, &found.candidates);
+    found.best = best(cycle.cluster, &found.candidates);
     found
 }
 
@@ -97,38 +97,38 @@ const NOT_STARTED: Milliseconds = Milliseconds::MAX;
 
 /// What orders pods by importance: the most important first.
 fn importance(cluster: &Cluster, id: PodId) -> (Reverse<i32>, Milliseconds) {
-    match cluster.shaped(id) {
+    match cluster.pod_with_shape(id) {
         Some((entry, shape)) => (Reverse(shape.priority), entry.started.unwrap_or(NOT_STARTED)),
         None => (Reverse(i32::MIN), NOT_STARTED),
     }
 }
 
-fn victims(trial: &Trial<'_>, slot: u32) -> Result<Candidate, Rejection> {
-    let cluster = trial.cluster;
-    let nobody = || Rejection::without_plugin(Reason::NoVictims);
-    let node = cluster.node(slot).ok_or_else(nobody)?;
+fn victims(cycle: &Cycle<'_>, slot: u32) -> Result<Candidate, Rejection> {
+    let cluster = cycle.cluster;
+    let no_victims = || Rejection::without_plugin(Reason::NoVictims);
+    let node = cluster.node(slot).ok_or_else(no_victims)?;
     let lower = |id: &PodId| {
-        cluster.shaped(*id).is_some_and(|(_, shape)| shape.priority < trial.shape.priority)
+        cluster.pod_with_shape(*id).is_some_and(|(_, shape)| shape.priority < cycle.shape.priority)
     };
     let mut possible: Vec<PodId> = node.pods.iter().copied().filter(lower).collect();
     if possible.is_empty() {
-        return Err(nobody());
+        return Err(no_victims());
     }
-    let mut what_if = WhatIf::new(slot, node);
+    let mut simulated = SimulatedNode::new(slot, node);
     for id in &possible {
-        what_if.remove(trial, *id);
+        simulated.remove(cycle, *id);
     }
-    if let Some(rejection) = trial.judge_what_if(&what_if) {
+    if let Some(rejection) = cycle.check_simulated(&simulated) {
         return Err(rejection);
     }
     possible.sort_by_key(|id| importance(cluster, *id));
     let (protected, others) = by_budget(cluster, &possible);
     let mut victims = Vec::new();
     let mut put_back = |id: PodId| {
-        what_if.add(trial, id);
-        let fits = trial.judge_what_if(&what_if).is_none();
+        simulated.add(cycle, id);
+        let fits = cycle.check_simulated(&simulated).is_none();
         if !fits {
-            what_if.remove(trial, id);
+            simulated.remove(cycle, id);
             victims.push(id);
         }
         fits
@@ -139,7 +139,7 @@ fn victims(trial: &Trial<'_>, slot: u32) -> Result<Candidate, Rejection> {
     }
     if victims.is_empty() {
         // The pod fits beside everyone: only pods that wait for the node were in its way.
-        return Err(nobody());
+        return Err(no_victims());
     }
     victims.sort_by_key(|id| importance(cluster, *id));
     Ok(Candidate { slot, victims, violations })
@@ -165,14 +165,14 @@ fn by_budget(cluster: &Cluster, pods: &[PodId]) -> (Vec<PodId>, Vec<PodId>) {
     };
     pods.iter().copied().partition(|id| {
         cluster
-            .shaped(*id)
+            .pod_with_shape(*id)
             .is_some_and(|(entry, shape)| breaks(entry.name(), shape.namespace, &shape.labels))
     })
 }
 
 /// The candidates that are equally good and better than the others.
 fn best(cluster: &Cluster, candidates: &[Candidate]) -> Vec<usize> {
-    let priority = |id: &PodId| cluster.shaped(*id).map_or(i32::MIN, |(_, s)| s.priority);
+    let priority = |id: &PodId| cluster.pod_with_shape(*id).map_or(i32::MIN, |(_, s)| s.priority);
     let cost = |candidate: &Candidate| {
         let victims = &candidate.victims;
         let highest = victims.iter().map(priority).max().unwrap_or(i32::MIN);

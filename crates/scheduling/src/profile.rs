@@ -9,11 +9,11 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::amounts::Resource;
+use crate::interner::{Interner, Symbol};
 use crate::labels::{Labels, NodeTerm, NodeTerms};
 use crate::object;
+use crate::resources::Resource;
 use crate::shape::{self, Spread};
-use crate::symbols::{Symbol, Symbols};
 use crate::verdict::Plugin;
 
 /// How many nodes are looked at for one pod.
@@ -106,12 +106,15 @@ const WEIGHTS: [(Plugin, i64); 8] = [
 ];
 
 impl Profile {
-    pub(crate) fn new(settings: &Settings, symbols: &mut Symbols) -> Result<Profile, ProfileError> {
+    pub(crate) fn new(
+        settings: &Settings,
+        symbols: &mut Interner,
+    ) -> Result<Profile, ProfileError> {
         let raw: RawProfile = match &settings.profile {
             Value::Null => RawProfile::default(),
             profile => RawProfile::deserialize(profile).map_err(ProfileError::Unreadable)?,
         };
-        let (cpu, memory) = (Resource::Cpu, Resource::Memory);
+        let (cpu, memory) = (Resource::Cpu, Resource::FilterCache);
         let mut profile = Profile {
             pre_filters: u64::MAX,
             filters: u64::MAX,
@@ -191,7 +194,7 @@ impl Profile {
         &mut self,
         plugin: Plugin,
         args: &Value,
-        symbols: &mut Symbols,
+        symbols: &mut Interner,
     ) -> Result<(), ProfileError> {
         let unreadable = |source| ProfileError::Arguments { plugin, source };
         match plugin {

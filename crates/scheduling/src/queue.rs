@@ -24,20 +24,20 @@ use crate::verdict::Plugin;
 
 /// How long pods wait. Upstream's figures by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct BackoffConfig {
     pub first_backoff: Milliseconds,
     pub longest_backoff: Milliseconds,
-    /// After this time a pod is tried again although nothing has happened.
+    /// After this time a pod is tried again although nothing has on_event.
     pub unschedulable: Milliseconds,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience { first_backoff: 1_000, longest_backoff: 10_000, unschedulable: 300_000 }
+impl Default for BackoffConfig {
+    fn default() -> BackoffConfig {
+        BackoffConfig { first_backoff: 1_000, longest_backoff: 10_000, unschedulable: 300_000 }
     }
 }
 
-/// Something that happened in the cluster, as coarse as is worth telling apart.
+/// Something that on_event in the cluster, as coarse as is worth telling apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Event {
     NodeAdded,
@@ -50,7 +50,7 @@ pub enum Event {
     NodeRemoved,
     /// A pod was given a node, or started to count on one.
     PodAdded,
-    /// A pod that has a node asks for less, or has other labels.
+    /// A pod that has a node is_needed for less, or has other labels.
     PodChanged,
     /// A pod that had a node is gone.
     PodRemoved,
@@ -113,7 +113,7 @@ pub fn could_help(plugin: Plugin, event: Event) -> bool {
 }
 
 /// The order in which pods are tried: the most important first, then who came first.
-type Turn = (std::cmp::Reverse<i32>, u64);
+type QueueKey = (std::cmp::Reverse<i32>, u64);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
@@ -125,15 +125,15 @@ enum State {
         since: Milliseconds,
     },
     Gated,
-    /// In an attempt; whether something happened meanwhile is known by the number of events then.
+    /// In an attempt; whether something on_event meanwhile is known by the number of events then.
     InFlight {
         events: u64,
     },
 }
 
 #[derive(Debug, Clone)]
-struct Waiting {
-    turn: Turn,
+struct QueuedPod {
+    key: QueueKey,
     attempts: u32,
     /// Who said no at the last attempt; nobody if there was none, or no node at all.
     rejected_by: Vec<Plugin>,
@@ -144,9 +144,9 @@ struct Waiting {
 /// Pods that wait for a node.
 #[derive(Debug, Default)]
 pub struct Queue {
-    patience: Patience,
-    pods: HashMap<Arc<str>, Waiting>,
-    active: BTreeMap<Turn, Arc<str>>,
+    backoff: BackoffConfig,
+    pods: HashMap<Arc<str>, QueuedPod>,
+    active: BTreeMap<QueueKey, Arc<str>>,
     backing_off: BTreeSet<(Milliseconds, Arc<str>)>,
     unschedulable: BTreeSet<(Milliseconds, Arc<str>)>,
     /// In an attempt, by the number of events then: what happens is looked up without going through
@@ -171,35 +171,35 @@ pub struct QueueLengths {
 
 impl Queue {
     #[must_use]
-    pub fn new(patience: Patience) -> Queue {
-        Queue { patience, ..Queue::default() }
+    pub fn new(backoff: BackoffConfig) -> Queue {
+        Queue { backoff, ..Queue::default() }
     }
 
     /// A pod has come, or its priority or gates have changed. One that waits keeps its place in time.
     pub fn add(&mut self, pod: &str, priority: i32, gated: bool) {
         let order = match self.pods.get(pod) {
-            Some(waiting) => waiting.turn.1,
+            Some(queued) => queued.key.1,
             None => {
                 self.arrivals += 1;
                 self.arrivals
             }
         };
-        let turn = (std::cmp::Reverse(priority), order);
+        let key = (std::cmp::Reverse(priority), order);
         let state = match self.pods.get(pod).map(|w| &w.state) {
             _ if gated => State::Gated,
             None | Some(State::Gated) => State::Active,
             Some(state) => state.clone(),
         };
-        let (attempts, rejected_by, failed_at) = match self.leave(pod) {
+        let (attempts, rejected_by, failed_at) = match self.take_pod(pod) {
             Some(old) => (old.attempts, old.rejected_by, old.failed_at),
             None => (0, Vec::new(), 0),
         };
-        self.enter(pod.into(), Waiting { turn, attempts, rejected_by, failed_at, state });
+        self.insert_pod(pod.into(), QueuedPod { key, attempts, rejected_by, failed_at, state });
     }
 
     /// A pod is gone, or has a node.
     pub fn remove(&mut self, pod: &str) {
-        self.leave(pod);
+        self.take_pod(pod);
         self.forget_events();
     }
 
@@ -207,9 +207,9 @@ impl Queue {
     pub fn pop(&mut self, now: Milliseconds) -> Option<Arc<str>> {
         self.advance(now);
         let (_, pod) = self.active.pop_first()?;
-        if let Some(waiting) = self.pods.get_mut(&pod) {
-            waiting.attempts += 1;
-            waiting.state = State::InFlight { events: self.events };
+        if let Some(queued) = self.pods.get_mut(&pod) {
+            queued.attempts += 1;
+            queued.state = State::InFlight { events: self.events };
             self.in_flight.insert((self.events, pod.clone()));
         }
         Some(pod)
@@ -218,27 +218,27 @@ impl Queue {
     /// An attempt failed. Without anyone who said no (there was no node, or an error) the pod just backs
     /// off.
     pub fn failed(&mut self, pod: &str, rejected_by: &[Plugin], now: Milliseconds) {
-        let Some(mut waiting) = self.leave(pod) else { return };
-        let since = match waiting.state {
+        let Some(mut queued) = self.take_pod(pod) else { return };
+        let since = match queued.state {
             State::InFlight { events } => events,
             _ => self.events,
         };
-        waiting.rejected_by = rejected_by.to_vec();
-        waiting.failed_at = now;
+        queued.rejected_by = rejected_by.to_vec();
+        queued.failed_at = now;
         let missed = self.recent.iter().filter(|(number, _)| *number > since);
         let helped =
             missed.into_iter().any(|(_, event)| rejected_by.iter().any(|p| could_help(*p, *event)));
-        waiting.state = if helped || rejected_by.is_empty() {
-            self.after_failure(&waiting)
+        queued.state = if helped || rejected_by.is_empty() {
+            self.after_failure(&queued)
         } else {
             State::Unschedulable { since: now }
         };
-        self.enter(pod.into(), waiting);
+        self.insert_pod(pod.into(), queued);
         self.forget_events();
     }
 
-    /// Something happened: pods that it could help are tried again, after their time of backing off.
-    pub fn happened(&mut self, event: Event, now: Milliseconds) {
+    /// Something on_event: pods that it could help are tried again, after their time of backing off.
+    pub fn on_event(&mut self, event: Event, now: Milliseconds) {
         self.events += 1;
         if !self.in_flight.is_empty() {
             self.recent.push((self.events, event));
@@ -260,7 +260,7 @@ impl Queue {
     #[must_use]
     pub fn next_due(&self) -> Option<Milliseconds> {
         let flush = self.unschedulable.first();
-        let flush = flush.map(|(since, _)| since.saturating_add(self.patience.unschedulable));
+        let flush = flush.map(|(since, _)| since.saturating_add(self.backoff.unschedulable));
         let backoff = self.backing_off.first().map(|(until, _)| *until);
         backoff.into_iter().chain(flush).min()
     }
@@ -280,7 +280,7 @@ impl Queue {
     /// aside for too long are tried again.
     fn advance(&mut self, now: Milliseconds) {
         while let Some((since, pod)) = self.unschedulable.first().cloned() {
-            if since.saturating_add(self.patience.unschedulable) > now {
+            if since.saturating_add(self.backoff.unschedulable) > now {
                 break;
             }
             self.retry(&pod);
@@ -294,27 +294,27 @@ impl Queue {
     }
 
     fn retry(&mut self, pod: &str) {
-        self.change(pod, |queue, waiting| queue.after_failure(waiting));
+        self.change(pod, |queue, queued| queue.after_failure(queued));
     }
 
-    fn after_failure(&self, waiting: &Waiting) -> State {
-        let doublings = waiting.attempts.saturating_sub(1).min(30);
-        let wait = self.patience.first_backoff.saturating_mul(1 << doublings);
-        let wait = wait.min(self.patience.longest_backoff);
-        State::BackingOff { until: waiting.failed_at.saturating_add(wait) }
+    fn after_failure(&self, queued: &QueuedPod) -> State {
+        let doublings = queued.attempts.saturating_sub(1).min(30);
+        let wait = self.backoff.first_backoff.saturating_mul(1 << doublings);
+        let wait = wait.min(self.backoff.longest_backoff);
+        State::BackingOff { until: queued.failed_at.saturating_add(wait) }
     }
 
-    fn change(&mut self, pod: &str, to: impl Fn(&Queue, &Waiting) -> State) {
-        if let Some(mut waiting) = self.leave(pod) {
-            waiting.state = to(self, &waiting);
-            self.enter(pod.into(), waiting);
+    fn change(&mut self, pod: &str, to: impl Fn(&Queue, &QueuedPod) -> State) {
+        if let Some(mut queued) = self.take_pod(pod) {
+            queued.state = to(self, &queued);
+            self.insert_pod(pod.into(), queued);
         }
     }
 
-    fn enter(&mut self, pod: Arc<str>, waiting: Waiting) {
-        match waiting.state {
+    fn insert_pod(&mut self, pod: Arc<str>, queued: QueuedPod) {
+        match queued.state {
             State::Active => {
-                self.active.insert(waiting.turn, pod.clone());
+                self.active.insert(queued.key, pod.clone());
             }
             State::BackingOff { until } => {
                 self.backing_off.insert((until, pod.clone()));
@@ -327,14 +327,14 @@ impl Queue {
                 self.in_flight.insert((events, pod.clone()));
             }
         }
-        self.pods.insert(pod, waiting);
+        self.pods.insert(pod, queued);
     }
 
-    fn leave(&mut self, pod: &str) -> Option<Waiting> {
-        let (key, waiting) = self.pods.remove_entry(pod)?;
-        match waiting.state {
+    fn take_pod(&mut self, pod: &str) -> Option<QueuedPod> {
+        let (key, queued) = self.pods.remove_entry(pod)?;
+        match queued.state {
             State::Active => {
-                self.active.remove(&waiting.turn);
+                self.active.remove(&queued.key);
             }
             State::BackingOff { until } => {
                 self.backing_off.remove(&(until, key));
@@ -347,7 +347,7 @@ impl Queue {
                 self.in_flight.remove(&(events, key));
             }
         }
-        Some(waiting)
+        Some(queued)
     }
 
     /// Events that no attempt under way has missed are of no account any more.

@@ -24,20 +24,20 @@ pub struct Difference {
 /// Plays a scenario. A scenario that cannot be read is a difference too.
 #[must_use]
 pub fn differences(scenario: &Value) -> Vec<Difference> {
-    let mut play = match Play::new(scenario) {
-        Ok(play) => play,
+    let mut runner = match ScenarioRunner::new(scenario) {
+        Ok(runner) => runner,
         Err(problem) => {
             let expected = Value::from("a readable scenario");
             return vec![Difference { what: "the scenario".into(), expected, got: problem.into() }];
         }
     };
     for (number, step) in list(&scenario["steps"]).iter().enumerate() {
-        play.at = format!("step {}", number + 1);
-        if let Err(problem) = play.step(step) {
-            play.differ("", Value::from("a step that can be played"), problem.into());
+        runner.at = format!("step {}", number + 1);
+        if let Err(problem) = runner.step(step) {
+            runner.differ("", Value::from("a step that can be played"), problem.into());
         }
     }
-    play.differences
+    runner.differences
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -67,7 +67,7 @@ fn node_object(node: &Value) -> Value {
     })
 }
 
-struct Play {
+struct ScenarioRunner {
     scheduler: Scheduler,
     /// Pods that were being deleted from the start: they stay when they are victims.
     leaving: BTreeSet<String>,
@@ -75,8 +75,8 @@ struct Play {
     differences: Vec<Difference>,
 }
 
-impl Play {
-    fn new(scenario: &Value) -> Result<Play, String> {
+impl ScenarioRunner {
+    fn new(scenario: &Value) -> Result<ScenarioRunner, String> {
         let gate = |name: &str| scenario["feature_gates"][name].as_bool().unwrap_or(false);
         let settings = Settings {
             profile: scenario["config"].clone(),
@@ -85,14 +85,14 @@ impl Play {
             ..Settings::default()
         };
         let scheduler = Scheduler::new(&settings).map_err(|e| e.to_string())?;
-        let mut play = Play {
+        let mut runner = ScenarioRunner {
             scheduler,
             leaving: BTreeSet::new(),
             at: String::new(),
             differences: Vec::new(),
         };
-        play.fill(&scenario["cluster"]).map_err(|e| e.to_string())?;
-        Ok(play)
+        runner.fill(&scenario["cluster"]).map_err(|e| e.to_string())?;
+        Ok(runner)
     }
 
     fn fill(&mut self, from: &Value) -> Result<(), crate::ObjectError> {

@@ -1,21 +1,21 @@
 //! One attempt after the other: where a pod goes, or why nowhere.
 //!
 //! Main type: [`Scheduler`]. It holds the [`Cluster`], its settings and what it remembers between
-//! attempts: for each shape of pod and each node, what the node and its own pods said, until either
+//! attempts: for each shape of pod and each node, what the node and its own pods outcome, until either
 //! changes. An attempt changes nothing in the cluster; what is to be done is in its [`Attempt`].
 
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
+use crate::cache::FilterCache;
 use crate::cluster::{Cluster, PodId};
-use crate::memory::Memory;
-use crate::preempt::{self, Found, NotEligible};
+use crate::filters::Cycle;
+use crate::preempt::{self, NotEligible, PreemptionSearch};
 use crate::profile::{Profile, ProfileError, Settings};
-use crate::score::Sheet;
+use crate::score::ScoreTable;
 use crate::shape::PodShape;
 use crate::topology::Tables;
-use crate::trial::Trial;
 use crate::verdict::{Code, Histogram, Plugin, Reason, Rejection, Verdict};
 
 /// Which of equally good nodes is taken.
@@ -72,7 +72,7 @@ pub struct Choice {
 pub struct Failure {
     /// The text of the PodScheduled condition.
     pub message: String,
-    /// Plugins that said no, in order of name.
+    /// Plugins that outcome no, in order of name.
     pub plugins: Vec<Plugin>,
     /// Set if the pod was turned away before nodes were looked at.
     pub pre_filter: Option<Verdict>,
@@ -140,7 +140,7 @@ pub struct Explanation {
     pub attempt: Attempt,
     /// Nodes that would do, in order of name.
     pub feasible: Vec<String>,
-    /// Of the others, what the first plugin said that turned them down.
+    /// Of the others, what the first plugin outcome that turned them down.
     pub filtered: BTreeMap<String, Verdict>,
     /// What every plugin says that would turn a node down.
     pub all_failures: BTreeMap<String, BTreeMap<Plugin, Vec<String>>>,
@@ -164,7 +164,7 @@ pub struct Scheduler {
     cluster: Cluster,
     profile: Profile,
     tables: Tables,
-    memory: Memory,
+    cache: FilterCache,
     /// Where in the list of nodes the next search begins, if not all are looked at.
     start: usize,
 }
@@ -177,7 +177,7 @@ impl Scheduler {
             cluster,
             profile,
             tables: Tables::default(),
-            memory: Memory::default(),
+            cache: FilterCache::default(),
             start: 0,
         })
     }
@@ -222,10 +222,10 @@ impl Scheduler {
     }
 
     fn run(&mut self, pod: &str, tie: Tie, explain: bool) -> Result<Explanation, AttemptError> {
-        let Scheduler { cluster, profile, tables, memory, start } = self;
+        let Scheduler { cluster, profile, tables, cache, start } = self;
         let unknown = || AttemptError::UnknownPod(pod.to_owned());
         let id = cluster.id(pod).ok_or_else(unknown)?;
-        let (entry, shape) = cluster.shaped(id).ok_or_else(unknown)?;
+        let (entry, shape) = cluster.pod_with_shape(id).ok_or_else(unknown)?;
         if let Some(node) = entry.node {
             let node = cluster.symbols.text(node).to_owned();
             return Err(AttemptError::HasNode { pod: pod.to_owned(), node });
@@ -240,43 +240,43 @@ impl Scheduler {
             report.fail(message, Vec::new(), None, None, Nomination::None);
             return Ok(report.explanation);
         }
-        let trial = match Trial::new(cluster, profile, tables, id, entry, shape) {
-            Ok(trial) => trial,
+        let cycle = match Cycle::new(cluster, profile, tables, id, entry, shape) {
+            Ok(cycle) => cycle,
             Err(rejection) => {
-                report.turned_away(shape, &rejection);
+                report.reject_pod(shape, &rejection);
                 return Ok(report.explanation);
             }
         };
         if let Some(slot) = entry.nominated.and_then(|node| cluster.slot_of(node))
             && let Some(node) = cluster.node(slot)
-            && trial.judge(slot, node).is_none()
+            && cycle.check(slot, node).is_none()
         {
             report.chosen(slot, &[slot], 1, true);
-            report.all_failures(&trial);
+            report.all_failures(&cycle);
             return Ok(report.explanation);
         }
-        let view = memory.of(&trial);
+        let view = cache.of(&cycle);
         let mut search = Search::default();
-        search.run(&trial, view, start);
+        search.run(&cycle, view, start);
         report.filtered(&search);
-        report.all_failures(&trial);
+        report.all_failures(&cycle);
         match search.fitting.as_slice() {
-            [] => report.no_node(&trial, &search, tie),
+            [] => report.no_feasible_node(&cycle, &search, tie),
             [only] => report.chosen(*only, &[*only], 1, false),
             fitting if !profile.scores() => report.chosen(fitting[0], &fitting[..1], 1, false),
             fitting => {
                 let local: Vec<_> = fitting.iter().map(|slot| view.scores(*slot)).collect();
-                let mut sheet = Sheet::new(explain);
-                sheet.fill(shape, cluster, profile, tables, fitting, &local);
+                let mut table = ScoreTable::new(explain);
+                table.fill(shape, cluster, profile, tables, fitting, &local);
                 if let Some(weight) = profile.weight(Plugin::VolumeBinding)
-                    && let Some(scores) = trial.volume_scores(fitting)
+                    && let Some(scores) = cycle.volume_scores(fitting)
                 {
-                    sheet.add_plain(Plugin::VolumeBinding, weight, &scores);
+                    table.add_plain(Plugin::VolumeBinding, weight, &scores);
                 }
-                let highest = sheet.totals.iter().max().copied().unwrap_or(0);
-                let of_highest = fitting.iter().zip(&sheet.totals).filter(|(_, t)| **t == highest);
+                let highest = table.totals.iter().max().copied().unwrap_or(0);
+                let of_highest = fitting.iter().zip(&table.totals).filter(|(_, t)| **t == highest);
                 let best: Vec<u32> = of_highest.map(|(slot, _)| *slot).collect();
-                report.scored(fitting, &sheet);
+                report.scored(fitting, &table);
                 let chosen = pick(cluster, &best, tie);
                 report.chosen(chosen, &best, fitting.len(), false);
             }
@@ -313,7 +313,7 @@ fn scattered(seed: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What nodes said.
+/// What nodes outcome.
 #[derive(Default)]
 pub(crate) struct Search {
     /// Nodes that fit.
@@ -322,50 +322,50 @@ pub(crate) struct Search {
     rejected: Vec<(u32, usize)>,
     rejections: Vec<Rejection>,
     /// Nodes that were not looked at because others were asked for by name.
-    left_out: Vec<u32>,
+    excluded: Vec<u32>,
 }
 
 impl Search {
-    fn run(&mut self, trial: &Trial<'_>, view: &mut crate::memory::ShapeMemory, start: &mut usize) {
-        let cluster = trial.cluster;
-        if let Some(names) = trial.pinned() {
+    fn run(&mut self, cycle: &Cycle<'_>, view: &mut crate::cache::ShapeCache, start: &mut usize) {
+        let cluster = cycle.cluster;
+        if let Some(names) = cycle.pinned() {
             for slot in &cluster.order {
                 // The node that the pod waits for was asked before the names counted.
                 let is_named = cluster.node(*slot).is_some_and(|n| {
-                    names.contains(&n.view.name) || trial.entry.nominated == Some(n.view.name)
+                    names.contains(&n.view.name) || cycle.entry.nominated == Some(n.view.name)
                 });
                 if is_named {
-                    self.look_at(trial, view, *slot);
+                    self.evaluate(cycle, view, *slot);
                 } else {
-                    self.left_out.push(*slot);
+                    self.excluded.push(*slot);
                 }
             }
             return;
         }
         let nodes = &cluster.order;
-        let enough = trial.profile.enough(nodes.len());
+        let enough = cycle.profile.enough(nodes.len());
         if enough >= nodes.len() {
             self.fitting.reserve(nodes.len());
             for slot in nodes {
-                self.look_at(trial, view, *slot);
+                self.evaluate(cycle, view, *slot);
             }
             return;
         }
         let begin = *start % nodes.len();
         let (later, earlier) = nodes.split_at(begin);
-        let mut looked_at = 0;
+        let mut evaluated = 0;
         for slot in earlier.iter().chain(later) {
-            self.look_at(trial, view, *slot);
-            looked_at += 1;
+            self.evaluate(cycle, view, *slot);
+            evaluated += 1;
             if self.fitting.len() >= enough {
                 break;
             }
         }
-        *start = (begin + looked_at) % nodes.len();
+        *start = (begin + evaluated) % nodes.len();
     }
 
-    fn look_at(&mut self, trial: &Trial<'_>, view: &mut crate::memory::ShapeMemory, slot: u32) {
-        match view.judge(trial, slot) {
+    fn evaluate(&mut self, cycle: &Cycle<'_>, view: &mut crate::cache::ShapeCache, slot: u32) {
+        match view.check(cycle, slot) {
             None => self.fitting.push(slot),
             Some(rejection) => {
                 let known = self.rejections.iter().position(|r| *r == *rejection);
@@ -382,7 +382,7 @@ impl Search {
         let number = self.rejected.iter().find(|(s, _)| *s == slot).map(|(_, n)| *n);
         match number {
             Some(number) => Some(self.rejections[number].code),
-            None if self.left_out.contains(&slot) => Some(Code::UnschedulableAndUnresolvable),
+            None if self.excluded.contains(&slot) => Some(Code::UnschedulableAndUnresolvable),
             None => None,
         }
     }
@@ -436,19 +436,19 @@ impl Report<'_> {
             let verdict = search.rejections[*number].render(symbols);
             self.explanation.filtered.insert(self.name(*slot), verdict);
         }
-        for slot in &search.left_out {
+        for slot in &search.excluded {
             let verdict = Rejection::without_plugin(Reason::NotPinned).render(symbols);
             self.explanation.filtered.insert(self.name(*slot), verdict);
         }
     }
 
-    fn all_failures(&mut self, trial: &Trial<'_>) {
+    fn all_failures(&mut self, cycle: &Cycle<'_>) {
         if !self.explain {
             return;
         }
         for slot in &self.cluster.order {
             let Some(node) = self.cluster.node(*slot) else { continue };
-            let failures = trial.all_failures(*slot, node);
+            let failures = cycle.all_failures(*slot, node);
             let by_plugin: BTreeMap<Plugin, Vec<String>> = failures
                 .iter()
                 .filter_map(|r| Some((r.plugin?, r.render(&self.cluster.symbols).reasons)))
@@ -459,16 +459,16 @@ impl Report<'_> {
         }
     }
 
-    fn scored(&mut self, fitting: &[u32], sheet: &Sheet) {
+    fn scored(&mut self, fitting: &[u32], table: &ScoreTable) {
         if !self.explain {
             return;
         }
         for (n, slot) in fitting.iter().enumerate() {
-            let plugins = sheet
+            let plugins = table
                 .columns
                 .iter()
                 .map(|c| (c.plugin, [c.raw[n], c.normalised[n], c.weight * c.normalised[n]]));
-            let scores = NodeScores { plugins: plugins.collect(), total: sheet.totals[n] };
+            let scores = NodeScores { plugins: plugins.collect(), total: table.totals[n] };
             self.explanation.scores.insert(self.name(*slot), scores);
         }
     }
@@ -489,7 +489,7 @@ impl Report<'_> {
 
     /// What becomes of the node that a pod waits for where nobody says anything of it. Without anyone to
     /// ask nobody can have made room there.
-    fn left_waiting(&self) -> Nomination {
+    fn default_nomination(&self) -> Nomination {
         let asked = [Plugin::DynamicResources, Plugin::DefaultPreemption];
         if asked.iter().any(|plugin| self.profile.post_filters_by(*plugin)) {
             Nomination::Unchanged
@@ -499,16 +499,16 @@ impl Report<'_> {
     }
 
     /// The pod was turned away before nodes were looked at, and no preemption would help.
-    fn turned_away(&mut self, shape: &PodShape, rejection: &Rejection) {
+    fn reject_pod(&mut self, shape: &PodShape, rejection: &Rejection) {
         let verdict = rejection.render(&self.cluster.symbols);
         let nodes = self.cluster.node_count();
         let mut message = format!("0/{nodes} nodes are available: {}.", verdict.reasons.join(", "));
-        let mut nomination = self.left_waiting();
+        let mut nomination = self.default_nomination();
         if self.profile.post_filters_by(Plugin::DynamicResources) {
             // The words are upstream's, of a plugin that has nothing to look for.
             message += " not found";
         } else if self.profile.post_filters_by(Plugin::DefaultPreemption) {
-            let said = if shape.preempts {
+            let outcome = if shape.preempts {
                 nomination = Nomination::None;
                 let mut reasons = Histogram::default();
                 let no_help = Rejection::without_plugin(Reason::NoHelp);
@@ -517,13 +517,13 @@ impl Report<'_> {
             } else {
                 NotEligible::Never.text().to_owned()
             };
-            message += &format!(" preemption: {said}");
+            message += &format!(" preemption: {outcome}");
         }
         let plugins = rejection.plugin.into_iter().collect();
         self.fail(message, plugins, Some(verdict), None, nomination);
     }
 
-    fn no_node(&mut self, trial: &Trial<'_>, search: &Search, tie: Tie) {
+    fn no_feasible_node(&mut self, cycle: &Cycle<'_>, search: &Search, tie: Tie) {
         let cluster = self.cluster;
         let symbols = &cluster.symbols;
         let mut reasons = Histogram::default();
@@ -532,19 +532,19 @@ impl Report<'_> {
             reasons.add(rejection, times, symbols);
         }
         let not_pinned = Rejection::without_plugin(Reason::NotPinned);
-        reasons.add(&not_pinned, search.left_out.len(), symbols);
+        reasons.add(&not_pinned, search.excluded.len(), symbols);
         let message = reasons.render(cluster.node_count());
         let mut plugins: Vec<Plugin> = search.rejections.iter().filter_map(|r| r.plugin).collect();
-        if trial.pinned().is_some() {
+        if cycle.pinned().is_some() {
             plugins.push(Plugin::NodeAffinity);
         }
         if !self.profile.post_filters_by(Plugin::DefaultPreemption) {
-            let nomination = self.left_waiting();
+            let nomination = self.default_nomination();
             return self.fail(message, plugins, None, None, nomination);
         }
-        let waits_for = trial.entry.nominated.and_then(|node| cluster.slot_of(node));
+        let waits_for = cycle.entry.nominated.and_then(|node| cluster.slot_of(node));
         let on_nominated = waits_for.and_then(|slot| search.code_of(slot));
-        if let Err(not_eligible) = preempt::eligible(trial, on_nominated) {
+        if let Err(not_eligible) = preempt::eligible(cycle, on_nominated) {
             let message = format!("{message} preemption: {}", not_eligible.text());
             return self.fail(message, plugins, None, None, Nomination::Unchanged);
         }
@@ -558,7 +558,7 @@ impl Report<'_> {
             Tie::FirstByName => 0,
             Tie::Seed(seed) => scattered(seed) as usize,
         };
-        let found = preempt::find(trial, &helpable, offset);
+        let found = preempt::find(cycle, &helpable, offset);
         let mut preemption = self.preemption(&found);
         if found.best.is_empty() {
             let mut reasons = Histogram::default();
@@ -582,8 +582,9 @@ impl Report<'_> {
         preemption.nominated = Some(node.clone());
         let waiting = cluster.node(chosen).into_iter().flat_map(|n| &n.nominated);
         let lower = waiting.filter(|id| {
-            let shaped = cluster.shaped(**id);
-            **id != trial.id && shaped.is_some_and(|(_, s)| s.priority < trial.shape.priority)
+            let pod_with_shape = cluster.pod_with_shape(**id);
+            **id != cycle.id
+                && pod_with_shape.is_some_and(|(_, s)| s.priority < cycle.shape.priority)
         });
         preemption.displaced = lower.map(|id| self.key(*id)).collect();
         let message = format!(
@@ -594,7 +595,7 @@ impl Report<'_> {
         self.fail(message, plugins, None, Some(preemption), Nomination::To(node));
     }
 
-    fn preemption(&self, found: &Found) -> Preemption {
+    fn preemption(&self, found: &PreemptionSearch) -> Preemption {
         let mut preemption = Preemption::default();
         for candidate in &found.candidates {
             let victims = candidate.victims.iter().map(|id| self.key(*id)).collect();

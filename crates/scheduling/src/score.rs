@@ -1,13 +1,13 @@
 //! How well a node would suit a pod: the scores, with upstream's arithmetic.
 //!
-//! Main types: [`LocalScores`], what depends on the node and its own pods only, and [`Sheet`], the
+//! Main types: [`LocalScores`], what depends on the node and its own pods only, and [`ScoreTable`], the
 //! scores of all nodes that fit. Divisions of integers cut toward zero, as upstream's do.
 
-use crate::amounts::Resource;
 use crate::cluster::Cluster;
-use crate::neighbours;
+use crate::inter_pod_affinity;
 use crate::node::{NodeView, Occupancy};
 use crate::profile::{Profile, Strategy};
+use crate::resources::Resource;
 use crate::shape::PodShape;
 use crate::spread;
 use crate::taints::Effect;
@@ -90,15 +90,15 @@ fn fit(shape: &PodShape, node: &NodeView, occupancy: &Occupancy, profile: &Profi
         }
         let used = match resource {
             Resource::Cpu => occupancy.scored_milli_cpu,
-            Resource::Memory => occupancy.scored_memory,
+            Resource::FilterCache => occupancy.scored_memory,
             other => occupancy.requested.get(*other),
         };
         let asked = used.saturating_add(own);
         let score = match &profile.strategy {
             Strategy::LeastAllocated if asked > there => 0,
-            Strategy::LeastAllocated => share(there.saturating_sub(asked), there),
-            Strategy::MostAllocated => share(asked.min(there), there),
-            Strategy::Ratio(points) => match at_share(asked, there, points) {
+            Strategy::LeastAllocated => percentage(there.saturating_sub(asked), there),
+            Strategy::MostAllocated => percentage(asked.min(there), there),
+            Strategy::Ratio(points) => match at_utilisation(asked, there, points) {
                 // Upstream leaves such resources out of the mean.
                 score if score <= 0 => continue,
                 score => score,
@@ -115,22 +115,22 @@ fn fit(shape: &PodShape, node: &NodeView, occupancy: &Occupancy, profile: &Profi
 }
 
 /// How many hundredths of the whole a part is.
-fn share(part: i64, whole: i64) -> i64 {
+fn percentage(part: i64, whole: i64) -> i64 {
     part.checked_mul(HIGHEST).map_or_else(
-        // Amounts beyond 92 petabytes are compared a little less exactly.
+        // ResourceVector beyond 92 petabytes are compared a little less exactly.
         || part / (whole / HIGHEST).max(1),
         |hundredfold| hundredfold / whole,
     )
 }
 
-/// The value of a broken line at the share of the whole that is asked for.
-pub(crate) fn at_share(asked: i64, there: i64, points: &[(i64, i64)]) -> i64 {
+/// The value of a broken line at the percentage of the whole that is asked for.
+pub(crate) fn at_utilisation(asked: i64, there: i64, points: &[(i64, i64)]) -> i64 {
     let all = there == 0 || asked > there;
-    on_line(points, if all { HIGHEST } else { share(asked, there) })
+    interpolate(points, if all { HIGHEST } else { percentage(asked, there) })
 }
 
 /// The value of a broken line.
-fn on_line(points: &[(i64, i64)], at: i64) -> i64 {
+fn interpolate(points: &[(i64, i64)], at: i64) -> i64 {
     let mut before: Option<(i64, i64)> = None;
     for (x, y) in points {
         if at <= *x {
@@ -172,7 +172,7 @@ fn balanced(shape: &PodShape, node: &NodeView, occupancy: &Occupancy, profile: &
     50 + (50 + evenness(true) - evenness(false)) / 2
 }
 
-/// Whether balance is looked at: a pod that asks for nothing does not disturb it.
+/// Whether balance is looked at: a pod that is_needed for nothing does not disturb it.
 fn disturbs_balance(shape: &PodShape, profile: &Profile) -> bool {
     profile.balanced.iter().any(|resource| shape.requests.get(*resource) != 0)
 }
@@ -206,7 +206,7 @@ fn classes(shape: &PodShape, node: &NodeView, occupancy: &Occupancy) -> i64 {
         };
         let used = occupancy.classes.of(*class).saturating_add(u64::from(*count));
         let used = i64::try_from(used).unwrap_or(i64::MAX);
-        share((capacity - used).max(0), capacity)
+        percentage((capacity - used).max(0), capacity)
     };
     needs.iter().map(free).sum::<i64>() / (needs.len() as i64).max(1)
 }
@@ -222,16 +222,16 @@ pub(crate) struct Column {
 
 /// The scores of the nodes that fit, in their order.
 #[derive(Debug)]
-pub(crate) struct Sheet {
+pub(crate) struct ScoreTable {
     /// Whether columns are kept and not only totals.
     keep: bool,
     pub(crate) columns: Vec<Column>,
     pub(crate) totals: Vec<i64>,
 }
 
-impl Sheet {
-    pub(crate) fn new(keep: bool) -> Sheet {
-        Sheet { keep, columns: Vec::new(), totals: Vec::new() }
+impl ScoreTable {
+    pub(crate) fn new(keep: bool) -> ScoreTable {
+        ScoreTable { keep, columns: Vec::new(), totals: Vec::new() }
     }
 
     /// Adds a plugin's scores, for each node raw and from 0 to 100.
@@ -287,9 +287,9 @@ impl Sheet {
             self.add(Plugin::PodTopologySpread, weight, raw.zip(normalised.iter().copied()));
         }
         if let Some(weight) = profile.weight(Plugin::InterPodAffinity)
-            && let Some(raw) = neighbours::scores(shape, cluster, profile, tables, fitting)
+            && let Some(raw) = inter_pod_affinity::scores(shape, cluster, profile, tables, fitting)
         {
-            let normalised = neighbours::normalise(&raw);
+            let normalised = inter_pod_affinity::normalise(&raw);
             let scores = raw.iter().copied().zip(normalised.iter().copied());
             self.add(Plugin::InterPodAffinity, weight, scores);
         }

@@ -1,6 +1,6 @@
 //! Topology spread constraints: pods that belong together are kept apart evenly.
 //!
-//! Main types: [`Spreading`], the hard constraints of a pod with the counts of one attempt, and
+//! Main types: [`TopologySpread`], the hard constraints of a pod with the counts of one attempt, and
 //! [`soft_scores`] for the soft ones. Counts are taken from shapes, not from pods.
 
 use std::sync::Arc;
@@ -72,7 +72,7 @@ fn selects(constraint: &Spread, other: &PodShape, cluster: &Cluster) -> bool {
 
 /// The hard constraints of a pod, with the numbers of pods now.
 #[derive(Debug)]
-pub(crate) struct Spreading(Vec<Hard>);
+pub(crate) struct TopologySpread(Vec<Hard>);
 
 #[derive(Debug)]
 struct Hard {
@@ -92,14 +92,14 @@ struct Hard {
 /// Changes of the counts by pods that are thought away or added on one node, by constraint.
 pub(crate) type SpreadDelta = SmallVec<[i64; 2]>;
 
-impl Spreading {
+impl TopologySpread {
     /// `None` if the pod has no hard constraints.
     pub(crate) fn new(
         shape: &PodShape,
         cluster: &Cluster,
         profile: &Profile,
         tables: &mut Tables,
-    ) -> Option<Spreading> {
+    ) -> Option<TopologySpread> {
         let constraints = constraints(shape, cluster, profile, true);
         if constraints.is_empty() {
             return None;
@@ -150,7 +150,7 @@ impl Spreading {
                 itself: i64::from(itself),
             }
         });
-        Some(Spreading(hard.collect()))
+        Some(TopologySpread(hard.collect()))
     }
 
     /// A pod of this shape comes to the node, or leaves it.

@@ -1,4 +1,4 @@
-//! Moments, as the objects of the API write them. Nothing here asks what time it is.
+//! Moments, as the objects of the API write them. Nothing here is_needed what time it is.
 
 /// Seconds since 1970 and thousandths of them, in milliseconds.
 pub type Milliseconds = i64;

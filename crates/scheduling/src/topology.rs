@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cluster::Cluster;
-use crate::symbols::Symbol;
+use crate::interner::Symbol;
 
 /// A node's domain if it lacks the label.
 pub(crate) const NO_DOMAIN: u32 = u32::MAX;

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::amounts::Resource;
 use crate::classes::Class;
-use crate::symbols::Symbols;
+use crate::interner::Interner;
+use crate::resources::Resource;
 
 macro_rules! plugins {
     ($($(#[$doc:meta])* $plugin:ident, $name:literal;)*) => {
@@ -110,12 +110,12 @@ pub(crate) enum Reason {
     Refused(Arc<str>),
     NoVictims,
     NoHelp,
-    /// Said by a step before the nodes were looked at.
+    /// CachedResult by a step before the nodes were looked at.
     Text(Arc<str>),
 }
 
 impl Reason {
-    pub(crate) fn render(&self, symbols: &Symbols) -> String {
+    pub(crate) fn render(&self, symbols: &Interner) -> String {
         let class = |class: &Class| {
             format!("{}={}", symbols.text(class.resource), symbols.text(class.class))
         };
@@ -183,7 +183,7 @@ impl Rejection {
         }
     }
 
-    pub(crate) fn render(&self, symbols: &Symbols) -> Verdict {
+    pub(crate) fn render(&self, symbols: &Interner) -> Verdict {
         let mut reasons: Vec<_> = self.reasons.iter().map(|r| r.render(symbols)).collect();
         reasons.sort();
         Verdict { plugin: self.plugin, code: self.code, reasons }
@@ -205,7 +205,7 @@ pub struct Verdict {
 pub(crate) struct Histogram(BTreeMap<String, usize>);
 
 impl Histogram {
-    pub(crate) fn add(&mut self, rejection: &Rejection, times: usize, symbols: &Symbols) {
+    pub(crate) fn add(&mut self, rejection: &Rejection, times: usize, symbols: &Interner) {
         for reason in rejection.reasons.iter().filter(|_| times > 0) {
             *self.0.entry(reason.render(symbols)).or_default() += times;
         }

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
+use crate::interner::{Interner, Symbol};
 use crate::labels::{Labels, NodeTerms, Selector};
 use crate::object::{OtherObject, PodObject};
-use crate::score::at_share;
-use crate::symbols::{Symbol, Symbols};
+use crate::score::at_utilisation;
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
 /// What a pod mounts that scheduling looks at.
@@ -43,7 +43,7 @@ impl Disk {
 }
 
 impl VolumeDemand {
-    pub(crate) fn new(pod: &PodObject, symbols: &mut Symbols) -> VolumeDemand {
+    pub(crate) fn new(pod: &PodObject, symbols: &mut Interner) -> VolumeDemand {
         let mut claims = Vec::new();
         let mut disks = Vec::new();
         for volume in &pod.spec.volumes {
@@ -112,7 +112,7 @@ struct Volume {
 
 impl Volume {
     /// Whether a node can reach it.
-    fn is_at(&self, name: Symbol, labels: &Labels, symbols: &Symbols) -> bool {
+    fn is_at(&self, name: Symbol, labels: &Labels, symbols: &Interner) -> bool {
         self.nodes.as_ref().is_none_or(|terms| terms.match_any(name, labels, symbols))
     }
 }
@@ -161,12 +161,12 @@ fn mode(mode: &str) -> String {
 }
 
 impl Volumes {
-    pub(crate) fn new(symbols: &mut Symbols) -> Volumes {
+    pub(crate) fn new(symbols: &mut Interner) -> Volumes {
         let zone_labels = ZONE_LABELS.iter().map(|label| symbols.intern(label)).collect();
         Volumes { zone_labels, ..Volumes::default() }
     }
 
-    pub(crate) fn apply_volume(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+    pub(crate) fn apply_volume(&mut self, object: &OtherObject, symbols: &mut Interner) {
         let labels = &object.metadata.labels;
         let zones = ZONE_LABELS.iter().filter_map(|label| {
             let value = labels.get(*label)?;
@@ -195,7 +195,7 @@ impl Volumes {
         self.volumes.insert(symbols.intern(&object.metadata.name), volume);
     }
 
-    pub(crate) fn apply_claim(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+    pub(crate) fn apply_claim(&mut self, object: &OtherObject, symbols: &mut Interner) {
         let spec = &object.spec;
         let meta = &object.metadata;
         let selector = spec.selector.as_ref().and_then(|s| {
@@ -220,7 +220,7 @@ impl Volumes {
         self.claims.insert(symbols.intern(&format!("{}/{}", meta.namespace, meta.name)), claim);
     }
 
-    pub(crate) fn apply_class(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+    pub(crate) fn apply_class(&mut self, object: &OtherObject, symbols: &mut Interner) {
         let mut expression = |e: &crate::object::AllowedExpression| {
             let values = e.values.iter().map(|v| symbols.intern(v)).collect();
             (symbols.intern(&e.key), values)
@@ -249,7 +249,7 @@ impl Volumes {
         self.classes.remove(&name);
     }
 
-    fn waits(&self, claim: &Claim, symbols: &Symbols) -> bool {
+    fn waits(&self, claim: &Claim, symbols: &Interner) -> bool {
         let class = symbols.find(&claim.class).and_then(|name| self.classes.get(&name));
         class.is_some_and(|class| class.waits)
     }
@@ -275,7 +275,7 @@ pub(crate) fn prepare(
     demand: &VolumeDemand,
     volumes: &Volumes,
     in_use: impl Fn(Symbol) -> bool,
-    symbols: &Symbols,
+    symbols: &Interner,
 ) -> Result<VolumeState, Rejection> {
     let mut state = VolumeState::default();
     let bare = |key: Symbol| {
@@ -368,7 +368,7 @@ fn to_bind<'a>(
     volumes: &'a Volumes,
     name: Symbol,
     labels: &Labels,
-    symbols: &Symbols,
+    symbols: &Interner,
 ) -> Option<Vec<(&'a Claim, &'a Volume)>> {
     let mut taken: Vec<Symbol> = Vec::new();
     let mut bound = Vec::new();
@@ -430,7 +430,7 @@ pub(crate) fn score(
     volumes: &Volumes,
     name: Symbol,
     labels: &Labels,
-    symbols: &Symbols,
+    symbols: &Interner,
     points: &[(i64, i64)],
 ) -> i64 {
     let bound = to_bind(state, volumes, name, labels, symbols).unwrap_or_default();
@@ -443,7 +443,8 @@ pub(crate) fn score(
     if by_class.is_empty() {
         return 0;
     }
-    let sum: i64 = by_class.values().map(|(asked, there)| at_share(*asked, *there, points)).sum();
+    let sum: i64 =
+        by_class.values().map(|(asked, there)| at_utilisation(*asked, *there, points)).sum();
     (sum as f64 / by_class.len() as f64).round() as i64
 }
 
@@ -453,7 +454,7 @@ pub(crate) fn binding(
     volumes: &Volumes,
     name: Symbol,
     labels: &Labels,
-    symbols: &Symbols,
+    symbols: &Interner,
 ) -> Option<Rejection> {
     let mut reasons = SmallVec::new();
     // The first volume that is missed settles it.

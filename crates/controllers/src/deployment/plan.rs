@@ -7,9 +7,9 @@ use objects::timestamp::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::rollout::{self, Bounds};
+use crate::context::text;
 use crate::observe::{Seconds, seconds};
 use crate::workload::{int, is_deleting, owner_reference, replicas, template_hash};
-use crate::world::text;
 
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
 const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::plan::{Action, Plan};
-use crate::share::share;
+use crate::context::text;
+use crate::int_or_percent::scaled_value;
 use crate::workload::{int, replicas};
-use crate::world::text;
 
 /// How far a rollout may stray from the number that is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +27,8 @@ impl Bounds {
             return Bounds { wanted, surge: 0, unavailable: 0 };
         }
         let given = &strategy["rollingUpdate"];
-        let surge = share(&given["maxSurge"], wanted, true);
-        let mut unavailable = share(&given["maxUnavailable"], wanted, false);
+        let surge = scaled_value(&given["maxSurge"], wanted, true);
+        let mut unavailable = scaled_value(&given["maxUnavailable"], wanted, false);
         if surge == 0 && unavailable == 0 {
             // Otherwise nothing could ever move.
             unavailable = 1;

@@ -33,7 +33,7 @@ pub(super) struct OwnerRef {
 
 /// What a watch tells of an object.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct OwnershipMetadata {
     uid: String,
     owners: Vec<OwnerRef>,
     finalizers: Vec<String>,
@@ -41,22 +41,22 @@ pub(super) struct Seen {
 }
 
 #[derive(Deserialize)]
-struct Text {
-    metadata: TextMetadata,
+struct Object {
+    metadata: ObjectMetadata,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
-struct TextMetadata {
+struct ObjectMetadata {
     uid: String,
     owner_references: Vec<OwnerRef>,
     finalizers: Vec<String>,
     deletion_timestamp: Option<String>,
 }
 
-pub(super) fn seen(raw: &RawValue) -> Result<Seen, serde_json::Error> {
-    let Text { metadata } = serde_json::from_str(raw.get())?;
-    Ok(Seen {
+pub(super) fn ownership(raw: &RawValue) -> Result<OwnershipMetadata, serde_json::Error> {
+    let Object { metadata } = serde_json::from_str(raw.get())?;
+    Ok(OwnershipMetadata {
         uid: metadata.uid,
         owners: metadata.owner_references,
         finalizers: metadata.finalizers,
@@ -65,8 +65,8 @@ pub(super) fn seen(raw: &RawValue) -> Result<Seen, serde_json::Error> {
 }
 
 impl Item {
-    pub(super) fn new(kind: Kind, key: Key, seen: Seen) -> Item {
-        let Seen { uid, owners, finalizers, deleting } = seen;
+    pub(super) fn new(kind: Kind, key: Key, metadata: OwnershipMetadata) -> Item {
+        let OwnershipMetadata { uid, owners, finalizers, deleting } = metadata;
         Item { kind, key, uid, owners, finalizers, deleting }
     }
 
@@ -168,7 +168,7 @@ impl Graph {
 
     /// Takes an object in; gives the uids that are to be looked at because of it.
     pub(super) fn apply(&mut self, item: Item) -> Vec<String> {
-        let mut look = Vec::new();
+        let mut affected = Vec::new();
         let name = (item.kind, item.key.clone());
         let freed = match self.by_name.get(&name) {
             Some(uid) if *uid != item.uid => self.remove(item.kind, &item.key),
@@ -178,7 +178,7 @@ impl Graph {
         let old = self.items.get(&item.uid);
         let begins_to_wait = item.is_waiting() && !old.is_some_and(Item::is_waiting);
         if begins_to_wait {
-            look.extend(self.dependents.get(&item.uid).into_iter().flatten().cloned());
+            affected.extend(self.dependents.get(&item.uid).into_iter().flatten().cloned());
         }
         // A cycle needs an object that waits, or that blocks one.
         if item.is_waiting() || old.is_some_and(|old| old.owners != item.owners) {
@@ -191,7 +191,7 @@ impl Graph {
                 }
                 // One that no longer depends may have been waited for.
                 if self.items.get(&owner.uid).is_some_and(Item::is_waiting) {
-                    look.push(owner.uid.clone());
+                    affected.push(owner.uid.clone());
                 }
             }
         }
@@ -199,18 +199,19 @@ impl Graph {
             self.dependents.entry(owner.uid.clone()).or_default().insert(item.uid.clone());
         }
         if !item.owners.is_empty() || item.deleting {
-            look.push(item.uid.clone());
+            affected.push(item.uid.clone());
         }
-        look.extend(freed);
+        affected.extend(freed);
         self.items.insert(item.uid.clone(), item);
-        look
+        affected
     }
 
     /// Forgets an object; gives the uids that are to be looked at because of it.
     pub(super) fn remove(&mut self, kind: Kind, key: &Key) -> Vec<String> {
         let Some(uid) = self.by_name.remove(&(kind, key.clone())) else { return Vec::new() };
         let Some(item) = self.items.remove(&uid) else { return Vec::new() };
-        let mut look: Vec<String> = self.dependents.remove(&uid).into_iter().flatten().collect();
+        let mut affected: Vec<String> =
+            self.dependents.remove(&uid).into_iter().flatten().collect();
         if !item.owners.is_empty() {
             // An owner may wait for another one now, and so be on a cycle.
             self.walked.clear();
@@ -222,9 +223,9 @@ impl Graph {
                     self.dependents.remove(&owner.uid);
                 }
             }
-            look.push(owner.uid.clone());
+            affected.push(owner.uid.clone());
         }
-        look
+        affected
     }
 
     /// What becomes of an object; `is_gone` is whether an owner that is not known is really gone.
@@ -386,9 +387,9 @@ mod tests {
     }
 
     /// Does what is decided until nothing more is, and returns how many objects are left.
-    fn collect(graph: &mut Graph, mut look: Vec<String>) -> usize {
+    fn collect(graph: &mut Graph, mut affected: Vec<String>) -> usize {
         let mut rounds = 0;
-        while let Some(uid) = look.pop() {
+        while let Some(uid) = affected.pop() {
             rounds += 1;
             assert!(rounds < 1_000_000, "it does not come to an end");
             let Some(mut item) = graph.get(&uid).cloned() else { continue };
@@ -398,7 +399,7 @@ mod tests {
                     item.owners.iter_mut().for_each(|owner| owner.block_owner_deletion = false);
                 }
                 Verdict::Delete { foreground: false, .. } => {
-                    look.extend(graph.remove(item.kind, &item.key));
+                    affected.extend(graph.remove(item.kind, &item.key));
                     continue;
                 }
                 Verdict::Delete { unblock, .. } => {
@@ -406,12 +407,12 @@ mod tests {
                     item = going(item, FOREGROUND);
                 }
                 Verdict::Finish => {
-                    look.extend(graph.remove(item.kind, &item.key));
+                    affected.extend(graph.remove(item.kind, &item.key));
                     continue;
                 }
                 Verdict::Disown(_) | Verdict::Orphan(_) => panic!("nothing is kept here"),
             }
-            look.extend(graph.apply(item));
+            affected.extend(graph.apply(item));
         }
         graph.items.len()
     }
@@ -422,8 +423,8 @@ mod tests {
             let mut graph = Graph::default();
             let all = cycle(length);
             all.iter().for_each(|item| drop(graph.apply(item.clone())));
-            let look = graph.apply(going(all[length / 2].clone(), FOREGROUND));
-            assert_eq!(collect(&mut graph, look), 0, "{length}");
+            let affected = graph.apply(going(all[length / 2].clone(), FOREGROUND));
+            assert_eq!(collect(&mut graph, affected), 0, "{length}");
         }
     }
 
@@ -431,12 +432,12 @@ mod tests {
     fn cycles_whose_objects_all_wait_for_each_other_are_broken() {
         for length in [1, 2, 3, 20_000] {
             let mut graph = Graph::default();
-            let mut look = Vec::new();
+            let mut affected = Vec::new();
             for one in cycle(length) {
-                look.extend(graph.apply(going(one, FOREGROUND)));
+                affected.extend(graph.apply(going(one, FOREGROUND)));
             }
-            assert_eq!(graph.judge(&look[0], &gone), Verdict::Unblock);
-            assert_eq!(collect(&mut graph, look), 0, "{length}");
+            assert_eq!(graph.judge(&affected[0], &gone), Verdict::Unblock);
+            assert_eq!(collect(&mut graph, affected), 0, "{length}");
         }
     }
 
@@ -447,12 +448,12 @@ mod tests {
         let both = [going(item("p1", &[("p2", true), ("r1", true)]), FOREGROUND), {
             going(item("p2", &[("p1", true)]), FOREGROUND)
         }];
-        let mut look: Vec<String> =
+        let mut affected: Vec<String> =
             both.map(|one| graph.apply(one)).into_iter().flatten().collect();
         assert_eq!(graph.judge("r1", &gone), Verdict::Wait);
         assert_eq!(graph.judge("p1", &gone), Verdict::Unblock);
-        look.push("r1".to_owned());
-        assert_eq!(collect(&mut graph, look), 0);
+        affected.push("r1".to_owned());
+        assert_eq!(collect(&mut graph, affected), 0);
     }
 
     #[test]
@@ -464,9 +465,9 @@ mod tests {
         graph.apply(going(item("p0", &[("r1", true)]), "someone.else/holds-it"));
         assert_eq!(graph.judge("r2", &gone), Verdict::Wait);
         assert_eq!(graph.judge("r1", &gone), Verdict::Wait);
-        let look = graph.remove(PODS, &Key::new("a", "p0"));
-        assert_eq!(look, ["r1"]);
-        assert_eq!(collect(&mut graph, look), 0);
+        let affected = graph.remove(PODS, &Key::new("a", "p0"));
+        assert_eq!(affected, ["r1"]);
+        assert_eq!(collect(&mut graph, affected), 0);
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use serde_json::Value;
 
 use super::indexes::Indexes;
+use crate::context::text;
 use crate::observe::{Exit, Pod};
-use crate::world::text;
 
 /// What the failure of a pod means for its job.
 #[derive(Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::count::Count;
 use super::policy::Verdict;
-use super::terms::Terms;
+use super::spec::JobSpec;
 use crate::observe::{IndexFailures, Phase, Pod, Seconds};
 
 /// How long the first failed pod is followed by nothing; doubled with each. Upstream's figures.
@@ -17,17 +17,17 @@ const LONGEST_DELAY: Seconds = 600;
 const BURST: usize = 500;
 
 /// The pods of a job that are not over.
-pub(super) struct Present {
+pub(super) struct UnfinishedPods {
     pub(super) active: Vec<Arc<Pod>>,
     /// Told to go, and not gone yet.
     pub(super) terminating: Vec<Arc<Pod>>,
 }
 
-impl Present {
-    pub(super) fn of(pods: &[Arc<Pod>]) -> Present {
+impl UnfinishedPods {
+    pub(super) fn of(pods: &[Arc<Pod>]) -> UnfinishedPods {
         let alive = pods.iter().filter(|pod| !pod.is_finished()).cloned();
         let (active, terminating) = alive.partition(|pod| pod.is_active());
-        Present { active, terminating }
+        UnfinishedPods { active, terminating }
     }
 }
 
@@ -49,46 +49,46 @@ pub(super) struct Scaling {
 /// Removes pods that are too many, or makes as many as are missing, later if the last ones failed. A job
 /// that is suspended has none.
 pub(super) fn scale(
-    terms: &Terms<'_>,
+    spec: &JobSpec<'_>,
     pods: &[Arc<Pod>],
-    present: &Present,
+    unfinished: &UnfinishedPods,
     count: &Count,
-    forerunners: &BTreeMap<i64, Arc<Pod>>,
+    previous_failures: &BTreeMap<i64, Arc<Pod>>,
     now: Seconds,
 ) -> Scaling {
-    if terms.suspended {
-        return Scaling { remove: present.active.clone(), ..Scaling::default() };
+    if spec.suspended {
+        return Scaling { remove: unfinished.active.clone(), ..Scaling::default() };
     }
-    let wanted = wanted(terms, present, count);
-    let remove = superfluous(terms, &present.active, wanted);
+    let wanted = wanted(spec, unfinished, count);
+    let remove = excess(spec, &unfinished.active, wanted);
     if !remove.is_empty() {
         return Scaling { remove, ..Scaling::default() };
     }
-    let going = if terms.waits_for_ends { present.terminating.len() } else { 0 };
-    let missing = wanted.saturating_sub(present.active.len() + going).min(BURST);
+    let going = if spec.waits_for_ends { unfinished.terminating.len() } else { 0 };
+    let missing = wanted.saturating_sub(unfinished.active.len() + going).min(BURST);
     if missing == 0 {
         return Scaling::default();
     }
-    if terms.backoff_limit_per_index.is_none()
+    if spec.backoff_limit_per_index.is_none()
         && let Some(wait) = wait(pods, now)
     {
         return Scaling { again: Some(wait), ..Scaling::default() };
     }
-    if !terms.indexed {
+    if !spec.indexed {
         return Scaling { create: vec![NewPod::default(); missing], ..Scaling::default() };
     }
-    let going = present.terminating.iter().filter(|_| terms.waits_for_ends);
-    let taken = present.active.iter().chain(going).filter_map(|pod| terms.index(pod));
+    let going = unfinished.terminating.iter().filter(|_| spec.waits_for_ends);
+    let taken = unfinished.active.iter().chain(going).filter_map(|pod| spec.index(pod));
     let taken = count.done.or(&count.failed_indexes).with(taken);
     let mut scaling = Scaling::default();
-    for index in taken.missing(terms.width()).take(missing) {
-        let forerunner = forerunners.get(&index);
-        match forerunner.and_then(|pod| delay(pod.index_failures.all() + 1, pod.ended, now)) {
+    for index in taken.missing(spec.width()).take(missing) {
+        let previous = previous_failures.get(&index);
+        match previous.and_then(|pod| delay(pod.index_failures.all() + 1, pod.ended, now)) {
             Some(wait) => {
                 scaling.again = Some(scaling.again.map_or(wait, |again| again.min(wait)));
             }
             None => {
-                let failures = terms.backoff_limit_per_index.map(|_| failures(terms, forerunner));
+                let failures = spec.backoff_limit_per_index.map(|_| failures(spec, previous));
                 scaling.create.push(NewPod { index: Some(index), failures });
             }
         }
@@ -97,28 +97,27 @@ pub(super) fn scale(
 }
 
 /// How many pods there should be.
-fn wanted(terms: &Terms<'_>, present: &Present, count: &Count) -> usize {
-    let wanted = match terms.completions {
-        Some(completions) => terms.parallelism.min(completions - count.succeeded()),
+fn wanted(spec: &JobSpec<'_>, unfinished: &UnfinishedPods, count: &Count) -> usize {
+    let wanted = match spec.completions {
+        Some(completions) => spec.parallelism.min(completions - count.succeeded()),
         // One has found that there is no more work: the others finish theirs.
-        None if count.succeeded() > 0 => return present.active.len(),
-        None => terms.parallelism,
+        None if count.succeeded() > 0 => return unfinished.active.len(),
+        None => spec.parallelism,
     };
     usize::try_from(wanted).unwrap_or(0)
 }
 
 /// Pods that are to go: those of an index that has a better one, or that is none of the job's, and
 /// the least of those that are too many.
-fn superfluous(terms: &Terms<'_>, active: &[Arc<Pod>], wanted: usize) -> Vec<Arc<Pod>> {
+fn excess(spec: &JobSpec<'_>, active: &[Arc<Pod>], wanted: usize) -> Vec<Arc<Pod>> {
     let mut ranked = active.to_vec();
     ranked.sort_by_key(|pod| {
         let age = (Reverse(pod.ready), Reverse(pod.restarts), Reverse(pod.created));
         (pod.progress(), age, pod.name.clone())
     });
     let mut taken = BTreeSet::new();
-    let mut fit = |pod: &Arc<Pod>| {
-        !terms.indexed || terms.index(pod).is_some_and(|index| taken.insert(index))
-    };
+    let mut fit =
+        |pod: &Arc<Pod>| !spec.indexed || spec.index(pod).is_some_and(|index| taken.insert(index));
     // The best of an index is seen first.
     let (mut left, mut remove): (Vec<_>, Vec<_>) =
         ranked.into_iter().rev().partition(|pod| fit(pod));
@@ -144,10 +143,10 @@ fn delay(failures: i64, last: Seconds, now: Seconds) -> Option<Seconds> {
 }
 
 /// What the pod after a failed one has to know.
-fn failures(terms: &Terms<'_>, forerunner: Option<&Arc<Pod>>) -> IndexFailures {
-    let Some(pod) = forerunner else { return IndexFailures::default() };
+fn failures(spec: &JobSpec<'_>, previous: Option<&Arc<Pod>>) -> IndexFailures {
+    let Some(pod) = previous else { return IndexFailures::default() };
     let IndexFailures { counted, ignored } = pod.index_failures;
-    match terms.verdict(pod) {
+    match spec.verdict(pod) {
         Verdict::Ignore => IndexFailures { counted, ignored: ignored + 1 },
         _ => IndexFailures { counted: counted + 1, ignored },
     }

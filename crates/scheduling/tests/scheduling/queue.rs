@@ -1,6 +1,6 @@
 //! The queue, moment by moment.
 
-use scheduling::queue::{Event, Patience, Queue};
+use scheduling::queue::{BackoffConfig, Event, Queue};
 use scheduling::{Plugin, queue};
 
 fn popped(queue: &mut Queue, now: i64) -> Vec<String> {
@@ -37,7 +37,7 @@ fn an_unschedulable_pod_is_tried_again_when_something_happens_that_could_help() 
         queue.add("p", 0, false);
         queue.pop(0).unwrap();
         queue.failed("p", &[Plugin::NodeResourcesFit], 0);
-        queue.happened(event, 10);
+        queue.on_event(event, 10);
         assert!(popped(&mut queue, 999).is_empty(), "{event:?}: it still backs off");
         assert_eq!(popped(&mut queue, 1_000).len(), usize::from(tried), "{event:?}");
     };
@@ -71,7 +71,7 @@ fn what_happens_during_an_attempt_is_not_lost() {
         let mut queue = Queue::default();
         queue.add("p", 0, false);
         queue.pop(0).unwrap();
-        queue.happened(event, 1);
+        queue.on_event(event, 1);
         queue.failed("p", &[Plugin::NodePorts], 2);
         assert_eq!(popped(&mut queue, 1_002).len(), expected, "{event:?}");
     };
@@ -85,7 +85,7 @@ fn what_happened_before_an_attempt_does_not_count_for_it() {
     queue.add("p", 0, false);
     queue.add("q", 0, false);
     queue.pop(0).unwrap();
-    queue.happened(Event::PodRemoved, 1);
+    queue.on_event(Event::PodRemoved, 1);
     queue.pop(2).unwrap();
     queue.failed("q", &[Plugin::NodePorts], 3);
     queue.failed("p", &[Plugin::NodePorts], 4);
@@ -97,7 +97,7 @@ fn a_gated_pod_waits_until_its_gates_are_gone() {
     let mut queue = Queue::default();
     queue.add("p", 10, true);
     queue.add("q", 0, false);
-    queue.happened(Event::NodeAdded, 0);
+    queue.on_event(Event::NodeAdded, 0);
     assert_eq!(popped(&mut queue, 400_000), ["q"]);
     assert_eq!(queue.lengths().gated, 1);
     queue.add("p", 10, false);
@@ -106,7 +106,7 @@ fn a_gated_pod_waits_until_its_gates_are_gone() {
 
 #[test]
 fn a_pod_that_is_gone_is_never_tried() {
-    let mut queue = Queue::new(Patience { unschedulable: 10, ..Patience::default() });
+    let mut queue = Queue::new(BackoffConfig { unschedulable: 10, ..BackoffConfig::default() });
     for pod in ["active", "aside", "backing off"] {
         queue.add(pod, 0, false);
     }

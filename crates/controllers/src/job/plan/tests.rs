@@ -99,7 +99,7 @@ fn a_pod_that_ends_is_counted_once_and_the_job_ends_after_it() {
     let message = "Reached expected number of succeeded pods";
     assert_eq!(last(&second.status), ("Complete", "CompletionsReached", message));
     assert_eq!(second.status["completionTime"], "1970-01-01T00:03:21Z");
-    assert_eq!(second.events, [(false, "Completed", "Job completed".to_owned())]);
+    assert_eq!(second.events, [JobEvent::normal("Completed", "Job completed")]);
     assert!(is_finished(&job(&spec, &second.status)));
 }
 
@@ -122,7 +122,7 @@ fn too_many_failures_end_a_job_and_its_other_pods() {
     let third = plan(&job(&spec, &second.status), &[], at(202));
     assert_eq!(kinds(&third.status), ["FailureTarget", "Failed"]);
     let message = "Job has reached the specified backoff limit";
-    assert_eq!(third.events, [(true, "BackoffLimitExceeded", message.to_owned())]);
+    assert_eq!(third.events, [JobEvent::warning("BackoffLimitExceeded", message)]);
     assert_eq!((&third.status["failed"], &third.status["terminating"]), (&json!(2), &json!(0)));
 }
 
@@ -213,13 +213,13 @@ fn a_suspended_job_has_no_pods_and_no_start() {
     let first = plan(&job(&spec, &status), std::slice::from_ref(&running), at(200));
     assert_eq!((names(&first.delete), names(&first.release)), (vec!["a"], vec!["a"]));
     assert_eq!(first.status.get("startTime"), None);
-    assert_eq!((kinds(&first.status), first.events[0].1), (vec!["Suspended"], "Suspended"));
+    assert_eq!((kinds(&first.status), first.events[0].reason), (vec!["Suspended"], "Suspended"));
     let going = [released(&deleted(&running))];
     let waiting = plan(&job(&spec, &first.status), &going, at(250));
     assert_eq!((&waiting.status, waiting.events.len()), (&first.status, 0));
     let spec = json!({"parallelism": 1, "completions": 1, "backoffLimit": 0, "suspend": false});
     let again = plan(&job(&spec, &waiting.status), &[], at(300));
-    assert_eq!((again.create.len(), again.events[0].1), (1, "Resumed"));
+    assert_eq!((again.create.len(), again.events[0].reason), (1, "Resumed"));
     assert_eq!(again.status["startTime"], "1970-01-01T00:05:00Z");
     assert_eq!(again.status["conditions"][0]["status"], "False");
 }
@@ -250,8 +250,7 @@ fn more_successes_than_were_asked_for_are_told_of() {
     let pods = [pod("a", Phase::Succeeded, true), pod("b", Phase::Succeeded, true)];
     let first = plan(&job(&spec, &json!({})), &pods, at(200));
     let second = plan(&job(&spec, &first.status), &[], at(201));
-    let reasons: Vec<_> =
-        second.events.iter().map(|(warning, reason, _)| (*warning, *reason)).collect();
+    let reasons: Vec<_> = second.events.iter().map(|event| (event.warning, event.reason)).collect();
     assert_eq!(reasons, [(true, "TooManySucceededPods"), (false, "Completed")]);
 }
 

@@ -134,7 +134,7 @@ fn an_index_that_failed_too_often_is_given_up_and_the_others_go_on() {
     let rest: Vec<_> = rest.iter().map(released).collect();
     let third = plan(&job(&spec, &second.status), &rest, at(902));
     assert_eq!(last(&third.status).0, "Failed");
-    assert_eq!(third.events[0], (true, "FailedIndexes", "Job has failed indexes".to_owned()));
+    assert_eq!(third.events[0], JobEvent::warning("FailedIndexes", "Job has failed indexes"));
     let field = |name: &str| third.status[name].clone();
     assert_eq!((field("completedIndexes"), field("failedIndexes")), (json!("1,2"), json!("0")));
     assert_eq!((field("succeeded"), field("failed")), (json!(2), json!(1)));

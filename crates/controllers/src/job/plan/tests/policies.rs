@@ -47,7 +47,7 @@ fn a_fatal_failure_ends_the_job_once_its_pods_are_gone() {
     assert_eq!((kinds(&second.status).len(), &second.status["terminating"]), (1, &json!(1)));
     let third = plan(&job(&spec, &second.status), &going[..1], at(202));
     assert_eq!(last(&third.status), ("Failed", "PodFailurePolicy", why));
-    assert_eq!(third.events, [(true, "PodFailurePolicy", why.to_owned())]);
+    assert_eq!(third.events, [JobEvent::warning("PodFailurePolicy", why)]);
     assert_eq!(third.status["failed"], 2);
 }
 
@@ -125,7 +125,7 @@ fn a_rule_for_success_ends_a_job_before_all_is_done() {
     assert_eq!(last(&third.status), ("Complete", "SuccessPolicy", why));
     let field = |name: &str| third.status[name].clone();
     assert_eq!((field("succeeded"), field("failed")), (json!(2), json!(null)));
-    assert_eq!(third.events, [(false, "Completed", "Job completed".to_owned())]);
+    assert_eq!(third.events, [JobEvent::normal("Completed", "Job completed")]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 #[derive(Debug, Clone)]
 enum Step {
     /// A pod ends by itself, with an exit code.
-    End(prop::sample::Index, i64),
+    JobResult(prop::sample::Index, i64),
     /// Somebody deletes a pod.
     Delete(prop::sample::Index),
     /// A pod that is going comes to its end.
@@ -27,7 +27,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let one = any::<prop::sample::Index>;
     prop_oneof![
-        6 => (one(), 0..4_i64).prop_map(|(at, code)| Step::End(at, code)),
+        6 => (one(), 0..4_i64).prop_map(|(at, code)| Step::JobResult(at, code)),
         2 => one().prop_map(Step::Delete),
         3 => one().prop_map(Step::Die),
         1 => any::<bool>().prop_map(Step::Suspend),
@@ -106,7 +106,7 @@ impl Walk {
     fn happen(&mut self, step: &Step) {
         let now = self.now;
         match step {
-            Step::End(at, code) => {
+            Step::JobResult(at, code) => {
                 let Some(pod) = self.pick(*at, |pod| !pod.is_finished()) else { return };
                 pod.ended = now;
                 pod.phase = if *code == 0 { Phase::Succeeded } else { Phase::Failed };
@@ -185,8 +185,8 @@ impl Walk {
             }
         }
         let alive = self.pods.iter().filter(|pod| !pod.is_finished()).count();
-        let most = usize::try_from(Terms::of(&self.job).parallelism).unwrap();
-        let in_turn = !Terms::of(&self.job).waits_for_ends || plan.create.is_empty();
+        let most = usize::try_from(JobSpec::of(&self.job).parallelism).unwrap();
+        let in_turn = !JobSpec::of(&self.job).waits_for_ends || plan.create.is_empty();
         assert!(
             in_turn || alive + plan.create.len() <= most,
             "a pod comes before another has gone"
@@ -203,15 +203,15 @@ impl Walk {
 
     /// What holds after every act.
     fn check(&self) {
-        let terms = Terms::of(&self.job);
+        let terms = JobSpec::of(&self.job);
         let pods: Vec<Arc<Pod>> = self.pods.iter().cloned().map(Arc::new).collect();
-        let present = Present::of(&pods);
-        let busy: BTreeSet<_> = present.active.iter().map(|pod| pod.completion_index).collect();
-        assert!(!terms.indexed || busy.len() == present.active.len(), "an index has two pods");
+        let unfinished = UnfinishedPods::of(&pods);
+        let busy: BTreeSet<_> = unfinished.active.iter().map(|pod| pod.completion_index).collect();
+        assert!(!terms.indexed || busy.len() == unfinished.active.len(), "an index has two pods");
         let most = usize::try_from(terms.parallelism).unwrap();
         // The workers of a queue that is empty are left to finish.
         let may_stay = terms.completions.is_none() && !self.succeeded.is_empty();
-        assert!(present.active.len() <= most || may_stay, "more pods than may run");
+        assert!(unfinished.active.len() <= most || may_stay, "more pods than may run");
         let (succeeded, failed) = (self.counted("succeeded"), self.counted("failed"));
         assert!(terms.indexed || succeeded == self.succeeded.len(), "{:#}", self.job);
         assert_eq!(failed, self.failed.len(), "{:#}", self.job);
@@ -254,7 +254,7 @@ proptest! {
             if is_finished(&walk.job) {
                 break;
             }
-            for step in [Step::Wait(1000), Step::Die(last), Step::End(last, 0)] {
+            for step in [Step::Wait(1000), Step::Die(last), Step::JobResult(last, 0)] {
                 walk.happen(&step);
                 walk.act();
             }

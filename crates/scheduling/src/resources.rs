@@ -1,19 +1,19 @@
-//! Amounts of resources, as scheduling counts them.
+//! ResourceVector of resources, as scheduling counts them.
 //!
-//! Main type: [`Amounts`]: cpu in thousandths, everything else in whole units. Only resources that the
+//! Main type: [`ResourceVector`]: cpu in thousandths, everything else in whole units. Only resources that the
 //! scheduler counts are kept; what a quantity's text means is `objects`' business.
 
 use objects::Quantity;
 use objects::resources::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY};
 use smallvec::SmallVec;
 
-use crate::symbols::{Symbol, Symbols};
+use crate::interner::{Interner, Symbol};
 
 /// A resource that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Resource {
     Cpu,
-    Memory,
+    FilterCache,
     EphemeralStorage,
     /// Huge pages, and what vendors add.
     Scalar(Symbol),
@@ -21,20 +21,20 @@ pub(crate) enum Resource {
 
 impl Resource {
     /// Reads a name; `None` if the scheduler does not count it.
-    pub(crate) fn new(name: &str, symbols: &mut Symbols) -> Option<Resource> {
+    pub(crate) fn new(name: &str, symbols: &mut Interner) -> Option<Resource> {
         Some(match name {
             CPU => Resource::Cpu,
-            MEMORY => Resource::Memory,
+            MEMORY => Resource::FilterCache,
             EPHEMERAL_STORAGE => Resource::EphemeralStorage,
             _ if is_scalar(name) => Resource::Scalar(symbols.intern(name)),
             _ => return None,
         })
     }
 
-    pub(crate) fn name(self, symbols: &Symbols) -> &str {
+    pub(crate) fn name(self, symbols: &Interner) -> &str {
         match self {
             Resource::Cpu => CPU,
-            Resource::Memory => MEMORY,
+            Resource::FilterCache => MEMORY,
             Resource::EphemeralStorage => EPHEMERAL_STORAGE,
             Resource::Scalar(name) => symbols.text(name),
         }
@@ -57,7 +57,7 @@ fn is_scalar(name: &str) -> bool {
 
 /// How much of each resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Amounts {
+pub(crate) struct ResourceVector {
     pub(crate) milli_cpu: i64,
     pub(crate) memory: i64,
     pub(crate) ephemeral_storage: i64,
@@ -65,11 +65,11 @@ pub(crate) struct Amounts {
     pub(crate) scalars: SmallVec<[(Symbol, i64); 1]>,
 }
 
-impl Amounts {
+impl ResourceVector {
     pub(crate) fn get(&self, resource: Resource) -> i64 {
         match resource {
             Resource::Cpu => self.milli_cpu,
-            Resource::Memory => self.memory,
+            Resource::FilterCache => self.memory,
             Resource::EphemeralStorage => self.ephemeral_storage,
             Resource::Scalar(name) => self.scalar(name).unwrap_or(0),
         }
@@ -87,7 +87,7 @@ impl Amounts {
     fn slot(&mut self, resource: Resource) -> &mut i64 {
         match resource {
             Resource::Cpu => &mut self.milli_cpu,
-            Resource::Memory => &mut self.memory,
+            Resource::FilterCache => &mut self.memory,
             Resource::EphemeralStorage => &mut self.ephemeral_storage,
             Resource::Scalar(name) => {
                 let at = match self.scalars.binary_search_by_key(&name, |(n, _)| *n) {
@@ -102,7 +102,7 @@ impl Amounts {
         }
     }
 
-    fn each(&mut self, other: &Amounts, change: impl Fn(&mut i64, i64)) {
+    fn each(&mut self, other: &ResourceVector, change: impl Fn(&mut i64, i64)) {
         change(&mut self.milli_cpu, other.milli_cpu);
         change(&mut self.memory, other.memory);
         change(&mut self.ephemeral_storage, other.ephemeral_storage);
@@ -111,20 +111,20 @@ impl Amounts {
         }
     }
 
-    pub(crate) fn add(&mut self, other: &Amounts) {
+    pub(crate) fn add(&mut self, other: &ResourceVector) {
         self.each(other, |have, more| *have = have.saturating_add(more));
     }
 
-    pub(crate) fn subtract(&mut self, other: &Amounts) {
+    pub(crate) fn subtract(&mut self, other: &ResourceVector) {
         self.each(other, |have, less| *have = have.saturating_sub(less));
     }
 
     /// Raises every amount to that of `other`.
-    pub(crate) fn raise(&mut self, other: &Amounts) {
+    pub(crate) fn raise(&mut self, other: &ResourceVector) {
         self.each(other, |have, least| *have = (*have).max(least));
     }
 
-    pub(crate) fn asks_for_nothing(&self) -> bool {
+    pub(crate) fn is_empty_request(&self) -> bool {
         self.milli_cpu == 0
             && self.memory == 0
             && self.ephemeral_storage == 0

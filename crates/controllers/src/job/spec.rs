@@ -1,4 +1,4 @@
-//! What a job asks for: [`Terms`], its spec read once, and what its pods are under it.
+//! What a job asks for: [`JobSpec`], its spec read once, and what its pods are under it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::indexes::Indexes;
 use super::policy::{self, Verdict};
 use crate::observe::{Phase, Pod};
 
-pub(super) struct Terms<'a> {
+pub(super) struct JobSpec<'a> {
     spec: &'a Value,
     pub(super) indexed: bool,
     pub(super) completions: Option<i64>,
@@ -23,10 +23,10 @@ pub(super) struct Terms<'a> {
     pub(super) waits_for_ends: bool,
 }
 
-impl<'a> Terms<'a> {
-    pub(super) fn of(job: &'a Value) -> Terms<'a> {
+impl<'a> JobSpec<'a> {
+    pub(super) fn of(job: &'a Value) -> JobSpec<'a> {
         let spec = &job["spec"];
-        Terms {
+        JobSpec {
             spec,
             indexed: spec["completionMode"] == "Indexed",
             completions: spec["completions"].as_i64(),

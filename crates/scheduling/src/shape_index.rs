@@ -1,13 +1,13 @@
 //! All shapes of a cluster's pods, each once, with the nodes where pods of it are.
 //!
-//! Main type: [`Shapes`]. Whoever wants to know how many pods with some label are in which zone asks
+//! Main type: [`ShapeIndex`]. Whoever wants to know how many pods with some label are in which zone is_needed
 //! each shape once and then its nodes, instead of every pod.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use crate::interner::Symbol;
 use crate::shape::PodShape;
-use crate::symbols::Symbol;
 
 /// A shape, by its number. Numbers of shapes without pods are used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,13 +15,13 @@ pub(crate) struct ShapeId(pub(crate) u32);
 
 /// Pods of one shape on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Placed {
+pub(crate) struct PodCounts {
     pub(crate) all: u32,
     /// Of these, pods that are being deleted.
     pub(crate) ending: u32,
 }
 
-impl Placed {
+impl PodCounts {
     /// Those that stay.
     pub(crate) fn staying(self) -> i64 {
         i64::from(self.all - self.ending)
@@ -35,23 +35,23 @@ pub(crate) struct ShapeEntry {
     pub(crate) serial: u64,
     pods: u32,
     /// By slot of node.
-    pub(crate) placed: BTreeMap<u32, Placed>,
+    pub(crate) placed: BTreeMap<u32, PodCounts>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Shapes {
+pub(crate) struct ShapeIndex {
     entries: Vec<Option<ShapeEntry>>,
     numbers: HashMap<Arc<PodShape>, ShapeId>,
     free: Vec<ShapeId>,
     serial: u64,
-    /// Shapes with pods on nodes, by namespace.
+    /// ShapeIndex with pods on nodes, by namespace.
     by_namespace: HashMap<Symbol, BTreeSet<ShapeId>>,
     /// Of those, shapes that say something about their neighbours.
     with_terms: BTreeSet<ShapeId>,
     with_anti_affinity: BTreeSet<ShapeId>,
 }
 
-impl Shapes {
+impl ShapeIndex {
     /// The number of a shape, for one more pod.
     pub(crate) fn take(&mut self, shape: PodShape) -> ShapeId {
         if let Some(id) = self.numbers.get(&shape) {
@@ -83,7 +83,7 @@ impl Shapes {
     }
 
     /// One pod of the shape less.
-    pub(crate) fn give_back(&mut self, id: ShapeId) {
+    pub(crate) fn release(&mut self, id: ShapeId) {
         let Some(slot) = self.entries.get_mut(id.0 as usize) else { return };
         let Some(entry) = slot else { return };
         entry.pods -= 1;
@@ -116,7 +116,7 @@ impl Shapes {
     }
 
     /// A pod of the shape left a node.
-    pub(crate) fn displace(&mut self, id: ShapeId, slot: u32, ending: bool) {
+    pub(crate) fn unplace(&mut self, id: ShapeId, slot: u32, ending: bool) {
         let Some(Some(entry)) = self.entries.get_mut(id.0 as usize) else { return };
         if let Some(placed) = entry.placed.get_mut(&slot) {
             placed.all -= 1;
@@ -138,7 +138,7 @@ impl Shapes {
         }
     }
 
-    /// Shapes with pods on nodes, of one namespace.
+    /// ShapeIndex with pods on nodes, of one namespace.
     pub(crate) fn in_namespace(&self, namespace: Symbol) -> impl Iterator<Item = &ShapeEntry> {
         self.by_namespace.get(&namespace).into_iter().flatten().filter_map(|id| self.entry(*id))
     }

@@ -1,24 +1,24 @@
-//! What nodes said about pods of a shape, kept until the node changes.
+//! What nodes cached about pods of a shape, kept until the node changes.
 //!
-//! Main type: [`Memory`]. Only what depends on a node and its own pods is remembered; what depends on
+//! Main type: [`FilterCache`]. Only what depends on a node and its own pods is remembered; what depends on
 //! other nodes is found out anew. A node for which pods wait is asked every time, since the answer then
-//! depends on who asks.
+//! depends on who is_needed.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use crate::cluster::Cluster;
+use crate::filters::{Cycle, FilterTarget};
 use crate::score::LocalScores;
-use crate::shapes::ShapeId;
-use crate::trial::{Place, Trial};
+use crate::shape_index::ShapeId;
 use crate::verdict::Rejection;
 
 /// How many shapes are remembered. At 5,000 nodes one takes some 200 KiB.
-const MOST_SHAPES: usize = 256;
+const MAX_SHAPES: usize = 256;
 
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
-    shapes: HashMap<ShapeId, ShapeMemory>,
+pub(crate) struct FilterCache {
+    shapes: HashMap<ShapeId, ShapeCache>,
     uses: u64,
 }
 
@@ -26,42 +26,42 @@ pub(crate) struct Memory {
 type Number = u16;
 
 #[derive(Debug, Clone, Copy)]
-struct Said {
+struct CachedResult {
     /// When the node had last changed; zero if it was never asked.
     as_of: u64,
     rejection: Number,
     scores: LocalScores,
 }
 
-const NOTHING: Said = Said { as_of: 0, rejection: 0, scores: LocalScores::NONE };
+const NOTHING: CachedResult = CachedResult { as_of: 0, rejection: 0, scores: LocalScores::NONE };
 
-/// What nodes said about one shape.
+/// What nodes cached about one shape.
 #[derive(Debug)]
-pub(crate) struct ShapeMemory {
+pub(crate) struct ShapeCache {
     serial: u64,
     /// Scores by images depend on which nodes have them.
     nodes_epoch: u64,
     used: u64,
-    nodes: Vec<Said>,
-    /// What machines said, and as of when; empty if none was ever asked.
+    nodes: Vec<CachedResult>,
+    /// What machines cached, and as of when; empty if none was ever asked.
     machines: Vec<(u64, Number)>,
     rejections: Vec<Rejection>,
 }
 
-impl Memory {
+impl FilterCache {
     /// What is remembered of a pod's shape.
-    pub(crate) fn of(&mut self, trial: &Trial<'_>) -> &mut ShapeMemory {
-        let cluster = trial.cluster;
-        let id = trial.entry.shape;
+    pub(crate) fn of(&mut self, cycle: &Cycle<'_>) -> &mut ShapeCache {
+        let cluster = cycle.cluster;
+        let id = cycle.entry.shape;
         let serial = cluster.shapes.entry(id).map_or(0, |entry| entry.serial);
         self.uses += 1;
-        if self.shapes.len() >= MOST_SHAPES && !self.shapes.contains_key(&id) {
+        if self.shapes.len() >= MAX_SHAPES && !self.shapes.contains_key(&id) {
             let oldest = self.shapes.iter().min_by_key(|(_, m)| m.used).map(|(id, _)| *id);
             if let Some(oldest) = oldest {
                 self.shapes.remove(&oldest);
             }
         }
-        let fresh = || ShapeMemory {
+        let fresh = || ShapeCache {
             serial,
             nodes_epoch: cluster.nodes_epoch,
             used: 0,
@@ -79,35 +79,38 @@ impl Memory {
     }
 }
 
-impl ShapeMemory {
+impl ShapeCache {
     /// Whether the pod can go to a node.
-    pub(crate) fn judge(&mut self, trial: &Trial<'_>, slot: u32) -> Option<Cow<'_, Rejection>> {
-        let cluster = trial.cluster;
+    pub(crate) fn check(&mut self, cycle: &Cycle<'_>, slot: u32) -> Option<Cow<'_, Rejection>> {
+        let cluster = cycle.cluster;
         let changed = cluster.changed.get(slot as usize).copied().unwrap_or(0);
-        let said = self.nodes.get(slot as usize).copied().unwrap_or(NOTHING);
-        let number =
-            if said.as_of == changed { said.rejection } else { self.ask(trial, slot, changed) };
+        let cached = self.nodes.get(slot as usize).copied().unwrap_or(NOTHING);
+        let number = if cached.as_of == changed {
+            cached.rejection
+        } else {
+            self.evaluate(cycle, slot, changed)
+        };
         let node = cluster.node(slot)?;
         let awaited = cluster.awaited.get(slot as usize).is_some_and(|a| *a);
-        if awaited && !trial.nominated(node).is_empty() {
-            return trial.judge(slot, node).map(Cow::Owned);
+        if awaited && !cycle.nominated(node).is_empty() {
+            return cycle.check(slot, node).map(Cow::Owned);
         }
         if number > 0 {
             return self.rejections.get(usize::from(number) - 1).map(Cow::Borrowed);
         }
-        let place = Place::new(slot, node);
-        if let Some(rejection) = trial.wide(&place) {
+        let place = FilterTarget::new(slot, node);
+        if let Some(rejection) = cycle.cluster_wide(&place) {
             return Some(Cow::Owned(rejection));
         }
-        if !trial.asks_machine() {
+        if !cycle.needs_machine() {
             return None;
         }
         self.machines.resize(self.nodes.len(), (0, 0));
         let (as_of, mut number) = self.machines.get(slot as usize).copied().unwrap_or((0, 0));
         if as_of != changed {
-            number = self.number(trial.machine(&place));
-            if let Some(said) = self.machines.get_mut(slot as usize) {
-                *said = (changed, number);
+            number = self.number(cycle.machine(&place));
+            if let Some(cached) = self.machines.get_mut(slot as usize) {
+                *cached = (changed, number);
             }
         }
         self.rejections.get(usize::from(number).checked_sub(1)?).map(Cow::Borrowed)
@@ -123,24 +126,24 @@ impl ShapeMemory {
         Number::try_from(at + 1).unwrap_or(Number::MAX)
     }
 
-    fn ask(&mut self, trial: &Trial<'_>, slot: u32, changed: u64) -> Number {
-        let Some(node) = trial.cluster.node(slot) else { return 0 };
-        let rejection = self.number(trial.local(&Place::new(slot, node)));
-        let scores = scores(trial, slot, trial.cluster);
-        if let Some(said) = self.nodes.get_mut(slot as usize) {
-            *said = Said { as_of: changed, rejection, scores };
+    fn evaluate(&mut self, cycle: &Cycle<'_>, slot: u32, changed: u64) -> Number {
+        let Some(node) = cycle.cluster.node(slot) else { return 0 };
+        let rejection = self.number(cycle.local(&FilterTarget::new(slot, node)));
+        let scores = scores(cycle, slot, cycle.cluster);
+        if let Some(cached) = self.nodes.get_mut(slot as usize) {
+            *cached = CachedResult { as_of: changed, rejection, scores };
         }
         rejection
     }
 
     /// The scores of a node that was asked.
     pub(crate) fn scores(&self, slot: u32) -> LocalScores {
-        self.nodes.get(slot as usize).map_or(LocalScores::NONE, |said| said.scores)
+        self.nodes.get(slot as usize).map_or(LocalScores::NONE, |cached| cached.scores)
     }
 }
 
-fn scores(trial: &Trial<'_>, slot: u32, cluster: &Cluster) -> LocalScores {
+fn scores(cycle: &Cycle<'_>, slot: u32, cluster: &Cluster) -> LocalScores {
     cluster.node(slot).map_or(LocalScores::NONE, |node| {
-        LocalScores::new(trial.shape, &node.view, &node.occupancy, cluster, trial.profile)
+        LocalScores::new(cycle.shape, &node.view, &node.occupancy, cluster, cycle.profile)
     })
 }

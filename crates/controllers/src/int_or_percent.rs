@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The number, or the share of `of`, rounded up or down.
-pub(crate) fn share(value: &Value, of: i64, up: bool) -> i64 {
+pub(crate) fn scaled_value(value: &Value, of: i64, up: bool) -> i64 {
     match value {
         Value::String(text) => {
             let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
@@ -29,7 +29,7 @@ mod tests {
             (json!(null), 10, true, 0),
             (json!("x"), 10, true, 0),
         ] {
-            assert_eq!(share(&value, of, up), expected, "{value} of {of}");
+            assert_eq!(scaled_value(&value, of, up), expected, "{value} of {of}");
         }
     }
 }

@@ -1,23 +1,23 @@
 //! Texts that repeat: every label, resource and image name is kept once and known by number.
 //!
-//! Main type: [`Symbols`]. Numbers are never given back; a cluster that has seen very many labels is
+//! Main type: [`Interner`]. Numbers are never given back; a cluster that has seen very many labels is
 //! made anew from its objects, which is cheap.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A text, by its number in [`Symbols`].
+/// A text, by its number in [`Interner`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Symbol(pub(crate) u32);
 
 /// The texts and their numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Symbols {
+pub(crate) struct Interner {
     texts: Vec<Arc<str>>,
     numbers: HashMap<Arc<str>, u32>,
 }
 
-impl Symbols {
+impl Interner {
     /// The number of a text, new if it has none yet.
     pub(crate) fn intern(&mut self, text: &str) -> Symbol {
         if let Some(number) = self.numbers.get(text) {

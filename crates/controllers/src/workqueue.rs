@@ -23,7 +23,7 @@ use tracing::warn;
 
 use crate::clock::{Clock, Millis};
 use crate::counters::Counters;
-use crate::supervise::{caught, caught_now};
+use crate::supervise::{catch_panic, catch_panic_sync};
 
 /// Upstream's figures for work queues.
 const FIRST_BACKOFF: Millis = 5;
@@ -43,10 +43,10 @@ pub(crate) struct WorkQueue {
 
 /// What came of the work on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Done {
-    Fine,
+pub(crate) enum Outcome {
+    Success,
     /// To be looked at again after this time, although nothing may happen.
-    After(Millis),
+    RequeueAfter(Millis),
     Failed,
 }
 
@@ -87,18 +87,18 @@ impl WorkQueue {
     }
 
     /// Takes back a key that was worked on, and returns how often in a row it has failed.
-    pub(crate) fn done(&mut self, key: &Key, done: Done, now: Millis) -> u32 {
+    pub(crate) fn done(&mut self, key: &Key, done: Outcome, now: Millis) -> u32 {
         self.under_way.remove(key);
         let mut failed = 0;
         match done {
-            Done::Fine => {
+            Outcome::Success => {
                 self.failures.remove(key);
             }
-            Done::After(wait) => {
+            Outcome::RequeueAfter(wait) => {
                 self.failures.remove(key);
                 self.add_at(key.clone(), now.saturating_add(wait));
             }
-            Done::Failed => {
+            Outcome::Failed => {
                 let failures = self.failures.entry(key.clone()).or_default();
                 *failures += 1;
                 failed = *failures;
@@ -152,7 +152,7 @@ pub(crate) fn feed<T: Send + Sync + 'static>(
     let mut updates = cache.subscribe();
     async move {
         while let Some(update) = updates.recv().await {
-            let concerned = caught_now(|| of(&update)).unwrap_or_else(|panicked| {
+            let concerned = catch_panic_sync(|| of(&update)).unwrap_or_else(|panicked| {
                 counters.panicked(name, &update.key, &panicked);
                 Vec::new()
             });
@@ -205,7 +205,7 @@ pub(crate) async fn run_keyed<R: Reconcile>(
             let Some(key) = queue.pop(clock.millis()) else { break };
             let work = work.clone();
             under_way.spawn(async move {
-                let done = caught(async { work.reconcile(key.clone()).await }).await;
+                let done = catch_panic(async { work.reconcile(key.clone()).await }).await;
                 (key, done)
             });
         }
@@ -218,18 +218,18 @@ pub(crate) async fn run_keyed<R: Reconcile>(
                 // Tasks return their panics, and none is aborted while the loop runs.
                 let Ok((key, done)) = joined else { continue };
                 let (done, why) = match done {
-                    Ok(Ok(None)) => (Done::Fine, None),
+                    Ok(Ok(None)) => (Outcome::Success, None),
                     Ok(Ok(Some(after))) => {
                         let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
-                        (Done::After(after), None)
+                        (Outcome::RequeueAfter(after), None)
                     }
                     Ok(Err(error)) => {
                         counters.failed(R::NAME, &key, &error);
-                        (Done::Failed, Some(error))
+                        (Outcome::Failed, Some(error))
                     }
                     Err(panicked) => {
                         counters.panicked(R::NAME, &key, &panicked);
-                        (Done::Failed, None)
+                        (Outcome::Failed, None)
                     }
                 };
                 let failures = queue.done(&key, done, clock.millis());
@@ -272,8 +272,8 @@ mod tests {
         queue.add(key("a"));
         assert_eq!(queue.pop(0), Some(key("b")));
         assert_eq!(queue.pop(0), None);
-        queue.done(&key("a"), Done::Fine, 0);
-        queue.done(&key("b"), Done::Fine, 0);
+        queue.done(&key("a"), Outcome::Success, 0);
+        queue.done(&key("b"), Outcome::Success, 0);
         assert_eq!((queue.pop(0), queue.pop(0)), (Some(key("a")), None));
     }
 
@@ -285,7 +285,7 @@ mod tests {
         for _ in 0..5 {
             let now = queue.next_due().unwrap_or(0);
             assert_eq!(queue.pop(now), Some(key("a")));
-            queue.done(&key("a"), Done::Failed, now);
+            queue.done(&key("a"), Outcome::Failed, now);
             let wait = queue.next_due().unwrap() - now;
             assert!(wait > last && wait <= 5 * 16 * 6 / 5, "{wait}");
             assert_eq!(queue.pop(now), None);
@@ -293,7 +293,7 @@ mod tests {
         }
         let now = queue.next_due().unwrap();
         queue.pop(now);
-        queue.done(&key("a"), Done::After(50), now);
+        queue.done(&key("a"), Outcome::RequeueAfter(50), now);
         assert_eq!(queue.next_due(), Some(now + 50));
     }
 

@@ -10,14 +10,14 @@ use serde_json::value::RawValue;
 
 /// A pod as it came.
 #[derive(Debug)]
-pub(crate) struct SeenPod {
-    pub(crate) facts: PodFacts,
+pub(crate) struct ObservedPod {
+    pub(crate) state: PodState,
     pub(crate) object: PodObject,
 }
 
 /// What of a pod is asked for between attempts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PodFacts {
+pub(crate) struct PodState {
     pub(crate) uid: Box<str>,
     pub(crate) priority: i32,
     pub(crate) gated: bool,
@@ -31,8 +31,8 @@ pub(crate) struct PodFacts {
     pub(crate) nominated: Box<str>,
     pub(crate) generation: i64,
     /// The PodScheduled condition if it says no.
-    pub(crate) refused: Option<Condition>,
-    /// Of labels and resources: what may change of a pod that has a node and matters to others.
+    pub(crate) rejected_condition: Option<Condition>,
+    /// Of labels and resources: what may change of a pod that has a node and matters to groupings.
     pub(crate) fingerprint: u64,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Condition {
 /// The scheduler pods ask for that name none.
 const OUR_NAME: &str = "default-scheduler";
 
-pub(crate) fn pod(raw: &RawValue) -> Result<SeenPod, serde_json::Error> {
+pub(crate) fn pod(raw: &RawValue) -> Result<ObservedPod, serde_json::Error> {
     let pod: Pod<'_> = serde_json::from_str(raw.get())?;
     let text = |raw: Option<&RawValue>| raw.map_or("", RawValue::get).to_owned();
     let mut hasher = DefaultHasher::new();
@@ -112,9 +112,9 @@ pub(crate) fn pod(raw: &RawValue) -> Result<SeenPod, serde_json::Error> {
         text(container.resources).hash(&mut hasher);
     }
     let mut conditions = pod.status.conditions.into_iter().flatten();
-    let refused = conditions
+    let rejected_condition = conditions
         .find(|condition| condition.kind == "PodScheduled" && condition.status == "False");
-    let facts = PodFacts {
+    let state = PodState {
         uid: pod.metadata.uid,
         generation: pod.metadata.generation,
         priority: pod.spec.priority,
@@ -124,17 +124,17 @@ pub(crate) fn pod(raw: &RawValue) -> Result<SeenPod, serde_json::Error> {
         ending: pod.metadata.deletion_timestamp.is_some(),
         ours: matches!(pod.spec.scheduler_name.as_str(), "" | OUR_NAME),
         nominated: pod.status.nominated_node_name,
-        refused,
+        rejected_condition,
         fingerprint: hasher.finish(),
     };
-    Ok(SeenPod { facts, object: serde_json::from_str(raw.get())? })
+    Ok(ObservedPod { state, object: serde_json::from_str(raw.get())? })
 }
 
 /// A node as it came.
 #[derive(Debug)]
-pub(crate) struct SeenNode {
+pub(crate) struct ObservedNode {
     pub(crate) uid: Box<str>,
-    pub(crate) facets: NodeFacets,
+    pub(crate) fingerprint: NodeFingerprint,
     pub(crate) object: NodeObject,
     pub(crate) report: Report,
 }
@@ -155,7 +155,7 @@ impl Report {
 
 /// The parts of a node whose changes may help different pods, each as a number that changes with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NodeFacets {
+pub(crate) struct NodeFingerprint {
     pub(crate) resources: u64,
     pub(crate) labels: u64,
     pub(crate) taints: u64,
@@ -206,7 +206,7 @@ struct NodeStatus<'a> {
     images: Option<&'a RawValue>,
 }
 
-pub(crate) fn node(raw: &RawValue) -> Result<SeenNode, serde_json::Error> {
+pub(crate) fn node(raw: &RawValue) -> Result<ObservedNode, serde_json::Error> {
     let node: Node<'_> = serde_json::from_str(raw.get())?;
     let number = |parts: &[Option<&RawValue>], flag: bool| {
         let mut hasher = DefaultHasher::new();
@@ -226,16 +226,16 @@ pub(crate) fn node(raw: &RawValue) -> Result<SeenNode, serde_json::Error> {
         }
         hasher.finish()
     });
-    let facets = NodeFacets {
+    let fingerprint = NodeFingerprint {
         machine,
         resources: number(&[node.status.allocatable, node.status.qos_resources], false),
         labels: number(&[node.metadata.labels], false),
         taints: number(&[node.spec.taints], node.spec.unschedulable),
         other: number(&[node.status.declared_features, node.status.images], false),
     };
-    Ok(SeenNode {
+    Ok(ObservedNode {
         uid: node.metadata.uid,
-        facets,
+        fingerprint,
         object: serde_json::from_str(raw.get())?,
         report: Report(told.into_iter().map(|(name, raw)| (name, raw.to_owned())).collect()),
     })
