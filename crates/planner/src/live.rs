@@ -2,7 +2,7 @@
 //!
 //! Main type: [`LiveNode`], a node's report with the pods that are on it. Why a pod has what it has is
 //! found by taking it away and placing it again: the brain that decided is the one that is asked. What
-//! was true when it came and is no longer cannot be found that way, and is said as what it would get
+//! was true when it came and is no longer cannot be found that way, and is messages as what it would get
 //! today. Words for a terminal are in [`text`].
 
 use std::collections::BTreeMap;
@@ -16,19 +16,19 @@ use placement::{Bytes, Ledger, plan};
 use serde::Serialize;
 
 use crate::picture::Picture;
-use crate::remedy::{Other, on_machine};
-use crate::report::picture::seated;
+use crate::remedy::{OtherPod, on_machine};
+use crate::report::picture::picture_with_owners;
 use crate::report::{
-    API_VERSION, ContainerReport, MachineReport, NodeLeft, PodReport, RemedyReport,
+    API_VERSION, ContainerReport, MachineReport, PodReport, RemainingOnNode, RemedyReport,
     container_report, detail, left,
 };
-use crate::simulate::{Class, Obstacle, without_placing};
+use crate::simulate::{Class, Rejection, precheck};
 
 pub mod text;
 
 /// A pod that is, or could be, on a node.
 #[derive(Clone, Debug)]
-pub struct Occupant {
+pub struct LivePod {
     pub uid: PodUid,
     pub namespace: String,
     pub name: String,
@@ -37,7 +37,7 @@ pub struct Occupant {
     pub pod: Pod,
 }
 
-impl Occupant {
+impl LivePod {
     /// The name, with its namespace unless that is the default one.
     #[must_use]
     pub fn full_name(&self) -> String {
@@ -55,7 +55,7 @@ pub struct LiveNode {
     report: NodeReport,
     /// As reported, with the devices.
     configured: Configured,
-    pods: Vec<Occupant>,
+    pods: Vec<LivePod>,
 }
 
 /// What is known of a pod's place.
@@ -68,17 +68,22 @@ pub struct Explanation {
     pub name: String,
     pub qos_class: String,
     pub phase: String,
-    /// What was said of it: its conditions, and events about its place.
+    /// What was messages of it: its conditions, and events about its place.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub said: Vec<String>,
-    pub nodes: Vec<NodeAnswer>,
+    pub messages: Vec<String>,
+    pub nodes: Vec<NodeExplanation>,
 }
 
 impl Explanation {
     pub const KIND: &'static str = "Explanation";
 
     #[must_use]
-    pub fn new(of: &Occupant, phase: String, said: Vec<String>, nodes: Vec<NodeAnswer>) -> Self {
+    pub fn new(
+        of: &LivePod,
+        phase: String,
+        messages: Vec<String>,
+        nodes: Vec<NodeExplanation>,
+    ) -> Self {
         Explanation {
             api_version: API_VERSION,
             kind: Self::KIND,
@@ -86,7 +91,7 @@ impl Explanation {
             name: of.name.clone(),
             qos_class: Class::of(&of.pod).demand.qos.to_string(),
             phase,
-            said,
+            messages,
             nodes,
         }
     }
@@ -95,7 +100,7 @@ impl Explanation {
 /// What one node says to a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NodeAnswer {
+pub struct NodeExplanation {
     pub node: String,
     pub verdict: Verdict,
     /// What it has, or would get.
@@ -109,7 +114,7 @@ pub struct NodeAnswer {
     pub refusals: Vec<RefusalReport>,
     /// What there is to choose from: each NUMA node without this pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub numa_nodes: Vec<NodeLeft>,
+    pub numa_nodes: Vec<RemainingOnNode>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -149,7 +154,7 @@ impl RefusalReport {
     }
 }
 
-impl NodeAnswer {
+impl NodeExplanation {
     /// Adds a refusal, which overrules that the node would take the pod. One reason is listed once.
     pub fn refuse(&mut self, refusal: RefusalReport) {
         self.verdict = Verdict::Refuses;
@@ -161,8 +166,8 @@ impl NodeAnswer {
 
     /// A node that tells nothing of itself, and why.
     #[must_use]
-    pub fn unknown(node: &str, why: String) -> NodeAnswer {
-        NodeAnswer {
+    pub fn unknown(node: &str, why: String) -> NodeExplanation {
+        NodeExplanation {
             node: node.to_owned(),
             verdict: Verdict::Unknown,
             containers: Vec::new(),
@@ -180,7 +185,7 @@ impl LiveNode {
     pub fn new(
         name: &str,
         report: NodeReport,
-        pods: Vec<Occupant>,
+        pods: Vec<LivePod>,
         devices: &BTreeMap<String, u64>,
     ) -> LiveNode {
         let configured = report.configured().clone().with_devices(devices);
@@ -192,13 +197,13 @@ impl LiveNode {
     pub fn machine_report(&self, explain: bool) -> MachineReport {
         let configured = &self.configured;
         let topology = &configured.node.topology;
-        let pods = self.pods.iter().map(|occupant| {
-            let (containers, today) = self.containers_of(occupant, explain);
+        let pods = self.pods.iter().map(|pod| {
+            let (containers, today) = self.containers_of(pod, explain);
             PodReport {
-                namespace: occupant.namespace.clone(),
-                name: occupant.name.clone(),
-                workload: occupant.workload.clone(),
-                qos_class: Class::of(&occupant.pod).demand.qos.to_string(),
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                workload: pod.workload.clone(),
+                qos_class: Class::of(&pod.pod).demand.qos.to_string(),
                 why: today.unwrap_or_else(|| "it would be placed the same today".to_owned()),
                 containers,
             }
@@ -220,16 +225,16 @@ impl LiveNode {
     #[must_use]
     pub fn picture(&self) -> Picture {
         let node = &self.configured.node;
-        seated(node, self.report.ledger(), &self.machine_report(false)).0
+        picture_with_owners(node, self.report.ledger(), &self.machine_report(false)).0
     }
 
     /// What the node says to a pod: what it has, if it is one of its own, or whether it would take it.
     #[must_use]
-    pub fn answer(&self, occupant: &Occupant) -> NodeAnswer {
-        let is_here = self.pods.iter().any(|one| one.uid == occupant.uid);
-        let (used, ledger) = self.without(&occupant.uid);
+    pub fn explain(&self, pod: &LivePod) -> NodeExplanation {
+        let is_here = self.pods.iter().any(|one| one.uid == pod.uid);
+        let (used, ledger) = self.without(&pod.uid);
         let configured = &self.configured;
-        let mut answer = NodeAnswer {
+        let mut explanation = NodeExplanation {
             node: self.name.clone(),
             verdict: Verdict::Has,
             containers: Vec::new(),
@@ -238,42 +243,41 @@ impl LiveNode {
             numa_nodes: left(configured, &used, &ledger).numa_nodes,
         };
         if is_here {
-            (answer.containers, answer.today) = self.containers_of(occupant, true);
-            return answer;
+            (explanation.containers, explanation.today) = self.containers_of(pod, true);
+            return explanation;
         }
-        match place(configured, &used, &ledger, occupant) {
+        match place(configured, &used, &ledger, pod) {
             Ok(placement) => {
                 let mut after = ledger;
                 after.commit(&placement);
-                answer.verdict = Verdict::WouldTake;
-                answer.containers = reports(configured, &after, &placement.containers, true);
+                explanation.verdict = Verdict::WouldTake;
+                explanation.containers = reports(configured, &after, &placement.containers, true);
             }
-            Err(obstacle) => answer.refuse(self.refusal(occupant, &obstacle, &used, &ledger)),
+            Err(rejection) => explanation.refuse(self.refusal(pod, &rejection, &used, &ledger)),
         }
-        answer
+        explanation
     }
 
     fn refusal(
         &self,
-        occupant: &Occupant,
-        obstacle: &Obstacle,
+        pod: &LivePod,
+        rejection: &Rejection,
         used: &Amounts,
         ledger: &Ledger,
     ) -> RefusalReport {
         let configured = &self.configured;
-        let others = self.pods.iter().filter(|other| other.uid != occupant.uid);
-        let others = others.map(|other| Other {
+        let others = self.pods.iter().filter(|other| other.uid != pod.uid);
+        let others = others.map(|other| OtherPod {
             name: other.full_name(),
             uid: other.uid.clone(),
             need: Amounts::of(&other.pod),
         });
-        let others: Vec<Other> = others.collect();
-        let found =
-            on_machine(configured, (used, ledger), &occupant.pod, obstacle, others, &self.name);
+        let others: Vec<OtherPod> = others.collect();
+        let found = on_machine(configured, (used, ledger), &pod.pod, rejection, others, &self.name);
         RefusalReport {
-            reason: obstacle.reason(),
-            message: obstacle.to_string(),
-            detail: detail(obstacle, &configured.node.topology),
+            reason: rejection.reason(),
+            message: rejection.to_string(),
+            detail: detail(rejection, &configured.node.topology),
             remedies: found
                 .into_iter()
                 .map(|remedy| RemedyReport { text: remedy.to_string(), remedy })
@@ -284,15 +288,15 @@ impl LiveNode {
     /// What the containers of one of its pods have, and what they would get today if that is different.
     fn containers_of(
         &self,
-        occupant: &Occupant,
+        pod: &LivePod,
         explain: bool,
     ) -> (Vec<ContainerReport>, Option<String>) {
         let (configured, ledger) = (&self.configured, self.report.ledger());
-        let demand = Demand::of(&occupant.pod, &occupant.uid);
+        let demand = Demand::of(&pod.pod, &pod.uid);
         // A pod that has its place is given the same again, whatever else there is.
         let has = plan(&configured.node, ledger, &demand);
-        let (used, without) = self.without(&occupant.uid);
-        let anew = place(configured, &used, &without, occupant);
+        let (used, without) = self.without(&pod.uid);
+        let anew = place(configured, &used, &without, pod);
         let (shown, today) = match (has, anew) {
             (Ok(has), Ok(anew)) if places(&has) == places(&anew) => (anew.containers, None),
             (Ok(has), Ok(anew)) => {
@@ -300,8 +304,8 @@ impl LiveNode {
                 let other = other.unwrap_or_else(|| "nothing of its own".to_owned());
                 (has.containers, Some(format!("if it came today: {other}")))
             }
-            (Ok(has), Err(obstacle)) => {
-                (has.containers, Some(format!("if it came today it would be refused: {obstacle}")))
+            (Ok(has), Err(rejection)) => {
+                (has.containers, Some(format!("if it came today it would be refused: {rejection}")))
             }
             (Err(refusal), _) => {
                 (Vec::new(), Some(format!("it has no place in the node's report: {refusal}")))
@@ -327,14 +331,14 @@ fn place(
     configured: &Configured,
     used: &Amounts,
     ledger: &Ledger,
-    occupant: &Occupant,
-) -> Result<Placement, Obstacle> {
-    let class = Class::of(&occupant.pod);
-    if let Some(obstacle) = without_placing(&class, configured, used) {
-        return Err(obstacle);
+    pod: &LivePod,
+) -> Result<Placement, Rejection> {
+    let class = Class::of(&pod.pod);
+    if let Some(rejection) = precheck(&class, configured, used) {
+        return Err(rejection);
     }
-    let demand = Demand { uid: occupant.uid.clone(), ..class.demand };
-    plan(&configured.node, ledger, &demand).map_err(Obstacle::Placement)
+    let demand = Demand { uid: pod.uid.clone(), ..class.demand };
+    plan(&configured.node, ledger, &demand).map_err(Rejection::Placement)
 }
 
 /// What of a placement others could tell.

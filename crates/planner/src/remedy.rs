@@ -15,7 +15,7 @@ use placement::node::CpuPolicy;
 use placement::{Bytes, Ledger, Node, plan};
 use serde::Serialize;
 
-use crate::simulate::{Class, Obstacle, PodRef, Refused, Simulation, without_placing};
+use crate::simulate::{Class, PodRef, RefusedPods, Rejection, Simulation, precheck};
 
 /// One change that would have let a pod in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -99,10 +99,10 @@ impl fmt::Display for Remedy {
 /// Finds what would have let pods in; `name` gives a pod's name.
 pub fn remedies(
     simulation: &mut Simulation<'_>,
-    refused: &Refused,
+    refused: &RefusedPods,
     name: impl Fn(PodRef) -> String,
 ) -> (Option<usize>, Vec<Remedy>) {
-    let Some((obstacle, ..)) = refused.obstacles.first() else { return (None, Vec::new()) };
+    let Some((rejection, ..)) = refused.rejections.first() else { return (None, Vec::new()) };
     let workloads = simulation.workloads;
     let template = &workloads[refused.workload as usize].template;
     let machine = match (refused.only, refused.spare) {
@@ -116,21 +116,21 @@ pub fn remedies(
         (None, None) => return (None, Vec::new()),
     };
     let Some(machine) = machine else {
-        let empty = Trial::empty(&shape.configured);
-        return (None, empty.changes(template, obstacle));
+        let empty = TrialMachine::empty(&shape.configured);
+        return (None, empty.changes(template, rejection));
     };
-    let trial = Trial {
+    let trial = TrialMachine {
         used: simulation.used(machine).clone(),
         ledger: simulation.ledger(machine).clone(),
-        ..Trial::empty(&shape.configured)
+        ..TrialMachine::empty(&shape.configured)
     };
-    let others = simulation.standing(machine).into_iter();
-    let others = others.filter(|other| other.class != refused.class).map(|other| Other {
+    let others = simulation.placed_pods(machine).into_iter();
+    let others = others.filter(|other| other.class != refused.class).map(|other| OtherPod {
         name: name(other.pod),
         uid: other.uid,
         need: simulation.class(other.class).need.clone(),
     });
-    let mut found = trial.changes(template, obstacle);
+    let mut found = trial.changes(template, rejection);
     found.extend(trial.without_a_pod(template, others.collect()));
     if !simulation.machines[machine].pods.is_empty() {
         found.extend(trial.elsewhere(template, &shape.name));
@@ -140,7 +140,7 @@ pub fn remedies(
 
 /// A pod that has a place on a machine.
 #[derive(Clone, Debug)]
-pub(crate) struct Other {
+pub(crate) struct OtherPod {
     pub name: String,
     pub uid: PodUid,
     pub need: Amounts,
@@ -151,13 +151,17 @@ pub(crate) fn on_machine(
     configured: &Configured,
     (used, ledger): (&Amounts, &Ledger),
     pod: &Pod,
-    obstacle: &Obstacle,
-    others: Vec<Other>,
+    rejection: &Rejection,
+    others: Vec<OtherPod>,
     machine: &str,
 ) -> Vec<Remedy> {
-    let trial = Trial { used: used.clone(), ledger: ledger.clone(), ..Trial::empty(configured) };
+    let trial = TrialMachine {
+        used: used.clone(),
+        ledger: ledger.clone(),
+        ..TrialMachine::empty(configured)
+    };
     let is_used = !others.is_empty();
-    let mut found = trial.changes(pod, obstacle);
+    let mut found = trial.changes(pod, rejection);
     found.extend(trial.without_a_pod(pod, others));
     if is_used {
         found.extend(trial.elsewhere(pod, machine));
@@ -179,23 +183,23 @@ fn emptiest(simulation: &Simulation<'_>, class: &Class) -> Option<usize> {
 
 /// A machine as it stands, for trying things out.
 #[derive(Clone)]
-struct Trial<'a> {
+struct TrialMachine<'a> {
     configured: &'a Configured,
     node: &'a Node,
     used: Amounts,
     ledger: Ledger,
 }
 
-impl<'a> Trial<'a> {
-    fn empty(configured: &'a Configured) -> Trial<'a> {
+impl<'a> TrialMachine<'a> {
+    fn empty(configured: &'a Configured) -> TrialMachine<'a> {
         let node = &configured.node;
-        Trial { configured, node, used: Amounts::default(), ledger: node.empty_ledger() }
+        TrialMachine { configured, node, used: Amounts::default(), ledger: node.empty_ledger() }
     }
 
     /// Changes to the pod or to the machine's configuration.
-    fn changes(&self, pod: &Pod, obstacle: &Obstacle) -> Vec<Remedy> {
+    fn changes(&self, pod: &Pod, rejection: &Rejection) -> Vec<Remedy> {
         let mut found = Vec::new();
-        self.sizes(pod, obstacle, &mut found);
+        self.sizes(pod, rejection, &mut found);
         self.policies(pod, &mut found);
         self.capacities(pod, &mut found);
         found
@@ -203,21 +207,21 @@ impl<'a> Trial<'a> {
 
     /// Another machine of the same kind.
     fn elsewhere(&self, pod: &Pod, shape: &str) -> Option<Remedy> {
-        let empty = Trial::empty(self.configured);
+        let empty = TrialMachine::empty(self.configured);
         empty.takes(pod).then(|| Remedy::EmptyMachine { shape: shape.to_owned() })
     }
 
     fn takes(&self, pod: &Pod) -> bool {
         let class = Class::of(pod);
         let demand = Demand { uid: PodUid::new("trial"), ..class.demand.clone() };
-        without_placing(&class, self.configured, &self.used).is_none()
+        precheck(&class, self.configured, &self.used).is_none()
             && plan(self.node, &self.ledger, &demand).is_ok()
     }
 
-    /// Other amounts for the container that was in the way, or for the largest one.
-    fn sizes(&self, pod: &Pod, obstacle: &Obstacle, found: &mut Vec<Remedy>) {
-        let named = match obstacle {
-            Obstacle::Placement(refusal) => refusal.container().map(|name| name.to_string()),
+    /// OtherPod amounts for the container that was in the way, or for the largest one.
+    fn sizes(&self, pod: &Pod, rejection: &Rejection, found: &mut Vec<Remedy>) {
+        let named = match rejection {
+            Rejection::Placement(refusal) => refusal.container().map(|name| name.to_string()),
             _ => None,
         };
         for resource in requested(pod) {
@@ -286,7 +290,7 @@ impl<'a> Trial<'a> {
         let Alignment { policy, scope, .. } = self.node.alignment;
         let with = |alignment: Alignment| {
             let node = Node { alignment, ..self.node.clone() };
-            Trial { node: &node, ..self.clone() }.takes(pod)
+            TrialMachine { node: &node, ..self.clone() }.takes(pod)
         };
         let softer: &[AlignmentPolicy] = match policy {
             AlignmentPolicy::SingleNumaNode => {
@@ -312,7 +316,7 @@ impl<'a> Trial<'a> {
         let with = |change: &dyn Fn(&mut Amounts)| {
             let mut configured = self.configured.clone();
             change(&mut configured.allocatable);
-            Trial { configured: &configured, ..self.clone() }.takes(pod)
+            TrialMachine { configured: &configured, ..self.clone() }.takes(pod)
         };
         let pods = self.used.pods + 1;
         if pods > self.configured.allocatable.pods && with(&|all| all.pods = pods) {
@@ -331,7 +335,7 @@ impl<'a> Trial<'a> {
     }
 
     /// The smallest other pod whose going would make room.
-    fn without_a_pod(&self, pod: &Pod, mut others: Vec<Other>) -> Option<Remedy> {
+    fn without_a_pod(&self, pod: &Pod, mut others: Vec<OtherPod>) -> Option<Remedy> {
         others.sort_by_key(|other| (other.need.milli_cpus, other.need.memory));
         let gone = others.into_iter().find(|other| {
             let mut trial = self.clone();

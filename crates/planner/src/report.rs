@@ -20,7 +20,7 @@ use placement::{Bytes, CpuSet, Ledger, NumaId, Topology};
 use serde::Serialize;
 
 use crate::remedy::{Remedy, remedies};
-use crate::simulate::{Obstacle, PodRef, Refused, Simulation, Strategy};
+use crate::simulate::{PodRef, RefusedPods, Rejection, Simulation, Strategy};
 
 pub mod picture;
 pub mod text;
@@ -29,7 +29,7 @@ pub const API_VERSION: &str = "berth.dev/v1alpha1";
 pub const KIND: &str = "Plan";
 
 /// Remedies are looked for as many times; each takes some hundred trial placements.
-const MOST_REMEDIES: usize = 100;
+const MAX_REMEDIES: usize = 100;
 
 /// What a report says besides where pods go.
 #[derive(Clone, Debug, Default)]
@@ -82,7 +82,7 @@ pub struct MachineReport {
     pub numa_nodes: usize,
     pub memory: String,
     pub pods: Vec<PodReport>,
-    pub left: Left,
+    pub left: RemainingCapacity,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -135,7 +135,7 @@ pub struct GroupReport {
 /// What a machine still has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Left {
+pub struct RemainingCapacity {
     /// CPUs that can still be handed out; absent without a CPU manager.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exclusive_cpus: Option<usize>,
@@ -148,12 +148,12 @@ pub struct Left {
     /// What requests may still add up to.
     pub requests: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub numa_nodes: Vec<NodeLeft>,
+    pub numa_nodes: Vec<RemainingOnNode>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NodeLeft {
+pub struct RemainingOnNode {
     pub numa_node: NumaId,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exclusive_cpus: Option<usize>,
@@ -169,7 +169,7 @@ pub struct RefusedReport {
     /// The first of them.
     pub name: String,
     pub workload: String,
-    /// How many pods like it were refused alike.
+    /// How many pods like it were refused identical_machines.
     pub count: u32,
     pub reason: String,
     pub message: String,
@@ -204,7 +204,7 @@ impl Report {
         let refused = refused
             .iter()
             .enumerate()
-            .map(|(number, refused)| refused_report(simulation, refused, number < MOST_REMEDIES))
+            .map(|(number, refused)| refused_report(simulation, refused, number < MAX_REMEDIES))
             .collect();
         let workloads = simulation.workloads;
         let own = |pod: &PodRef| {
@@ -214,15 +214,15 @@ impl Report {
             )
         };
         let used = simulation.machines.iter().filter(|m| m.pods.iter().any(own)).count();
-        let (placed, turned_away) = (simulation.pods_placed(), simulation.pods_refused());
+        let (placed, refused_pods) = (simulation.pods_placed(), simulation.pods_refused());
         Report {
             api_version: API_VERSION,
             kind: KIND,
             strategy: simulation.strategy.name(),
             summary: Summary {
-                pods: placed + turned_away,
+                pods: placed + refused_pods,
                 placed,
-                refused: turned_away,
+                refused: refused_pods,
                 machines: machines.len(),
                 machines_used: used,
                 machines_needed: options.how_many.then_some(machines.len()),
@@ -272,14 +272,14 @@ fn machine_report(
     let node = &shape.configured.node;
     let ledger = simulation.ledger(machine).clone();
     let strategy = simulation.strategy;
-    let standing = simulation.standing(machine);
-    let pods = standing.into_iter().map(|standing| {
-        let workload = &simulation.workloads[standing.pod.workload as usize];
-        let class = simulation.class(standing.class);
-        let containers = standing.containers.iter();
+    let placed_pods = simulation.placed_pods(machine);
+    let pods = placed_pods.into_iter().map(|placed_pods| {
+        let workload = &simulation.workloads[placed_pods.pod.workload as usize];
+        let class = simulation.class(placed_pods.class);
+        let containers = placed_pods.containers.iter();
         PodReport {
             namespace: workload.namespace.clone(),
-            name: workload.pod_name(standing.pod.index),
+            name: workload.pod_name(placed_pods.pod.index),
             workload: workload_name(workload),
             qos_class: class.demand.qos.to_string(),
             why: why_here(workload, strategy, machine, simulation.machines.len()),
@@ -395,7 +395,7 @@ fn long(
 }
 
 /// What a machine still has of which `used` was asked for and `ledger` handed out.
-pub(crate) fn left(configured: &Configured, used: &Amounts, ledger: &Ledger) -> Left {
+pub(crate) fn left(configured: &Configured, used: &Amounts, ledger: &Ledger) -> RemainingCapacity {
     let (node, all) = (&configured.node, &configured.allocatable);
     let topology = &node.topology;
     let mut requests = BTreeMap::new();
@@ -418,7 +418,7 @@ pub(crate) fn left(configured: &Configured, used: &Amounts, ledger: &Ledger) -> 
         CpuPolicy::Static(policy) => Some(policy.available(&ledger.cpu)),
         CpuPolicy::None => None,
     };
-    let numa_nodes = topology.nodes().iter().enumerate().map(|(position, numa)| NodeLeft {
+    let numa_nodes = topology.nodes().iter().enumerate().map(|(position, numa)| RemainingOnNode {
         numa_node: numa.id,
         exclusive_cpus: free
             .as_ref()
@@ -437,7 +437,7 @@ pub(crate) fn left(configured: &Configured, used: &Amounts, ledger: &Ledger) -> 
         .filter(|node| node.exclusive_cpus.is_some() || !node.memory.is_empty())
         .collect();
     let most = usize::try_from(milli / 1000).unwrap_or(usize::MAX);
-    Left {
+    RemainingCapacity {
         exclusive_cpus: free.as_ref().map(CpuSet::len),
         largest_on_one_node: free.as_ref().map(|free| largest_on_one_node(node, free).min(most)),
         shared_cpus: free.as_ref().map(|_| ledger.cpu.shared.clone()),
@@ -473,7 +473,7 @@ pub(crate) fn rounded(bytes: Bytes) -> String {
 
 fn refused_report(
     simulation: &mut Simulation<'_>,
-    refused: &Refused,
+    refused: &RefusedPods,
     with_remedies: bool,
 ) -> RefusedReport {
     let workloads = simulation.workloads;
@@ -484,8 +484,8 @@ fn refused_report(
         Some((machine, found)) => (machine, Some(found)),
         None => (None, None),
     };
-    let first = refused.obstacles.first();
-    let obstacles = refused.obstacles.iter();
+    let first = refused.rejections.first();
+    let rejections = refused.rejections.iter();
     RefusedReport {
         namespace: workload.namespace.clone(),
         name: workload.pod_name(refused.first),
@@ -493,15 +493,15 @@ fn refused_report(
         count: refused.count,
         reason: first.map_or_else(|| "NoMachine".to_owned(), |(o, ..)| o.reason()),
         message: first.map_or_else(|| "there is no machine".to_owned(), |(o, ..)| o.to_string()),
-        detail: first.and_then(|(obstacle, machine, _)| {
+        detail: first.and_then(|(rejection, machine, _)| {
             let shape = match (refused.spare, simulation.machines.get(*machine)) {
                 (Some(spare), _) => spare,
                 (None, Some(machine)) => machine.shape,
                 (None, None) => return None,
             };
-            detail(obstacle, &simulation.shapes[shape].configured.node.topology)
+            detail(rejection, &simulation.shapes[shape].configured.node.topology)
         }),
-        machines: obstacles.map(|(obstacle, _, count)| (obstacle.reason(), *count)).collect(),
+        machines: rejections.map(|(rejection, _, count)| (rejection.reason(), *count)).collect(),
         tried_on: tried.map(|machine| simulation.machines[machine].name.clone()),
         remedies: found.map(|found| {
             let described = |remedy: Remedy| RemedyReport { text: remedy.to_string(), remedy };
@@ -511,13 +511,13 @@ fn refused_report(
 }
 
 /// What the kubelet's message leaves out.
-pub(crate) fn detail(obstacle: &Obstacle, topology: &Topology) -> Option<String> {
-    match obstacle {
-        Obstacle::Os { wanted, has, .. } => {
+pub(crate) fn detail(rejection: &Rejection, topology: &Topology) -> Option<String> {
+    match rejection {
+        Rejection::Os { wanted, has, .. } => {
             Some(format!("the pod is for {wanted}, the machine runs {has}"))
         }
-        Obstacle::OtherMachine { .. } => None,
-        Obstacle::Resource { name, requested, used, capacity } => {
+        Rejection::OtherMachine { .. } => None,
+        Rejection::Resource { name, requested, used, capacity } => {
             let show = |amount: u64| match (name.as_str(), MemoryKind::parse(name)) {
                 ("cpu", _) => objects::Quantity::from_milli(amount as i64).to_string(),
                 (_, Some(_)) => rounded(Bytes(amount)),
@@ -530,6 +530,6 @@ pub(crate) fn detail(obstacle: &Obstacle, topology: &Topology) -> Option<String>
                 show(*capacity)
             ))
         }
-        Obstacle::Placement(refusal) => refusal.evidence(topology),
+        Rejection::Placement(refusal) => refusal.evidence(topology),
     }
 }

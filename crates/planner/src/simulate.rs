@@ -6,7 +6,7 @@
 //! [`crate::report`].
 //!
 //! Machines of the same shape that took the same pods in the same order are in the same state, and
-//! a state answers the same question the same way. So states are kept once, each with the answers
+//! a state transitions the same question the same way. So states are kept once, each with the transitions
 //! it has given, and thousands of machines cost little more than one:
 //!
 //! ```text
@@ -28,12 +28,12 @@ use placement::plan::ContainerPlacement;
 use placement::rationale::Refusal;
 use placement::{Ledger, plan};
 
-mod obstacle;
+mod rejection;
 
-pub use obstacle::Obstacle;
-pub(crate) use obstacle::without_placing;
+pub use rejection::Rejection;
+pub(crate) use rejection::precheck;
 
-/// Machines that are alike.
+/// Machines that are identical_machines.
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub name: String,
@@ -69,7 +69,7 @@ impl Strategy {
 }
 
 /// The most machines [`how_many`] goes up to.
-pub const MOST_MACHINES: usize = 100_000;
+pub const MAX_MACHINES: usize = 100_000;
 
 /// Everything about a pod that decides where it can go. Pods of one class are interchangeable.
 #[derive(Clone, Debug)]
@@ -98,15 +98,15 @@ pub struct PodRef {
 
 /// What placing a pod of some class gave.
 #[derive(Clone, Debug)]
-enum Answer {
-    Taken(StateId),
-    Refused(Arc<Obstacle>),
+enum Transition {
+    Placed(StateId),
+    Rejected(Arc<Rejection>),
 }
 
 /// What of a machine has not been asked for. Kept side by side for all machines: most questions
 /// about a large fleet are answered by these numbers alone.
 #[derive(Clone, Copy, Debug)]
-struct Room {
+struct FreeCapacity {
     milli_cpus: u64,
     memory: u64,
 }
@@ -123,7 +123,7 @@ struct State {
     machines: u32,
     /// The pod that led here.
     placed: Arc<[ContainerPlacement]>,
-    answers: HashMap<ClassId, Answer>,
+    transitions: HashMap<ClassId, Transition>,
 }
 
 /// A machine of the fleet.
@@ -138,7 +138,7 @@ pub struct FleetMachine {
 
 /// A pod as it stands on a machine.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct SimulatedPod {
     pub pod: PodRef,
     pub uid: PodUid,
     pub class: ClassId,
@@ -147,7 +147,7 @@ pub struct Standing {
 
 /// Pods of one workload that no machine took, for the same reasons.
 #[derive(Clone, Debug)]
-pub struct Refused {
+pub struct RefusedPods {
     pub workload: u32,
     pub first: u32,
     pub count: u32,
@@ -157,14 +157,14 @@ pub struct Refused {
     /// The shape of which there could have been more machines.
     pub spare: Option<usize>,
     /// By reason: the first machine that gave it and how many did. Empty without machines.
-    pub obstacles: Vec<(Arc<Obstacle>, usize, usize)>,
+    pub rejections: Vec<(Arc<Rejection>, usize, usize)>,
 }
 
 /// How much was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Machines asked, whether the answer was known or not.
-    pub asked: u64,
+    /// Machines asked, whether the transition was known or not.
+    pub attempts: u64,
     /// Placements computed.
     pub planned: u64,
 }
@@ -176,10 +176,10 @@ pub struct Simulation<'a> {
     pub workloads: &'a [Workload],
     pub strategy: Strategy,
     pub machines: Vec<FleetMachine>,
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedPods>,
     pub work: Work,
     /// By machine.
-    room: Vec<Room>,
+    free: Vec<FreeCapacity>,
     classes: Vec<Class>,
     class_ids: HashMap<String, ClassId>,
     states: Vec<State>,
@@ -220,7 +220,7 @@ pub fn how_many<'a>(
     // Spreading needs all machines from the start, and may need more of them than packing.
     let hopeless = packed.pods_refused();
     let enough = packed.machines.len().max(1);
-    (enough..=MOST_MACHINES.min(enough * 4))
+    (enough..=MAX_MACHINES.min(enough * 4))
         .map(|count| {
             let machines = (0..count).map(|n| (numbered(&shape.name, n), 0));
             simulate(shapes, machines, workloads, strategy)
@@ -249,7 +249,7 @@ impl<'a> Simulation<'a> {
                 ledger: Some(of.configured.node.empty_ledger()),
                 machines: 0,
                 placed: Arc::from([]),
-                answers: HashMap::new(),
+                transitions: HashMap::new(),
             });
         }
         Simulation {
@@ -259,7 +259,7 @@ impl<'a> Simulation<'a> {
             machines: Vec::new(),
             refused: Vec::new(),
             work: Work::default(),
-            room: Vec::new(),
+            free: Vec::new(),
             classes: Vec::new(),
             class_ids: HashMap::new(),
             states,
@@ -288,7 +288,7 @@ impl<'a> Simulation<'a> {
         &self.shapes[self.machines[machine].shape]
     }
 
-    /// What the pods of a machine ask for.
+    /// What the pods of a machine try_place for.
     #[must_use]
     pub fn used(&self, machine: usize) -> &Amounts {
         &self.states[self.machines[machine].state.0 as usize].used
@@ -302,7 +302,7 @@ impl<'a> Simulation<'a> {
 
     /// The pods of a machine, in the order in which they came.
     #[must_use]
-    pub fn standing(&self, machine: usize) -> Vec<Standing> {
+    pub fn placed_pods(&self, machine: usize) -> Vec<SimulatedPod> {
         let machine = &self.machines[machine];
         let mut path = Vec::with_capacity(machine.pods.len());
         let mut at = &self.states[machine.state.0 as usize];
@@ -311,18 +311,18 @@ impl<'a> Simulation<'a> {
             at = &self.states[parent.0 as usize];
         }
         path.reverse();
-        let standing = machine.pods.iter().zip(path).map(|(pod, (class, state))| Standing {
+        let placed_pods = machine.pods.iter().zip(path).map(|(pod, (class, state))| SimulatedPod {
             pod: *pod,
             uid: uid_at(state.depth),
             class,
             containers: state.placed.clone(),
         });
-        standing.collect()
+        placed_pods.collect()
     }
 
     /// Machines that took the same in the same order, and so look the same; by first machine.
     #[must_use]
-    pub fn alike(&self) -> Vec<Vec<usize>> {
+    pub fn identical_machines(&self) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         let mut by_state: HashMap<StateId, usize> = HashMap::new();
         for (number, machine) in self.machines.iter().enumerate() {
@@ -340,7 +340,7 @@ impl<'a> Simulation<'a> {
         self.states[state.0 as usize].machines += 1;
         self.machines.push(FleetMachine { name, shape, state, pods: Vec::new() });
         let all = &self.shapes[shape].configured.allocatable;
-        self.room.push(Room { milli_cpus: all.milli_cpus, memory: all.memory });
+        self.free.push(FreeCapacity { milli_cpus: all.milli_cpus, memory: all.memory });
     }
 
     /// Places all workloads. `spare` is the shape of machines that may be added.
@@ -376,15 +376,15 @@ impl<'a> Simulation<'a> {
 
     fn place_daemon(&mut self, workload: u32, class: ClassId, machine: usize) {
         let index = machine as u32;
-        if self.ask(machine, class, PodRef { workload, index }) {
+        if self.try_place(machine, class, PodRef { workload, index }) {
             return;
         }
-        let Some(obstacle) = self.obstacle(machine, class) else { return };
+        let Some(rejection) = self.rejection(machine, class) else { return };
         // A daemon set for another system is not missing here, nor one for another machine.
-        if !matches!(*obstacle, Obstacle::Os { .. } | Obstacle::OtherMachine { .. }) {
-            let obstacles = vec![(obstacle, machine, 1)];
+        if !matches!(*rejection, Rejection::Os { .. } | Rejection::OtherMachine { .. }) {
+            let rejections = vec![(rejection, machine, 1)];
             let (only, spare, first) = (Some(machine), None, index);
-            let refused = Refused { workload, first, count: 1, class, only, spare, obstacles };
+            let refused = RefusedPods { workload, first, count: 1, class, only, spare, rejections };
             self.refused.push(refused);
         }
     }
@@ -401,7 +401,7 @@ impl<'a> Simulation<'a> {
         let mut start = 0;
         for index in 0..count {
             let pod = PodRef { workload, index };
-            let found = (start..self.machines.len()).find(|m| self.ask(*m, class, pod));
+            let found = (start..self.machines.len()).find(|m| self.try_place(*m, class, pod));
             start = match found {
                 Some(machine) => machine,
                 None if self.add_for(pod, class, spare, everywhere) => self.machines.len() - 1,
@@ -419,7 +419,7 @@ impl<'a> Simulation<'a> {
     ) {
         for index in 0..count {
             let pod = PodRef { workload, index };
-            let found = by_load.iter().find(|(_, m)| self.ask(*m, class, pod)).copied();
+            let found = by_load.iter().find(|(_, m)| self.try_place(*m, class, pod)).copied();
             match found {
                 Some((load, machine)) => {
                     by_load.remove(&(load, machine));
@@ -440,7 +440,7 @@ impl<'a> Simulation<'a> {
     ) -> bool {
         let Some(shape) = spare else { return false };
         let machine = self.machines.len();
-        if machine >= MOST_MACHINES {
+        if machine >= MAX_MACHINES {
             return false;
         }
         let refused = self.refused.len();
@@ -448,47 +448,47 @@ impl<'a> Simulation<'a> {
         for (workload, class) in everywhere {
             self.place_daemon(*workload, *class, machine);
         }
-        if self.ask(machine, class, pod) {
+        if self.try_place(machine, class, pod) {
             return true;
         }
         if let Some(machine) = self.machines.pop() {
-            self.leave(machine.state);
+            self.leave_state(machine.state);
         }
-        self.room.pop();
+        self.free.pop();
         self.refused.truncate(refused);
         false
     }
 
     /// Notes pods that nobody takes, with everybody's reason.
     fn refuse(&mut self, pod: PodRef, class: ClassId, count: u32, spare: Option<usize>) {
-        let mut obstacles: Vec<(Arc<Obstacle>, usize, usize)> = Vec::new();
+        let mut rejections: Vec<(Arc<Rejection>, usize, usize)> = Vec::new();
         for machine in 0..self.machines.len() {
-            let Some(obstacle) = self.obstacle(machine, class) else { continue };
-            match obstacles.iter_mut().find(|(known, ..)| known.reason() == obstacle.reason()) {
+            let Some(rejection) = self.rejection(machine, class) else { continue };
+            match rejections.iter_mut().find(|(known, ..)| known.reason() == rejection.reason()) {
                 Some((.., times)) => *times += 1,
-                None => obstacles.push((obstacle, machine, 1)),
+                None => rejections.push((rejection, machine, 1)),
             }
         }
         if let Some(shape) = spare {
             // The reason that counts is that of an empty machine.
-            if let Some(obstacle) = self.obstacle_in(self.empty[shape], class) {
-                obstacles = vec![(obstacle, 0, self.machines.len())];
+            if let Some(rejection) = self.rejection_in(self.empty[shape], class) {
+                rejections = vec![(rejection, 0, self.machines.len())];
             }
         }
         // What was decided by placing says more than what was decided by counting.
-        obstacles.sort_by_key(|(obstacle, ..)| !matches!(**obstacle, Obstacle::Placement(_)));
+        rejections.sort_by_key(|(rejection, ..)| !matches!(**rejection, Rejection::Placement(_)));
         let PodRef { workload, index } = pod;
         let (first, only) = (index, None);
-        self.refused.push(Refused { workload, first, count, class, only, spare, obstacles });
+        self.refused.push(RefusedPods { workload, first, count, class, only, spare, rejections });
     }
 
     /// Asks a machine to take a pod, which it then has.
-    fn ask(&mut self, machine: usize, class: ClassId, pod: PodRef) -> bool {
-        self.work.asked += 1;
+    fn try_place(&mut self, machine: usize, class: ClassId, pod: PodRef) -> bool {
+        self.work.attempts += 1;
         let wanted = &self.classes[class.0 as usize];
-        let room = &mut self.room[machine];
+        let free = &mut self.free[machine];
         let (milli_cpus, memory) = (wanted.need.milli_cpus, wanted.need.memory);
-        if milli_cpus > room.milli_cpus || memory > room.memory {
+        if milli_cpus > free.milli_cpus || memory > free.memory {
             return false;
         }
         let named = wanted.node_name.as_ref();
@@ -496,43 +496,43 @@ impl<'a> Simulation<'a> {
             return false;
         }
         let from = self.machines[machine].state;
-        let Some(to) = self.answer(from, class) else { return false };
+        let Some(to) = self.transition(from, class) else { return false };
         self.states[to.0 as usize].machines += 1;
-        self.leave(from);
+        self.leave_state(from);
         self.machines[machine].state = to;
         self.machines[machine].pods.push(pod);
-        let room = &mut self.room[machine];
-        room.milli_cpus -= milli_cpus;
-        room.memory -= memory;
+        let free = &mut self.free[machine];
+        free.milli_cpus -= milli_cpus;
+        free.memory -= memory;
         true
     }
 
     /// Why a machine does not take a pod; `None` if it does.
-    fn obstacle(&mut self, machine: usize, class: ClassId) -> Option<Arc<Obstacle>> {
+    fn rejection(&mut self, machine: usize, class: ClassId) -> Option<Arc<Rejection>> {
         let wanted = self.class(class).node_name.as_ref();
         match wanted.filter(|name| **name != self.machines[machine].name) {
-            Some(wanted) => Some(Arc::new(Obstacle::OtherMachine { wanted: wanted.clone() })),
-            None => self.obstacle_in(self.machines[machine].state, class),
+            Some(wanted) => Some(Arc::new(Rejection::OtherMachine { wanted: wanted.clone() })),
+            None => self.rejection_in(self.machines[machine].state, class),
         }
     }
 
-    fn obstacle_in(&mut self, state: StateId, class: ClassId) -> Option<Arc<Obstacle>> {
+    fn rejection_in(&mut self, state: StateId, class: ClassId) -> Option<Arc<Rejection>> {
         let State { shape, used, .. } = &self.states[state.0 as usize];
         let configured = &self.shapes[*shape].configured;
-        if let Some(obstacle) = without_placing(self.class(class), configured, used) {
-            return Some(Arc::new(obstacle));
+        if let Some(rejection) = precheck(self.class(class), configured, used) {
+            return Some(Arc::new(rejection));
         }
-        let known = |answers: &HashMap<ClassId, Answer>| match answers.get(&class) {
-            Some(Answer::Refused(obstacle)) => Some(obstacle.clone()),
+        let known = |transitions: &HashMap<ClassId, Transition>| match transitions.get(&class) {
+            Some(Transition::Rejected(rejection)) => Some(rejection.clone()),
             _ => None,
         };
-        if !self.states[state.0 as usize].answers.contains_key(&class) {
-            self.answer(state, class);
+        if !self.states[state.0 as usize].transitions.contains_key(&class) {
+            self.transition(state, class);
         }
-        known(&self.states[state.0 as usize].answers)
+        known(&self.states[state.0 as usize].transitions)
     }
 
-    fn leave(&mut self, id: StateId) {
+    fn leave_state(&mut self, id: StateId) {
         let state = &mut self.states[id.0 as usize];
         state.machines -= 1;
         if state.machines == 0 && state.parent.is_some() {
@@ -541,23 +541,23 @@ impl<'a> Simulation<'a> {
     }
 
     /// The state a machine gets into by taking a pod, if it does; computed once.
-    fn answer(&mut self, from: StateId, class: ClassId) -> Option<StateId> {
-        match self.states[from.0 as usize].answers.get(&class) {
-            Some(Answer::Taken(to)) => return Some(*to),
-            Some(Answer::Refused(_)) => return None,
+    fn transition(&mut self, from: StateId, class: ClassId) -> Option<StateId> {
+        match self.states[from.0 as usize].transitions.get(&class) {
+            Some(Transition::Placed(to)) => return Some(*to),
+            Some(Transition::Rejected(_)) => return None,
             None => {}
         }
         let State { shape, used, .. } = &self.states[from.0 as usize];
         let configured = &self.shapes[*shape].configured;
         // Counting again is cheaper than remembering.
-        if without_placing(&self.classes[class.0 as usize], configured, used).is_some() {
+        if precheck(&self.classes[class.0 as usize], configured, used).is_some() {
             return None;
         }
-        let (answer, to) = match self.compute(from, class) {
-            Ok(to) => (Answer::Taken(to), Some(to)),
-            Err(refusal) => (Answer::Refused(Arc::new(Obstacle::Placement(refusal))), None),
+        let (transition, to) = match self.compute(from, class) {
+            Ok(to) => (Transition::Placed(to), Some(to)),
+            Err(refusal) => (Transition::Rejected(Arc::new(Rejection::Placement(refusal))), None),
         };
-        self.states[from.0 as usize].answers.insert(class, answer);
+        self.states[from.0 as usize].transitions.insert(class, transition);
         to
     }
 
@@ -572,7 +572,7 @@ impl<'a> Simulation<'a> {
         let ledger = self.ensure_ledger(from);
         let node = &configured.node;
         let placement = plan(node, ledger, &demand)?;
-        // A machine that is alone in a state will leave it and takes the ledger along.
+        // A machine that is alone in a state will leave_state it and takes the ledger along.
         let state = &mut self.states[from.0 as usize];
         let alone = state.machines == 1 && state.parent.is_some();
         let ledger = if alone { state.ledger.take() } else { state.ledger.clone() };
@@ -586,7 +586,7 @@ impl<'a> Simulation<'a> {
             ledger,
             machines: 0,
             placed: placement.containers.into(),
-            answers: HashMap::new(),
+            transitions: HashMap::new(),
         });
         Ok(to)
     }
@@ -608,7 +608,7 @@ impl<'a> Simulation<'a> {
                 let wanted = &self.classes[class.0 as usize].demand;
                 let demand = Demand { uid: uid_at(depth), ..wanted.clone() };
                 self.work.planned += 1;
-                // The same question had an answer before.
+                // The same question had an transition before.
                 if let Ok(placement) = plan(node, &ledger, &demand) {
                     ledger = after(ledger, node, &demand, &placement);
                 }

@@ -1,7 +1,7 @@
 //! Pictures and a plan's tables as one page that needs nothing else.
 //!
 //! Main entry: [`render_html`]. Works without scripts; a few lines of script light up a container's
-//! cells when its row is pointed at. It words nothing itself: reasons and remedies come from the
+//! cells when its row is pointed at. It format nothing itself: reasons and remedies come from the
 //! plan.
 
 use std::fmt::Write as _;
@@ -11,26 +11,26 @@ use super::layout::Layout;
 use super::svg::style;
 use super::{Picture, svg};
 
-/// The words of a page.
+/// The format of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     pub title: String,
     /// One sentence under the title: the answer at a glance.
     pub verdict: String,
-    pub seated: Vec<SeatRow>,
+    pub containers: Vec<ContainerRow>,
     pub refused: Vec<RefusedRow>,
 }
 
-/// Which occupant of which picture, by position.
+/// Which owner of which picture, by position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeatRef {
+pub struct OwnerRef {
     pub picture: usize,
-    pub occupant: usize,
+    pub index: usize,
 }
 
 /// A container that has its place. Empty fields are shown empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SeatRow {
+pub struct ContainerRow {
     pub pod: String,
     pub container: String,
     pub machine: String,
@@ -39,7 +39,7 @@ pub struct SeatRow {
     pub memory: String,
     pub why: String,
     /// Gives the row the colour of its cells.
-    pub seat: Option<SeatRef>,
+    pub owner: Option<OwnerRef>,
 }
 
 /// A pod no machine takes.
@@ -123,7 +123,7 @@ pub fn render_html(pictures: &[Picture], page: &Page) -> String {
         out.push_str("</figure>\n");
     }
     refused(&page.refused, &mut out);
-    seated(pictures, &page.seated, &mut out);
+    containers(pictures, &page.containers, &mut out);
     let _ = write!(out, "<script>\n{SCRIPT}</script>\n</body>\n</html>\n");
     out
 }
@@ -147,7 +147,7 @@ fn refused(rows: &[RefusedRow], out: &mut String) {
     out.push_str("</ul>\n");
 }
 
-fn seated(pictures: &[Picture], rows: &[SeatRow], out: &mut String) {
+fn containers(pictures: &[Picture], rows: &[ContainerRow], out: &mut String) {
     out.push_str("<h2>Containers</h2>\n");
     if rows.is_empty() {
         out.push_str("<p class=\"none\">None.</p>\n");
@@ -163,11 +163,11 @@ fn seated(pictures: &[Picture], rows: &[SeatRow], out: &mut String) {
     out.push_str("<th>CPUs</th><th>Memory</th><th>Why</th></tr></thead>\n<tbody>\n");
     for row in rows {
         let number = row
-            .seat
-            .and_then(|seat| Some((seat, layouts.get(seat.picture)?.number_of(seat.occupant)?)));
+            .owner
+            .and_then(|owner| Some((owner, layouts.get(owner.picture)?.number_of(owner.index)?)));
         match number {
-            Some((seat, number)) => {
-                let _ = write!(out, "<tr data-p=\"m{}\" data-o=\"{number}\"><td>", seat.picture);
+            Some((owner, number)) => {
+                let _ = write!(out, "<tr data-p=\"m{}\" data-o=\"{number}\"><td>", owner.picture);
                 svg::chip(number, out);
                 out.push_str("</td>");
             }

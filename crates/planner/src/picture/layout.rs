@@ -14,7 +14,7 @@ use placement::topology::Cpu;
 use placement::windows::GroupId;
 use placement::{Bytes, CoreId, CpuId, CpuSet, NumaId};
 
-use super::{Picture, Seat};
+use super::{CpuAssignment, Picture};
 
 /// What a region is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,14 +65,14 @@ pub enum Use {
     Free,
     Shared,
     Reserved,
-    /// By the exclusive occupant with this number; see [`Layout::number_of`].
+    /// By the exclusive owner with this number; see [`Layout::number_of`].
     Exclusive(usize),
 }
 
 /// Memory of one node that somebody holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
-    pub occupant: usize,
+pub struct OwnedMemory {
+    pub owner: usize,
     pub by: Use,
     pub kind: MemoryKind,
     pub amount: Bytes,
@@ -84,7 +84,7 @@ pub struct NodeMemory {
     pub total: Bytes,
     /// Part of the total: page size and bytes.
     pub huge: Vec<(Bytes, Bytes)>,
-    pub held: Vec<Held>,
+    pub owned: Vec<OwnedMemory>,
 }
 
 /// A piece of a node's memory, for a bar.
@@ -95,7 +95,7 @@ pub struct Piece {
     /// The size of the pages, if they are huge.
     pub huge: Option<Bytes>,
     /// `None`: nobody's.
-    pub held: Option<Held>,
+    pub owned: Option<OwnedMemory>,
 }
 
 /// Nodes without CPUs that look the same.
@@ -117,7 +117,7 @@ pub struct Layout {
     pub memory: Vec<NodeMemory>,
     /// By CPU id.
     uses: Vec<Use>,
-    /// By occupant: the number of those with a seat of their own.
+    /// By owner: the number of those with a assignment of their own.
     numbers: Vec<Option<usize>>,
 }
 
@@ -147,10 +147,10 @@ impl Layout {
         self.uses.get(cpu.0 as usize).copied().unwrap_or(Use::Free)
     }
 
-    /// Which colour, letter and pattern an occupant has; `None` for those in a pool.
+    /// Which colour, letter and pattern an owner has; `None` for those in a pool.
     #[must_use]
-    pub fn number_of(&self, occupant: usize) -> Option<usize> {
-        self.numbers.get(occupant).copied().flatten()
+    pub fn number_of(&self, owner: usize) -> Option<usize> {
+        self.numbers.get(owner).copied().flatten()
     }
 
     /// The CPUs used in the given way.
@@ -162,14 +162,14 @@ impl Layout {
 }
 
 impl NodeMemory {
-    /// What is held, of all kinds.
+    /// What is owned, of all kinds.
     #[must_use]
     pub fn used(&self) -> Bytes {
-        Bytes(self.held.iter().fold(0, |sum, held| sum.saturating_add(held.amount.0)))
+        Bytes(self.owned.iter().fold(0, |sum, owned| sum.saturating_add(owned.amount.0)))
     }
 
     /// The node from its first to its last byte: ordinary memory, then huge pages by size, each
-    /// with what is held in front. What is held beyond what there is has no piece.
+    /// with what is owned in front. What is owned beyond what there is has no piece.
     #[must_use]
     pub fn pieces(&self) -> Vec<Piece> {
         let huge = self.huge.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes.0));
@@ -180,14 +180,14 @@ impl NodeMemory {
         for (huge, room) in [ordinary].into_iter().chain(zones) {
             let mut left = room.min(self.total.0 - start);
             let kind = huge.map_or(MemoryKind::Memory, MemoryKind::HugePages);
-            let held = self.held.iter().filter(|held| held.kind == kind);
-            for (held, wanted) in
-                held.map(|held| (Some(*held), held.amount.0)).chain([(None, u64::MAX)])
+            let owned = self.owned.iter().filter(|owned| owned.kind == kind);
+            for (owned, wanted) in
+                owned.map(|owned| (Some(*owned), owned.amount.0)).chain([(None, u64::MAX)])
             {
                 let length = wanted.min(left);
                 if length > 0 {
                     let (start, length) = (Bytes(start), Bytes(length));
-                    pieces.push(Piece { start, length, huge, held });
+                    pieces.push(Piece { start, length, huge, owned });
                 }
                 start += length;
                 left -= length;
@@ -338,15 +338,15 @@ fn name_parts(regions: &mut [Region], picture: &Picture, parts: &Parts, seen: &m
     }
 }
 
-/// Numbers the occupants that are drawn in a colour of their own.
+/// Numbers the owners that are drawn in a colour of their own.
 fn number(picture: &Picture) -> Vec<Option<usize>> {
     let mut next = 0;
     let mut take = || {
         next += 1;
         next - 1
     };
-    let own = |occupant: &super::Occupant| matches!(occupant.seat, Seat::Exclusive(_));
-    picture.occupants.iter().map(|occupant| own(occupant).then(&mut take)).collect()
+    let own = |owner: &super::CpuOwner| matches!(owner.assignment, CpuAssignment::Exclusive(_));
+    picture.owners.iter().map(|owner| own(owner).then(&mut take)).collect()
 }
 
 fn uses(picture: &Picture, numbers: &[Option<usize>]) -> Vec<Use> {
@@ -355,14 +355,14 @@ fn uses(picture: &Picture, numbers: &[Option<usize>]) -> Vec<Use> {
     let mut uses = vec![Use::Free; highest + 1];
     // From the least to the most important, and the earliest last, so that each may overwrite.
     for pass in 0..3 {
-        for (occupant, number) in picture.occupants.iter().zip(numbers).rev() {
-            let (turn, used) = match &occupant.seat {
-                Seat::SharedPool(_) => (0, Use::Shared),
-                Seat::Reserved(_) => (1, Use::Reserved),
-                Seat::Exclusive(_) => (2, Use::Exclusive(number.unwrap_or(0))),
+        for (owner, number) in picture.owners.iter().zip(numbers).rev() {
+            let (turn, used) = match &owner.assignment {
+                CpuAssignment::SharedPool(_) => (0, Use::Shared),
+                CpuAssignment::Reserved(_) => (1, Use::Reserved),
+                CpuAssignment::Exclusive(_) => (2, Use::Exclusive(number.unwrap_or(0))),
             };
             if turn == pass {
-                for cpu in (occupant.seat.cpus() & all).iter() {
+                for cpu in (owner.assignment.cpus() & all).iter() {
                     uses[cpu.0 as usize] = used;
                 }
             }
@@ -387,24 +387,24 @@ fn memory(picture: &Picture, numbers: &[Option<usize>]) -> Vec<NodeMemory> {
                 })
                 .filter(|(_, bytes)| bytes.0 > 0)
                 .collect(),
-            held: Vec::new(),
+            owned: Vec::new(),
         })
         .collect();
-    for (index, (occupant, number)) in picture.occupants.iter().zip(numbers).enumerate() {
-        let by = match &occupant.seat {
-            Seat::SharedPool(_) => Use::Shared,
-            Seat::Reserved(_) => Use::Reserved,
-            Seat::Exclusive(_) => Use::Exclusive(number.unwrap_or(0)),
+    for (index, (owner, number)) in picture.owners.iter().zip(numbers).enumerate() {
+        let by = match &owner.assignment {
+            CpuAssignment::SharedPool(_) => Use::Shared,
+            CpuAssignment::Reserved(_) => Use::Reserved,
+            CpuAssignment::Exclusive(_) => Use::Exclusive(number.unwrap_or(0)),
         };
-        for share in occupant.memory.iter().filter(|share| share.amount.0 > 0) {
+        for share in owner.memory.iter().filter(|share| share.amount.0 > 0) {
             if let Some(node) = topology.node_position(share.node) {
                 let (kind, amount) = (share.kind, share.amount);
-                nodes[node].held.push(Held { occupant: index, by, kind, amount });
+                nodes[node].owned.push(OwnedMemory { owner: index, by, kind, amount });
             }
         }
     }
     for node in &mut nodes {
-        node.held.sort_by_key(|held| match held.by {
+        node.owned.sort_by_key(|owned| match owned.by {
             Use::Reserved => (0, 0),
             Use::Exclusive(number) => (1, number),
             Use::Shared | Use::Free => (2, 0),

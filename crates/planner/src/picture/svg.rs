@@ -12,7 +12,7 @@ use placement::windows::{GROUP_SIZE, GroupId};
 
 use super::escape::{shorten, xml};
 use super::layout::{Kind, Layout, NodeMemory, Use};
-use super::{Picture, Seat, words};
+use super::{CpuAssignment, Picture, format};
 
 mod geometry;
 mod legend;
@@ -33,7 +33,7 @@ const BESIDE: u32 = 420;
 const NAME: usize = 100;
 
 /// Beyond this many CPUs cells have no tooltips, or files would be too large to open.
-const MOST_TOOLTIPS: usize = 4096;
+const MAX_TOOLTIPS: usize = 4096;
 
 const PROLOGUE: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 
@@ -74,11 +74,11 @@ pub fn render_svg_sheet(pictures: &[Picture]) -> String {
 pub(super) fn draw(picture: &Picture, prefix: &str, whole: bool, out: &mut String) -> (u32, u32) {
     let layout = Layout::new(picture);
     let plane = geometry::place(&layout, picture.topology.cpus().len());
-    let tooltips = picture.topology.cpus().len() <= MOST_TOOLTIPS;
+    let tooltips = picture.topology.cpus().len() <= MAX_TOOLTIPS;
     let mut canvas =
         Canvas { picture, layout: &layout, plane: &plane, tooltips, out: String::new() };
 
-    let nobody = picture.occupants.is_empty();
+    let nobody = picture.owners.is_empty();
     let beside = plane.width <= BESIDE && layout.without_cpus.is_empty() && !nobody;
     let mut width = (plane.width + 2 * MARGIN).max(NARROWEST);
     if beside {
@@ -86,7 +86,7 @@ pub(super) fn draw(picture: &Picture, prefix: &str, whole: bool, out: &mut Strin
     }
     let top = MARGIN + 54;
     canvas.text(MARGIN, MARGIN + 17, "ti tx", title(picture));
-    canvas.text(MARGIN, MARGIN + 37, "fa mu", &words::facts(picture).join(" · "));
+    canvas.text(MARGIN, MARGIN + 37, "fa mu", &format::facts(picture).join(" · "));
     let _ = write!(canvas.out, "<g transform=\"translate({MARGIN} {top})\">");
     for region in &plane.regions {
         canvas.region(region);
@@ -131,27 +131,27 @@ fn title(picture: &Picture) -> &str {
     if picture.title.is_empty() { "machine" } else { &picture.title }
 }
 
-/// The picture in words, for those who do not see it.
+/// The picture in format, for those who do not see it.
 fn description(picture: &Picture, layout: &Layout) -> String {
     // More than this nobody wants read to them.
     const MOST: usize = 60;
-    let mut text = format!("{}.", words::facts(picture).join(", "));
-    for occupant in picture.occupants.iter().take(MOST) {
-        let how = match &occupant.seat {
-            Seat::Exclusive(_) => "holds",
-            Seat::SharedPool(_) => "shares",
-            Seat::Reserved(_) => "reserves",
+    let mut text = format!("{}.", format::facts(picture).join(", "));
+    for owner in picture.owners.iter().take(MOST) {
+        let how = match &owner.assignment {
+            CpuAssignment::Exclusive(_) => "holds",
+            CpuAssignment::SharedPool(_) => "shares",
+            CpuAssignment::Reserved(_) => "reserves",
         };
-        let cpus = occupant.seat.cpus();
+        let cpus = owner.assignment.cpus();
         let cpus = if cpus.is_empty() { "no CPUs".into() } else { format!("CPUs {cpus}") };
-        let _ = write!(text, " {} {how} {cpus}.", shorten(&occupant.full_name(), NAME));
+        let _ = write!(text, " {} {how} {cpus}.", shorten(&owner.full_name(), NAME));
     }
-    if picture.occupants.len() > MOST {
-        let _ = write!(text, " And {} more.", picture.occupants.len() - MOST);
+    if picture.owners.len() > MOST {
+        let _ = write!(text, " And {} more.", picture.owners.len() - MOST);
     }
-    if !picture.occupants.is_empty() {
+    if !picture.owners.is_empty() {
         let free = layout.cpus(Use::Free);
-        let _ = write!(text, " {} free.", words::count(free.len(), "CPU is", "CPUs are"));
+        let _ = write!(text, " {} free.", format::count(free.len(), "CPU is", "CPUs are"));
     }
     text
 }
@@ -241,7 +241,7 @@ impl Canvas<'_> {
             let fits = |amounts: &String| estimate(amounts, small_font) <= room;
             let mut wordings = [" of ", "/"].map(|of| self.amounts(memory, of)).to_vec();
             if memory.total.0 > 0 {
-                wordings.push(words::amount(memory.total));
+                wordings.push(format::amount(memory.total));
             }
             if let Some(amounts) = wordings.into_iter().find(fits) {
                 self.text(right, base, &format!("{small} r"), &amounts);
@@ -259,10 +259,10 @@ impl Canvas<'_> {
         if memory.total.0 == 0 {
             return String::new();
         }
-        let total = words::amount(memory.total);
-        match memory.held.is_empty() {
+        let total = format::amount(memory.total);
+        match memory.owned.is_empty() {
             true => total,
-            false => format!("{}{of}{total}", words::amount(memory.used())),
+            false => format!("{}{of}{total}", format::amount(memory.used())),
         }
     }
 
@@ -350,22 +350,22 @@ impl Canvas<'_> {
             cpu.core, cpu.cache, cpu.numa, cpu.socket
         );
         let users = || {
-            let occupants = self.picture.occupants.iter();
-            occupants.filter(|occupant| occupant.seat.cpus().contains(cpu.cpu))
+            let owners = self.picture.owners.iter();
+            owners.filter(|owner| owner.assignment.cpus().contains(cpu.cpu))
         };
-        for occupant in users().take(MOST) {
-            let how = match occupant.seat {
-                Seat::Exclusive(_) => "exclusive",
-                Seat::SharedPool(_) => "shared",
-                Seat::Reserved(_) => "reserved",
+        for owner in users().take(MOST) {
+            let how = match owner.assignment {
+                CpuAssignment::Exclusive(_) => "exclusive",
+                CpuAssignment::SharedPool(_) => "shared",
+                CpuAssignment::Reserved(_) => "reserved",
             };
-            let _ = write!(text, "\n{} ({how})", xml(&shorten(&occupant.full_name(), NAME)));
-            if !occupant.note.is_empty() && matches!(occupant.seat, Seat::Exclusive(_)) {
-                let _ = write!(text, ": {}", xml(&shorten(&occupant.note, NAME)));
+            let _ = write!(text, "\n{} ({how})", xml(&shorten(&owner.full_name(), NAME)));
+            if !owner.note.is_empty() && matches!(owner.assignment, CpuAssignment::Exclusive(_)) {
+                let _ = write!(text, ": {}", xml(&shorten(&owner.note, NAME)));
             }
         }
         match users().count() {
-            0 if self.picture.occupants.is_empty() => {}
+            0 if self.picture.owners.is_empty() => {}
             0 => text.push_str("\nfree"),
             all if all > MOST => {
                 let _ = write!(text, "\nand {} more", all - MOST);
@@ -398,24 +398,24 @@ impl Canvas<'_> {
                 )
             };
             let kind = match piece.huge {
-                Some(size) => format!("in {} pages", words::amount(size)),
+                Some(size) => format!("in {} pages", format::amount(size)),
                 None => "memory".to_owned(),
             };
-            let tooltip = match piece.held {
-                Some(held) => {
-                    let who = self.picture.occupants[held.occupant].full_name();
-                    let amount = words::amount(held.amount);
+            let tooltip = match piece.owned {
+                Some(owned) => {
+                    let who = self.picture.owners[owned.owner].full_name();
+                    let amount = format::amount(owned.amount);
                     format!("NUMA {id}: {amount} {kind} of {}", shorten(&who, NAME))
                 }
-                None => format!("NUMA {id}: {} {kind} free", words::amount(piece.length)),
+                None => format!("NUMA {id}: {} {kind} free", format::amount(piece.length)),
             };
-            let used = piece.held.map_or(Use::Free, |held| held.by);
+            let used = piece.owned.map_or(Use::Free, |owned| owned.by);
             self.open(used);
             let _ = write!(self.out, "<title>{}</title>{}", xml(&tooltip), place(""));
             if let Some(pattern) = pattern(used) {
                 self.out.push_str(&place(&format!(" class=\"v v{pattern}\"")));
             }
-            if piece.huge.is_some() && piece.held.is_none() {
+            if piece.huge.is_some() && piece.owned.is_none() {
                 self.out.push_str(&place(" class=\"hp\""));
             }
             self.out.push_str("</g>\n");
@@ -427,7 +427,7 @@ impl Canvas<'_> {
     fn memory_nodes(&mut self, mut y: u32, width: u32) -> u32 {
         let mut lines = Vec::new();
         for nodes in &self.layout.without_cpus {
-            let ids = words::ranges(nodes.ids.iter().map(|id| id.0));
+            let ids = format::ranges(nodes.ids.iter().map(|id| id.0));
             let mut name = format!("NUMA {}", shorten(&ids, 40));
             if nodes.ids.len() > 1 {
                 let _ = write!(name, " × {}", nodes.ids.len());
@@ -493,7 +493,7 @@ fn estimate(text: &str, font: f64) -> u32 {
     (text.chars().count() as f64 * font * 0.62).ceil() as u32
 }
 
-/// A small square in an occupant's colour and pattern, for tables.
+/// A small square in an owner's colour and pattern, for tables.
 pub(super) fn chip(number: usize, out: &mut String) {
     let colour = number % style::COLOURS;
     let _ = write!(

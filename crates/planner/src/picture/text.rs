@@ -8,7 +8,7 @@ use placement::CpuSet;
 
 use super::escape::plain;
 use super::layout::{Core, Inside, Kind, Layout, NodeMemory, Region, Use};
-use super::{Picture, words};
+use super::{Picture, format};
 
 mod block;
 mod legend;
@@ -53,7 +53,7 @@ pub fn render_text(picture: &Picture, options: TextOptions) -> String {
             small: picture.topology.cpus().len() <= SMALL,
             fold: picture.topology.cpus().len() >= LARGE,
             lists,
-            anybody: !picture.occupants.is_empty(),
+            anybody: !picture.owners.is_empty(),
         };
         drawing.machine(picture)
     };
@@ -86,7 +86,7 @@ impl Drawing<'_> {
         };
         heading.push(Tone::Strong, self.plain(title));
         heading.cut(self.options.width, self.ellipsis());
-        let facts = words::facts(picture);
+        let facts = format::facts(picture);
         let mut block = Block::default();
         let in_one_line = heading.width() + 2 + facts.join(", ").len();
         if in_one_line <= self.options.width {
@@ -140,13 +140,13 @@ impl Drawing<'_> {
         }
     }
 
-    /// Frames next to each other, as many as fit. Each item of `alike` is a list of siblings; the
+    /// Frames next to each other, as many as fit. Each item of `identical_machines` is a list of siblings; the
     /// lists look the same, and the first is drawn for all.
-    fn side_by_side(&self, alike: &[Vec<&Region>], room: usize) -> Block {
-        let Some(first) = alike.first() else { return Block::default() };
+    fn side_by_side(&self, identical_machines: &[Vec<&Region>], room: usize) -> Block {
+        let Some(first) = identical_machines.first() else { return Block::default() };
         let mut slices: Vec<Vec<&Region>> = Vec::new();
         for (at, region) in first.iter().enumerate() {
-            let parallel = alike.iter().map(|siblings| siblings[at]);
+            let parallel = identical_machines.iter().map(|siblings| siblings[at]);
             match slices.last_mut() {
                 Some(slice)
                     if self.fold && !is_row(region) && slice[0].looks_like(region, self.layout) =>
@@ -160,7 +160,7 @@ impl Drawing<'_> {
             return self.rows(&slices, room);
         }
         let draw = |slice: &[&Region], width: usize, height: usize| {
-            self.frame(slice, alike.len(), room, width, height)
+            self.frame(slice, identical_machines.len(), room, width, height)
         };
         let natural: Vec<Block> = slices.iter().map(|slice| draw(slice, 0, 0)).collect();
         let width = natural.iter().map(Block::width).max().unwrap_or(0);
@@ -338,15 +338,15 @@ impl Drawing<'_> {
         if memory.total.0 == 0 {
             return None;
         }
-        let mut amounts = words::amount(memory.total);
+        let mut amounts = format::amount(memory.total);
         if self.anybody {
-            amounts = format!("{} of {amounts}", words::amount(memory.used()));
+            amounts = format!("{} of {amounts}", format::amount(memory.used()));
         }
         amounts.push_str(each);
         let mut huge = String::new();
         for (size, bytes) in &memory.huge {
             let count = bytes.0 / size.0.max(1);
-            huge.push_str(&format!(", {count} {} {}", self.times(), words::amount(*size)));
+            huge.push_str(&format!(", {count} {} {}", self.times(), format::amount(*size)));
         }
         let mut line = Line::of(Tone::Faint, "mem ");
         if self.anybody {
@@ -369,7 +369,7 @@ impl Drawing<'_> {
             let middle = (total * (2 * column + 1) / (2 * width as u128)) as u64;
             let piece =
                 pieces.iter().find(|p| p.start.0 <= middle && middle - p.start.0 < p.length.0);
-            let used = piece.and_then(|piece| piece.held).map_or(Use::Free, |held| held.by);
+            let used = piece.and_then(|piece| piece.owned).map_or(Use::Free, |owned| owned.by);
             line.push(Tone::Used(used), self.mark(used));
         }
     }
@@ -378,7 +378,7 @@ impl Drawing<'_> {
         let memory = &self.layout.memory[nodes.node];
         let mut line = Line::of(
             Tone::Strong,
-            format!("NUMA {}", words::ranges(nodes.ids.iter().map(|id| id.0))),
+            format!("NUMA {}", format::ranges(nodes.ids.iter().map(|id| id.0))),
         );
         let several = nodes.ids.len() > 1;
         if several {
@@ -424,7 +424,7 @@ fn names(slice: &[&Region]) -> String {
         let mut ids: Vec<u32> =
             slice.iter().filter_map(|region| Some(region.names.get(at)?.id)).collect();
         ids.sort_unstable();
-        let mut text = format!("{word} {}", words::ranges(ids));
+        let mut text = format!("{word} {}", format::ranges(ids));
         if let Some((nth, of)) = name.part {
             text.push_str(&format!(" (part {nth} of {of})"));
         }
@@ -440,7 +440,7 @@ fn columns(n: usize, most: usize) -> usize {
     full.unwrap_or(most)
 }
 
-/// The letter of an exclusive occupant; from the 63rd on they share one.
+/// The letter of an exclusive owner; from the 63rd on they share one.
 pub(super) fn letter(number: usize) -> char {
     let letters = ('A'..='Z').chain('a'..='z').chain('0'..='9');
     letters.into_iter().nth(number).unwrap_or('+')
@@ -450,10 +450,10 @@ fn print(block: &Block, options: TextOptions) -> String {
     let mut out = String::new();
     for line in &block.0 {
         let mut text = String::new();
-        for Span(tone, words) in &line.trimmed().0 {
+        for Span(tone, format) in &line.trimmed().0 {
             match options.colours.then(|| escape_sequence(*tone)).flatten() {
-                Some(sequence) => text.push_str(&format!("\u{1b}[{sequence}m{words}\u{1b}[0m")),
-                None => text.push_str(words),
+                Some(sequence) => text.push_str(&format!("\u{1b}[{sequence}m{format}\u{1b}[0m")),
+                None => text.push_str(format),
             }
         }
         out.push_str(&text);

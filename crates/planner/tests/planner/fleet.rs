@@ -16,8 +16,8 @@ type PlacedCpus = Vec<Vec<Option<CpuSet>>>;
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
-fn shape_of(words: &str, config: &str) -> Shape {
-    let machine = shape::parse(words).unwrap();
+fn shape_of(format: &str, config: &str) -> Shape {
+    let machine = shape::parse(format).unwrap();
     let (config, _) = objects::kubelet_config::read(&format!("{HEAD}{config}")).unwrap();
     let configured = Configured::new(&machine, &config).unwrap();
     Shape { name: "m".to_owned(), configured }
@@ -76,7 +76,7 @@ fn alike_pods_on_alike_machines_are_decided_once() {
     let simulation = run(&shapes, 1000, &workloads, Strategy::Pack);
     assert_eq!((simulation.pods_placed(), simulation.pods_refused()), (10_000, 0));
     assert!(simulation.work.planned < 200, "{:?}", simulation.work);
-    assert!(simulation.work.asked < 30_000, "{:?}", simulation.work);
+    assert!(simulation.work.attempts < 30_000, "{:?}", simulation.work);
     let spread = run(&shapes, 1000, &workloads, Strategy::Spread);
     assert_eq!(spread.pods_refused(), 0);
     assert!(spread.work.planned < 200, "{:?}", spread.work);
@@ -256,8 +256,8 @@ proptest! {
         let simulation = run(&shapes, machines, &workloads, Strategy::Pack);
         let placed: Vec<Vec<Vec<Option<CpuSet>>>> = (0..machines)
             .map(|machine| {
-                let standing = simulation.standing(machine);
-                standing
+                let placed_pods = simulation.placed_pods(machine);
+                placed_pods
                     .iter()
                     .map(|pod| pod.containers.iter().map(|c| c.cpus.clone()).collect())
                     .collect()

@@ -4,12 +4,12 @@ use placement::Machine;
 use placement::configured::Configured;
 use placement::machine::file::{self, render_compact, render_json, render_yaml};
 use placement::machine::name_of;
-use planner::generate::{Wishes, generate};
+use planner::generate::{GenerateOptions, generate};
 use planner::machine::{Format, parse};
 use proptest::prelude::*;
 
-/// Machines in words, with any of the options.
-fn words() -> impl Strategy<Value = String> {
+/// Machines in format, with any of the options.
+fn format() -> impl Strategy<Value = String> {
     let counts = (1u32..5, 1u32..5, 1u32..7, 1u32..4);
     let options = prop::sample::subsequence(
         vec![
@@ -39,11 +39,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_machine_that_is_written_is_read_by_every_reader(words in words()) {
-        let mut machine = parse(&words).unwrap();
+    fn a_machine_that_is_written_is_read_by_every_reader(format in format()) {
+        let mut machine = parse(&format).unwrap();
         if machine.name.is_empty() {
             // As the command line has it.
-            machine.name.clone_from(&words);
+            machine.name.clone_from(&format);
         }
         let expected = Machine { name: name_of(&machine.name), ..machine.clone() };
         for text in [render_json(&machine), render_yaml(&machine), render_compact(&machine)] {
@@ -51,8 +51,8 @@ proptest! {
             prop_assert_eq!(&file::parse(&text).unwrap(), &expected, "{}", text);
             let read = parse(&text).unwrap();
             prop_assert_eq!(&read, &expected, "{}", text);
-            // The machine that was read can be configured and planned for like the one in words.
-            let configured = |of: &Machine| generate(of, &Wishes::default()).map(|made| made.config);
+            // The machine that was read can be configured and planned for like the one in format.
+            let configured = |of: &Machine| generate(of, &GenerateOptions::default()).map(|made| made.config);
             match (configured(&machine), configured(&read)) {
                 (Ok(one), Ok(other)) => {
                     prop_assert_eq!(&one, &other);

@@ -1,4 +1,4 @@
-//! Machines in a line of words.
+//! Machines in a line of format.
 
 use objects::pod::OsName;
 use placement::Bytes;
@@ -29,7 +29,7 @@ fn all_spellings_give_the_same_machine() {
         "8 cores x 2 threads x 2 sockets x 2 nodes",
         "2s*2n*8c*2t",
     ] {
-        // "2 NUMA nodes" has two words for one count.
+        // "2 NUMA nodes" has two format for one count.
         let text = short.replace("NUMA nodes", "NUMA");
         assert_eq!(machine(&text), long, "{text}");
     }

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-/// How many colours there are before patterns tell occupants apart.
+/// How many colours there are before patterns tell owners apart.
 pub(in super::super) const COLOURS: usize = 12;
 
 /// How many patterns there are over the colours.

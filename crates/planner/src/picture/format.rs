@@ -1,4 +1,4 @@
-//! Short words for ids and amounts in pictures.
+//! Short format for ids and amounts in pictures.
 //!
 //! Main entries: [`amount`], [`ranges`], [`shares`], [`facts`]. For people only; nothing reads them back.
 
@@ -55,12 +55,12 @@ pub(super) fn shares(shares: &[MemoryShare]) -> String {
             None => nodes.push((what, vec![share.node.0])),
         }
     }
-    let words = nodes.into_iter().map(|((kind, bytes), mut ids)| {
+    let format = nodes.into_iter().map(|((kind, bytes), mut ids)| {
         ids.sort_unstable();
         let each = if ids.len() > 1 { " each" } else { "" };
         format!("{}{each} on NUMA {}", share(kind, bytes), ranges(ids))
     });
-    words.collect::<Vec<_>>().join(", ")
+    format.collect::<Vec<_>>().join(", ")
 }
 
 /// One amount of a kind: `64Gi`, `2Gi in 1Gi pages`.
