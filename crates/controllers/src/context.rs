@@ -1,4 +1,4 @@
-//! What loops share: [`ControllerContext`], the caches of what they look at and the way to what they do.
+//! [`ControllerContext`]: the informer caches, the client and the options that controllers share.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::options::Options;
 use crate::record::Recorder;
 use crate::supervise::Start;
 
-/// Numbers of the indices of pods.
+/// Indices of the pod cache.
 pub(crate) const BY_CONTROLLER: usize = 0;
 pub(crate) const BY_NODE: usize = 1;
 pub(crate) const BY_NAMESPACE: usize = 2;
 
-/// Numbers of the indices of untyped.
+/// Indices of the untyped caches.
 pub(crate) const UNTYPED_BY_CONTROLLER: usize = 0;
 pub(crate) const UNTYPED_BY_NAMESPACE: usize = 1;
 
@@ -39,7 +39,7 @@ pub(crate) struct ControllerContext {
     pub(crate) jobs: Cache<Value>,
     pub(crate) namespaces: Cache<Value>,
     pub(crate) accounts: Cache<Value>,
-    /// The config maps with the authority of the API.
+    /// The config maps with the API server's CA certificates.
     pub(crate) root_cas: Cache<Value>,
     pub(crate) budgets: Cache<Value>,
     pub(crate) quotas: Cache<Value>,
@@ -53,7 +53,7 @@ fn namespace_of(object: &Value) -> Vec<String> {
     vec![text(&object["metadata"]["namespace"]).to_owned()]
 }
 
-/// The reference of an object to its controller.
+/// Returns the reference of an object to its controller.
 pub(crate) fn controller_of(object: &Value) -> Option<&Value> {
     let owners = object["metadata"]["ownerReferences"].as_array()?;
     owners.iter().find(|owner| owner["controller"] == true)
@@ -108,7 +108,8 @@ impl ControllerContext {
         }
     }
 
-    /// Returns what keeps the caches up to date, each with its name; it runs until it is dropped.
+    /// Returns the informers that fill the caches, each with its name. An informer runs until it is
+    /// dropped.
     pub(crate) fn informers(self: &Arc<ControllerContext>) -> Vec<(&'static str, Start)> {
         let root_cas =
             Scope { field_selector: format!("metadata.name={ROOT_CA}"), ..Scope::default() };
@@ -158,7 +159,7 @@ impl ControllerContext {
         (kind.plural, start)
     }
 
-    /// Until every cache has been filled once.
+    /// Waits until every cache has been filled once.
     pub(crate) async fn synced(&self) {
         self.pods.synced().await;
         self.nodes.synced().await;

@@ -1,4 +1,4 @@
-//! What the controllers count: [`Counters`], read as plain counts for whoever exposes metrics.
+//! Counters of the controllers: [`Counters`], read as plain numbers by the metrics endpoint.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,16 +9,16 @@ use tracing::error;
 
 use crate::supervise::PanicMessage;
 
-/// One number under the name and label that upstream gives it.
+/// One value with the metric name and label that upstream uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
     pub name: &'static str,
-    /// Name and value of the label; both empty if there is none.
+    /// Name and value of the label. Both are empty if the metric has no label.
     pub label: (&'static str, String),
     pub value: u64,
 }
 
-/// The scheduler's queues, by upstream's names.
+/// The lengths of the scheduler's queues, with upstream's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PendingPods {
     pub active: usize,
@@ -43,7 +43,7 @@ pub struct Counters {
 struct ControllerCounts {
     depth: usize,
     retries: u64,
-    /// Panics on single objects.
+    /// Panics while an object was processed.
     panics: u64,
     /// Starts after the first one.
     restarts: u64,
@@ -81,7 +81,7 @@ impl Counters {
         counts.last_error = format!("{key}: panic: {message}");
     }
 
-    /// Counts a loop that ended and is started again.
+    /// Counts a controller that ended and is started again.
     pub(crate) fn restarted(&self, name: &'static str) {
         self.controllers().entry(name).or_default().restarts += 1;
     }
@@ -90,7 +90,7 @@ impl Counters {
         *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = pending;
     }
 
-    /// What the last failure of each loop was, for whoever looks for the cause of a stall.
+    /// Returns the last error of each controller, to find the cause of a stall.
     #[must_use]
     pub fn last_errors(&self) -> Vec<(&'static str, String)> {
         let controllers = self.controllers();
@@ -98,7 +98,7 @@ impl Counters {
         failed.map(|(name, counts)| (*name, counts.last_error.clone())).collect()
     }
 
-    /// All counts, those of one name together.
+    /// Returns all values, grouped by name.
     #[must_use]
     pub fn readings(&self) -> Vec<Reading> {
         let mut all = Vec::new();

@@ -1,7 +1,7 @@
-//! Daemon sets: one pod on every node that fits.
+//! Daemon sets: one pod on every eligible node.
 //!
-//! [`nodes`] says which nodes those are, [`plan`] what is missing, superfluous or out of date. Pods are
-//! pinned to their nodes and bound by the scheduler like others.
+//! [`nodes`] selects the nodes. [`plan`] finds missing, excess and outdated pods. Pods are pinned
+//! to their nodes and bound by the scheduler like other pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ mod plan;
 
 pub(crate) const HASH: &str = "controller-revision-hash";
 
-/// How many pods come or go at a time. Upstream's figure.
+/// The most pods created or deleted in one sync. Upstream's figure.
 const BURST: usize = 250;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Reconcile for DaemonSets {
     }
 }
 
-/// The sets a change of a node concerns: all, if it came, went, or has other labels or taints.
+/// Returns all daemon sets if a node was added or removed, or if its labels or taints changed.
 pub(crate) fn keys_for_node(context: &ControllerContext, update: &Update<Node>) -> Vec<Key> {
     let relevant =
         |node: &Option<Arc<Node>>| node.as_ref().map(|n| (n.labels.clone(), n.taints.clone()));
@@ -92,8 +92,8 @@ impl DaemonSets {
         }
     }
 
-    /// Writes the template down as a revision, if it is new, and forgets the oldest beyond the limit.
-    /// Gives the hash pods of the template are marked with.
+    /// Stores a new template as a `ControllerRevision` and deletes the oldest revisions beyond the
+    /// limit. Returns the hash that labels the pods of the template.
     async fn keep_history(&self, set: &Value) -> Result<String, Error> {
         let context = &*self.0;
         let uid = text(&set["metadata"]["uid"]);
@@ -138,7 +138,8 @@ impl DaemonSets {
         match context.client.create(CONTROLLER_REVISIONS, namespace, &made).await {
             Ok(made) => context.revisions.caught_up(&Until::Revision(revision(&made))).await?,
             Err(error) if error.is_already_there() => {
-                // Somebody else's, or another template of the same hash: count and come back.
+                // The name belongs to another owner or to a template with the same hash: raise the
+                // collision count and retry.
                 let count = int(&set["status"]["collisionCount"]) + 1;
                 let patch = json!({"status": {"collisionCount": count}});
                 let name = text(&set["metadata"]["name"]);
@@ -176,7 +177,7 @@ impl DaemonSets {
     }
 }
 
-/// The set's pod for a node.
+/// Returns the daemon set's pod for a node.
 fn pod_for(set: &Value, node: &str, hash: &str) -> Value {
     let mut pod = pod_from_template(DAEMON_SETS, set, &set["spec"]["template"]);
     pod["metadata"]["labels"][HASH] = hash.into();
@@ -189,7 +190,7 @@ fn pod_for(set: &Value, node: &str, hash: &str) -> Value {
     pod
 }
 
-/// The node a pod is on, or is meant for.
+/// Returns the node that a pod is bound or pinned to.
 fn node_of(pod: &Pod) -> &str {
     if pod.node.is_empty() { pod.pinned.as_deref().unwrap_or_default() } else { &pod.node }
 }

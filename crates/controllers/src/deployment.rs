@@ -1,7 +1,8 @@
-//! Deployments: replica sets by template, and the way from one to the next.
+//! Deployments: one replica set per template, and the rollout from one to the next.
 //!
-//! [`plan`] decides; here is what it looks at and what is done. A deployment is worked on in small
-//! steps: each changes a little, waits until that is seen, and the change brings it back.
+//! [`plan`] decides; this file reads its inputs and executes its actions. A deployment is synced in
+//! small steps: each step makes one change and waits until the cache shows it, and that change
+//! queues the deployment again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +40,7 @@ impl Reconcile for Deployments {
     }
 }
 
-/// The deployments a change of a replica set concerns.
+/// Returns the deployments that a change of a replica set concerns.
 pub(crate) fn keys_for_set(context: &ControllerContext, update: &Update<Value>) -> Vec<Key> {
     let mut keys = Vec::new();
     for set in [&update.old, &update.new].into_iter().flatten() {
@@ -63,7 +64,8 @@ pub(crate) fn keys_for_set(context: &ControllerContext, update: &Update<Value>) 
     keys
 }
 
-/// The deployments a change of a pod concerns: one that recreates, when a pod of its sets is gone.
+/// Returns the deployments that a change of a pod concerns: those with strategy `Recreate`, when a
+/// pod of theirs is gone.
 pub(crate) fn keys_for_pod(context: &ControllerContext, update: &Update<Pod>) -> Vec<Key> {
     let (Some(pod), None) = (&update.old, &update.new) else { return Vec::new() };
     let owner = pod.owner.as_ref().filter(|owner| owner.kind == "ReplicaSet");
@@ -101,7 +103,7 @@ impl Deployments {
             }
         }
         let failure = failed.as_ref().map(ToString::to_string);
-        // What was just done is not in what was seen; the next round tells of it.
+        // The actions above are not visible in `sets` yet; the next sync reports them.
         let status = status::status(&deployment, &sets, &plan, failure.as_deref(), now);
         write_status(context, DEPLOYMENTS, &context.deployments, &deployment, status).await?;
         match failed {
@@ -110,7 +112,7 @@ impl Deployments {
         }
     }
 
-    /// The deployment's replica sets.
+    /// Returns the deployment's replica sets, after adoption and release.
     async fn claimed(&self, deployment: &Value) -> Result<Vec<Arc<Value>>, Error> {
         let context = &*self.0;
         let uid = text(&deployment["metadata"]["uid"]);
@@ -149,13 +151,13 @@ impl Deployments {
         let written = match action {
             Action::Create(set) => match client.create(REPLICA_SETS, namespace, set).await {
                 Err(error) if error.is_already_there() => {
-                    // Another template with the same hash: the next one is tried under another.
+                    // Another template has the same hash: the next sync uses another one.
                     let name = text(&set["metadata"]["name"]);
-                    let there: Value = client.get(REPLICA_SETS, namespace, name).await?;
-                    let ours = controller_of(&there)
+                    let existing: Value = client.get(REPLICA_SETS, namespace, name).await?;
+                    let ours = controller_of(&existing)
                         .is_some_and(|owner| owner["uid"] == deployment["metadata"]["uid"]);
-                    if ours && plan::same_template(&there, &deployment["spec"]["template"]) {
-                        Ok(there)
+                    if ours && plan::same_template(&existing, &deployment["spec"]["template"]) {
+                        Ok(existing)
                     } else {
                         let count = deployment["status"]["collisionCount"].as_i64().unwrap_or(0);
                         let patch = json!({"status": {"collisionCount": count + 1}});

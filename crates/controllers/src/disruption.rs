@@ -1,4 +1,4 @@
-//! Disruption budgets: how many pods of a group may be taken away now.
+//! Disruption budgets: the number of pods that may be evicted now.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,11 @@ use crate::observe::{Pod, seconds};
 use crate::workload::{conditions, is_deleting, replicas, set_condition, write_status};
 use crate::workqueue::Reconcile;
 
-/// How long a pod whose eviction was allowed counts as going, if it does not go. Upstream's figure.
+/// The time for which a pod with an allowed eviction counts as disrupted although it is not being
+/// deleted. Upstream's figure.
 const EVICTION_TIME: i64 = 120;
 
-/// The budgets a change of a pod concerns.
+/// Returns the budgets that a change of a pod concerns.
 pub(crate) fn keys_for_pod(context: &ControllerContext, update: &Update<Pod>) -> Vec<Key> {
     let mut keys = Vec::new();
     for pod in [&update.old, &update.new].into_iter().flatten() {
@@ -33,7 +34,7 @@ pub(crate) fn keys_for_pod(context: &ControllerContext, update: &Update<Pod>) ->
     keys
 }
 
-/// The budgets a change of a deployment or replica set may concern: all of its namespace.
+/// Returns all budgets of the namespace if a deployment or replica set was resized.
 pub(crate) fn keys_for_owner(context: &ControllerContext, update: &Update<Value>) -> Vec<Key> {
     let size = |object: &Option<Arc<Value>>| object.as_ref().map(|o| replicas(o));
     if size(&update.old) == size(&update.new) {
@@ -43,13 +44,15 @@ pub(crate) fn keys_for_owner(context: &ControllerContext, update: &Update<Value>
     budgets.into_iter().map(|(key, _)| key).collect()
 }
 
-/// An empty selector selects all pods of the namespace, none at all selects none.
+/// Returns the selector of a budget. An empty one selects all pods of the namespace, an absent one
+/// none.
 fn selected(budget: &Value) -> Option<LabelSelector> {
     let selector = &budget["spec"]["selector"];
     if selector.is_object() { LabelSelector::from_value(selector).ok() } else { None }
 }
 
-/// What the status says; `scale` is how many pods there should be by their controllers.
+/// Returns the status, and the time until it may change without an event. `scale` is the number of
+/// pods that the controllers want.
 fn status(budget: &Value, pods: &[Arc<Pod>], scale: i64, now: Timestamp) -> (Value, Option<i64>) {
     let spec = &budget["spec"];
     let count = i64::try_from(pods.len()).unwrap_or(i64::MAX);
@@ -65,8 +68,8 @@ fn status(budget: &Value, pods: &[Arc<Pod>], scale: i64, now: Timestamp) -> (Val
     let recorded = budget["status"]["disruptedPods"].as_object().into_iter().flatten();
     for (name, since) in recorded {
         let left = seconds(text(since)).unwrap_or(0) + EVICTION_TIME - now.seconds();
-        let there = pods.iter().any(|pod| pod.name == *name && pod.deleting.is_none());
-        if there && left > 0 {
+        let exists = pods.iter().any(|pod| pod.name == *name && pod.deleting.is_none());
+        if exists && left > 0 {
             disrupted.insert(name.clone(), since.clone());
             due = Some(due.map_or(left, |due| due.min(left)));
         }
@@ -123,7 +126,8 @@ impl Reconcile for Budgets {
 }
 
 impl Budgets {
-    /// How many pods the controllers of these pods are asked for; a pod without one counts for itself.
+    /// Returns the number of pods that the controllers of these pods want. A pod without a
+    /// controller counts as one.
     fn scale(&self, namespace: &str, pods: &[Arc<Pod>]) -> i64 {
         let mut controllers: std::collections::BTreeMap<String, i64> = Default::default();
         let mut alone = 0;
@@ -150,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budgets_allow_what_is_left_over() {
+    fn allowed_disruptions_follow_the_budget() {
         let check = |spec: Value, ready: usize, pods: usize, scale: i64, expected: [i64; 4]| {
             let pods: Vec<Arc<Pod>> = (0..pods)
                 .map(|i| {
@@ -173,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_on_its_way_out_is_not_healthy() {
+    fn disrupted_pod_is_not_healthy() {
         let pods = [
             Arc::new(Pod { name: "a".into(), ready: Some(1), ..Pod::default() }),
             Arc::new(Pod { name: "b".into(), ready: Some(1), ..Pod::default() }),

@@ -1,7 +1,9 @@
-//! Garbage collection: what becomes of objects whose owners go.
+//! Garbage collection: deletes objects whose owners are gone, and completes foreground and orphan
+//! deletion.
 //!
-//! [`graph`] knows who owns whom and decides; here every kind is followed by its metadata, and what was
-//! decided is done. An owner that is not known is asked for before it is taken for gone.
+//! [`graph`] holds the ownership graph and decides. This file follows every kind by its metadata
+//! and executes the decisions. An owner that is missing from the graph is looked up in the API
+//! before it counts as gone.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +26,7 @@ mod graph;
 
 use graph::{FOREGROUND, Graph, Item, ORPHAN, OwnerRef, Verdict};
 
-/// The kinds whose objects can own or be owned: all that can be deleted, but for events.
+/// Returns the kinds whose objects can own or be owned: all that can be deleted, except events.
 fn kinds() -> Vec<Kind> {
     let needed = [Verb::Delete, Verb::List, Verb::Watch];
     let served = catalog::RESOURCES.iter();
@@ -37,7 +39,7 @@ fn kinds() -> Vec<Kind> {
 pub(crate) struct Garbage {
     context: Arc<ControllerContext>,
     graph: Mutex<Graph>,
-    /// Kinds that have not been listed yet: until then nobody is judged.
+    /// Kinds that have not been listed yet. No object is processed before all are.
     missing: Mutex<HashSet<Kind>>,
 }
 
@@ -51,7 +53,7 @@ impl Garbage {
         self.graph.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what keeps the graph up to date; each runs until it is dropped.
+    /// Returns the informers that keep the graph up to date. An informer runs until it is dropped.
     pub(crate) fn informers(self: &Arc<Garbage>, keys: &mpsc::UnboundedSender<Key>) -> Vec<Start> {
         let all = kinds().into_iter().map(|kind| {
             let (garbage, keys) = (self.clone(), keys.clone());
@@ -101,10 +103,10 @@ impl Garbage {
         self.missing.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Asks whether an owner that is not known is really gone.
+    /// Asks the API whether an owner that is missing from the graph is gone.
     async fn is_gone(&self, namespace: &str, owner: &OwnerRef) -> Result<bool, Error> {
         let Some(resource) = catalog::of_kind(&owner.api_version, &owner.kind) else {
-            // What is not served cannot be judged.
+            // The owner's kind is not served, so its absence cannot be verified.
             return Ok(false);
         };
         let found =
@@ -165,7 +167,7 @@ impl Garbage {
                 }
                 self.finish(&item, ORPHAN).await?;
             }
-            // Its dependents were queued when it began to wait, and their going queues it again.
+            // Its dependents were queued when it started to wait; each deletion queues it again.
             Verdict::Wait => {}
             Verdict::Unblock => self.unblock(&item).await?,
             Verdict::Finish => self.finish(&item, FOREGROUND).await?,
@@ -173,14 +175,14 @@ impl Garbage {
         Ok(None)
     }
 
-    /// Takes owners from an object.
+    /// Removes owner references from an object.
     async fn disown(&self, item: &Item, owners: &[String]) -> Result<(), Error> {
         let gone: Vec<Value> =
             owners.iter().map(|uid| json!({"$patch": "delete", "uid": uid})).collect();
         self.patch(item, json!({"ownerReferences": gone})).await
     }
 
-    /// Makes an object block none of its owners.
+    /// Clears `blockOwnerDeletion` in all owner references of an object.
     async fn unblock(&self, item: &Item) -> Result<(), Error> {
         let blocking = item.owners.iter().filter(|owner| owner.block_owner_deletion);
         let free: Vec<Value> =
@@ -188,12 +190,12 @@ impl Garbage {
         self.patch(item, json!({"ownerReferences": free})).await
     }
 
-    /// Takes a finalizer from an object.
+    /// Removes a finalizer from an object.
     async fn finish(&self, item: &Item, finalizer: &str) -> Result<(), Error> {
         self.patch(item, json!({"$deleteFromPrimitiveList/finalizers": [finalizer]})).await
     }
 
-    /// Changes the metadata of an object, if it is still the same one.
+    /// Patches the metadata of an object if it still has the same uid.
     async fn patch(&self, item: &Item, mut metadata: Value) -> Result<(), Error> {
         metadata["uid"] = item.uid.as_str().into();
         let (namespace, name) = (item.key.namespace(), item.key.name());

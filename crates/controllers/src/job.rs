@@ -1,7 +1,8 @@
-//! Jobs: pods until enough have succeeded, or too many have failed.
+//! Jobs: run pods until enough have succeeded or too many have failed.
 //!
-//! [`plan`] decides; here is what is done. A pod that has ended is counted exactly once: its uid is
-//! written into the job's status, then the pod's finalizer goes, then the uid becomes a number.
+//! [`plan`] decides; this file executes the plan. A finished pod is counted exactly once: its uid
+//! is written into the job's status, then the pod's finalizer is removed, then the uid is added to
+//! the count.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,10 +34,10 @@ use spec::is_tracked;
 pub(crate) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// The `managedBy` of jobs that are ours.
+/// The `managedBy` value of jobs that this controller manages.
 const OUR_MANAGER: &str = "kubernetes.io/job-controller";
 
-/// How much of a `generateName` the API server keeps: past it, the index would be cut off.
+/// The length to which the API server cuts a `generateName`. A longer one would lose the index.
 const GENERATED_NAME: usize = 58;
 
 #[derive(Debug)]
@@ -67,7 +68,7 @@ impl Jobs {
             self.track(adopted).await?;
         }
         let plan = plan::plan(&job, &pods, context.clock.now());
-        // What is counted is written down before the finalizers go.
+        // The status must record the uids before the finalizers are removed.
         write_status(context, JOBS, &context.jobs, &job, plan.status).await?;
         for JobEvent { warning, reason, message } in plan.events {
             let event = Occurrence::normal(&subject, reason, message);
@@ -85,7 +86,7 @@ impl Jobs {
         }
     }
 
-    /// Puts the job's mark on a pod that it did not make itself.
+    /// Adds the tracking finalizer to an adopted pod.
     async fn track(&self, pod: &Pod) -> Result<(), Error> {
         let patch = json!({"metadata": {"uid": pod.uid, "finalizers": [TRACKING]}});
         let kind = PatchKind::StrategicMerge;
@@ -94,7 +95,7 @@ impl Jobs {
         gone_is_fine(patched.map(|_| ()))
     }
 
-    /// Takes the job's mark off a pod.
+    /// Removes the tracking finalizer from a pod.
     async fn release(&self, pod: &Pod) -> Result<(), Error> {
         let context = &*self.0;
         if !is_tracked(pod) {
@@ -118,8 +119,8 @@ impl Jobs {
         }
     }
 
-    /// Takes the mark off pods that nobody will count: those of a job that is over or gone, and those
-    /// that are nobody's.
+    /// Removes the tracking finalizer from pods that no job will count: those of a job that is
+    /// finished or gone, and those without an owner.
     async fn release_uncounted(&self, key: &Key, job: Option<&Value>) -> Result<(), Error> {
         let counting = job.filter(|job| !is_done(job)).map(|job| text(&job["metadata"]["uid"]));
         for (_, pod) in self.0.pods.find(BY_NAMESPACE, key.namespace()) {
@@ -139,17 +140,17 @@ impl Jobs {
     }
 }
 
-/// Whether somebody else looks after a job.
+/// Returns true if another controller manages the job.
 fn is_managed_elsewhere(job: &Value) -> bool {
     job["spec"]["managedBy"].as_str().is_some_and(|manager| manager != OUR_MANAGER)
 }
 
-/// Whether nothing is left to be done about a job.
+/// Returns true if the job is finished or being deleted.
 fn is_done(job: &Value) -> bool {
     is_deleting(job) || plan::is_finished(job)
 }
 
-/// A pod of the job.
+/// Returns a new pod of the job.
 fn pod_for(job: &Value, new: NewPod) -> Value {
     let mut pod = pod_from_template(JOBS, job, &job["spec"]["template"]);
     match pod["metadata"]["finalizers"].as_array_mut() {
@@ -170,7 +171,7 @@ fn pod_for(job: &Value, new: NewPod) -> Value {
     pod
 }
 
-/// Tells a pod its index, in every way there is.
+/// Sets the index of a pod: in its name, annotation, label, hostname and environment.
 fn set_index(pod: &mut Value, job: &str, index: i64) {
     let suffix = format!("-{index}-");
     let room = GENERATED_NAME.saturating_sub(suffix.len());
@@ -194,7 +195,7 @@ fn set_index(pod: &mut Value, job: &str, index: i64) {
     }
 }
 
-/// Jobs that have been over for as long as they are kept.
+/// Deletes finished jobs after `ttlSecondsAfterFinished`.
 #[derive(Debug)]
 pub(crate) struct FinishedJobs(pub(crate) Arc<ControllerContext>);
 
@@ -219,7 +220,7 @@ impl Reconcile for FinishedJobs {
     }
 }
 
-/// How long a finished job has left; `None` if it stays.
+/// Returns the remaining seconds of a finished job; `None` if it is kept.
 fn ttl_left(job: &Value, now: i64) -> Option<i64> {
     let kept = job["spec"]["ttlSecondsAfterFinished"].as_i64()?;
     if job["metadata"]["deletionTimestamp"].is_string() {
@@ -237,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finished_job_is_kept_for_its_time() {
+    fn finished_job_is_kept_for_its_ttl() {
         let job = |ttl: Value, condition: &str| {
             json!({
                 "metadata": {}, "spec": {"ttlSecondsAfterFinished": ttl},
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_knows_its_index() {
+    fn pod_carries_its_index() {
         let job = |name: &str, template: Value| {
             json!({
                 "metadata": {"name": name, "namespace": "a", "uid": "u"},
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_knows_how_often_its_index_failed() {
+    fn pod_carries_the_failure_count_of_its_index() {
         let job = json!({"metadata": {"name": "j"}, "spec": {"template": {}}});
         let new = |counted, ignored| NewPod {
             index: Some(0),
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_other_controllers_are_left_alone() {
+    fn jobs_of_other_controllers_are_ignored() {
         for (manager, elsewhere) in [
             (Value::Null, false),
             (json!("kubernetes.io/job-controller"), false),

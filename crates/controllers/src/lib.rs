@@ -1,8 +1,9 @@
-//! Loops that speak only the API: scheduler, workloads, garbage collection, node lifecycle and the
-//! rest of what turns stored objects into a working cluster.
+//! Controllers that use only the API: scheduler, workloads, garbage collection, node lifecycle and
+//! the others that turn stored objects into a working cluster.
 //!
-//! Main function: [`run`]. Each loop observes through informers, plans with a pure function over what
-//! it saw, and acts through a [`client::Client`]; none knows of another, and none knows where the API is.
+//! Main function: [`run`]. Each controller observes through informers, plans with a pure function
+//! and acts through a [`client::Client`]. Controllers do not know each other, and they do not know
+//! where the API server runs.
 
 mod clock;
 mod context;

@@ -1,8 +1,8 @@
-//! Namespaces: the end of one that is deleted, and what each has from the start: an account, and the
-//! authority of the API.
+//! Namespaces: deletion of their content, the `default` service account, and the config map with
+//! the API server's CA certificates.
 //!
-//! A namespace that goes takes everything in it along: pods first, then the rest; when nothing is remaining
-//! its finalizer goes. [`conditions`] says how far it is.
+//! Deleting a namespace deletes its content: pods first, then the rest. The namespace's finalizer
+//! is removed when nothing remains. [`conditions`] reports the progress.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::workqueue::Reconcile;
 
 const FINALIZER: &str = "kubernetes";
 
-/// How often a namespace with something remaining in it is looked at.
+/// The interval at which a namespace with remaining content is checked.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What is deleted: pods, then the rest in the order of the catalog. Events of the newer form are the
-/// same objects as the others.
+/// Returns the kinds to delete: pods, then the rest in the order of the catalog. The
+/// `events.k8s.io` events are the same objects as the core ones.
 fn contents() -> Vec<Kind> {
     let served = catalog::RESOURCES.iter().filter(|resource| {
         resource.namespaced
@@ -39,7 +39,7 @@ fn contents() -> Vec<Kind> {
     kinds
 }
 
-/// What is remaining in a namespace: how many of each kind, and how many with which finalizer.
+/// The remaining content of a namespace: objects by kind, and objects by finalizer.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct RemainingContent {
     resources: BTreeMap<String, usize>,
@@ -60,7 +60,7 @@ impl RemainingContent {
     }
 }
 
-/// The conditions of a namespace that is going.
+/// Returns the conditions of a terminating namespace.
 fn conditions(
     namespace: &Value,
     remaining: &RemainingContent,
@@ -155,7 +155,7 @@ impl Namespaces {
         }
     }
 
-    /// Deletes what is in a namespace and says what is remaining of it.
+    /// Deletes the content of a namespace and returns what remains.
     async fn empty(&self, namespace: &str) -> Result<RemainingContent, Error> {
         let client = &self.0.client;
         let mut remaining = RemainingContent::default();
@@ -171,7 +171,7 @@ impl Namespaces {
             for object in client.list_values(kind, &scope).await? {
                 remaining.add(kind, &object);
             }
-            // Pods use what is around them to the end.
+            // Pods use the other objects until they end.
             if kind.plural == "pods" && !remaining.resources.is_empty() {
                 return Ok(remaining);
             }
@@ -180,7 +180,7 @@ impl Namespaces {
     }
 }
 
-/// Gives every namespace its `default` account.
+/// Creates the `default` service account of every namespace.
 #[derive(Debug)]
 pub(crate) struct ServiceAccounts(pub(crate) Arc<ControllerContext>);
 
@@ -203,7 +203,7 @@ impl Reconcile for ServiceAccounts {
     }
 }
 
-/// What the config map with the authority says of itself; upstream's description.
+/// The annotation of the config map with the CA certificates; upstream's text.
 const DESCRIPTION: (&str, &str) = (
     "kubernetes.io/description",
     "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \
@@ -211,14 +211,14 @@ const DESCRIPTION: (&str, &str) = (
      guaranteed across distributions of Kubernetes clusters.",
 );
 
-/// Keeps the certificates of the API's authorities in every namespace, for clients in containers.
+/// Publishes the API server's CA certificates in every namespace, for clients in containers.
 #[derive(Debug)]
 pub(crate) struct RootCa {
     pub(crate) context: Arc<ControllerContext>,
     pub(crate) certificate: watch::Receiver<String>,
 }
 
-/// Sends the keys of all namespaces whenever the authorities change.
+/// Queues all namespaces whenever the CA certificates change.
 pub(crate) async fn requeue_on_new_ca(
     context: Arc<ControllerContext>,
     mut certificate: watch::Receiver<String>,
@@ -226,7 +226,7 @@ pub(crate) async fn requeue_on_new_ca(
 ) {
     while certificate.changed().await.is_ok() {
         for (key, _) in context.namespaces.all() {
-            // A loop that has ended needs no keys.
+            // A controller that has ended needs no keys.
             let _ = keys.send(key);
         }
     }
@@ -249,7 +249,7 @@ impl Reconcile for RootCa {
                     create_in(context, CONFIG_MAPS, key.name(), &map).await.map(|()| None)
                 }
                 (Some(map), Some(_)) => match context.client.update(CONFIG_MAPS, &map).await {
-                    // Its end is reported too.
+                    // The deletion queues the namespace again.
                     Err(error) if error.is_not_found() => Ok(None),
                     done => done.map(|_| None),
                 },
@@ -258,7 +258,8 @@ impl Reconcile for RootCa {
     }
 }
 
-/// The config map with the authority as it is to be; `None` if it is so.
+/// Returns the desired config map with the CA certificates; `None` if the existing one is up to
+/// date.
 fn desired_root_ca(existing: Option<&Value>, certificate: &str) -> Option<Value> {
     let (name, description) = DESCRIPTION;
     let data = json!({"ca.crt": certificate});
@@ -278,7 +279,7 @@ fn desired_root_ca(existing: Option<&Value>, certificate: &str) -> Option<Value>
     Some(desired)
 }
 
-/// Whether a namespace is existing and not about to go.
+/// Returns true if a namespace exists and is not terminating.
 fn is_active(context: &ControllerContext, key: &Key) -> bool {
     let namespace = context.namespaces.get(key);
     namespace.is_some_and(|namespace| {
@@ -286,7 +287,7 @@ fn is_active(context: &ControllerContext, key: &Key) -> bool {
     })
 }
 
-/// Creates an object in a namespace that may have it already or may just be going.
+/// Creates an object in a namespace that may already contain it or may be terminating.
 async fn create_in(
     context: &ControllerContext,
     kind: Kind,
@@ -311,7 +312,7 @@ mod tests {
     use client::kind::PODS;
 
     #[test]
-    fn pods_go_first_and_nothing_is_deleted_twice() {
+    fn pods_are_deleted_first_and_no_kind_twice() {
         let kinds = contents();
         assert_eq!(kinds[0], PODS);
         assert!(kinds.iter().all(|kind| kind.namespaced));
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_say_what_is_left() {
+    fn conditions_list_remaining_content() {
         let mut remaining = RemainingContent::default();
         remaining.add(PODS, &json!({"metadata": {"finalizers": ["x/y"]}}));
         remaining.add(PODS, &json!({"metadata": {}}));
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_is_put_back_and_what_others_added_beside_it_stays() {
+    fn root_ca_is_restored_and_other_fields_are_kept() {
         let made = desired_root_ca(None, "cert").unwrap();
         assert_eq!(made["data"], json!({"ca.crt": "cert"}));
         assert_eq!(desired_root_ca(Some(&made), "cert"), None);
@@ -348,7 +349,7 @@ mod tests {
         changed["metadata"]["labels"] = json!({"a": "b"});
         let back = desired_root_ca(Some(&changed), "cert").unwrap();
         assert_eq!((&back["data"], &back["metadata"]["labels"]["a"]), (&made["data"], &json!("b")));
-        // Words of somebody else are description.
+        // A description by another writer is kept.
         let mut described = made.clone();
         described["metadata"]["annotations"][DESCRIPTION.0] = "ours".into();
         assert_eq!(desired_root_ca(Some(&described), "cert"), None);

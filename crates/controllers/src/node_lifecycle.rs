@@ -1,8 +1,10 @@
-//! Nodes: which of them have gone unresponsive, and what that and their other troubles keep away from them.
+//! Node lifecycle: detects unresponsive nodes, and sets taints for that and for other node
+//! conditions.
 //!
-//! [`NodeMonitor`] remembers when a node was last heartbeats of, by our clock and not by the node's; [`taints`]
-//! and [`unknown_status`] say what follows from it. Where most nodes are in taint_key it is rather we who cannot
-//! see them, or nobody could take their pods: then no pod has to leave its node ([`Disruption`]).
+//! [`NodeMonitor`] records when the heartbeat of each node last changed, by our clock and not by
+//! the node's. [`taints`] and [`unknown_status`] derive the consequences. If most nodes are
+//! NotReady, either this process cannot reach them or no other node could take their pods: then no
+//! pod is evicted ([`Disruption`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,14 +21,14 @@ use crate::observe::{self, Lease, Node, Taint};
 use crate::record::{Occurrence, Subject};
 use crate::supervise::catch_panic;
 
-/// The name of the loop in logs and counters.
+/// The name of the controller in logs and counters.
 pub(crate) const NAME: &str = "node_lifecycle";
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// Conditions of a node that keep new pods away while they have this status.
+/// Conditions of a node with the taints that keep new pods away while they are true.
 const PRESSURES: [(&str, &str); 4] = [
     ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
     ("DiskPressure", "node.kubernetes.io/disk-pressure"),
@@ -34,24 +36,24 @@ const PRESSURES: [(&str, &str); 4] = [
     ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
 ];
 
-/// The conditions that are not known of a node that is unresponsive.
+/// The conditions that become Unknown when a node is unresponsive.
 const UNKNOWN: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// How many of the nodes are in taint_key. Upstream reckons by zone; here all nodes are one.
+/// The share of nodes that are NotReady. Upstream counts by zone; here all nodes are one zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Disruption {
-    /// Few enough that others can take their pods.
+    /// Few enough that other nodes can take their pods.
     Ordinary,
-    /// So many that no more nodes are emptied.
+    /// So many that no further nodes are drained.
     Partial,
-    /// All of them: nobody has to leave, and who was to leave may stay. One machine alone is always either
-    /// well or here.
+    /// Every node is NotReady: stop all evictions. A single-node cluster is always `Ordinary` or
+    /// `Full`.
     Full,
 }
 
 impl Disruption {
-    /// Upstream's figures: the part of nodes, how many there are at least, and up to how many nodes there
-    /// have to be for it to stop altogether; in larger clusters it goes on, slowly.
+    /// Upstream's figures: the share of NotReady nodes, their least number, and the largest cluster
+    /// in which evictions stop. In larger clusters they continue slowly.
     const THRESHOLD: f64 = 0.55;
     const FEW: usize = 2;
     const LARGE: usize = 50;
@@ -77,16 +79,16 @@ fn is_ready(node: &Node) -> bool {
     node.condition("Ready").is_some_and(|ready| ready.status == "True")
 }
 
-/// When nodes were last heartbeats of, and how they were.
+/// The last heartbeat of each node, and its last readiness.
 #[derive(Debug, Default)]
 struct NodeMonitor {
     heartbeats: HashMap<String, (String, Millis)>,
-    /// Whether a node was ready, or its pods have been told that it is not.
+    /// True if the node was ready; false once its pods have been marked NotReady.
     ready: HashMap<String, bool>,
 }
 
 impl NodeMonitor {
-    /// Whether a node has been unresponsive for longer than it may.
+    /// Returns true if the heartbeat of a node has not changed for longer than `grace`.
     fn is_unresponsive(
         &mut self,
         node: &Node,
@@ -113,8 +115,9 @@ impl NodeMonitor {
 }
 
 impl NodeMonitor {
-    /// Whether pods of a node have to be told that it is not ready any more: once, or an agent that is there
-    /// and knows better would say so again and again. What one says of itself from the start is no news.
+    /// Returns true if the pods of a node must be marked NotReady. It is done once, or it would
+    /// conflict with an agent that still runs. A node that was never ready has marked its pods
+    /// itself.
     fn must_mark_pods(&mut self, node: &Node) -> bool {
         let Some(ready) = node.condition("Ready") else { return false };
         let before = self.ready.get(&node.name).copied();
@@ -138,7 +141,7 @@ impl NodeMonitor {
     }
 }
 
-/// The status of a node that is unresponsive; `None` if it says so already.
+/// Returns the status of an unresponsive node; `None` if it is already recorded.
 fn unknown_status(node: &Value, now: Timestamp) -> Option<Value> {
     let mut conditions = crate::workload::conditions(node);
     let time = now.to_seconds_text();
@@ -169,7 +172,7 @@ fn unknown_status(node: &Value, now: Timestamp) -> Option<Value> {
     changed.then_some(status)
 }
 
-/// The taints a node should have: those that are not ours, and those its state asks for.
+/// Returns the desired taints of a node: those of other writers, and those for its conditions.
 fn taints(node: &Node, disruption: Disruption, now: Timestamp) -> Vec<Value> {
     let ready = node.condition("Ready").map_or("Unknown", |ready| ready.status.as_str());
     let taint_key = match ready {
@@ -309,7 +312,7 @@ async fn sync(
     };
     let now_there = object["spec"]["taints"].as_array().cloned().unwrap_or_default();
     if now_there != current {
-        // Somebody else changed them; the change will come.
+        // Another writer changed them; that update queues the node again.
         return Ok(());
     }
     let patch = json!({
@@ -320,7 +323,7 @@ async fn sync(
     gone_is_fine(done.map(|_| ()))
 }
 
-/// Pods of a node that is not ready are not ready either.
+/// Marks the pods of a NotReady node as NotReady.
 async fn mark_pods(context: &ControllerContext, node: &Node) -> Result<(), Error> {
     for (key, pod) in context.pods.find(BY_NODE, &node.name) {
         if !pod.is_ready() || pod.is_finished() {
@@ -376,13 +379,13 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_told_once_that_their_node_is_not_ready() {
+    fn pods_are_marked_once_when_their_node_becomes_unready() {
         let mut monitor = NodeMonitor::default();
-        // An agent that says so from the start tells its pods itself.
+        // An agent that is NotReady from the start marks its pods itself.
         assert!(!monitor.must_mark_pods(&node("False", &[])));
         assert!(!monitor.must_mark_pods(&node("True", &[])));
         for status in ["False", "Unknown"] {
-            // Again as long as nobody could be told.
+            // It is repeated until the pods have been marked.
             assert!(
                 monitor.must_mark_pods(&node(status, &[]))
                     && monitor.must_mark_pods(&node(status, &[]))
@@ -392,11 +395,11 @@ mod tests {
             assert!(!monitor.must_mark_pods(&node("True", &[])));
         }
         monitor.forget("n");
-        assert!(monitor.must_mark_pods(&node("Unknown", &[])), "nobody is there to tell them");
+        assert!(monitor.must_mark_pods(&node("Unknown", &[])), "no agent marks them");
     }
 
     #[test]
-    fn a_node_is_silent_when_neither_lease_nor_status_move() {
+    fn node_without_heartbeat_becomes_unresponsive() {
         let mut monitor = NodeMonitor::default();
         let lease = |text: &str| Lease { renewed: text.to_owned() };
         let node = node("True", &[]);
@@ -408,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn taints_follow_the_state_and_leave_others_alone() {
+    fn taints_follow_conditions_and_keep_foreign_ones() {
         let check_in = |disruption, node: Node, expected: &[(&str, &str)]| {
             let found = taints(&node, disruption, Timestamp::new(0, 0));
             let found: Vec<_> =
@@ -435,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn where_most_nodes_are_in_trouble_none_is_emptied() {
+    fn evictions_stop_while_most_nodes_are_unready() {
         let check = |well: usize, unready: usize, expected: Disruption| {
             let nodes: Vec<Node> = (0..well)
                 .map(|_| node("True", &[]))
@@ -455,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_node_says_so_once() {
+    fn unknown_status_is_written_once() {
         let object = json!({"metadata": {}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
         let status = unknown_status(&object, Timestamp::new(0, 0)).unwrap();
         assert_eq!(status["conditions"][0]["message"], "Kubelet stopped posting node status.");

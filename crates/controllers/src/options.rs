@@ -1,4 +1,4 @@
-//! What the controllers are told at their start: [`Options`], and which of them run: [`Controller`].
+//! Options of the controllers: [`Options`], and the list of controllers: [`Controller`].
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 macro_rules! controllers {
     ($($(#[$doc:meta])* $name:ident, $word:literal;)*) => {
-        /// A loop, under the name by which `--controllers` knows it.
+        /// A controller, with its name in `--controllers`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Controller { $($(#[$doc])* $name,)* }
 
@@ -32,7 +32,7 @@ controllers! {
     ReplicaSet, "replicaset-controller";
     DaemonSet, "daemonset-controller";
     Job, "job-controller";
-    /// Jobs that are over and have outlived their time.
+    /// Deletes finished jobs after their TTL.
     FinishedJobs, "ttl-after-finished-controller";
     Namespace, "namespace-controller";
     Garbage, "garbage-collector-controller";
@@ -41,9 +41,9 @@ controllers! {
     Quota, "resourcequota-controller";
     Disruption, "disruption-controller";
     ServiceAccount, "serviceaccount-controller";
-    /// Runs only where the authority of the API is known.
+    /// Runs only if the API server's CA certificates are known.
     RootCa, "root-ca-certificate-publisher-controller";
-    /// Events that are old.
+    /// Deletes old events.
     EventExpiry, "event-expiry-controller";
     PodGarbage, "pod-garbage-collector-controller";
 }
@@ -54,7 +54,7 @@ impl fmt::Display for Controller {
     }
 }
 
-/// Which controllers run.
+/// The enabled controllers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection(BTreeSet<Controller>);
 
@@ -72,8 +72,9 @@ impl Default for Selection {
 pub struct UnknownController(pub String);
 
 impl Selection {
-    /// Reads upstream's form: `*` is all that are on by default, `name` is on, `-name` is off. Where
-    /// only some are switched off the others are on; upstream then runs none, which nobody means.
+    /// Parses upstream's form: `*` enables all, `name` enables one, `-name` disables one. If only
+    /// disabled names are given, the others stay enabled; upstream would run none, which is never
+    /// intended.
     pub fn parse<'a>(
         words: impl IntoIterator<Item = &'a str>,
     ) -> Result<Selection, UnknownController> {
@@ -104,25 +105,25 @@ impl Selection {
     }
 }
 
-/// What the controllers are told. Times are upstream's by default.
+/// Options of the controllers. Times default to upstream's.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub enabled: Selection,
-    /// How the scheduler decides.
+    /// The scheduler's profile and feature gates.
     pub scheduling: Settings,
-    /// How long unschedulable pods wait.
+    /// The retry delays of unschedulable pods.
     pub backoff: BackoffConfig,
-    /// How long a node may be silent.
+    /// The time without a heartbeat after which a node is unresponsive.
     pub node_monitor_grace: Duration,
-    /// How often nodes are looked at.
+    /// The interval at which all nodes are checked.
     pub node_monitor_period: Duration,
-    /// How long events are kept.
+    /// The lifetime of events.
     pub event_ttl: Duration,
-    /// How many pods that have ended are kept; none are removed below.
+    /// The number of finished pods that are kept; zero keeps all.
     pub terminated_pods: usize,
-    /// How long pods of a node that is gone are kept.
+    /// The time for which pods of a deleted node are kept.
     pub orphaned_pods: Duration,
-    /// The certificates of the API's authorities, which every namespace is to have. They may change.
+    /// The API server's CA certificates, which are published in every namespace. They may change.
     pub root_ca: Option<watch::Receiver<String>>,
 }
 
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loops_are_chosen_as_upstream_chooses_them() {
+    fn controllers_are_selected_as_upstream_does() {
         let check = |words: &[&str], expected: Result<usize, &str>| {
             let found = Selection::parse(words.iter().copied());
             let found = found.map(|selection| selection.0.len()).map_err(|error| error.0);

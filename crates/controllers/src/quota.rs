@@ -1,8 +1,8 @@
-//! Resource quotas: what a namespace uses, counted from scratch.
+//! Resource quotas: recounts the usage of a namespace.
 //!
-//! The API server charges every request as it comes; here is what it cannot see: objects that are gone,
-//! pods that have ended, quotas that are new. The count is written only over the quota it was made for,
-//! so that a charge in between is not lost.
+//! The API server charges every request as it arrives. This controller handles changes that the API
+//! server does not charge: deleted objects, finished pods and new quotas. It updates the quota only
+//! at the version that it read, so that a concurrent charge is not lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::observe::Pod;
 use crate::workload::is_deleting;
 use crate::workqueue::Reconcile;
 
-/// How often every quota is counted although nothing was seen to happen. Upstream's figure.
+/// The interval at which every quota is recounted without an event. Upstream's figure.
 const RESYNC: Duration = Duration::from_secs(300);
 
-/// The quotas a change of a pod concerns: those of its namespace, if it is new, gone or has ended, or
-/// came into another scope.
+/// Returns the quotas of a pod's namespace if the pod is new, deleted or finished, or if its scope
+/// changed.
 pub(crate) fn keys_for_pod(context: &ControllerContext, update: &Update<Pod>) -> Vec<Key> {
     let counted_state =
         |pod: &Arc<Pod>| (pod.is_finished(), pod.deleting.is_some(), pod.has_deadline);
@@ -37,7 +37,7 @@ pub(crate) fn keys_in_namespace(context: &ControllerContext, namespace: &str) ->
     quotas.into_iter().map(|(key, _)| key).collect()
 }
 
-/// The kinds a quota counts.
+/// Returns the kinds that a quota counts.
 fn counted_resources(quota: &Value) -> Vec<&'static Resource> {
     let hard = quota["spec"]["hard"].as_object();
     let named = |resource: &Resource| {
@@ -74,7 +74,8 @@ impl Quotas {
         if context.quotas.get(&key).is_none() {
             return Ok(None);
         }
-        // As it is now: what is counted afterwards was charged to it, or comes after this write.
+        // Read the current quota: objects counted below were charged to it, or are charged after
+        // this write.
         let mut quota: Value = match context.client.get(QUOTAS, key.namespace(), key.name()).await {
             Err(error) if error.is_not_found() => return Ok(None),
             found => found?,
@@ -107,7 +108,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_what_a_quota_bounds_is_counted() {
+    fn only_resources_in_the_quota_are_counted() {
         let check = |hard: Value, expected: &[&str]| {
             let found = counted_resources(&json!({"spec": {"hard": hard}}));
             let found: Vec<_> = found.iter().map(|resource| resource.plural).collect();

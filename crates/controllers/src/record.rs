@@ -1,7 +1,7 @@
-//! Events about objects: [`Recorder`] hands them over, [`write_events`] writes them.
+//! Events about objects: [`Recorder`] queues them, [`write_events`] writes them.
 //!
-//! Events are told, not promised: when they come faster than they can be written, they are counted and
-//! dropped. The same thing recent again within ten minutes raises the count of the event that is there.
+//! Delivery is best effort: if events arrive faster than they can be written, they are counted and
+//! dropped. A repetition within ten minutes raises the count of the existing event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use tokio::task::JoinSet;
 use crate::clock::{Clock, Millis};
 use crate::counters::{Counters, count};
 
-/// How many events may wait to be written.
+/// The most events that may wait to be written.
 const QUEUE_CAPACITY: usize = 20_000;
-/// How many are written at a time.
+/// The most concurrent writes.
 const MAX_WRITES: usize = 32;
-/// How long the same thing recent again is the same event. Upstream's figure.
+/// The time within which a repetition counts as the same event. Upstream's figure.
 const AGGREGATION_WINDOW: Millis = 600_000;
-/// How many different events are remembered. Upstream's figure.
+/// The most events that are cached. Upstream's figure.
 const MAX_CACHED: usize = 4_096;
 
-/// The object an event is about.
+/// The object that an event is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Subject {
     pub(crate) kind: Kind,
@@ -51,20 +51,20 @@ impl Subject {
         reference
     }
 
-    /// Where its events are: objects without a namespace have theirs in `default`.
+    /// Returns the namespace of its events: `default` for objects without one.
     fn event_namespace(&self) -> &str {
         if self.namespace.is_empty() { "default" } else { &self.namespace }
     }
 }
 
-/// What happened.
+/// An event to be recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Occurrence {
     pub(crate) subject: Subject,
     pub(crate) warning: bool,
     pub(crate) reason: &'static str,
     pub(crate) message: String,
-    /// What was being done; only in events of the newer form.
+    /// The action; only for events of `events.k8s.io`.
     pub(crate) action: &'static str,
 }
 
@@ -78,7 +78,7 @@ impl Occurrence {
     }
 }
 
-/// Takes occurrence happened in the name of one loop.
+/// Queues events in the name of one component.
 #[derive(Debug, Clone)]
 pub(crate) struct Recorder {
     component: &'static str,
@@ -105,7 +105,7 @@ impl Recorder {
     }
 }
 
-/// An event that was written, as far as saying it again needs.
+/// A written event that a repetition would update.
 #[derive(Debug, Clone)]
 struct RecentEvent {
     name: String,
@@ -113,13 +113,13 @@ struct RecentEvent {
     at: Millis,
 }
 
-/// Which events are there already.
+/// Recently written events.
 #[derive(Debug, Default)]
 struct EventCache {
     recent: HashMap<(String, &'static str, String), RecentEvent>,
 }
 
-/// What to write for an occurrence.
+/// The write that records an occurrence.
 #[derive(Debug, PartialEq)]
 enum EventWrite {
     Create(Kind, String, Box<Value>),
@@ -188,7 +188,7 @@ impl EventCache {
     }
 }
 
-/// Writes events as they come, until nobody is left who could tell any.
+/// Writes events as they arrive, until all recorders are dropped.
 pub(crate) async fn write_events(
     client: Client,
     clock: Clock,
@@ -206,7 +206,7 @@ pub(crate) async fn write_events(
             }
             let client = client.named(component);
             writes.spawn(async move {
-                // An event that cannot be written is not worth another try.
+                // Failed writes of events are not retried.
                 let _ = match write {
                     EventWrite::Create(kind, namespace, event) => {
                         client.create(kind, &namespace, &event).await
@@ -227,7 +227,7 @@ mod tests {
     use client::kind::PODS;
 
     #[test]
-    fn the_same_thing_said_again_raises_the_count() {
+    fn repeated_event_raises_the_count() {
         let pod = json!({"metadata": {"namespace": "a", "name": "p", "uid": "u"}});
         let subject = Subject::of(PODS, &pod);
         let occurrence =

@@ -1,6 +1,7 @@
-//! Replica sets: as many pods as are asked for.
+//! Replica sets: keep the desired number of pods.
 //!
-//! [`plan`] decides how many pods come and which ones go; the rest of the file does it.
+//! [`plan`] decides how many pods are created and which are deleted; the rest of the file executes
+//! it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,10 +21,10 @@ use crate::workload::{
 };
 use crate::workqueue::Reconcile;
 
-/// How many pods come or go at a time. Upstream's figure.
+/// The most pods created or deleted in one sync. Upstream's figure.
 const BURST: usize = 500;
 
-/// What is to be done about the number of pods.
+/// The change of the number of pods.
 #[derive(Debug, PartialEq)]
 enum Plan {
     Nothing,
@@ -34,19 +35,19 @@ enum Plan {
 fn plan(wanted: i64, active: &[Arc<Pod>]) -> Plan {
     let wanted = usize::try_from(wanted).unwrap_or(0);
     match active.len() {
-        there if there < wanted => Plan::Create((wanted - there).min(BURST)),
-        there if there > wanted => {
+        current if current < wanted => Plan::Create((wanted - current).min(BURST)),
+        current if current > wanted => {
             let mut ranked = active.to_vec();
             rank(&mut ranked);
-            ranked.truncate((there - wanted).min(BURST));
+            ranked.truncate((current - wanted).min(BURST));
             Plan::Delete(ranked)
         }
         _ => Plan::Nothing,
     }
 }
 
-/// Puts those first that are missed least: without a node, not running, not ready, cheap to delete,
-/// crowded, ready for the shortest time, restarted most, youngest.
+/// Sorts pods by preference for deletion: without a node, not running, not ready, low deletion
+/// cost, many on the same node, ready for the shortest time, most restarts, youngest.
 fn rank(pods: &mut [Arc<Pod>]) {
     let mut crowd: HashMap<String, usize> = HashMap::new();
     for pod in pods.iter().filter(|pod| !pod.node.is_empty()) {
@@ -66,7 +67,7 @@ fn rank(pods: &mut [Arc<Pod>]) {
     });
 }
 
-/// What the set's status says, and when that may change by itself.
+/// Returns the status, and the time until it may change without an event.
 fn status(
     set: &Value,
     pods: &[Arc<Pod>],
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_are_missed_least_go_first() {
+    fn deletion_order_matches_upstream() {
         let mut pods = vec![
             pod("old", |_| {}),
             pod("young", |p| p.created = 60),
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_pods_is_what_is_asked_for() {
+    fn plan_creates_missing_and_deletes_excess_pods() {
         let three = [pod("a", |_| {}), pod("b", |p| p.created = 70), pod("c", |_| {})];
         assert_eq!(plan(3, &three), Plan::Nothing);
         assert_eq!(plan(5, &three), Plan::Create(2));
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn status_counts_what_is_ready_and_available() {
+    fn status_counts_ready_and_available_pods() {
         let set = json!({
             "metadata": {"generation": 3},
             "spec": {"minReadySeconds": 10, "template": {"metadata": {"labels": {"a": "b"}}}},

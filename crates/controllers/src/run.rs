@@ -29,19 +29,20 @@ use crate::taint_eviction::{self, TaintEvictions};
 use crate::workload::keys_of_owners;
 use crate::workqueue::{Inbox, Reconcile, feed, run_keyed};
 
-/// Why the controllers were not started.
+/// The reason why the controllers were not started.
 #[derive(Debug, Error)]
 pub enum StartError {
-    #[error("the scheduler's configuration cannot be used")]
+    #[error("invalid scheduler configuration")]
     Scheduler(#[from] ProfileError),
 }
 
-/// The controllers under way. Dropped, they end at once; stopped, they finish what they are at.
+/// The running controllers. Dropping the handle aborts them; [`Handle::stop`] lets them finish
+/// their current work.
 #[derive(Debug)]
 pub struct Handle {
     stop: watch::Sender<bool>,
     controllers: JoinSet<()>,
-    /// Informers and the writer of events, which end after the controllers.
+    /// Informers and the event writer, which stop after the controllers.
     rest: JoinSet<()>,
     counters: Arc<Counters>,
 }
@@ -52,7 +53,7 @@ impl Handle {
         &self.counters
     }
 
-    /// Lets every loop finish what it is at.
+    /// Stops the controllers after their current work.
     pub async fn stop(mut self) {
         self.stop.send_replace(true);
         while self.controllers.join_next().await.is_some() {}
@@ -60,9 +61,9 @@ impl Handle {
     }
 }
 
-/// Starts the controllers that are enabled.
+/// Starts the enabled controllers.
 pub fn run(client: &Client, options: Options) -> Result<Handle, StartError> {
-    // Said now rather than by a loop that does nothing.
+    // Reject an invalid configuration here; the scheduler would only stop.
     scheduling::Scheduler::new(&options.scheduling)?;
     let clock = Clock::start();
     let counters = Arc::new(Counters::default());
@@ -105,7 +106,7 @@ pub fn run(client: &Client, options: Options) -> Result<Handle, StartError> {
     Ok(Handle { stop, controllers, rest, counters })
 }
 
-/// Starts controllers over one context.
+/// Starts controllers that share one context.
 struct Starter<'a> {
     context: Arc<ControllerContext>,
     controllers: &'a mut JoinSet<()>,
@@ -113,9 +114,9 @@ struct Starter<'a> {
     stopped: watch::Receiver<bool>,
 }
 
-/// How many objects of a kind are worked on at a time. Upstream's figure.
+/// The number of objects of a kind that are processed concurrently. Upstream's figure.
 const WORKERS: usize = 5;
-/// The same for garbage, of which there is more. Upstream's figure.
+/// The same for garbage collection, which has more objects. Upstream's figure.
 const GARBAGE_WORKERS: usize = 20;
 
 impl Starter<'_> {
@@ -123,14 +124,14 @@ impl Starter<'_> {
         self.context.options.enabled.has(name)
     }
 
-    /// Starts a loop that works by key, once the caches are filled.
+    /// Starts a controller with a work queue once the caches are synced.
     fn keyed<R: Reconcile>(&mut self, work: R, workers: usize) -> Keys {
         let (sender, keys) = mpsc::unbounded_channel();
         self.start(Arc::new(work), keys, workers);
         Keys { name: R::NAME, sender }
     }
 
-    /// Runs a loop under supervision.
+    /// Runs a controller under supervision.
     fn spawn(&mut self, name: &'static str, start: Start) {
         let counters = self.context.counters.clone();
         self.controllers.spawn(supervise(name, start, counters, self.stopped.clone()));
@@ -159,7 +160,7 @@ impl Starter<'_> {
         self.spawn(R::NAME, start);
     }
 
-    /// Feeds a loop with the keys that changes of a cache concern.
+    /// Queues the keys that changes of a cache concern.
     fn feed<T: Send + Sync + 'static>(
         &mut self,
         keys: &Keys,
@@ -181,7 +182,7 @@ impl Starter<'_> {
             let keys = self.keyed(Deployments(self.context.clone()), WORKERS);
             self.feed(&keys, |c| &c.deployments, itself);
             self.feed(&keys, |c| &c.replica_sets, deployment::keys_for_set);
-            // One that recreates waits for the last pod of the old set to go.
+            // A `Recreate` deployment waits until the last pod of the old replica set is gone.
             self.feed(&keys, |c| &c.pods, deployment::keys_for_pod);
         }
         if self.has(Controller::ReplicaSet) {
@@ -295,7 +296,7 @@ impl Starter<'_> {
         }
     }
 
-    /// Starts a loop that looks at all objects from time to time.
+    /// Starts a controller that checks all objects periodically.
     fn periodic(
         &mut self,
         name: &'static str,
@@ -306,14 +307,14 @@ impl Starter<'_> {
     }
 }
 
-/// The way to a loop that works by key.
+/// The sender of keys to a controller with a work queue.
 #[derive(Clone)]
 struct Keys {
     name: &'static str,
     sender: mpsc::UnboundedSender<Key>,
 }
 
-/// A change concerns the object itself.
+/// Returns the key of the changed object.
 fn itself<T>(_: &ControllerContext, update: &Update<T>) -> Vec<Key> {
     vec![update.key.clone()]
 }

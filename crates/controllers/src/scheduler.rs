@@ -1,7 +1,8 @@
-//! The scheduler loop: informers in, bindings out.
+//! The scheduler: reads informers and writes bindings.
 //!
-//! [`state`] decides; here are its informers and hands. Decisions are made one after the other, each
-//! knowing those before it, while many bindings are on their way to the API at once.
+//! [`state`] decides; this file runs its informers and executes its actions. Decisions are made one
+//! at a time, each with the effect of the previous ones, while many bindings are sent to the API
+//! concurrently.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,21 +29,21 @@ use state::{
     Action, GroupingKind, InformerEvent, InvalidReport, ObjectRef, Refusal, SchedulerState,
 };
 
-/// The name of the loop in logs and counters.
+/// The name of the controller in logs and counters.
 pub(crate) const NAME: &str = "scheduler";
-/// How many bindings may be on their way.
+/// The most concurrent bindings.
 const BINDINGS: usize = 256;
-/// How many changes may wait to be taken in; informers wait when it is full.
+/// The most queued changes; informers wait while the queue is full.
 const CHANGES: usize = 4_096;
-/// How many decisions are made before other tasks of the thread get a turn.
+/// The number of decisions before the task yields.
 const DECISIONS: usize = 32;
-/// How long a binding may take before its node is given back.
+/// The time after which a binding counts as failed and its node is released.
 const BINDING_TIME: Duration = Duration::from_secs(30);
 
-/// What happened to a pod that was given a node.
+/// The result of a binding.
 type Bound = (ObjectRef, String, Result<(), Error>);
 
-/// Everything the loop needs from outside.
+/// The dependencies of the scheduler.
 #[derive(Clone)]
 pub(crate) struct SchedulerContext {
     pub(crate) client: Client,
@@ -56,7 +57,7 @@ pub(crate) struct SchedulerContext {
 pub(crate) async fn run(context: SchedulerContext, mut stop: watch::Receiver<bool>) {
     let SchedulerContext { client, recorder, counters, clock, settings, backoff } = context;
     let recorder = recorder.named("default-scheduler");
-    // A configuration that cannot be used has been rejected_condition before loops are started.
+    // An invalid configuration was rejected by `run`.
     let Ok(mut state) = SchedulerState::new(&settings, backoff) else { return };
     let (sender, mut changes) = mpsc::channel(CHANGES);
     let mut informers = JoinSet::new();
@@ -83,7 +84,7 @@ pub(crate) async fn run(context: SchedulerContext, mut stop: watch::Receiver<boo
                 Action::Bind { pod, node } => {
                     let client = client.clone();
                     binding.spawn(async move {
-                        // A panic is settled like a binding of which nothing is known.
+                        // A panic is handled like a binding with an unknown result.
                         let done = catch_panic(bind(&client, &pod, &node)).await;
                         (pod, node, done.unwrap_or(Err(Error::Behind)))
                     });
@@ -126,18 +127,18 @@ pub(crate) async fn run(context: SchedulerContext, mut stop: watch::Receiver<boo
             () = sleep_until(due), if due.is_some() && binding.len() < BINDINGS => {}
         }
     }
-    // What is on its way arrives.
+    // Let pending requests finish.
     while binding.join_next().await.is_some() {}
     while status_patches.join_next().await.is_some() {}
 }
 
-/// Follows everything decisions depend on.
+/// Starts the informers of all kinds that decisions depend on.
 fn start_informers(
     informers: &mut JoinSet<()>,
     client: &Client,
     sender: &mpsc::Sender<InformerEvent>,
 ) {
-    // Pods that have ended are of no account, and there may be many of them.
+    // Finished pods do not matter to the scheduler, and there may be many of them.
     let scope = Scope {
         field_selector: "status.phase!=Succeeded,status.phase!=Failed".to_owned(),
         ..Scope::default()
@@ -189,7 +190,7 @@ fn spawn_informer<T: Send + 'static>(
     });
 }
 
-/// Tells a node that its report cannot be used.
+/// Records an event about an invalid node report.
 fn report_invalid(recorder: &Recorder, report: InvalidReport) {
     let InvalidReport { node, message } = report;
     let subject = Subject {
@@ -230,7 +231,7 @@ fn finish_binding(
         }
         Err(error) => {
             count(&counters.errors);
-            // A pod that is gone, or has a node by now, will be told of by the API.
+            // If the pod is gone or bound, the informer delivers that.
             if !error.is_not_found() {
                 let message = format!("binding rejected: {error}");
                 let event = Occurrence::warning(&subject(&pod), "FailedScheduling", message);
@@ -252,7 +253,7 @@ async fn bind(client: &Client, pod: &ObjectRef, node: &str) -> Result<(), Error>
     tokio::time::timeout(BINDING_TIME, sent).await.unwrap_or(Err(Error::Behind))
 }
 
-/// Says why a pod has no node, and makes room for it where that was decided.
+/// Records why a pod has no node, and preempts its victims.
 async fn refuse(
     client: &Client,
     recorder: &Recorder,

@@ -1,8 +1,9 @@
-//! Supervision of the loops: [`supervise`] restarts a loop that ends, [`catch_panic`] turns a panic into an
-//! error that names what was being worked on.
+//! Supervision of the controllers: [`supervise`] restarts a controller that ends, [`catch_panic`]
+//! turns a panic into an error.
 //!
-//! A panic is a defect in this program. It must not take other objects and other loops with it, and it
-//! must not go unnoticed: every panic is logged and counted. A stack overflow or an abort cannot be catch_panic.
+//! A panic is a defect in this program. It must not affect other objects and other controllers, and
+//! it must not go unnoticed: every panic is logged and counted. A stack overflow or an abort cannot
+//! be caught.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -20,10 +21,10 @@ use tracing::error;
 use crate::clock::Millis;
 use crate::counters::Counters;
 
-/// The wait before a loop is started again, doubling from the first to the longest.
+/// The delay before a restart, doubling from the first to the longest.
 const FIRST_WAIT: Millis = 100;
 const LONGEST_WAIT: Millis = 60_000;
-/// A loop that ran for this long before it ended counts as healthy again.
+/// A controller that ran for this long counts as healthy again.
 const HEALTHY: Duration = Duration::from_secs(300);
 
 /// The message of a panic.
@@ -54,11 +55,11 @@ pub(crate) async fn catch_panic<F: Future>(work: F) -> Result<F::Output, PanicMe
     .await
 }
 
-/// Makes the future of a loop, once for each start of it.
+/// Returns a new future of a controller for each start.
 pub(crate) type Start = Box<dyn FnMut() -> BoxFuture<'static, ()> + Send>;
 
-/// Runs a loop until `stop` is set. A loop that panics or returns before that is started again, with
-/// back-off.
+/// Runs a controller until `stop` is set. A controller that panics or returns before that is
+/// restarted with back-off.
 pub(crate) async fn supervise(
     name: &'static str,
     mut start: Start,
@@ -99,7 +100,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test]
-    async fn a_loop_that_panics_or_ends_is_started_again_until_it_is_stopped() {
+    async fn controller_that_panics_or_ends_is_restarted() {
         let (starts, counters) = (Arc::new(AtomicU32::new(0)), Arc::new(Counters::default()));
         let (stop, stopped) = watch::channel(false);
         let counted = starts.clone();
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_returned_with_its_message() {
+    async fn panic_is_returned_with_its_message() {
         let number = 7;
         assert_eq!(catch_panic(async { number }).await, Ok(7));
         let panicked = catch_panic(async { panic!("object {number}") }).await;

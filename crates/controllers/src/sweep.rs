@@ -1,5 +1,5 @@
-//! What is removed because of its age or because nobody else will: events after their time, pods that
-//! have ended and are too many, pods of nodes that are no more.
+//! Periodic clean-up: expired events, finished pods beyond the limit, pods of deleted nodes, and
+//! terminating pods without a node.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use crate::context::ControllerContext;
 use crate::observe::{self, EventAge, Pod, Seconds};
 use crate::supervise::catch_panic;
 
-/// The names of the loops in logs and counters.
+/// The names of the controllers in logs and counters.
 pub(crate) const EVENT_EXPIRY: &str = "event_expiry";
 pub(crate) const POD_GC: &str = "pod_gc";
 
-/// How often events are looked through.
+/// The interval at which events are checked.
 const EVENTS_EVERY: Duration = Duration::from_secs(30);
-/// How often pods are looked through. Upstream's figure.
+/// The interval at which pods are checked. Upstream's figure.
 const PODS_EVERY: Duration = Duration::from_secs(20);
 
-/// Events that have outlived their time.
-fn expired(events: &[(Key, Arc<EventAge>)], cache: Seconds, now: Seconds) -> Vec<Key> {
-    let old = events.iter().filter(|(_, event)| event.last + cache <= now);
+/// Returns the events whose lifetime is over.
+fn expired(events: &[(Key, Arc<EventAge>)], ttl: Seconds, now: Seconds) -> Vec<Key> {
+    let old = events.iter().filter(|(_, event)| event.last + ttl <= now);
     old.map(|(key, _)| key.clone()).collect()
 }
 
@@ -58,16 +58,16 @@ pub(crate) async fn events(context: Arc<ControllerContext>, mut stop: watch::Rec
     }
 }
 
-/// Why a pod is removed.
+/// The reason for which a pod is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
     OverLimit,
     NodeGone,
-    /// It was told to go before it had a node.
+    /// It was deleted before it had a node.
     Unscheduled,
 }
 
-/// Pods that are to be removed; `lost` are nodes that have been gone for long enough.
+/// Returns the pods to remove. `lost` has the nodes that have been gone for long enough.
 fn pods_to_remove(
     pods: &[(Key, Arc<Pod>)],
     lost: &HashSet<String>,
@@ -130,7 +130,7 @@ pub(crate) async fn pods(context: Arc<ControllerContext>, mut stop: watch::Recei
 async fn remove(context: &ControllerContext, pod: &Pod, reason: Reason) -> Result<(), Error> {
     let (namespace, name) = (pod.namespace.as_str(), pod.name.as_str());
     if reason == Reason::NodeGone {
-        // Asked once more: what is gone here may only be late.
+        // Ask the API: the cache may be behind.
         match context.client.get::<serde_json::Value>(NODES, "", &pod.node).await {
             Ok(_) => return Ok(()),
             Err(error) if error.is_not_found() => {}
@@ -160,7 +160,7 @@ mod tests {
     use crate::observe::Phase;
 
     #[test]
-    fn events_are_kept_for_their_time() {
+    fn events_are_kept_for_their_lifetime() {
         let event = |name: &str, last| (Key::new("a", name), Arc::new(EventAge { last }));
         let events = [event("old", 10), event("young", 50)];
         assert_eq!(expired(&events, 60, 75), [Key::new("a", "old")]);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_removed_that_nobody_else_removes() {
+    fn orphaned_unscheduled_and_excess_pods_are_removed() {
         let pod = |name: &str, edit: &dyn Fn(&mut Pod)| {
             let mut pod = Pod { name: name.to_owned(), node: "n".to_owned(), ..Pod::default() };
             edit(&mut pod);

@@ -1,4 +1,5 @@
-//! Taints that push pods out: each goes when its grace with the node's NoExecute taints is over.
+//! Taint eviction: deletes pods that do not, or no longer, tolerate the NoExecute taints of their
+//! node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::observe::{Node, Pod, Seconds, Taint, seconds};
 use crate::record::{Occurrence, Subject};
 use crate::workqueue::Reconcile;
 
-/// The pods a change of a node concerns: all of its own, if its taints changed.
+/// Returns all pods of a node if its taints changed.
 pub(crate) fn keys_for_node(context: &ControllerContext, update: &Update<Node>) -> Vec<Key> {
     let taints = |node: &Option<Arc<Node>>| node.as_ref().map(|node| node.taints.clone());
     if taints(&update.old) == taints(&update.new) {
@@ -21,7 +22,7 @@ pub(crate) fn keys_for_node(context: &ControllerContext, update: &Update<Node>) 
     context.pods.find(BY_NODE, update.key.name()).into_iter().map(|(key, _)| key).collect()
 }
 
-/// A pod that was given a node may have to leave it.
+/// Returns a pod if its node or its tolerations changed.
 pub(crate) fn keys_for_pod(_: &ControllerContext, update: &Update<Pod>) -> Vec<Key> {
     let relevant = |pod: &Option<Arc<Pod>>| {
         pod.as_ref().map(|pod| (pod.node.clone(), pod.tolerations.clone()))
@@ -31,8 +32,8 @@ pub(crate) fn keys_for_pod(_: &ControllerContext, update: &Update<Pod>) -> Vec<K
     if bound && changed { vec![update.key.clone()] } else { Vec::new() }
 }
 
-/// When a pod has to leave a node with these taints; `None` if it may stay. Its grace begins with the
-/// taint, or with its own coming if the taint was there before it.
+/// Returns the time at which a pod must be evicted from a node with these taints; `None` if it may
+/// stay. `tolerationSeconds` starts with the taint, or with the binding if the taint is older.
 fn eviction_time(pod: &Pod, taints: &[Taint], now: Seconds) -> Option<Seconds> {
     let no_execute: Vec<&Taint> =
         taints.iter().filter(|taint| taint.effect == "NoExecute").collect();
@@ -110,7 +111,7 @@ mod tests {
     use crate::observe::Toleration;
 
     #[test]
-    fn pods_leave_when_their_patience_is_over() {
+    fn pods_are_evicted_after_toleration_seconds() {
         let taint = |key: &str, effect: &str| Taint {
             key: key.to_owned(),
             effect: effect.to_owned(),

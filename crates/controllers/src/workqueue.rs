@@ -1,15 +1,15 @@
-//! Work by key: [`WorkQueue`], which says which object is next, and [`run_keyed`], which does it.
+//! Work queues: [`WorkQueue`] orders keys, and [`run_keyed`] reconciles them.
 //!
 //! ```text
 //!           add                pop                 done
-//!   ─────────────▶ ready ───────────▶ under way ─────────▶ (nothing)
-//!                   ▲ ▲                  │  │ added meanwhile: ready again
+//!   ─────────────▶ ready ───────────▶ processing ────────▶ (removed)
+//!                   ▲ ▲                  │  │ added while processing: ready again
 //!                   │ └──────────────────┘  │
-//!                   └────── later ◀─────────┘ failed: back-off · asked for: at that time
+//!                   └────── later ◀─────────┘ failed: back-off · RequeueAfter: at that time
 //! ```
 //!
-//! A key is under way at most once, so a loop never races with itself over one object. The queue is a
-//! state machine with time as an argument.
+//! A key is processed at most once at a time, so a controller never races with itself over one
+//! object. The queue is a state machine with time as an argument.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::future::Future;
@@ -34,18 +34,18 @@ pub(crate) struct WorkQueue {
     ready: VecDeque<Key>,
     waiting: HashSet<Key>,
     under_way: HashSet<Key>,
-    /// Added while under way.
+    /// Added while being processed.
     again: HashSet<Key>,
     later: BTreeSet<(Millis, Key)>,
     due: HashMap<Key, Millis>,
     failures: HashMap<Key, u32>,
 }
 
-/// What came of the work on a key.
+/// The result of reconciling a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Success,
-    /// To be looked at again after this time, although nothing may happen.
+    /// Queue the key again after this time, even without an event.
     RequeueAfter(Millis),
     Failed,
 }
@@ -86,7 +86,7 @@ impl WorkQueue {
         Some(key)
     }
 
-    /// Takes back a key that was worked on, and returns how often in a row it has failed.
+    /// Takes back a processed key and returns the number of its consecutive failures.
     pub(crate) fn done(&mut self, key: &Key, done: Outcome, now: Millis) -> u32 {
         self.under_way.remove(key);
         let mut failed = 0;
@@ -112,7 +112,7 @@ impl WorkQueue {
         failed
     }
 
-    /// Queues again what was under way when the loop ended.
+    /// Queues the keys again that were being processed when the controller ended.
     fn restart(&mut self) {
         for key in std::mem::take(&mut self.under_way) {
             self.add(key);
@@ -126,18 +126,18 @@ impl WorkQueue {
         self.later.first().map(|(at, _)| *at)
     }
 
-    /// How many keys are ready.
+    /// Returns the number of ready keys.
     pub(crate) fn depth(&self) -> usize {
         self.ready.len()
     }
 }
 
-/// A loop that brings one object after the other to where it should be.
+/// A controller that reconciles one object at a time.
 pub(crate) trait Reconcile: Send + Sync + 'static {
-    /// What the loop is called in options and counters.
+    /// The name of the controller in logs and counters.
     const NAME: &'static str;
 
-    /// Says when to look at the object again, if that is known.
+    /// Reconciles an object. Returns the time after which it must be reconciled again, if any.
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>>;
 }
 
@@ -165,8 +165,8 @@ pub(crate) fn feed<T: Send + Sync + 'static>(
     }
 }
 
-/// The keys of a loop: those that are queued and those that arrive. It outlives a run of the loop, so that a
-/// loop that is started again has lost nothing.
+/// The queued and arriving keys of a controller. It outlives a run of the controller, so that a
+/// restart loses no key.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     queue: WorkQueue,
@@ -179,12 +179,12 @@ impl Inbox {
     }
 }
 
-/// A key that has failed this often is logged, and again each time the number has doubled. Conflicts with
-/// other writers resolve themselves within fewer tries.
+/// A key that has failed this often is logged, and again each time the number has doubled.
+/// Conflicts with other writers resolve themselves within fewer tries.
 const LOGGED_FAILURES: u32 = 8;
 
-/// Works on keys as they come, several at a time, until `stop` is set; then lets those under way
-/// come to their end. A panic counts as a failure of its key.
+/// Reconciles keys as they arrive, several at a time, until `stop` is set, and then lets running
+/// ones finish. A panic counts as a failure of its key.
 pub(crate) async fn run_keyed<R: Reconcile>(
     work: Arc<R>,
     inbox: Arc<Mutex<Inbox>>,
@@ -215,7 +215,7 @@ pub(crate) async fn run_keyed<R: Reconcile>(
             _ = stop.wait_for(|stop| *stop) => break,
             Some(key) = keys.recv() => queue.add(key),
             Some(joined) = under_way.join_next() => {
-                // Tasks return their panics, and none is aborted while the loop runs.
+                // Tasks return their panics, and none is aborted while the controller runs.
                 let Ok((key, done)) = joined else { continue };
                 let (done, why) = match done {
                     Ok(Ok(None)) => (Outcome::Success, None),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_under_way_once_and_comes_back_if_it_was_added_meanwhile() {
+    fn key_added_during_processing_is_queued_again() {
         let mut queue = WorkQueue::default();
         queue.add(key("a"));
         queue.add(key("a"));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_wait_longer_each_time_and_success_forgets_them() {
+    fn failures_back_off_and_success_resets_them() {
         let mut queue = WorkQueue::default();
         queue.add(key("a"));
         let mut last = 0;
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earlier_of_two_times_counts() {
+    fn earliest_due_time_counts() {
         let mut queue = WorkQueue::default();
         queue.add_at(key("a"), 100);
         queue.add_at(key("a"), 50);
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(queue.next_due(), None);
     }
 
-    /// Panics on the key `bad` until it has done so three times.
+    /// Panics three times on the key `bad`.
     struct Fragile {
         panics: std::sync::atomic::AtomicU32,
         done: mpsc::UnboundedSender<Key>,
@@ -318,7 +318,7 @@ mod tests {
         const NAME: &'static str = "fragile";
 
         fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
-            // Once before the future exists, then while it runs.
+            // The first panic occurs before the future exists, the others while it runs.
             let earlier = self.panics.load(std::sync::atomic::Ordering::Relaxed);
             let fails = key.name() == "bad" && earlier < 3;
             if fails {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_on_one_object_is_counted_retried_and_leaves_the_others_alone() {
+    async fn panic_on_one_object_is_counted_and_retried() {
         let (sender, keys) = mpsc::unbounded_channel();
         let (done, mut finished) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(false);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_loop_that_starts_again_has_lost_no_key() {
+    async fn restarted_controller_keeps_its_keys() {
         let (_sender, keys) = mpsc::unbounded_channel();
         let inbox = Inbox::new(keys);
         {

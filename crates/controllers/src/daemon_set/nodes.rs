@@ -1,4 +1,4 @@
-//! Which nodes a daemon set should_run a pod on, and how the pod is kept to its node.
+//! Selects the nodes that run a pod of a daemon set, and pins pods to their nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 use crate::context::text;
 use crate::observe::{Node, Taint, Toleration};
 
-/// What a set thinks of a node.
+/// The decision whether a node runs a pod of the daemon set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ShouldRun {
-    /// A pod should be there.
+    /// The node runs a pod.
     Yes,
-    /// One may stay, none is made.
+    /// A running pod stays, but none is created.
     ContinueOnly,
-    /// None should be there.
+    /// The node runs no pod; a running pod is deleted.
     No,
 }
 
-/// Troubles of a node that daemons are there in spite of, with their effects. Upstream's list.
+/// Node taints that daemon pods tolerate, with their effects. Upstream's list.
 const TOLERATED: [(&str, &str); 6] = [
     ("node.kubernetes.io/not-ready", "NoExecute"),
     ("node.kubernetes.io/unreachable", "NoExecute"),
@@ -31,7 +31,7 @@ const TOLERATED: [(&str, &str); 6] = [
     ("node.kubernetes.io/unschedulable", "NoSchedule"),
 ];
 
-/// The tolerations of a pod with those every daemon has.
+/// Returns the tolerations of a pod together with those of every daemon pod.
 pub(super) fn tolerations(spec: &Value) -> Value {
     let mut all = spec["tolerations"].as_array().cloned().unwrap_or_default();
     let on_the_host = spec["hostNetwork"] == true;
@@ -45,7 +45,7 @@ pub(super) fn tolerations(spec: &Value) -> Value {
     all.into()
 }
 
-/// Keeps a pod to one node, whatever else its affinity asks of nodes.
+/// Pins a pod to one node and keeps its other affinity terms.
 pub(super) fn pin(spec: &mut Value, node: &str) {
     let field = json!([{"key": "metadata.name", "operator": "In", "values": [node]}]);
     let required =
@@ -74,7 +74,7 @@ pub(super) fn should_run(
         .collect();
     let required =
         &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-    // A selector that cannot be read selects nothing.
+    // An unreadable selector selects nothing.
     let affinity = (!required.is_null()).then(|| NodeSelector::deserialize(required).ok());
     let all = nodes.iter();
     all.map(|(name, node)| {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_wanted_by_labels_affinity_and_taints() {
+    fn nodes_are_selected_by_labels_affinity_and_taints() {
         let check = |spec: &Value, node: Node, expected: ShouldRun| {
             let set = json!({"spec": {"template": {"spec": spec}}});
             let nodes = BTreeMap::from([("n".to_owned(), Arc::new(node.clone()))]);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_kept_to_its_node_beside_what_else_it_asks() {
+    fn pinning_keeps_the_other_affinity_terms() {
         let mut spec = json!({"affinity": {"nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
                 {"matchExpressions": [{"key": "a", "operator": "Exists"}]},

@@ -1,4 +1,4 @@
-//! Which pods of a daemon set come and go, and what its status says.
+//! Plans which pods of a daemon set are created and deleted, and computes its status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(super) struct Plan {
     /// Nodes that get a pod.
     pub(super) create: Vec<String>,
     pub(super) delete: Vec<Arc<Pod>>,
-    /// Of those deleted, the ones that have failed.
+    /// The pods in `delete` that have failed.
     pub(super) failed: Vec<Arc<Pod>>,
 }
 
@@ -48,18 +48,18 @@ pub(super) fn plan(
         unavailable = 1;
     }
     let min_ready = int(&set["spec"]["minReadySeconds"]);
-    // Nodes without an available pod count against what a rollout may take away.
+    // Nodes without an available pod count against `maxUnavailable`.
     let mut missing = 0;
     let mut outdated: Vec<&Arc<Pod>> = Vec::new();
     let mut surging = 0;
     let mut surge_candidates: Vec<&str> = Vec::new();
     for (node, should_run_on) in should_run {
-        let there = by_node.get(node.as_str()).map(Vec::as_slice).unwrap_or_default();
-        let (failed, alive): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) = there
+        let on_node = by_node.get(node.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let (failed, alive): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) = on_node
             .iter()
             .filter(|pod| pod.deleting.is_none())
             .partition(|pod| pod.phase == Phase::Failed);
-        let leaving = there.iter().any(|pod| pod.deleting.is_some());
+        let leaving = on_node.iter().any(|pod| pod.deleting.is_some());
         match should_run_on {
             ShouldRun::No => {
                 plan.delete.extend(failed.iter().chain(&alive).map(|pod| (*pod).clone()));
@@ -70,7 +70,7 @@ pub(super) fn plan(
                 plan.delete.extend(failed.iter().map(|pod| (*pod).clone()));
                 if alive.is_empty() {
                     missing += 1;
-                    // The name is free once the old one is gone; its room too.
+                    // The old pod's name and resources are free only after it is gone.
                     if !leaving && failed.is_empty() {
                         plan.create.push(node.clone());
                     }
@@ -81,7 +81,7 @@ pub(super) fn plan(
                     alive.iter().copied().filter(|pod| is_new(pod, hash)).collect();
                 let mut olds: Vec<&Arc<Pod>> =
                     alive.iter().copied().filter(|pod| !is_new(pod, hash)).collect();
-                // Of several the oldest stays.
+                // The oldest of several pods stays.
                 for group in [&mut news, &mut olds] {
                     group.sort_by_key(|pod| (pod.node.is_empty(), pod.created, pod.name.clone()));
                     for extra in group.iter().skip(1) {
@@ -118,9 +118,9 @@ pub(super) fn plan(
             }
         }
     }
-    for (node, there) in &by_node {
+    for (node, on_node) in &by_node {
         if !should_run.contains_key(*node) {
-            let alive = there.iter().filter(|pod| pod.deleting.is_none() && !node.is_empty());
+            let alive = on_node.iter().filter(|pod| pod.deleting.is_none() && !node.is_empty());
             plan.delete.extend(alive.map(|pod| (*pod).clone()));
         }
     }
@@ -131,7 +131,7 @@ pub(super) fn plan(
     plan
 }
 
-/// What the status says, and when that may change by itself.
+/// Returns the status, and the time until it may change without an event.
 pub(super) fn status(
     set: &Value,
     should_run: &BTreeMap<String, ShouldRun>,
@@ -148,18 +148,18 @@ pub(super) fn status(
         [0_i64; 6];
     let mut due: Option<Seconds> = None;
     for (node, should_run_on) in should_run {
-        let there = by_node.get(node.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let on_node = by_node.get(node.as_str()).map(Vec::as_slice).unwrap_or_default();
         if *should_run_on != ShouldRun::Yes {
-            misplaced += i64::from(*should_run_on == ShouldRun::No && !there.is_empty());
+            misplaced += i64::from(*should_run_on == ShouldRun::No && !on_node.is_empty());
             continue;
         }
         desired += 1;
-        let oldest = there.iter().min_by_key(|pod| (!pod.is_ready(), pod.created));
+        let oldest = on_node.iter().min_by_key(|pod| (!pod.is_ready(), pod.created));
         let Some(pod) = oldest else { continue };
         current += 1;
         ready += i64::from(pod.is_ready());
         available += i64::from(pod.is_available(min_ready, now));
-        updated += i64::from(there.iter().any(|pod| is_new(pod, hash)));
+        updated += i64::from(on_node.iter().any(|pod| is_new(pod, hash)));
         if let Some(wait) = pod.ready.map(|since| since + min_ready - now).filter(|wait| *wait > 0)
         {
             due = Some(due.map_or(wait, |due| due.min(wait)));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_that_fits_gets_one_pod() {
+    fn every_eligible_node_gets_one_pod() {
         let set = json!({"spec": {}});
         let should_run = should_run(&[
             ("a", ShouldRun::Yes),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_pod_goes_before_another_comes() {
+    fn failed_pod_is_deleted_before_its_replacement_is_created() {
         let failed = Arc::new(Pod { phase: Phase::Failed, ..(*pod("x", "a", "h", false)).clone() });
         let set = json!({"spec": {}});
         let first = plan(
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_takes_away_no_more_than_it_may() {
+    fn rollout_respects_max_unavailable_and_max_surge() {
         let check = |strategy: Value, ready: [bool; 3], delete: &[&str], create: &[&str]| {
             let set = json!({"spec": {"updateStrategy": strategy}});
             let should_run =
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn status_counts_as_rollout_status_reads_it() {
+    fn status_matches_what_kubectl_rollout_status_reads() {
         let set = json!({"metadata": {"generation": 2}, "spec": {}});
         let should_run =
             should_run(&[("a", ShouldRun::Yes), ("b", ShouldRun::Yes), ("c", ShouldRun::No)]);

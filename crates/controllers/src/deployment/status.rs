@@ -1,4 +1,4 @@
-//! What a deployment's status says.
+//! Computes the status of a deployment.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::context::text;
 use crate::observe::seconds;
 use crate::workload::{conditions, int, replicas, set_condition};
 
-/// All pods are of the new template and available, as far as the status says.
+/// Returns true if the status reports all pods as updated and available.
 pub(super) fn is_complete(deployment: &Value) -> bool {
     let wanted = replicas(deployment);
     let status = &deployment["status"];
@@ -81,7 +81,7 @@ pub(super) fn status(
     status
 }
 
-/// Whether the rollout gets on.
+/// Sets the `Progressing` condition.
 fn progress(
     deployment: &Value,
     plan: &Plan,
@@ -121,7 +121,7 @@ fn progress(
         || count(status, "availableReplicas") > count(old, "availableReplicas")
         || count(status, "replicas") - count(status, "updatedReplicas")
             < count(old, "replicas") - count(old, "updatedReplicas");
-    // A rollout that is over stays over, whatever becomes of its pods.
+    // A completed rollout stays complete, whatever happens to its pods.
     let over = reason == "NewReplicaSetAvailable"
         && count(status, "replicas") == count(status, "updatedReplicas")
         && plan.actions.is_empty();
@@ -132,7 +132,7 @@ fn progress(
     } else if over {
     } else if moved || current.is_none() {
         let cause = format!("ReplicaSet {name:?} is progressing.");
-        // Its time of update tells when something last moved.
+        // `lastUpdateTime` records the last progress.
         conditions.retain(|condition| condition["type"] != "Progressing");
         let cause = ("ReplicaSetUpdated", cause.as_str());
         set_condition(conditions, ("Progressing", true), cause, now, true);

@@ -1,7 +1,7 @@
-//! The pods of a job that are over: [`Count`], and how each comes to be counted exactly once.
+//! The finished pods of a job: [`Count`] counts each exactly once.
 //!
 //! ```text
-//!   tracked by its finalizer ──▶ its uid is in the status ──▶ the finalizer goes ──▶ a number
+//!   tracked by finalizer ──▶ uid in the status ──▶ finalizer removed ──▶ part of the count
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,10 +16,10 @@ use crate::context::text;
 use crate::observe::{Phase, Pod};
 use crate::workload::int;
 
-/// How many pods are counted at a time, so that the status stays small. Upstream's figure.
+/// The most pods counted in one sync, to keep the status small. Upstream's figure.
 const AT_A_TIME: usize = 500;
 
-/// Where a job that is as good as over ends.
+/// The final state of a job whose outcome is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JobResult {
     Complete,
@@ -30,13 +30,13 @@ pub(super) enum JobResult {
 pub(super) struct Count {
     succeeded: i64,
     failed: i64,
-    /// Uids in the status that are not numbers yet.
+    /// Uids in `uncountedTerminatedPods` that are not in the counts yet.
     uncounted_succeeded: BTreeSet<String>,
     uncounted_failed: BTreeSet<String>,
-    /// Pods that are over and of which the status says nothing yet.
+    /// Finished pods that the status does not list yet.
     new_succeeded: i64,
     new_failed: i64,
-    /// Indexes that are done, and those that are given up.
+    /// Indexes that succeeded, and indexes that failed.
     pub(super) done: Indexes,
     pub(super) failed_indexes: Indexes,
     indexed: bool,
@@ -67,14 +67,14 @@ impl Count {
             failed_indexes: indexes("failedIndexes"),
             indexed: spec.indexed,
         };
-        // Those whose finalizer has gone have become numbers.
+        // Uids of pods without a finalizer are part of the counts now.
         count.succeeded -= size(&count.uncounted_succeeded);
         count.failed -= size(&count.uncounted_failed);
         count.count_new(spec, &tracked);
         count
     }
 
-    /// Takes in the pods of which the status says nothing yet.
+    /// Counts finished pods that the status does not list yet.
     fn count_new(&mut self, spec: &JobSpec<'_>, tracked: &[&Arc<Pod>]) {
         let (mut done, mut newly_failed) = (Vec::new(), Vec::new());
         for pod in tracked.iter().filter(|pod| spec.can_count(pod)) {
@@ -89,14 +89,14 @@ impl Count {
                 newly_failed.extend(spec.index(pod).filter(|_| spec.fails_index(pod)));
             }
         }
-        // What an index has come to is not changed by another of its pods.
+        // The result of an index is final, whatever its other pods do.
         done.retain(|index| !self.failed_indexes.contains(*index));
         self.done = self.done.with(done);
         newly_failed.retain(|index| !self.done.contains(*index));
         self.failed_indexes = self.failed_indexes.with(newly_failed);
     }
 
-    /// How many pods have succeeded; of several pods of an index one counts.
+    /// Returns the number of succeeded pods. An index counts once.
     pub(super) fn succeeded(&self) -> i64 {
         if self.indexed {
             return self.done.count();
@@ -104,13 +104,13 @@ impl Count {
         self.succeeded + size(&self.uncounted_succeeded) + self.new_succeeded
     }
 
-    /// How many pods have failed.
+    /// Returns the number of failed pods.
     pub(super) fn failed(&self) -> i64 {
         self.failed + size(&self.uncounted_failed) + self.new_failed
     }
 
-    /// The pods whose failure the next pod of their index has to be told of: the last that failed of each
-    /// index without another. They keep their finalizers until there is one.
+    /// Returns, for each index without a running pod, the pod that failed last. Its replacement
+    /// inherits the failure count, so these pods keep their finalizers until it exists.
     pub(super) fn previous_failures(
         &self,
         spec: &JobSpec<'_>,
@@ -136,8 +136,8 @@ impl Count {
         last
     }
 
-    /// Writes down the pods that are over, and says which of them may go. When the job is, so is every
-    /// pod; those that a failed job cuts short have failed.
+    /// Records finished pods and returns those whose finalizers can be removed. Once the outcome is
+    /// decided, all pods count as finished; pods that a failed job cuts short have failed.
     pub(super) fn settle(
         &mut self,
         spec: &JobSpec<'_>,
@@ -170,12 +170,12 @@ impl Count {
         released
     }
 
-    /// Whether every uid has become a number.
+    /// Returns true if every recorded uid has been counted.
     pub(super) fn is_settled(&self) -> bool {
         self.uncounted_succeeded.is_empty() && self.uncounted_failed.is_empty()
     }
 
-    /// The fields of the status that are about pods that are over.
+    /// Returns the status fields about finished pods.
     pub(super) fn fields(&self, spec: &JobSpec<'_>) -> [(&'static str, Option<Value>); 5] {
         let succeeded = if self.indexed { self.done.count() } else { self.succeeded };
         let above_zero = |count: i64| (count > 0).then(|| count.into());

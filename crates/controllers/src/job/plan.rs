@@ -1,9 +1,9 @@
-//! What a job does next: [`plan`], a function of it and its pods.
+//! Plans the next step of a job: [`plan`], a function of the job and its pods.
 //!
 //! ```text
-//!                      failed for good ──▶ FailureTarget ─────────┐
-//!   (running) ◀─▶ Suspended                                       ├─ its pods go, are counted ──▶ Failed
-//!                      done, or enough ──▶ SuccessCriteriaMet ────┘                              Complete
+//!                      outcome: failed ──▶ FailureTarget ─────────┐
+//!   (running) ◀─▶ Suspended                                       ├─ pods deleted and counted ──▶ Failed
+//!                      outcome: success ─▶ SuccessCriteriaMet ────┘                              Complete
 //! ```
 
 use std::collections::HashSet;
@@ -42,7 +42,7 @@ pub(super) struct Plan {
     pub(super) status: Value,
     pub(super) create: Vec<NewPod>,
     pub(super) delete: Vec<Arc<Pod>>,
-    /// Pods that are counted and may go.
+    /// Counted pods whose finalizers can be removed.
     pub(super) release: Vec<Arc<Pod>>,
     pub(super) events: Vec<JobEvent>,
     pub(super) again: Option<Seconds>,
@@ -72,7 +72,7 @@ fn set(conditions: &mut Vec<Value>, new: Value) {
     }
 }
 
-/// What the job is to end as, why, and how that is said.
+/// The decided outcome of a job, with the reason and message of its condition.
 #[derive(Debug, PartialEq, Eq)]
 struct JobOutcome {
     end: JobResult,
@@ -85,7 +85,7 @@ impl JobOutcome {
         JobOutcome { end, reason: reason.to_owned(), message: message.to_owned() }
     }
 
-    /// The outcome that was set, if one was.
+    /// Returns the outcome that the conditions record.
     fn of(conditions: &[Value]) -> Option<JobOutcome> {
         let set =
             |kind: &str| conditions.iter().find(|c| c["type"] == kind && c["status"] == "True");
@@ -97,7 +97,7 @@ impl JobOutcome {
         Some(JobOutcome::new(end, text(&found["reason"]), text(&found["message"])))
     }
 
-    /// As a condition before the pods are gone, and as one after it.
+    /// Returns the condition that announces the outcome, or the final one once the pods are gone.
     fn condition(&self, is_over: bool, now: Timestamp) -> Value {
         let kind = match (self.end, is_over) {
             (JobResult::Complete, false) => "SuccessCriteriaMet",
@@ -115,11 +115,11 @@ const DEADLINE: &str = "DeadlineExceeded";
 const MAX_FAILED_INDEXES: &str = "MaxFailedIndexesExceeded";
 const FAILED_INDEXES: &str = "FailedIndexes";
 
-/// Why jobs fail.
+/// The reasons for which jobs fail.
 const FAILURES: [&str; 5] =
     [POD_FAILURE_POLICY, BACKOFF_LIMIT, DEADLINE, MAX_FAILED_INDEXES, FAILED_INDEXES];
 
-/// What to do about a job that is not finished.
+/// Plans the next step of an unfinished job.
 pub(super) fn plan(job: &Value, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let spec = JobSpec::of(job);
@@ -138,7 +138,7 @@ pub(super) fn plan(job: &Value, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
         let scaling = scale(&spec, pods, &unfinished, &count, &previous_failures, now.seconds());
         plan.events.extend(suspend(&mut conditions, spec.suspended, now));
         plan.again = [left, scaling.again].into_iter().flatten().min();
-        // Pods that are taken away are no failures.
+        // Pods that are scaled down do not count as failed.
         plan.release = scaling.remove.iter().filter(|pod| is_tracked(pod)).cloned().collect();
         (plan.create, plan.delete) = (scaling.create, scaling.remove);
     }
@@ -163,19 +163,19 @@ pub(super) fn plan(job: &Value, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     plan
 }
 
-/// When the job started, which may be now; one that waits has not.
+/// Returns the start time of the job, which may be now. A suspended job has not started.
 fn started(job: &Value, spec: &JobSpec<'_>, now: Timestamp) -> Option<String> {
     let started = job["status"]["startTime"].as_str().map(str::to_owned);
     started.or_else(|| (!spec.suspended).then(|| now.to_seconds_text()))
 }
 
-/// How long the job may still run, if that is limited.
+/// Returns the remaining run time of the job, if it is limited.
 fn time_left(spec: &JobSpec<'_>, started: Option<&str>, now: Timestamp) -> Option<Seconds> {
     let allowed = spec.active_deadline.filter(|_| !spec.suspended)?;
     Some(seconds(started?)? + allowed - now.seconds())
 }
 
-/// Whether the job has got where it was going, or cannot.
+/// Returns the outcome if the job has reached or missed its goal.
 fn judge(
     spec: &JobSpec<'_>,
     count: &Count,
@@ -213,7 +213,7 @@ fn judge(
     is_done.then(|| JobOutcome::new(JobResult::Complete, "CompletionsReached", message))
 }
 
-/// Notes whether the job is suspended, and tells of it if that is new.
+/// Updates the `Suspended` condition and returns an event if it changed.
 fn suspend(conditions: &mut Vec<Value>, on: bool, now: Timestamp) -> Option<JobEvent> {
     let (status, reason, message, event) = if on {
         ("True", "JobSuspended", "Job suspended", "Suspended")
@@ -236,7 +236,7 @@ fn put(status: &mut Value, field: &str, value: Option<Value>) {
     };
 }
 
-/// What the status says of pods.
+/// Returns the status fields about pods.
 fn status(
     job: &Value,
     spec: &JobSpec<'_>,
@@ -252,15 +252,15 @@ fn status(
         put(&mut status, field, value);
     }
     let gone: HashSet<&str> = delete.iter().map(|pod| pod.uid.as_str()).collect();
-    let stays = unfinished.active.iter().filter(|pod| !gone.contains(pod.uid.as_str()));
-    let stays: Vec<&Arc<Pod>> = stays.collect();
-    put(&mut status, "active", (!stays.is_empty()).then(|| stays.len().into()));
-    status["ready"] = stays.iter().filter(|pod| pod.is_ready()).count().into();
+    let remaining = unfinished.active.iter().filter(|pod| !gone.contains(pod.uid.as_str()));
+    let remaining: Vec<&Arc<Pod>> = remaining.collect();
+    put(&mut status, "active", (!remaining.is_empty()).then(|| remaining.len().into()));
+    status["ready"] = remaining.iter().filter(|pod| pod.is_ready()).count().into();
     status["terminating"] = (unfinished.terminating.len() + delete.len()).into();
     status
 }
 
-/// What is events of a job that is over.
+/// Returns the events of a finished job.
 fn final_events(outcome: &JobOutcome, spec: &JobSpec<'_>, count: &Count) -> Vec<JobEvent> {
     if outcome.end == JobResult::Failed {
         let known = FAILURES.into_iter().find(|known| *known == outcome.reason);

@@ -1,4 +1,4 @@
-//! How many pods a job has at a time, and which: [`scale`].
+//! Plans the number and the indexes of a job's pods: [`scale`].
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,17 +9,18 @@ use super::policy::Verdict;
 use super::spec::JobSpec;
 use crate::observe::{IndexFailures, Phase, Pod, Seconds};
 
-/// How long the first failed pod is followed by nothing; doubled with each. Upstream's figures.
+/// The delay before the replacement of a failed pod. It doubles with each failure. Upstream's
+/// figures.
 const FIRST_DELAY: Seconds = 10;
 const LONGEST_DELAY: Seconds = 600;
 
-/// How many pods come or go at a time. Upstream's figure.
+/// The most pods created or deleted in one sync. Upstream's figure.
 const BURST: usize = 500;
 
-/// The pods of a job that are not over.
+/// The unfinished pods of a job.
 pub(super) struct UnfinishedPods {
     pub(super) active: Vec<Arc<Pod>>,
-    /// Told to go, and not gone yet.
+    /// Being deleted, but not gone yet.
     pub(super) terminating: Vec<Arc<Pod>>,
 }
 
@@ -31,7 +32,7 @@ impl UnfinishedPods {
     }
 }
 
-/// A pod to be made: for which index, and what it has to know of those before it.
+/// A pod to create, with its index and the failures of that index so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct NewPod {
     pub(super) index: Option<i64>,
@@ -42,12 +43,12 @@ pub(super) struct NewPod {
 pub(super) struct Scaling {
     pub(super) remove: Vec<Arc<Pod>>,
     pub(super) create: Vec<NewPod>,
-    /// When a pod that was held back may come.
+    /// The time until a delayed pod may be created.
     pub(super) again: Option<Seconds>,
 }
 
-/// Removes pods that are too many, or makes as many as are missing, later if the last ones failed. A job
-/// that is suspended has none.
+/// Deletes excess pods, or creates missing ones, after a delay if the last ones failed. A suspended
+/// job has no pods.
 pub(super) fn scale(
     spec: &JobSpec<'_>,
     pods: &[Arc<Pod>],
@@ -96,19 +97,19 @@ pub(super) fn scale(
     scaling
 }
 
-/// How many pods there should be.
+/// Returns the number of pods that the job should have.
 fn wanted(spec: &JobSpec<'_>, unfinished: &UnfinishedPods, count: &Count) -> usize {
     let wanted = match spec.completions {
         Some(completions) => spec.parallelism.min(completions - count.succeeded()),
-        // One has found that there is no more work: the others finish theirs.
+        // A worker has found the queue empty: the others finish their items.
         None if count.succeeded() > 0 => return unfinished.active.len(),
         None => spec.parallelism,
     };
     usize::try_from(wanted).unwrap_or(0)
 }
 
-/// Pods that are to go: those of an index that has a better one, or that is none of the job's, and
-/// the least of those that are too many.
+/// Returns the pods to delete: those whose index is invalid or has a better pod, and the lowest
+/// ranked of those beyond `wanted`.
 fn excess(spec: &JobSpec<'_>, active: &[Arc<Pod>], wanted: usize) -> Vec<Arc<Pod>> {
     let mut ranked = active.to_vec();
     ranked.sort_by_key(|pod| {
@@ -118,7 +119,7 @@ fn excess(spec: &JobSpec<'_>, active: &[Arc<Pod>], wanted: usize) -> Vec<Arc<Pod
     let mut taken = BTreeSet::new();
     let mut fit =
         |pod: &Arc<Pod>| !spec.indexed || spec.index(pod).is_some_and(|index| taken.insert(index));
-    // The best of an index is seen first.
+    // The highest ranked pod of an index comes first.
     let (mut left, mut remove): (Vec<_>, Vec<_>) =
         ranked.into_iter().rev().partition(|pod| fit(pod));
     remove.extend(left.drain(wanted.min(left.len())..).rev());
@@ -126,7 +127,7 @@ fn excess(spec: &JobSpec<'_>, active: &[Arc<Pod>], wanted: usize) -> Vec<Arc<Pod
     remove
 }
 
-/// How long nothing follows the failures since the last success; `None` if that has passed.
+/// Returns the remaining delay after the failures since the last success; `None` if it has passed.
 fn wait(pods: &[Arc<Pod>], now: Seconds) -> Option<Seconds> {
     let ends =
         |phase: Phase| pods.iter().filter(move |pod| pod.phase == phase).map(|pod| pod.ended);
@@ -142,7 +143,7 @@ fn delay(failures: i64, last: Seconds, now: Seconds) -> Option<Seconds> {
     (wait > 0).then_some(wait)
 }
 
-/// What the pod after a failed one has to know.
+/// Returns the failure counts that the replacement of a failed pod carries.
 fn failures(spec: &JobSpec<'_>, previous: Option<&Arc<Pod>>) -> IndexFailures {
     let Some(pod) = previous else { return IndexFailures::default() };
     let IndexFailures { counted, ignored } = pod.index_failures;

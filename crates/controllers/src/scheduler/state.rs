@@ -1,8 +1,8 @@
-//! The scheduler loop without its hands: [`SchedulerState`] takes in what changed and says what to do next.
+//! The state machine of the scheduler: [`SchedulerState`] takes informer events and returns the
+//! next action.
 //!
-//! Deciding where a pod goes is `scheduling`'s, and so is whose turn it is; here the two are kept in
-//! step with what the API tells and with what became of earlier decisions. Nothing is awaited, no
-//! clock is read.
+//! The `scheduling` crate selects nodes and orders pods. This file keeps it in step with the API
+//! and with the results of earlier decisions. It awaits nothing and reads no clock.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use super::projection::{NodeFingerprint, ObservedNode, ObservedPod, PodState};
 use crate::counters::PendingPods;
 use crate::supervise::{PanicMessage, catch_panic_sync};
 
-/// What came from the API.
+/// A change from an informer.
 #[derive(Debug)]
 pub(crate) enum InformerEvent {
     Pods(Change<ObservedPod>),
@@ -27,7 +27,7 @@ pub(crate) enum InformerEvent {
     Groupings(GroupingKind, Change<Value>),
 }
 
-/// A kind that decides node_ref belongs together.
+/// A kind whose objects group pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum GroupingKind {
     Namespace,
@@ -54,14 +54,14 @@ impl GroupingKind {
     }
 }
 
-/// A pod or node and which of that name.
+/// A pod or node, with its uid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectRef {
     pub(crate) key: Key,
     pub(crate) uid: String,
 }
 
-/// What is to be done.
+/// An action for the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     Bind {
@@ -69,41 +69,41 @@ pub(crate) enum Action {
         node: String,
     },
     Refuse(Box<Refusal>),
-    /// The attempt panicked. The pod is tried again after its back-off.
+    /// The attempt panicked. The pod is retried after its back-off.
     Failed {
         pod: ObjectRef,
         panicked: PanicMessage,
     },
 }
 
-/// A pod that found no node.
+/// A pod for which no node was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) pod: ObjectRef,
-    /// The generation of the pod that was looked at.
+    /// The generation of the pod in this attempt.
     pub(crate) generation: i64,
     pub(crate) message: String,
-    /// Cut to what an event can hold.
+    /// The message, cut to the size of an event.
     pub(crate) event_message: String,
-    /// Whether the condition says something else than it did.
+    /// The condition differs from the one in the pod's status.
     pub(crate) is_news: bool,
-    /// The node it waits for from now on, if that has changed; empty for none.
+    /// The new nominated node, if it changed; empty to clear it.
     pub(crate) nominated: Option<String>,
-    /// Pods that make room, the most important first, and where.
+    /// Pods to preempt, the most important first, and their node.
     pub(crate) victims: Vec<ObjectRef>,
     pub(crate) victims_on: String,
-    /// Pods that no longer wait for the node.
+    /// Pods that lose their nomination to the node.
     pub(crate) displaced: Vec<ObjectRef>,
 }
 
-/// A node whose report cannot be used: it is scheduled to as if it told nothing of its machine.
+/// A node with an invalid machine report. It is scheduled to as if it had no report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InvalidReport {
     pub(crate) node: ObjectRef,
     pub(crate) message: String,
 }
 
-/// The cluster, the queue, and what is known of pods beside.
+/// The cluster, the queue, and the state of pods between attempts.
 #[derive(Debug)]
 pub(crate) struct SchedulerState {
     scheduler: Scheduler,
@@ -112,7 +112,7 @@ pub(crate) struct SchedulerState {
     nodes: HashMap<Key, NodeFingerprint>,
     groupings: HashMap<(GroupingKind, Key), ()>,
     invalid_reports: Vec<InvalidReport>,
-    /// Kinds that have not been listed yet: pods, nodes and the groupings.
+    /// Kinds that have not been listed yet, one bit each: pods, nodes and the grouping kinds.
     missing: u32,
     attempts: u64,
 }
@@ -134,7 +134,7 @@ impl SchedulerState {
         })
     }
 
-    /// Whether everything has been listed that decisions depend on.
+    /// Returns true if every kind that decisions depend on has been listed.
     pub(crate) fn is_ready(&self) -> bool {
         self.missing == 0
     }
@@ -202,7 +202,7 @@ impl SchedulerState {
             self.pod_removed(&key, now);
         }
         let old = self.pods.get(&key).cloned();
-        // A pod that cannot be read is left where it is: its agent will say what is wrong with it.
+        // An unreadable pod keeps its last state; its agent reports the error.
         if self.scheduler.cluster_mut().apply_pod_object(&pod.object).is_err() {
             return;
         }
@@ -226,7 +226,7 @@ impl SchedulerState {
 
     fn pod_removed(&mut self, key: &Key, now: Milliseconds) {
         let Some(state) = self.pods.remove(key) else { return };
-        // One that waited for a node kept groupings away from it.
+        // A nominated pod kept other pods off its node.
         let counted = state.bound
             || self.scheduler.cluster().nominated_node_of(key.as_str()).is_some()
             || self.scheduler.cluster().node_of(key.as_str()).is_some();
@@ -264,7 +264,7 @@ impl SchedulerState {
         }
     }
 
-    /// Takes in what a node tells of its machine, now that it is something else than before.
+    /// Parses a changed machine report of a node.
     fn machine_changed(&mut self, key: &Key, node: &ObservedNode) {
         let machine = MachineView::parse(&node.report.texts()).unwrap_or_else(|error| {
             let node_ref = ObjectRef { key: key.clone(), uid: node.uid.to_string() };
@@ -274,7 +274,7 @@ impl SchedulerState {
         self.scheduler.cluster_mut().set_machine(key.as_str(), machine);
     }
 
-    /// What nodes are to be told, each report once.
+    /// Returns the new invalid reports, each once.
     pub(crate) fn take_invalid_reports(&mut self) -> Vec<InvalidReport> {
         std::mem::take(&mut self.invalid_reports)
     }
@@ -314,7 +314,7 @@ impl SchedulerState {
         self.queue.on_event(Event::Grouping, now);
     }
 
-    /// Tries the pod whose turn it is. Its decision counts from now on.
+    /// Attempts the next pod of the queue. The decision takes effect at once.
     pub(crate) fn decide(&mut self, now: Milliseconds) -> Option<Action> {
         loop {
             let name = self.queue.pop(now)?;
@@ -383,12 +383,12 @@ impl SchedulerState {
         known.collect()
     }
 
-    /// A pod has been bound; the API will say so again.
+    /// Records a successful binding; the informer will deliver the bound pod.
     pub(crate) fn bound(&mut self, pod: &Key) {
         self.queue.remove(pod.as_str());
     }
 
-    /// A pod could not be bound: its node is free again, and it is tried later.
+    /// Records a failed binding: releases the node and retries the pod later.
     pub(crate) fn binding_failed(&mut self, pod: &ObjectRef, now: Milliseconds) {
         let same = self.pods.get(&pod.key).is_some_and(|state| *state.uid == *pod.uid);
         if same && self.pods.get(&pod.key).is_some_and(|state| !state.bound) {
@@ -404,8 +404,8 @@ fn key_of(pod: &str) -> Key {
     Key::new(namespace, name)
 }
 
-/// Hands on what a change says of each object; whether it was a whole list. What is `known` and not in
-/// the list is gone.
+/// Calls `take` for each object of a change, with `None` for a removed one. Returns true if the
+/// change was a complete list; `known` objects that are not in it are removed.
 fn each<T>(change: Change<T>, known: Vec<Key>, mut take: impl FnMut(Key, Option<T>)) -> bool {
     match change {
         Change::Replaced { all, .. } => {

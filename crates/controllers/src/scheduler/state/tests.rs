@@ -1,4 +1,4 @@
-//! The scheduler loop's decisions, told by what it is shown.
+//! Decisions of the scheduler's state machine for sequences of informer events.
 
 use super::*;
 use crate::scheduler::projection;
@@ -69,7 +69,7 @@ fn refusal(action: Option<Action>) -> Refusal {
 }
 
 #[test]
-fn what_is_decided_counts_before_the_api_says_so() {
+fn decision_takes_effect_before_the_informer_delivers_it() {
     let mut state = state();
     apply_node(&mut state, "n1", 2, 0);
     apply_pod(&mut state, &pod("p1", 2, 0), 0);
@@ -88,7 +88,7 @@ fn what_is_decided_counts_before_the_api_says_so() {
 }
 
 #[test]
-fn a_binding_that_fails_gives_the_node_back() {
+fn failed_binding_releases_the_node() {
     let mut state = state();
     apply_node(&mut state, "n1", 2, 0);
     apply_pod(&mut state, &pod("p1", 2, 0), 0);
@@ -101,7 +101,7 @@ fn a_binding_that_fails_gives_the_node_back() {
 }
 
 #[test]
-fn a_node_that_comes_helps_a_pod_that_waits() {
+fn new_node_helps_a_waiting_pod() {
     let mut state = state();
     apply_pod(&mut state, &pod("p1", 2, 0), 0);
     let rejection = refusal(state.decide(0));
@@ -112,7 +112,7 @@ fn a_node_that_comes_helps_a_pod_that_waits() {
 }
 
 #[test]
-fn the_same_refusal_is_not_written_twice() {
+fn unchanged_condition_is_not_written_again() {
     let mut state = state();
     apply_node(&mut state, "n1", 1, 0);
     let mut waiting = pod("p1", 2, 0);
@@ -128,7 +128,7 @@ fn the_same_refusal_is_not_written_twice() {
     apply_pod(&mut state, &waiting, 1);
     assert_eq!(state.decide(1), None, "its own condition is no reason to try again");
     assert!(!refusal(state.decide(300_000)).is_news);
-    // A newer pod that is rejected for the same reason is news: the generation is reported.
+    // The condition of a newer generation is written again, because it reports the generation.
     waiting["metadata"]["generation"] = 4.into();
     apply_pod(&mut state, &waiting, 300_001);
     let again = refusal(state.decide(900_000));
@@ -136,7 +136,7 @@ fn the_same_refusal_is_not_written_twice() {
 }
 
 #[test]
-fn a_more_important_pod_pushes_another_out_and_waits_for_its_node() {
+fn pod_with_higher_priority_preempts_and_is_nominated() {
     let mut state = state();
     apply_node(&mut state, "n1", 2, 0);
     let mut low = pod("low", 2, 0);
@@ -154,7 +154,7 @@ fn a_more_important_pod_pushes_another_out_and_waits_for_its_node() {
 }
 
 #[test]
-fn pods_of_others_gated_ending_and_ended_pods_are_left_alone() {
+fn foreign_gated_terminating_and_finished_pods_are_ignored() {
     let mut state = state();
     apply_node(&mut state, "n1", 8, 0);
     let mut other = pod("other", 1, 0);
@@ -176,7 +176,7 @@ fn pods_of_others_gated_ending_and_ended_pods_are_left_alone() {
 }
 
 #[test]
-fn a_list_tells_what_is_gone() {
+fn relist_removes_missing_pods() {
     let mut state = state();
     apply_node(&mut state, "n1", 2, 0);
     apply_pod(&mut state, &pod("p1", 2, 0), 0);
@@ -186,7 +186,7 @@ fn a_list_tells_what_is_gone() {
     assert_eq!(bound_node(state.decide(2)).0, "a/p2");
 }
 
-/// A node of seven CPUs for pods, which tells of a machine with these NUMA nodes.
+/// Returns a node with seven allocatable CPUs that reports a machine with these NUMA nodes.
 fn node_with_report(numa_nodes: &Value) -> Value {
     let machine = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "Machine", "nodes": numa_nodes,
@@ -217,7 +217,7 @@ fn guaranteed(name: &str, cpus: u32) -> Value {
 }
 
 #[test]
-fn a_pod_its_agent_would_refuse_waits_until_the_node_tells_something_else() {
+fn pod_waits_until_the_machine_report_changes() {
     let mut state = state();
     apply_node_object(&mut state, &two_numa_nodes(), 0);
     apply_pod(&mut state, &guaranteed("p1", 5), 0);
@@ -225,7 +225,7 @@ fn a_pod_its_agent_would_refuse_waits_until_the_node_tells_something_else() {
     let text = "0/1 nodes are available: 1 node(s) would refuse the pod: TopologyAffinityError: \
                 Resources cannot be allocated with Topology locality (CPUs need 2 NUMA nodes).";
     assert!(rejection.message.starts_with(text), "{}", rejection.message);
-    // Something else about the node is not worth another attempt.
+    // A change of another annotation does not trigger a retry.
     let mut same = two_numa_nodes();
     same["metadata"]["annotations"]["example.com/other"] = "2".into();
     apply_node_object(&mut state, &same, 10);
@@ -236,7 +236,7 @@ fn a_pod_its_agent_would_refuse_waits_until_the_node_tells_something_else() {
 }
 
 #[test]
-fn a_report_that_cannot_be_used_counts_for_nothing_and_is_told_once() {
+fn invalid_report_is_ignored_and_reported_once() {
     let mut state = state();
     apply_node_object(&mut state, &two_numa_nodes(), 0);
     apply_pod(&mut state, &guaranteed("p1", 5), 0);
@@ -252,7 +252,7 @@ fn a_report_that_cannot_be_used_counts_for_nothing_and_is_told_once() {
     let text = "annotation berth.dev/machine is not a machine file: ";
     assert!(report.message.starts_with(text), "{}", report.message);
     assert_eq!(bound_node(state.decide(1_000)).1, "n1");
-    // A node that stops to tell is as one that never did.
+    // A node that stops reporting is scheduled to like one without a report.
     apply_node(&mut state, "n1", 7, 2_000);
     assert_eq!(state.take_invalid_reports(), []);
 }
