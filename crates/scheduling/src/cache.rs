@@ -1,8 +1,8 @@
-//! What nodes cached about pods of a shape, kept until the node changes.
+//! Results of the local filters and scores by pod shape and node, cached until the node changes.
 //!
-//! Main type: [`FilterCache`]. Only what depends on a node and its own pods is remembered; what depends on
-//! other nodes is found out anew. A node for which pods wait is asked every time, since the answer then
-//! depends on who is_needed.
+//! Main type: [`FilterCache`]. Only results that depend on a node and its own pods are cached;
+//! those that depend on other nodes are computed for every attempt. Nodes with nominated pods are
+//! not cached, because their result depends on the pod's priority.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use crate::score::LocalScores;
 use crate::shape_index::ShapeId;
 use crate::verdict::Rejection;
 
-/// How many shapes are remembered. At 5,000 nodes one takes some 200 KiB.
+/// The most cached shapes. At 5,000 nodes a shape takes about 200 KiB.
 const MAX_SHAPES: usize = 256;
 
 #[derive(Debug, Default)]
@@ -22,12 +22,12 @@ pub(crate) struct FilterCache {
     uses: u64,
 }
 
-/// A rejection, by its number; zero is none.
+/// The index of a rejection plus one; zero means that the node fits.
 type Number = u16;
 
 #[derive(Debug, Clone, Copy)]
 struct CachedResult {
-    /// When the node had last changed; zero if it was never asked.
+    /// The node's last change when the result was computed; zero if it never was.
     as_of: u64,
     rejection: Number,
     scores: LocalScores,
@@ -35,21 +35,21 @@ struct CachedResult {
 
 const NOTHING: CachedResult = CachedResult { as_of: 0, rejection: 0, scores: LocalScores::NONE };
 
-/// What nodes cached about one shape.
+/// The cached results of one shape.
 #[derive(Debug)]
 pub(crate) struct ShapeCache {
     serial: u64,
-    /// Scores by images depend on which nodes have them.
+    /// Image scores depend on the images of all nodes.
     nodes_epoch: u64,
     used: u64,
     nodes: Vec<CachedResult>,
-    /// What machines cached, and as of when; empty if none was ever asked.
+    /// Results of the machine filter with the node's last change; empty if it never ran.
     machines: Vec<(u64, Number)>,
     rejections: Vec<Rejection>,
 }
 
 impl FilterCache {
-    /// What is remembered of a pod's shape.
+    /// Returns the cache of a pod's shape.
     pub(crate) fn of(&mut self, cycle: &Cycle<'_>) -> &mut ShapeCache {
         let cluster = cycle.cluster;
         let id = cycle.entry.shape;
@@ -80,7 +80,7 @@ impl FilterCache {
 }
 
 impl ShapeCache {
-    /// Whether the pod can go to a node.
+    /// Returns the rejection of the pod by a node; `None` if it fits.
     pub(crate) fn check(&mut self, cycle: &Cycle<'_>, slot: u32) -> Option<Cow<'_, Rejection>> {
         let cluster = cycle.cluster;
         let changed = cluster.changed.get(slot as usize).copied().unwrap_or(0);
@@ -136,7 +136,7 @@ impl ShapeCache {
         rejection
     }
 
-    /// The scores of a node that was asked.
+    /// Returns the scores of an evaluated node.
     pub(crate) fn scores(&self, slot: u32) -> LocalScores {
         self.nodes.get(slot as usize).map_or(LocalScores::NONE, |cached| cached.scores)
     }

@@ -1,7 +1,8 @@
-//! Whether a pod can go to a node: the filters, in upstream's order with ours among them.
+//! The filters that decide whether a pod can run on a node, in upstream's order with ours among
+//! them.
 //!
-//! Main types: [`Cycle`], one pod with all that was found out about it before looking at nodes, and
-//! [`SimulatedNode`], one node with pods thought away or added. A cycle changes nothing.
+//! Main types: [`Cycle`], one pod with its PreFilter results, and [`SimulatedNode`], one node with
+//! pods added or removed. A cycle changes nothing.
 
 use placement::demand::Demand;
 use smallvec::SmallVec;
@@ -20,7 +21,7 @@ use crate::topology::Tables;
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 use crate::volumes::{self, VolumeState};
 
-/// A pod on its way, with what holds for all nodes.
+/// The pod of a scheduling cycle, with the results that hold for all nodes.
 pub(crate) struct Cycle<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) profile: &'a Profile,
@@ -31,11 +32,11 @@ pub(crate) struct Cycle<'a> {
     pod_affinity: Option<InterPodAffinity>,
     volumes: Option<VolumeState>,
     demand: Option<Demand>,
-    /// Filters beyond the local ones that have anything to ask.
+    /// Cluster-wide filters that apply to this pod.
     cluster_wide: SmallVec<[Filter; 4]>,
 }
 
-/// A node, or what it would be. Making one reads nothing of the node.
+/// A node or a simulated one. Constructing it reads no field of the node.
 #[derive(Clone, Copy)]
 pub(crate) struct FilterTarget<'a> {
     slot: u32,
@@ -59,7 +60,7 @@ impl<'a> FilterTarget<'a> {
     }
 }
 
-/// What changes beyond the node itself when pods come and go on it.
+/// Changes beyond the node itself when pods are added to or removed from it.
 #[derive(Debug, Clone, Default)]
 struct Delta {
     spread: SpreadDelta,
@@ -67,7 +68,7 @@ struct Delta {
     claims: i64,
 }
 
-/// A node with pods thought away or added.
+/// A node with pods added or removed.
 #[derive(Debug, Clone)]
 pub(crate) struct SimulatedNode<'a> {
     slot: u32,
@@ -137,10 +138,10 @@ impl<'a> SimulatedNode<'a> {
     }
 }
 
-/// What filters may ask of.
+/// A filter of one plugin.
 type Filter = fn(&Cycle<'_>, &FilterTarget<'_>) -> Option<Rejection>;
 
-/// Filters that ask only the node and its own pods, in order.
+/// Filters that depend only on the node and its own pods, in order.
 const LOCAL: &[(Plugin, Filter)] = &[
     (Plugin::NodeUnschedulable, unschedulable),
     (Plugin::TaintToleration, taint_toleration),
@@ -150,8 +151,8 @@ const LOCAL: &[(Plugin, Filter)] = &[
     (Plugin::QosResources, classes),
 ];
 
-/// Filters that ask other nodes or volumes, in order. They come after the local ones; the machine, which
-/// costs most, is asked last of all.
+/// Filters that depend on other nodes or volumes, in order. They run after the local ones; the
+/// machine filter, which costs most, runs last.
 const CLUSTER_WIDE: &[(Plugin, Filter)] = &[
     (Plugin::VolumeRestrictions, volume_restrictions),
     (Plugin::VolumeBinding, volume_binding),
@@ -162,7 +163,7 @@ const CLUSTER_WIDE: &[(Plugin, Filter)] = &[
 ];
 
 impl<'a> Cycle<'a> {
-    /// Looks at a pod before any node. It may be turned away for all of them.
+    /// Runs the PreFilter step for a pod, which may reject it for all nodes.
     pub(crate) fn new(
         cluster: &'a Cluster,
         profile: &'a Profile,
@@ -205,8 +206,8 @@ impl<'a> Cycle<'a> {
         Ok(cycle)
     }
 
-    /// The names of the only nodes that the pod's affinity lets it go to; `None` if there is a term that
-    /// names none.
+    /// Returns the only node names that the pod's affinity allows; `None` if one of its terms names
+    /// no node.
     pub(crate) fn pinned(&self) -> Option<SmallVec<[Symbol; 1]>> {
         let terms = &self.shape.node_required.as_ref()?.0;
         if terms.is_empty() || !self.profile.pre_filters_by(Plugin::NodeAffinity) {
@@ -219,11 +220,12 @@ impl<'a> Cycle<'a> {
         Some(names)
     }
 
-    /// Whether a plugin beyond the local ones has anything to ask.
+    /// Returns true if a cluster-wide plugin applies to this pod.
     fn is_needed(&self, plugin: Plugin) -> bool {
         self.profile.filters_by(plugin)
             && match plugin {
-                // Claims that nobody uses now are not asked after again, whoever waits for the node.
+                // As upstream, claims that are not in use at PreFilter are not checked again,
+                // whatever pods are nominated.
                 Plugin::VolumeRestrictions => {
                     self.volumes.as_ref().is_some_and(|state| state.in_use > 0)
                         || !self.shape.volumes.disks.is_empty()
@@ -236,23 +238,23 @@ impl<'a> Cycle<'a> {
             }
     }
 
-    /// What the node and its own pods say.
+    /// Runs the filters that depend on the node and its own pods.
     pub(crate) fn local(&self, target: &FilterTarget<'_>) -> Option<Rejection> {
         let wanted = LOCAL.iter().filter(|(plugin, _)| self.profile.filters_by(*plugin));
         wanted.into_iter().find_map(|(_, filter)| filter(self, target))
     }
 
-    /// What everything else says.
+    /// Runs the cluster-wide filters.
     pub(crate) fn cluster_wide(&self, target: &FilterTarget<'_>) -> Option<Rejection> {
         self.cluster_wide.iter().find_map(|filter| filter(self, target))
     }
 
-    /// Whether the machine has anything to say about this pod.
+    /// Returns true if the machine filter applies to this pod.
     pub(crate) fn needs_machine(&self) -> bool {
         self.demand.is_some() && self.profile.filters_by(Plugin::MachinePlacement)
     }
 
-    /// What the machine says: whether its agent would refuse the pod.
+    /// Runs the machine filter: rejects a node whose agent would refuse the pod.
     pub(crate) fn machine(&self, target: &FilterTarget<'_>) -> Option<Rejection> {
         let demand = self.demand.as_ref().filter(|_| self.needs_machine())?;
         let (refusal, could) = target.machine.as_ref()?.try_place(demand).err()?;
@@ -265,8 +267,8 @@ impl<'a> Cycle<'a> {
         Some(Rejection::new(Plugin::MachinePlacement, code, reason))
     }
 
-    /// How well the volumes that would be bound on these nodes are used; none if they do not tell the
-    /// nodes apart.
+    /// Returns the scores of these nodes by the use of the volumes that would be bound; `None` if
+    /// all are zero.
     pub(crate) fn volume_scores(&self, nodes: &[u32]) -> Option<Vec<i64>> {
         let state = self.volumes.as_ref()?;
         let (volumes, symbols) = (&self.cluster.volumes, &self.cluster.symbols);
@@ -283,7 +285,7 @@ impl<'a> Cycle<'a> {
         self.local(target).or_else(|| self.cluster_wide(target)).or_else(|| self.machine(target))
     }
 
-    /// Pods that wait for this node and are at least as important.
+    /// Returns the pods nominated to this node with at least the pod's priority.
     pub(crate) fn nominated(&self, node: &NodeState) -> SmallVec<[PodId; 2]> {
         let counts = |id: &PodId| {
             *id != self.id
@@ -295,7 +297,7 @@ impl<'a> Cycle<'a> {
         node.nominated.iter().copied().filter(counts).collect()
     }
 
-    /// Whether the pod can go to a node: both with and without the pods that wait for it.
+    /// Runs all filters, both with and without the nominated pods.
     pub(crate) fn check(&self, slot: u32, node: &NodeState) -> Option<Rejection> {
         let nominated = self.nominated(node);
         if !nominated.is_empty() {
@@ -305,7 +307,7 @@ impl<'a> Cycle<'a> {
         self.filter(&FilterTarget::new(slot, node))
     }
 
-    /// Whether the pod could go to a node as it would be.
+    /// Runs all filters on a simulated node.
     pub(crate) fn check_simulated(&self, simulated: &SimulatedNode<'_>) -> Option<Rejection> {
         self.check_with_nominated(simulated, &self.nominated(simulated.node))
     }
@@ -327,8 +329,8 @@ impl<'a> Cycle<'a> {
         self.filter(&simulated.target())
     }
 
-    /// Every filter that would turn the node down, if each were asked. Pods that only wait for the node
-    /// do not count.
+    /// Returns the rejections of every filter, without stopping at the first. Nominated pods do not
+    /// count.
     pub(crate) fn all_failures(&self, slot: u32, node: &NodeState) -> Vec<Rejection> {
         let target = FilterTarget::new(slot, node);
         let wanted =
@@ -406,7 +408,7 @@ fn fit(cycle: &Cycle<'_>, target: &FilterTarget<'_>) -> Option<Rejection> {
     })
 }
 
-/// Whether the profile says not to look at a vendor's resource.
+/// Returns true if the profile ignores an extended resource.
 fn is_ignored(cycle: &Cycle<'_>, name: Symbol) -> bool {
     let profile = cycle.profile;
     if profile.ignored.is_empty() && profile.ignored_groups.is_empty() {

@@ -1,7 +1,8 @@
 //! Affinity and anti-affinity between pods.
 //!
-//! Main types: [`InterPodAffinity`], the required terms of a pod and of those already there with the counts of
-//! one attempt, and [`scores`] for the preferred ones. Counts are taken from shapes, not from pods.
+//! Main types: [`InterPodAffinity`], the required terms of the pod and of existing pods with the
+//! counts of one attempt, and [`scores`] for the preferred ones. Counts are taken from shapes, not
+//! from pods.
 
 use std::sync::Arc;
 
@@ -16,8 +17,8 @@ use crate::shape_index::ShapeEntry;
 use crate::topology::{Domains, Tables};
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
-/// Whether a term of the pod that is being scheduled speaks of another one. Its namespace selector
-/// reaches namespaces that exist, and an empty one all there could be.
+/// Returns true if a term of the pod being scheduled matches another pod. Its namespace selector
+/// matches existing namespaces; an empty one matches all.
 fn term_of_new(term: &PodTerm, other: &PodShape, cluster: &Cluster) -> bool {
     let by_selector = || {
         let labels = cluster.workloads.namespaces.get(&other.namespace);
@@ -30,8 +31,8 @@ fn term_of_new(term: &PodTerm, other: &PodShape, cluster: &Cluster) -> bool {
         && term.selector.matches(&other.labels, &cluster.symbols)
 }
 
-/// Whether a term of a pod that is there speaks of the one being scheduled. A namespace that is not
-/// known has no labels.
+/// Returns true if a term of an existing pod matches the pod being scheduled. An unknown namespace
+/// has no labels.
 fn term_of_old(term: &PodTerm, new: &PodShape, cluster: &Cluster) -> bool {
     let none = Labels::default();
     let by_selector = || {
@@ -46,7 +47,7 @@ fn all_terms_of_new(terms: &[PodTerm], other: &PodShape, cluster: &Cluster) -> b
     !terms.is_empty() && terms.iter().all(|term| term_of_new(term, other, cluster))
 }
 
-/// Pods that count, by domain of one key.
+/// Numbers of matching pods by domain of one topology key.
 #[derive(Debug)]
 struct Counts {
     key: Symbol,
@@ -68,7 +69,7 @@ impl Counts {
     }
 }
 
-/// The counts of a key, new if there are none yet.
+/// Returns the counts of a key, and creates them if they are missing.
 fn counts_of<'a>(
     list: &'a mut Vec<Counts>,
     key: Symbol,
@@ -87,22 +88,22 @@ fn counts_of<'a>(
     &mut list[at]
 }
 
-/// The required terms of a pod and existing_anti_affinity it, with the numbers of pods now.
+/// The required terms of the pod and of existing pods, with the current numbers of pods.
 #[derive(Debug)]
 pub(crate) struct InterPodAffinity {
-    /// Where pods are that all of the pod's affinity terms speak of, by key.
+    /// Pods that match all of the pod's affinity terms, by topology key.
     affinity: Vec<Counts>,
-    /// How many domains such pods are in.
+    /// The number of domains with such pods.
     affinity_domains: i64,
-    /// Where pods are that a term of the pod's anti-affinity speaks of, by key.
+    /// Pods that match a term of the pod's anti-affinity, by topology key.
     anti_affinity: Vec<Counts>,
-    /// Where pods are whose anti-affinity speaks of the pod, by key.
+    /// Pods whose anti-affinity matches the pod, by topology key.
     existing_anti_affinity: Vec<Counts>,
-    /// The pod satisfies its own affinity, so that the first of its kind finds a place.
+    /// The pod matches its own affinity, so that the first of a group can be placed.
     satisfies_itself: bool,
 }
 
-/// Changes of the counts by pods that are thought away or added on one node.
+/// Changes of the counts by pods that are added to or removed from one node.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AffinityDelta {
     affinity: SmallVec<[i64; 2]>,
@@ -115,7 +116,7 @@ fn at(delta: &[i64], n: usize) -> i64 {
 }
 
 impl InterPodAffinity {
-    /// `None` if nobody has anything to say.
+    /// Returns `None` if no term applies.
     pub(crate) fn new(
         shape: &PodShape,
         cluster: &Cluster,
@@ -168,7 +169,7 @@ impl InterPodAffinity {
         })
     }
 
-    /// A pod of this shape comes to the node, or leaves it.
+    /// Adds or removes a pod of this shape on the node.
     pub(crate) fn change(
         &self,
         delta: &mut AffinityDelta,
@@ -240,8 +241,8 @@ impl InterPodAffinity {
         None
     }
 
-    /// Whether the pods that the pod wants to be with are in all of the node's domains, or there are
-    /// none anywhere and the pod is one of them.
+    /// Returns true if all domains of the node have pods that match the affinity, or if no domain
+    /// has any and the pod matches itself.
     fn satisfies_affinity(&self, slot: u32, delta: &AffinityDelta) -> bool {
         let mut domains = self.affinity_domains;
         let mut satisfied = true;
@@ -255,8 +256,8 @@ impl InterPodAffinity {
     }
 }
 
-/// Raw scores by preferred terms for nodes that fit, in their order. No scores at all if nothing speaks
-/// for or existing_anti_affinity any node.
+/// Returns raw scores of the preferred terms for the feasible nodes, in their order; `None` if no
+/// term matches.
 pub(crate) fn scores(
     shape: &PodShape,
     cluster: &Cluster,
@@ -286,7 +287,8 @@ pub(crate) fn scores(
             }
         }
     }
-    // The setting is about pods that prefer no neighbours themselves; for others everything counts.
+    // The setting applies to pods without preferred terms of their own; for others every term
+    // counts.
     if own || !profile.ignore_preferred_of_existing {
         for other in cluster.shapes.with_terms() {
             if profile.hard_affinity_weight > 0 {
@@ -314,7 +316,7 @@ pub(crate) fn scores(
     })
 }
 
-/// Scores from 0 to 100, in floats as upstream has it.
+/// Normalises scores to 0 to 100, in floats as upstream does.
 pub(crate) fn normalise(raw: &[i64]) -> Vec<i64> {
     let lowest = raw.iter().min().copied().unwrap_or(0);
     let highest = raw.iter().max().copied().unwrap_or(0);

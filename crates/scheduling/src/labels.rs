@@ -1,7 +1,6 @@
-//! Labels, and selectors over them, in numbers instead of texts.
+//! Labels and selectors over interned strings.
 //!
-//! Main types: [`Labels`], [`Selector`] and [`NodeTerms`]. What a selector may look like and how it is
-//! read is `objects::selector`'s business.
+//! Main types: [`Labels`], [`Selector`] and [`NodeTerms`]. `objects::selector` parses selectors.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +23,7 @@ impl Labels {
     }
 
     pub(crate) fn get(&self, key: Symbol) -> Option<Symbol> {
-        // Objects have few labels: looking at all of them beats a search.
+        // Objects have few labels: a linear scan is faster than a search.
         self.0.iter().find(|(k, _)| *k == key).map(|(_, v)| *v)
     }
 
@@ -98,7 +97,7 @@ impl Selector {
         Selector { needs: selector.map(needs) }
     }
 
-    /// A selector that is satisfied by these very labels, values of the keys given.
+    /// Returns the selector with these labels required too.
     pub(crate) fn and_labels(self, pairs: &[(Symbol, Symbol)]) -> Selector {
         self.and(
             pairs.iter().map(|(key, value)| LabelCondition {
@@ -108,7 +107,7 @@ impl Selector {
         )
     }
 
-    /// This selector, for objects that do not have these labels.
+    /// Returns the selector with these labels excluded.
     pub(crate) fn and_not_labels(self, pairs: &[(Symbol, Symbol)]) -> Selector {
         let not = |(key, value): &(Symbol, Symbol)| LabelCondition {
             key: *key,
@@ -122,7 +121,7 @@ impl Selector {
         Selector { needs }
     }
 
-    /// The selector of everything that both select.
+    /// Returns the intersection of two selectors.
     pub(crate) fn and_selector(self, other: &Selector) -> Selector {
         match &other.needs {
             Some(needs) => self.and(needs.iter().cloned()),
@@ -134,7 +133,7 @@ impl Selector {
         self.needs.as_ref().is_some_and(|needs| needs.iter().all(|n| n.holds(labels, symbols)))
     }
 
-    /// Whether everything is selected.
+    /// Returns true if the selector selects everything.
     pub(crate) fn is_everything(&self) -> bool {
         self.needs.as_ref().is_some_and(|needs| needs.is_empty())
     }
@@ -144,7 +143,7 @@ impl Selector {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct NodeTerm {
     labels: Box<[LabelCondition]>,
-    /// Whether the node must, or must not, have this name.
+    /// The node must have (true) or must not have (false) this name.
     names: Box<[(bool, Symbol)]>,
     malformed: bool,
 }
@@ -165,7 +164,7 @@ impl NodeTerm {
         }
     }
 
-    /// An empty or malformed term matches no node.
+    /// Returns true if the term matches. An empty or malformed term matches no node.
     pub(crate) fn matches(&self, name: Symbol, labels: &Labels, symbols: &Interner) -> bool {
         let empty = self.labels.is_empty() && self.names.is_empty();
         !(self.malformed || empty)
@@ -173,8 +172,8 @@ impl NodeTerm {
             && self.names.iter().all(|(is, other)| (name == *other) == *is)
     }
 
-    /// The only name a node of this term can have: `None` if it may have any, an empty answer if the
-    /// term contradicts itself.
+    /// Returns the only node name that the term allows: `None` if any, an empty result if the term
+    /// contradicts itself.
     pub(crate) fn pinned(&self) -> Option<Option<Symbol>> {
         let mut is = self.names.iter().filter(|(is, _)| *is).map(|(_, name)| *name);
         let first = is.next()?;

@@ -1,7 +1,7 @@
-//! Nodes: what they are ([`NodeView`]) and what is on them ([`Occupancy`]).
+//! Nodes: the fields of their objects ([`NodeView`]) and the sums of their pods ([`Occupancy`]).
 //!
-//! A node's object changes seldom and its pods often, so the two are kept apart. Whether a pod fits is
-//! decided elsewhere.
+//! A node's object rarely changes and its pods often do, so the two are kept apart. Filters are in
+//! [`crate::filters`].
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::resources::ResourceVector;
 use crate::shape::{self, HostPort, PodShape};
 use crate::taints::Taint;
 
-/// What scheduling reads of a node's object.
+/// The fields of a node's object that scheduling reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeView {
     pub(crate) name: Symbol,
@@ -26,7 +26,7 @@ pub(crate) struct NodeView {
     pub(crate) unschedulable: bool,
     pub(crate) allocatable: ResourceVector,
     pub(crate) most_pods: i64,
-    /// By name: size.
+    /// Name and size.
     pub(crate) images: Box<[(Symbol, i64)]>,
     pub(crate) features: Box<[Arc<str>]>,
     pub(crate) classes: Arc<NodeClasses>,
@@ -57,15 +57,15 @@ impl NodeView {
     }
 }
 
-/// What the pods of a node take together.
+/// The resources that the pods of a node use in total.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Occupancy {
     pub(crate) requested: ResourceVector,
-    /// Cpu and memory as the fit score counts them.
+    /// CPU and memory as the fit score counts them.
     pub(crate) scored_milli_cpu: i64,
     pub(crate) scored_memory: i64,
     pub(crate) pods: i64,
-    /// A port is listed as often as it is used.
+    /// A port is listed once for each use.
     pub(crate) ports: SmallVec<[HostPort; 2]>,
     pub(crate) classes: ClassUse,
 }
@@ -104,9 +104,9 @@ impl Occupancy {
 pub(crate) struct NodeState {
     pub(crate) view: NodeView,
     pub(crate) occupancy: Occupancy,
-    /// In the order in which they came; the last takes the place of one that leaves.
+    /// In the order in which they were added; the last one replaces a removed one.
     pub(crate) pods: Vec<PodId>,
-    /// Pods that wait to be placed here once others are gone.
+    /// Pods nominated to this node.
     pub(crate) nominated: Vec<PodId>,
     pub(crate) machine: Option<Machine>,
 }

@@ -1,8 +1,8 @@
-//! Making room: which pods would have to go so that a more important one finds a place.
+//! Preemption: selects the pods to delete so that a pod with higher priority fits.
 //!
-//! Main entry: [`find`]. Every node that could be helped is tried with all less important pods thought
-//! away; then they are put back, the most important first and those whose loss would break a disruption
-//! budget before the others, as long as the pod still fits. Nothing is deleted here.
+//! Main entry: [`find`]. On each node it removes all pods with lower priority and then adds them
+//! back one by one while the pod still fits: those protected by a disruption budget first, and the
+//! most important first. Nothing is deleted here.
 
 use std::cmp::Reverse;
 
@@ -13,7 +13,7 @@ use crate::labels::Labels;
 use crate::time::Milliseconds;
 use crate::verdict::{Code, Reason, Rejection};
 
-/// A node that could be made to fit.
+/// A node on which preemption would make the pod fit.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     pub(crate) slot: u32,
@@ -22,21 +22,21 @@ pub(crate) struct Candidate {
     pub(crate) violations: usize,
 }
 
-/// What came of the search.
+/// The result of the search.
 #[derive(Debug, Default)]
 pub(crate) struct PreemptionSearch {
     pub(crate) candidates: Vec<Candidate>,
-    /// Nodes that were tried in vain.
+    /// Nodes on which preemption does not help.
     pub(crate) no_help: Vec<(u32, Rejection)>,
-    /// Of the candidates, those that are equally good and better than the others.
+    /// The candidates that are equally good and better than the others.
     pub(crate) best: Vec<usize>,
 }
 
-/// Why a pod may not make room for itself.
+/// The reason why a pod may not preempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotEligible {
     Never,
-    /// Room is being made for it already.
+    /// Its earlier victims are still terminating.
     VictimsAreLeaving,
 }
 
@@ -51,7 +51,7 @@ impl NotEligible {
     }
 }
 
-/// Whether a pod may make room. `on_nominated` is what was said of the node it waits for.
+/// Checks whether a pod may preempt. `on_nominated` is the code of its nominated node's rejection.
 pub(crate) fn eligible(cycle: &Cycle<'_>, on_nominated: Option<Code>) -> Result<(), NotEligible> {
     if !cycle.shape.preempts {
         return Err(NotEligible::Never);
@@ -71,7 +71,7 @@ pub(crate) fn eligible(cycle: &Cycle<'_>, on_nominated: Option<Code>) -> Result<
     if pods.into_iter().any(leaving) { Err(NotEligible::VictimsAreLeaving) } else { Ok(()) }
 }
 
-/// Tries nodes one after the other until there are enough candidates.
+/// Tries nodes in order until there are enough candidates.
 pub(crate) fn find(cycle: &Cycle<'_>, nodes: &[u32], offset: usize) -> PreemptionSearch {
     let share = nodes.len() * cycle.profile.candidates_percentage / 100;
     let enough = share.max(cycle.profile.candidates_least).min(nodes.len());
@@ -82,7 +82,7 @@ pub(crate) fn find(cycle: &Cycle<'_>, nodes: &[u32], offset: usize) -> Preemptio
             Ok(candidate) => found.candidates.push(candidate),
             Err(rejection) => found.no_help.push((*slot, rejection)),
         }
-        // One that breaks no budget must be among them.
+        // At least one of them must violate no budget.
         let harmless = found.candidates.iter().any(|c| c.violations == 0);
         if harmless && found.candidates.len() >= enough {
             break;
@@ -92,10 +92,10 @@ pub(crate) fn find(cycle: &Cycle<'_>, nodes: &[u32], offset: usize) -> Preemptio
     found
 }
 
-/// Less important than any time that was ever reported.
+/// Later than any reported start time.
 const NOT_STARTED: Milliseconds = Milliseconds::MAX;
 
-/// What orders pods by importance: the most important first.
+/// Returns the sort key of pods by importance, the most important first.
 fn importance(cluster: &Cluster, id: PodId) -> (Reverse<i32>, Milliseconds) {
     match cluster.pod_with_shape(id) {
         Some((entry, shape)) => (Reverse(shape.priority), entry.started.unwrap_or(NOT_STARTED)),
@@ -138,18 +138,19 @@ fn victims(cycle: &Cycle<'_>, slot: u32) -> Result<Candidate, Rejection> {
         put_back(*id);
     }
     if victims.is_empty() {
-        // The pod fits beside everyone: only pods that wait for the node were in its way.
+        // The pod fits without victims: only nominated pods blocked it.
         return Err(no_victims());
     }
     victims.sort_by_key(|id| importance(cluster, *id));
     Ok(Candidate { slot, victims, violations })
 }
 
-/// Pods whose loss would break a disruption budget, and the others; both in the order given.
+/// Splits pods into those whose deletion would violate a disruption budget and the others, in
+/// order.
 fn by_budget(cluster: &Cluster, pods: &[PodId]) -> (Vec<PodId>, Vec<PodId>) {
     let mut budgets: Vec<_> = cluster.workloads.budgets().map(|b| (b, b.allowed)).collect();
     let mut breaks = |name: &str, namespace: Symbol, labels: &Labels| {
-        // A pod without labels, and a budget that selects everything, are not protected here.
+        // Pods without labels, and budgets that select everything, are not protected here.
         let mut of_pod = budgets.iter_mut().filter(|(budget, _)| {
             budget.namespace == namespace
                 && !labels.is_empty()
@@ -157,7 +158,7 @@ fn by_budget(cluster: &Cluster, pods: &[PodId]) -> (Vec<PodId>, Vec<PodId>) {
                 && budget.selector.matches(labels, &cluster.symbols)
                 && !budget.disrupted.contains(name)
         });
-        // The first budget that breaks settles it; those after it are not drawn on.
+        // The first violated budget decides; later ones are not charged.
         of_pod.any(|(_, allowed)| {
             *allowed -= 1;
             *allowed < 0
@@ -170,13 +171,13 @@ fn by_budget(cluster: &Cluster, pods: &[PodId]) -> (Vec<PodId>, Vec<PodId>) {
     })
 }
 
-/// The candidates that are equally good and better than the others.
+/// Returns the candidates that are equally good and better than the others.
 fn best(cluster: &Cluster, candidates: &[Candidate]) -> Vec<usize> {
     let priority = |id: &PodId| cluster.pod_with_shape(*id).map_or(i32::MIN, |(_, s)| s.priority);
     let cost = |candidate: &Candidate| {
         let victims = &candidate.victims;
         let highest = victims.iter().map(priority).max().unwrap_or(i32::MIN);
-        // Priorities are moved above zero, so that many victims are never cheaper than few.
+        // Priorities are shifted above zero, so that many victims never cost less than few.
         let sum: i64 = victims.iter().map(|v| i64::from(priority(v)) + (1 << 31)).sum();
         let most_important = victims.iter().filter(|v| priority(v) == highest);
         let started = |id: &PodId| cluster.pod(*id).and_then(|p| p.started).unwrap_or(NOT_STARTED);

@@ -1,7 +1,7 @@
-//! ResourceVector of resources, as scheduling counts them.
+//! Quantities of resources, as scheduling counts them.
 //!
-//! Main type: [`ResourceVector`]: cpu in thousandths, everything else in whole units. Only resources that the
-//! scheduler counts are kept; what a quantity's text means is `objects`' business.
+//! Main type: [`ResourceVector`]: CPU in thousandths, everything else in whole units. Only
+//! resources that the scheduler counts are kept; `objects` parses quantities.
 
 use objects::Quantity;
 use objects::resources::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY};
@@ -9,18 +9,18 @@ use smallvec::SmallVec;
 
 use crate::interner::{Interner, Symbol};
 
-/// A resource that is counted.
+/// A counted resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Resource {
     Cpu,
     FilterCache,
     EphemeralStorage,
-    /// Huge pages, and what vendors add.
+    /// Huge pages and extended resources.
     Scalar(Symbol),
 }
 
 impl Resource {
-    /// Reads a name; `None` if the scheduler does not count it.
+    /// Parses a name; `None` if the scheduler does not count the resource.
     pub(crate) fn new(name: &str, symbols: &mut Interner) -> Option<Resource> {
         Some(match name {
             CPU => Resource::Cpu,
@@ -40,7 +40,7 @@ impl Resource {
         }
     }
 
-    /// A quantity in the units of this resource.
+    /// Returns a quantity in the units of this resource.
     pub(crate) fn units(self, quantity: &Quantity) -> i64 {
         match self {
             Resource::Cpu => quantity.milli_value(),
@@ -55,13 +55,13 @@ fn is_scalar(name: &str) -> bool {
         || name.starts_with("attachable-volumes-")
 }
 
-/// How much of each resource.
+/// Amounts by resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct ResourceVector {
     pub(crate) milli_cpu: i64,
     pub(crate) memory: i64,
     pub(crate) ephemeral_storage: i64,
-    /// In order of symbol. An amount of zero is kept where it was given.
+    /// In order of symbol. An explicit amount of zero is kept.
     pub(crate) scalars: SmallVec<[(Symbol, i64); 1]>,
 }
 
@@ -75,7 +75,7 @@ impl ResourceVector {
         }
     }
 
-    /// The amount of a scalar resource, if it was ever given.
+    /// Returns the amount of a scalar resource, if it is present.
     pub(crate) fn scalar(&self, name: Symbol) -> Option<i64> {
         self.scalars.iter().find(|(n, _)| *n == name).map(|(_, amount)| *amount)
     }

@@ -1,8 +1,8 @@
-//! One attempt after the other: where a pod goes, or why nowhere.
+//! Scheduling attempts: the node of a pod, or the reasons why none fits.
 //!
-//! Main type: [`Scheduler`]. It holds the [`Cluster`], its settings and what it remembers between
-//! attempts: for each shape of pod and each node, what the node and its own pods outcome, until either
-//! changes. An attempt changes nothing in the cluster; what is to be done is in its [`Attempt`].
+//! Main type: [`Scheduler`]. It holds the [`Cluster`], its settings and a cache between attempts:
+//! for each pod shape and node, the results of the local filters and scores until either changes.
+//! An attempt does not change the cluster; its decision is in [`Attempt`].
 
 use std::collections::BTreeMap;
 
@@ -18,25 +18,25 @@ use crate::shape::PodShape;
 use crate::topology::Tables;
 use crate::verdict::{Code, Histogram, Plugin, Reason, Rejection, Verdict};
 
-/// Which of equally good nodes is taken.
+/// The choice among equally good nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tie {
     #[default]
     FirstByName,
-    /// Any, the same for the same number: a caller counts up, or draws.
+    /// A pseudo-random choice that depends only on the seed.
     Seed(u64),
 }
 
-/// Why there was no attempt.
+/// The reason why no attempt was made.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AttemptError {
-    #[error("no pod {0:?} is known")]
+    #[error("unknown pod {0:?}")]
     UnknownPod(String),
-    #[error("pod {pod:?} is on node {node:?} already")]
+    #[error("pod {pod:?} is already on node {node:?}")]
     HasNode { pod: String, node: String },
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attempt {
     /// `namespace/name`.
@@ -52,44 +52,44 @@ pub enum Outcome {
     Gated,
 }
 
-/// The message of a pod that gates hold back.
+/// The message of a gated pod.
 pub const GATED_MESSAGE: &str = "Scheduling is blocked due to non-empty scheduling gates";
 
-/// A node was found.
+/// The selected node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     pub node: String,
-    /// How many nodes were equally good.
+    /// The number of equally good nodes.
     pub ties: usize,
-    /// How many nodes would have done.
+    /// The number of feasible nodes.
     pub feasible: usize,
-    /// The node that the pod waited for was tried alone and did.
+    /// The nominated node was tried first, and it fits.
     pub via_nominated_node: bool,
 }
 
-/// No node was found.
+/// The reasons why no node fits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
-    /// The text of the PodScheduled condition.
+    /// The message of the PodScheduled condition.
     pub message: String,
-    /// Plugins that outcome no, in order of name.
+    /// The rejecting plugins, in order of name.
     pub plugins: Vec<Plugin>,
-    /// Set if the pod was turned away before nodes were looked at.
+    /// Set if the pod was rejected at PreFilter.
     pub pre_filter: Option<Verdict>,
     pub preemption: Option<Preemption>,
-    /// What becomes of the node that the pod waited for.
+    /// The pod's nomination after the attempt.
     pub nomination: Nomination,
 }
 
 impl Failure {
-    /// The event's text: the message, cut.
+    /// Returns the message, cut to the size of an event.
     #[must_use]
     pub fn event_message(&self) -> String {
         event_text(&self.message)
     }
 }
 
-/// A message cut to the 1024 bytes that an event can hold.
+/// Cuts a message to the 1024 bytes that an event can hold.
 #[must_use]
 pub fn event_text(message: &str) -> String {
     const LONGEST: usize = 1024;
@@ -104,16 +104,16 @@ pub fn event_text(message: &str) -> String {
     format!("{}{CUT}", message.get(..end).unwrap_or_default())
 }
 
-/// Which node a pod waits for after a failed attempt.
+/// The nominated node of a pod after a failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Nomination {
-    /// The one it waited for before.
+    /// The nomination stays.
     Unchanged,
     None,
     To(String),
 }
 
-/// Room that could be made.
+/// A preemption that would make the pod fit.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Preemption {
     pub candidates: BTreeMap<String, Candidate>,
@@ -122,9 +122,9 @@ pub struct Preemption {
     pub nominated: Option<String>,
     /// Pods to be deleted, the most important first.
     pub victims: Vec<String>,
-    /// Nodes where nothing would help, and why.
+    /// Nodes on which preemption does not help, with the reasons.
     pub no_help: BTreeMap<String, Verdict>,
-    /// Less important pods that waited for the nominated node and no longer do.
+    /// Pods with lower priority that lose their nomination to the node.
     pub displaced: Vec<String>,
 }
 
@@ -134,23 +134,23 @@ pub struct Candidate {
     pub pdb_violations: usize,
 }
 
-/// An attempt with all that it was decided by.
+/// An attempt with the data that led to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     pub attempt: Attempt,
-    /// Nodes that would do, in order of name.
+    /// Feasible nodes, in order of name.
     pub feasible: Vec<String>,
-    /// Of the others, what the first plugin outcome that turned them down.
+    /// The first rejection of each other node.
     pub filtered: BTreeMap<String, Verdict>,
-    /// What every plugin says that would turn a node down.
+    /// The rejections of every plugin.
     pub all_failures: BTreeMap<String, BTreeMap<Plugin, Vec<String>>>,
-    /// Empty if nothing was scored.
+    /// Empty if no node was scored.
     pub scores: BTreeMap<String, NodeScores>,
     /// The nodes with the highest total, in order of name.
     pub best: Vec<String>,
 }
 
-/// A node's scores.
+/// The scores of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeScores {
     /// By plugin: raw, normalised, weighted.
@@ -158,14 +158,14 @@ pub struct NodeScores {
     pub total: i64,
 }
 
-/// The cluster, the settings and what is remembered.
+/// The cluster, the settings and the cache.
 #[derive(Debug)]
 pub struct Scheduler {
     cluster: Cluster,
     profile: Profile,
     tables: Tables,
     cache: FilterCache,
-    /// Where in the list of nodes the next search begins, if not all are looked at.
+    /// The position in the list of nodes at which the next partial search starts.
     start: usize,
 }
 
@@ -187,23 +187,23 @@ impl Scheduler {
         &self.cluster
     }
 
-    /// The cluster, to be brought up to date.
+    /// Returns the cluster for updates.
     pub fn cluster_mut(&mut self) -> &mut Cluster {
         &mut self.cluster
     }
 
-    /// Looks for a node for a pod, by `namespace/name`.
+    /// Selects a node for a pod, by `namespace/name`.
     pub fn attempt(&mut self, pod: &str, tie: Tie) -> Result<Attempt, AttemptError> {
         Ok(self.run(pod, tie, false)?.attempt)
     }
 
-    /// The same with everything that led to it.
+    /// Like [`Scheduler::attempt`], with the data that led to the decision.
     pub fn explain(&mut self, pod: &str, tie: Tie) -> Result<Explanation, AttemptError> {
         self.run(pod, tie, true)
     }
 
-    /// Writes down what an attempt decided, as far as the scheduler keeps it itself: the pod's node, or
-    /// the node it waits for. Victims leave when the API says so.
+    /// Applies the decision of an attempt to the cluster: the assumed node, or the nomination.
+    /// Victims are removed when the API reports it.
     pub fn adopt(&mut self, attempt: &Attempt) {
         match &attempt.outcome {
             Outcome::Scheduled(choice) => self.cluster.assume(&attempt.pod, &choice.node),
@@ -296,7 +296,7 @@ fn blank(pod: &str, outcome: Outcome) -> Explanation {
     }
 }
 
-/// One of equally good nodes. There is at least one.
+/// Returns one of at least one equally good nodes.
 fn pick(cluster: &Cluster, best: &[u32], tie: Tie) -> u32 {
     let chosen = match tie {
         Tie::FirstByName => best.iter().min_by_key(|slot| cluster.node_name(**slot)),
@@ -305,7 +305,7 @@ fn pick(cluster: &Cluster, best: &[u32], tie: Tie) -> u32 {
     chosen.copied().unwrap_or(0)
 }
 
-/// Numbers that follow each other are sent far apart (the finaliser of splitmix64).
+/// Scatters consecutive numbers (the finaliser of splitmix64).
 fn scattered(seed: u64) -> u64 {
     let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -313,15 +313,15 @@ fn scattered(seed: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What nodes outcome.
+/// The results of the filters.
 #[derive(Default)]
 pub(crate) struct Search {
-    /// Nodes that fit.
+    /// Feasible nodes.
     fitting: Vec<u32>,
-    /// Nodes that do not, by number of their rejection.
+    /// Rejected nodes, with the index of their rejection.
     rejected: Vec<(u32, usize)>,
     rejections: Vec<Rejection>,
-    /// Nodes that were not looked at because others were asked for by name.
+    /// Nodes that were skipped because the pod names others.
     excluded: Vec<u32>,
 }
 
@@ -330,7 +330,7 @@ impl Search {
         let cluster = cycle.cluster;
         if let Some(names) = cycle.pinned() {
             for slot in &cluster.order {
-                // The node that the pod waits for was asked before the names counted.
+                // The nominated node was tried before the names were considered.
                 let is_named = cluster.node(*slot).is_some_and(|n| {
                     names.contains(&n.view.name) || cycle.entry.nominated == Some(n.view.name)
                 });
@@ -388,7 +388,7 @@ impl Search {
     }
 }
 
-/// Puts together what an attempt answers.
+/// Builds the result of an attempt.
 struct Report<'a> {
     cluster: &'a Cluster,
     profile: &'a Profile,
@@ -487,8 +487,8 @@ impl Report<'_> {
         self.explanation.attempt.outcome = Outcome::Unschedulable(Box::new(failure));
     }
 
-    /// What becomes of the node that a pod waits for where nobody says anything of it. Without anyone to
-    /// ask nobody can have made room there.
+    /// Returns the nomination if no PostFilter plugin sets one: it is cleared if no PostFilter
+    /// plugin is enabled.
     fn default_nomination(&self) -> Nomination {
         let asked = [Plugin::DynamicResources, Plugin::DefaultPreemption];
         if asked.iter().any(|plugin| self.profile.post_filters_by(*plugin)) {
@@ -498,14 +498,14 @@ impl Report<'_> {
         }
     }
 
-    /// The pod was turned away before nodes were looked at, and no preemption would help.
+    /// Rejects the pod at PreFilter; preemption would not help.
     fn reject_pod(&mut self, shape: &PodShape, rejection: &Rejection) {
         let verdict = rejection.render(&self.cluster.symbols);
         let nodes = self.cluster.node_count();
         let mut message = format!("0/{nodes} nodes are available: {}.", verdict.reasons.join(", "));
         let mut nomination = self.default_nomination();
         if self.profile.post_filters_by(Plugin::DynamicResources) {
-            // The words are upstream's, of a plugin that has nothing to look for.
+            // Upstream's text, from a plugin that finds nothing to do.
             message += " not found";
         } else if self.profile.post_filters_by(Plugin::DefaultPreemption) {
             let outcome = if shape.preempts {

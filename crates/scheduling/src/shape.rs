@@ -1,8 +1,8 @@
-//! What of a pod decides where it can go: its [`PodShape`].
+//! The part of a pod that decides where it can run: its [`PodShape`].
 //!
-//! Pods made from one template have the same shape, which is kept once; so fifty thousand pods are a
-//! few hundred shapes and small entries that point to them, and what was found out for one pod of a
-//! shape holds for the next. A pod's name, node and age are not part of its shape.
+//! Pods of one template have the same shape, which is stored once: fifty thousand pods are a few
+//! hundred shapes and small entries that point to them, and results for one pod of a shape hold for
+//! the next. A pod's name, node and age are not part of its shape.
 
 use objects::pod::{Container as PlainContainer, Pod as PlainPod, PodSpec as PlainSpec};
 use objects::resources::{self, ResourceRequirements, is_pod_level};
@@ -17,22 +17,23 @@ use crate::resources::{Resource, ResourceVector};
 use crate::taints::Toleration;
 use crate::volumes::VolumeDemand;
 
-/// What a container without a request counts for in scores: a tenth of a cpu and 200 MiB.
+/// The default requests of a container in scores: a tenth of a CPU and 200 MiB.
 const SCORED_MILLI_CPU: i64 = 100;
 const SCORED_MEMORY: i64 = 200 << 20;
 
-/// The decisive part of a pod.
+/// The part of a pod that decides where it can run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PodShape {
     pub(crate) namespace: Symbol,
     pub(crate) labels: Labels,
     pub(crate) priority: i32,
-    /// `preemptionPolicy: Never` makes it false.
+    /// False with `preemptionPolicy: Never`.
     pub(crate) preempts: bool,
     pub(crate) requests: ResourceVector,
-    /// Its cpu and memory as the fit score counts them once it runs: no container counts for nothing.
+    /// CPU and memory as the fit score counts them once the pod runs: every container counts for
+    /// something.
     pub(crate) scored: ResourceVector,
-    /// The same while it is being scheduled: pod-level requests are not in it, as upstream has it.
+    /// The same while the pod is being scheduled: without pod-level requests, as upstream.
     pub(crate) scored_as_new: ResourceVector,
     pub(crate) tolerations: Box<[Toleration]>,
     pub(crate) node_selector: Box<[(Symbol, Symbol)]>,
@@ -46,7 +47,7 @@ pub(crate) struct PodShape {
     pub(crate) ports: Box<[HostPort]>,
     pub(crate) images: Box<[Symbol]>,
     pub(crate) volumes: VolumeDemand,
-    /// Features a node must have declared.
+    /// Features that a node must have declared.
     pub(crate) features: Box<[&'static str]>,
     /// Kind and name of the controller.
     pub(crate) owner: Option<(Symbol, Symbol)>,
@@ -75,7 +76,7 @@ pub(crate) struct Spread {
     pub(crate) honor_taints: bool,
 }
 
-/// A port of the node that a pod wants. An empty address is every address.
+/// A host port of a pod. An empty address means every address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct HostPort {
     pub(crate) address: Option<Symbol>,
@@ -91,7 +92,7 @@ impl HostPort {
     }
 }
 
-/// What a Guaranteed pod wants of a machine's CPUs and memory nodes; other pods share.
+/// The exclusive CPUs and memory nodes that a Guaranteed pod demands; other pods share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MachineDemand(Demand);
 
@@ -177,7 +178,7 @@ impl PodShape {
         }
     }
 
-    /// Whether other pods are judged by what this one says about its neighbours.
+    /// Returns true if the pod has affinity or anti-affinity terms.
     pub(crate) fn has_pod_terms(&self) -> bool {
         !(self.affinity.is_empty()
             && self.anti_affinity.is_empty()
@@ -186,8 +187,7 @@ impl PodShape {
     }
 }
 
-/// The weight of a preference: validation lets none pass outside these bounds, and sums of such weights
-/// stay far from the end of the numbers.
+/// Bounds the weight of a preference as validation does, so that sums do not overflow.
 pub(crate) fn weight(given: i64) -> i64 {
     given.clamp(-100, 100)
 }
@@ -196,7 +196,7 @@ fn pairs(labels: &object::StringMap, symbols: &mut Interner) -> Box<[(Symbol, Sy
     labels.iter().map(|(k, v)| (symbols.intern(k), symbols.intern(v))).collect()
 }
 
-/// The pod's own values of these keys; keys that it has no label for are left out.
+/// Returns the pod's own values of these keys, without keys that it lacks.
 fn own_values(keys: &[String], labels: &Labels, symbols: &mut Interner) -> Vec<(Symbol, Symbol)> {
     let value = |key: &String| {
         let key = symbols.intern(key);
@@ -218,7 +218,8 @@ impl PodTerm {
         } else {
             term.namespaces.iter().map(|n| symbols.intern(n)).collect()
         };
-        // An API server has merged these keys into the selector already; doing so twice is the same.
+        // An API server has already merged these keys into the selector; merging again has no
+        // effect.
         let same = own_values(&term.match_label_keys, labels, symbols);
         let other = own_values(&term.mismatch_label_keys, labels, symbols);
         let namespace_selector =
@@ -252,7 +253,7 @@ impl Spread {
         }
     }
 
-    /// A constraint of a profile, for pods that a selector is made for later.
+    /// Returns a constraint of the profile; its selector is set later.
     pub(crate) fn default_constraint(
         key: &str,
         max_skew: i64,
@@ -495,7 +496,7 @@ mod tests {
     use super::with_tag;
 
     #[test]
-    fn a_port_of_the_registry_is_no_tag() {
+    fn registry_port_is_not_taken_for_a_tag() {
         assert_eq!(with_tag("app"), "app:latest");
         assert_eq!(with_tag("app:1"), "app:1");
         assert_eq!(with_tag("r.example:5000/app"), "r.example:5000/app:latest");

@@ -1,7 +1,8 @@
-//! What is said of a node that cannot take a pod, and the words for it.
+//! Rejections of nodes, and their texts.
 //!
-//! Main types: [`Plugin`], [`Code`] and [`Verdict`]. Inside, a "no" is a [`Rejection`] with reasons as
-//! values; texts are made once, at the end, and are upstream's. This module decides nothing.
+//! Main types: [`Plugin`], [`Code`] and [`Verdict`]. Internally a rejection is a [`Rejection`] with
+//! typed reasons; texts are rendered once, at the end, and are upstream's. This module decides
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +16,7 @@ use crate::resources::Resource;
 
 macro_rules! plugins {
     ($($(#[$doc:meta])* $plugin:ident, $name:literal;)*) => {
-        /// A part of the decision, under the name by which profiles and messages know it.
+        /// A plugin, with its name in profiles and messages.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Plugin { $($(#[$doc])* $plugin,)* }
 
@@ -53,7 +54,7 @@ plugins! {
     InterPodAffinity, "InterPodAffinity";
     DynamicResources, "DynamicResources";
     NodeDeclaredFeatures, "NodeDeclaredFeatures";
-    /// Whether the node's agent would find CPUs and memory nodes for the pod. Ours.
+    /// Placement of CPUs and memory by the node's agent. Ours.
     MachinePlacement, "MachinePlacement";
     DefaultPreemption, "DefaultPreemption";
     NodeResourcesBalancedAllocation, "NodeResourcesBalancedAllocation";
@@ -66,12 +67,12 @@ impl fmt::Display for Plugin {
     }
 }
 
-/// Whether taking pods away could make a difference.
+/// The effect that preemption could have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Code {
     /// Preemption may help.
     Unschedulable,
-    /// It cannot.
+    /// Preemption cannot help.
     UnschedulableAndUnresolvable,
 }
 
@@ -81,14 +82,14 @@ impl fmt::Display for Code {
     }
 }
 
-/// Why a node does not do.
+/// The reason for which a node is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Reason {
     Unschedulable,
     Taints,
     Affinity,
     EnforcedAffinity,
-    /// Another node was asked for by name.
+    /// The pod names another node.
     NotPinned,
     Ports,
     TooManyPods,
@@ -110,7 +111,7 @@ pub(crate) enum Reason {
     Refused(Arc<str>),
     NoVictims,
     NoHelp,
-    /// CachedResult by a step before the nodes were looked at.
+    /// A text of the PreFilter step.
     Text(Arc<str>),
 }
 
@@ -162,7 +163,7 @@ impl Reason {
     }
 }
 
-/// A "no" with its reasons.
+/// A rejection with its reasons.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Rejection {
     pub(crate) plugin: Option<Plugin>,
@@ -190,17 +191,18 @@ impl Rejection {
     }
 }
 
-/// What is said of a node that cannot take a pod.
+/// The rendered rejection of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// The first plugin that said no; none if the node was not asked because another one was named.
+    /// The first rejecting plugin; `None` if the node was skipped because the pod names another
+    /// one.
     pub plugin: Option<Plugin>,
     pub code: Code,
     /// In order of text.
     pub reasons: Vec<String>,
 }
 
-/// How often each reason was given.
+/// The number of nodes by reason.
 #[derive(Debug, Default)]
 pub(crate) struct Histogram(BTreeMap<String, usize>);
 
@@ -211,7 +213,7 @@ impl Histogram {
         }
     }
 
-    /// `0/5 nodes are available: 2 Insufficient cpu, 3 …`, sorted as text.
+    /// Renders `0/5 nodes are available: 2 Insufficient cpu, 3 …`, sorted as text.
     pub(crate) fn render(&self, nodes: usize) -> String {
         let mut counted: Vec<_> = self.0.iter().map(|(text, n)| format!("{n} {text}")).collect();
         counted.sort();

@@ -1,8 +1,8 @@
-//! Volumes: what of them keeps a pod to some nodes, or from all.
+//! Volumes: restricts a pod to the nodes where its volumes are available.
 //!
-//! Main types: [`VolumeDemand`] (what a pod mounts), [`Volumes`] (volumes, claims and classes of the
-//! cluster) and [`VolumeState`] (what one attempt found out before looking at nodes). Nothing is bound
-//! here; a claim that waits for its first consumer is only asked whether it could be.
+//! Main types: [`VolumeDemand`] (the volumes of a pod), [`Volumes`] (volumes, claims and classes of
+//! the cluster) and [`VolumeState`] (the PreFilter results of one attempt). Nothing is bound here;
+//! for a claim that waits for its first consumer it is only checked whether it could be.
 
 use std::collections::HashMap;
 
@@ -14,20 +14,20 @@ use crate::object::{OtherObject, PodObject};
 use crate::score::at_utilisation;
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
-/// What a pod mounts that scheduling looks at.
+/// The volumes of a pod that scheduling checks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct VolumeDemand {
-    /// `namespace/name`, and whether the claim is made for the pod.
+    /// `namespace/name`, and true if the claim is created for the pod.
     pub(crate) claims: Box<[(Symbol, bool)]>,
     pub(crate) disks: Box<[Disk]>,
 }
 
-/// A disk that a node can have only once, or only for reading.
+/// A disk that a node can attach only once, or only read-only.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Disk {
     kind: &'static str,
     identity: Symbol,
-    /// Any of these in common makes two disks one; none means that the identity alone does.
+    /// Two disks with one of these in common are the same; if empty, the identity alone decides.
     monitors: Box<[Symbol]>,
     shareable: bool,
 }
@@ -77,7 +77,7 @@ impl VolumeDemand {
     }
 }
 
-/// Labels of a volume that say where it is.
+/// Labels of a volume that name its zone or region.
 const ZONE_LABELS: [&str; 4] = [
     "failure-domain.beta.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region",
@@ -85,7 +85,7 @@ const ZONE_LABELS: [&str; 4] = [
     "topology.kubernetes.io/region",
 ];
 
-/// What the beta labels are called today.
+/// Returns the current name of a beta label.
 fn current_label(label: &str) -> &str {
     match label {
         "failure-domain.beta.kubernetes.io/zone" => "topology.kubernetes.io/zone",
@@ -97,7 +97,7 @@ fn current_label(label: &str) -> &str {
 #[derive(Debug)]
 struct Volume {
     nodes: Option<NodeTerms>,
-    /// Label key, its name of today, and the zones or regions in its value.
+    /// Label key, its current name, and the zones or regions in its value.
     zones: Vec<(Symbol, Symbol, Vec<Symbol>)>,
     labels: Labels,
     class: String,
@@ -106,12 +106,12 @@ struct Volume {
     mode: String,
     available: bool,
     being_deleted: bool,
-    /// The claim it is kept for: `namespace/name`.
+    /// The claim it is reserved for: `namespace/name`.
     claim: Option<Symbol>,
 }
 
 impl Volume {
-    /// Whether a node can reach it.
+    /// Returns true if a node can reach the volume.
     fn is_at(&self, name: Symbol, labels: &Labels, symbols: &Interner) -> bool {
         self.nodes.as_ref().is_none_or(|terms| terms.match_any(name, labels, symbols))
     }
@@ -127,7 +127,7 @@ struct Claim {
     storage: i64,
     mode: String,
     selector: Option<Selector>,
-    /// The node that a volume is being made for already.
+    /// The node for which a volume is already being provisioned.
     selected_node: Option<Symbol>,
     lost: bool,
     being_deleted: bool,
@@ -171,7 +171,7 @@ impl Volumes {
         let zones = ZONE_LABELS.iter().filter_map(|label| {
             let value = labels.get(*label)?;
             let parts: Vec<&str> = value.split("__").map(str::trim).collect();
-            // Upstream passes over a label with an empty part.
+            // Upstream skips a label with an empty part.
             parts.iter().all(|part| !part.is_empty()).then(|| {
                 let zones = parts.iter().map(|part| symbols.intern(part)).collect();
                 (symbols.intern(label), symbols.intern(current_label(label)), zones)
@@ -255,14 +255,14 @@ impl Volumes {
     }
 }
 
-/// What the claims of a pod ask of nodes.
+/// The requirements of a pod's claims on nodes.
 #[derive(Debug, Default)]
 pub(crate) struct VolumeState {
     /// Claims that only one pod may use.
     pub(crate) for_one_pod: SmallVec<[Symbol; 1]>,
-    /// How many of them are in use.
+    /// The number of them that are in use.
     pub(crate) in_use: i64,
-    /// The volumes of claims that are bound; `None` if there is no such volume.
+    /// The volumes of bound claims; `None` if the volume does not exist.
     bound: Vec<Option<Symbol>>,
     /// Claims that wait for their first consumer.
     waiting: Vec<Symbol>,
@@ -270,7 +270,7 @@ pub(crate) struct VolumeState {
     zoned: Vec<Symbol>,
 }
 
-/// Looks at a pod's claims before any node.
+/// Checks a pod's claims at PreFilter.
 pub(crate) fn prepare(
     demand: &VolumeDemand,
     volumes: &Volumes,
@@ -340,7 +340,7 @@ pub(crate) fn prepare(
     }
     // The smallest claims choose first.
     state.waiting.sort_by_key(|key| volumes.claims.get(key).map_or(0, |claim| claim.storage));
-    // Zones are asked only of claims that the pod names.
+    // Zones are checked only for claims that the pod names.
     for (key, _) in demand.claims.iter().filter(|(_, ephemeral)| !ephemeral) {
         let Some(claim) = volumes.claims.get(key) else { continue };
         let plugin = Plugin::VolumeZone;
@@ -349,7 +349,7 @@ pub(crate) fn prepare(
                 let text = "PersistentVolumeClaim had no pv name and storageClass name";
                 return Err(no(plugin, text.to_owned()));
             }
-            // The claim waits, or it would have been turned away above.
+            // The claim waits for its consumer; otherwise it was rejected above.
             continue;
         };
         if !volumes.volumes.contains_key(&volume) {
@@ -361,8 +361,8 @@ pub(crate) fn prepare(
     Ok(state)
 }
 
-/// The volumes that waiting claims would be bound to on a node, each with its claim; claims that a volume
-/// would be made for are not among them. `None` if a claim can have no volume there.
+/// Returns the volumes that waiting claims would be bound to on a node, each with its claim,
+/// without claims that would be provisioned. `None` if a claim can have no volume there.
 fn to_bind<'a>(
     state: &VolumeState,
     volumes: &'a Volumes,
@@ -393,7 +393,8 @@ fn to_bind<'a>(
                 && claim.modes.iter().all(|m| volume.modes.contains(m))
                 && claim.selector.as_ref().is_none_or(|s| s.matches(&volume.labels, symbols))
         };
-        // A volume that is kept for the claim is taken as it is, and where it is not here none is.
+        // A volume reserved for the claim is used without further checks; if it is not reachable
+        // from the node, no other is.
         let chosen = match suiting().find(|(_, volume)| volume.claim == Some(*key)) {
             Some(kept) => Some(kept).filter(is_here),
             None => suiting()
@@ -423,8 +424,8 @@ fn to_bind<'a>(
     Some(bound)
 }
 
-/// How well the volumes that would be bound on a node are used: by class, what the claims ask for of what
-/// the volumes have, on a line through these points; the mean over the classes.
+/// Scores the use of the volumes that would be bound on a node: per class, the requested share of
+/// the volumes' capacity, mapped by these points; the mean over the classes.
 pub(crate) fn score(
     state: &VolumeState,
     volumes: &Volumes,
@@ -448,7 +449,7 @@ pub(crate) fn score(
     (sum as f64 / by_class.len() as f64).round() as i64
 }
 
-/// Whether the volumes can be had on a node: those bound, and those that are still to be.
+/// Returns the rejection if a volume of the pod is not available on a node, bound or to be bound.
 pub(crate) fn binding(
     state: &VolumeState,
     volumes: &Volumes,
@@ -457,7 +458,7 @@ pub(crate) fn binding(
     symbols: &Interner,
 ) -> Option<Rejection> {
     let mut reasons = SmallVec::new();
-    // The first volume that is missed settles it.
+    // The first missing volume decides.
     let missed = state.bound.iter().find_map(|bound| {
         match bound.and_then(|volume| volumes.volumes.get(&volume)) {
             None => Some(Reason::LostVolume),
@@ -477,7 +478,8 @@ pub(crate) fn binding(
     })
 }
 
-/// Whether a node is in the zones of the volumes. A node that says nothing of zones is in all.
+/// Returns the rejection if a node is outside the zones of the volumes. A node without zone labels
+/// is in all zones.
 pub(crate) fn zone(state: &VolumeState, volumes: &Volumes, labels: &Labels) -> Option<Rejection> {
     if !volumes.zone_labels.iter().any(|label| labels.get(*label).is_some()) {
         return None;

@@ -1,7 +1,7 @@
-//! Services, controllers, budgets and namespaces: what pods are selected by.
+//! Services, controllers, budgets and namespaces, whose selectors group pods.
 //!
-//! Main type: [`Workloads`]. Default spread constraints need to know which pods belong together, and
-//! preemption which of them are protected.
+//! Main type: [`Workloads`]. Default spread constraints need the groups of pods, and preemption
+//! needs the budgets that protect them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -19,11 +19,11 @@ pub(crate) struct Budget {
     pub(crate) namespace: Symbol,
     pub(crate) selector: Selector,
     pub(crate) allowed: i64,
-    /// Names of pods that are counted as gone already.
+    /// Names of pods that already count as disrupted.
     pub(crate) disrupted: HashSet<String>,
 }
 
-/// What selects pods, by namespace and name.
+/// The selectors of pods, by namespace and name.
 #[derive(Debug, Default)]
 pub(crate) struct Workloads {
     pub(crate) namespaces: HashMap<Symbol, Labels>,
@@ -126,8 +126,8 @@ impl Workloads {
         self.budgets.values()
     }
 
-    /// The pods that belong with this one: those its services and its controller select. `None` if
-    /// nothing selects it.
+    /// Returns the selector of the pod's group: the pods that its services and its controller
+    /// select. `None` if nothing selects it.
     pub(crate) fn companions(&self, pod: &PodShape, everything: &Selector) -> Option<Selector> {
         let mut pairs: Vec<(Symbol, Symbol)> = Vec::new();
         for ((namespace, _), selector) in &self.services {
