@@ -73,7 +73,12 @@ impl Counters {
     /// Counts a panic on an object, which is retried like any other failure.
     pub(crate) fn panicked(&self, name: &'static str, key: &Key, panicked: &PanicMessage) {
         let PanicMessage(message) = panicked;
-        error!(controller = name, %key, "the controller panicked on an object: {message}");
+        error!(
+            controller = name,
+            %key,
+            panic = message,
+            "the controller panicked on an object; it is retried"
+        );
         let mut controllers = self.controllers();
         let counts = controllers.entry(name).or_default();
         counts.panics += 1;

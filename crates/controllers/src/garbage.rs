@@ -17,6 +17,7 @@ use client::{
 use objects::catalog::{self, Verb};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tracing::debug;
 
 use crate::context::{ControllerContext, text};
 use crate::supervise::Start;
@@ -153,12 +154,20 @@ impl Garbage {
                     propagation: Some(propagation),
                     ..DeleteOptions::of_uid(&item.uid)
                 };
+                debug!(
+                    kind = item.kind.plural, key = %item.key, ?propagation,
+                    "deleting an object whose owners are gone"
+                );
                 let (namespace, name) = (item.key.namespace(), item.key.name());
                 gone_is_fine(
                     self.context.client.delete(item.kind, namespace, name, &options).await,
                 )?;
             }
             Verdict::Orphan(dependents) => {
+                debug!(
+                    kind = item.kind.plural, key = %item.key, dependents = dependents.len(),
+                    "orphaning the dependents of an object"
+                );
                 for dependent in dependents {
                     let dependent = self.graph().get(&dependent).cloned();
                     if let Some(dependent) = dependent {

@@ -15,6 +15,7 @@ use objects::rules::pod::accounts::{DEFAULT, ROOT_CA};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
+use tracing::info;
 
 use crate::context::{ControllerContext, text};
 use crate::workload::{is_deleting, set_condition, write_status};
@@ -149,6 +150,7 @@ impl Namespaces {
         let mut rest = empty["spec"]["finalizers"].as_array().cloned().unwrap_or_default();
         rest.retain(|name| name != FINALIZER);
         empty["spec"]["finalizers"] = rest.into();
+        info!(namespace = key.name(), "all content is deleted; finalizing the namespace");
         match context.client.update_part(NAMESPACES, "finalize", &empty).await {
             Err(error) if error.is_not_found() => Ok(None),
             done => done.map(|_| None),
@@ -230,6 +232,8 @@ pub(crate) async fn requeue_on_new_ca(
             let _ = keys.send(key);
         }
     }
+    // The certificates cannot change any more.
+    std::future::pending().await
 }
 
 impl Reconcile for RootCa {

@@ -14,9 +14,11 @@ use client::{Cache, Error, Key, PatchKind, Reflector, Scope, gone_is_fine};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tracing::{info, warn};
 
 use crate::clock::Millis;
 use crate::context::{BY_NODE, ControllerContext};
+use crate::error_log::{ErrorLog, chain};
 use crate::observe::{self, Lease, Node, Taint};
 use crate::record::{Occurrence, Subject};
 use crate::supervise::catch_panic;
@@ -231,18 +233,31 @@ fn render_taint(taint: &Taint) -> Value {
     out
 }
 
-pub(crate) async fn run(context: Arc<ControllerContext>, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn run(context: Arc<ControllerContext>, stop: watch::Receiver<bool>) {
     context.synced().await;
     let leases = Arc::new(Cache::new(&[]));
     let scope = Scope { namespace: "kube-node-lease".to_owned(), ..Scope::default() };
     let reflector = Reflector::new(context.client.clone(), LEASES, scope, observe::lease);
     let cache = leases.clone();
-    let mut informer = tokio::task::JoinSet::new();
-    informer.spawn(reflector.run(move |change| {
+    let informer = reflector.run(move |change| {
         cache.apply(change);
         true
-    }));
+    });
+    // A panic of the informer is one of this controller.
+    tokio::select! {
+        () = informer => {}
+        () = monitor_nodes(&context, &leases, stop) => {}
+    }
+}
+
+async fn monitor_nodes(
+    context: &ControllerContext,
+    leases: &Cache<Lease>,
+    mut stop: watch::Receiver<bool>,
+) {
     leases.synced().await;
+    let mut errors = ErrorLog::default();
+    let mut last_disruption = Disruption::Ordinary;
     let mut monitor = NodeMonitor::default();
     let mut updates = context.nodes.subscribe();
     let grace = i64::try_from(context.options.node_monitor_grace.as_millis()).unwrap_or(i64::MAX);
@@ -257,6 +272,11 @@ pub(crate) async fn run(context: Arc<ControllerContext>, mut stop: watch::Receiv
             let nodes: Vec<_> = context.nodes.all().into_iter().map(|(_, node)| node).collect();
             Disruption::of(nodes.iter().map(|node| &**node))
         };
+        if disruption != last_disruption {
+            info!(from = ?last_disruption, to = ?disruption, "the share of unready nodes changed");
+            last_disruption = disruption;
+        }
+        let mut failed = false;
         for key in names {
             let Some(node) = context.nodes.get(&key) else {
                 monitor.forget(key.name());
@@ -265,11 +285,24 @@ pub(crate) async fn run(context: Arc<ControllerContext>, mut stop: watch::Receiv
             let lease = leases.get(&Key::new("kube-node-lease", key.name()));
             let now = context.clock.millis();
             let unresponsive = monitor.is_unresponsive(&node, lease.as_deref(), grace, now);
-            match catch_panic(sync(&context, &mut monitor, &node, unresponsive, disruption)).await {
+            match catch_panic(sync(context, &mut monitor, &node, unresponsive, disruption)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => context.counters.failed(NAME, &key, &error),
+                Ok(Err(error)) => {
+                    failed = true;
+                    context.counters.failed(NAME, &key, &error);
+                    let error = chain(&error);
+                    if errors.is_new(&error) {
+                        warn!(
+                            node = key.name(),
+                            error, "failed to update a node; the next check retries"
+                        );
+                    }
+                }
                 Err(panicked) => context.counters.panicked(NAME, &key, &panicked),
             }
+        }
+        if !failed && errors.recovered() {
+            info!("nodes are updated again");
         }
     }
 }
@@ -289,6 +322,7 @@ async fn sync(
         };
         if let Some(status) = unknown_status(&object, context.clock.now()) {
             object["status"] = status;
+            info!(node = node.name, "the node is unresponsive; setting its conditions to Unknown");
             context.client.update_part(NODES, "status", &object).await?;
             let message = format!("Node {} status is now: NodeNotReady", node.name);
             let subject = Subject::of(NODES, &object);
@@ -298,6 +332,7 @@ async fn sync(
         return Ok(());
     }
     if monitor.must_mark_pods(node) {
+        info!(node = node.name, "the node is not ready; marking its pods NotReady");
         mark_pods(context, node).await?;
         monitor.mark_reported(node);
     }
@@ -319,6 +354,7 @@ async fn sync(
         "metadata": {"resourceVersion": object["metadata"]["resourceVersion"]},
         "spec": {"taints": wanted},
     });
+    info!(node = node.name, taints = %patch["spec"]["taints"], "updating the taints of the node");
     let done = context.client.patch(NODES, "", &node.name, PatchKind::Merge, &patch).await;
     gone_is_fine(done.map(|_| ()))
 }

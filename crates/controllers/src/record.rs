@@ -7,14 +7,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use client::kind::{EVENTS, Kind, NEW_EVENTS};
-use client::{Client, PatchKind};
+use client::{Client, Error, PatchKind};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
+use tracing::{info, warn};
 
 use crate::clock::{Clock, Millis};
 use crate::counters::{Counters, count};
+use crate::error_log::{ErrorLog, chain};
 
 /// The most events that may wait to be written.
 const QUEUE_CAPACITY: usize = 20_000;
@@ -198,27 +200,50 @@ pub(crate) async fn write_events(
     let mut cache = EventCache::default();
     let mut writes = JoinSet::new();
     let mut batch = Vec::new();
+    let mut errors = ErrorLog::default();
     while occurrences.recv_many(&mut batch, 64).await > 0 {
         for (component, occurrence) in batch.drain(..) {
             let write = cache.plan(component, &occurrence, clock.now(), clock.millis());
             while writes.len() >= MAX_WRITES {
-                writes.join_next().await;
+                log_write(writes.join_next().await, &mut errors);
             }
             let client = client.named(component);
             writes.spawn(async move {
-                // Failed writes of events are not retried.
-                let _ = match write {
+                match write {
                     EventWrite::Create(kind, namespace, event) => {
                         client.create(kind, &namespace, &event).await
                     }
                     EventWrite::Increment { namespace, name, patch } => {
                         client.patch(EVENTS, &namespace, &name, PatchKind::Merge, &patch).await
                     }
-                };
+                }
             });
         }
+        while let Some(written) = writes.try_join_next() {
+            log_write(Some(written), &mut errors);
+        }
     }
-    while writes.join_next().await.is_some() {}
+    while let Some(written) = writes.join_next().await {
+        log_write(Some(written), &mut errors);
+    }
+}
+
+/// Logs the result of a write if it changed. Failed writes of events are not retried.
+fn log_write(written: Option<Result<Result<Value, Error>, JoinError>>, errors: &mut ErrorLog) {
+    let error = match written {
+        None => return,
+        Some(Ok(Ok(_))) => {
+            if errors.recovered() {
+                info!("events are written again");
+            }
+            return;
+        }
+        Some(Ok(Err(error))) => chain(&error),
+        Some(Err(ended)) => ended.to_string(),
+    };
+    if errors.is_new(&error) {
+        warn!(error, "failed to write an event; dropping it");
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use scheduling::ProfileError;
 use thiserror::Error;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
+use tracing::info;
 
 use crate::clock::Clock;
 use crate::context::ControllerContext;
@@ -55,9 +56,11 @@ impl Handle {
 
     /// Stops the controllers after their current work.
     pub async fn stop(mut self) {
+        info!("stopping the controllers");
         self.stop.send_replace(true);
         while self.controllers.join_next().await.is_some() {}
         self.rest.shutdown().await;
+        info!("the controllers have stopped");
     }
 }
 
@@ -90,6 +93,7 @@ pub fn run(client: &Client, options: Options) -> Result<Handle, StartError> {
         let stop = stopped.clone();
         let start: Start =
             Box::new(move || Box::pin(scheduler::run(context.clone(), stop.clone())));
+        info!(controller = scheduler::NAME, "starting the controller");
         controllers.spawn(supervise(scheduler::NAME, start, counters.clone(), stopped.clone()));
     }
     let client = client.named("kube-controller-manager");
@@ -133,6 +137,7 @@ impl Starter<'_> {
 
     /// Runs a controller under supervision.
     fn spawn(&mut self, name: &'static str, start: Start) {
+        info!(controller = name, "starting the controller");
         let counters = self.context.counters.clone();
         self.controllers.spawn(supervise(name, start, counters, self.stopped.clone()));
     }
@@ -245,11 +250,12 @@ impl Starter<'_> {
             let context = self.context.clone();
             let work = RootCa { context: context.clone(), certificate: certificate.clone() };
             let keys = self.keyed(work, 1);
-            self.rest.spawn(namespace::requeue_on_new_ca(
-                context,
-                certificate,
-                keys.sender.clone(),
-            ));
+            let (sender, counters) = (keys.sender.clone(), context.counters.clone());
+            let requeue: Start = Box::new(move || {
+                let (context, certificate) = (context.clone(), certificate.clone());
+                Box::pin(namespace::requeue_on_new_ca(context, certificate, sender.clone()))
+            });
+            self.rest.spawn(supervise(RootCa::NAME, requeue, counters, self.stopped.clone()));
             self.feed(&keys, |c| &c.namespaces, itself);
             self.feed(
                 &keys,

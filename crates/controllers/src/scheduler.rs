@@ -14,12 +14,14 @@ use scheduling::queue::BackoffConfig;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tracing::{debug, error, info, warn};
 
 use crate::clock::Clock;
 use crate::counters::{Counters, count};
+use crate::error_log::{ErrorLog, chain};
 use crate::observe;
 use crate::record::{Occurrence, Recorder, Subject};
-use crate::supervise::catch_panic;
+use crate::supervise::{PanicMessage, catch_panic};
 use crate::workqueue::sleep_until;
 
 mod projection;
@@ -82,20 +84,38 @@ pub(crate) async fn run(context: SchedulerContext, mut stop: watch::Receiver<boo
                     counters.panicked(NAME, &pod.key, &panicked);
                 }
                 Action::Bind { pod, node } => {
-                    let client = client.clone();
+                    debug!(pod = %pod.key, node, "selected a node for the pod");
+                    let (client, counters) = (client.clone(), counters.clone());
                     binding.spawn(async move {
                         // A panic is handled like a binding with an unknown result.
                         let done = catch_panic(bind(&client, &pod, &node)).await;
-                        (pod, node, done.unwrap_or(Err(Error::Behind)))
+                        let done = done.unwrap_or_else(|panicked| {
+                            counters.panicked(NAME, &pod.key, &panicked);
+                            Err(Error::Behind)
+                        });
+                        (pod, node, done)
                     });
                 }
                 Action::Refuse(refusal) => {
+                    debug!(pod = %refusal.pod.key, reason = refusal.message, "no node fits the pod");
                     count(&counters.unschedulable);
                     let (client, recorder) = (client.clone(), recorder.clone());
                     let counters = counters.clone();
                     status_patches.spawn(async move {
-                        if refuse(&client, &recorder, &counters, &refusal, clock).await.is_err() {
-                            count(&counters.errors);
+                        let key = &refusal.pod.key;
+                        let refused = refuse(&client, &recorder, &counters, &refusal, clock);
+                        match catch_panic(refused).await {
+                            Ok(Ok(())) => {}
+                            Ok(Err(error)) => {
+                                count(&counters.errors);
+                                let error = chain(&error);
+                                warn!(
+                                    pod = %key, error,
+                                    "failed to report an unschedulable pod; the next attempt \
+                                     reports it again"
+                                );
+                            }
+                            Err(panicked) => counters.panicked(NAME, key, &panicked),
                         }
                     });
                 }
@@ -124,6 +144,13 @@ pub(crate) async fn run(context: SchedulerContext, mut stop: watch::Receiver<boo
             Some(done) = binding.join_next() => {
                 finish_binding(&mut state, done, &counters, &recorder, clock);
             }
+            Some(ended) = informers.join_next() => {
+                // Without one of its informers the scheduler decides on stale data: restart it.
+                if let Ok((kind, Err(PanicMessage(message)))) = ended {
+                    error!(kind, "an informer of the scheduler panicked: {message}");
+                }
+                break;
+            }
             () = sleep_until(due), if due.is_some() && binding.len() < BINDINGS => {}
         }
     }
@@ -132,9 +159,12 @@ pub(crate) async fn run(context: SchedulerContext, mut stop: watch::Receiver<boo
     while status_patches.join_next().await.is_some() {}
 }
 
+/// The kind of an informer that ended, and its panic.
+type InformerEnd = (&'static str, Result<(), PanicMessage>);
+
 /// Starts the informers of all kinds that decisions depend on.
 fn start_informers(
-    informers: &mut JoinSet<()>,
+    informers: &mut JoinSet<InformerEnd>,
     client: &Client,
     sender: &mpsc::Sender<InformerEvent>,
 ) {
@@ -144,9 +174,9 @@ fn start_informers(
         ..Scope::default()
     };
     let pods = Reflector::new(client.clone(), PODS, scope, projection::pod);
-    spawn_informer(informers, pods, sender.clone(), InformerEvent::Pods);
+    spawn_informer(informers, PODS.plural, pods, sender.clone(), InformerEvent::Pods);
     let nodes = Reflector::new(client.clone(), NODES, Scope::default(), projection::node);
-    spawn_informer(informers, nodes, sender.clone(), InformerEvent::Nodes);
+    spawn_informer(informers, NODES.plural, nodes, sender.clone(), InformerEvent::Nodes);
     for other in GroupingKind::ALL {
         let kind = match other {
             GroupingKind::Namespace => NAMESPACES,
@@ -156,43 +186,56 @@ fn start_informers(
         };
         let objects = Reflector::new(client.clone(), kind, Scope::default(), observe::untyped);
         let sender = sender.clone();
-        spawn_informer(informers, objects, sender, move |change| {
+        spawn_informer(informers, kind.plural, objects, sender, move |change| {
             InformerEvent::Groupings(other, change)
         });
     }
 }
 
 fn spawn_informer<T: Send + 'static>(
-    informers: &mut JoinSet<()>,
+    informers: &mut JoinSet<InformerEnd>,
+    kind: &'static str,
     mut reflector: Reflector<T>,
     sender: mpsc::Sender<InformerEvent>,
     wrap: impl Fn(client::Change<T>) -> InformerEvent + Send + 'static,
 ) {
-    informers.spawn(async move {
-        let mut failures = 0;
+    let run = async move {
+        let (mut failures, mut errors) = (0, ErrorLog::default());
         loop {
             match reflector.step().await {
                 Ok(changes) => {
                     failures = 0;
+                    if errors.recovered() {
+                        info!(kind, "the scheduler's informer has recovered");
+                    }
                     for change in changes {
                         if sender.send(wrap(change)).await.is_err() {
                             return;
                         }
                     }
                 }
-                Err(_) => {
+                Err(error) => {
                     failures += 1;
+                    let error = chain(&error);
+                    if errors.is_new(&error) {
+                        warn!(
+                            kind,
+                            error, "the scheduler's informer failed; it retries with back-off"
+                        );
+                    }
                     let wait = client::backoff("scheduler", failures, 100, 10_000);
                     tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
                 }
             }
         }
-    });
+    };
+    informers.spawn(async move { (kind, catch_panic(run).await) });
 }
 
 /// Records an event about an invalid node report.
 fn report_invalid(recorder: &Recorder, report: InvalidReport) {
     let InvalidReport { node, message } = report;
+    warn!(node = node.key.name(), error = message, "ignoring the invalid machine report of a node");
     let subject = Subject {
         kind: NODES,
         namespace: String::new(),
@@ -224,6 +267,7 @@ fn finish_binding(
     match done {
         Ok(()) => {
             count(&counters.scheduled);
+            debug!(pod = %pod.key, node, "bound the pod");
             state.bound(&pod.key);
             let message = format!("Successfully assigned {} to {node}", pod.key);
             let event = Occurrence::normal(&subject(&pod), "Scheduled", message);
@@ -231,6 +275,11 @@ fn finish_binding(
         }
         Err(error) => {
             count(&counters.errors);
+            let cause = chain(&error);
+            warn!(
+                pod = %pod.key, node, error = cause,
+                "failed to bind the pod; it is retried after its back-off"
+            );
             // If the pod is gone or bound, the informer delivers that.
             if !error.is_not_found() {
                 let message = format!("binding rejected: {error}");
@@ -270,6 +319,10 @@ async fn refuse(
     let now = clock.now().to_seconds_text();
     if !refusal.victims.is_empty() {
         count(&counters.preemptions);
+        info!(
+            pod = %refusal.pod.key, node = refusal.victims_on, victims = refusal.victims.len(),
+            "preempting pods with lower priority"
+        );
     }
     for victim in &refusal.victims {
         let condition = json!({

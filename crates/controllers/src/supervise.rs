@@ -77,12 +77,14 @@ pub(crate) async fn supervise(
         let wait = backoff(name, failures, FIRST_WAIT, LONGEST_WAIT);
         match ended {
             Ok(()) => {
-                error!(controller = name, "the controller ended; it starts again in {wait} ms")
+                error!(controller = name, wait_ms = wait, "the controller ended; restarting it");
             }
             Err(PanicMessage(message)) => {
                 error!(
                     controller = name,
-                    "the controller panicked: {message}; it starts again in {wait} ms"
+                    panic = message,
+                    wait_ms = wait,
+                    "the controller panicked; restarting it"
                 );
             }
         }
@@ -97,10 +99,12 @@ pub(crate) async fn supervise(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error_log::capture::Lines;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test]
-    async fn controller_that_panics_or_ends_is_restarted() {
+    async fn controller_that_panics_or_ends_is_logged_and_restarted() {
+        let (lines, _guard) = Lines::start();
         let (starts, counters) = (Arc::new(AtomicU32::new(0)), Arc::new(Counters::default()));
         let (stop, stopped) = watch::channel(false);
         let counted = starts.clone();
@@ -126,6 +130,12 @@ mod tests {
             reading.name == "berth_controller_restarts_total" && reading.label.1 == "test"
         });
         assert_eq!(restarts.unwrap().value, 2);
+        let [panicked, ended] = lines.with("controller=\"test\"").try_into().unwrap();
+        let start = "ERROR the controller panicked; restarting it controller=\"test\" \
+                     panic=\"the first start fails\" wait_ms=";
+        assert!(panicked.starts_with(start), "{panicked}");
+        let start = "ERROR the controller ended; restarting it controller=\"test\" wait_ms=";
+        assert!(ended.starts_with(start), "{ended}");
     }
 
     #[tokio::test]

@@ -9,9 +9,11 @@ use client::kind::{EVENTS, NODES, PODS};
 use client::{Cache, DeleteOptions, Error, Key, PatchKind, Reflector, Scope, gone_is_fine};
 use serde_json::json;
 use tokio::sync::watch;
+use tracing::{debug, info, warn};
 
 use crate::clock::Millis;
 use crate::context::ControllerContext;
+use crate::error_log::{ErrorLog, chain};
 use crate::observe::{self, EventAge, Pod, Seconds};
 use crate::supervise::catch_panic;
 
@@ -30,17 +32,29 @@ fn expired(events: &[(Key, Arc<EventAge>)], ttl: Seconds, now: Seconds) -> Vec<K
     old.map(|(key, _)| key.clone()).collect()
 }
 
-pub(crate) async fn events(context: Arc<ControllerContext>, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn events(context: Arc<ControllerContext>, stop: watch::Receiver<bool>) {
     let ages: Arc<Cache<EventAge>> = Arc::new(Cache::new(&[]));
     let reflector =
         Reflector::new(context.client.clone(), EVENTS, Scope::default(), observe::event_age);
     let cache = ages.clone();
-    let mut informer = tokio::task::JoinSet::new();
-    informer.spawn(reflector.run(move |change| {
+    let informer = reflector.run(move |change| {
         cache.apply(change);
         true
-    }));
+    });
+    // A panic of the informer is one of this controller.
+    tokio::select! {
+        () = informer => {}
+        () = expire_events(&context, &ages, stop) => {}
+    }
+}
+
+async fn expire_events(
+    context: &ControllerContext,
+    ages: &Cache<EventAge>,
+    mut stop: watch::Receiver<bool>,
+) {
     ages.synced().await;
+    let mut errors = ErrorLog::default();
     let ttl = i64::try_from(context.options.event_ttl.as_secs()).unwrap_or(i64::MAX);
     let mut tick = tokio::time::interval(EVENTS_EVERY.min(context.options.event_ttl));
     loop {
@@ -48,12 +62,25 @@ pub(crate) async fn events(context: Arc<ControllerContext>, mut stop: watch::Rec
             _ = stop.wait_for(|stop| *stop) => return,
             _ = tick.tick() => {}
         }
-        for key in expired(&ages.all(), ttl, context.clock.now().seconds()) {
+        let mut failed = false;
+        let expired = expired(&ages.all(), ttl, context.clock.now().seconds());
+        if !expired.is_empty() {
+            debug!(events = expired.len(), "deleting expired events");
+        }
+        for key in expired {
             let options = DeleteOptions::default();
             let done = context.client.delete(EVENTS, key.namespace(), key.name(), &options).await;
             if let Err(error) = gone_is_fine(done) {
+                failed = true;
                 context.counters.failed(EVENT_EXPIRY, &key, &error);
+                let error = chain(&error);
+                if errors.is_new(&error) {
+                    warn!(%key, error, "failed to delete an expired event; the next sweep retries");
+                }
             }
+        }
+        if !failed && errors.recovered() {
+            info!("expired events are deleted again");
         }
     }
 }
@@ -97,6 +124,7 @@ pub(crate) async fn pods(context: Arc<ControllerContext>, mut stop: watch::Recei
     context.synced().await;
     let quarantine = i64::try_from(context.options.orphaned_pods.as_millis()).unwrap_or(i64::MAX);
     let mut missing: HashMap<String, Millis> = HashMap::new();
+    let mut errors = ErrorLog::default();
     let mut tick = tokio::time::interval(PODS_EVERY.min(context.options.orphaned_pods / 2));
     loop {
         tokio::select! {
@@ -116,13 +144,24 @@ pub(crate) async fn pods(context: Arc<ControllerContext>, mut stop: watch::Recei
                 lost.insert(node.to_owned());
             }
         }
+        let mut failed = false;
         for (key, reason) in pods_to_remove(&all, &lost, context.options.terminated_pods) {
             let Some(pod) = context.pods.get(&key) else { continue };
             match catch_panic(remove(&context, &pod, reason)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => context.counters.failed(POD_GC, &key, &error),
+                Ok(Err(error)) => {
+                    failed = true;
+                    context.counters.failed(POD_GC, &key, &error);
+                    let error = chain(&error);
+                    if errors.is_new(&error) {
+                        warn!(pod = %key, error, "failed to remove a pod; the next sweep retries");
+                    }
+                }
                 Err(panicked) => context.counters.panicked(POD_GC, &key, &panicked),
             }
+        }
+        if !failed && errors.recovered() {
+            info!("pods are removed again");
         }
     }
 }
@@ -150,6 +189,7 @@ async fn remove(context: &ControllerContext, pod: &Pod, reason: Reason) -> Resul
         let done = context.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
         gone_is_fine(done.map(|_| ()))?;
     }
+    info!(pod = %pod.key(), node = pod.node, ?reason, "removing a pod");
     let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::of_uid(&pod.uid) };
     gone_is_fine(context.client.delete(PODS, namespace, name, &options).await)
 }

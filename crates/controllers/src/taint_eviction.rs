@@ -7,6 +7,7 @@ use std::time::Duration;
 use client::kind::PODS;
 use client::{BoxFuture, DeleteOptions, Error, Key, PatchKind, Update, gone_is_fine};
 use serde_json::json;
+use tracing::info;
 
 use crate::context::{BY_NODE, ControllerContext};
 use crate::observe::{Node, Pod, Seconds, Taint, seconds};
@@ -80,6 +81,7 @@ impl Reconcile for TaintEvictions {
 impl TaintEvictions {
     async fn evict(&self, pod: &Pod) -> Result<(), Error> {
         let context = &*self.0;
+        info!(pod = %pod.key(), node = pod.node, "evicting a pod because of a NoExecute taint");
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
             "message": "Taint manager: deleting due to NoExecute taint",

@@ -9,6 +9,7 @@ use objects::selector::LabelSelector;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tracing::error;
 
 use crate::context::{ControllerContext, text};
 use crate::observe::Pod;
@@ -185,7 +186,7 @@ pub(crate) async fn create_pods(
                     }
                     done.error = Some(error);
                 }
-                Err(_) => {}
+                Err(ended) => error!(error = %ended, "a task that creates a pod ended early"),
             }
         }
     }

@@ -19,10 +19,11 @@ use std::time::Duration;
 use client::{BoxFuture, Cache, Error, Key, Update, backoff};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::clock::{Clock, Millis};
 use crate::counters::Counters;
+use crate::error_log::{ErrorLog, chain};
 use crate::supervise::{catch_panic, catch_panic_sync};
 
 /// Upstream's figures for work queues.
@@ -179,8 +180,8 @@ impl Inbox {
     }
 }
 
-/// A key that has failed this often is logged, and again each time the number has doubled.
-/// Conflicts with other writers resolve themselves within fewer tries.
+/// A key that has failed this often in a row is logged, and again when its error changes. Conflicts
+/// with other writers resolve themselves within fewer tries.
 const LOGGED_FAILURES: u32 = 8;
 
 /// Reconciles keys as they arrive, several at a time, until `stop` is set, and then lets running
@@ -197,6 +198,7 @@ pub(crate) async fn run_keyed<R: Reconcile>(
     let Inbox { queue, keys } = &mut *inbox;
     queue.restart();
     let mut under_way = JoinSet::new();
+    let mut errors: HashMap<Key, ErrorLog> = HashMap::new();
     loop {
         while let Ok(key) = keys.try_recv() {
             queue.add(key);
@@ -233,12 +235,20 @@ pub(crate) async fn run_keyed<R: Reconcile>(
                     }
                 };
                 let failures = queue.done(&key, done, clock.millis());
-                if let Some(error) = why
-                    && failures >= LOGGED_FAILURES
-                    && failures.is_power_of_two()
-                {
-                    let controller = R::NAME;
-                    warn!(controller, %key, failures, "the controller fails on an object: {error}");
+                match why {
+                    Some(error) if failures >= LOGGED_FAILURES => {
+                        let error = chain(&error);
+                        if errors.entry(key.clone()).or_default().is_new(&error) {
+                            warn!(
+                                controller = R::NAME, %key, failures, error,
+                                "failed to reconcile an object; retrying with back-off"
+                            );
+                        }
+                    }
+                    None if failures == 0 && errors.remove(&key).is_some() => {
+                        info!(controller = R::NAME, %key, "reconciled an object after failures");
+                    }
+                    _ => {}
                 }
             }
             () = sleep_until(due), if due.is_some() => {}
@@ -256,6 +266,7 @@ pub(crate) async fn sleep_until(due: Option<tokio::time::Instant>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error_log::capture::Lines;
 
     fn key(name: &str) -> Key {
         Key::new("", name)
@@ -358,6 +369,57 @@ mod tests {
         assert!(counters.last_errors()[0].1.starts_with("bad: panic: no work on bad"));
         stop.send_replace(true);
         running.await.unwrap();
+    }
+
+    /// Fails with one error, then with another one, then succeeds.
+    struct Failing {
+        attempts: std::sync::atomic::AtomicU32,
+        done: mpsc::UnboundedSender<Key>,
+    }
+
+    impl Reconcile for Failing {
+        const NAME: &'static str = "failing";
+
+        fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
+            let attempt = self.attempts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Box::pin(async move {
+                let source = || serde_json::from_str::<()>("{").unwrap_err();
+                match attempt {
+                    0..9 => Err(Error::Behind),
+                    9 => Err(Error::Garbled { request: "GET".to_owned(), source: source() }),
+                    _ => {
+                        let _ = self.done.send(key);
+                        Ok(None)
+                    }
+                }
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn each_distinct_error_and_the_recovery_are_logged_once() {
+        let (lines, _guard) = Lines::start();
+        let (sender, keys) = mpsc::unbounded_channel();
+        let (done, mut finished) = mpsc::unbounded_channel();
+        let (stop, stopped) = watch::channel(false);
+        sender.send(key("a")).unwrap();
+        let work = Arc::new(Failing { attempts: 0.into(), done });
+        let counters = Arc::new(Counters::default());
+        let run = run_keyed(work, Inbox::new(keys), 1, Clock::start(), counters, stopped);
+        let running = tokio::spawn(run);
+        assert_eq!(finished.recv().await, Some(key("a")));
+        while lines.with("INFO").is_empty() {
+            tokio::task::yield_now().await;
+        }
+        stop.send_replace(true);
+        running.await.unwrap();
+        let [first, second, recovery] = lines.with("controller=\"failing\"").try_into().unwrap();
+        let start = "WARN failed to reconcile an object; retrying with back-off \
+                     controller=\"failing\" key=a failures=8 error=";
+        assert!(first.starts_with(start), "{first}");
+        assert!(second.contains("failures=10 error=") && second.contains("EOF"), "{second}");
+        let text = "INFO reconciled an object after failures controller=\"failing\" key=a";
+        assert_eq!(recovery, text);
     }
 
     #[tokio::test]
