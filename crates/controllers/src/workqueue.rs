@@ -417,7 +417,10 @@ mod tests {
         let start = "WARN failed to reconcile an object; retrying with back-off \
                      controller=\"failing\" key=a failures=8 error=";
         assert!(first.starts_with(start), "{first}");
-        assert!(second.contains("failures=10 error=") && second.contains("EOF"), "{second}");
+        assert!(
+            second.contains("failures=10 error=") && second.contains("expected unit"),
+            "{second}"
+        );
         let text = "INFO reconciled an object after failures controller=\"failing\" key=a";
         assert_eq!(recovery, text);
     }

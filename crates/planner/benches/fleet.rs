@@ -47,8 +47,8 @@ fn deployment(name: &str, replicas: u32, limits: &str, out: &mut String) {
     );
 }
 
-/// Six deployments, as a cluster has them.
-fn identical_machines() -> Vec<Workload> {
+/// Six deployments, as in a typical cluster.
+fn uniform() -> Vec<Workload> {
     let mut text = String::new();
     for (number, limits) in [
         "cpu: 8, memory: 16Gi",
@@ -66,7 +66,7 @@ fn identical_machines() -> Vec<Workload> {
     read(&text)
 }
 
-/// No two pods in a row identical_machines: the worst case for remembering answers.
+/// No two consecutive pods are equal: the worst case for cached results.
 fn different() -> Vec<Workload> {
     let mut text = String::new();
     for number in 0..PODS {
@@ -81,9 +81,7 @@ fn fleet(criterion: &mut Criterion) {
     let shapes = [machine()];
     let mut group = criterion.benchmark_group("10,000 pods onto 1,000 machines");
     group.sample_size(10);
-    for (name, workloads) in
-        [("identical_machines", identical_machines()), ("different", different())]
-    {
+    for (name, workloads) in [("uniform", uniform()), ("different", different())] {
         for strategy in [Strategy::Pack, Strategy::Spread] {
             group.bench_function(format!("{name}, {}", strategy.name()), |bencher| {
                 bencher.iter(|| {

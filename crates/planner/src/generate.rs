@@ -1,8 +1,8 @@
-//! Writing a kubelet configuration for a machine whose reservations add up.
+//! Generates a kubelet configuration with consistent reservations for a machine.
 //!
-//! Main entry: [`generate`], from a machine and [`GenerateOptions`] to commented YAML that has been read
-//! back and checked on that machine. Without options it gives the settings Berth recommends, which
-//! `berth plan` uses where no configuration is given.
+//! Main entry: [`generate`], from a machine and [`GenerateOptions`] to commented YAML that has been
+//! parsed and checked on that machine. The default options give the settings that Berth recommends,
+//! which `berth plan` uses if no configuration is given.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,15 +20,15 @@ use thiserror::Error;
 
 use crate::report::rounded;
 
-/// Which CPUs to keep for the system.
+/// The CPUs to reserve for the system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReserveCpus {
-    /// At least so many, as whole cores.
+    /// At least this many, as whole cores.
     Count(usize),
     List(CpuSet),
 }
 
-/// What a configuration should do. The default is what Berth recommends.
+/// The desired settings. The default is Berth's recommendation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GenerateOptions {
     pub cpu_manager: CpuManagerPolicy,
@@ -60,7 +60,7 @@ impl Default for GenerateOptions {
     }
 }
 
-/// A configuration, as text and checked.
+/// A checked configuration with its text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generated {
     pub text: String,
@@ -68,7 +68,7 @@ pub struct Generated {
     pub configured: Configured,
 }
 
-/// Why no configuration can do what is wished for.
+/// The reason why no configuration is possible.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum GenerateError {
     #[error(
@@ -92,7 +92,7 @@ fn lines<T: ToString>(list: &[T]) -> String {
     list.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// Writes a configuration that does what is wished for on this machine.
+/// Generates a configuration for this machine.
 pub fn generate(machine: &Machine, options: &GenerateOptions) -> Result<Generated, GenerateError> {
     let text = Writer { machine, topology: &machine.topology, options }.text()?;
     let (config, _) =
@@ -206,7 +206,7 @@ impl Writer<'_> {
                 reservation::whole_cores(self.topology, usual)
             }
         };
-        // Whole cores are a courtesy; on a machine of one core there must still be CPUs for pods.
+        // Reserving whole cores is optional; a machine with one core must still have CPUs for pods.
         let reserved = if reserved.len() == self.topology.cpus().len()
             && !matches!(options.reserved_cpus, Some(ReserveCpus::List(_)))
         {
@@ -315,7 +315,7 @@ impl Writer<'_> {
         for (name, value) in
             self.options.policy_options.iter().filter(|(n, _)| names.contains(&n.as_str()))
         {
-            // A string in JSON is one in YAML, whatever is in it.
+            // A JSON string is a valid YAML string.
             let value = serde_json::Value::from(value.as_str());
             let _ = writeln!(out, "  {name}: {value}");
         }

@@ -1,9 +1,9 @@
-//! A node as it stands: who sits where and why, and what it says to a pod that has no place.
+//! A live node: where its pods are placed and why, and whether it would take another pod.
 //!
-//! Main type: [`LiveNode`], a node's report with the pods that are on it. Why a pod has what it has is
-//! found by taking it away and placing it again: the brain that decided is the one that is asked. What
-//! was true when it came and is no longer cannot be found that way, and is messages as what it would get
-//! today. Words for a terminal are in [`text`].
+//! Main type: [`LiveNode`], a node's report with its pods. The reason of a placement is found by
+//! releasing the pod and planning it again with the same function. Circumstances at the time of the
+//! placement are not known, so a different result is reported as the placement of today. [`text`]
+//! renders for a terminal.
 
 use std::collections::BTreeMap;
 
@@ -32,13 +32,13 @@ pub struct LivePod {
     pub uid: PodUid,
     pub namespace: String,
     pub name: String,
-    /// Whose it is, such as `ReplicaSet/web`.
+    /// Its owner, such as `ReplicaSet/web`.
     pub workload: String,
     pub pod: Pod,
 }
 
 impl LivePod {
-    /// The name, with its namespace unless that is the default one.
+    /// Returns the name, with its namespace unless that is the default one.
     #[must_use]
     pub fn full_name(&self) -> String {
         match self.namespace.as_str() {
@@ -48,7 +48,7 @@ impl LivePod {
     }
 }
 
-/// A node and the pods that have something of it.
+/// A node and its pods.
 #[derive(Clone, Debug)]
 pub struct LiveNode {
     name: String,
@@ -58,7 +58,7 @@ pub struct LiveNode {
     pods: Vec<LivePod>,
 }
 
-/// What is known of a pod's place.
+/// The explanation of a pod's placement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
@@ -68,7 +68,7 @@ pub struct Explanation {
     pub name: String,
     pub qos_class: String,
     pub phase: String,
-    /// What was messages of it: its conditions, and events about its place.
+    /// Its conditions, and events about its placement.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<String>,
     pub nodes: Vec<NodeExplanation>,
@@ -97,22 +97,22 @@ impl Explanation {
     }
 }
 
-/// What one node says to a pod.
+/// The explanation of a pod on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeExplanation {
     pub node: String,
     pub verdict: Verdict,
-    /// What it has, or would get.
+    /// Its placement, or the one it would get.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<ContainerReport>,
-    /// What it would get if it came today, where that is something else than it has.
+    /// The placement it would get today, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub today: Option<String>,
-    /// Every reason for which the scheduler or the agent would not take the pod.
+    /// Every reason for which the scheduler or the agent would refuse the pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<RefusalReport>,
-    /// What there is to choose from: each NUMA node without this pod.
+    /// The remaining capacity of each NUMA node without this pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub numa_nodes: Vec<RemainingOnNode>,
 }
@@ -120,12 +120,12 @@ pub struct NodeExplanation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// It has its place there.
+    /// The pod is placed there.
     Has,
-    /// It has none, and could have one.
+    /// The pod is not placed there, but could be.
     WouldTake,
     Refuses,
-    /// The node tells nothing of itself.
+    /// The node has no report.
     Unknown,
 }
 
@@ -134,15 +134,15 @@ pub enum Verdict {
 pub struct RefusalReport {
     pub reason: String,
     pub message: String,
-    /// What was in the way, with numbers.
+    /// The shortage in numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// Changes of which each alone would let it in.
+    /// Changes, each of which alone would make the pod fit.
     pub remedies: Vec<RemedyReport>,
 }
 
 impl RefusalReport {
-    /// A refusal for which no remedies are known.
+    /// Returns a refusal without remedies.
     #[must_use]
     pub fn new(reason: impl Into<String>, message: impl Into<String>) -> RefusalReport {
         RefusalReport {
@@ -155,7 +155,7 @@ impl RefusalReport {
 }
 
 impl NodeExplanation {
-    /// Adds a refusal, which overrules that the node would take the pod. One reason is listed once.
+    /// Adds a refusal, which overrides that the node would take the pod. A reason is listed once.
     pub fn refuse(&mut self, refusal: RefusalReport) {
         self.verdict = Verdict::Refuses;
         self.containers.clear();
@@ -164,7 +164,7 @@ impl NodeExplanation {
         }
     }
 
-    /// A node that tells nothing of itself, and why.
+    /// Returns the explanation for a node without a report.
     #[must_use]
     pub fn unknown(node: &str, why: String) -> NodeExplanation {
         NodeExplanation {
@@ -179,8 +179,8 @@ impl NodeExplanation {
 }
 
 impl LiveNode {
-    /// A node by what it reports, with the pods on it and how many it has of each resource that its report
-    /// does not count, such as devices of plug-ins.
+    /// Creates a node from its report, its pods, and the resources that the report does not count,
+    /// such as devices of plug-ins.
     #[must_use]
     pub fn new(
         name: &str,
@@ -192,7 +192,7 @@ impl LiveNode {
         LiveNode { name: name.to_owned(), report, configured, pods }
     }
 
-    /// Everybody on the node, as a plan has it.
+    /// Returns all pods of the node in the form of a plan.
     #[must_use]
     pub fn machine_report(&self, explain: bool) -> MachineReport {
         let configured = &self.configured;
@@ -221,14 +221,14 @@ impl LiveNode {
         }
     }
 
-    /// The machine, drawn with everybody on it.
+    /// Returns the picture of the machine with its pods.
     #[must_use]
     pub fn picture(&self) -> Picture {
         let node = &self.configured.node;
         picture_with_owners(node, self.report.ledger(), &self.machine_report(false)).0
     }
 
-    /// What the node says to a pod: what it has, if it is one of its own, or whether it would take it.
+    /// Explains a pod on this node: its placement, or whether the node would take it.
     #[must_use]
     pub fn explain(&self, pod: &LivePod) -> NodeExplanation {
         let is_here = self.pods.iter().any(|one| one.uid == pod.uid);
@@ -285,7 +285,8 @@ impl LiveNode {
         }
     }
 
-    /// What the containers of one of its pods have, and what they would get today if that is different.
+    /// Returns the placements of a pod's containers, and the ones they would get today if these
+    /// differ.
     fn containers_of(
         &self,
         pod: &LivePod,
@@ -293,7 +294,7 @@ impl LiveNode {
     ) -> (Vec<ContainerReport>, Option<String>) {
         let (configured, ledger) = (&self.configured, self.report.ledger());
         let demand = Demand::of(&pod.pod, &pod.uid);
-        // A pod that has its place is given the same again, whatever else there is.
+        // A placed pod gets the same placement again, whatever else has changed.
         let has = plan(&configured.node, ledger, &demand);
         let (used, without) = self.without(&pod.uid);
         let anew = place(configured, &used, &without, pod);
@@ -314,7 +315,7 @@ impl LiveNode {
         (reports(configured, ledger, &shown, explain), today)
     }
 
-    /// The node without one of its pods: what is asked for, and what is handed out.
+    /// Returns the requests and the ledger of the node without one of its pods.
     fn without(&self, uid: &PodUid) -> (Amounts, Ledger) {
         let mut ledger = self.report.ledger().clone();
         ledger.release(uid);
@@ -341,7 +342,7 @@ fn place(
     plan(&configured.node, ledger, &demand).map_err(Rejection::Placement)
 }
 
-/// What of a placement others could tell.
+/// Returns the CPUs and memory nodes of a placement, for comparison.
 fn places(placement: &Placement) -> Vec<(&Option<placement::CpuSet>, Option<placement::NumaMask>)> {
     let containers = placement.containers.iter();
     containers.map(|container| (&container.cpus, container.memory_nodes())).collect()

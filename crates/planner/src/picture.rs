@@ -1,9 +1,10 @@
-//! A machine and who sits where on it, ready to be drawn: in a terminal, as SVG, as a page.
+//! A machine with the owners of its CPUs and memory, ready to be drawn: in a terminal, as SVG, as a
+//! page.
 //!
-//! Main type: [`Picture`]; [`render_text`], [`render_svg`] and [`render_html`] draw it, all from
-//! one arrangement of the machine ([`layout`]). It decides nothing: owners come with the CPUs
-//! and memory a plan gave them, and what nobody holds is free. The same picture always gives the
-//! same text, and labels are escaped, so they may come from anybody.
+//! Main type: [`Picture`]; [`render_text`], [`render_svg`] and [`render_html`] draw it from one
+//! arrangement of the machine ([`layout`]). It decides nothing: owners come with the CPUs and
+//! memory of a plan, and everything else is free. Rendering is deterministic. Labels are escaped,
+//! so they may come from any source.
 //!
 //! ```
 //! use placement::CpuSet;
@@ -31,43 +32,43 @@ pub use html::{ContainerRow, OwnerRef, Page, RefusedRow, render_html};
 pub use svg::{render_svg, render_svg_sheet};
 pub use text::{Ink, TextOptions, render_text};
 
-/// A machine with its owners.
+/// A machine with the owners of its CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// Heads the picture: the machine's name, perhaps with a count ("epyc × 12").
+    /// The title: the machine's name, possibly with a count ("epyc × 12").
     pub title: String,
     pub os: OsName,
     pub topology: Topology,
-    /// In the order they are named in the legend. The first twelve with a assignment of their own are
-    /// told apart by colour alone, later ones by colour and pattern.
+    /// In the order of the legend. The first twelve exclusive owners differ by colour alone, later
+    /// ones by colour and pattern.
     pub owners: Vec<CpuOwner>,
 }
 
-/// Somebody who holds or shares CPUs: a container, the system, the pool of everybody else.
+/// An owner of exclusive or shared CPUs: a container, the system, the shared pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuOwner {
-    /// What people know it by: `namespace/pod`, `system`.
+    /// Its name: `namespace/pod`, `system`.
     pub label: String,
-    /// What tells it from others with the same label: the container. May be empty.
+    /// The container, which distinguishes owners with the same label. May be empty.
     pub detail: String,
     pub assignment: CpuAssignment,
     /// Empty if its memory is not bound to nodes.
     pub memory: Vec<MemoryShare>,
-    /// One short sentence for the tooltip: why it sits there. May be empty.
+    /// One short sentence for the tooltip: the reason of the placement. May be empty.
     pub note: String,
 }
 
-/// The CPUs of an owner and how it holds them. CPUs the machine lacks are not drawn.
+/// The CPUs of an owner and how it holds them. CPUs that the machine lacks are not drawn.
 ///
-/// Where owners_by_pod overlap, the exclusive one is drawn over the reserved over the shared one, and the
-/// earlier over the later; tooltips name all.
+/// If assignments overlap, exclusive ones are drawn over reserved over shared ones, and earlier
+/// over later ones; tooltips name all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CpuAssignment {
-    /// Nobody else runs there.
+    /// No other owner runs there.
     Exclusive(CpuSet),
-    /// Runs there with all others that share.
+    /// Shared with the other owners of the pool.
     SharedPool(CpuSet),
-    /// Kept from pods, for the system.
+    /// Reserved for the system.
     Reserved(CpuSet),
 }
 
@@ -80,7 +81,7 @@ pub struct MemoryShare {
 }
 
 impl Picture {
-    /// The machine with nobody on it.
+    /// Returns the machine without owners.
     #[must_use]
     pub fn new(machine: &Machine) -> Picture {
         Picture {
@@ -91,7 +92,7 @@ impl Picture {
         }
     }
 
-    /// The CPUs no owner names.
+    /// Returns the CPUs without an owner.
     #[must_use]
     pub fn free(&self) -> CpuSet {
         let mut free = self.topology.all_cpus().clone();
@@ -114,7 +115,7 @@ impl CpuOwner {
         }
     }
 
-    /// Label and detail in one: `shop/cart · app`.
+    /// Returns label and detail: `shop/cart · app`.
     #[must_use]
     pub fn full_name(&self) -> String {
         match self.detail.is_empty() {

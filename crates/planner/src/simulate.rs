@@ -1,13 +1,12 @@
-//! Which machine each pod of some workloads goes to, and where on it: the plan of a fleet.
+//! Places the pods of workloads on a fleet of machines.
 //!
 //! Main type: [`Simulation`], made by [`simulate`] for given machines or by [`how_many`] for as
-//! many machines of one shape as it takes. Workloads are placed in the order given, and nothing is
-//! ever moved. What a machine decides is `placement`'s business; words for people are in
-//! [`crate::report`].
+//! many machines of one shape as needed. Workloads are placed in the given order, and nothing is
+//! moved. `placement` decides on each machine; [`crate::report`] renders the result.
 //!
 //! Machines of the same shape that took the same pods in the same order are in the same state, and
-//! a state transitions the same question the same way. So states are kept once, each with the transitions
-//! it has given, and thousands of machines cost little more than one:
+//! a pod leads from a state to the same next state. So each state is stored once with its
+//! transitions, and thousands of machines cost little more than one:
 //!
 //! ```text
 //!   empty ──db──▶ ● ──web──▶ ● ◀── machines 1 to 99
@@ -33,20 +32,20 @@ mod rejection;
 pub use rejection::Rejection;
 pub(crate) use rejection::precheck;
 
-/// Machines that are identical_machines.
+/// Identical machines.
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub name: String,
     pub configured: Configured,
 }
 
-/// Which machine a pod goes to, of those that take it.
+/// The choice among the machines that fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
-    /// The first in the order given, so that later ones stay empty.
+    /// The first in the given order, so that later ones stay empty.
     #[default]
     Pack,
-    /// The one whose CPUs and memory are asked for least.
+    /// The one with the lowest share of requested CPUs and memory.
     Spread,
 }
 
@@ -68,18 +67,19 @@ impl Strategy {
     }
 }
 
-/// The most machines [`how_many`] goes up to.
+/// The most machines that [`how_many`] tries.
 pub const MAX_MACHINES: usize = 100_000;
 
-/// Everything about a pod that decides where it can go. Pods of one class are interchangeable.
+/// Everything about a pod that decides where it can be placed. Pods of one class are
+/// interchangeable.
 #[derive(Clone, Debug)]
 pub struct Class {
-    /// Under a uid that is nobody's.
+    /// With an empty uid.
     pub demand: Demand,
     pub need: Amounts,
-    /// The operating system asked for, and whether by `spec.os` rather than by a node selector.
+    /// The requested operating system, and true if by `spec.os` rather than by a node selector.
     pub os: Option<(OsName, bool)>,
-    /// The one machine it may go to, by name.
+    /// The only machine it may be placed on, by name.
     pub node_name: Option<String>,
 }
 
@@ -96,15 +96,15 @@ pub struct PodRef {
     pub index: u32,
 }
 
-/// What placing a pod of some class gave.
+/// The result of placing a pod of a class.
 #[derive(Clone, Debug)]
 enum Transition {
     Placed(StateId),
     Rejected(Arc<Rejection>),
 }
 
-/// What of a machine has not been asked for. Kept side by side for all machines: most questions
-/// about a large fleet are answered by these numbers alone.
+/// The free capacity of a machine. Stored in one array for all machines: most checks of a large
+/// fleet need only these numbers.
 #[derive(Clone, Copy, Debug)]
 struct FreeCapacity {
     milli_cpus: u64,
@@ -114,14 +114,14 @@ struct FreeCapacity {
 #[derive(Debug)]
 struct State {
     shape: usize,
-    /// Where it came from, and by taking what.
+    /// The previous state and the class of the pod that was placed.
     parent: Option<(StateId, ClassId)>,
     depth: u32,
     used: Amounts,
-    /// Kept while machines are in this state; can be made again from an ancestor's.
+    /// Kept while machines are in this state; it can be rebuilt from an ancestor's.
     ledger: Option<Ledger>,
     machines: u32,
-    /// The pod that led here.
+    /// The placement of the pod that led here.
     placed: Arc<[ContainerPlacement]>,
     transitions: HashMap<ClassId, Transition>,
 }
@@ -132,11 +132,11 @@ pub struct FleetMachine {
     pub name: String,
     pub shape: usize,
     state: StateId,
-    /// In the order in which they came.
+    /// In order of placement.
     pub pods: Vec<PodRef>,
 }
 
-/// A pod as it stands on a machine.
+/// A pod placed on a simulated machine.
 #[derive(Clone, Debug)]
 pub struct SimulatedPod {
     pub pod: PodRef,
@@ -152,18 +152,19 @@ pub struct RefusedPods {
     pub first: u32,
     pub count: u32,
     pub class: ClassId,
-    /// The only machine that was asked, if it is a daemon set's pod.
+    /// The only machine tried, for a pod of a daemon set.
     pub only: Option<usize>,
-    /// The shape of which there could have been more machines.
+    /// The shape of which more machines were available.
     pub spare: Option<usize>,
-    /// By reason: the first machine that gave it and how many did. Empty without machines.
+    /// By reason: the first machine that rejected the pods, and the number of machines. Empty
+    /// without machines.
     pub rejections: Vec<(Arc<Rejection>, usize, usize)>,
 }
 
-/// How much was done.
+/// The amount of work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Machines asked, whether the transition was known or not.
+    /// Placement attempts, cached or computed.
     pub attempts: u64,
     /// Placements computed.
     pub planned: u64,
@@ -183,7 +184,7 @@ pub struct Simulation<'a> {
     classes: Vec<Class>,
     class_ids: HashMap<String, ClassId>,
     states: Vec<State>,
-    /// By shape: the state in which nothing has been taken.
+    /// By shape: the empty state.
     empty: Vec<StateId>,
 }
 
@@ -203,8 +204,8 @@ pub fn simulate<'a>(
     simulation
 }
 
-/// Places workloads on as many machines of one shape as they need; what is refused then fits on no
-/// machine of that shape, however many there are.
+/// Places workloads on as many machines of one shape as they need. Pods that are still refused fit
+/// on no machine of that shape.
 #[must_use]
 pub fn how_many<'a>(
     shape: &'a Shape,
@@ -229,7 +230,7 @@ pub fn how_many<'a>(
         .unwrap_or(packed)
 }
 
-/// The name of machine number `index` of a shape.
+/// Returns the name of machine number `index` of a shape.
 #[must_use]
 pub fn numbered(shape: &str, index: usize) -> String {
     format!("{shape}-{}", index + 1)
@@ -267,7 +268,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// How many pods no machine took.
+    /// Returns the number of refused pods.
     #[must_use]
     pub fn pods_refused(&self) -> u64 {
         self.refused.iter().map(|refused| u64::from(refused.count)).sum()
@@ -288,19 +289,19 @@ impl<'a> Simulation<'a> {
         &self.shapes[self.machines[machine].shape]
     }
 
-    /// What the pods of a machine try_place for.
+    /// Returns the requests of a machine's pods.
     #[must_use]
     pub fn used(&self, machine: usize) -> &Amounts {
         &self.states[self.machines[machine].state.0 as usize].used
     }
 
-    /// The ledger of a machine as it stands.
+    /// Returns the current ledger of a machine.
     pub fn ledger(&mut self, machine: usize) -> &Ledger {
         let state = self.machines[machine].state;
         self.ensure_ledger(state)
     }
 
-    /// The pods of a machine, in the order in which they came.
+    /// Returns the pods of a machine in order of placement.
     #[must_use]
     pub fn placed_pods(&self, machine: usize) -> Vec<SimulatedPod> {
         let machine = &self.machines[machine];
@@ -320,7 +321,7 @@ impl<'a> Simulation<'a> {
         placed_pods.collect()
     }
 
-    /// Machines that took the same in the same order, and so look the same; by first machine.
+    /// Returns groups of machines in the same state, ordered by their first machine.
     #[must_use]
     pub fn identical_machines(&self) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -350,7 +351,7 @@ impl<'a> Simulation<'a> {
         if self.strategy == Strategy::Spread {
             by_load.extend((0..self.machines.len()).map(|machine| (0, machine)));
         }
-        // Daemon sets that a machine added later has to run as well.
+        // Daemon sets, which machines added later must run too.
         let mut everywhere: Vec<(u32, ClassId)> = Vec::new();
         for (number, workload) in workloads.iter().enumerate() {
             let number = number as u32;
@@ -380,7 +381,7 @@ impl<'a> Simulation<'a> {
             return;
         }
         let Some(rejection) = self.rejection(machine, class) else { return };
-        // A daemon set for another system is not missing here, nor one for another machine.
+        // A daemon set for another operating system or machine is not missing here.
         if !matches!(*rejection, Rejection::Os { .. } | Rejection::OtherMachine { .. }) {
             let rejections = vec![(rejection, machine, 1)];
             let (only, spare, first) = (Some(machine), None, index);
@@ -397,7 +398,7 @@ impl<'a> Simulation<'a> {
         spare: Option<usize>,
         everywhere: &[(u32, ClassId)],
     ) {
-        // Machines before `start` refused a pod like this and have not changed since.
+        // Machines before `start` rejected a pod of this class and have not changed since.
         let mut start = 0;
         for index in 0..count {
             let pod = PodRef { workload, index };
@@ -459,7 +460,7 @@ impl<'a> Simulation<'a> {
         false
     }
 
-    /// Notes pods that nobody takes, with everybody's reason.
+    /// Records pods that no machine takes, with the reasons of all machines.
     fn refuse(&mut self, pod: PodRef, class: ClassId, count: u32, spare: Option<usize>) {
         let mut rejections: Vec<(Arc<Rejection>, usize, usize)> = Vec::new();
         for machine in 0..self.machines.len() {
@@ -470,19 +471,19 @@ impl<'a> Simulation<'a> {
             }
         }
         if let Some(shape) = spare {
-            // The reason that counts is that of an empty machine.
+            // The reason of an empty machine counts.
             if let Some(rejection) = self.rejection_in(self.empty[shape], class) {
                 rejections = vec![(rejection, 0, self.machines.len())];
             }
         }
-        // What was decided by placing says more than what was decided by counting.
+        // A rejection by placement is more specific than one by counting.
         rejections.sort_by_key(|(rejection, ..)| !matches!(**rejection, Rejection::Placement(_)));
         let PodRef { workload, index } = pod;
         let (first, only) = (index, None);
         self.refused.push(RefusedPods { workload, first, count, class, only, spare, rejections });
     }
 
-    /// Asks a machine to take a pod, which it then has.
+    /// Tries to place a pod on a machine.
     fn try_place(&mut self, machine: usize, class: ClassId, pod: PodRef) -> bool {
         self.work.attempts += 1;
         let wanted = &self.classes[class.0 as usize];
@@ -507,7 +508,7 @@ impl<'a> Simulation<'a> {
         true
     }
 
-    /// Why a machine does not take a pod; `None` if it does.
+    /// Returns the rejection of a pod by a machine; `None` if it fits.
     fn rejection(&mut self, machine: usize, class: ClassId) -> Option<Arc<Rejection>> {
         let wanted = self.class(class).node_name.as_ref();
         match wanted.filter(|name| **name != self.machines[machine].name) {
@@ -540,7 +541,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// The state a machine gets into by taking a pod, if it does; computed once.
+    /// Returns the state after placing a pod, if it fits; computed once.
     fn transition(&mut self, from: StateId, class: ClassId) -> Option<StateId> {
         match self.states[from.0 as usize].transitions.get(&class) {
             Some(Transition::Placed(to)) => return Some(*to),
@@ -549,7 +550,7 @@ impl<'a> Simulation<'a> {
         }
         let State { shape, used, .. } = &self.states[from.0 as usize];
         let configured = &self.shapes[*shape].configured;
-        // Counting again is cheaper than remembering.
+        // Counting again is cheaper than caching.
         if precheck(&self.classes[class.0 as usize], configured, used).is_some() {
             return None;
         }
@@ -572,7 +573,7 @@ impl<'a> Simulation<'a> {
         let ledger = self.ensure_ledger(from);
         let node = &configured.node;
         let placement = plan(node, ledger, &demand)?;
-        // A machine that is alone in a state will leave_state it and takes the ledger along.
+        // The only machine in a state will leave it, so the ledger is moved.
         let state = &mut self.states[from.0 as usize];
         let alone = state.machines == 1 && state.parent.is_some();
         let ledger = if alone { state.ledger.take() } else { state.ledger.clone() };
@@ -591,7 +592,7 @@ impl<'a> Simulation<'a> {
         Ok(to)
     }
 
-    /// The ledger of a state, made again from that of an ancestor if nobody kept it.
+    /// Returns the ledger of a state, rebuilt from that of an ancestor if it was dropped.
     fn ensure_ledger(&mut self, id: StateId) -> &Ledger {
         let mut path = Vec::new();
         let mut at = id;
@@ -608,7 +609,7 @@ impl<'a> Simulation<'a> {
                 let wanted = &self.classes[class.0 as usize].demand;
                 let demand = Demand { uid: uid_at(depth), ..wanted.clone() };
                 self.work.planned += 1;
-                // The same question had an transition before.
+                // The same placement succeeded before.
                 if let Ok(placement) = plan(node, &ledger, &demand) {
                     ledger = after(ledger, node, &demand, &placement);
                 }
@@ -618,7 +619,7 @@ impl<'a> Simulation<'a> {
         self.states[id.0 as usize].ledger.get_or_insert_default()
     }
 
-    /// How much of a machine is asked for, in millionths of the scarcer of CPUs and memory.
+    /// Returns the load of a machine in millionths of the scarcer of CPUs and memory.
     #[must_use]
     pub fn load(&self, machine: usize) -> u64 {
         let used = self.used(machine);
@@ -632,7 +633,7 @@ impl<'a> Simulation<'a> {
     fn intern(&mut self, pod: &Pod) -> ClassId {
         let class = Class::of(pod);
         let mut key = String::new();
-        // The text of everything in it: equal if and only if the classes are.
+        // The debug text is equal if and only if the classes are.
         let _ = write!(key, "{class:?}");
         let next = ClassId(self.classes.len() as u32);
         let id = *self.class_ids.entry(key).or_insert(next);
@@ -643,13 +644,13 @@ impl<'a> Simulation<'a> {
     }
 }
 
-/// The uid of the pod that came as number `depth`. Machines in the same state must have the same
-/// ledger, so the pod's own name is of no use here.
+/// Returns the uid of the pod placed at this depth. Machines in the same state must have equal
+/// ledgers, so the pod's own name cannot be used.
 fn uid_at(depth: u32) -> PodUid {
     PodUid::new(&depth.to_string())
 }
 
-/// The ledger once a pod has been placed and all its containers have started.
+/// Returns the ledger after a pod has been placed and all its containers have started.
 pub(crate) fn after(
     mut ledger: Ledger,
     node: &placement::Node,
@@ -664,7 +665,7 @@ pub(crate) fn after(
 }
 
 impl Class {
-    /// The class of a pod whose defaults have been set.
+    /// Returns the class of a defaulted pod.
     #[must_use]
     pub fn of(pod: &Pod) -> Class {
         let os = match pod.spec.os {

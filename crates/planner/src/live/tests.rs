@@ -1,4 +1,4 @@
-//! What a node says of its pods, on a machine of two NUMA nodes with four CPUs each.
+//! Explanations of pods on a machine of two NUMA nodes with four CPUs each.
 
 use objects::workload;
 use objects::{KubeletConfig, kubelet_config};
@@ -37,7 +37,7 @@ fn pod(name: &str, cpus: u32) -> LivePod {
     }
 }
 
-/// A node that took these pods one after the other, as it is without those that `left`.
+/// Returns a node that took these pods in order, without those in `left`.
 fn node(pods: &[LivePod], left: &[&str]) -> LiveNode {
     let machine = machine();
     let mut report = NodeReport::new(&machine, &config(), empty(&machine)).expect("a report");
@@ -61,7 +61,7 @@ fn empty(machine: &Machine) -> Ledger {
 }
 
 #[test]
-fn a_pod_is_told_what_it_has_and_what_else_there_was() {
+fn explanation_has_the_placement_and_the_alternatives() {
     let pods = [pod("db", 2), pod("web", 1)];
     let explanation = node(&pods, &[]).explain(&pods[0]);
     assert_eq!(explanation.verdict, Verdict::Has);
@@ -69,15 +69,15 @@ fn a_pod_is_told_what_it_has_and_what_else_there_was() {
     assert_eq!(explanation.today, None, "{explanation:?}");
     let agreed = &explanation.containers[0].explanation;
     assert!(agreed.iter().any(|line| line.contains("CPUs fit nodes 0,1 alone")), "{agreed:?}");
-    // The node it is on with what it has itself, and the other one.
+    // Its own node including its own CPUs, and the other one.
     let free: Vec<_> = explanation.numa_nodes.iter().map(|node| node.exclusive_cpus).collect();
     assert_eq!(free, [Some(2), Some(4)]);
 }
 
 #[test]
-fn what_it_would_get_today_is_told_where_it_is_something_else() {
+fn different_placement_of_today_is_reported() {
     let pods = [pod("first", 3), pod("db", 2)];
-    // What made it go to the second node is gone.
+    // The pod that forced it to the second node is gone.
     let explanation = node(&pods, &["first"]).explain(&pods[1]);
     assert_eq!(explanation.containers[0].cpus.as_ref().expect("its own").to_string(), "4-5");
     let today = explanation.today.expect("something else");
@@ -85,7 +85,7 @@ fn what_it_would_get_today_is_told_where_it_is_something_else() {
 }
 
 #[test]
-fn a_pod_that_is_refused_is_told_what_would_let_it_in() {
+fn refused_pod_gets_remedies() {
     let pods = [pod("a", 3), pod("b", 2)];
     let explanation = node(&pods, &[]).explain(&pod("c", 3));
     assert_eq!(explanation.verdict, Verdict::Refuses);
@@ -97,7 +97,7 @@ fn a_pod_that_is_refused_is_told_what_would_let_it_in() {
 }
 
 #[test]
-fn a_pod_that_would_fit_now_is_told_where() {
+fn fitting_pod_gets_its_placement() {
     let pods = [pod("a", 3)];
     let explanation = node(&pods, &[]).explain(&pod("c", 4));
     assert_eq!(explanation.verdict, Verdict::WouldTake);
@@ -105,7 +105,7 @@ fn a_pod_that_would_fit_now_is_told_where() {
 }
 
 #[test]
-fn a_refusal_of_others_overrules_that_there_is_room() {
+fn external_refusal_overrides_a_fitting_node() {
     let mut explanation = node(&[], &[]).explain(&pod("c", 1));
     assert_eq!(explanation.verdict, Verdict::WouldTake);
     for message in ["node(s) had untolerated taint(s)", "the same again"] {
@@ -120,7 +120,7 @@ fn a_refusal_of_others_overrules_that_there_is_room() {
 }
 
 #[test]
-fn devices_that_the_report_does_not_count_are_there_to_be_asked_for() {
+fn devices_outside_the_report_can_be_requested() {
     let text = "{apiVersion: v1, kind: Pod, metadata: {name: gpu}, spec: {containers: [{name: app, image: \
                 i, resources: {limits: {cpu: 1, memory: 64Mi, example.com/gpu: 1}}}]}}";
     let wanted = LivePod {
@@ -137,7 +137,7 @@ fn devices_that_the_report_does_not_count_are_there_to_be_asked_for() {
 }
 
 #[test]
-fn a_node_shows_everybody_and_what_is_left() {
+fn node_shows_all_pods_and_remaining_capacity() {
     let pods = [pod("db", 2), pod("web", 1)];
     let node = node(&pods, &[]);
     let text = render_machine(

@@ -1,13 +1,13 @@
-//! An explanation for a terminal.
+//! Renders an explanation for a terminal.
 //!
-//! Main entry: [`render`]. Whether there are colours is the caller's to say.
+//! Main entry: [`render`]. The caller decides about colours.
 
 use std::fmt::Write as _;
 
 use super::{Explanation, NodeExplanation, Verdict};
 use crate::report::text::{TextStyle, containers, numa_nodes, remedies};
 
-/// The explanation as text.
+/// Renders the explanation as text.
 #[must_use]
 pub fn render(of: &Explanation, style: TextStyle) -> String {
     let name = match of.namespace.as_str() {
@@ -45,7 +45,7 @@ fn node(explanation: &NodeExplanation, style: TextStyle, out: &mut String) {
         if let Some(detail) = &refusal.detail {
             let _ = writeln!(out, "      {}", style.dim(detail));
         }
-        // Remedies are looked for only where CPUs and memory are in the way.
+        // Remedies exist only for shortages of CPUs and memory.
         if refusal.detail.is_some() || !refusal.remedies.is_empty() {
             remedies(&refusal.remedies, "", style, out);
         }

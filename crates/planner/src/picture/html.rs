@@ -1,8 +1,7 @@
-//! Pictures and a plan's tables as one page that needs nothing else.
+//! Renders pictures and a plan's tables as one self-contained page.
 //!
-//! Main entry: [`render_html`]. Works without scripts; a few lines of script light up a container's
-//! cells when its row is pointed at. It format nothing itself: reasons and remedies come from the
-//! plan.
+//! Main entry: [`render_html`]. It works without scripts; a short script highlights a container's
+//! cells when its row is hovered. Reasons and remedies come from the plan.
 
 use std::fmt::Write as _;
 
@@ -11,24 +10,24 @@ use super::layout::Layout;
 use super::svg::style;
 use super::{Picture, svg};
 
-/// The format of a page.
+/// The content of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     pub title: String,
-    /// One sentence under the title: the answer at a glance.
+    /// One sentence under the title: the summary.
     pub verdict: String,
     pub containers: Vec<ContainerRow>,
     pub refused: Vec<RefusedRow>,
 }
 
-/// Which owner of which picture, by position.
+/// The position of an owner in a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerRef {
     pub picture: usize,
     pub index: usize,
 }
 
-/// A container that has its place. Empty fields are shown empty.
+/// A row for a placed container. Empty fields are shown empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerRow {
     pub pod: String,
@@ -42,7 +41,7 @@ pub struct ContainerRow {
     pub owner: Option<OwnerRef>,
 }
 
-/// A pod no machine takes.
+/// A row for a refused pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefusedRow {
     pub pod: String,
@@ -81,7 +80,7 @@ tr[data-o]:hover td{background:#161b22}
 }
 ";
 
-/// Fades all other cells of the picture while a row is pointed at.
+/// Fades all other cells of the picture while a row is hovered.
 const SCRIPT: &str = "\
 for (const row of document.querySelectorAll('tr[data-p]')) {
   const cells = document.querySelectorAll('#' + row.dataset.p + ' svg g:is(.fr,.sh,.re,[data-o])');
@@ -92,7 +91,8 @@ for (const row of document.querySelectorAll('tr[data-p]')) {
 }
 ";
 
-/// A page with the pictures, who sits where and why, and who was refused.
+/// Renders a page with the pictures, the placed containers with their reasons, and the refused
+/// pods.
 #[must_use]
 pub fn render_html(pictures: &[Picture], page: &Page) -> String {
     let mut out = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n");
@@ -105,8 +105,8 @@ pub fn render_html(pictures: &[Picture], page: &Page) -> String {
         xml(&page.title),
         style::sheet()
     );
-    // Patterns stand once on the page, where every picture finds them. What is not displayed
-    // cannot be referred to, so this has no size instead.
+    // Patterns are defined once per page and shared by the pictures. An undisplayed element cannot
+    // be referenced, so this one has no size instead.
     let _ = write!(
         out,
         "<svg class=\"berth\" width=\"0\" height=\"0\" style=\"position:absolute\" \

@@ -1,7 +1,7 @@
-//! A picture as SVG: one file that shows itself in light and dark, without scripts or fonts.
+//! Renders a picture as SVG: one file for light and dark mode, without scripts or fonts.
 //!
-//! Main entry: [`render_svg`]. Colours and patterns are in [`style`], places in [`geometry`]. Every
-//! CPU and every piece of memory has a tooltip; what cannot be seen is told in the description.
+//! Main entry: [`render_svg`]. Colours and patterns are in [`style`], positions in [`geometry`].
+//! Every CPU and every piece of memory has a tooltip; the description repeats the content as text.
 
 use objects::pod::OsName;
 use std::fmt::Write as _;
@@ -23,21 +23,21 @@ use geometry::{Placed, PlacedCore, Plane, is_cache};
 /// Around the machine.
 const MARGIN: u32 = 22;
 
-/// The narrowest picture: titles want room too.
+/// The narrowest picture: titles need space too.
 const NARROWEST: u32 = 520;
 
-/// Up to this width a machine has its legend beside it.
+/// Up to this width a machine has its legend on the right.
 const BESIDE: u32 = 420;
 
 /// The longest name in a tooltip.
 const NAME: usize = 100;
 
-/// Beyond this many CPUs cells have no tooltips, or files would be too large to open.
+/// Above this many CPUs cells have no tooltips, or files would be too large to open.
 const MAX_TOOLTIPS: usize = 4096;
 
 const PROLOGUE: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 
-/// A picture as an SVG file.
+/// Renders a picture as an SVG file.
 #[must_use]
 pub fn render_svg(picture: &Picture) -> String {
     let mut out = String::from(PROLOGUE);
@@ -45,14 +45,14 @@ pub fn render_svg(picture: &Picture) -> String {
     out
 }
 
-/// Several pictures below each other in one SVG file.
+/// Renders several pictures below each other in one SVG file.
 #[must_use]
 pub fn render_svg_sheet(pictures: &[Picture]) -> String {
     const GAP: u32 = 16;
     let mut drawn = String::new();
     let (mut width, mut bottom) = (NARROWEST, 0);
     for (index, picture) in pictures.iter().enumerate() {
-        // A nested element takes its place from the group around it.
+        // A nested element takes its position from the enclosing group.
         let _ = writeln!(drawn, "<g transform=\"translate(0 {bottom})\">");
         let size = draw(picture, &format!("berth{index}"), false, &mut drawn);
         drawn.push_str("</g>\n");
@@ -69,8 +69,8 @@ pub fn render_svg_sheet(pictures: &[Picture]) -> String {
     )
 }
 
-/// A picture as an `svg` element, and its width and height. Ids begin with `prefix`; `whole` says
-/// whether the style sheet and the patterns are wanted too.
+/// Writes a picture as an `svg` element, and returns its width and height. Ids start with `prefix`;
+/// with `whole` the style sheet and the patterns are included.
 pub(super) fn draw(picture: &Picture, prefix: &str, whole: bool, out: &mut String) -> (u32, u32) {
     let layout = Layout::new(picture);
     let plane = geometry::place(&layout, picture.topology.cpus().len());
@@ -131,9 +131,9 @@ fn title(picture: &Picture) -> &str {
     if picture.title.is_empty() { "machine" } else { &picture.title }
 }
 
-/// The picture in format, for those who do not see it.
+/// Returns the picture as text, for screen readers.
 fn description(picture: &Picture, layout: &Layout) -> String {
-    // More than this nobody wants read to them.
+    // A longer description is of no use in a screen reader.
     const MOST: usize = 60;
     let mut text = format!("{}.", format::facts(picture).join(", "));
     for owner in picture.owners.iter().take(MOST) {
@@ -156,12 +156,12 @@ fn description(picture: &Picture, layout: &Layout) -> String {
     text
 }
 
-/// What a picture is drawn on.
+/// The drawing surface.
 struct Canvas<'a> {
     picture: &'a Picture,
     layout: &'a Layout,
     plane: &'a Plane<'a>,
-    /// Whether CPUs have them.
+    /// True if CPUs have tooltips.
     tooltips: bool,
     out: String,
 }
@@ -206,7 +206,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// Names on the left, memory on the right, CPUs between if there is room.
+    /// Names on the left, memory on the right, CPUs between if there is space.
     fn heading(&mut self, placed: &Placed<'_>) {
         let region = placed.region;
         let scale = &self.plane.scale;
@@ -214,7 +214,7 @@ impl Canvas<'_> {
         let names: Vec<String> = region.names.iter().map(|name| name_of(*name)).collect();
         let names = names.join(" · ");
         if is_cache(region) {
-            // Small machines' caches have room for nothing; large ones' tooltips tell.
+            // Caches of small machines have no space for names; those of large ones have tooltips.
             if header >= 10 {
                 let x = placed.x + scale.pad(region);
                 let room = placed.width.saturating_sub(2 * scale.pad(region));
@@ -246,7 +246,7 @@ impl Canvas<'_> {
             if let Some(amounts) = wordings.into_iter().find(fits) {
                 self.text(right, base, &format!("{small} r"), &amounts);
             }
-            // As much for all nodes, so that all or none name their CPUs.
+            // The same for all nodes, so that all or none name their CPUs.
             room = room.saturating_sub(estimate("1000Gi of 1000Gi", small_font));
         }
         let cpus = format!("CPUs {}", region.cpus);
@@ -322,7 +322,7 @@ impl Canvas<'_> {
         self.out.push_str("</g>\n");
     }
 
-    /// The group of what is used in the given way; colours hang on its class.
+    /// Opens the group of a use; its class selects the colours.
     fn open(&mut self, used: Use) {
         let _ = match used {
             Use::Free => write!(self.out, "<g class=\"fr\">"),
@@ -335,7 +335,7 @@ impl Canvas<'_> {
         };
     }
 
-    /// Escaped; a line for the CPU and one for each of the first who use it.
+    /// Returns the escaped tooltip: a line for the CPU and one for each of its first users.
     fn cpu_tooltip(&self, cpu: &Cpu) -> String {
         // A pool may have hundreds of members, and each of its CPUs would name them all.
         const MOST: usize = 4;
@@ -423,7 +423,7 @@ impl Canvas<'_> {
         self.rect("ba", [x, y, width, height], 2);
     }
 
-    /// Nodes without CPUs, below the machine: those that look the same in one line.
+    /// Draws nodes without CPUs below the machine, identical ones in one line.
     fn memory_nodes(&mut self, mut y: u32, width: u32) -> u32 {
         let mut lines = Vec::new();
         for nodes in &self.layout.without_cpus {
@@ -459,12 +459,12 @@ impl Canvas<'_> {
     }
 }
 
-/// Whether the caches within a region name their CPUs.
+/// Returns true if the caches within a region name their CPUs.
 fn named_inside(placed: &Placed<'_>, header: u32) -> bool {
     header >= 22 && !placed.inside.is_empty() && placed.inside.iter().all(|p| is_cache(p.region))
 }
 
-/// Which pattern lies over the colour.
+/// Returns the pattern over the colour.
 fn pattern(used: Use) -> Option<usize> {
     match used {
         Use::Exclusive(number) => match (number / style::COLOURS) % (style::PATTERN_COUNT + 1) {
@@ -488,12 +488,12 @@ fn name_of(name: super::layout::Name) -> String {
     }
 }
 
-/// The columns a text takes, on the safe side: viewers have different fonts.
+/// Estimates the width of a text, rounded up: viewers have different fonts.
 fn estimate(text: &str, font: f64) -> u32 {
     (text.chars().count() as f64 * font * 0.62).ceil() as u32
 }
 
-/// A small square in an owner's colour and pattern, for tables.
+/// Writes a small square in an owner's colour and pattern, for tables.
 pub(super) fn chip(number: usize, out: &mut String) {
     let colour = number % style::COLOURS;
     let _ = write!(

@@ -1,7 +1,7 @@
-//! A plan as pictures of its machines, and as a page.
+//! Converts a plan into pictures of its machines, and into a page.
 //!
-//! Main entries: [`picture`] for one machine, [`page`] for all. Drawing is
-//! [`crate::picture`]'s business; here the owners are named and given their owners_by_pod.
+//! Main entries: [`picture`] for one machine, [`page`] for all. This file builds the owners of
+//! CPUs; [`crate::picture`] draws them.
 
 use objects::Quantity;
 use placement::demand::MemoryKind;
@@ -15,10 +15,10 @@ use crate::picture::{
 };
 use crate::simulate::Simulation;
 
-/// Pages do not show more machines than this; further ones are in the table.
+/// The most machines drawn on a page; the others are in the table.
 const MAX_PICTURES: usize = 24;
 
-/// One machine of a plan with the containers it has.
+/// Returns the picture of one machine of a plan with its containers.
 #[must_use]
 pub fn picture(simulation: &mut Simulation<'_>, report: &Report, machine: usize) -> Picture {
     of_fleet(simulation, report, machine).0
@@ -34,7 +34,7 @@ fn of_fleet(
     picture_with_owners(node, &ledger, &report.machines[machine])
 }
 
-/// A machine's picture, and for each pod and container the owner it is.
+/// Returns a machine's picture, and the index of the owner for each pod and container.
 pub(crate) fn picture_with_owners(
     node: &Node,
     ledger: &Ledger,
@@ -70,7 +70,7 @@ pub(crate) fn picture_with_owners(
     (picture, owners_by_pod)
 }
 
-/// Whether all CPUs of an init container went to its successors, which are drawn instead.
+/// Returns true if all CPUs of an init container went to later containers, which are drawn instead.
 fn passed_on(pod: &PodReport, container: &ContainerReport, cpus: &CpuSet) -> bool {
     let others = pod.containers.iter().filter(|other| other.role != "init");
     let later = others.filter_map(|other| other.cpus.as_ref());
@@ -79,7 +79,7 @@ fn passed_on(pod: &PodReport, container: &ContainerReport, cpus: &CpuSet) -> boo
     container.role == "init" && cpus.is_subset(&passed)
 }
 
-/// Those that share, one owner for each container of a workload.
+/// Adds the containers that share CPUs, one owner for each container of a workload.
 fn sharing(
     about: &MachineReport,
     pool: &CpuSet,
@@ -135,7 +135,7 @@ fn owner(pod: &PodReport, container: &ContainerReport, assignment: CpuAssignment
     for block in &container.memory {
         let size = Quantity::parse(&block.size).ok().and_then(|size| size.checked_value());
         let size = size.and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
-        // What a block takes of each of its nodes is nobody's to know; drawn as even shares.
+        // The share of each node in a block is unknown; it is drawn as equal parts.
         let nodes = block.numa_nodes.len().max(1) as u64;
         owner.memory.extend(block.numa_nodes.iter().map(|node| MemoryShare {
             node: *node,
@@ -159,7 +159,7 @@ fn reserved_memory(node: &placement::Node, ledger: &Ledger) -> Vec<MemoryShare> 
     shares.filter(|share| share.amount.0 > 0).collect()
 }
 
-/// The whole plan as a page: machines that are identical_machines are drawn once.
+/// Renders the whole plan as a page: identical machines are drawn once.
 #[must_use]
 pub fn page(simulation: &mut Simulation<'_>, report: &Report) -> String {
     let groups = simulation.identical_machines();
@@ -170,7 +170,7 @@ pub fn page(simulation: &mut Simulation<'_>, report: &Report) -> String {
         let (mut drawn, owners_by_pod) = of_fleet(simulation, report, *first);
         if let Some(last) = rest.last() {
             let last = &report.machines[*last].name;
-            drawn.title = format!("{} … {last} ({} identical_machines)", drawn.title, group.len());
+            drawn.title = format!("{} … {last} ({} identical)", drawn.title, group.len());
         }
         let shown = pictures.len() < MAX_PICTURES;
         for machine in group {

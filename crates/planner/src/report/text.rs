@@ -1,7 +1,7 @@
-//! The report for a terminal: a table per machine, what is left, who was refused and what would
-//! help.
+//! Renders the report for a terminal: a table per machine, the remaining capacity, refused pods and
+//! remedies.
 //!
-//! Main entry: [`render`]. Whether there are colours is the caller's to say.
+//! Main entry: [`render`]. The caller decides about colours.
 
 use std::fmt::Write as _;
 
@@ -15,14 +15,14 @@ use super::{
 /// With more machines than this each gets a line instead of a table.
 const MAX_TABLES: usize = 4;
 
-/// Refused pods that are listed.
+/// The most refused pods listed.
 const MAX_REFUSED: usize = 50;
 
-/// How a report is shown.
+/// The style of the text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextStyle {
     pub colour: bool,
-    /// A table per machine, however many there are, with every explanation.
+    /// A table per machine, whatever their number, with every explanation.
     pub explain: bool,
 }
 
@@ -52,7 +52,7 @@ impl TextStyle {
     }
 }
 
-/// The report as text.
+/// Renders the report as text.
 #[must_use]
 pub fn render(report: &Report, style: TextStyle) -> String {
     let mut out = String::new();
@@ -79,7 +79,7 @@ pub fn render(report: &Report, style: TextStyle) -> String {
     out
 }
 
-/// One machine with everybody on it.
+/// Renders one machine with its pods.
 #[must_use]
 pub fn render_machine(machine: &MachineReport, style: TextStyle) -> String {
     let mut out = String::new();
@@ -104,7 +104,7 @@ fn closing(report: &Report, style: TextStyle, out: &mut String) {
     };
 }
 
-/// Mebibytes are for programs: 724636Mi is 707.6Gi to people, rounded down.
+/// Formats mebibytes for reading: 724636Mi as 707.6Gi, rounded down.
 fn human(amount: &str) -> String {
     let mebibytes = amount.strip_suffix("Mi").and_then(|number| number.parse::<u64>().ok());
     match mebibytes.filter(|mebibytes| *mebibytes >= 10 * 1024) {
@@ -214,7 +214,7 @@ fn shown_name(pod: &PodReport) -> String {
     }
 }
 
-/// Pods in a row that are of one workload and have the same place.
+/// Groups consecutive pods of one workload with the same placement.
 fn runs(pods: &[PodReport]) -> impl Iterator<Item = &[PodReport]> {
     pods.chunk_by(|a, b| {
         let own = |pod: &PodReport| pod.containers.iter().any(|c| c.cpus.is_some());
@@ -243,7 +243,7 @@ fn container_row(pod: String, container: &ContainerReport, windows: bool) -> Row
     Row { cells, notes: notes.cloned().collect(), warning: container.warning.clone() }
 }
 
-/// Where a container's memory comes from.
+/// Returns the NUMA nodes of a container's memory.
 pub(super) fn memory(container: &ContainerReport) -> String {
     let memory: Vec<String> = container
         .memory
@@ -302,9 +302,9 @@ fn left(left: &RemainingCapacity, style: TextStyle, out: &mut String) {
     numa_nodes(&left.numa_nodes, out);
 }
 
-/// What each NUMA node has left.
+/// Writes the remaining capacity of each NUMA node.
 pub(crate) fn numa_nodes(nodes: &[RemainingOnNode], out: &mut String) {
-    // Nodes with the same left are named together; a machine may have many.
+    // Nodes with equal capacity are listed together; a machine may have many.
     let mut groups: Vec<(Vec<String>, String)> = Vec::new();
     for node in nodes {
         let mut parts = Vec::new();
@@ -329,7 +329,7 @@ pub(crate) fn numa_nodes(nodes: &[RemainingOnNode], out: &mut String) {
     }
 }
 
-/// One line per machine, like ones together.
+/// Writes one line per machine, equal ones together.
 fn overview(machines: &[MachineReport], style: TextStyle, out: &mut String) {
     let head = ["MACHINE", "PODS", "LEFT TO HAND OUT", "ON ONE NODE", "LEFT TO REQUEST", "RUNS"];
     let mut rows: Vec<(Vec<String>, String, usize)> = Vec::new();
@@ -409,7 +409,7 @@ fn refused_pods(refused: &RefusedReport, style: TextStyle, out: &mut String) {
     remedies(found, &place, style, out);
 }
 
-/// What would let a pod in.
+/// Writes the changes that would make a pod fit.
 pub(crate) fn remedies(remedies: &[RemedyReport], place: &str, style: TextStyle, out: &mut String) {
     if remedies.is_empty() {
         let _ = writeln!(out, "      {}", style.dim("no single change would let it in"));

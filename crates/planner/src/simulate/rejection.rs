@@ -1,4 +1,4 @@
-//! Why a machine does not take a pod: what can be told by counting, and what placing it says.
+//! Rejections of a pod by a machine: by counting, and by placement.
 //!
 //! Main type: [`Rejection`]. Reasons and messages are the kubelet's.
 
@@ -10,13 +10,13 @@ use placement::rationale::Refusal;
 
 use super::Class;
 
-/// Why a machine does not take a pod. Display is the kubelet's message.
+/// The reason why a machine rejects a pod. Display is the kubelet's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejection {
     Os {
         wanted: OsName,
         has: OsName,
-        /// Asked for by `spec.os`; else by a node selector.
+        /// Requested by `spec.os`; otherwise by a node selector.
         by_field: bool,
     },
     OtherMachine {
@@ -32,7 +32,7 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// The reason under which the pod fails.
+    /// Returns the reason of the pod's failure.
     #[must_use]
     pub fn reason(&self) -> String {
         match self {
@@ -67,7 +67,7 @@ impl fmt::Display for Rejection {
     }
 }
 
-/// What can be told without placing anything, in the kubelet's order.
+/// Checks everything that does not need a placement, in the kubelet's order.
 pub(crate) fn precheck(
     wanted: &Class,
     configured: &Configured,

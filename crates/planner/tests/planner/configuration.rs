@@ -22,7 +22,7 @@ fn configured(machine: &str, config: &str) -> Result<Configured, Vec<String>> {
 }
 
 #[test]
-fn each_mistake_has_the_kubelets_words_and_what_would_be_right() {
+fn mistakes_have_the_kubelets_message_and_a_correction() {
     let check = |machine: &str, config: &str, expected: &[&str]| {
         let errors = configured(machine, config).unwrap_err();
         assert_eq!(errors, expected, "{config}");
@@ -98,7 +98,7 @@ fn each_mistake_has_the_kubelets_words_and_what_would_be_right() {
 }
 
 #[test]
-fn managers_sleep_on_windows_until_the_gate_is_opened() {
+fn managers_are_inactive_on_windows_without_the_gate() {
     let config = "cpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\n";
     let asleep = configured("4c os=windows mem=8Gi", config).unwrap();
     assert_eq!(asleep.node.cpu, CpuPolicy::None);
@@ -114,7 +114,7 @@ fn managers_sleep_on_windows_until_the_gate_is_opened() {
 }
 
 #[test]
-fn named_cpus_replace_reserved_amounts_and_pods_get_what_is_left() {
+fn reserved_cpu_list_replaces_reserved_amounts() {
     let config = "cpuManagerPolicy: static\nreservedSystemCPUs: 0-1\nkubeReserved: {cpu: 7}\n\
                   systemReserved: {memory: 1Gi}\nmaxPods: 50\npodsPerCore: 4\n";
     let configured = configured("4c 2t mem=16Gi hugepages-1Gi=4", config).unwrap();
@@ -127,7 +127,7 @@ fn named_cpus_replace_reserved_amounts_and_pods_get_what_is_left() {
 }
 
 #[test]
-fn what_is_wished_for_is_written() {
+fn options_are_written() {
     let machine = shape::parse("2s 1n 4c 2t mem=8Gi name=small").unwrap();
     let options = GenerateOptions {
         topology_manager: TopologyManagerPolicy::SingleNumaNode,
@@ -171,7 +171,7 @@ topologyManagerScope: pod
 }
 
 #[test]
-fn wishes_that_cannot_come_true_are_refused_with_the_reason() {
+fn impossible_options_are_refused_with_a_reason() {
     let check = |machine: &str, options: GenerateOptions, part: &str| {
         let error = generate(&shape::parse(machine).unwrap(), &options).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
@@ -210,7 +210,7 @@ fn example_machines() -> Vec<Machine> {
 }
 
 #[test]
-fn every_shipped_machine_gets_a_configuration_without_wishes() {
+fn every_shipped_machine_gets_a_default_configuration() {
     for machine in example_machines() {
         let generated = generate(&machine, &GenerateOptions::default()).unwrap();
         assert!(matches!(generated.configured.node.memory, MemoryPolicy::Static(_)));
@@ -260,7 +260,7 @@ fn options() -> impl Strategy<Value = GenerateOptions> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// What the generator writes the checker accepts; what it does not write it explains.
+    /// The checker accepts every generated configuration; refusals of the generator have a reason.
     #[test]
     fn generated_configurations_pass_the_check(options in options()) {
         for machine in example_machines() {
@@ -277,7 +277,7 @@ proptest! {
                     }
                 }
                 Err(GenerateError::Refused(findings)) => {
-                    // Options that exclude each other are the only thing left to refuse.
+                    // Only conflicting options may be refused.
                     let about = |f: &placement::configured::Finding| {
                         f.path.to_string().starts_with("cpuManagerPolicyOptions")
                     };

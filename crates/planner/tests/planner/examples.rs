@@ -35,12 +35,12 @@ const EXAMPLES: [Example; 8] = [
 ];
 
 #[test]
-fn every_shipped_machine_is_what_its_name_says() {
+fn every_shipped_machine_matches_its_name() {
     for (name, shape, counts) in EXAMPLES {
         let path = directory().join(format!("{name}.yaml"));
         if std::env::var_os("BERTH_BLESS").is_some() {
             let machine = match shape {
-                Some(format) => shape::parse(&format!("{format} name={name}")).unwrap(),
+                Some(words) => shape::parse(&format!("{words} name={name}")).unwrap(),
                 None => planner::machine::parse(&fs::read_to_string(&path).unwrap()).unwrap(),
             };
             fs::write(&path, render_yaml(&machine)).unwrap();
@@ -55,8 +55,8 @@ fn every_shipped_machine_is_what_its_name_says() {
         let found = [domains[0], domains[1], domains[2], t.cores().len(), t.cpus().len()];
         assert_eq!(found, counts, "{name}");
         assert!(t.nodes().iter().all(|node| node.memory.0 > 0), "{name}");
-        if let Some(format) = shape {
-            let regular = shape::parse(&format!("{format} name={name}")).unwrap();
+        if let Some(words) = shape {
+            let regular = shape::parse(&format!("{words} name={name}")).unwrap();
             assert_eq!(machine, regular, "{name}: set BERTH_BLESS=1 to rewrite");
         }
     }

@@ -1,4 +1,4 @@
-//! Drawing: golden pictures, hostile labels, machines nobody has seen.
+//! Drawing: golden pictures, hostile labels, random machines.
 
 use objects::pod::OsName;
 use std::collections::BTreeMap;
@@ -35,12 +35,12 @@ fn parsed(svg: &str) -> roxmltree::Document<'_> {
     roxmltree::Document::parse(svg).unwrap_or_else(|e| unreachable!("{e}\n{svg}"))
 }
 
-fn shape(format: &str) -> Picture {
-    Picture::new(&planner::machine::parse(format).unwrap())
+fn shape(words: &str) -> Picture {
+    Picture::new(&planner::machine::parse(words).unwrap())
 }
 
 #[test]
-fn every_shipped_machine_is_drawn_as_before() {
+fn every_shipped_machine_matches_its_golden_picture() {
     for name in NAMES {
         check_golden(&format!("{name}.txt"), &text(&scene(name)));
         check_golden(&format!("{name}-empty.txt"), &text(&Picture::new(&machine(name))));
@@ -48,14 +48,14 @@ fn every_shipped_machine_is_drawn_as_before() {
 }
 
 #[test]
-fn pictures_are_drawn_as_before() {
+fn pictures_match_their_golden_files() {
     for name in ["edge", "epyc-2s-nps4", "windows-2-groups"] {
         check_golden(&format!("{name}.svg"), &render_svg(&scene(name)));
     }
 }
 
 #[test]
-fn no_line_is_wider_than_the_terminal_where_that_is_possible() {
+fn lines_fit_the_terminal_if_possible() {
     for name in NAMES {
         for width in [80, 100, 140] {
             let options = TextOptions { width, ink: Ink::Unicode, colours: false };
@@ -87,7 +87,7 @@ fn colours_change_nothing_but_colour() {
 }
 
 #[test]
-fn every_svg_is_well_formed_and_tells_each_cpu_once() {
+fn every_svg_is_well_formed_and_has_each_cpu_once() {
     for name in NAMES {
         let picture = scene(name);
         let svg = render_svg(&picture);
@@ -96,8 +96,8 @@ fn every_svg_is_well_formed_and_tells_each_cpu_once() {
         assert_eq!(root.attribute("role"), Some("img"));
         let mut told = CpuSet::new();
         for title in document.descendants().filter(|node| node.has_tag_name("title")) {
-            let format = title.text().unwrap_or_default();
-            if let Some(rest) = format.strip_prefix("CPU ") {
+            let words = title.text().unwrap_or_default();
+            if let Some(rest) = words.strip_prefix("CPU ") {
                 let id: u32 = rest.split_whitespace().next().unwrap().parse().unwrap();
                 assert!(!told.contains(CpuId(id)), "{name}: CPU {id} twice");
                 told.insert(CpuId(id));
@@ -125,7 +125,7 @@ fn several_pictures_fit_on_one_sheet() {
 }
 
 #[test]
-fn a_long_list_of_sharers_is_counted() {
+fn long_pool_lists_are_counted() {
     let mut picture = shape("4 cores");
     for n in 0..200 {
         let assignment = CpuAssignment::SharedPool(CpuSet::range(0, 3));
@@ -138,7 +138,7 @@ fn a_long_list_of_sharers_is_counted() {
 }
 
 #[test]
-fn a_thousand_cpus_and_a_hundred_long_names_stay_below_a_megabyte() {
+fn svg_of_a_large_machine_stays_below_a_megabyte() {
     let mut picture = Picture::new(&machine("large-64-nodes"));
     for n in 0..100 {
         let name = format!("{}/{n}", "n".repeat(250));
@@ -165,7 +165,7 @@ fn nodes_without_cpus_take_one_line() {
 }
 
 #[test]
-fn what_is_larger_goes_outside() {
+fn larger_region_is_outside() {
     let kinds = |picture: &Picture| {
         let mut kinds: Vec<Vec<Kind>> = Vec::new();
         let layout = Layout::new(picture);
@@ -207,7 +207,7 @@ fn what_is_larger_goes_outside() {
 }
 
 #[test]
-fn where_seats_overlap_the_stronger_is_drawn() {
+fn overlapping_assignments_draw_the_stronger_one() {
     let mut picture = shape("4 cores");
     let assignment = |first, last| CpuSet::range(first, last);
     picture.owners = vec![
@@ -281,7 +281,7 @@ fn labels_cannot_break_out() {
 }
 
 #[test]
-fn a_page_names_everybody_and_refers_only_to_pictures_it_has() {
+fn page_lists_all_rows_and_references_only_its_pictures() {
     let pictures = [scene("edge"), scene("windows-2-groups")];
     let row = |picture, owner| ContainerRow {
         pod: format!("pod-{picture}-{owner}"),
@@ -299,8 +299,8 @@ fn a_page_names_everybody_and_refers_only_to_pictures_it_has() {
         ..Page::default()
     };
     let html = render_html(&pictures, &page);
-    for format in ["pod-0-0", "pod-7-0", "shop/huge", "let it span two nodes", "erp/sql-server"] {
-        assert!(html.contains(format), "{format}");
+    for words in ["pod-0-0", "pod-7-0", "shop/huge", "let it span two nodes", "erp/sql-server"] {
+        assert!(html.contains(words), "{words}");
     }
     assert!(html.contains("data-p=\"m1\" data-o=\"2\"") && !html.contains("data-p=\"m7\""));
     assert_eq!(html.matches("<pattern id=\"berth-shared\"").count(), 1);
@@ -323,7 +323,7 @@ fn count(regions: &[Region], seen: &mut BTreeMap<u32, usize>) {
     }
 }
 
-/// CPUs that need not nest in any way; nodes without CPUs, memory or either; odd owners.
+/// CPUs with arbitrary nesting; nodes without CPUs, memory or either; unusual owners.
 fn any_picture() -> impl Strategy<Value = Picture> {
     let cores = prop::collection::vec((1u32..5, 0u32..3, 0u32..4, 0u32..4, any::<bool>()), 1..24);
     let nodes = prop::collection::btree_map(0u32..8, (0u64..1 << 40, 0u64..9), 0..8);

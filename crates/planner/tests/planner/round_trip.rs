@@ -1,4 +1,5 @@
-//! A machine that one command writes is read by the others: every notation that is written, by every reader.
+//! A machine written by one command is parsed by the others: every written notation, by every
+//! parser.
 
 use placement::Machine;
 use placement::configured::Configured;
@@ -8,8 +9,8 @@ use planner::generate::{GenerateOptions, generate};
 use planner::machine::{Format, parse};
 use proptest::prelude::*;
 
-/// Machines in format, with any of the options.
-fn format() -> impl Strategy<Value = String> {
+/// Returns machines as words, with any of the options.
+fn words() -> impl Strategy<Value = String> {
     let counts = (1u32..5, 1u32..5, 1u32..7, 1u32..4);
     let options = prop::sample::subsequence(
         vec![
@@ -39,11 +40,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_machine_that_is_written_is_read_by_every_reader(format in format()) {
-        let mut machine = parse(&format).unwrap();
+    fn written_machine_is_parsed_by_every_parser(words in words()) {
+        let mut machine = parse(&words).unwrap();
         if machine.name.is_empty() {
-            // As the command line has it.
-            machine.name.clone_from(&format);
+            // As the command line does.
+            machine.name.clone_from(&words);
         }
         let expected = Machine { name: name_of(&machine.name), ..machine.clone() };
         for text in [render_json(&machine), render_yaml(&machine), render_compact(&machine)] {
@@ -51,7 +52,7 @@ proptest! {
             prop_assert_eq!(&file::parse(&text).unwrap(), &expected, "{}", text);
             let read = parse(&text).unwrap();
             prop_assert_eq!(&read, &expected, "{}", text);
-            // The machine that was read can be configured and planned for like the one in format.
+            // The parsed machine can be configured and planned for like the original.
             let configured = |of: &Machine| generate(of, &GenerateOptions::default()).map(|made| made.config);
             match (configured(&machine), configured(&read)) {
                 (Ok(one), Ok(other)) => {

@@ -1,4 +1,4 @@
-//! Who is who, below the machine.
+//! The legend below the machine.
 //!
 //! Main entry: [`draw`].
 
@@ -18,7 +18,7 @@ pub(super) const COLUMN: u32 = 280;
 
 const ROW: u32 = 40;
 
-/// The most owners that are named; the page's table and the terminal name all.
+/// The most owners in the legend; the page's table and the terminal list all.
 const MOST: usize = 60;
 
 struct Entry {
@@ -29,12 +29,12 @@ struct Entry {
     about: String,
 }
 
-/// Draws the legend from a corner on and returns where it ends.
+/// Draws the legend from a corner on and returns its bottom.
 pub(super) fn draw(canvas: &mut Canvas<'_>, [left, top]: [u32; 2], width: u32) -> u32 {
     let entries = entries(canvas);
     let columns = (width / COLUMN).clamp(1, 4).min(entries.len().max(1) as u32);
     let column = width / columns;
-    // Read down the columns, as one reads a list.
+    // Entries are ordered down the columns.
     let rows = (entries.len() as u32).div_ceil(columns);
     for (at, entry) in entries.iter().enumerate() {
         let (across, down) = (at as u32 / rows, at as u32 % rows);
@@ -121,7 +121,7 @@ fn entries(canvas: &Canvas<'_>) -> Vec<Entry> {
                 CpuAssignment::Reserved(_) => used == Use::Reserved,
             })
             .collect();
-        // Where there is a pool, it is what is left for others.
+        // If there is a pool, it contains the free CPUs.
         let nothing_free = cpus.is_empty() && !entries.is_empty();
         if members.is_empty() && (used != Use::Free || nothing_free) {
             continue;
@@ -137,7 +137,7 @@ fn entries(canvas: &Canvas<'_>) -> Vec<Entry> {
     entries
 }
 
-/// Who shares a pool, in a few format.
+/// Returns a short list of the members of a pool.
 fn pool(members: &[&CpuOwner]) -> String {
     match members {
         [] => String::new(),

@@ -1,5 +1,5 @@
-//! Who is who below the machine: a line per owner, the pools, what is free; distances if
-//! nobody is there.
+//! The legend below the machine: a line per owner, the pools, the free CPUs; distances if there are
+//! no owners.
 //!
 //! Main entry: [`legend`].
 
@@ -26,7 +26,7 @@ struct Entry {
     count: String,
     cpus: String,
     memory: String,
-    /// Below the others: who is in a pool.
+    /// Below the other columns: the members of a pool.
     members: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ fn owners(drawing: &Drawing<'_>, picture: &Picture) -> Block {
         let cpus = drawing.layout.cpus(used);
         let of_pool: Vec<&CpuOwner> =
             picture.owners.iter().filter(|owner| in_pool(owner, used)).collect();
-        // Where there is a pool, it is what is left for others.
+        // If there is a pool, it contains the free CPUs.
         let nothing_free = used == Use::Free && cpus.is_empty() && entries.len() > 1;
         if nothing_free || (used != Use::Free && of_pool.is_empty()) {
             continue;
@@ -72,7 +72,7 @@ fn in_pool(owner: &CpuOwner, used: Use) -> bool {
     )
 }
 
-/// Somebody in a pool, with what is not the same for all in it.
+/// Returns a member of a pool, with its differences from the other members.
 fn member(owner: &CpuOwner, pool: &CpuSet, all: &CpuSet) -> String {
     let mut about = Vec::new();
     let cpus = owner.assignment.cpus() & all;
@@ -90,7 +90,7 @@ fn member(owner: &CpuOwner, pool: &CpuSet, all: &CpuSet) -> String {
 
 fn table(drawing: &Drawing<'_>, entries: &[Entry]) -> Block {
     let width = |text: &dyn Fn(&Entry) -> usize| entries.iter().map(text).max().unwrap_or(0);
-    // What is left of the line after a long name still has to say something.
+    // The column after a long name needs a useful width.
     let room = drawing.options.width.max(40);
     let names = width(&|e| e.name.chars().count()).min(room / 2);
     let counts = width(&|e| e.count.len());
@@ -116,7 +116,7 @@ fn table(drawing: &Drawing<'_>, entries: &[Entry]) -> Block {
     block
 }
 
-/// The members of a pool, one after the other; the last line counts those without room.
+/// Lists the members of a pool; the last line counts those without space.
 fn members(drawing: &Drawing<'_>, members: &[String], room: usize, block: &mut Block) {
     const LINES: usize = 3;
     const INDENT: &str = "     ";
@@ -124,7 +124,7 @@ fn members(drawing: &Drawing<'_>, members: &[String], room: usize, block: &mut B
     for (at, member) in members.iter().enumerate() {
         let left = members.len() - at;
         let comma = if left > 1 { ", " } else { "" };
-        // The last line keeps room for the count.
+        // The last line keeps space for the count.
         let last_line = lines.len() == LINES;
         let rest = if last_line && left > 1 { 16 } else { 0 };
         let fits = |line: &String| {
