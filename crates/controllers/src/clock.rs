@@ -1,11 +1,11 @@
-//! What time it is. The only file here that asks; everything else is told.
+//! The clock of the controllers. No other file reads the time; functions take it as an argument.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use objects::timestamp::Timestamp;
 use tokio::time::Instant;
 
-/// Milliseconds since the loops started: goes forward only.
+/// Milliseconds since the controllers started. It never goes back.
 pub(crate) type Millis = i64;
 
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +26,7 @@ impl Clock {
         self.started + Duration::from_millis(u64::try_from(millis).unwrap_or(0))
     }
 
-    /// The time of day.
+    /// Returns the wall-clock time.
     pub(crate) fn now(&self) -> Timestamp {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())

@@ -1,4 +1,4 @@
-//! What the loops count: [`Counters`], read as plain numbers for whoever exposes metrics.
+//! Counters of the controllers: [`Counters`], read as plain numbers by the metrics endpoint.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,18 +7,18 @@ use std::sync::{Mutex, PoisonError};
 use client::{Error, Key};
 use tracing::error;
 
-use crate::supervise::Panicked;
+use crate::supervise::PanicMessage;
 
-/// One number under the name and label that upstream gives it.
+/// One value with the metric name and label that upstream uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
     pub name: &'static str,
-    /// Name and value of the label; both empty if there is none.
+    /// Name and value of the label. Both are empty if the metric has no label.
     pub label: (&'static str, String),
     pub value: u64,
 }
 
-/// The scheduler's queues, by upstream's names.
+/// The lengths of the scheduler's queues, with upstream's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PendingPods {
     pub active: usize,
@@ -36,14 +36,14 @@ pub struct Counters {
     pub(crate) invalid_reports: AtomicU64,
     pub(crate) events_dropped: AtomicU64,
     pending: Mutex<PendingPods>,
-    loops: Mutex<BTreeMap<&'static str, LoopNumbers>>,
+    controllers: Mutex<BTreeMap<&'static str, ControllerCounts>>,
 }
 
 #[derive(Debug, Default)]
-struct LoopNumbers {
+struct ControllerCounts {
     depth: usize,
     retries: u64,
-    /// Panics on single objects.
+    /// Panics while an object was processed.
     panics: u64,
     /// Starts after the first one.
     restarts: u64,
@@ -55,50 +55,55 @@ pub(crate) fn count(counter: &AtomicU64) {
 }
 
 impl Counters {
-    fn loops(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, LoopNumbers>> {
-        self.loops.lock().unwrap_or_else(PoisonError::into_inner)
+    fn controllers(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, ControllerCounts>> {
+        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_depth(&self, name: &'static str, depth: usize) {
-        self.loops().entry(name).or_default().depth = depth;
+        self.controllers().entry(name).or_default().depth = depth;
     }
 
     pub(crate) fn failed(&self, name: &'static str, key: &Key, error: &Error) {
-        let mut loops = self.loops();
-        let numbers = loops.entry(name).or_default();
-        numbers.retries += 1;
-        numbers.last_error = format!("{key}: {error}");
+        let mut controllers = self.controllers();
+        let counts = controllers.entry(name).or_default();
+        counts.retries += 1;
+        counts.last_error = format!("{key}: {error}");
     }
 
     /// Counts a panic on an object, which is retried like any other failure.
-    pub(crate) fn panicked(&self, name: &'static str, key: &Key, panicked: &Panicked) {
-        let Panicked(message) = panicked;
-        error!(controller = name, %key, "the controller panicked on an object: {message}");
-        let mut loops = self.loops();
-        let numbers = loops.entry(name).or_default();
-        numbers.panics += 1;
-        numbers.retries += 1;
-        numbers.last_error = format!("{key}: panic: {message}");
+    pub(crate) fn panicked(&self, name: &'static str, key: &Key, panicked: &PanicMessage) {
+        let PanicMessage(message) = panicked;
+        error!(
+            controller = name,
+            %key,
+            panic = message,
+            "the controller panicked on an object; it is retried"
+        );
+        let mut controllers = self.controllers();
+        let counts = controllers.entry(name).or_default();
+        counts.panics += 1;
+        counts.retries += 1;
+        counts.last_error = format!("{key}: panic: {message}");
     }
 
-    /// Counts a loop that ended and is started again.
+    /// Counts a controller that ended and is started again.
     pub(crate) fn restarted(&self, name: &'static str) {
-        self.loops().entry(name).or_default().restarts += 1;
+        self.controllers().entry(name).or_default().restarts += 1;
     }
 
     pub(crate) fn set_pending(&self, pending: PendingPods) {
         *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = pending;
     }
 
-    /// What the last failure of each loop was, for whoever looks for the cause of a stall.
+    /// Returns the last error of each controller, to find the cause of a stall.
     #[must_use]
     pub fn last_errors(&self) -> Vec<(&'static str, String)> {
-        let loops = self.loops();
-        let failed = loops.iter().filter(|(_, numbers)| !numbers.last_error.is_empty());
-        failed.map(|(name, numbers)| (*name, numbers.last_error.clone())).collect()
+        let controllers = self.controllers();
+        let failed = controllers.iter().filter(|(_, counts)| !counts.last_error.is_empty());
+        failed.map(|(name, counts)| (*name, counts.last_error.clone())).collect()
     }
 
-    /// All numbers, those of one name together.
+    /// Returns all values, grouped by name.
     #[must_use]
     pub fn readings(&self) -> Vec<Reading> {
         let mut all = Vec::new();
@@ -122,18 +127,18 @@ impl Counters {
         ] {
             add("scheduler_pending_pods", ("queue", queue), length as u64);
         }
-        let loops = self.loops();
-        for (name, numbers) in loops.iter() {
-            add("workqueue_depth", ("name", name), numbers.depth as u64);
+        let controllers = self.controllers();
+        for (name, counts) in controllers.iter() {
+            add("workqueue_depth", ("name", name), counts.depth as u64);
         }
-        for (name, numbers) in loops.iter() {
-            add("workqueue_retries_total", ("name", name), numbers.retries);
+        for (name, counts) in controllers.iter() {
+            add("workqueue_retries_total", ("name", name), counts.retries);
         }
-        for (name, numbers) in loops.iter() {
-            add("berth_controller_panics_total", ("name", name), numbers.panics);
+        for (name, counts) in controllers.iter() {
+            add("berth_controller_panics_total", ("name", name), counts.panics);
         }
-        for (name, numbers) in loops.iter() {
-            add("berth_controller_restarts_total", ("name", name), numbers.restarts);
+        for (name, counts) in controllers.iter() {
+            add("berth_controller_restarts_total", ("name", name), counts.restarts);
         }
         all
     }

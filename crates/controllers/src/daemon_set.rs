@@ -1,7 +1,7 @@
-//! Daemon sets: one pod on every node that fits.
+//! Daemon sets: one pod on every eligible node.
 //!
-//! [`nodes`] says which nodes those are, [`plan`] what is missing, superfluous or out of date. Pods are
-//! pinned to their nodes and bound by the scheduler like others.
+//! [`nodes`] selects the nodes. [`plan`] finds missing, excess and outdated pods. Pods are pinned
+//! to their nodes and bound by the scheduler like other pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,65 +11,65 @@ use client::kind::{CONTROLLER_REVISIONS, DAEMON_SETS};
 use client::{BoxFuture, Error, Key, PatchKind, Until, Update, gone_is_fine};
 use serde_json::{Value, json};
 
+use crate::context::{ControllerContext, UNTYPED_BY_CONTROLLER, text};
 use crate::observe::{Node, Pod};
 use crate::record::{Occurrence, Subject};
-use crate::work::Reconcile;
 use crate::workload::{
     claimed_pods, create_pods, delete_pods, int, is_deleting, owner_reference, pod_from_template,
     revision, selector, template_hash, write_status,
 };
-use crate::world::{TREE_BY_CONTROLLER, World, text};
+use crate::workqueue::Reconcile;
 
 mod nodes;
 mod plan;
 
 pub(crate) const HASH: &str = "controller-revision-hash";
 
-/// How many pods come or go at a time. Upstream's figure.
+/// The most pods created or deleted in one sync. Upstream's figure.
 const BURST: usize = 250;
 
 #[derive(Debug)]
-pub(crate) struct DaemonSets(pub(crate) Arc<World>);
+pub(crate) struct DaemonSets(pub(crate) Arc<ControllerContext>);
 
 impl Reconcile for DaemonSets {
     const NAME: &'static str = "daemonset";
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
-        Box::pin(self.bring(key))
+        Box::pin(self.sync(key))
     }
 }
 
-/// The sets a change of a node concerns: all, if it came, went, or has other labels or taints.
-pub(crate) fn of_node(world: &World, update: &Update<Node>) -> Vec<Key> {
-    let sight =
+/// Returns all daemon sets if a node was added or removed, or if its labels or taints changed.
+pub(crate) fn keys_for_node(context: &ControllerContext, update: &Update<Node>) -> Vec<Key> {
+    let relevant =
         |node: &Option<Arc<Node>>| node.as_ref().map(|n| (n.labels.clone(), n.taints.clone()));
-    if sight(&update.old) == sight(&update.new) {
+    if relevant(&update.old) == relevant(&update.new) {
         return Vec::new();
     }
-    world.daemon_sets.all().into_iter().map(|(key, _)| key).collect()
+    context.daemon_sets.all().into_iter().map(|(key, _)| key).collect()
 }
 
 impl DaemonSets {
-    async fn bring(&self, key: Key) -> Result<Option<Duration>, Error> {
-        let world = &*self.0;
-        let Some(set) = world.daemon_sets.get(&key) else { return Ok(None) };
+    async fn sync(&self, key: Key) -> Result<Option<Duration>, Error> {
+        let context = &*self.0;
+        let Some(set) = context.daemon_sets.get(&key) else { return Ok(None) };
         let Some(selector) = selector(&set) else { return Ok(None) };
         if is_deleting(&set) {
             return Ok(None);
         }
-        let recorder = world.recorder.named("daemonset-controller");
+        let recorder = context.recorder.named("daemonset-controller");
         let subject = Subject::of(DAEMON_SETS, &set);
         let hash = self.keep_history(&set).await?;
-        let all: BTreeMap<String, Arc<Node>> = world
+        let all: BTreeMap<String, Arc<Node>> = context
             .nodes
             .all()
             .into_iter()
             .map(|(key, node)| (key.name().to_owned(), node))
             .collect();
-        let pods = claimed_pods(world, DAEMON_SETS, &set, &selector).await?;
-        let wants = nodes::wants(&set, &all);
-        let now = world.clock.now().seconds();
-        let plan = plan::plan(&set, &wants, &pods, &hash, now);
+        let pods = claimed_pods(context, DAEMON_SETS, &set, &selector).await?;
+        let should_run = nodes::should_run(&set, &all);
+        let now = context.clock.now().seconds();
+        let plan = plan::plan(&set, &should_run, &pods, &hash, now);
         for pod in &plan.failed {
             let message = format!(
                 "Found failed daemon pod {} on node {}, will try to kill it",
@@ -80,26 +80,30 @@ impl DaemonSets {
         }
         let mut gone = plan.delete.clone();
         gone.truncate(BURST);
-        delete_pods(world, &recorder, &subject, &gone).await?;
+        delete_pods(context, &recorder, &subject, &gone).await?;
         let made = plan.create.iter().take(BURST).map(|node| pod_for(&set, node, &hash)).collect();
-        let created = create_pods(world, &recorder, &subject, made).await;
-        let pods = claimed_pods(world, DAEMON_SETS, &set, &selector).await?;
-        let (status, due) = plan::status(&set, &wants, &pods, &hash, now);
-        write_status(world, DAEMON_SETS, &world.daemon_sets, &set, status).await?;
+        let created = create_pods(context, &recorder, &subject, made).await;
+        let pods = claimed_pods(context, DAEMON_SETS, &set, &selector).await?;
+        let (status, due) = plan::status(&set, &should_run, &pods, &hash, now);
+        write_status(context, DAEMON_SETS, &context.daemon_sets, &set, status).await?;
         match created.error {
             Some(error) if !error.is_namespace_terminating() => Err(error),
             _ => Ok(due.map(|wait| Duration::from_secs(wait.unsigned_abs()))),
         }
     }
 
-    /// Writes the template down as a revision, if it is new, and forgets the oldest beyond the limit.
-    /// Gives the hash pods of the template are marked with.
+    /// Stores a new template as a `ControllerRevision` and deletes the oldest revisions beyond the
+    /// limit. Returns the hash that labels the pods of the template.
     async fn keep_history(&self, set: &Value) -> Result<String, Error> {
-        let world = &*self.0;
+        let context = &*self.0;
         let uid = text(&set["metadata"]["uid"]);
         let namespace = text(&set["metadata"]["namespace"]);
-        let mut own: Vec<Arc<Value>> =
-            world.revisions.find(TREE_BY_CONTROLLER, uid).into_iter().map(|(_, r)| r).collect();
+        let mut own: Vec<Arc<Value>> = context
+            .revisions
+            .find(UNTYPED_BY_CONTROLLER, uid)
+            .into_iter()
+            .map(|(_, r)| r)
+            .collect();
         own.sort_by_key(|revision| int(&revision["revision"]));
         let mut template = set["spec"]["template"].clone();
         template["$patch"] = "replace".into();
@@ -111,8 +115,9 @@ impl DaemonSets {
                 let patch = json!({"revision": last + 1});
                 let name = text(&same["metadata"]["name"]);
                 let kind = PatchKind::Merge;
-                let done = world.client.patch(CONTROLLER_REVISIONS, namespace, name, kind, &patch);
-                world.revisions.caught_up(&Until::Revision(revision(&done.await?))).await?;
+                let done =
+                    context.client.patch(CONTROLLER_REVISIONS, namespace, name, kind, &patch);
+                context.revisions.caught_up(&Until::Revision(revision(&done.await?))).await?;
             }
             let hash = text(&same["metadata"]["labels"][HASH]).to_owned();
             self.forget(set, &own, &hash).await?;
@@ -130,15 +135,16 @@ impl DaemonSets {
             },
             "data": data, "revision": last + 1,
         });
-        match world.client.create(CONTROLLER_REVISIONS, namespace, &made).await {
-            Ok(made) => world.revisions.caught_up(&Until::Revision(revision(&made))).await?,
+        match context.client.create(CONTROLLER_REVISIONS, namespace, &made).await {
+            Ok(made) => context.revisions.caught_up(&Until::Revision(revision(&made))).await?,
             Err(error) if error.is_already_there() => {
-                // Somebody else's, or another template of the same hash: count and come back.
+                // The name belongs to another owner or to a template with the same hash: raise the
+                // collision count and retry.
                 let count = int(&set["status"]["collisionCount"]) + 1;
                 let patch = json!({"status": {"collisionCount": count}});
                 let name = text(&set["metadata"]["name"]);
                 let kind = PatchKind::Merge;
-                world
+                context
                     .client
                     .patch_part(DAEMON_SETS, namespace, name, "status", kind, &patch)
                     .await?;
@@ -150,10 +156,10 @@ impl DaemonSets {
     }
 
     async fn forget(&self, set: &Value, own: &[Arc<Value>], hash: &str) -> Result<(), Error> {
-        let world = &*self.0;
+        let context = &*self.0;
         let keep = set["spec"]["revisionHistoryLimit"].as_i64().unwrap_or(10);
         let uid = text(&set["metadata"]["uid"]);
-        let pods = world.pods.find(crate::world::BY_CONTROLLER, uid);
+        let pods = context.pods.find(crate::context::BY_CONTROLLER, uid);
         let is_live = |revision: &Value| {
             let own = text(&revision["metadata"]["labels"][HASH]);
             own == hash || pods.iter().any(|(_, p)| p.labels.get(HASH).is_some_and(|h| h == own))
@@ -164,14 +170,14 @@ impl DaemonSets {
             let (namespace, name) =
                 (text(&old["metadata"]["namespace"]), text(&old["metadata"]["name"]));
             let uid = client::DeleteOptions::of_uid(text(&old["metadata"]["uid"]));
-            let done = world.client.delete(CONTROLLER_REVISIONS, namespace, name, &uid).await;
+            let done = context.client.delete(CONTROLLER_REVISIONS, namespace, name, &uid).await;
             gone_is_fine(done)?;
         }
         Ok(())
     }
 }
 
-/// The set's pod for a node.
+/// Returns the daemon set's pod for a node.
 fn pod_for(set: &Value, node: &str, hash: &str) -> Value {
     let mut pod = pod_from_template(DAEMON_SETS, set, &set["spec"]["template"]);
     pod["metadata"]["labels"][HASH] = hash.into();
@@ -184,7 +190,7 @@ fn pod_for(set: &Value, node: &str, hash: &str) -> Value {
     pod
 }
 
-/// The node a pod is on, or is meant for.
+/// Returns the node that a pod is bound or pinned to.
 fn node_of(pod: &Pod) -> &str {
     if pod.node.is_empty() { pod.pinned.as_deref().unwrap_or_default() } else { &pod.node }
 }

@@ -1,7 +1,8 @@
-//! Deployments: replica sets by template, and the way from one to the next.
+//! Deployments: one replica set per template, and the rollout from one to the next.
 //!
-//! [`plan`] decides; here is what it looks at and what is done. A deployment is worked on in small
-//! steps: each changes a little, waits until that is seen, and the change brings it back.
+//! [`plan`] decides; this file reads its inputs and executes its actions. A deployment is synced in
+//! small steps: each step makes one change and waits until the cache shows it, and that change
+//! queues the deployment again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +13,15 @@ use client::{
 };
 use serde_json::{Value, json};
 
+use crate::context::{
+    ControllerContext, UNTYPED_BY_CONTROLLER, UNTYPED_BY_NAMESPACE, controller_of, text,
+};
 use crate::observe::Pod;
 use crate::record::{Occurrence, Subject};
-use crate::work::Reconcile;
 use crate::workload::{
     Claim, claim, is_deleting, labels, revision, selector, settle_claim, write_status,
 };
-use crate::world::{TREE_BY_CONTROLLER, TREE_BY_NAMESPACE, World, controller_of, text};
+use crate::workqueue::Reconcile;
 
 mod plan;
 mod rollout;
@@ -27,18 +30,18 @@ mod status;
 use plan::Action;
 
 #[derive(Debug)]
-pub(crate) struct Deployments(pub(crate) Arc<World>);
+pub(crate) struct Deployments(pub(crate) Arc<ControllerContext>);
 
 impl Reconcile for Deployments {
     const NAME: &'static str = "deployment";
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
-        Box::pin(self.bring(key))
+        Box::pin(self.sync(key))
     }
 }
 
-/// The deployments a change of a replica set concerns.
-pub(crate) fn of_set(world: &World, update: &Update<Value>) -> Vec<Key> {
+/// Returns the deployments that a change of a replica set concerns.
+pub(crate) fn keys_for_set(context: &ControllerContext, update: &Update<Value>) -> Vec<Key> {
     let mut keys = Vec::new();
     for set in [&update.old, &update.new].into_iter().flatten() {
         let namespace = text(&set["metadata"]["namespace"]);
@@ -48,7 +51,7 @@ pub(crate) fn of_set(world: &World, update: &Update<Value>) -> Vec<Key> {
             }
             Some(_) => {}
             None => {
-                for (key, owner) in world.deployments.find(TREE_BY_NAMESPACE, namespace) {
+                for (key, owner) in context.deployments.find(UNTYPED_BY_NAMESPACE, namespace) {
                     if selector(&owner).is_some_and(|s| s.matches_object(set)) {
                         keys.push(key);
                     }
@@ -61,30 +64,35 @@ pub(crate) fn of_set(world: &World, update: &Update<Value>) -> Vec<Key> {
     keys
 }
 
-/// The deployments a change of a pod concerns: one that recreates, when a pod of its sets is gone.
-pub(crate) fn of_pod(world: &World, update: &Update<Pod>) -> Vec<Key> {
+/// Returns the deployments that a change of a pod concerns: those with strategy `Recreate`, when a
+/// pod of theirs is gone.
+pub(crate) fn keys_for_pod(context: &ControllerContext, update: &Update<Pod>) -> Vec<Key> {
     let (Some(pod), None) = (&update.old, &update.new) else { return Vec::new() };
     let owner = pod.owner.as_ref().filter(|owner| owner.kind == "ReplicaSet");
-    let set = owner.and_then(|o| world.replica_sets.get(&Key::new(&pod.namespace, &o.name)));
+    let set = owner.and_then(|o| context.replica_sets.get(&Key::new(&pod.namespace, &o.name)));
     let top = set.and_then(|set| {
         let owner = controller_of(&set).filter(|owner| owner["kind"] == "Deployment")?;
         Some(Key::new(&pod.namespace, text(&owner["name"])))
     });
     let recreates = |key: &Key| {
-        world.deployments.get(key).is_some_and(|d| d["spec"]["strategy"]["type"] == "Recreate")
+        context.deployments.get(key).is_some_and(|d| d["spec"]["strategy"]["type"] == "Recreate")
     };
     top.filter(recreates).into_iter().collect()
 }
 
 impl Deployments {
-    async fn bring(&self, key: Key) -> Result<Option<Duration>, Error> {
-        let world = &*self.0;
-        let Some(deployment) = world.deployments.get(&key) else { return Ok(None) };
+    async fn sync(&self, key: Key) -> Result<Option<Duration>, Error> {
+        let context = &*self.0;
+        let Some(deployment) = context.deployments.get(&key) else { return Ok(None) };
         let sets = self.claimed(&deployment).await?;
-        let now = world.clock.now();
+        let now = context.clock.now();
         let pods = |set: &Value| {
             let uid = text(&set["metadata"]["uid"]);
-            world.pods.find(crate::world::BY_CONTROLLER, uid).iter().any(|(_, p)| !p.is_finished())
+            context
+                .pods
+                .find(crate::context::BY_CONTROLLER, uid)
+                .iter()
+                .any(|(_, p)| !p.is_finished())
         };
         let plan = plan::plan(&deployment, &sets, &pods, now);
         let mut failed = None;
@@ -94,27 +102,27 @@ impl Deployments {
                 break;
             }
         }
-        let told = failed.as_ref().map(ToString::to_string);
-        // What was just done is not in what was seen; the next round tells of it.
-        let status = status::status(&deployment, &sets, &plan, told.as_deref(), now);
-        write_status(world, DEPLOYMENTS, &world.deployments, &deployment, status).await?;
+        let failure = failed.as_ref().map(ToString::to_string);
+        // The actions above are not visible in `sets` yet; the next sync reports them.
+        let status = status::status(&deployment, &sets, &plan, failure.as_deref(), now);
+        write_status(context, DEPLOYMENTS, &context.deployments, &deployment, status).await?;
         match failed {
             Some(error) if !error.is_namespace_terminating() => Err(error),
             _ => Ok(plan.again.map(|wait| Duration::from_secs(wait.unsigned_abs()))),
         }
     }
 
-    /// The deployment's replica sets.
+    /// Returns the deployment's replica sets, after adoption and release.
     async fn claimed(&self, deployment: &Value) -> Result<Vec<Arc<Value>>, Error> {
-        let world = &*self.0;
+        let context = &*self.0;
         let uid = text(&deployment["metadata"]["uid"]);
         let namespace = text(&deployment["metadata"]["namespace"]);
         let Some(selector) = selector(deployment) else {
-            let own = world.replica_sets.find(TREE_BY_CONTROLLER, uid);
+            let own = context.replica_sets.find(UNTYPED_BY_CONTROLLER, uid);
             return Ok(own.into_iter().map(|(_, set)| set).collect());
         };
         let mut own = Vec::new();
-        for (key, set) in world.replica_sets.find(TREE_BY_NAMESPACE, namespace) {
+        for (key, set) in context.replica_sets.find(UNTYPED_BY_NAMESPACE, namespace) {
             let owner = controller_of(&set).map(|owner| text(&owner["uid"]));
             let selected = selector.matches_map(&labels(&set));
             match claim((uid, is_deleting(deployment)), selected, owner, is_deleting(&set)) {
@@ -123,7 +131,7 @@ impl Deployments {
                 settle => {
                     let adopt = settle == Claim::Adopt;
                     let name = (namespace, key.name(), text(&set["metadata"]["uid"]));
-                    settle_claim(world, REPLICA_SETS, name, (DEPLOYMENTS, deployment), adopt)
+                    settle_claim(context, REPLICA_SETS, name, (DEPLOYMENTS, deployment), adopt)
                         .await?;
                     if adopt {
                         own.push(set);
@@ -135,21 +143,21 @@ impl Deployments {
     }
 
     async fn act(&self, deployment: &Value, action: &Action) -> Result<(), Error> {
-        let world = &*self.0;
-        let client = &world.client;
+        let context = &*self.0;
+        let client = &context.client;
         let namespace = text(&deployment["metadata"]["namespace"]);
         let subject = Subject::of(DEPLOYMENTS, deployment);
-        let recorder = world.recorder.named("deployment-controller");
+        let recorder = context.recorder.named("deployment-controller");
         let written = match action {
             Action::Create(set) => match client.create(REPLICA_SETS, namespace, set).await {
                 Err(error) if error.is_already_there() => {
-                    // Another template with the same hash: the next one is tried under another.
+                    // Another template has the same hash: the next sync uses another one.
                     let name = text(&set["metadata"]["name"]);
-                    let there: Value = client.get(REPLICA_SETS, namespace, name).await?;
-                    let ours = controller_of(&there)
+                    let existing: Value = client.get(REPLICA_SETS, namespace, name).await?;
+                    let ours = controller_of(&existing)
                         .is_some_and(|owner| owner["uid"] == deployment["metadata"]["uid"]);
-                    if ours && plan::same_template(&there, &deployment["spec"]["template"]) {
-                        Ok(there)
+                    if ours && plan::same_template(&existing, &deployment["spec"]["template"]) {
+                        Ok(existing)
                     } else {
                         let count = deployment["status"]["collisionCount"].as_i64().unwrap_or(0);
                         let patch = json!({"status": {"collisionCount": count + 1}});
@@ -189,16 +197,16 @@ impl Deployments {
                 };
                 gone_is_fine(client.delete(REPLICA_SETS, namespace, name, &options).await)?;
                 let key = Key::new(namespace, name);
-                return world.replica_sets.caught_up(&Until::Going(&key, &is_deleting)).await;
+                return context.replica_sets.caught_up(&Until::Going(&key, &is_deleting)).await;
             }
             Action::Own(patch) => {
                 let name = text(&deployment["metadata"]["name"]);
                 let kind = PatchKind::Merge;
                 let done = client.patch(DEPLOYMENTS, namespace, name, kind, patch).await?;
-                return world.deployments.caught_up(&Until::Revision(revision(&done))).await;
+                return context.deployments.caught_up(&Until::Revision(revision(&done))).await;
             }
         }?;
-        world.replica_sets.caught_up(&Until::Revision(revision(&written))).await
+        context.replica_sets.caught_up(&Until::Revision(revision(&written))).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! Disruption budgets: how many pods of a group may be taken away now.
+//! Disruption budgets: the number of pods that may be evicted now.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,20 +9,21 @@ use objects::selector::LabelSelector;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
+use crate::context::{BY_NAMESPACE, ControllerContext, UNTYPED_BY_NAMESPACE, controller_of, text};
+use crate::int_or_percent::scaled_value;
 use crate::observe::{Pod, seconds};
-use crate::share::share;
-use crate::work::Reconcile;
 use crate::workload::{conditions, is_deleting, replicas, set_condition, write_status};
-use crate::world::{BY_NAMESPACE, TREE_BY_NAMESPACE, World, controller_of, text};
+use crate::workqueue::Reconcile;
 
-/// How long a pod whose eviction was allowed counts as going, if it does not go. Upstream's figure.
+/// The time for which a pod with an allowed eviction counts as disrupted although it is not being
+/// deleted. Upstream's figure.
 const EVICTION_TIME: i64 = 120;
 
-/// The budgets a change of a pod concerns.
-pub(crate) fn of_pod(world: &World, update: &Update<Pod>) -> Vec<Key> {
+/// Returns the budgets that a change of a pod concerns.
+pub(crate) fn keys_for_pod(context: &ControllerContext, update: &Update<Pod>) -> Vec<Key> {
     let mut keys = Vec::new();
     for pod in [&update.old, &update.new].into_iter().flatten() {
-        for (key, budget) in world.budgets.find(TREE_BY_NAMESPACE, &pod.namespace) {
+        for (key, budget) in context.budgets.find(UNTYPED_BY_NAMESPACE, &pod.namespace) {
             if selected(&budget).is_some_and(|s| s.matches_map(&pod.labels)) {
                 keys.push(key);
             }
@@ -33,40 +34,42 @@ pub(crate) fn of_pod(world: &World, update: &Update<Pod>) -> Vec<Key> {
     keys
 }
 
-/// The budgets a change of a deployment or replica set may concern: all of its namespace.
-pub(crate) fn of_owner(world: &World, update: &Update<Value>) -> Vec<Key> {
+/// Returns all budgets of the namespace if a deployment or replica set was resized.
+pub(crate) fn keys_for_owner(context: &ControllerContext, update: &Update<Value>) -> Vec<Key> {
     let size = |object: &Option<Arc<Value>>| object.as_ref().map(|o| replicas(o));
     if size(&update.old) == size(&update.new) {
         return Vec::new();
     }
-    let budgets = world.budgets.find(TREE_BY_NAMESPACE, update.key.namespace());
+    let budgets = context.budgets.find(UNTYPED_BY_NAMESPACE, update.key.namespace());
     budgets.into_iter().map(|(key, _)| key).collect()
 }
 
-/// An empty selector selects all pods of the namespace, none at all selects none.
+/// Returns the selector of a budget. An empty one selects all pods of the namespace, an absent one
+/// none.
 fn selected(budget: &Value) -> Option<LabelSelector> {
     let selector = &budget["spec"]["selector"];
     if selector.is_object() { LabelSelector::from_value(selector).ok() } else { None }
 }
 
-/// What the status says; `scale` is how many pods there should be by their controllers.
+/// Returns the status, and the time until it may change without an event. `scale` is the number of
+/// pods that the controllers want.
 fn status(budget: &Value, pods: &[Arc<Pod>], scale: i64, now: Timestamp) -> (Value, Option<i64>) {
     let spec = &budget["spec"];
     let count = i64::try_from(pods.len()).unwrap_or(i64::MAX);
     let (expected, desired) = if !spec["maxUnavailable"].is_null() {
-        (scale, (scale - share(&spec["maxUnavailable"], scale, true)).max(0))
+        (scale, (scale - scaled_value(&spec["maxUnavailable"], scale, true)).max(0))
     } else if spec["minAvailable"].is_string() {
-        (scale, share(&spec["minAvailable"], scale, true))
+        (scale, scaled_value(&spec["minAvailable"], scale, true))
     } else {
         (count, spec["minAvailable"].as_i64().unwrap_or(0))
     };
     let mut disrupted = serde_json::Map::new();
     let mut due: Option<i64> = None;
-    let said = budget["status"]["disruptedPods"].as_object().into_iter().flatten();
-    for (name, since) in said {
+    let recorded = budget["status"]["disruptedPods"].as_object().into_iter().flatten();
+    for (name, since) in recorded {
         let left = seconds(text(since)).unwrap_or(0) + EVICTION_TIME - now.seconds();
-        let there = pods.iter().any(|pod| pod.name == *name && pod.deleting.is_none());
-        if there && left > 0 {
+        let exists = pods.iter().any(|pod| pod.name == *name && pod.deleting.is_none());
+        if exists && left > 0 {
             disrupted.insert(name.clone(), since.clone());
             due = Some(due.map_or(left, |due| due.min(left)));
         }
@@ -94,20 +97,20 @@ fn status(budget: &Value, pods: &[Arc<Pod>], scale: i64, now: Timestamp) -> (Val
 }
 
 #[derive(Debug)]
-pub(crate) struct Budgets(pub(crate) Arc<World>);
+pub(crate) struct Budgets(pub(crate) Arc<ControllerContext>);
 
 impl Reconcile for Budgets {
     const NAME: &'static str = "disruption";
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
         Box::pin(async move {
-            let world = &*self.0;
-            let Some(budget) = world.budgets.get(&key) else { return Ok(None) };
+            let context = &*self.0;
+            let Some(budget) = context.budgets.get(&key) else { return Ok(None) };
             if is_deleting(&budget) {
                 return Ok(None);
             }
             let selector = selected(&budget);
-            let all = world.pods.find(BY_NAMESPACE, key.namespace());
+            let all = context.pods.find(BY_NAMESPACE, key.namespace());
             let pods: Vec<Arc<Pod>> = all
                 .into_iter()
                 .map(|(_, pod)| pod)
@@ -115,15 +118,16 @@ impl Reconcile for Budgets {
                 .filter(|pod| !pod.is_finished())
                 .collect();
             let scale = self.scale(key.namespace(), &pods);
-            let (status, due) = status(&budget, &pods, scale, world.clock.now());
-            write_status(world, BUDGETS, &world.budgets, &budget, status).await?;
+            let (status, due) = status(&budget, &pods, scale, context.clock.now());
+            write_status(context, BUDGETS, &context.budgets, &budget, status).await?;
             Ok(due.map(|wait| Duration::from_secs(wait.unsigned_abs())))
         })
     }
 }
 
 impl Budgets {
-    /// How many pods the controllers of these pods are asked for; a pod without one counts for itself.
+    /// Returns the number of pods that the controllers of these pods want. A pod without a
+    /// controller counts as one.
     fn scale(&self, namespace: &str, pods: &[Arc<Pod>]) -> i64 {
         let mut controllers: std::collections::BTreeMap<String, i64> = Default::default();
         let mut alone = 0;
@@ -150,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budgets_allow_what_is_left_over() {
+    fn allowed_disruptions_follow_the_budget() {
         let check = |spec: Value, ready: usize, pods: usize, scale: i64, expected: [i64; 4]| {
             let pods: Vec<Arc<Pod>> = (0..pods)
                 .map(|i| {
@@ -173,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_on_its_way_out_is_not_healthy() {
+    fn disrupted_pod_is_not_healthy() {
         let pods = [
             Arc::new(Pod { name: "a".into(), ready: Some(1), ..Pod::default() }),
             Arc::new(Pod { name: "b".into(), ready: Some(1), ..Pod::default() }),
@@ -182,10 +186,13 @@ mod tests {
             "metadata": {"generation": 1}, "spec": {"minAvailable": 1},
             "status": {"disruptedPods": {"a": "1970-01-01T00:00:10Z", "z": "1970-01-01T00:00:10Z"}},
         });
-        let (told, due) = status(&budget, &pods, 2, Timestamp::new(30, 0));
-        assert_eq!((&told["currentHealthy"], &told["disruptionsAllowed"]), (&json!(1), &json!(0)));
-        assert_eq!((told["disruptedPods"].as_object().unwrap().len(), due), (1, Some(100)));
-        let (told, _) = status(&budget, &pods, 2, Timestamp::new(200, 0));
-        assert_eq!(told["currentHealthy"], 2);
+        let (written, due) = status(&budget, &pods, 2, Timestamp::new(30, 0));
+        assert_eq!(
+            (&written["currentHealthy"], &written["disruptionsAllowed"]),
+            (&json!(1), &json!(0))
+        );
+        assert_eq!((written["disruptedPods"].as_object().unwrap().len(), due), (1, Some(100)));
+        let (written, _) = status(&budget, &pods, 2, Timestamp::new(200, 0));
+        assert_eq!(written["currentHealthy"], 2);
     }
 }

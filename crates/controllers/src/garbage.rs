@@ -1,7 +1,9 @@
-//! Garbage collection: what becomes of objects whose owners go.
+//! Garbage collection: deletes objects whose owners are gone, and completes foreground and orphan
+//! deletion.
 //!
-//! [`graph`] knows who owns whom and decides; here every kind is followed by its metadata, and what was
-//! decided is done. An owner that is not known is asked for before it is taken for gone.
+//! [`graph`] holds the ownership graph and decides. This file follows every kind by its metadata
+//! and executes the decisions. An owner that is missing from the graph is looked up in the API
+//! before it counts as gone.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,16 +17,17 @@ use client::{
 use objects::catalog::{self, Verb};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tracing::debug;
 
+use crate::context::{ControllerContext, text};
 use crate::supervise::Start;
-use crate::work::Reconcile;
-use crate::world::{World, text};
+use crate::workqueue::Reconcile;
 
 mod graph;
 
 use graph::{FOREGROUND, Graph, Item, ORPHAN, OwnerRef, Verdict};
 
-/// The kinds whose objects can own or be owned: all that can be deleted, but for events.
+/// Returns the kinds whose objects can own or be owned: all that can be deleted, except events.
 fn kinds() -> Vec<Kind> {
     let needed = [Verb::Delete, Verb::List, Verb::Watch];
     let served = catalog::RESOURCES.iter();
@@ -35,30 +38,30 @@ fn kinds() -> Vec<Kind> {
 
 #[derive(Debug)]
 pub(crate) struct Garbage {
-    world: Arc<World>,
+    context: Arc<ControllerContext>,
     graph: Mutex<Graph>,
-    /// Kinds that have not been listed yet: until then nobody is judged.
+    /// Kinds that have not been listed yet. No object is processed before all are.
     missing: Mutex<HashSet<Kind>>,
 }
 
 impl Garbage {
-    pub(crate) fn new(world: Arc<World>) -> Garbage {
+    pub(crate) fn new(context: Arc<ControllerContext>) -> Garbage {
         let missing = Mutex::new(kinds().into_iter().collect());
-        Garbage { world, graph: Mutex::default(), missing }
+        Garbage { context, graph: Mutex::default(), missing }
     }
 
     fn graph(&self) -> std::sync::MutexGuard<'_, Graph> {
         self.graph.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what keeps the graph up to date; each runs until it is dropped.
+    /// Returns the informers that keep the graph up to date. An informer runs until it is dropped.
     pub(crate) fn informers(self: &Arc<Garbage>, keys: &mpsc::UnboundedSender<Key>) -> Vec<Start> {
         let all = kinds().into_iter().map(|kind| {
             let (garbage, keys) = (self.clone(), keys.clone());
             Box::new(move || {
                 let scope = Scope { metadata_only: true, ..Scope::default() };
-                let client = garbage.world.client.clone();
-                let reflector = Reflector::new(client, kind, scope, graph::seen);
+                let client = garbage.context.client.clone();
+                let reflector = Reflector::new(client, kind, scope, graph::ownership);
                 let (garbage, keys) = (garbage.clone(), keys.clone());
                 let run = reflector.run(move |change| {
                     for uid in garbage.observe(kind, change) {
@@ -74,22 +77,22 @@ impl Garbage {
         all.collect()
     }
 
-    fn observe(&self, kind: Kind, change: Change<graph::Seen>) -> Vec<String> {
+    fn observe(&self, kind: Kind, change: Change<graph::OwnershipMetadata>) -> Vec<String> {
         let mut graph = self.graph();
         match change {
             Change::Replaced { all, .. } => {
-                let mut look = Vec::new();
+                let mut affected = Vec::new();
                 let stay: HashSet<Key> = all.iter().map(|(key, ..)| key.clone()).collect();
                 for key in graph.names(kind) {
                     if !stay.contains(&key) {
-                        look.extend(graph.remove(kind, &key));
+                        affected.extend(graph.remove(kind, &key));
                     }
                 }
-                for (key, _, seen) in all {
-                    look.extend(graph.apply(Item::new(kind, key, seen)));
+                for (key, _, metadata) in all {
+                    affected.extend(graph.apply(Item::new(kind, key, metadata)));
                 }
                 self.missing.lock().unwrap_or_else(PoisonError::into_inner).remove(&kind);
-                look
+                affected
             }
             Change::Applied { key, object, .. } => graph.apply(Item::new(kind, key, object)),
             Change::Removed { key, .. } => graph.remove(kind, &key),
@@ -101,14 +104,14 @@ impl Garbage {
         self.missing.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Asks whether an owner that is not known is really gone.
+    /// Asks the API whether an owner that is missing from the graph is gone.
     async fn is_gone(&self, namespace: &str, owner: &OwnerRef) -> Result<bool, Error> {
         let Some(resource) = catalog::of_kind(&owner.api_version, &owner.kind) else {
-            // What is not served cannot be judged.
+            // The owner's kind is not served, so its absence cannot be verified.
             return Ok(false);
         };
         let found =
-            self.world.client.get::<Value>(Kind::of(resource), namespace, &owner.name).await;
+            self.context.client.get::<Value>(Kind::of(resource), namespace, &owner.name).await;
         match found {
             Ok(object) => Ok(text(&object["metadata"]["uid"]) != owner.uid),
             Err(error) if error.is_not_found() => Ok(true),
@@ -116,7 +119,7 @@ impl Garbage {
         }
     }
 
-    async fn look_at(&self, uid: &str) -> Result<Option<Duration>, Error> {
+    async fn process(&self, uid: &str) -> Result<Option<Duration>, Error> {
         if !self.is_ready() {
             return Ok(Some(Duration::from_millis(50)));
         }
@@ -151,10 +154,20 @@ impl Garbage {
                     propagation: Some(propagation),
                     ..DeleteOptions::of_uid(&item.uid)
                 };
+                debug!(
+                    kind = item.kind.plural, key = %item.key, ?propagation,
+                    "deleting an object whose owners are gone"
+                );
                 let (namespace, name) = (item.key.namespace(), item.key.name());
-                gone_is_fine(self.world.client.delete(item.kind, namespace, name, &options).await)?;
+                gone_is_fine(
+                    self.context.client.delete(item.kind, namespace, name, &options).await,
+                )?;
             }
             Verdict::Orphan(dependents) => {
+                debug!(
+                    kind = item.kind.plural, key = %item.key, dependents = dependents.len(),
+                    "orphaning the dependents of an object"
+                );
                 for dependent in dependents {
                     let dependent = self.graph().get(&dependent).cloned();
                     if let Some(dependent) = dependent {
@@ -163,7 +176,7 @@ impl Garbage {
                 }
                 self.finish(&item, ORPHAN).await?;
             }
-            // Its dependents were queued when it began to wait, and their going queues it again.
+            // Its dependents were queued when it started to wait; each deletion queues it again.
             Verdict::Wait => {}
             Verdict::Unblock => self.unblock(&item).await?,
             Verdict::Finish => self.finish(&item, FOREGROUND).await?,
@@ -171,14 +184,14 @@ impl Garbage {
         Ok(None)
     }
 
-    /// Takes owners from an object.
+    /// Removes owner references from an object.
     async fn disown(&self, item: &Item, owners: &[String]) -> Result<(), Error> {
         let gone: Vec<Value> =
             owners.iter().map(|uid| json!({"$patch": "delete", "uid": uid})).collect();
         self.patch(item, json!({"ownerReferences": gone})).await
     }
 
-    /// Makes an object block none of its owners.
+    /// Clears `blockOwnerDeletion` in all owner references of an object.
     async fn unblock(&self, item: &Item) -> Result<(), Error> {
         let blocking = item.owners.iter().filter(|owner| owner.block_owner_deletion);
         let free: Vec<Value> =
@@ -186,17 +199,17 @@ impl Garbage {
         self.patch(item, json!({"ownerReferences": free})).await
     }
 
-    /// Takes a finalizer from an object.
+    /// Removes a finalizer from an object.
     async fn finish(&self, item: &Item, finalizer: &str) -> Result<(), Error> {
         self.patch(item, json!({"$deleteFromPrimitiveList/finalizers": [finalizer]})).await
     }
 
-    /// Changes the metadata of an object, if it is still the same one.
+    /// Patches the metadata of an object if it still has the same uid.
     async fn patch(&self, item: &Item, mut metadata: Value) -> Result<(), Error> {
         metadata["uid"] = item.uid.as_str().into();
         let (namespace, name) = (item.key.namespace(), item.key.name());
         let (kind, patch) = (PatchKind::StrategicMerge, json!({"metadata": metadata}));
-        let done = self.world.client.patch(item.kind, namespace, name, kind, &patch).await;
+        let done = self.context.client.patch(item.kind, namespace, name, kind, &patch).await;
         gone_is_fine(done.map(|_| ()))
     }
 }
@@ -205,6 +218,6 @@ impl Reconcile for Garbage {
     const NAME: &'static str = "garbage_collector_attempt_to_delete";
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
-        Box::pin(async move { self.look_at(key.name()).await })
+        Box::pin(async move { self.process(key.name()).await })
     }
 }

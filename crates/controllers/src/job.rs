@@ -1,7 +1,8 @@
-//! Jobs: pods until enough have succeeded, or too many have failed.
+//! Jobs: run pods until enough have succeeded or too many have failed.
 //!
-//! [`plan`] decides; here is what is done. A pod that has ended is counted exactly once: its uid is
-//! written into the job's status, then the pod's finalizer goes, then the uid becomes a number.
+//! [`plan`] decides; this file executes the plan. A finished pod is counted exactly once: its uid
+//! is written into the job's status, then the pod's finalizer is removed, then the uid is added to
+//! the count.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,81 +11,82 @@ use client::kind::{JOBS, PODS};
 use client::{BoxFuture, DeleteOptions, Error, Key, PatchKind, Propagation, Until, gone_is_fine};
 use serde_json::{Value, json};
 
+use crate::context::{BY_NAMESPACE, ControllerContext, text};
 use crate::observe::{IndexFailures, Pod, seconds};
 use crate::record::{Occurrence, Subject};
-use crate::work::Reconcile;
 use crate::workload::{
     claimed_pods, create_pods, delete_pods, is_deleting, pod_from_template, revision, selector,
     write_status,
 };
-use crate::world::{BY_NAMESPACE, World, text};
+use crate::workqueue::Reconcile;
 
 mod count;
 mod indexes;
 mod plan;
 mod policy;
 mod scale;
-mod terms;
+mod spec;
 
+use plan::JobEvent;
 use scale::NewPod;
-use terms::is_tracked;
+use spec::is_tracked;
 
 pub(crate) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// The `managedBy` of jobs that are ours.
-const OURSELVES: &str = "kubernetes.io/job-controller";
+/// The `managedBy` value of jobs that this controller manages.
+const OUR_MANAGER: &str = "kubernetes.io/job-controller";
 
-/// How much of a `generateName` the API server keeps: past it, the index would be cut off.
+/// The length to which the API server cuts a `generateName`. A longer one would lose the index.
 const GENERATED_NAME: usize = 58;
 
 #[derive(Debug)]
-pub(crate) struct Jobs(pub(crate) Arc<World>);
+pub(crate) struct Jobs(pub(crate) Arc<ControllerContext>);
 
 impl Reconcile for Jobs {
     const NAME: &'static str = "job";
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
-        Box::pin(self.bring(key))
+        Box::pin(self.sync(key))
     }
 }
 
 impl Jobs {
-    async fn bring(&self, key: Key) -> Result<Option<Duration>, Error> {
-        let world = &*self.0;
-        let job = world.jobs.get(&key);
+    async fn sync(&self, key: Key) -> Result<Option<Duration>, Error> {
+        let context = &*self.0;
+        let job = context.jobs.get(&key);
         if job.as_ref().is_some_and(|job| is_managed_elsewhere(job)) {
             return Ok(None);
         }
-        self.let_go(&key, job.as_deref()).await?;
-        let Some(job) = job.filter(|job| !is_over(job)) else { return Ok(None) };
+        self.release_uncounted(&key, job.as_deref()).await?;
+        let Some(job) = job.filter(|job| !is_done(job)) else { return Ok(None) };
         let Some(selector) = selector(&job) else { return Ok(None) };
-        let recorder = world.recorder.named("job-controller");
+        let recorder = context.recorder.named("job-controller");
         let subject = Subject::of(JOBS, &job);
-        let pods = claimed_pods(world, JOBS, &job, &selector).await?;
+        let pods = claimed_pods(context, JOBS, &job, &selector).await?;
         for adopted in pods.iter().filter(|pod| pod.owner.is_none()) {
             self.track(adopted).await?;
         }
-        let plan = plan::plan(&job, &pods, world.clock.now());
-        // What is counted is written down before the finalizers go.
-        write_status(world, JOBS, &world.jobs, &job, plan.status).await?;
-        for (warning, reason, message) in plan.events {
+        let plan = plan::plan(&job, &pods, context.clock.now());
+        // The status must record the uids before the finalizers are removed.
+        write_status(context, JOBS, &context.jobs, &job, plan.status).await?;
+        for JobEvent { warning, reason, message } in plan.events {
             let event = Occurrence::normal(&subject, reason, message);
             recorder.record(Occurrence { warning, ..event });
         }
         for pod in &plan.release {
             self.release(pod).await?;
         }
-        delete_pods(world, &recorder, &subject, &plan.delete).await?;
+        delete_pods(context, &recorder, &subject, &plan.delete).await?;
         let made = plan.create.iter().map(|new| pod_for(&job, *new)).collect();
-        let created = create_pods(world, &recorder, &subject, made).await;
+        let created = create_pods(context, &recorder, &subject, made).await;
         match created.error {
             Some(error) if !error.is_namespace_terminating() => Err(error),
             _ => Ok(plan.again.map(|wait| Duration::from_secs(wait.unsigned_abs()))),
         }
     }
 
-    /// Puts the job's mark on a pod that it did not make itself.
+    /// Adds the tracking finalizer to an adopted pod.
     async fn track(&self, pod: &Pod) -> Result<(), Error> {
         let patch = json!({"metadata": {"uid": pod.uid, "finalizers": [TRACKING]}});
         let kind = PatchKind::StrategicMerge;
@@ -93,9 +95,9 @@ impl Jobs {
         gone_is_fine(patched.map(|_| ()))
     }
 
-    /// Takes the job's mark off a pod.
+    /// Removes the tracking finalizer from a pod.
     async fn release(&self, pod: &Pod) -> Result<(), Error> {
-        let world = &*self.0;
+        let context = &*self.0;
         if !is_tracked(pod) {
             return Ok(());
         }
@@ -103,9 +105,9 @@ impl Jobs {
             "uid": pod.uid, "$deleteFromPrimitiveList/finalizers": [TRACKING],
         }});
         let kind = PatchKind::StrategicMerge;
-        match world.client.patch(PODS, &pod.namespace, &pod.name, kind, &patch).await {
+        match context.client.patch(PODS, &pod.namespace, &pod.name, kind, &patch).await {
             Ok(written) => {
-                world
+                context
                     .pods
                     .caught_up(&Until::Going(&pod.key(), &|seen: &Pod| {
                         seen.revision >= revision(&written) || seen.uid != pod.uid
@@ -117,10 +119,10 @@ impl Jobs {
         }
     }
 
-    /// Takes the mark off pods that nobody will count: those of a job that is over or gone, and those
-    /// that are nobody's.
-    async fn let_go(&self, key: &Key, job: Option<&Value>) -> Result<(), Error> {
-        let counting = job.filter(|job| !is_over(job)).map(|job| text(&job["metadata"]["uid"]));
+    /// Removes the tracking finalizer from pods that no job will count: those of a job that is
+    /// finished or gone, and those without an owner.
+    async fn release_uncounted(&self, key: &Key, job: Option<&Value>) -> Result<(), Error> {
+        let counting = job.filter(|job| !is_done(job)).map(|job| text(&job["metadata"]["uid"]));
         for (_, pod) in self.0.pods.find(BY_NAMESPACE, key.namespace()) {
             let uncounted = match &pod.owner {
                 Some(owner) => {
@@ -138,17 +140,17 @@ impl Jobs {
     }
 }
 
-/// Whether somebody else looks after a job.
+/// Returns true if another controller manages the job.
 fn is_managed_elsewhere(job: &Value) -> bool {
-    job["spec"]["managedBy"].as_str().is_some_and(|manager| manager != OURSELVES)
+    job["spec"]["managedBy"].as_str().is_some_and(|manager| manager != OUR_MANAGER)
 }
 
-/// Whether nothing is left to be done about a job.
-fn is_over(job: &Value) -> bool {
+/// Returns true if the job is finished or being deleted.
+fn is_done(job: &Value) -> bool {
     is_deleting(job) || plan::is_finished(job)
 }
 
-/// A pod of the job.
+/// Returns a new pod of the job.
 fn pod_for(job: &Value, new: NewPod) -> Value {
     let mut pod = pod_from_template(JOBS, job, &job["spec"]["template"]);
     match pod["metadata"]["finalizers"].as_array_mut() {
@@ -157,7 +159,7 @@ fn pod_for(job: &Value, new: NewPod) -> Value {
         None => pod["metadata"]["finalizers"] = json!([TRACKING]),
     }
     if let Some(index) = new.index {
-        give_index(&mut pod, text(&job["metadata"]["name"]), index);
+        set_index(&mut pod, text(&job["metadata"]["name"]), index);
     }
     if let Some(IndexFailures { counted, ignored }) = new.failures {
         let annotations = &mut pod["metadata"]["annotations"];
@@ -169,8 +171,8 @@ fn pod_for(job: &Value, new: NewPod) -> Value {
     pod
 }
 
-/// Tells a pod its index, in every way there is.
-fn give_index(pod: &mut Value, job: &str, index: i64) {
+/// Sets the index of a pod: in its name, annotation, label, hostname and environment.
+fn set_index(pod: &mut Value, job: &str, index: i64) {
     let suffix = format!("-{index}-");
     let room = GENERATED_NAME.saturating_sub(suffix.len());
     let prefix: String = job.chars().take(room).collect();
@@ -193,18 +195,18 @@ fn give_index(pod: &mut Value, job: &str, index: i64) {
     }
 }
 
-/// Jobs that have been over for as long as they are kept.
+/// Deletes finished jobs after `ttlSecondsAfterFinished`.
 #[derive(Debug)]
-pub(crate) struct FinishedJobs(pub(crate) Arc<World>);
+pub(crate) struct FinishedJobs(pub(crate) Arc<ControllerContext>);
 
 impl Reconcile for FinishedJobs {
     const NAME: &'static str = "ttl_jobs_to_delete";
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
         Box::pin(async move {
-            let world = &*self.0;
-            let Some(job) = world.jobs.get(&key) else { return Ok(None) };
-            let Some(wait) = outlived(&job, world.clock.now().seconds()) else { return Ok(None) };
+            let context = &*self.0;
+            let Some(job) = context.jobs.get(&key) else { return Ok(None) };
+            let Some(wait) = ttl_left(&job, context.clock.now().seconds()) else { return Ok(None) };
             if wait > 0 {
                 return Ok(Some(Duration::from_secs(wait.unsigned_abs())));
             }
@@ -212,14 +214,14 @@ impl Reconcile for FinishedJobs {
                 propagation: Some(Propagation::Foreground),
                 ..DeleteOptions::of_uid(text(&job["metadata"]["uid"]))
             };
-            let done = world.client.delete(JOBS, key.namespace(), key.name(), &options).await;
+            let done = context.client.delete(JOBS, key.namespace(), key.name(), &options).await;
             gone_is_fine(done).map(|()| None)
         })
     }
 }
 
-/// How long a finished job has left; `None` if it stays.
-fn outlived(job: &Value, now: i64) -> Option<i64> {
+/// Returns the remaining seconds of a finished job; `None` if it is kept.
+fn ttl_left(job: &Value, now: i64) -> Option<i64> {
     let kept = job["spec"]["ttlSecondsAfterFinished"].as_i64()?;
     if job["metadata"]["deletionTimestamp"].is_string() {
         return None;
@@ -236,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finished_job_is_kept_for_its_time() {
+    fn finished_job_is_kept_for_its_ttl() {
         let job = |ttl: Value, condition: &str| {
             json!({
                 "metadata": {}, "spec": {"ttlSecondsAfterFinished": ttl},
@@ -246,14 +248,14 @@ mod tests {
                 }]},
             })
         };
-        assert_eq!(outlived(&job(json!(20), "Complete"), 15), Some(15));
-        assert_eq!(outlived(&job(json!(20), "Failed"), 40), Some(0));
-        assert_eq!(outlived(&job(json!(0), "SuccessCriteriaMet"), 40), None);
-        assert_eq!(outlived(&job(json!(null), "Complete"), 40), None);
+        assert_eq!(ttl_left(&job(json!(20), "Complete"), 15), Some(15));
+        assert_eq!(ttl_left(&job(json!(20), "Failed"), 40), Some(0));
+        assert_eq!(ttl_left(&job(json!(0), "SuccessCriteriaMet"), 40), None);
+        assert_eq!(ttl_left(&job(json!(null), "Complete"), 40), None);
     }
 
     #[test]
-    fn a_pod_knows_its_index() {
+    fn pod_carries_its_index() {
         let job = |name: &str, template: Value| {
             json!({
                 "metadata": {"name": name, "namespace": "a", "uid": "u"},
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_knows_how_often_its_index_failed() {
+    fn pod_carries_the_failure_count_of_its_index() {
         let job = json!({"metadata": {"name": "j"}, "spec": {"template": {}}});
         let new = |counted, ignored| NewPod {
             index: Some(0),
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_other_controllers_are_left_alone() {
+    fn jobs_of_other_controllers_are_ignored() {
         for (manager, elsewhere) in [
             (Value::Null, false),
             (json!("kubernetes.io/job-controller"), false),

@@ -1,15 +1,19 @@
-//! Loops that speak only the API: scheduler, workloads, garbage collection, node lifecycle and the
-//! rest of what turns stored objects into a working cluster.
+//! Controllers that use only the API: scheduler, workloads, garbage collection, node lifecycle and
+//! the others that turn stored objects into a working cluster.
 //!
-//! Main function: [`run`]. Each loop observes through informers, plans with a pure function over what
-//! it saw, and acts through a [`client::Client`]; none knows of another, and none knows where the API is.
+//! Main function: [`run`]. Each controller observes through informers, plans with a pure function
+//! and acts through a [`client::Client`]. Controllers do not know each other, and they do not know
+//! where the API server runs.
 
 mod clock;
+mod context;
 mod counters;
 mod daemon_set;
 mod deployment;
 mod disruption;
+mod error_log;
 mod garbage;
+mod int_or_percent;
 mod job;
 mod namespace;
 mod node_lifecycle;
@@ -20,14 +24,12 @@ mod record;
 mod replica_set;
 mod run;
 mod scheduler;
-mod share;
 mod supervise;
 mod sweep;
 mod taint_eviction;
-mod work;
 mod workload;
-mod world;
+mod workqueue;
 
 pub use counters::{Counters, PendingPods, Reading};
-pub use options::{Loop, Options, Selection, UnknownLoop};
+pub use options::{Controller, Options, Selection, UnknownController};
 pub use run::{Handle, StartError, run};

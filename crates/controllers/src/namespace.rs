@@ -1,8 +1,8 @@
-//! Namespaces: the end of one that is deleted, and what each has from the start: an account, and the
-//! authority of the API.
+//! Namespaces: deletion of their content, the `default` service account, and the config map with
+//! the API server's CA certificates.
 //!
-//! A namespace that goes takes everything in it along: pods first, then the rest; when nothing is left
-//! its finalizer goes. [`conditions`] says how far it is.
+//! Deleting a namespace deletes its content: pods first, then the rest. The namespace's finalizer
+//! is removed when nothing remains. [`conditions`] reports the progress.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,18 +15,19 @@ use objects::rules::pod::accounts::{DEFAULT, ROOT_CA};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
+use tracing::info;
 
-use crate::work::Reconcile;
+use crate::context::{ControllerContext, text};
 use crate::workload::{is_deleting, set_condition, write_status};
-use crate::world::{World, text};
+use crate::workqueue::Reconcile;
 
 const FINALIZER: &str = "kubernetes";
 
-/// How often a namespace with something left in it is looked at.
-const AGAIN: Duration = Duration::from_millis(200);
+/// The interval at which a namespace with remaining content is checked.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What is deleted: pods, then the rest in the order of the catalog. Events of the newer form are the
-/// same objects as the others.
+/// Returns the kinds to delete: pods, then the rest in the order of the catalog. The
+/// `events.k8s.io` events are the same objects as the core ones.
 fn contents() -> Vec<Kind> {
     let served = catalog::RESOURCES.iter().filter(|resource| {
         resource.namespaced
@@ -39,14 +40,14 @@ fn contents() -> Vec<Kind> {
     kinds
 }
 
-/// What is left in a namespace: how many of each kind, and how many with which finalizer.
+/// The remaining content of a namespace: objects by kind, and objects by finalizer.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Left {
+struct RemainingContent {
     resources: BTreeMap<String, usize>,
     finalizers: BTreeMap<String, usize>,
 }
 
-impl Left {
+impl RemainingContent {
     fn add(&mut self, kind: Kind, object: &Value) {
         let name = match kind.group {
             "" => format!("{}.", kind.plural),
@@ -60,8 +61,13 @@ impl Left {
     }
 }
 
-/// The conditions of a namespace that is going.
-fn conditions(namespace: &Value, left: &Left, failure: Option<&str>, now: Timestamp) -> Vec<Value> {
+/// Returns the conditions of a terminating namespace.
+fn conditions(
+    namespace: &Value,
+    remaining: &RemainingContent,
+    failure: Option<&str>,
+    now: Timestamp,
+) -> Vec<Value> {
     let mut all = crate::workload::conditions(namespace);
     let mut set = |kind: &str, holds: bool, reason: &str, message: &str| {
         set_condition(&mut all, (kind, holds), (reason, message), now, false);
@@ -79,21 +85,21 @@ fn conditions(namespace: &Value, left: &Left, failure: Option<&str>, now: Timest
             set("NamespaceDeletionContentFailure", false, "ContentDeleted", message);
         }
     }
-    if left.resources.is_empty() {
+    if remaining.resources.is_empty() {
         let message = "All content successfully removed";
         set("NamespaceContentRemaining", false, "ContentRemoved", message);
     } else {
-        let parts = left.resources.iter();
+        let parts = remaining.resources.iter();
         let parts: Vec<_> =
             parts.map(|(kind, count)| format!("{kind} has {count} resource instances")).collect();
         let message = format!("Some resources are remaining: {}", parts.join(", "));
         set("NamespaceContentRemaining", true, "SomeResourcesRemain", &message);
     }
-    if left.finalizers.is_empty() {
+    if remaining.finalizers.is_empty() {
         let message = "All content-preserving finalizers finished";
         set("NamespaceFinalizersRemaining", false, "ContentHasNoFinalizers", message);
     } else {
-        let parts = left.finalizers.iter();
+        let parts = remaining.finalizers.iter();
         let parts: Vec<_> =
             parts.map(|(name, count)| format!("{name} in {count} resource instances")).collect();
         let message =
@@ -104,20 +110,20 @@ fn conditions(namespace: &Value, left: &Left, failure: Option<&str>, now: Timest
 }
 
 #[derive(Debug)]
-pub(crate) struct Namespaces(pub(crate) Arc<World>);
+pub(crate) struct Namespaces(pub(crate) Arc<ControllerContext>);
 
 impl Reconcile for Namespaces {
     const NAME: &'static str = "namespace";
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
-        Box::pin(self.bring(key))
+        Box::pin(self.sync(key))
     }
 }
 
 impl Namespaces {
-    async fn bring(&self, key: Key) -> Result<Option<Duration>, Error> {
-        let world = &*self.0;
-        let Some(namespace) = world.namespaces.get(&key) else { return Ok(None) };
+    async fn sync(&self, key: Key) -> Result<Option<Duration>, Error> {
+        let context = &*self.0;
+        let Some(namespace) = context.namespaces.get(&key) else { return Ok(None) };
         let finalizers = namespace["spec"]["finalizers"].as_array();
         let ours = finalizers.is_some_and(|all| all.iter().any(|name| name == FINALIZER));
         if !is_deleting(&namespace) || !ours {
@@ -125,18 +131,18 @@ impl Namespaces {
         }
         let emptied = self.empty(key.name()).await;
         let failure = emptied.as_ref().err().map(ToString::to_string);
-        let nothing = Left::default();
-        let told = emptied.as_ref().unwrap_or(&nothing);
+        let nothing = RemainingContent::default();
+        let reported = emptied.as_ref().unwrap_or(&nothing);
         let mut status = namespace["status"].clone();
         status["phase"] = "Terminating".into();
         status["conditions"] =
-            conditions(&namespace, told, failure.as_deref(), world.clock.now()).into();
-        if emptied.is_err() || !told.resources.is_empty() {
-            write_status(world, NAMESPACES, &world.namespaces, &namespace, status).await?;
+            conditions(&namespace, reported, failure.as_deref(), context.clock.now()).into();
+        if emptied.is_err() || !reported.resources.is_empty() {
+            write_status(context, NAMESPACES, &context.namespaces, &namespace, status).await?;
             emptied?;
-            return Ok(Some(AGAIN));
+            return Ok(Some(RETRY_INTERVAL));
         }
-        let fresh: Value = match world.client.get(NAMESPACES, "", key.name()).await {
+        let fresh: Value = match context.client.get(NAMESPACES, "", key.name()).await {
             Err(error) if error.is_not_found() => return Ok(None),
             found => found?,
         };
@@ -144,61 +150,62 @@ impl Namespaces {
         let mut rest = empty["spec"]["finalizers"].as_array().cloned().unwrap_or_default();
         rest.retain(|name| name != FINALIZER);
         empty["spec"]["finalizers"] = rest.into();
-        match world.client.update_part(NAMESPACES, "finalize", &empty).await {
+        info!(namespace = key.name(), "all content is deleted; finalizing the namespace");
+        match context.client.update_part(NAMESPACES, "finalize", &empty).await {
             Err(error) if error.is_not_found() => Ok(None),
             done => done.map(|_| None),
         }
     }
 
-    /// Deletes what is in a namespace and says what is left of it.
-    async fn empty(&self, namespace: &str) -> Result<Left, Error> {
+    /// Deletes the content of a namespace and returns what remains.
+    async fn empty(&self, namespace: &str) -> Result<RemainingContent, Error> {
         let client = &self.0.client;
-        let mut left = Left::default();
+        let mut remaining = RemainingContent::default();
         for kind in contents() {
             let scope = Scope { namespace: namespace.to_owned(), ..Scope::default() };
-            let there = client.list_values(kind, &scope).await?;
-            if there.is_empty() {
+            let existing = client.list_values(kind, &scope).await?;
+            if existing.is_empty() {
                 continue;
             }
-            if there.iter().any(|object| !is_deleting(object)) {
+            if existing.iter().any(|object| !is_deleting(object)) {
                 client.delete_all(kind, namespace).await?;
             }
             for object in client.list_values(kind, &scope).await? {
-                left.add(kind, &object);
+                remaining.add(kind, &object);
             }
-            // Pods use what is around them to the end.
-            if kind.plural == "pods" && !left.resources.is_empty() {
-                return Ok(left);
+            // Pods use the other objects until they end.
+            if kind.plural == "pods" && !remaining.resources.is_empty() {
+                return Ok(remaining);
             }
         }
-        Ok(left)
+        Ok(remaining)
     }
 }
 
-/// Gives every namespace its `default` account.
+/// Creates the `default` service account of every namespace.
 #[derive(Debug)]
-pub(crate) struct ServiceAccounts(pub(crate) Arc<World>);
+pub(crate) struct ServiceAccounts(pub(crate) Arc<ControllerContext>);
 
 impl Reconcile for ServiceAccounts {
     const NAME: &'static str = "serviceaccount";
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
         Box::pin(async move {
-            let world = &*self.0;
+            let context = &*self.0;
             let account = Key::new(key.name(), DEFAULT);
-            if !stays(world, &key) || world.accounts.get(&account).is_some() {
+            if !is_active(context, &key) || context.accounts.get(&account).is_some() {
                 return Ok(None);
             }
             let object = json!({
                 "kind": "ServiceAccount", "apiVersion": "v1",
                 "metadata": {"name": DEFAULT, "namespace": key.name()},
             });
-            create_in(world, SERVICE_ACCOUNTS, key.name(), &object).await.map(|()| None)
+            create_in(context, SERVICE_ACCOUNTS, key.name(), &object).await.map(|()| None)
         })
     }
 }
 
-/// What the config map with the authority says of itself; upstream's words.
+/// The annotation of the config map with the CA certificates; upstream's text.
 const DESCRIPTION: (&str, &str) = (
     "kubernetes.io/description",
     "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \
@@ -206,25 +213,27 @@ const DESCRIPTION: (&str, &str) = (
      guaranteed across distributions of Kubernetes clusters.",
 );
 
-/// Keeps the certificates of the API's authorities in every namespace, for clients in containers.
+/// Publishes the API server's CA certificates in every namespace, for clients in containers.
 #[derive(Debug)]
 pub(crate) struct RootCa {
-    pub(crate) world: Arc<World>,
+    pub(crate) context: Arc<ControllerContext>,
     pub(crate) certificate: watch::Receiver<String>,
 }
 
-/// Sends the keys of all namespaces whenever the authorities change.
-pub(crate) async fn on_new_authority(
-    world: Arc<World>,
+/// Queues all namespaces whenever the CA certificates change.
+pub(crate) async fn requeue_on_new_ca(
+    context: Arc<ControllerContext>,
     mut certificate: watch::Receiver<String>,
     keys: mpsc::UnboundedSender<Key>,
 ) {
     while certificate.changed().await.is_ok() {
-        for (key, _) in world.namespaces.all() {
-            // A loop that has ended needs no keys.
+        for (key, _) in context.namespaces.all() {
+            // A controller that has ended needs no keys.
             let _ = keys.send(key);
         }
     }
+    // The certificates cannot change any more.
+    std::future::pending().await
 }
 
 impl Reconcile for RootCa {
@@ -232,19 +241,19 @@ impl Reconcile for RootCa {
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
         Box::pin(async move {
-            let world = &*self.world;
-            if !stays(world, &key) {
+            let context = &*self.context;
+            if !is_active(context, &key) {
                 return Ok(None);
             }
-            let there = world.root_cas.get(&Key::new(key.name(), ROOT_CA));
-            let wanted = wanted_root_ca(there.as_deref(), &self.certificate.borrow());
-            match (wanted, there) {
+            let existing = context.root_cas.get(&Key::new(key.name(), ROOT_CA));
+            let desired = desired_root_ca(existing.as_deref(), &self.certificate.borrow());
+            match (desired, existing) {
                 (None, _) => Ok(None),
                 (Some(map), None) => {
-                    create_in(world, CONFIG_MAPS, key.name(), &map).await.map(|()| None)
+                    create_in(context, CONFIG_MAPS, key.name(), &map).await.map(|()| None)
                 }
-                (Some(map), Some(_)) => match world.client.update(CONFIG_MAPS, &map).await {
-                    // Its end is told too.
+                (Some(map), Some(_)) => match context.client.update(CONFIG_MAPS, &map).await {
+                    // The deletion queues the namespace again.
                     Err(error) if error.is_not_found() => Ok(None),
                     done => done.map(|_| None),
                 },
@@ -253,42 +262,43 @@ impl Reconcile for RootCa {
     }
 }
 
-/// The config map with the authority as it is to be; `None` if it is so.
-fn wanted_root_ca(there: Option<&Value>, certificate: &str) -> Option<Value> {
-    let (name, words) = DESCRIPTION;
+/// Returns the desired config map with the CA certificates; `None` if the existing one is up to
+/// date.
+fn desired_root_ca(existing: Option<&Value>, certificate: &str) -> Option<Value> {
+    let (name, description) = DESCRIPTION;
     let data = json!({"ca.crt": certificate});
-    let Some(there) = there else {
+    let Some(existing) = existing else {
         return Some(json!({
             "kind": "ConfigMap", "apiVersion": "v1",
-            "metadata": {"name": ROOT_CA, "annotations": {name: words}},
+            "metadata": {"name": ROOT_CA, "annotations": {name: description}},
             "data": data,
         }));
     };
-    if there["data"] == data && !text(&there["metadata"]["annotations"][name]).is_empty() {
+    if existing["data"] == data && !text(&existing["metadata"]["annotations"][name]).is_empty() {
         return None;
     }
-    let mut wanted = there.clone();
-    wanted["data"] = data;
-    wanted["metadata"]["annotations"][name] = words.into();
-    Some(wanted)
+    let mut desired = existing.clone();
+    desired["data"] = data;
+    desired["metadata"]["annotations"][name] = description.into();
+    Some(desired)
 }
 
-/// Whether a namespace is there and not about to go.
-fn stays(world: &World, key: &Key) -> bool {
-    let namespace = world.namespaces.get(key);
+/// Returns true if a namespace exists and is not terminating.
+fn is_active(context: &ControllerContext, key: &Key) -> bool {
+    let namespace = context.namespaces.get(key);
     namespace.is_some_and(|namespace| {
         !is_deleting(&namespace) && text(&namespace["status"]["phase"]) != "Terminating"
     })
 }
 
-/// Creates an object in a namespace that may have it already or may just be going.
+/// Creates an object in a namespace that may already contain it or may be terminating.
 async fn create_in(
-    world: &World,
+    context: &ControllerContext,
     kind: Kind,
     namespace: &str,
     object: &Value,
 ) -> Result<(), Error> {
-    match world.client.create(kind, namespace, object).await {
+    match context.client.create(kind, namespace, object).await {
         Err(error)
             if error.is_already_there()
                 || error.is_namespace_terminating()
@@ -306,7 +316,7 @@ mod tests {
     use client::kind::PODS;
 
     #[test]
-    fn pods_go_first_and_nothing_is_deleted_twice() {
+    fn pods_are_deleted_first_and_no_kind_twice() {
         let kinds = contents();
         assert_eq!(kinds[0], PODS);
         assert!(kinds.iter().all(|kind| kind.namespaced));
@@ -315,11 +325,11 @@ mod tests {
     }
 
     #[test]
-    fn conditions_say_what_is_left() {
-        let mut left = Left::default();
-        left.add(PODS, &json!({"metadata": {"finalizers": ["x/y"]}}));
-        left.add(PODS, &json!({"metadata": {}}));
-        let all = conditions(&json!({}), &left, None, Timestamp::new(0, 0));
+    fn conditions_list_remaining_content() {
+        let mut remaining = RemainingContent::default();
+        remaining.add(PODS, &json!({"metadata": {"finalizers": ["x/y"]}}));
+        remaining.add(PODS, &json!({"metadata": {}}));
+        let all = conditions(&json!({}), &remaining, None, Timestamp::new(0, 0));
         let find = |kind: &str| all.iter().find(|c| c["type"] == kind).unwrap();
         assert_eq!(
             find("NamespaceContentRemaining")["message"],
@@ -329,26 +339,26 @@ mod tests {
             find("NamespaceFinalizersRemaining")["message"],
             "Some content in the namespace has finalizers remaining: x/y in 1 resource instances"
         );
-        let none = conditions(&json!({}), &Left::default(), None, Timestamp::new(0, 0));
+        let none = conditions(&json!({}), &RemainingContent::default(), None, Timestamp::new(0, 0));
         assert!(none.iter().all(|c| c["status"] == "False"), "{none:?}");
     }
 
     #[test]
-    fn the_authority_is_put_back_and_what_others_added_beside_it_stays() {
-        let made = wanted_root_ca(None, "cert").unwrap();
+    fn root_ca_is_restored_and_other_fields_are_kept() {
+        let made = desired_root_ca(None, "cert").unwrap();
         assert_eq!(made["data"], json!({"ca.crt": "cert"}));
-        assert_eq!(wanted_root_ca(Some(&made), "cert"), None);
+        assert_eq!(desired_root_ca(Some(&made), "cert"), None);
         let mut changed = made.clone();
         changed["data"] = json!({"ca.crt": "cert", "more": "x"});
         changed["metadata"]["labels"] = json!({"a": "b"});
-        let back = wanted_root_ca(Some(&changed), "cert").unwrap();
+        let back = desired_root_ca(Some(&changed), "cert").unwrap();
         assert_eq!((&back["data"], &back["metadata"]["labels"]["a"]), (&made["data"], &json!("b")));
-        // Words of somebody else are words.
+        // A description by another writer is kept.
         let mut described = made.clone();
         described["metadata"]["annotations"][DESCRIPTION.0] = "ours".into();
-        assert_eq!(wanted_root_ca(Some(&described), "cert"), None);
+        assert_eq!(desired_root_ca(Some(&described), "cert"), None);
         let mut bare = made.clone();
         bare["metadata"] = json!({"name": ROOT_CA});
-        assert_eq!(wanted_root_ca(Some(&bare), "cert").unwrap()["metadata"], made["metadata"]);
+        assert_eq!(desired_root_ca(Some(&bare), "cert").unwrap()["metadata"], made["metadata"]);
     }
 }

@@ -1,8 +1,10 @@
-//! Nodes: which of them have gone silent, and what that and their other troubles keep away from them.
+//! Node lifecycle: detects unresponsive nodes, and sets taints for that and for other node
+//! conditions.
 //!
-//! [`Watchman`] remembers when a node was last heard of, by our clock and not by the node's; [`taints`]
-//! and [`silenced`] say what follows from it. Where most nodes are in trouble it is rather we who cannot
-//! see them, or nobody could take their pods: then no pod has to leave its node ([`Disruption`]).
+//! [`NodeMonitor`] records when the heartbeat of each node last changed, by our clock and not by
+//! the node's. [`taints`] and [`unknown_status`] derive the consequences. If most nodes are
+//! NotReady, either this process cannot reach them or no other node could take their pods: then no
+//! pod is evicted ([`Disruption`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,21 +14,23 @@ use client::{Cache, Error, Key, PatchKind, Reflector, Scope, gone_is_fine};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tracing::{info, warn};
 
 use crate::clock::Millis;
+use crate::context::{BY_NODE, ControllerContext};
+use crate::error_log::{ErrorLog, chain};
 use crate::observe::{self, Lease, Node, Taint};
 use crate::record::{Occurrence, Subject};
-use crate::supervise::caught;
-use crate::world::{BY_NODE, World};
+use crate::supervise::catch_panic;
 
-/// The name of the loop in logs and counters.
+/// The name of the controller in logs and counters.
 pub(crate) const NAME: &str = "node_lifecycle";
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// Conditions of a node that keep new pods away while they have this status.
+/// Conditions of a node with the taints that keep new pods away while they are true.
 const PRESSURES: [(&str, &str); 4] = [
     ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
     ("DiskPressure", "node.kubernetes.io/disk-pressure"),
@@ -34,39 +38,39 @@ const PRESSURES: [(&str, &str); 4] = [
     ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
 ];
 
-/// The conditions that are not known of a node that is silent.
+/// The conditions that become Unknown when a node is unresponsive.
 const UNKNOWN: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// How many of the nodes are in trouble. Upstream reckons by zone; here all nodes are one.
+/// The share of nodes that are NotReady. Upstream counts by zone; here all nodes are one zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Disruption {
-    /// Few enough that others can take their pods.
+    /// Few enough that other nodes can take their pods.
     Ordinary,
-    /// So many that no more nodes are emptied.
+    /// So many that no further nodes are drained.
     Partial,
-    /// All of them: nobody has to leave, and who was to leave may stay. One machine alone is always either
-    /// well or here.
+    /// Every node is NotReady: stop all evictions. A single-node cluster is always `Ordinary` or
+    /// `Full`.
     Full,
 }
 
 impl Disruption {
-    /// Upstream's figures: the part of nodes, how many there are at least, and up to how many nodes there
-    /// have to be for it to stop altogether; in larger clusters it goes on, slowly.
+    /// Upstream's figures: the share of NotReady nodes, their least number, and the largest cluster
+    /// in which evictions stop. In larger clusters they continue slowly.
     const THRESHOLD: f64 = 0.55;
     const FEW: usize = 2;
     const LARGE: usize = 50;
 
     fn of<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> Disruption {
-        let (mut all, mut troubled) = (0_usize, 0_usize);
+        let (mut all, mut unready) = (0_usize, 0_usize);
         for node in nodes {
             all += 1;
-            troubled += usize::from(!is_ready(node));
+            unready += usize::from(!is_ready(node));
         }
-        if all > 0 && troubled == all {
+        if all > 0 && unready == all {
             return Disruption::Full;
         }
-        let is_most = troubled as f64 >= all as f64 * Disruption::THRESHOLD;
-        match troubled > Disruption::FEW && is_most && all <= Disruption::LARGE {
+        let is_most = unready as f64 >= all as f64 * Disruption::THRESHOLD;
+        match unready > Disruption::FEW && is_most && all <= Disruption::LARGE {
             true => Disruption::Partial,
             false => Disruption::Ordinary,
         }
@@ -77,17 +81,17 @@ fn is_ready(node: &Node) -> bool {
     node.condition("Ready").is_some_and(|ready| ready.status == "True")
 }
 
-/// When nodes were last heard of, and how they were.
+/// The last heartbeat of each node, and its last readiness.
 #[derive(Debug, Default)]
-struct Watchman {
-    heard: HashMap<String, (String, Millis)>,
-    /// Whether a node was ready, or its pods have been told that it is not.
+struct NodeMonitor {
+    heartbeats: HashMap<String, (String, Millis)>,
+    /// True if the node was ready; false once its pods have been marked NotReady.
     ready: HashMap<String, bool>,
 }
 
-impl Watchman {
-    /// Whether a node has been silent for longer than it may.
-    fn is_silent(
+impl NodeMonitor {
+    /// Returns true if the heartbeat of a node has not changed for longer than `grace`.
+    fn is_unresponsive(
         &mut self,
         node: &Node,
         lease: Option<&Lease>,
@@ -96,26 +100,27 @@ impl Watchman {
     ) -> bool {
         let heartbeat =
             node.condition("Ready").and_then(|ready| ready.last_heartbeat_time.as_deref());
-        let sign = format!(
+        let heartbeat_key = format!(
             "{} {} {}",
             node.uid,
             lease.map_or("", |lease| &lease.renewed),
             heartbeat.unwrap_or_default()
         );
-        match self.heard.get(&node.name) {
-            Some((old, at)) if *old == sign => now - at > grace,
+        match self.heartbeats.get(&node.name) {
+            Some((old, at)) if *old == heartbeat_key => now - at > grace,
             _ => {
-                self.heard.insert(node.name.clone(), (sign, now));
+                self.heartbeats.insert(node.name.clone(), (heartbeat_key, now));
                 false
             }
         }
     }
 }
 
-impl Watchman {
-    /// Whether pods of a node have to be told that it is not ready any more: once, or an agent that is there
-    /// and knows better would say so again and again. What one says of itself from the start is no news.
-    fn has_gone(&mut self, node: &Node) -> bool {
+impl NodeMonitor {
+    /// Returns true if the pods of a node must be marked NotReady. It is done once, or it would
+    /// conflict with an agent that still runs. A node that was never ready has marked its pods
+    /// itself.
+    fn must_mark_pods(&mut self, node: &Node) -> bool {
         let Some(ready) = node.condition("Ready") else { return false };
         let before = self.ready.get(&node.name).copied();
         match ready.status.as_str() {
@@ -128,18 +133,18 @@ impl Watchman {
         }
     }
 
-    fn is_told(&mut self, node: &Node) {
+    fn mark_reported(&mut self, node: &Node) {
         self.ready.insert(node.name.clone(), false);
     }
 
     fn forget(&mut self, name: &str) {
-        self.heard.remove(name);
+        self.heartbeats.remove(name);
         self.ready.remove(name);
     }
 }
 
-/// The status of a node that is silent; `None` if it says so already.
-fn silenced(node: &Value, now: Timestamp) -> Option<Value> {
+/// Returns the status of an unresponsive node; `None` if it is already recorded.
+fn unknown_status(node: &Value, now: Timestamp) -> Option<Value> {
     let mut conditions = crate::workload::conditions(node);
     let time = now.to_seconds_text();
     let mut changed = false;
@@ -169,19 +174,19 @@ fn silenced(node: &Value, now: Timestamp) -> Option<Value> {
     changed.then_some(status)
 }
 
-/// The taints a node should have: those that are not ours, and those its state asks for.
+/// Returns the desired taints of a node: those of other writers, and those for its conditions.
 fn taints(node: &Node, disruption: Disruption, now: Timestamp) -> Vec<Value> {
     let ready = node.condition("Ready").map_or("Unknown", |ready| ready.status.as_str());
-    let trouble = match ready {
+    let taint_key = match ready {
         "True" => None,
         "False" => Some(NOT_READY),
         _ => Some(UNREACHABLE),
     };
     let mut wanted: Vec<(&str, &str)> = Vec::new();
-    wanted.extend(trouble.map(|key| (key, "NoSchedule")));
+    wanted.extend(taint_key.map(|key| (key, "NoSchedule")));
     let is_emptied =
         |key: &str| node.taints.iter().any(|taint| taint.key == key && taint.effect == "NoExecute");
-    wanted.extend(trouble.map(|key| (key, "NoExecute")).filter(|(key, _)| match disruption {
+    wanted.extend(taint_key.map(|key| (key, "NoExecute")).filter(|(key, _)| match disruption {
         Disruption::Ordinary => true,
         Disruption::Partial => is_emptied(key),
         Disruption::Full => false,
@@ -202,13 +207,13 @@ fn taints(node: &Node, disruption: Disruption, now: Timestamp) -> Vec<Value> {
     let mut all = Vec::new();
     for taint in &node.taints {
         if !ours(taint) || wanted.iter().any(|(key, effect)| is(taint, key, effect)) {
-            all.push(rendered(taint));
+            all.push(render_taint(taint));
         }
     }
     for (key, effect) in wanted {
         if !node.taints.iter().any(|taint| is(taint, key, effect)) {
             let mut taint = json!({"key": key, "effect": effect});
-            if effect == "NoExecute" || trouble == Some(key) {
+            if effect == "NoExecute" || taint_key == Some(key) {
                 taint["timeAdded"] = now.to_seconds_text().into();
             }
             all.push(taint);
@@ -217,7 +222,7 @@ fn taints(node: &Node, disruption: Disruption, now: Timestamp) -> Vec<Value> {
     all
 }
 
-fn rendered(taint: &Taint) -> Value {
+fn render_taint(taint: &Taint) -> Value {
     let mut out = json!({"key": taint.key, "effect": taint.effect});
     if !taint.value.is_empty() {
         out["value"] = taint.value.as_str().into();
@@ -228,112 +233,146 @@ fn rendered(taint: &Taint) -> Value {
     out
 }
 
-pub(crate) async fn run(world: Arc<World>, mut stop: watch::Receiver<bool>) {
-    world.synced().await;
+pub(crate) async fn run(context: Arc<ControllerContext>, stop: watch::Receiver<bool>) {
+    context.synced().await;
     let leases = Arc::new(Cache::new(&[]));
     let scope = Scope { namespace: "kube-node-lease".to_owned(), ..Scope::default() };
-    let reflector = Reflector::new(world.client.clone(), LEASES, scope, observe::lease);
-    let kept = leases.clone();
-    let mut informer = tokio::task::JoinSet::new();
-    informer.spawn(reflector.run(move |change| {
-        kept.apply(change);
+    let reflector = Reflector::new(context.client.clone(), LEASES, scope, observe::lease);
+    let cache = leases.clone();
+    let informer = reflector.run(move |change| {
+        cache.apply(change);
         true
-    }));
+    });
+    // A panic of the informer is one of this controller.
+    tokio::select! {
+        () = informer => {}
+        () = monitor_nodes(&context, &leases, stop) => {}
+    }
+}
+
+async fn monitor_nodes(
+    context: &ControllerContext,
+    leases: &Cache<Lease>,
+    mut stop: watch::Receiver<bool>,
+) {
     leases.synced().await;
-    let mut watchman = Watchman::default();
-    let mut updates = world.nodes.subscribe();
-    let grace = i64::try_from(world.options.node_monitor_grace.as_millis()).unwrap_or(i64::MAX);
-    let mut tick = tokio::time::interval(world.options.node_monitor_period);
+    let mut errors = ErrorLog::default();
+    let mut last_disruption = Disruption::Ordinary;
+    let mut monitor = NodeMonitor::default();
+    let mut updates = context.nodes.subscribe();
+    let grace = i64::try_from(context.options.node_monitor_grace.as_millis()).unwrap_or(i64::MAX);
+    let mut tick = tokio::time::interval(context.options.node_monitor_period);
     loop {
         let names: Vec<Key> = tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
-            _ = tick.tick() => world.nodes.all().into_iter().map(|(key, _)| key).collect(),
+            _ = tick.tick() => context.nodes.all().into_iter().map(|(key, _)| key).collect(),
             Some(update) = updates.recv() => vec![update.key],
         };
         let disruption = {
-            let nodes: Vec<_> = world.nodes.all().into_iter().map(|(_, node)| node).collect();
+            let nodes: Vec<_> = context.nodes.all().into_iter().map(|(_, node)| node).collect();
             Disruption::of(nodes.iter().map(|node| &**node))
         };
+        if disruption != last_disruption {
+            info!(from = ?last_disruption, to = ?disruption, "the share of unready nodes changed");
+            last_disruption = disruption;
+        }
+        let mut failed = false;
         for key in names {
-            let Some(node) = world.nodes.get(&key) else {
-                watchman.forget(key.name());
+            let Some(node) = context.nodes.get(&key) else {
+                monitor.forget(key.name());
                 continue;
             };
             let lease = leases.get(&Key::new("kube-node-lease", key.name()));
-            let now = world.clock.millis();
-            let silent = watchman.is_silent(&node, lease.as_deref(), grace, now);
-            match caught(bring(&world, &mut watchman, &node, silent, disruption)).await {
+            let now = context.clock.millis();
+            let unresponsive = monitor.is_unresponsive(&node, lease.as_deref(), grace, now);
+            match catch_panic(sync(context, &mut monitor, &node, unresponsive, disruption)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => world.counters.failed(NAME, &key, &error),
-                Err(panicked) => world.counters.panicked(NAME, &key, &panicked),
+                Ok(Err(error)) => {
+                    failed = true;
+                    context.counters.failed(NAME, &key, &error);
+                    let error = chain(&error);
+                    if errors.is_new(&error) {
+                        warn!(
+                            node = key.name(),
+                            error, "failed to update a node; the next check retries"
+                        );
+                    }
+                }
+                Err(panicked) => context.counters.panicked(NAME, &key, &panicked),
             }
+        }
+        if !failed && errors.recovered() {
+            info!("nodes are updated again");
         }
     }
 }
 
-async fn bring(
-    world: &World,
-    watchman: &mut Watchman,
+async fn sync(
+    context: &ControllerContext,
+    monitor: &mut NodeMonitor,
     node: &Node,
-    silent: bool,
+    unresponsive: bool,
     disruption: Disruption,
 ) -> Result<(), Error> {
     let known = |node: &Node| node.condition("Ready").is_some_and(|c| c.status != "Unknown");
-    if silent && (known(node) || node.condition("Ready").is_none()) {
-        let mut object: Value = match world.client.get(NODES, "", &node.name).await {
+    if unresponsive && (known(node) || node.condition("Ready").is_none()) {
+        let mut object: Value = match context.client.get(NODES, "", &node.name).await {
             Err(error) if error.is_not_found() => return Ok(()),
             found => found?,
         };
-        if let Some(status) = silenced(&object, world.clock.now()) {
+        if let Some(status) = unknown_status(&object, context.clock.now()) {
             object["status"] = status;
-            world.client.update_part(NODES, "status", &object).await?;
+            info!(node = node.name, "the node is unresponsive; setting its conditions to Unknown");
+            context.client.update_part(NODES, "status", &object).await?;
             let message = format!("Node {} status is now: NodeNotReady", node.name);
             let subject = Subject::of(NODES, &object);
-            let recorder = world.recorder.named("node-controller");
+            let recorder = context.recorder.named("node-controller");
             recorder.record(Occurrence::normal(&subject, "NodeNotReady", message));
         }
         return Ok(());
     }
-    if watchman.has_gone(node) {
-        mark_pods(world, node).await?;
-        watchman.is_told(node);
+    if monitor.must_mark_pods(node) {
+        info!(node = node.name, "the node is not ready; marking its pods NotReady");
+        mark_pods(context, node).await?;
+        monitor.mark_reported(node);
     }
-    let wanted = taints(node, disruption, world.clock.now());
-    let current: Vec<Value> = node.taints.iter().map(rendered).collect();
-    if wanted == current || (node.condition("Ready").is_none() && !silent) {
+    let wanted = taints(node, disruption, context.clock.now());
+    let current: Vec<Value> = node.taints.iter().map(render_taint).collect();
+    if wanted == current || (node.condition("Ready").is_none() && !unresponsive) {
         return Ok(());
     }
-    let object: Value = match world.client.get(NODES, "", &node.name).await {
+    let object: Value = match context.client.get(NODES, "", &node.name).await {
         Err(error) if error.is_not_found() => return Ok(()),
         found => found?,
     };
     let now_there = object["spec"]["taints"].as_array().cloned().unwrap_or_default();
     if now_there != current {
-        // Somebody else changed them; the change will come.
+        // Another writer changed them; that update queues the node again.
         return Ok(());
     }
     let patch = json!({
         "metadata": {"resourceVersion": object["metadata"]["resourceVersion"]},
         "spec": {"taints": wanted},
     });
-    let done = world.client.patch(NODES, "", &node.name, PatchKind::Merge, &patch).await;
+    info!(node = node.name, taints = %patch["spec"]["taints"], "updating the taints of the node");
+    let done = context.client.patch(NODES, "", &node.name, PatchKind::Merge, &patch).await;
     gone_is_fine(done.map(|_| ()))
 }
 
-/// Pods of a node that is not ready are not ready either.
-async fn mark_pods(world: &World, node: &Node) -> Result<(), Error> {
-    for (key, pod) in world.pods.find(BY_NODE, &node.name) {
+/// Marks the pods of a NotReady node as NotReady.
+async fn mark_pods(context: &ControllerContext, node: &Node) -> Result<(), Error> {
+    for (key, pod) in context.pods.find(BY_NODE, &node.name) {
         if !pod.is_ready() || pod.is_finished() {
             continue;
         }
         let condition = json!({
             "type": "Ready", "status": "False",
-            "lastTransitionTime": world.clock.now().to_seconds_text(),
+            "lastTransitionTime": context.clock.now().to_seconds_text(),
         });
         let patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
         let (namespace, name) = (key.namespace(), key.name());
         let kind = PatchKind::StrategicMerge;
-        let done = world.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
+        let done = context.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
         gone_is_fine(done.map(|_| ()))?;
         let subject = Subject {
             kind: PODS,
@@ -342,7 +381,7 @@ async fn mark_pods(world: &World, node: &Node) -> Result<(), Error> {
             uid: pod.uid.clone(),
         };
         let message = "Node is not ready".to_owned();
-        let recorder = world.recorder.named("node-controller");
+        let recorder = context.recorder.named("node-controller");
         recorder.record(Occurrence::warning(&subject, "NodeNotReady", message));
     }
     Ok(())
@@ -351,8 +390,8 @@ async fn mark_pods(world: &World, node: &Node) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::context::text;
     use crate::observe::Condition;
-    use crate::world::text;
 
     fn node(ready: &str, taints: &[(&str, &str)]) -> Node {
         let condition = |kind: &str, status: &str| Condition {
@@ -376,36 +415,39 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_told_once_that_their_node_is_not_ready() {
-        let mut watchman = Watchman::default();
-        // An agent that says so from the start tells its pods itself.
-        assert!(!watchman.has_gone(&node("False", &[])));
-        assert!(!watchman.has_gone(&node("True", &[])));
+    fn pods_are_marked_once_when_their_node_becomes_unready() {
+        let mut monitor = NodeMonitor::default();
+        // An agent that is NotReady from the start marks its pods itself.
+        assert!(!monitor.must_mark_pods(&node("False", &[])));
+        assert!(!monitor.must_mark_pods(&node("True", &[])));
         for status in ["False", "Unknown"] {
-            // Again as long as nobody could be told.
-            assert!(watchman.has_gone(&node(status, &[])) && watchman.has_gone(&node(status, &[])));
-            watchman.is_told(&node(status, &[]));
-            assert!(!watchman.has_gone(&node(status, &[])));
-            assert!(!watchman.has_gone(&node("True", &[])));
+            // It is repeated until the pods have been marked.
+            assert!(
+                monitor.must_mark_pods(&node(status, &[]))
+                    && monitor.must_mark_pods(&node(status, &[]))
+            );
+            monitor.mark_reported(&node(status, &[]));
+            assert!(!monitor.must_mark_pods(&node(status, &[])));
+            assert!(!monitor.must_mark_pods(&node("True", &[])));
         }
-        watchman.forget("n");
-        assert!(watchman.has_gone(&node("Unknown", &[])), "nobody is there to tell them");
+        monitor.forget("n");
+        assert!(monitor.must_mark_pods(&node("Unknown", &[])), "no agent marks them");
     }
 
     #[test]
-    fn a_node_is_silent_when_neither_lease_nor_status_move() {
-        let mut watchman = Watchman::default();
+    fn node_without_heartbeat_becomes_unresponsive() {
+        let mut monitor = NodeMonitor::default();
         let lease = |text: &str| Lease { renewed: text.to_owned() };
         let node = node("True", &[]);
-        assert!(!watchman.is_silent(&node, Some(&lease("1")), 40, 0));
-        assert!(!watchman.is_silent(&node, Some(&lease("1")), 40, 40));
-        assert!(watchman.is_silent(&node, Some(&lease("1")), 40, 41));
-        assert!(!watchman.is_silent(&node, Some(&lease("2")), 40, 50));
-        assert!(!watchman.is_silent(&node, Some(&lease("2")), 40, 90));
+        assert!(!monitor.is_unresponsive(&node, Some(&lease("1")), 40, 0));
+        assert!(!monitor.is_unresponsive(&node, Some(&lease("1")), 40, 40));
+        assert!(monitor.is_unresponsive(&node, Some(&lease("1")), 40, 41));
+        assert!(!monitor.is_unresponsive(&node, Some(&lease("2")), 40, 50));
+        assert!(!monitor.is_unresponsive(&node, Some(&lease("2")), 40, 90));
     }
 
     #[test]
-    fn taints_follow_the_state_and_leave_others_alone() {
+    fn taints_follow_conditions_and_keep_foreign_ones() {
         let check_in = |disruption, node: Node, expected: &[(&str, &str)]| {
             let found = taints(&node, disruption, Timestamp::new(0, 0));
             let found: Vec<_> =
@@ -432,13 +474,13 @@ mod tests {
     }
 
     #[test]
-    fn where_most_nodes_are_in_trouble_none_is_emptied() {
-        let check = |well: usize, troubled: usize, expected: Disruption| {
+    fn evictions_stop_while_most_nodes_are_unready() {
+        let check = |well: usize, unready: usize, expected: Disruption| {
             let nodes: Vec<Node> = (0..well)
                 .map(|_| node("True", &[]))
-                .chain((0..troubled).map(|_| node("Unknown", &[])))
+                .chain((0..unready).map(|_| node("Unknown", &[])))
                 .collect();
-            assert_eq!(Disruption::of(&nodes), expected, "{well} {troubled}");
+            assert_eq!(Disruption::of(&nodes), expected, "{well} {unready}");
         };
         check(0, 0, Disruption::Ordinary);
         check(0, 1, Disruption::Full);
@@ -452,12 +494,12 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_node_says_so_once() {
+    fn unknown_status_is_written_once() {
         let object = json!({"metadata": {}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-        let status = silenced(&object, Timestamp::new(0, 0)).unwrap();
+        let status = unknown_status(&object, Timestamp::new(0, 0)).unwrap();
         assert_eq!(status["conditions"][0]["message"], "Kubelet stopped posting node status.");
         assert_eq!(status["conditions"][1]["reason"], "NodeStatusNeverUpdated");
         let again = json!({"metadata": {}, "status": status});
-        assert_eq!(silenced(&again, Timestamp::new(9, 0)), None);
+        assert_eq!(unknown_status(&again, Timestamp::new(9, 0)), None);
     }
 }

@@ -1,7 +1,7 @@
-//! Objects as loops see them: as much as they need and no more.
+//! Objects as controllers use them, reduced to the fields they need.
 //!
-//! Main types: [`Pod`] and [`Node`], of which there are many and which are kept small. Kinds of which
-//! there are few are kept as trees of JSON ([`tree`]), without the record of who wrote which field.
+//! Main types: [`Pod`] and [`Node`], of which there are many and which are kept small. Kinds with
+//! few objects are kept as JSON ([`untyped`]) without `managedFields`.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ pub(crate) fn seconds(text: &str) -> Option<Seconds> {
     Timestamp::parse(text).ok().map(Timestamp::seconds)
 }
 
-/// An object as it is, without `managedFields`.
-pub(crate) fn tree(raw: &RawValue) -> Result<Value, serde_json::Error> {
+/// Returns an object without `managedFields`.
+pub(crate) fn untyped(raw: &RawValue) -> Result<Value, serde_json::Error> {
     let mut object: Value = serde_json::from_str(raw.get())?;
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
@@ -26,7 +26,7 @@ pub(crate) fn tree(raw: &RawValue) -> Result<Value, serde_json::Error> {
     Ok(object)
 }
 
-/// Who an object belongs to.
+/// An owner reference.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Owner {
@@ -63,8 +63,8 @@ impl Metadata {
         self.deletion_timestamp.as_deref().and_then(seconds)
     }
 
-    /// When it was told to go: its time to end is later by the grace it has.
-    fn told_to_go(&self) -> Option<Seconds> {
+    /// Returns the time of the delete request: `deletionTimestamp` is later by the grace period.
+    fn deletion_requested(&self) -> Option<Seconds> {
         Some(self.deleting()? - self.deletion_grace_period_seconds.unwrap_or(0))
     }
 
@@ -74,7 +74,7 @@ impl Metadata {
     }
 }
 
-/// How far a pod is.
+/// The phase of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum Phase {
     #[default]
@@ -120,14 +120,14 @@ impl Toleration {
     }
 }
 
-/// A container that has ended by itself, and not well.
+/// A container that exited with an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Exit {
     pub(crate) container: String,
     pub(crate) code: i64,
 }
 
-/// How many pods of the same index of a job failed before this one.
+/// The number of pods of the same index of a job that failed before this one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct IndexFailures {
     pub(crate) counted: i64,
@@ -156,13 +156,13 @@ pub(crate) struct Pod {
     pub(crate) created: Seconds,
     pub(crate) deleting: Option<Seconds>,
     pub(crate) node: String,
-    /// When it came to that node: the time of its binding, or of its creation if it was never bound.
+    /// The time at which the pod was bound, or created if it was never bound.
     pub(crate) bound: Seconds,
-    /// Names of nodes its required affinity asks for by field; what a daemon set pins its pods by.
+    /// The node name that its required affinity selects by field, as daemon sets do.
     pub(crate) pinned: Option<String>,
     pub(crate) phase: Phase,
     pub(crate) ready: Option<Seconds>,
-    /// Restarts of the container that was restarted most, and of all.
+    /// Restarts of the container with the most restarts, and of all containers.
     pub(crate) restarts: i64,
     pub(crate) all_restarts: i64,
     pub(crate) deletion_cost: i64,
@@ -175,9 +175,10 @@ pub(crate) struct Pod {
     pub(crate) scheduling_gates: bool,
     /// It has `activeDeadlineSeconds`, which decides the scope of quotas it is in.
     pub(crate) has_deadline: bool,
-    /// When it ended, if it has: as far as its containers, its readiness or its deletion tell.
+    /// The end time of a finished pod, taken from its containers, its readiness or its deletion.
     pub(crate) ended: Seconds,
-    /// What failed in it, and types and statuses of its conditions; known of pods of jobs alone.
+    /// Exit codes of failed containers, and types and statuses of conditions. Only pods of jobs
+    /// have them.
     pub(crate) exits: Vec<Exit>,
     pub(crate) conditions: Vec<(String, String)>,
 }
@@ -187,7 +188,7 @@ impl Pod {
         matches!(self.phase, Phase::Succeeded | Phase::Failed)
     }
 
-    /// Neither finished nor told to go.
+    /// Returns true if the pod is neither finished nor being deleted.
     pub(crate) fn is_active(&self) -> bool {
         !self.is_finished() && self.deleting.is_none()
     }
@@ -196,7 +197,7 @@ impl Pod {
         self.ready.is_some()
     }
 
-    /// How far it has come: on a node, running, ready.
+    /// Ranks a pod by its progress: bound, running, ready.
     pub(crate) fn progress(&self) -> (bool, u8, bool) {
         let stage = match self.phase {
             Phase::Pending => 0,
@@ -206,7 +207,7 @@ impl Pod {
         (!self.node.is_empty(), stage, self.is_ready())
     }
 
-    /// Ready for at least this long; also when it will be.
+    /// Returns true if the pod has been ready for at least `min_ready`.
     pub(crate) fn is_available(&self, min_ready: Seconds, now: Seconds) -> bool {
         self.ready.is_some_and(|since| min_ready == 0 || since + min_ready <= now)
     }
@@ -281,12 +282,12 @@ impl PodStatus {
         self.conditions.iter().find(|condition| condition.kind == kind)
     }
 
-    /// Containers in the order in which a cause of failure is looked for.
+    /// Returns the containers in the order in which a cause of failure is searched.
     fn all_containers(&self) -> impl Iterator<Item = &ContainerStatus> {
         self.container_statuses.iter().chain(&self.init_container_statuses)
     }
 
-    /// When the last container ended; `None` as long as one may run.
+    /// Returns the end of the last container; `None` while one may run.
     fn containers_ended(&self) -> Option<Seconds> {
         let ends = self.container_statuses.iter().map(ContainerStatus::ended);
         ends.collect::<Option<Vec<_>>>()?.into_iter().max()
@@ -363,7 +364,8 @@ pub(crate) fn pod(raw: &RawValue) -> Result<Pod, serde_json::Error> {
     let scheduled = status.condition("PodScheduled").filter(|scheduled| scheduled.status == "True");
     let bound = scheduled.and_then(|scheduled| scheduled.last_transition_time.as_deref());
     let ended = status.containers_ended().or_else(|| status.became_unready());
-    let ended = ended.or_else(|| metadata.told_to_go()).unwrap_or_else(|| metadata.created());
+    let ended =
+        ended.or_else(|| metadata.deletion_requested()).unwrap_or_else(|| metadata.created());
     let owner = metadata.controller();
     let of_job = owner.as_ref().is_some_and(|owner| owner.kind == "Job");
     let mut pinned = None;
@@ -472,7 +474,7 @@ pub(crate) fn node(raw: &RawValue) -> Result<Node, serde_json::Error> {
     })
 }
 
-/// When somebody last said that a node lives.
+/// The last renewal of a node's lease.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Lease {
     pub(crate) renewed: String,
@@ -495,7 +497,7 @@ pub(crate) fn lease(raw: &RawValue) -> Result<Lease, serde_json::Error> {
     Ok(Lease { renewed: text.spec.renew_time.unwrap_or_default() })
 }
 
-/// When an event was last seen.
+/// The time at which an event was last observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EventAge {
     pub(crate) last: Seconds,
@@ -532,7 +534,7 @@ mod tests {
     use serde_json::value::to_raw_value;
 
     #[test]
-    fn a_pod_is_read_as_far_as_loops_need() {
+    fn pod_is_reduced_to_the_needed_fields() {
         let object = json!({
             "metadata": {
                 "name": "p", "namespace": "a", "uid": "u", "resourceVersion": "7",
@@ -559,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_a_job_tells_when_and_how_it_ended() {
+    fn job_pod_has_end_time_and_exit_codes() {
         let read = |status: Value, metadata: Value| {
             let mut object = json!({
                 "metadata": {

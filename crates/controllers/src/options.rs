@@ -1,38 +1,38 @@
-//! What the loops are told at their start: [`Options`], and which of them run: [`Loop`].
+//! Options of the controllers: [`Options`], and the list of controllers: [`Controller`].
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
 use scheduling::Settings;
-use scheduling::queue::Patience;
+use scheduling::queue::BackoffConfig;
 use thiserror::Error;
 use tokio::sync::watch;
 
-macro_rules! loops {
+macro_rules! controllers {
     ($($(#[$doc:meta])* $name:ident, $word:literal;)*) => {
-        /// A loop, under the name by which `--controllers` knows it.
+        /// A controller, with its name in `--controllers`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Loop { $($(#[$doc])* $name,)* }
+        pub enum Controller { $($(#[$doc])* $name,)* }
 
-        impl Loop {
-            pub const ALL: &'static [Loop] = &[$(Loop::$name,)*];
+        impl Controller {
+            pub const ALL: &'static [Controller] = &[$(Controller::$name,)*];
 
             #[must_use]
             pub fn name(self) -> &'static str {
-                match self { $(Loop::$name => $word,)* }
+                match self { $(Controller::$name => $word,)* }
             }
         }
     };
 }
 
-loops! {
+controllers! {
     Scheduler, "scheduler";
     Deployment, "deployment-controller";
     ReplicaSet, "replicaset-controller";
     DaemonSet, "daemonset-controller";
     Job, "job-controller";
-    /// Jobs that are over and have outlived their time.
+    /// Deletes finished jobs after their TTL.
     FinishedJobs, "ttl-after-finished-controller";
     Namespace, "namespace-controller";
     Garbage, "garbage-collector-controller";
@@ -41,43 +41,46 @@ loops! {
     Quota, "resourcequota-controller";
     Disruption, "disruption-controller";
     ServiceAccount, "serviceaccount-controller";
-    /// Runs only where the authority of the API is known.
+    /// Runs only if the API server's CA certificates are known.
     RootCa, "root-ca-certificate-publisher-controller";
-    /// Events that are old.
+    /// Deletes old events.
     EventExpiry, "event-expiry-controller";
     PodGarbage, "pod-garbage-collector-controller";
 }
 
-impl fmt::Display for Loop {
+impl fmt::Display for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// Which loops run.
+/// The enabled controllers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Selection(BTreeSet<Loop>);
+pub struct Selection(BTreeSet<Controller>);
 
 impl Default for Selection {
     fn default() -> Selection {
-        Selection(Loop::ALL.iter().copied().collect())
+        Selection(Controller::ALL.iter().copied().collect())
     }
 }
 
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error(
     "{0:?} is not in the list of known controllers: {known}",
-    known = Loop::ALL.iter().map(|known| known.name()).collect::<Vec<_>>().join(", ")
+    known = Controller::ALL.iter().map(|known| known.name()).collect::<Vec<_>>().join(", ")
 )]
-pub struct UnknownLoop(pub String);
+pub struct UnknownController(pub String);
 
 impl Selection {
-    /// Reads upstream's form: `*` is all that are on by default, `name` is on, `-name` is off. Where
-    /// only some are switched off the others are on; upstream then runs none, which nobody means.
-    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Selection, UnknownLoop> {
+    /// Parses upstream's form: `*` enables all, `name` enables one, `-name` disables one. If only
+    /// disabled names are given, the others stay enabled; upstream would run none, which is never
+    /// intended.
+    pub fn parse<'a>(
+        words: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Selection, UnknownController> {
         let find = |word: &str| {
-            let known = Loop::ALL.iter().copied().find(|known| known.name() == word);
-            known.ok_or_else(|| UnknownLoop(word.to_owned()))
+            let known = Controller::ALL.iter().copied().find(|known| known.name() == word);
+            known.ok_or_else(|| UnknownController(word.to_owned()))
         };
         let (mut all, mut on, mut off) = (false, BTreeSet::new(), BTreeSet::new());
         for word in words {
@@ -92,44 +95,44 @@ impl Selection {
             }
         }
         all |= on.is_empty() && !off.is_empty();
-        let chosen = Loop::ALL.iter().copied();
+        let chosen = Controller::ALL.iter().copied();
         Ok(Selection(chosen.filter(|l| on.contains(l) || (all && !off.contains(l))).collect()))
     }
 
     #[must_use]
-    pub fn has(&self, name: Loop) -> bool {
+    pub fn has(&self, name: Controller) -> bool {
         self.0.contains(&name)
     }
 }
 
-/// What the loops are told. Times are upstream's by default.
+/// Options of the controllers. Times default to upstream's.
 #[derive(Debug, Clone)]
 pub struct Options {
-    pub loops: Selection,
-    /// How the scheduler decides.
+    pub enabled: Selection,
+    /// The scheduler's profile and feature gates.
     pub scheduling: Settings,
-    /// How long unschedulable pods wait.
-    pub patience: Patience,
-    /// How long a node may be silent.
+    /// The retry delays of unschedulable pods.
+    pub backoff: BackoffConfig,
+    /// The time without a heartbeat after which a node is unresponsive.
     pub node_monitor_grace: Duration,
-    /// How often nodes are looked at.
+    /// The interval at which all nodes are checked.
     pub node_monitor_period: Duration,
-    /// How long events are kept.
+    /// The lifetime of events.
     pub event_ttl: Duration,
-    /// How many pods that have ended are kept; none are removed below.
+    /// The number of finished pods that are kept; zero keeps all.
     pub terminated_pods: usize,
-    /// How long pods of a node that is gone are kept.
+    /// The time for which pods of a deleted node are kept.
     pub orphaned_pods: Duration,
-    /// The certificates of the API's authorities, which every namespace is to have. They may change.
+    /// The API server's CA certificates, which are published in every namespace. They may change.
     pub root_ca: Option<watch::Receiver<String>>,
 }
 
 impl Default for Options {
     fn default() -> Options {
         Options {
-            loops: Selection::default(),
+            enabled: Selection::default(),
             scheduling: Settings { qos_resources: true, ..Settings::default() },
-            patience: Patience::default(),
+            backoff: BackoffConfig::default(),
             node_monitor_grace: Duration::from_secs(40),
             node_monitor_period: Duration::from_secs(5),
             event_ttl: Duration::from_secs(3600),
@@ -145,19 +148,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loops_are_chosen_as_upstream_chooses_them() {
+    fn controllers_are_selected_as_upstream_does() {
         let check = |words: &[&str], expected: Result<usize, &str>| {
             let found = Selection::parse(words.iter().copied());
             let found = found.map(|selection| selection.0.len()).map_err(|error| error.0);
             assert_eq!(found, expected.map_err(str::to_owned), "{words:?}");
         };
-        check(&["*"], Ok(Loop::ALL.len()));
-        check(&["*", "-scheduler"], Ok(Loop::ALL.len() - 1));
+        check(&["*"], Ok(Controller::ALL.len()));
+        check(&["*", "-scheduler"], Ok(Controller::ALL.len() - 1));
         check(&["job-controller"], Ok(1));
-        check(&["-job-controller"], Ok(Loop::ALL.len() - 1));
+        check(&["-job-controller"], Ok(Controller::ALL.len() - 1));
         check(&["job-controller", "-scheduler"], Ok(1));
         check(&[], Ok(0));
         check(&["*", "-nonsense"], Err("nonsense"));
-        assert!(Selection::default().has(Loop::Garbage));
+        assert!(Selection::default().has(Controller::Garbage));
     }
 }

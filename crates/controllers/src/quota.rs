@@ -1,8 +1,8 @@
-//! Resource quotas: what a namespace uses, counted from scratch.
+//! Resource quotas: recounts the usage of a namespace.
 //!
-//! The API server charges every request as it comes; here is what it cannot see: objects that are gone,
-//! pods that have ended, quotas that are new. The count is written only over the quota it was made for,
-//! so that a charge in between is not lost.
+//! The API server charges every request as it arrives. This controller handles changes that the API
+//! server does not charge: deleted objects, finished pods and new quotas. It updates the quota only
+//! at the version that it read, so that a concurrent charge is not lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,31 +13,32 @@ use objects::catalog::{self, Resource, Verb};
 use objects::quota::recompute;
 use serde_json::Value;
 
+use crate::context::{ControllerContext, UNTYPED_BY_NAMESPACE};
 use crate::observe::Pod;
-use crate::work::Reconcile;
 use crate::workload::is_deleting;
-use crate::world::{TREE_BY_NAMESPACE, World};
+use crate::workqueue::Reconcile;
 
-/// How often every quota is counted although nothing was seen to happen. Upstream's figure.
+/// The interval at which every quota is recounted without an event. Upstream's figure.
 const RESYNC: Duration = Duration::from_secs(300);
 
-/// The quotas a change of a pod concerns: those of its namespace, if it is new, gone or has ended, or
-/// came into another scope.
-pub(crate) fn of_pod(world: &World, update: &Update<Pod>) -> Vec<Key> {
-    let stage = |pod: &Arc<Pod>| (pod.is_finished(), pod.deleting.is_some(), pod.has_deadline);
-    if update.old.as_ref().map(stage) == update.new.as_ref().map(stage) {
+/// Returns the quotas of a pod's namespace if the pod is new, deleted or finished, or if its scope
+/// changed.
+pub(crate) fn keys_for_pod(context: &ControllerContext, update: &Update<Pod>) -> Vec<Key> {
+    let counted_state =
+        |pod: &Arc<Pod>| (pod.is_finished(), pod.deleting.is_some(), pod.has_deadline);
+    if update.old.as_ref().map(counted_state) == update.new.as_ref().map(counted_state) {
         return Vec::new();
     }
-    of_namespace(world, update.key.namespace())
+    keys_in_namespace(context, update.key.namespace())
 }
 
-pub(crate) fn of_namespace(world: &World, namespace: &str) -> Vec<Key> {
-    let quotas = world.quotas.find(TREE_BY_NAMESPACE, namespace);
+pub(crate) fn keys_in_namespace(context: &ControllerContext, namespace: &str) -> Vec<Key> {
+    let quotas = context.quotas.find(UNTYPED_BY_NAMESPACE, namespace);
     quotas.into_iter().map(|(key, _)| key).collect()
 }
 
-/// The kinds a quota counts.
-fn counted(quota: &Value) -> Vec<&'static Resource> {
+/// Returns the kinds that a quota counts.
+fn counted_resources(quota: &Value) -> Vec<&'static Resource> {
     let hard = quota["spec"]["hard"].as_object();
     let named = |resource: &Resource| {
         let count = match resource.group {
@@ -57,24 +58,25 @@ fn counted(quota: &Value) -> Vec<&'static Resource> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Quotas(pub(crate) Arc<World>);
+pub(crate) struct Quotas(pub(crate) Arc<ControllerContext>);
 
 impl Reconcile for Quotas {
     const NAME: &'static str = "resourcequota";
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
-        Box::pin(self.bring(key))
+        Box::pin(self.sync(key))
     }
 }
 
 impl Quotas {
-    async fn bring(&self, key: Key) -> Result<Option<Duration>, Error> {
-        let world = &*self.0;
-        if world.quotas.get(&key).is_none() {
+    async fn sync(&self, key: Key) -> Result<Option<Duration>, Error> {
+        let context = &*self.0;
+        if context.quotas.get(&key).is_none() {
             return Ok(None);
         }
-        // As it is now: what is counted afterwards was charged to it, or comes after this write.
-        let mut quota: Value = match world.client.get(QUOTAS, key.namespace(), key.name()).await {
+        // Read the current quota: objects counted below were charged to it, or are charged after
+        // this write.
+        let mut quota: Value = match context.client.get(QUOTAS, key.namespace(), key.name()).await {
             Err(error) if error.is_not_found() => return Ok(None),
             found => found?,
         };
@@ -82,16 +84,16 @@ impl Quotas {
             return Ok(None);
         }
         let mut objects = Vec::new();
-        for resource in counted(&quota) {
+        for resource in counted_resources(&quota) {
             let scope = Scope { namespace: key.namespace().to_owned(), ..Scope::default() };
-            let found = world.client.list_values(Kind::of(resource), &scope).await?;
+            let found = context.client.list_values(Kind::of(resource), &scope).await?;
             objects.extend(found.into_iter().map(|object| (resource, object)));
         }
         let all = objects.iter().map(|(resource, object)| (*resource, object));
-        let status = recompute(&quota, all, world.clock.now());
+        let status = recompute(&quota, all, context.clock.now());
         if quota["status"] != status {
             quota["status"] = status;
-            match world.client.update_part(QUOTAS, "status", &quota).await {
+            match context.client.update_part(QUOTAS, "status", &quota).await {
                 Err(error) if error.is_not_found() => return Ok(None),
                 done => done?,
             };
@@ -106,9 +108,9 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_what_a_quota_bounds_is_counted() {
+    fn only_resources_in_the_quota_are_counted() {
         let check = |hard: Value, expected: &[&str]| {
-            let found = counted(&json!({"spec": {"hard": hard}}));
+            let found = counted_resources(&json!({"spec": {"hard": hard}}));
             let found: Vec<_> = found.iter().map(|resource| resource.plural).collect();
             assert_eq!(found, expected);
         };

@@ -1,31 +1,33 @@
-//! Events about objects: [`Recorder`] hands them over, [`deliver`] writes them.
+//! Events about objects: [`Recorder`] queues them, [`write_events`] writes them.
 //!
-//! Events are told, not promised: when they come faster than they can be written, they are counted and
-//! dropped. The same thing said again within ten minutes raises the count of the event that is there.
+//! Delivery is best effort: if events arrive faster than they can be written, they are counted and
+//! dropped. A repetition within ten minutes raises the count of the existing event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use client::kind::{EVENTS, Kind, NEW_EVENTS};
-use client::{Client, PatchKind};
+use client::{Client, Error, PatchKind};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
+use tracing::{info, warn};
 
 use crate::clock::{Clock, Millis};
 use crate::counters::{Counters, count};
+use crate::error_log::{ErrorLog, chain};
 
-/// How many events may wait to be written.
-const WAITING: usize = 20_000;
-/// How many are written at a time.
-const AT_A_TIME: usize = 32;
-/// How long the same thing said again is the same event. Upstream's figure.
-const SAME_FOR: Millis = 600_000;
-/// How many different events are remembered. Upstream's figure.
-const REMEMBERED: usize = 4_096;
+/// The most events that may wait to be written.
+const QUEUE_CAPACITY: usize = 20_000;
+/// The most concurrent writes.
+const MAX_WRITES: usize = 32;
+/// The time within which a repetition counts as the same event. Upstream's figure.
+const AGGREGATION_WINDOW: Millis = 600_000;
+/// The most events that are cached. Upstream's figure.
+const MAX_CACHED: usize = 4_096;
 
-/// The object an event is about.
+/// The object that an event is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Subject {
     pub(crate) kind: Kind,
@@ -51,20 +53,20 @@ impl Subject {
         reference
     }
 
-    /// Where its events are: objects without a namespace have theirs in `default`.
+    /// Returns the namespace of its events: `default` for objects without one.
     fn event_namespace(&self) -> &str {
         if self.namespace.is_empty() { "default" } else { &self.namespace }
     }
 }
 
-/// What happened.
+/// An event to be recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Occurrence {
     pub(crate) subject: Subject,
     pub(crate) warning: bool,
     pub(crate) reason: &'static str,
     pub(crate) message: String,
-    /// What was being done; only in events of the newer form.
+    /// The action; only for events of `events.k8s.io`.
     pub(crate) action: &'static str,
 }
 
@@ -78,7 +80,7 @@ impl Occurrence {
     }
 }
 
-/// Takes what happened in the name of one loop.
+/// Queues events in the name of one component.
 #[derive(Debug, Clone)]
 pub(crate) struct Recorder {
     component: &'static str,
@@ -90,7 +92,7 @@ impl Recorder {
     pub(crate) fn new(
         counters: Arc<Counters>,
     ) -> (Recorder, mpsc::Receiver<(&'static str, Occurrence)>) {
-        let (sender, receiver) = mpsc::channel(WAITING);
+        let (sender, receiver) = mpsc::channel(QUEUE_CAPACITY);
         (Recorder { component: "", sender, counters }, receiver)
     }
 
@@ -105,114 +107,143 @@ impl Recorder {
     }
 }
 
-/// An event that was written, as far as saying it again needs.
+/// A written event that a repetition would update.
 #[derive(Debug, Clone)]
-struct Said {
+struct RecentEvent {
     name: String,
     times: u64,
     at: Millis,
 }
 
-/// Which events are there already.
+/// Recently written events.
 #[derive(Debug, Default)]
-struct Memory {
-    said: HashMap<(String, &'static str, String), Said>,
+struct EventCache {
+    recent: HashMap<(String, &'static str, String), RecentEvent>,
 }
 
-/// What to write for an occurrence.
+/// The write that records an occurrence.
 #[derive(Debug, PartialEq)]
-enum Writing {
+enum EventWrite {
     Create(Kind, String, Box<Value>),
-    Raise { namespace: String, name: String, patch: Box<Value> },
+    Increment { namespace: String, name: String, patch: Box<Value> },
 }
 
-impl Memory {
+impl EventCache {
     fn plan(
         &mut self,
         component: &'static str,
-        what: &Occurrence,
+        occurrence: &Occurrence,
         now: Timestamp,
         at: Millis,
-    ) -> Writing {
-        let namespace = what.subject.event_namespace().to_owned();
-        let same = (what.subject.uid.clone(), what.reason, what.message.clone());
-        let core = what.action.is_empty();
-        if let Some(said) = self.said.get_mut(&same).filter(|said| at - said.at < SAME_FOR) {
-            said.times += 1;
-            said.at = at;
+    ) -> EventWrite {
+        let namespace = occurrence.subject.event_namespace().to_owned();
+        let same = (occurrence.subject.uid.clone(), occurrence.reason, occurrence.message.clone());
+        let core = occurrence.action.is_empty();
+        if let Some(recent) =
+            self.recent.get_mut(&same).filter(|recent| at - recent.at < AGGREGATION_WINDOW)
+        {
+            recent.times += 1;
+            recent.at = at;
             let patch = if core {
-                json!({"count": said.times, "lastTimestamp": now.to_seconds_text()})
+                json!({"count": recent.times, "lastTimestamp": now.to_seconds_text()})
             } else {
                 json!({"series": {
-                    "count": said.times, "lastObservedTime": now.to_micros_text(),
+                    "count": recent.times, "lastObservedTime": now.to_micros_text(),
                 }})
             };
-            return Writing::Raise { namespace, name: said.name.clone(), patch: Box::new(patch) };
+            return EventWrite::Increment {
+                namespace,
+                name: recent.name.clone(),
+                patch: Box::new(patch),
+            };
         }
-        if self.said.len() >= REMEMBERED {
-            self.said.retain(|_, said| at - said.at < SAME_FOR);
-            if self.said.len() >= REMEMBERED {
-                self.said.clear();
+        if self.recent.len() >= MAX_CACHED {
+            self.recent.retain(|_, recent| at - recent.at < AGGREGATION_WINDOW);
+            if self.recent.len() >= MAX_CACHED {
+                self.recent.clear();
             }
         }
         let unique =
             now.seconds().unsigned_abs().wrapping_mul(1_000_000_000) + u64::from(now.nanos());
-        let name = format!("{}.{unique:x}", what.subject.name);
-        self.said.insert(same, Said { name: name.clone(), times: 1, at });
-        let event_type = if what.warning { "Warning" } else { "Normal" };
+        let name = format!("{}.{unique:x}", occurrence.subject.name);
+        self.recent.insert(same, RecentEvent { name: name.clone(), times: 1, at });
+        let event_type = if occurrence.warning { "Warning" } else { "Normal" };
         let metadata = json!({"name": name, "namespace": namespace});
         if core {
             let event = json!({
                 "kind": "Event", "apiVersion": "v1", "metadata": metadata,
-                "involvedObject": what.subject.reference(), "reason": what.reason,
-                "message": what.message, "type": event_type, "count": 1,
+                "involvedObject": occurrence.subject.reference(), "reason": occurrence.reason,
+                "message": occurrence.message, "type": event_type, "count": 1,
                 "firstTimestamp": now.to_seconds_text(), "lastTimestamp": now.to_seconds_text(),
                 "source": {"component": component}, "reportingComponent": component,
             });
-            return Writing::Create(EVENTS, namespace, Box::new(event));
+            return EventWrite::Create(EVENTS, namespace, Box::new(event));
         }
         let event = json!({
             "kind": "Event", "apiVersion": "events.k8s.io/v1", "metadata": metadata,
-            "eventTime": now.to_micros_text(), "regarding": what.subject.reference(),
-            "reason": what.reason, "note": what.message, "type": event_type,
-            "action": what.action, "reportingController": component,
+            "eventTime": now.to_micros_text(), "regarding": occurrence.subject.reference(),
+            "reason": occurrence.reason, "note": occurrence.message, "type": event_type,
+            "action": occurrence.action, "reportingController": component,
             "reportingInstance": format!("{component}-berth"),
         });
-        Writing::Create(NEW_EVENTS, namespace, Box::new(event))
+        EventWrite::Create(NEW_EVENTS, namespace, Box::new(event))
     }
 }
 
-/// Writes events as they come, until nobody is left who could tell any.
-pub(crate) async fn deliver(
+/// Writes events as they arrive, until all recorders are dropped.
+pub(crate) async fn write_events(
     client: Client,
     clock: Clock,
     occurrences: Arc<Mutex<mpsc::Receiver<(&'static str, Occurrence)>>>,
 ) {
     let mut occurrences = occurrences.lock().await;
-    let mut memory = Memory::default();
-    let mut under_way = JoinSet::new();
+    let mut cache = EventCache::default();
+    let mut writes = JoinSet::new();
     let mut batch = Vec::new();
+    let mut errors = ErrorLog::default();
     while occurrences.recv_many(&mut batch, 64).await > 0 {
         for (component, occurrence) in batch.drain(..) {
-            let writing = memory.plan(component, &occurrence, clock.now(), clock.millis());
-            while under_way.len() >= AT_A_TIME {
-                under_way.join_next().await;
+            let write = cache.plan(component, &occurrence, clock.now(), clock.millis());
+            while writes.len() >= MAX_WRITES {
+                log_write(writes.join_next().await, &mut errors);
             }
             let client = client.named(component);
-            under_way.spawn(async move {
-                // An event that cannot be written is not worth another try.
-                let _ = match writing {
-                    Writing::Create(kind, namespace, event) => {
+            writes.spawn(async move {
+                match write {
+                    EventWrite::Create(kind, namespace, event) => {
                         client.create(kind, &namespace, &event).await
                     }
-                    Writing::Raise { namespace, name, patch } => {
+                    EventWrite::Increment { namespace, name, patch } => {
                         client.patch(EVENTS, &namespace, &name, PatchKind::Merge, &patch).await
                     }
-                };
+                }
             });
         }
+        while let Some(written) = writes.try_join_next() {
+            log_write(Some(written), &mut errors);
+        }
     }
-    while under_way.join_next().await.is_some() {}
+    while let Some(written) = writes.join_next().await {
+        log_write(Some(written), &mut errors);
+    }
+}
+
+/// Logs the result of a write if it changed. Failed writes of events are not retried.
+fn log_write(written: Option<Result<Result<Value, Error>, JoinError>>, errors: &mut ErrorLog) {
+    let error = match written {
+        None => return,
+        Some(Ok(Ok(_))) => {
+            if errors.recovered() {
+                info!("events are written again");
+            }
+            return;
+        }
+        Some(Ok(Err(error))) => chain(&error),
+        Some(Err(ended)) => ended.to_string(),
+    };
+    if errors.is_new(&error) {
+        warn!(error, "failed to write an event; dropping it");
+    }
 }
 
 #[cfg(test)]
@@ -221,21 +252,23 @@ mod tests {
     use client::kind::PODS;
 
     #[test]
-    fn the_same_thing_said_again_raises_the_count() {
+    fn repeated_event_raises_the_count() {
         let pod = json!({"metadata": {"namespace": "a", "name": "p", "uid": "u"}});
         let subject = Subject::of(PODS, &pod);
-        let what = || Occurrence::normal(&subject, "SuccessfulCreate", "Created pod: x".to_owned());
-        let mut memory = Memory::default();
+        let occurrence =
+            || Occurrence::normal(&subject, "SuccessfulCreate", "Created pod: x".to_owned());
+        let mut cache = EventCache::default();
         let now = Timestamp::new(1_700_000_000, 5);
-        let Writing::Create(kind, namespace, event) = memory.plan("c", &what(), now, 0) else {
+        let EventWrite::Create(kind, namespace, event) = cache.plan("c", &occurrence(), now, 0)
+        else {
             panic!("an event that is new is created")
         };
         assert_eq!((kind, namespace.as_str()), (EVENTS, "a"));
         assert_eq!(event["involvedObject"]["uid"], "u");
         let name = event["metadata"]["name"].as_str().unwrap().to_owned();
-        let again = memory.plan("c", &what(), now.plus_seconds(1), 1_000);
+        let again = cache.plan("c", &occurrence(), now.plus_seconds(1), 1_000);
         let patch = json!({"count": 2, "lastTimestamp": "2023-11-14T22:13:21Z"});
-        assert_eq!(again, Writing::Raise { namespace, name, patch: Box::new(patch) });
-        assert!(matches!(memory.plan("c", &what(), now, 700_000), Writing::Create(..)));
+        assert_eq!(again, EventWrite::Increment { namespace, name, patch: Box::new(patch) });
+        assert!(matches!(cache.plan("c", &occurrence(), now, 700_000), EventWrite::Create(..)));
     }
 }

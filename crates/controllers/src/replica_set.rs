@@ -1,6 +1,7 @@
-//! Replica sets: as many pods as are asked for.
+//! Replica sets: keep the desired number of pods.
 //!
-//! [`plan`] decides how many pods come and which ones go; the rest of the file does it.
+//! [`plan`] decides how many pods are created and which are deleted; the rest of the file executes
+//! it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,19 +12,19 @@ use client::{BoxFuture, Error, Key};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
+use crate::context::ControllerContext;
 use crate::observe::{Pod, Seconds};
 use crate::record::Subject;
-use crate::work::Reconcile;
 use crate::workload::{
     claimed_pods, conditions, create_pods, delete_pods, int, is_deleting, pod_from_template,
     replicas, selector, set_condition, write_status,
 };
-use crate::world::World;
+use crate::workqueue::Reconcile;
 
-/// How many pods come or go at a time. Upstream's figure.
+/// The most pods created or deleted in one sync. Upstream's figure.
 const BURST: usize = 500;
 
-/// What is to be done about the number of pods.
+/// The change of the number of pods.
 #[derive(Debug, PartialEq)]
 enum Plan {
     Nothing,
@@ -34,19 +35,19 @@ enum Plan {
 fn plan(wanted: i64, active: &[Arc<Pod>]) -> Plan {
     let wanted = usize::try_from(wanted).unwrap_or(0);
     match active.len() {
-        there if there < wanted => Plan::Create((wanted - there).min(BURST)),
-        there if there > wanted => {
+        current if current < wanted => Plan::Create((wanted - current).min(BURST)),
+        current if current > wanted => {
             let mut ranked = active.to_vec();
             rank(&mut ranked);
-            ranked.truncate((there - wanted).min(BURST));
+            ranked.truncate((current - wanted).min(BURST));
             Plan::Delete(ranked)
         }
         _ => Plan::Nothing,
     }
 }
 
-/// Puts those first that are missed least: without a node, not running, not ready, cheap to delete,
-/// crowded, ready for the shortest time, restarted most, youngest.
+/// Sorts pods by preference for deletion: without a node, not running, not ready, low deletion
+/// cost, many on the same node, ready for the shortest time, most restarts, youngest.
 fn rank(pods: &mut [Arc<Pod>]) {
     let mut crowd: HashMap<String, usize> = HashMap::new();
     for pod in pods.iter().filter(|pod| !pod.node.is_empty()) {
@@ -66,7 +67,7 @@ fn rank(pods: &mut [Arc<Pod>]) {
     });
 }
 
-/// What the set's status says, and when that may change by itself.
+/// Returns the status, and the time until it may change without an event.
 fn status(
     set: &Value,
     pods: &[Arc<Pod>],
@@ -109,24 +110,24 @@ fn status(
 }
 
 #[derive(Debug)]
-pub(crate) struct ReplicaSets(pub(crate) Arc<World>);
+pub(crate) struct ReplicaSets(pub(crate) Arc<ControllerContext>);
 
 impl Reconcile for ReplicaSets {
     const NAME: &'static str = "replicaset";
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
-        Box::pin(self.bring(key))
+        Box::pin(self.sync(key))
     }
 }
 
 impl ReplicaSets {
-    async fn bring(&self, key: Key) -> Result<Option<Duration>, Error> {
-        let world = &*self.0;
-        let Some(set) = world.replica_sets.get(&key) else { return Ok(None) };
+    async fn sync(&self, key: Key) -> Result<Option<Duration>, Error> {
+        let context = &*self.0;
+        let Some(set) = context.replica_sets.get(&key) else { return Ok(None) };
         let Some(selector) = selector(&set) else { return Ok(None) };
-        let recorder = world.recorder.named("replicaset-controller");
+        let recorder = context.recorder.named("replicaset-controller");
         let subject = Subject::of(REPLICA_SETS, &set);
-        let mut pods = claimed_pods(world, REPLICA_SETS, &set, &selector).await?;
+        let mut pods = claimed_pods(context, REPLICA_SETS, &set, &selector).await?;
         let mut failed = None;
         if !is_deleting(&set) {
             let active: Vec<_> = pods.iter().filter(|pod| pod.is_active()).cloned().collect();
@@ -134,20 +135,20 @@ impl ReplicaSets {
                 Plan::Nothing => {}
                 Plan::Create(count) => {
                     let pod = pod_from_template(REPLICA_SETS, &set, &set["spec"]["template"]);
-                    let made = create_pods(world, &recorder, &subject, vec![pod; count]).await;
+                    let made = create_pods(context, &recorder, &subject, vec![pod; count]).await;
                     failed = made.error.map(|error| ("FailedCreate", error));
                 }
                 Plan::Delete(pods) => {
-                    let done = delete_pods(world, &recorder, &subject, &pods).await;
+                    let done = delete_pods(context, &recorder, &subject, &pods).await;
                     failed = done.err().map(|error| ("FailedDelete", error));
                 }
             }
-            pods = claimed_pods(world, REPLICA_SETS, &set, &selector).await?;
+            pods = claimed_pods(context, REPLICA_SETS, &set, &selector).await?;
         }
-        let told = failed.as_ref().map(|(reason, error)| (*reason, error.to_string()));
-        let told = told.as_ref().map(|(reason, message)| (*reason, message.as_str()));
-        let (status, due) = status(&set, &pods, told, world.clock.now());
-        write_status(world, REPLICA_SETS, &world.replica_sets, &set, status).await?;
+        let failure = failed.as_ref().map(|(reason, error)| (*reason, error.to_string()));
+        let failure = failure.as_ref().map(|(reason, message)| (*reason, message.as_str()));
+        let (status, due) = status(&set, &pods, failure, context.clock.now());
+        write_status(context, REPLICA_SETS, &context.replica_sets, &set, status).await?;
         match failed {
             Some((_, error)) if !error.is_namespace_terminating() => Err(error),
             _ => Ok(due.map(|wait| Duration::from_secs(wait.unsigned_abs()))),
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_are_missed_least_go_first() {
+    fn deletion_order_matches_upstream() {
         let mut pods = vec![
             pod("old", |_| {}),
             pod("young", |p| p.created = 60),
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_pods_is_what_is_asked_for() {
+    fn plan_creates_missing_and_deletes_excess_pods() {
         let three = [pod("a", |_| {}), pod("b", |p| p.created = 70), pod("c", |_| {})];
         assert_eq!(plan(3, &three), Plan::Nothing);
         assert_eq!(plan(5, &three), Plan::Create(2));
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn status_counts_what_is_ready_and_available() {
+    fn status_counts_ready_and_available_pods() {
         let set = json!({
             "metadata": {"generation": 3},
             "spec": {"minReadySeconds": 10, "template": {"metadata": {"labels": {"a": "b"}}}},
@@ -224,13 +225,13 @@ mod tests {
             pod("y", |p| p.ready = Some(80)),
             pod("z", |p| p.deleting = Some(1)),
         ];
-        let (told, due) = status(&set, &pods, None, Timestamp::new(100, 0));
+        let (failure, due) = status(&set, &pods, None, Timestamp::new(100, 0));
         assert_eq!(
-            told,
+            failure,
             json!({"replicas": 2, "readyReplicas": 2, "availableReplicas": 1, "observedGeneration": 3})
         );
         assert_eq!(due, Some(5));
-        let (told, _) = status(&set, &[], Some(("FailedCreate", "no")), Timestamp::new(100, 0));
-        assert_eq!(told["conditions"][0]["reason"], "FailedCreate");
+        let (failure, _) = status(&set, &[], Some(("FailedCreate", "no")), Timestamp::new(100, 0));
+        assert_eq!(failure["conditions"][0]["reason"], "FailedCreate");
     }
 }

@@ -1,7 +1,8 @@
-//! The scheduler loop: informers in, bindings out.
+//! The scheduler: reads informers and writes bindings.
 //!
-//! [`brain`] decides; here are its eyes and hands. Decisions are made one after the other, each
-//! knowing those before it, while many bindings are on their way to the API at once.
+//! [`state`] decides; this file runs its informers and executes its actions. Decisions are made one
+//! at a time, each with the effect of the previous ones, while many bindings are sent to the API
+//! concurrently.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,69 +10,73 @@ use std::time::Duration;
 use client::kind::{BUDGETS, NAMESPACES, NODES, PODS, REPLICA_SETS, SERVICES};
 use client::{Client, DeleteOptions, Error, PatchKind, Reflector, Scope, gone_is_fine};
 use scheduling::Settings;
-use scheduling::queue::Patience;
+use scheduling::queue::BackoffConfig;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tracing::{debug, error, info, warn};
 
 use crate::clock::Clock;
 use crate::counters::{Counters, count};
+use crate::error_log::{ErrorLog, chain};
 use crate::observe;
 use crate::record::{Occurrence, Recorder, Subject};
-use crate::supervise::caught;
-use crate::work::sleep_until;
+use crate::supervise::{PanicMessage, catch_panic};
+use crate::workqueue::sleep_until;
 
-mod brain;
-mod observed;
+mod projection;
+mod state;
 
-use brain::{Action, Brain, Complaint, Observed, Other, Refusal, Who};
+use state::{
+    Action, GroupingKind, InformerEvent, InvalidReport, ObjectRef, Refusal, SchedulerState,
+};
 
-/// The name of the loop in logs and counters.
+/// The name of the controller in logs and counters.
 pub(crate) const NAME: &str = "scheduler";
-/// How many bindings may be on their way.
+/// The most concurrent bindings.
 const BINDINGS: usize = 256;
-/// How many changes may wait to be taken in; informers wait when it is full.
+/// The most queued changes; informers wait while the queue is full.
 const CHANGES: usize = 4_096;
-/// How many decisions are made before other tasks of the thread get a turn.
+/// The number of decisions before the task yields.
 const DECISIONS: usize = 32;
-/// How long a binding may take before its node is given back.
+/// The time after which a binding counts as failed and its node is released.
 const BINDING_TIME: Duration = Duration::from_secs(30);
 
-/// What happened to a pod that was given a node.
-type Bound = (Who, String, Result<(), Error>);
+/// The result of a binding.
+type Bound = (ObjectRef, String, Result<(), Error>);
 
-/// Everything the loop needs from outside.
+/// The dependencies of the scheduler.
 #[derive(Clone)]
-pub(crate) struct Setting {
+pub(crate) struct SchedulerContext {
     pub(crate) client: Client,
     pub(crate) recorder: Recorder,
     pub(crate) counters: Arc<Counters>,
     pub(crate) clock: Clock,
     pub(crate) settings: Settings,
-    pub(crate) patience: Patience,
+    pub(crate) backoff: BackoffConfig,
 }
 
-pub(crate) async fn run(setting: Setting, mut stop: watch::Receiver<bool>) {
-    let Setting { client, recorder, counters, clock, settings, patience } = setting;
+pub(crate) async fn run(context: SchedulerContext, mut stop: watch::Receiver<bool>) {
+    let SchedulerContext { client, recorder, counters, clock, settings, backoff } = context;
     let recorder = recorder.named("default-scheduler");
-    // A configuration that cannot be used has been refused before loops are started.
-    let Ok(mut brain) = Brain::new(&settings, patience) else { return };
+    // An invalid configuration was rejected by `run`.
+    let Ok(mut state) = SchedulerState::new(&settings, backoff) else { return };
     let (sender, mut changes) = mpsc::channel(CHANGES);
-    let mut eyes = JoinSet::new();
-    look(&mut eyes, &client, &sender);
+    let mut informers = JoinSet::new();
+    start_informers(&mut informers, &client, &sender);
     drop(sender);
     let mut binding: JoinSet<Bound> = JoinSet::new();
-    let mut errands = JoinSet::new();
+    let mut status_patches = JoinSet::new();
     loop {
         let mut made = 0;
-        while brain.is_ready() && binding.len() < BINDINGS && made < DECISIONS {
+        while state.is_ready() && binding.len() < BINDINGS && made < DECISIONS {
             while let Ok(change) = changes.try_recv() {
-                brain.observe(change, clock.millis());
+                state.observe(change, clock.millis());
             }
             while let Some(done) = binding.try_join_next() {
-                settle(&mut brain, done, &counters, &recorder, clock);
+                finish_binding(&mut state, done, &counters, &recorder, clock);
             }
-            let Some(action) = brain.decide(clock.millis()) else { break };
+            let Some(action) = state.decide(clock.millis()) else { break };
             made += 1;
             match action {
                 Action::Failed { pod, panicked } => {
@@ -79,31 +84,49 @@ pub(crate) async fn run(setting: Setting, mut stop: watch::Receiver<bool>) {
                     counters.panicked(NAME, &pod.key, &panicked);
                 }
                 Action::Bind { pod, node } => {
-                    let client = client.clone();
+                    debug!(pod = %pod.key, node, "selected a node for the pod");
+                    let (client, counters) = (client.clone(), counters.clone());
                     binding.spawn(async move {
-                        // A panic is settled like a binding of which nothing is known.
-                        let done = caught(bind(&client, &pod, &node)).await;
-                        (pod, node, done.unwrap_or(Err(Error::Behind)))
+                        // A panic is handled like a binding with an unknown result.
+                        let done = catch_panic(bind(&client, &pod, &node)).await;
+                        let done = done.unwrap_or_else(|panicked| {
+                            counters.panicked(NAME, &pod.key, &panicked);
+                            Err(Error::Behind)
+                        });
+                        (pod, node, done)
                     });
                 }
                 Action::Refuse(refusal) => {
+                    debug!(pod = %refusal.pod.key, reason = refusal.message, "no node fits the pod");
                     count(&counters.unschedulable);
                     let (client, recorder) = (client.clone(), recorder.clone());
                     let counters = counters.clone();
-                    errands.spawn(async move {
-                        if refuse(&client, &recorder, &counters, &refusal, clock).await.is_err() {
-                            count(&counters.errors);
+                    status_patches.spawn(async move {
+                        let key = &refusal.pod.key;
+                        let refused = refuse(&client, &recorder, &counters, &refusal, clock);
+                        match catch_panic(refused).await {
+                            Ok(Ok(())) => {}
+                            Ok(Err(error)) => {
+                                count(&counters.errors);
+                                let error = chain(&error);
+                                warn!(
+                                    pod = %key, error,
+                                    "failed to report an unschedulable pod; the next attempt \
+                                     reports it again"
+                                );
+                            }
+                            Err(panicked) => counters.panicked(NAME, key, &panicked),
                         }
                     });
                 }
             }
         }
-        while errands.try_join_next().is_some() {}
-        for complaint in brain.take_complaints() {
+        while status_patches.try_join_next().is_some() {}
+        for report in state.take_invalid_reports() {
             count(&counters.invalid_reports);
-            complain(&recorder, complaint);
+            report_invalid(&recorder, report);
         }
-        counters.set_pending(brain.pending());
+        counters.set_pending(state.pending());
         if made == DECISIONS {
             tokio::task::yield_now().await;
             if *stop.borrow() {
@@ -111,79 +134,108 @@ pub(crate) async fn run(setting: Setting, mut stop: watch::Receiver<bool>) {
             }
             continue;
         }
-        let due = brain.next_due().map(|at| clock.at(at));
+        let due = state.next_due().map(|at| clock.at(at));
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => break,
             change = changes.recv() => match change {
-                Some(change) => brain.observe(change, clock.millis()),
+                Some(change) => state.observe(change, clock.millis()),
                 None => break,
             },
             Some(done) = binding.join_next() => {
-                settle(&mut brain, done, &counters, &recorder, clock);
+                finish_binding(&mut state, done, &counters, &recorder, clock);
+            }
+            Some(ended) = informers.join_next() => {
+                // Without one of its informers the scheduler decides on stale data: restart it.
+                if let Ok((kind, Err(PanicMessage(message)))) = ended {
+                    error!(kind, "an informer of the scheduler panicked: {message}");
+                }
+                break;
             }
             () = sleep_until(due), if due.is_some() && binding.len() < BINDINGS => {}
         }
     }
-    // What is on its way arrives.
+    // Let pending requests finish.
     while binding.join_next().await.is_some() {}
-    while errands.join_next().await.is_some() {}
+    while status_patches.join_next().await.is_some() {}
 }
 
-/// Follows everything decisions depend on.
-fn look(eyes: &mut JoinSet<()>, client: &Client, sender: &mpsc::Sender<Observed>) {
-    // Pods that have ended are of no account, and there may be many of them.
+/// The kind of an informer that ended, and its panic.
+type InformerEnd = (&'static str, Result<(), PanicMessage>);
+
+/// Starts the informers of all kinds that decisions depend on.
+fn start_informers(
+    informers: &mut JoinSet<InformerEnd>,
+    client: &Client,
+    sender: &mpsc::Sender<InformerEvent>,
+) {
+    // Finished pods do not matter to the scheduler, and there may be many of them.
     let scope = Scope {
         field_selector: "status.phase!=Succeeded,status.phase!=Failed".to_owned(),
         ..Scope::default()
     };
-    let pods = Reflector::new(client.clone(), PODS, scope, observed::pod);
-    follow(eyes, pods, sender.clone(), Observed::Pods);
-    let nodes = Reflector::new(client.clone(), NODES, Scope::default(), observed::node);
-    follow(eyes, nodes, sender.clone(), Observed::Nodes);
-    for other in Other::ALL {
+    let pods = Reflector::new(client.clone(), PODS, scope, projection::pod);
+    spawn_informer(informers, PODS.plural, pods, sender.clone(), InformerEvent::Pods);
+    let nodes = Reflector::new(client.clone(), NODES, Scope::default(), projection::node);
+    spawn_informer(informers, NODES.plural, nodes, sender.clone(), InformerEvent::Nodes);
+    for other in GroupingKind::ALL {
         let kind = match other {
-            Other::Namespace => NAMESPACES,
-            Other::Service => SERVICES,
-            Other::Budget => BUDGETS,
-            Other::ReplicaSet => REPLICA_SETS,
+            GroupingKind::Namespace => NAMESPACES,
+            GroupingKind::Service => SERVICES,
+            GroupingKind::Budget => BUDGETS,
+            GroupingKind::ReplicaSet => REPLICA_SETS,
         };
-        let objects = Reflector::new(client.clone(), kind, Scope::default(), observe::tree);
+        let objects = Reflector::new(client.clone(), kind, Scope::default(), observe::untyped);
         let sender = sender.clone();
-        follow(eyes, objects, sender, move |change| Observed::Others(other, change));
+        spawn_informer(informers, kind.plural, objects, sender, move |change| {
+            InformerEvent::Groupings(other, change)
+        });
     }
 }
 
-fn follow<T: Send + 'static>(
-    eyes: &mut JoinSet<()>,
+fn spawn_informer<T: Send + 'static>(
+    informers: &mut JoinSet<InformerEnd>,
+    kind: &'static str,
     mut reflector: Reflector<T>,
-    sender: mpsc::Sender<Observed>,
-    wrap: impl Fn(client::Change<T>) -> Observed + Send + 'static,
+    sender: mpsc::Sender<InformerEvent>,
+    wrap: impl Fn(client::Change<T>) -> InformerEvent + Send + 'static,
 ) {
-    eyes.spawn(async move {
-        let mut failures = 0;
+    let run = async move {
+        let (mut failures, mut errors) = (0, ErrorLog::default());
         loop {
             match reflector.step().await {
                 Ok(changes) => {
                     failures = 0;
+                    if errors.recovered() {
+                        info!(kind, "the scheduler's informer has recovered");
+                    }
                     for change in changes {
                         if sender.send(wrap(change)).await.is_err() {
                             return;
                         }
                     }
                 }
-                Err(_) => {
+                Err(error) => {
                     failures += 1;
+                    let error = chain(&error);
+                    if errors.is_new(&error) {
+                        warn!(
+                            kind,
+                            error, "the scheduler's informer failed; it retries with back-off"
+                        );
+                    }
                     let wait = client::backoff("scheduler", failures, 100, 10_000);
                     tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
                 }
             }
         }
-    });
+    };
+    informers.spawn(async move { (kind, catch_panic(run).await) });
 }
 
-/// Tells a node that its report cannot be used.
-fn complain(recorder: &Recorder, complaint: Complaint) {
-    let Complaint { node, message } = complaint;
+/// Records an event about an invalid node report.
+fn report_invalid(recorder: &Recorder, report: InvalidReport) {
+    let InvalidReport { node, message } = report;
+    warn!(node = node.key.name(), error = message, "ignoring the invalid machine report of a node");
     let subject = Subject {
         kind: NODES,
         namespace: String::new(),
@@ -195,7 +247,7 @@ fn complain(recorder: &Recorder, complaint: Complaint) {
     recorder.record(Occurrence { action: "Scheduling", ..event });
 }
 
-fn subject(pod: &Who) -> Subject {
+fn subject(pod: &ObjectRef) -> Subject {
     Subject {
         kind: PODS,
         namespace: pod.key.namespace().to_owned(),
@@ -204,8 +256,8 @@ fn subject(pod: &Who) -> Subject {
     }
 }
 
-fn settle(
-    brain: &mut Brain,
+fn finish_binding(
+    state: &mut SchedulerState,
     done: Result<Bound, tokio::task::JoinError>,
     counters: &Counters,
     recorder: &Recorder,
@@ -215,25 +267,31 @@ fn settle(
     match done {
         Ok(()) => {
             count(&counters.scheduled);
-            brain.bound(&pod.key);
+            debug!(pod = %pod.key, node, "bound the pod");
+            state.bound(&pod.key);
             let message = format!("Successfully assigned {} to {node}", pod.key);
             let event = Occurrence::normal(&subject(&pod), "Scheduled", message);
             recorder.record(Occurrence { action: "Binding", ..event });
         }
         Err(error) => {
             count(&counters.errors);
-            // A pod that is gone, or has a node by now, will be told of by the API.
+            let cause = chain(&error);
+            warn!(
+                pod = %pod.key, node, error = cause,
+                "failed to bind the pod; it is retried after its back-off"
+            );
+            // If the pod is gone or bound, the informer delivers that.
             if !error.is_not_found() {
                 let message = format!("binding rejected: {error}");
                 let event = Occurrence::warning(&subject(&pod), "FailedScheduling", message);
                 recorder.record(Occurrence { action: "Scheduling", ..event });
             }
-            brain.not_bound(&pod, clock.millis());
+            state.binding_failed(&pod, clock.millis());
         }
     }
 }
 
-async fn bind(client: &Client, pod: &Who, node: &str) -> Result<(), Error> {
+async fn bind(client: &Client, pod: &ObjectRef, node: &str) -> Result<(), Error> {
     let (namespace, name) = (pod.key.namespace(), pod.key.name());
     let binding = json!({
         "kind": "Binding", "apiVersion": "v1",
@@ -244,7 +302,7 @@ async fn bind(client: &Client, pod: &Who, node: &str) -> Result<(), Error> {
     tokio::time::timeout(BINDING_TIME, sent).await.unwrap_or(Err(Error::Behind))
 }
 
-/// Says why a pod has no node, and makes room for it where that was decided.
+/// Records why a pod has no node, and preempts its victims.
 async fn refuse(
     client: &Client,
     recorder: &Recorder,
@@ -261,6 +319,10 @@ async fn refuse(
     let now = clock.now().to_seconds_text();
     if !refusal.victims.is_empty() {
         count(&counters.preemptions);
+        info!(
+            pod = %refusal.pod.key, node = refusal.victims_on, victims = refusal.victims.len(),
+            "preempting pods with lower priority"
+        );
     }
     for victim in &refusal.victims {
         let condition = json!({
@@ -302,7 +364,7 @@ async fn refuse(
     gone_is_fine(patch_status(client, &refusal.pod, &patch).await)
 }
 
-async fn patch_status(client: &Client, pod: &Who, patch: &Value) -> Result<(), Error> {
+async fn patch_status(client: &Client, pod: &ObjectRef, patch: &Value) -> Result<(), Error> {
     let (namespace, name) = (pod.key.namespace(), pod.key.name());
     let kind = PatchKind::StrategicMerge;
     client.patch_part(PODS, namespace, name, "status", kind, patch).await.map(|_| ())

@@ -1,8 +1,9 @@
-//! Supervision of the loops: [`supervise`] restarts a loop that ends, [`caught`] turns a panic into an
-//! error that names what was being worked on.
+//! Supervision of the controllers: [`supervise`] restarts a controller that ends, [`catch_panic`]
+//! turns a panic into an error.
 //!
-//! A panic is a defect in this program. It must not take other objects and other loops with it, and it
-//! must not go unnoticed: every panic is logged and counted. A stack overflow or an abort cannot be caught.
+//! A panic is a defect in this program. It must not affect other objects and other controllers, and
+//! it must not go unnoticed: every panic is logged and counted. A stack overflow or an abort cannot
+//! be caught.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};
@@ -20,33 +21,33 @@ use tracing::error;
 use crate::clock::Millis;
 use crate::counters::Counters;
 
-/// The wait before a loop is started again, doubling from the first to the longest.
+/// The delay before a restart, doubling from the first to the longest.
 const FIRST_WAIT: Millis = 100;
 const LONGEST_WAIT: Millis = 60_000;
-/// A loop that ran for this long before it ended counts as healthy again.
+/// A controller that ran for this long counts as healthy again.
 const HEALTHY: Duration = Duration::from_secs(300);
 
 /// The message of a panic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Panicked(pub(crate) String);
+pub(crate) struct PanicMessage(pub(crate) String);
 
-impl Panicked {
-    fn of(payload: &(dyn Any + Send)) -> Panicked {
+impl PanicMessage {
+    fn of(payload: &(dyn Any + Send)) -> PanicMessage {
         let message = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let message = message.or_else(|| payload.downcast_ref::<String>().cloned());
-        Panicked(message.unwrap_or_else(|| "a panic without a message".to_owned()))
+        PanicMessage(message.unwrap_or_else(|| "a panic without a message".to_owned()))
     }
 }
 
 /// Calls a function and returns its panic as an error.
-pub(crate) fn caught_now<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| Panicked::of(&*payload))
+pub(crate) fn catch_panic_sync<T>(work: impl FnOnce() -> T) -> Result<T, PanicMessage> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| PanicMessage::of(&*payload))
 }
 
 /// Awaits a future and returns its panic as an error.
-pub(crate) async fn caught<F: Future>(work: F) -> Result<F::Output, Panicked> {
+pub(crate) async fn catch_panic<F: Future>(work: F) -> Result<F::Output, PanicMessage> {
     let mut work = pin!(work);
-    poll_fn(|context| match caught_now(|| work.as_mut().poll(context)) {
+    poll_fn(|context| match catch_panic_sync(|| work.as_mut().poll(context)) {
         Ok(Poll::Pending) => Poll::Pending,
         Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
         Err(panicked) => Poll::Ready(Err(panicked)),
@@ -54,11 +55,11 @@ pub(crate) async fn caught<F: Future>(work: F) -> Result<F::Output, Panicked> {
     .await
 }
 
-/// Makes the future of a loop, once for each start of it.
+/// Returns a new future of a controller for each start.
 pub(crate) type Start = Box<dyn FnMut() -> BoxFuture<'static, ()> + Send>;
 
-/// Runs a loop until `stop` is set. A loop that panics or returns before that is started again, with
-/// back-off.
+/// Runs a controller until `stop` is set. A controller that panics or returns before that is
+/// restarted with back-off.
 pub(crate) async fn supervise(
     name: &'static str,
     mut start: Start,
@@ -68,7 +69,7 @@ pub(crate) async fn supervise(
     let mut failures = 0;
     loop {
         let since = Instant::now();
-        let ended = caught(start()).await;
+        let ended = catch_panic(start()).await;
         if *stop.borrow() {
             return;
         }
@@ -76,12 +77,14 @@ pub(crate) async fn supervise(
         let wait = backoff(name, failures, FIRST_WAIT, LONGEST_WAIT);
         match ended {
             Ok(()) => {
-                error!(controller = name, "the controller ended; it starts again in {wait} ms")
+                error!(controller = name, wait_ms = wait, "the controller ended; restarting it");
             }
-            Err(Panicked(message)) => {
+            Err(PanicMessage(message)) => {
                 error!(
                     controller = name,
-                    "the controller panicked: {message}; it starts again in {wait} ms"
+                    panic = message,
+                    wait_ms = wait,
+                    "the controller panicked; restarting it"
                 );
             }
         }
@@ -96,10 +99,12 @@ pub(crate) async fn supervise(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error_log::capture::Lines;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test]
-    async fn a_loop_that_panics_or_ends_is_started_again_until_it_is_stopped() {
+    async fn controller_that_panics_or_ends_is_logged_and_restarted() {
+        let (lines, _guard) = Lines::start();
         let (starts, counters) = (Arc::new(AtomicU32::new(0)), Arc::new(Counters::default()));
         let (stop, stopped) = watch::channel(false);
         let counted = starts.clone();
@@ -125,14 +130,23 @@ mod tests {
             reading.name == "berth_controller_restarts_total" && reading.label.1 == "test"
         });
         assert_eq!(restarts.unwrap().value, 2);
+        let [panicked, ended] = lines.with("controller=\"test\"").try_into().unwrap();
+        let start = "ERROR the controller panicked; restarting it controller=\"test\" \
+                     panic=\"the first start fails\" wait_ms=";
+        assert!(panicked.starts_with(start), "{panicked}");
+        let start = "ERROR the controller ended; restarting it controller=\"test\" wait_ms=";
+        assert!(ended.starts_with(start), "{ended}");
     }
 
     #[tokio::test]
-    async fn a_panic_is_returned_with_its_message() {
+    async fn panic_is_returned_with_its_message() {
         let number = 7;
-        assert_eq!(caught(async { number }).await, Ok(7));
-        let panicked = caught(async { panic!("object {number}") }).await;
-        assert_eq!(panicked, Err::<(), _>(Panicked("object 7".to_owned())));
-        assert_eq!(caught_now(|| panic!("now")), Err::<(), _>(Panicked("now".to_owned())));
+        assert_eq!(catch_panic(async { number }).await, Ok(7));
+        let panicked = catch_panic(async { panic!("object {number}") }).await;
+        assert_eq!(panicked, Err::<(), _>(PanicMessage("object 7".to_owned())));
+        assert_eq!(
+            catch_panic_sync(|| panic!("now")),
+            Err::<(), _>(PanicMessage("now".to_owned()))
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! What is removed because of its age or because nobody else will: events after their time, pods that
-//! have ended and are too many, pods of nodes that are no more.
+//! Periodic clean-up: expired events, finished pods beyond the limit, pods of deleted nodes, and
+//! terminating pods without a node.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,66 +9,93 @@ use client::kind::{EVENTS, NODES, PODS};
 use client::{Cache, DeleteOptions, Error, Key, PatchKind, Reflector, Scope, gone_is_fine};
 use serde_json::json;
 use tokio::sync::watch;
+use tracing::{debug, info, warn};
 
 use crate::clock::Millis;
+use crate::context::ControllerContext;
+use crate::error_log::{ErrorLog, chain};
 use crate::observe::{self, EventAge, Pod, Seconds};
-use crate::supervise::caught;
-use crate::world::World;
+use crate::supervise::catch_panic;
 
-/// The names of the loops in logs and counters.
+/// The names of the controllers in logs and counters.
 pub(crate) const EVENT_EXPIRY: &str = "event_expiry";
 pub(crate) const POD_GC: &str = "pod_gc";
 
-/// How often events are looked through.
+/// The interval at which events are checked.
 const EVENTS_EVERY: Duration = Duration::from_secs(30);
-/// How often pods are looked through. Upstream's figure.
+/// The interval at which pods are checked. Upstream's figure.
 const PODS_EVERY: Duration = Duration::from_secs(20);
 
-/// Events that have outlived their time.
-fn expired(events: &[(Key, Arc<EventAge>)], kept: Seconds, now: Seconds) -> Vec<Key> {
-    let old = events.iter().filter(|(_, event)| event.last + kept <= now);
+/// Returns the events whose lifetime is over.
+fn expired(events: &[(Key, Arc<EventAge>)], ttl: Seconds, now: Seconds) -> Vec<Key> {
+    let old = events.iter().filter(|(_, event)| event.last + ttl <= now);
     old.map(|(key, _)| key.clone()).collect()
 }
 
-pub(crate) async fn events(world: Arc<World>, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn events(context: Arc<ControllerContext>, stop: watch::Receiver<bool>) {
     let ages: Arc<Cache<EventAge>> = Arc::new(Cache::new(&[]));
     let reflector =
-        Reflector::new(world.client.clone(), EVENTS, Scope::default(), observe::event_age);
-    let kept = ages.clone();
-    let mut informer = tokio::task::JoinSet::new();
-    informer.spawn(reflector.run(move |change| {
-        kept.apply(change);
+        Reflector::new(context.client.clone(), EVENTS, Scope::default(), observe::event_age);
+    let cache = ages.clone();
+    let informer = reflector.run(move |change| {
+        cache.apply(change);
         true
-    }));
+    });
+    // A panic of the informer is one of this controller.
+    tokio::select! {
+        () = informer => {}
+        () = expire_events(&context, &ages, stop) => {}
+    }
+}
+
+async fn expire_events(
+    context: &ControllerContext,
+    ages: &Cache<EventAge>,
+    mut stop: watch::Receiver<bool>,
+) {
     ages.synced().await;
-    let ttl = i64::try_from(world.options.event_ttl.as_secs()).unwrap_or(i64::MAX);
-    let mut tick = tokio::time::interval(EVENTS_EVERY.min(world.options.event_ttl));
+    let mut errors = ErrorLog::default();
+    let ttl = i64::try_from(context.options.event_ttl.as_secs()).unwrap_or(i64::MAX);
+    let mut tick = tokio::time::interval(EVENTS_EVERY.min(context.options.event_ttl));
     loop {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
             _ = tick.tick() => {}
         }
-        for key in expired(&ages.all(), ttl, world.clock.now().seconds()) {
+        let mut failed = false;
+        let expired = expired(&ages.all(), ttl, context.clock.now().seconds());
+        if !expired.is_empty() {
+            debug!(events = expired.len(), "deleting expired events");
+        }
+        for key in expired {
             let options = DeleteOptions::default();
-            let done = world.client.delete(EVENTS, key.namespace(), key.name(), &options).await;
+            let done = context.client.delete(EVENTS, key.namespace(), key.name(), &options).await;
             if let Err(error) = gone_is_fine(done) {
-                world.counters.failed(EVENT_EXPIRY, &key, &error);
+                failed = true;
+                context.counters.failed(EVENT_EXPIRY, &key, &error);
+                let error = chain(&error);
+                if errors.is_new(&error) {
+                    warn!(%key, error, "failed to delete an expired event; the next sweep retries");
+                }
             }
+        }
+        if !failed && errors.recovered() {
+            info!("expired events are deleted again");
         }
     }
 }
 
-/// Why a pod is removed.
+/// The reason for which a pod is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
-    TooMany,
-    NoNode,
-    /// It was told to go before it had a node.
-    NeverStarted,
+    OverLimit,
+    NodeGone,
+    /// It was deleted before it had a node.
+    Unscheduled,
 }
 
-/// Pods that are to be removed; `lost` are nodes that have been gone for long enough.
-fn superfluous(
+/// Returns the pods to remove. `lost` has the nodes that have been gone for long enough.
+fn pods_to_remove(
     pods: &[(Key, Arc<Pod>)],
     lost: &HashSet<String>,
     keep: usize,
@@ -78,80 +105,93 @@ fn superfluous(
     ended.sort_by_key(|(key, pod)| (!pod.node.is_empty(), pod.created, key.clone()));
     if keep > 0 && ended.len() > keep {
         let excess = ended.len() - keep;
-        all.extend(ended.iter().take(excess).map(|(key, _)| (key.clone(), Reason::TooMany)));
+        all.extend(ended.iter().take(excess).map(|(key, _)| (key.clone(), Reason::OverLimit)));
     }
     for (key, pod) in pods {
         if all.iter().any(|(known, _)| known == key) {
             continue;
         }
         if !pod.node.is_empty() && lost.contains(&pod.node) {
-            all.push((key.clone(), Reason::NoNode));
+            all.push((key.clone(), Reason::NodeGone));
         } else if pod.node.is_empty() && pod.deleting.is_some() {
-            all.push((key.clone(), Reason::NeverStarted));
+            all.push((key.clone(), Reason::Unscheduled));
         }
     }
     all
 }
 
-pub(crate) async fn pods(world: Arc<World>, mut stop: watch::Receiver<bool>) {
-    world.synced().await;
-    let quarantine = i64::try_from(world.options.orphaned_pods.as_millis()).unwrap_or(i64::MAX);
+pub(crate) async fn pods(context: Arc<ControllerContext>, mut stop: watch::Receiver<bool>) {
+    context.synced().await;
+    let quarantine = i64::try_from(context.options.orphaned_pods.as_millis()).unwrap_or(i64::MAX);
     let mut missing: HashMap<String, Millis> = HashMap::new();
-    let mut tick = tokio::time::interval(PODS_EVERY.min(world.options.orphaned_pods / 2));
+    let mut errors = ErrorLog::default();
+    let mut tick = tokio::time::interval(PODS_EVERY.min(context.options.orphaned_pods / 2));
     loop {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
             _ = tick.tick() => {}
         }
-        let now = world.clock.millis();
-        let all = world.pods.all();
+        let now = context.clock.millis();
+        let all = context.pods.all();
         let nodes: HashSet<&str> =
             all.iter().map(|(_, pod)| pod.node.as_str()).filter(|node| !node.is_empty()).collect();
         missing.retain(|node, _| nodes.contains(node.as_str()));
         let mut lost = HashSet::new();
         for node in nodes {
-            if world.nodes.get(&Key::new("", node)).is_some() {
+            if context.nodes.get(&Key::new("", node)).is_some() {
                 missing.remove(node);
             } else if now - *missing.entry(node.to_owned()).or_insert(now) >= quarantine {
                 lost.insert(node.to_owned());
             }
         }
-        for (key, reason) in superfluous(&all, &lost, world.options.terminated_pods) {
-            let Some(pod) = world.pods.get(&key) else { continue };
-            match caught(remove(&world, &pod, reason)).await {
+        let mut failed = false;
+        for (key, reason) in pods_to_remove(&all, &lost, context.options.terminated_pods) {
+            let Some(pod) = context.pods.get(&key) else { continue };
+            match catch_panic(remove(&context, &pod, reason)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => world.counters.failed(POD_GC, &key, &error),
-                Err(panicked) => world.counters.panicked(POD_GC, &key, &panicked),
+                Ok(Err(error)) => {
+                    failed = true;
+                    context.counters.failed(POD_GC, &key, &error);
+                    let error = chain(&error);
+                    if errors.is_new(&error) {
+                        warn!(pod = %key, error, "failed to remove a pod; the next sweep retries");
+                    }
+                }
+                Err(panicked) => context.counters.panicked(POD_GC, &key, &panicked),
             }
+        }
+        if !failed && errors.recovered() {
+            info!("pods are removed again");
         }
     }
 }
 
-async fn remove(world: &World, pod: &Pod, reason: Reason) -> Result<(), Error> {
+async fn remove(context: &ControllerContext, pod: &Pod, reason: Reason) -> Result<(), Error> {
     let (namespace, name) = (pod.namespace.as_str(), pod.name.as_str());
-    if reason == Reason::NoNode {
-        // Asked once more: what is gone here may only be late.
-        match world.client.get::<serde_json::Value>(NODES, "", &pod.node).await {
+    if reason == Reason::NodeGone {
+        // Ask the API: the cache may be behind.
+        match context.client.get::<serde_json::Value>(NODES, "", &pod.node).await {
             Ok(_) => return Ok(()),
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
     }
-    if reason != Reason::TooMany && !pod.is_finished() {
+    if reason != Reason::OverLimit && !pod.is_finished() {
         let mut patch = json!({"metadata": {"uid": pod.uid}, "status": {"phase": "Failed"}});
-        if reason == Reason::NoNode {
+        if reason == Reason::NodeGone {
             patch["status"]["conditions"] = json!([{
                 "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC",
                 "message": "PodGC: node no longer exists",
-                "lastTransitionTime": world.clock.now().to_seconds_text(),
+                "lastTransitionTime": context.clock.now().to_seconds_text(),
             }]);
         }
         let kind = PatchKind::StrategicMerge;
-        let done = world.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
+        let done = context.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
         gone_is_fine(done.map(|_| ()))?;
     }
+    info!(pod = %pod.key(), node = pod.node, ?reason, "removing a pod");
     let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::of_uid(&pod.uid) };
-    gone_is_fine(world.client.delete(PODS, namespace, name, &options).await)
+    gone_is_fine(context.client.delete(PODS, namespace, name, &options).await)
 }
 
 #[cfg(test)]
@@ -160,7 +200,7 @@ mod tests {
     use crate::observe::Phase;
 
     #[test]
-    fn events_are_kept_for_their_time() {
+    fn events_are_kept_for_their_lifetime() {
         let event = |name: &str, last| (Key::new("a", name), Arc::new(EventAge { last }));
         let events = [event("old", 10), event("young", 50)];
         assert_eq!(expired(&events, 60, 75), [Key::new("a", "old")]);
@@ -168,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_removed_that_nobody_else_removes() {
+    fn orphaned_unscheduled_and_excess_pods_are_removed() {
         let pod = |name: &str, edit: &dyn Fn(&mut Pod)| {
             let mut pod = Pod { name: name.to_owned(), node: "n".to_owned(), ..Pod::default() };
             edit(&mut pod);
@@ -191,16 +231,16 @@ mod tests {
             }),
         ];
         let lost = HashSet::from(["gone".to_owned()]);
-        let found = superfluous(&pods, &lost, 1);
+        let found = pods_to_remove(&pods, &lost, 1);
         let found: Vec<_> = found.iter().map(|(key, reason)| (key.name(), *reason)).collect();
         assert_eq!(
             found,
             [
-                ("ended-first", Reason::TooMany),
-                ("lost", Reason::NoNode),
-                ("going", Reason::NeverStarted),
+                ("ended-first", Reason::OverLimit),
+                ("lost", Reason::NodeGone),
+                ("going", Reason::Unscheduled),
             ]
         );
-        assert_eq!(superfluous(&pods[..1], &lost, 0), []);
+        assert_eq!(pods_to_remove(&pods[..1], &lost, 0), []);
     }
 }

@@ -1,4 +1,5 @@
-//! Taints that push pods out: each goes when its patience with the node's NoExecute taints is over.
+//! Taint eviction: deletes pods that do not, or no longer, tolerate the NoExecute taints of their
+//! node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,45 +7,47 @@ use std::time::Duration;
 use client::kind::PODS;
 use client::{BoxFuture, DeleteOptions, Error, Key, PatchKind, Update, gone_is_fine};
 use serde_json::json;
+use tracing::info;
 
+use crate::context::{BY_NODE, ControllerContext};
 use crate::observe::{Node, Pod, Seconds, Taint, seconds};
 use crate::record::{Occurrence, Subject};
-use crate::work::Reconcile;
-use crate::world::{BY_NODE, World};
+use crate::workqueue::Reconcile;
 
-/// The pods a change of a node concerns: all of its own, if its taints changed.
-pub(crate) fn of_node(world: &World, update: &Update<Node>) -> Vec<Key> {
+/// Returns all pods of a node if its taints changed.
+pub(crate) fn keys_for_node(context: &ControllerContext, update: &Update<Node>) -> Vec<Key> {
     let taints = |node: &Option<Arc<Node>>| node.as_ref().map(|node| node.taints.clone());
     if taints(&update.old) == taints(&update.new) {
         return Vec::new();
     }
-    world.pods.find(BY_NODE, update.key.name()).into_iter().map(|(key, _)| key).collect()
+    context.pods.find(BY_NODE, update.key.name()).into_iter().map(|(key, _)| key).collect()
 }
 
-/// A pod that was given a node may have to leave it.
-pub(crate) fn of_pod(_: &World, update: &Update<Pod>) -> Vec<Key> {
-    let sight = |pod: &Option<Arc<Pod>>| {
+/// Returns a pod if its node or its tolerations changed.
+pub(crate) fn keys_for_pod(_: &ControllerContext, update: &Update<Pod>) -> Vec<Key> {
+    let relevant = |pod: &Option<Arc<Pod>>| {
         pod.as_ref().map(|pod| (pod.node.clone(), pod.tolerations.clone()))
     };
     let bound = update.new.as_ref().is_some_and(|pod| !pod.node.is_empty());
-    let changed = sight(&update.old) != sight(&update.new);
+    let changed = relevant(&update.old) != relevant(&update.new);
     if bound && changed { vec![update.key.clone()] } else { Vec::new() }
 }
 
-/// When a pod has to leave a node with these taints; `None` if it may stay. Its patience begins with the
-/// taint, or with its own coming if the taint was there before it.
-fn leaves_at(pod: &Pod, taints: &[Taint], now: Seconds) -> Option<Seconds> {
-    let pushing: Vec<&Taint> = taints.iter().filter(|taint| taint.effect == "NoExecute").collect();
+/// Returns the time at which a pod must be evicted from a node with these taints; `None` if it may
+/// stay. `tolerationSeconds` starts with the taint, or with the binding if the taint is older.
+fn eviction_time(pod: &Pod, taints: &[Taint], now: Seconds) -> Option<Seconds> {
+    let no_execute: Vec<&Taint> =
+        taints.iter().filter(|taint| taint.effect == "NoExecute").collect();
     let mut earliest: Option<Seconds> = None;
-    for taint in pushing {
+    for taint in no_execute {
         let tolerating: Vec<_> = pod.tolerations.iter().filter(|t| t.tolerates(taint)).collect();
         if tolerating.is_empty() {
             return Some(now);
         }
         let since = taint.time_added.as_deref().and_then(seconds).unwrap_or(now);
-        let patience = tolerating.iter().filter_map(|t| t.toleration_seconds).min();
-        if let Some(patience) = patience {
-            let at = since.max(pod.bound).saturating_add(patience.max(0));
+        let grace = tolerating.iter().filter_map(|t| t.toleration_seconds).min();
+        if let Some(grace) = grace {
+            let at = since.max(pod.bound).saturating_add(grace.max(0));
             earliest = Some(earliest.map_or(at, |earliest| earliest.min(at)));
         }
     }
@@ -52,21 +55,21 @@ fn leaves_at(pod: &Pod, taints: &[Taint], now: Seconds) -> Option<Seconds> {
 }
 
 #[derive(Debug)]
-pub(crate) struct TaintEvictions(pub(crate) Arc<World>);
+pub(crate) struct TaintEvictions(pub(crate) Arc<ControllerContext>);
 
 impl Reconcile for TaintEvictions {
     const NAME: &'static str = "noexec_taint_pod";
 
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
         Box::pin(async move {
-            let world = &*self.0;
-            let Some(pod) = world.pods.get(&key) else { return Ok(None) };
+            let context = &*self.0;
+            let Some(pod) = context.pods.get(&key) else { return Ok(None) };
             if pod.node.is_empty() || pod.deleting.is_some() || pod.is_finished() {
                 return Ok(None);
             }
-            let Some(node) = world.nodes.get(&Key::new("", &pod.node)) else { return Ok(None) };
-            let now = world.clock.now().seconds();
-            match leaves_at(&pod, &node.taints, now) {
+            let Some(node) = context.nodes.get(&Key::new("", &pod.node)) else { return Ok(None) };
+            let now = context.clock.now().seconds();
+            match eviction_time(&pod, &node.taints, now) {
                 None => Ok(None),
                 Some(at) if at > now => Ok(Some(Duration::from_secs((at - now).unsigned_abs()))),
                 Some(_) => self.evict(&pod).await.map(|()| None),
@@ -77,19 +80,20 @@ impl Reconcile for TaintEvictions {
 
 impl TaintEvictions {
     async fn evict(&self, pod: &Pod) -> Result<(), Error> {
-        let world = &*self.0;
+        let context = &*self.0;
+        info!(pod = %pod.key(), node = pod.node, "evicting a pod because of a NoExecute taint");
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
             "message": "Taint manager: deleting due to NoExecute taint",
-            "lastTransitionTime": world.clock.now().to_seconds_text(),
+            "lastTransitionTime": context.clock.now().to_seconds_text(),
         });
         let patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
         let (namespace, name) = (pod.namespace.as_str(), pod.name.as_str());
         let kind = PatchKind::StrategicMerge;
-        let marked = world.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
+        let marked = context.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
         gone_is_fine(marked.map(|_| ()))?;
         let options = DeleteOptions::of_uid(&pod.uid);
-        gone_is_fine(world.client.delete(PODS, namespace, name, &options).await)?;
+        gone_is_fine(context.client.delete(PODS, namespace, name, &options).await)?;
         let subject = Subject {
             kind: PODS,
             namespace: namespace.to_owned(),
@@ -97,7 +101,7 @@ impl TaintEvictions {
             uid: pod.uid.clone(),
         };
         let message = format!("Marking for deletion Pod {}", pod.key());
-        let recorder = world.recorder.named("taint-eviction-controller");
+        let recorder = context.recorder.named("taint-eviction-controller");
         recorder.record(Occurrence::normal(&subject, "TaintManagerEviction", message));
         Ok(())
     }
@@ -109,7 +113,7 @@ mod tests {
     use crate::observe::Toleration;
 
     #[test]
-    fn pods_leave_when_their_patience_is_over() {
+    fn pods_are_evicted_after_toleration_seconds() {
         let taint = |key: &str, effect: &str| Taint {
             key: key.to_owned(),
             effect: effect.to_owned(),
@@ -124,19 +128,19 @@ mod tests {
         };
         let check_of = |bound, tolerations: &[Toleration], taints: &[Taint], expected| {
             let pod = Pod { tolerations: tolerations.to_vec(), bound, ..Pod::default() };
-            assert_eq!(leaves_at(&pod, taints, 120), expected, "{tolerations:?} {taints:?}");
+            assert_eq!(eviction_time(&pod, taints, 120), expected, "{tolerations:?} {taints:?}");
         };
         let check = |tolerations: &[Toleration], taints: &[Taint], expected: Option<Seconds>| {
             check_of(50, tolerations, taints, expected);
         };
-        let pushing = [taint("a", "NoExecute")];
-        check(&[], &pushing, Some(120));
+        let no_execute = [taint("a", "NoExecute")];
+        check(&[], &no_execute, Some(120));
         check(&[], &[taint("a", "NoSchedule")], None);
-        check(&[tolerates("a", None)], &pushing, None);
-        check(&[tolerates("a", Some(300))], &pushing, Some(400));
-        check_of(110, &[tolerates("a", Some(300))], &pushing, Some(410));
-        check(&[tolerates("a", Some(300)), tolerates("", Some(10))], &pushing, Some(110));
-        check(&[tolerates("a", Some(-5))], &pushing, Some(100));
+        check(&[tolerates("a", None)], &no_execute, None);
+        check(&[tolerates("a", Some(300))], &no_execute, Some(400));
+        check_of(110, &[tolerates("a", Some(300))], &no_execute, Some(410));
+        check(&[tolerates("a", Some(300)), tolerates("", Some(10))], &no_execute, Some(110));
+        check(&[tolerates("a", Some(-5))], &no_execute, Some(100));
         check(
             &[tolerates("a", None)],
             &[taint("a", "NoExecute"), taint("b", "NoExecute")],

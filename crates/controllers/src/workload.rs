@@ -1,4 +1,4 @@
-//! What workload loops have in common: owners, pods from templates, claims, conditions, hashes.
+//! Functions of the workload controllers: owners, pods from templates, claims, conditions, hashes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,16 +9,17 @@ use objects::selector::LabelSelector;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tracing::error;
 
+use crate::context::{ControllerContext, text};
 use crate::observe::Pod;
 use crate::record::{Occurrence, Recorder, Subject};
-use crate::world::{World, text};
 
 pub(crate) fn int(value: &Value) -> i64 {
     value.as_i64().unwrap_or(0)
 }
 
-/// `spec.replicas`, one if it is not said.
+/// Returns `spec.replicas`, which defaults to one.
 pub(crate) fn replicas(object: &Value) -> i64 {
     object["spec"]["replicas"].as_i64().unwrap_or(1)
 }
@@ -27,7 +28,7 @@ pub(crate) fn is_deleting(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// The selector, if there is one that can be read and that does not select everything.
+/// Returns the selector, unless it is absent, unreadable or empty.
 pub(crate) fn selector(object: &Value) -> Option<LabelSelector> {
     let selector = &object["spec"]["selector"];
     let read = LabelSelector::from_value(selector).ok()?;
@@ -47,7 +48,7 @@ pub(crate) fn owner_reference(kind: Kind, owner: &Value) -> Value {
     })
 }
 
-/// A pod as the owner's template has it.
+/// Returns a pod built from the owner's template.
 pub(crate) fn pod_from_template(kind: Kind, owner: &Value, template: &Value) -> Value {
     let mut metadata = json!({
         "generateName": format!("{}-", text(&owner["metadata"]["name"])),
@@ -62,18 +63,18 @@ pub(crate) fn pod_from_template(kind: Kind, owner: &Value, template: &Value) -> 
     json!({"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": template["spec"]})
 }
 
-/// What an owner does about objects that are, or should be, its own.
+/// The claim of an owner to an object.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     Own,
-    /// Nobody's, and selected.
+    /// Selected, and without a controller.
     Adopt,
-    /// Ours, and no longer selected.
+    /// Owned, but no longer selected.
     Release,
     Leave,
 }
 
-/// Whose an object is: `owner` is the uid of its controller.
+/// Decides the claim to an object; `owner` is the uid of the object's controller.
 pub(crate) fn claim(
     (uid, owner_deleting): (&str, bool),
     selected: bool,
@@ -90,9 +91,9 @@ pub(crate) fn claim(
     }
 }
 
-/// Makes an object its own, or lets go of it.
+/// Adds or removes the owner reference.
 pub(crate) async fn settle_claim(
-    world: &World,
+    context: &ControllerContext,
     kind: Kind,
     (namespace, name, uid): (&str, &str, &str),
     owner: (Kind, &Value),
@@ -105,13 +106,13 @@ pub(crate) async fn settle_claim(
         json!({"metadata": {"uid": uid, "ownerReferences": [gone]}})
     };
     let patched =
-        world.client.patch(kind, namespace, name, PatchKind::StrategicMerge, &patch).await;
+        context.client.patch(kind, namespace, name, PatchKind::StrategicMerge, &patch).await;
     gone_is_fine(patched.map(|_| ()))
 }
 
-/// The owner's pods, after claims have been settled.
+/// Returns the owner's pods, after adoption and release.
 pub(crate) async fn claimed_pods(
-    world: &World,
+    context: &ControllerContext,
     kind: Kind,
     owner: &Value,
     selector: &LabelSelector,
@@ -119,17 +120,17 @@ pub(crate) async fn claimed_pods(
     let uid = text(&owner["metadata"]["uid"]);
     let namespace = text(&owner["metadata"]["namespace"]);
     let mut own = Vec::new();
-    for (key, pod) in world.pods.find(crate::world::BY_NAMESPACE, namespace) {
+    for (key, pod) in context.pods.find(crate::context::BY_NAMESPACE, namespace) {
         let current = pod.owner.as_ref().map(|owner| owner.uid.as_str());
         let selected = selector.matches_map(&pod.labels);
-        let whose = (uid, is_deleting(owner));
-        match claim(whose, selected, current, pod.deleting.is_some() || pod.is_finished()) {
+        let claimant = (uid, is_deleting(owner));
+        match claim(claimant, selected, current, pod.deleting.is_some() || pod.is_finished()) {
             Claim::Own => own.push(pod),
             Claim::Leave => {}
             settle => {
                 let adopt = settle == Claim::Adopt;
                 let name = (namespace, key.name(), pod.uid.as_str());
-                settle_claim(world, PODS, name, (kind, owner), adopt).await?;
+                settle_claim(context, PODS, name, (kind, owner), adopt).await?;
                 if adopt {
                     own.push(pod);
                 }
@@ -139,17 +140,17 @@ pub(crate) async fn claimed_pods(
     Ok(own)
 }
 
-/// What came of creating pods: how many, and what went wrong.
+/// The result of creating pods.
 #[derive(Debug, Default)]
 pub(crate) struct Creation {
     pub(crate) made: usize,
     pub(crate) error: Option<Error>,
 }
 
-/// Creates pods, one, then two, then four at a time, so that what cannot work is not tried by the
-/// hundred; waits until they are seen.
+/// Creates pods in batches of one, two, four and so on, so that an error stops the rest. Waits
+/// until the cache shows them.
 pub(crate) async fn create_pods(
-    world: &World,
+    context: &ControllerContext,
     recorder: &Recorder,
     owner: &Subject,
     pods: Vec<Value>,
@@ -161,7 +162,7 @@ pub(crate) async fn create_pods(
     while done.error.is_none() {
         let mut under_way = JoinSet::new();
         for pod in rest.by_ref().take(batch) {
-            let (client, namespace) = (world.client.clone(), owner.namespace.clone());
+            let (client, namespace) = (context.client.clone(), owner.namespace.clone());
             under_way.spawn(async move { client.create(PODS, &namespace, &pod).await });
         }
         if under_way.is_empty() {
@@ -177,19 +178,20 @@ pub(crate) async fn create_pods(
                     recorder.record(Occurrence::normal(owner, "SuccessfulCreate", message));
                 }
                 Ok(Err(error)) => {
-                    // A namespace that goes takes its owner along; there is nothing to say.
+                    // The owner is deleted together with its namespace; an event would only be
+                    // noise.
                     if !error.is_namespace_terminating() {
                         let message = format!("Error creating: {error}");
                         recorder.record(Occurrence::warning(owner, "FailedCreate", message));
                     }
                     done.error = Some(error);
                 }
-                Err(_) => {}
+                Err(ended) => error!(error = %ended, "a task that creates a pod ended early"),
             }
         }
     }
     if newest > 0
-        && let Err(error) = world.pods.caught_up(&Until::Revision(newest)).await
+        && let Err(error) = context.pods.caught_up(&Until::Revision(newest)).await
     {
         done.error = done.error.or(Some(error));
     }
@@ -200,16 +202,16 @@ pub(crate) fn revision(object: &Value) -> u64 {
     text(&object["metadata"]["resourceVersion"]).parse().unwrap_or(0)
 }
 
-/// Deletes pods, and waits until that is seen.
+/// Deletes pods and waits until the cache shows it.
 pub(crate) async fn delete_pods(
-    world: &World,
+    context: &ControllerContext,
     recorder: &Recorder,
     owner: &Subject,
     pods: &[Arc<Pod>],
 ) -> Result<(), Error> {
     for pod in pods {
         let options = DeleteOptions::of_uid(&pod.uid);
-        match world.client.delete(PODS, &pod.namespace, &pod.name, &options).await {
+        match context.client.delete(PODS, &pod.namespace, &pod.name, &options).await {
             Ok(()) => {
                 let message = format!("Deleted pod: {}", pod.name);
                 recorder.record(Occurrence::normal(owner, "SuccessfulDelete", message));
@@ -223,7 +225,7 @@ pub(crate) async fn delete_pods(
         }
     }
     for pod in pods {
-        world
+        context
             .pods
             .caught_up(&Until::Going(&pod.key(), &|now: &Pod| {
                 now.uid != pod.uid || now.deleting.is_some()
@@ -233,9 +235,9 @@ pub(crate) async fn delete_pods(
     Ok(())
 }
 
-/// Writes a status if it differs from the one there.
+/// Writes a status if it differs from the current one.
 pub(crate) async fn write_status(
-    world: &World,
+    context: &ControllerContext,
     kind: Kind,
     cache: &client::Cache<Value>,
     object: &Value,
@@ -248,14 +250,15 @@ pub(crate) async fn write_status(
     new["status"] = status;
     new["kind"] = kind.kind.into();
     new["apiVersion"] = kind.api_version().into();
-    match world.client.update_part(kind, "status", &new).await {
+    match context.client.update_part(kind, "status", &new).await {
         Ok(written) => cache.caught_up(&Until::Revision(revision(&written))).await,
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Sets a condition; its time of transition changes only with its status. Whether anything changed.
+/// Sets a condition and returns true if it changed. The transition time changes only with the
+/// status.
 pub(crate) fn set_condition(
     conditions: &mut Vec<Value>,
     (kind, holds): (&str, bool),
@@ -296,7 +299,8 @@ pub(crate) fn conditions(object: &Value) -> Vec<Value> {
     object["status"]["conditions"].as_array().cloned().unwrap_or_default()
 }
 
-/// Ten characters at most that stand for a template, in the alphabet upstream uses for names.
+/// Returns a hash of a template, at most ten characters of the alphabet that upstream uses in
+/// names.
 pub(crate) fn template_hash(template: &Value, collisions: i64) -> String {
     let mut hash: u32 = 2_166_136_261;
     let text = template.to_string();
@@ -308,9 +312,9 @@ pub(crate) fn template_hash(template: &Value, collisions: i64) -> String {
     digits.bytes().map(|digit| char::from(alphabet[usize::from(digit) % alphabet.len()])).collect()
 }
 
-/// Keys of the controllers a change of a pod concerns, of one kind, and of the selectors that fit a pod
-/// without one.
-pub(crate) fn owners_of(
+/// Returns the keys of the controllers of one kind that a change of a pod concerns: its owner, or
+/// those whose selector matches a pod without one.
+pub(crate) fn keys_of_owners(
     update: &client::Update<Pod>,
     kind: Kind,
     owners: &client::Cache<Value>,
@@ -324,7 +328,9 @@ pub(crate) fn owners_of(
             }
             Some(_) => {}
             None => {
-                for (key, owner) in owners.find(crate::world::TREE_BY_NAMESPACE, &pod.namespace) {
+                for (key, owner) in
+                    owners.find(crate::context::UNTYPED_BY_NAMESPACE, &pod.namespace)
+                {
                     if selector(&owner).is_some_and(|s| s.matches_map(&pod.labels)) {
                         keys.insert(key);
                     }
@@ -358,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_differ_by_template_and_by_collisions() {
+    fn hashes_differ_by_template_and_collision_count() {
         let (a, b) = (json!({"a": 1}), json!({"a": 2}));
         assert_eq!(template_hash(&a, 0), template_hash(&a, 0));
         assert_ne!(template_hash(&a, 0), template_hash(&b, 0));
@@ -366,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_keeps_its_time_while_its_status_stays() {
+    fn transition_time_changes_only_with_the_status() {
         let mut conditions = Vec::new();
         let at = |seconds| Timestamp::new(seconds, 0);
         assert!(set_condition(&mut conditions, ("A", true), ("R", "m"), at(0), true));

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use criterion::{Criterion, criterion_group, criterion_main};
 use objects::Workload;
 use placement::configured::Configured;
-use planner::generate::{Wishes, generate};
+use planner::generate::{GenerateOptions, generate};
 use planner::machine::shape;
 use planner::report::{Options, Report};
 use planner::simulate::{Shape, Strategy, numbered, simulate};
@@ -23,7 +23,7 @@ fn machine() -> Shape {
         shape::parse("2s 4n 8c 2t l3=1 mem=64Gi distances=10,12,32").unwrap_or_else(|e| {
             unreachable!("{e}");
         });
-    let configured: Configured = match generate(&machine, &Wishes::default()) {
+    let configured: Configured = match generate(&machine, &GenerateOptions::default()) {
         Ok(generated) => generated.configured,
         Err(error) => unreachable!("{error}"),
     };
@@ -47,8 +47,8 @@ fn deployment(name: &str, replicas: u32, limits: &str, out: &mut String) {
     );
 }
 
-/// Six deployments, as a cluster has them.
-fn alike() -> Vec<Workload> {
+/// Six deployments, as in a typical cluster.
+fn uniform() -> Vec<Workload> {
     let mut text = String::new();
     for (number, limits) in [
         "cpu: 8, memory: 16Gi",
@@ -66,7 +66,7 @@ fn alike() -> Vec<Workload> {
     read(&text)
 }
 
-/// No two pods in a row alike: the worst case for remembering answers.
+/// No two consecutive pods are equal: the worst case for cached results.
 fn different() -> Vec<Workload> {
     let mut text = String::new();
     for number in 0..PODS {
@@ -81,7 +81,7 @@ fn fleet(criterion: &mut Criterion) {
     let shapes = [machine()];
     let mut group = criterion.benchmark_group("10,000 pods onto 1,000 machines");
     group.sample_size(10);
-    for (name, workloads) in [("alike", alike()), ("different", different())] {
+    for (name, workloads) in [("uniform", uniform()), ("different", different())] {
         for strategy in [Strategy::Pack, Strategy::Spread] {
             group.bench_function(format!("{name}, {}", strategy.name()), |bencher| {
                 bencher.iter(|| {

@@ -1,8 +1,8 @@
-//! Writing a kubelet configuration for a machine whose reservations add up.
+//! Generates a kubelet configuration with consistent reservations for a machine.
 //!
-//! Main entry: [`generate`], from a machine and [`Wishes`] to commented YAML that has been read
-//! back and checked on that machine. Without wishes it gives the settings Berth recommends, which
-//! `berth plan` uses where no configuration is given.
+//! Main entry: [`generate`], from a machine and [`GenerateOptions`] to commented YAML that has been
+//! parsed and checked on that machine. The default options give the settings that Berth recommends,
+//! which `berth plan` uses if no configuration is given.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,24 +20,24 @@ use thiserror::Error;
 
 use crate::report::rounded;
 
-/// Which CPUs to keep for the system.
+/// The CPUs to reserve for the system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReserveCpus {
-    /// At least so many, as whole cores.
+    /// At least this many, as whole cores.
     Count(usize),
     List(CpuSet),
 }
 
-/// What a configuration should do. The default is what Berth recommends.
+/// The desired settings. The default is Berth's recommendation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wishes {
+pub struct GenerateOptions {
     pub cpu_manager: CpuManagerPolicy,
     /// `None`: on, with the policy of the machine's operating system, if its memory is known.
     pub memory_manager: Option<MemoryManagerPolicy>,
     pub topology_manager: TopologyManagerPolicy,
     pub scope: TopologyManagerScope,
     /// Options of the CPU and the topology manager, by name.
-    pub options: BTreeMap<String, String>,
+    pub policy_options: BTreeMap<String, String>,
     /// `None`: a core for every 64 CPUs.
     pub reserved_cpus: Option<ReserveCpus>,
     /// Bytes for the system, without the eviction threshold. `None`: a 64th of the machine.
@@ -45,14 +45,14 @@ pub struct Wishes {
     pub max_pods: Option<u32>,
 }
 
-impl Default for Wishes {
-    fn default() -> Wishes {
-        Wishes {
+impl Default for GenerateOptions {
+    fn default() -> GenerateOptions {
+        GenerateOptions {
             cpu_manager: CpuManagerPolicy::Static,
             memory_manager: None,
             topology_manager: TopologyManagerPolicy::BestEffort,
             scope: TopologyManagerScope::Container,
-            options: BTreeMap::new(),
+            policy_options: BTreeMap::new(),
             reserved_cpus: None,
             reserved_memory: None,
             max_pods: None,
@@ -60,7 +60,7 @@ impl Default for Wishes {
     }
 }
 
-/// A configuration, as text and checked.
+/// A checked configuration with its text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generated {
     pub text: String,
@@ -68,7 +68,7 @@ pub struct Generated {
     pub configured: Configured,
 }
 
-/// Why no configuration can do what is wished for.
+/// The reason why no configuration is possible.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum GenerateError {
     #[error(
@@ -92,9 +92,9 @@ fn lines<T: ToString>(list: &[T]) -> String {
     list.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// Writes a configuration that does what is wished for on this machine.
-pub fn generate(machine: &Machine, wishes: &Wishes) -> Result<Generated, GenerateError> {
-    let text = Writer { machine, topology: &machine.topology, wishes }.text()?;
+/// Generates a configuration for this machine.
+pub fn generate(machine: &Machine, options: &GenerateOptions) -> Result<Generated, GenerateError> {
+    let text = Writer { machine, topology: &machine.topology, options }.text()?;
     let (config, _) =
         kubelet_config::read(&text).map_err(|found| GenerateError::Unreadable(found.errors))?;
     let configured = Configured::new(machine, &config).map_err(GenerateError::Refused)?;
@@ -104,7 +104,7 @@ pub fn generate(machine: &Machine, wishes: &Wishes) -> Result<Generated, Generat
 struct Writer<'a> {
     machine: &'a Machine,
     topology: &'a Topology,
-    wishes: &'a Wishes,
+    options: &'a GenerateOptions,
 }
 
 impl Writer<'_> {
@@ -115,7 +115,7 @@ impl Writer<'_> {
             self.cpus()?,
             self.memory()?,
             self.alignment(),
-            self.wishes.max_pods.map(|most| format!("maxPods: {most}\n")).unwrap_or_default(),
+            self.options.max_pods.map(|most| format!("maxPods: {most}\n")).unwrap_or_default(),
         ] {
             if !part.is_empty() {
                 out.push('\n');
@@ -153,13 +153,13 @@ impl Writer<'_> {
             OsName::Windows => MemoryManagerPolicy::BestEffort,
         };
         let known = total_memory(self.topology) > 0;
-        self.wishes.memory_manager.unwrap_or(if known { usual } else { MemoryManagerPolicy::None })
+        self.options.memory_manager.unwrap_or(if known { usual } else { MemoryManagerPolicy::None })
     }
 
     fn gates(&self) -> String {
-        let wishes = self.wishes;
+        let options = self.options;
         let mut gates = String::new();
-        let manages = wishes.cpu_manager != CpuManagerPolicy::None
+        let manages = options.cpu_manager != CpuManagerPolicy::None
             || self.memory_policy() != MemoryManagerPolicy::None;
         if self.machine.os == OsName::Windows && manages {
             let _ = writeln!(
@@ -168,7 +168,10 @@ impl Writer<'_> {
                 Gate::WindowsCpuAndMemoryAffinity
             );
         }
-        if [ALIGN_BY_SOCKET, ACROSS_CORES].iter().any(|name| wishes.options.contains_key(*name)) {
+        if [ALIGN_BY_SOCKET, ACROSS_CORES]
+            .iter()
+            .any(|name| options.policy_options.contains_key(*name))
+        {
             let _ = writeln!(
                 gates,
                 "  # For options of the CPU manager that are not settled yet.\n  {}: true",
@@ -179,15 +182,15 @@ impl Writer<'_> {
     }
 
     fn cpus(&self) -> Result<String, GenerateError> {
-        let wishes = self.wishes;
+        let options = self.options;
         let mut out = String::new();
-        let managed = wishes.cpu_manager == CpuManagerPolicy::Static;
+        let managed = options.cpu_manager == CpuManagerPolicy::Static;
         if managed {
             out += "# Containers of Guaranteed pods that ask for whole CPUs get CPUs of their own.\n\
                     cpuManagerPolicy: static\n";
-            out += &self.options("cpuManagerPolicyOptions", &CPU_POLICY_OPTIONS)?;
+            out += &self.policy_options("cpuManagerPolicyOptions", &CPU_POLICY_OPTIONS)?;
         }
-        let reserved = match &wishes.reserved_cpus {
+        let reserved = match &options.reserved_cpus {
             Some(ReserveCpus::List(cpus)) => cpus.clone(),
             Some(ReserveCpus::Count(0)) if !managed => CpuSet::new(),
             Some(ReserveCpus::Count(count)) => {
@@ -203,9 +206,9 @@ impl Writer<'_> {
                 reservation::whole_cores(self.topology, usual)
             }
         };
-        // Whole cores are a courtesy; on a machine of one core there must still be CPUs for pods.
+        // Reserving whole cores is optional; a machine with one core must still have CPUs for pods.
         let reserved = if reserved.len() == self.topology.cpus().len()
-            && !matches!(wishes.reserved_cpus, Some(ReserveCpus::List(_)))
+            && !matches!(options.reserved_cpus, Some(ReserveCpus::List(_)))
         {
             let half = reserved.len() / 2;
             if half == 0 {
@@ -235,14 +238,14 @@ impl Writer<'_> {
         let policy = self.memory_policy();
         let managed = policy != MemoryManagerPolicy::None;
         let total = total_memory(self.topology);
-        if total == 0 && (managed || self.wishes.reserved_memory.is_some()) {
+        if total == 0 && (managed || self.options.reserved_memory.is_some()) {
             return Err(GenerateError::MemoryUnknown);
         }
         let eviction = KubeletConfig::default().memory_kept_for_eviction(self.machine.os, total);
         let too_much = |wanted: u64| GenerateError::TooMuchMemory { wanted, has: total };
         let mut out = String::new();
         if !managed {
-            if let Some(bytes) = self.wishes.reserved_memory {
+            if let Some(bytes) = self.options.reserved_memory {
                 if bytes.saturating_add(eviction) > total {
                     return Err(too_much(bytes));
                 }
@@ -251,7 +254,7 @@ impl Writer<'_> {
             return Ok(out);
         }
         let usual = || reservation::usual_memory(self.topology);
-        let reserved = self.wishes.reserved_memory.unwrap_or_else(usual);
+        let reserved = self.options.reserved_memory.unwrap_or_else(usual);
         let sum = reserved.checked_add(eviction).ok_or_else(|| too_much(reserved))?;
         let shares =
             reservation::split_memory(self.topology, sum).ok_or_else(|| too_much(reserved))?;
@@ -278,8 +281,8 @@ impl Writer<'_> {
     }
 
     fn alignment(&self) -> String {
-        let wishes = self.wishes;
-        let what = match wishes.topology_manager {
+        let options = self.options;
+        let what = match options.topology_manager {
             TopologyManagerPolicy::None => return String::new(),
             TopologyManagerPolicy::BestEffort => {
                 "CPUs and memory come from the same NUMA nodes where that is possible."
@@ -291,27 +294,28 @@ impl Writer<'_> {
                 "CPUs and memory come from one NUMA node, or not at all."
             }
         };
-        let mut out = format!("# {what}\ntopologyManagerPolicy: {}\n", wishes.topology_manager);
-        if wishes.scope != TopologyManagerScope::Container {
-            let _ = writeln!(out, "topologyManagerScope: {}", wishes.scope);
+        let mut out = format!("# {what}\ntopologyManagerPolicy: {}\n", options.topology_manager);
+        if options.scope != TopologyManagerScope::Container {
+            let _ = writeln!(out, "topologyManagerScope: {}", options.scope);
         }
         out += &self
-            .options("topologyManagerPolicyOptions", &TOPOLOGY_POLICY_OPTIONS)
+            .policy_options("topologyManagerPolicyOptions", &TOPOLOGY_POLICY_OPTIONS)
             .unwrap_or_default();
         out
     }
 
-    fn options(&self, field: &str, names: &[&str]) -> Result<String, GenerateError> {
+    fn policy_options(&self, field: &str, names: &[&str]) -> Result<String, GenerateError> {
         let known = |name: &str| {
             CPU_POLICY_OPTIONS.contains(&name) || TOPOLOGY_POLICY_OPTIONS.contains(&name)
         };
-        if let Some(name) = self.wishes.options.keys().find(|name| !known(name)) {
+        if let Some(name) = self.options.policy_options.keys().find(|name| !known(name)) {
             return Err(GenerateError::UnknownOption { name: name.clone() });
         }
         let mut out = String::new();
-        for (name, value) in self.wishes.options.iter().filter(|(n, _)| names.contains(&n.as_str()))
+        for (name, value) in
+            self.options.policy_options.iter().filter(|(n, _)| names.contains(&n.as_str()))
         {
-            // A string in JSON is one in YAML, whatever is in it.
+            // A JSON string is a valid YAML string.
             let value = serde_json::Value::from(value.as_str());
             let _ = writeln!(out, "  {name}: {value}");
         }

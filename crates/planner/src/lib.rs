@@ -1,6 +1,6 @@
 //! Offline what-if: a machine and pods in, a report and a picture out.
 //!
-//! Pure: text and values in, text and values out; reading files is the binary's business.
+//! Pure: text and values in, text and values out; the binary reads the files.
 
 pub mod generate;
 pub mod live;

@@ -1,9 +1,9 @@
-//! A node as it stands: who sits where and why, and what it says to a pod that has no place.
+//! A live node: where its pods are placed and why, and whether it would take another pod.
 //!
-//! Main type: [`LiveNode`], a node's report with the pods that are on it. Why a pod has what it has is
-//! found by taking it away and placing it again: the brain that decided is the one that is asked. What
-//! was true when it came and is no longer cannot be found that way, and is said as what it would get
-//! today. Words for a terminal are in [`text`].
+//! Main type: [`LiveNode`], a node's report with its pods. The reason of a placement is found by
+//! releasing the pod and planning it again with the same function. Circumstances at the time of the
+//! placement are not known, so a different result is reported as the placement of today. [`text`]
+//! renders for a terminal.
 
 use std::collections::BTreeMap;
 
@@ -16,29 +16,29 @@ use placement::{Bytes, Ledger, plan};
 use serde::Serialize;
 
 use crate::picture::Picture;
-use crate::remedy::{Other, on_machine};
-use crate::report::picture::seated;
+use crate::remedy::{OtherPod, on_machine};
+use crate::report::picture::picture_with_owners;
 use crate::report::{
-    API_VERSION, ContainerReport, MachineReport, NodeLeft, PodReport, RemedyReport,
+    API_VERSION, ContainerReport, MachineReport, PodReport, RemainingOnNode, RemedyReport,
     container_report, detail, left,
 };
-use crate::simulate::{Class, Obstacle, without_placing};
+use crate::simulate::{Class, Rejection, precheck};
 
 pub mod text;
 
 /// A pod that is, or could be, on a node.
 #[derive(Clone, Debug)]
-pub struct Occupant {
+pub struct LivePod {
     pub uid: PodUid,
     pub namespace: String,
     pub name: String,
-    /// Whose it is, such as `ReplicaSet/web`.
+    /// Its owner, such as `ReplicaSet/web`.
     pub workload: String,
     pub pod: Pod,
 }
 
-impl Occupant {
-    /// The name, with its namespace unless that is the default one.
+impl LivePod {
+    /// Returns the name, with its namespace unless that is the default one.
     #[must_use]
     pub fn full_name(&self) -> String {
         match self.namespace.as_str() {
@@ -48,17 +48,17 @@ impl Occupant {
     }
 }
 
-/// A node and the pods that have something of it.
+/// A node and its pods.
 #[derive(Clone, Debug)]
 pub struct LiveNode {
     name: String,
     report: NodeReport,
     /// As reported, with the devices.
     configured: Configured,
-    pods: Vec<Occupant>,
+    pods: Vec<LivePod>,
 }
 
-/// What is known of a pod's place.
+/// The explanation of a pod's placement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
@@ -68,17 +68,22 @@ pub struct Explanation {
     pub name: String,
     pub qos_class: String,
     pub phase: String,
-    /// What was said of it: its conditions, and events about its place.
+    /// Its conditions, and events about its placement.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub said: Vec<String>,
-    pub nodes: Vec<NodeAnswer>,
+    pub messages: Vec<String>,
+    pub nodes: Vec<NodeExplanation>,
 }
 
 impl Explanation {
     pub const KIND: &'static str = "Explanation";
 
     #[must_use]
-    pub fn new(of: &Occupant, phase: String, said: Vec<String>, nodes: Vec<NodeAnswer>) -> Self {
+    pub fn new(
+        of: &LivePod,
+        phase: String,
+        messages: Vec<String>,
+        nodes: Vec<NodeExplanation>,
+    ) -> Self {
         Explanation {
             api_version: API_VERSION,
             kind: Self::KIND,
@@ -86,41 +91,41 @@ impl Explanation {
             name: of.name.clone(),
             qos_class: Class::of(&of.pod).demand.qos.to_string(),
             phase,
-            said,
+            messages,
             nodes,
         }
     }
 }
 
-/// What one node says to a pod.
+/// The explanation of a pod on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NodeAnswer {
+pub struct NodeExplanation {
     pub node: String,
     pub verdict: Verdict,
-    /// What it has, or would get.
+    /// Its placement, or the one it would get.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<ContainerReport>,
-    /// What it would get if it came today, where that is something else than it has.
+    /// The placement it would get today, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub today: Option<String>,
-    /// Every reason for which the scheduler or the agent would not take the pod.
+    /// Every reason for which the scheduler or the agent would refuse the pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<RefusalReport>,
-    /// What there is to choose from: each NUMA node without this pod.
+    /// The remaining capacity of each NUMA node without this pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub numa_nodes: Vec<NodeLeft>,
+    pub numa_nodes: Vec<RemainingOnNode>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// It has its place there.
+    /// The pod is placed there.
     Has,
-    /// It has none, and could have one.
+    /// The pod is not placed there, but could be.
     WouldTake,
     Refuses,
-    /// The node tells nothing of itself.
+    /// The node has no report.
     Unknown,
 }
 
@@ -129,15 +134,15 @@ pub enum Verdict {
 pub struct RefusalReport {
     pub reason: String,
     pub message: String,
-    /// What was in the way, with numbers.
+    /// The shortage in numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// Changes of which each alone would let it in.
+    /// Changes, each of which alone would make the pod fit.
     pub remedies: Vec<RemedyReport>,
 }
 
 impl RefusalReport {
-    /// A refusal for which no remedies are known.
+    /// Returns a refusal without remedies.
     #[must_use]
     pub fn new(reason: impl Into<String>, message: impl Into<String>) -> RefusalReport {
         RefusalReport {
@@ -149,8 +154,8 @@ impl RefusalReport {
     }
 }
 
-impl NodeAnswer {
-    /// Adds a refusal, which overrules that the node would take the pod. One reason is listed once.
+impl NodeExplanation {
+    /// Adds a refusal, which overrides that the node would take the pod. A reason is listed once.
     pub fn refuse(&mut self, refusal: RefusalReport) {
         self.verdict = Verdict::Refuses;
         self.containers.clear();
@@ -159,10 +164,10 @@ impl NodeAnswer {
         }
     }
 
-    /// A node that tells nothing of itself, and why.
+    /// Returns the explanation for a node without a report.
     #[must_use]
-    pub fn unknown(node: &str, why: String) -> NodeAnswer {
-        NodeAnswer {
+    pub fn unknown(node: &str, why: String) -> NodeExplanation {
+        NodeExplanation {
             node: node.to_owned(),
             verdict: Verdict::Unknown,
             containers: Vec::new(),
@@ -174,31 +179,31 @@ impl NodeAnswer {
 }
 
 impl LiveNode {
-    /// A node by what it reports, with the pods on it and how many it has of each resource that its report
-    /// does not count, such as devices of plug-ins.
+    /// Creates a node from its report, its pods, and the resources that the report does not count,
+    /// such as devices of plug-ins.
     #[must_use]
     pub fn new(
         name: &str,
         report: NodeReport,
-        pods: Vec<Occupant>,
+        pods: Vec<LivePod>,
         devices: &BTreeMap<String, u64>,
     ) -> LiveNode {
         let configured = report.configured().clone().with_devices(devices);
         LiveNode { name: name.to_owned(), report, configured, pods }
     }
 
-    /// Everybody on the node, as a plan has it.
+    /// Returns all pods of the node in the form of a plan.
     #[must_use]
     pub fn machine_report(&self, explain: bool) -> MachineReport {
         let configured = &self.configured;
         let topology = &configured.node.topology;
-        let pods = self.pods.iter().map(|occupant| {
-            let (containers, today) = self.containers_of(occupant, explain);
+        let pods = self.pods.iter().map(|pod| {
+            let (containers, today) = self.containers_of(pod, explain);
             PodReport {
-                namespace: occupant.namespace.clone(),
-                name: occupant.name.clone(),
-                workload: occupant.workload.clone(),
-                qos_class: Class::of(&occupant.pod).demand.qos.to_string(),
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                workload: pod.workload.clone(),
+                qos_class: Class::of(&pod.pod).demand.qos.to_string(),
                 why: today.unwrap_or_else(|| "it would be placed the same today".to_owned()),
                 containers,
             }
@@ -216,20 +221,20 @@ impl LiveNode {
         }
     }
 
-    /// The machine, drawn with everybody on it.
+    /// Returns the picture of the machine with its pods.
     #[must_use]
     pub fn picture(&self) -> Picture {
         let node = &self.configured.node;
-        seated(node, self.report.ledger(), &self.machine_report(false)).0
+        picture_with_owners(node, self.report.ledger(), &self.machine_report(false)).0
     }
 
-    /// What the node says to a pod: what it has, if it is one of its own, or whether it would take it.
+    /// Explains a pod on this node: its placement, or whether the node would take it.
     #[must_use]
-    pub fn answer(&self, occupant: &Occupant) -> NodeAnswer {
-        let is_here = self.pods.iter().any(|one| one.uid == occupant.uid);
-        let (used, ledger) = self.without(&occupant.uid);
+    pub fn explain(&self, pod: &LivePod) -> NodeExplanation {
+        let is_here = self.pods.iter().any(|one| one.uid == pod.uid);
+        let (used, ledger) = self.without(&pod.uid);
         let configured = &self.configured;
-        let mut answer = NodeAnswer {
+        let mut explanation = NodeExplanation {
             node: self.name.clone(),
             verdict: Verdict::Has,
             containers: Vec::new(),
@@ -238,42 +243,41 @@ impl LiveNode {
             numa_nodes: left(configured, &used, &ledger).numa_nodes,
         };
         if is_here {
-            (answer.containers, answer.today) = self.containers_of(occupant, true);
-            return answer;
+            (explanation.containers, explanation.today) = self.containers_of(pod, true);
+            return explanation;
         }
-        match place(configured, &used, &ledger, occupant) {
+        match place(configured, &used, &ledger, pod) {
             Ok(placement) => {
                 let mut after = ledger;
                 after.commit(&placement);
-                answer.verdict = Verdict::WouldTake;
-                answer.containers = reports(configured, &after, &placement.containers, true);
+                explanation.verdict = Verdict::WouldTake;
+                explanation.containers = reports(configured, &after, &placement.containers, true);
             }
-            Err(obstacle) => answer.refuse(self.refusal(occupant, &obstacle, &used, &ledger)),
+            Err(rejection) => explanation.refuse(self.refusal(pod, &rejection, &used, &ledger)),
         }
-        answer
+        explanation
     }
 
     fn refusal(
         &self,
-        occupant: &Occupant,
-        obstacle: &Obstacle,
+        pod: &LivePod,
+        rejection: &Rejection,
         used: &Capacity,
         ledger: &Ledger,
     ) -> RefusalReport {
         let configured = &self.configured;
-        let others = self.pods.iter().filter(|other| other.uid != occupant.uid);
-        let others = others.map(|other| Other {
+        let others = self.pods.iter().filter(|other| other.uid != pod.uid);
+        let others = others.map(|other| OtherPod {
             name: other.full_name(),
             uid: other.uid.clone(),
             need: Capacity::of(&other.pod),
         });
-        let others: Vec<Other> = others.collect();
-        let found =
-            on_machine(configured, (used, ledger), &occupant.pod, obstacle, others, &self.name);
+        let others: Vec<OtherPod> = others.collect();
+        let found = on_machine(configured, (used, ledger), &pod.pod, rejection, others, &self.name);
         RefusalReport {
-            reason: obstacle.reason(),
-            message: obstacle.to_string(),
-            detail: detail(obstacle, &configured.node.topology),
+            reason: rejection.reason(),
+            message: rejection.to_string(),
+            detail: detail(rejection, &configured.node.topology),
             remedies: found
                 .into_iter()
                 .map(|remedy| RemedyReport { text: remedy.to_string(), remedy })
@@ -281,18 +285,19 @@ impl LiveNode {
         }
     }
 
-    /// What the containers of one of its pods have, and what they would get today if that is different.
+    /// Returns the placements of a pod's containers, and the ones they would get today if these
+    /// differ.
     fn containers_of(
         &self,
-        occupant: &Occupant,
+        pod: &LivePod,
         explain: bool,
     ) -> (Vec<ContainerReport>, Option<String>) {
         let (configured, ledger) = (&self.configured, self.report.ledger());
-        let demand = Demand::of(&occupant.pod, &occupant.uid);
-        // A pod that has its place is given the same again, whatever else there is.
+        let demand = Demand::of(&pod.pod, &pod.uid);
+        // A placed pod gets the same placement again, whatever else has changed.
         let has = plan(&configured.node, ledger, &demand);
-        let (used, without) = self.without(&occupant.uid);
-        let anew = place(configured, &used, &without, occupant);
+        let (used, without) = self.without(&pod.uid);
+        let anew = place(configured, &used, &without, pod);
         let (shown, today) = match (has, anew) {
             (Ok(has), Ok(anew)) if places(&has) == places(&anew) => (anew.containers, None),
             (Ok(has), Ok(anew)) => {
@@ -300,8 +305,8 @@ impl LiveNode {
                 let other = other.unwrap_or_else(|| "nothing of its own".to_owned());
                 (has.containers, Some(format!("if it came today: {other}")))
             }
-            (Ok(has), Err(obstacle)) => {
-                (has.containers, Some(format!("if it came today it would be refused: {obstacle}")))
+            (Ok(has), Err(rejection)) => {
+                (has.containers, Some(format!("if it came today it would be refused: {rejection}")))
             }
             (Err(refusal), _) => {
                 (Vec::new(), Some(format!("it has no place in the node's report: {refusal}")))
@@ -310,7 +315,7 @@ impl LiveNode {
         (reports(configured, ledger, &shown, explain), today)
     }
 
-    /// The node without one of its pods: what is asked for, and what is handed out.
+    /// Returns the requests and the ledger of the node without one of its pods.
     fn without(&self, uid: &PodUid) -> (Capacity, Ledger) {
         let mut ledger = self.report.ledger().clone();
         ledger.release(uid);
@@ -327,17 +332,17 @@ fn place(
     configured: &Configured,
     used: &Capacity,
     ledger: &Ledger,
-    occupant: &Occupant,
-) -> Result<Placement, Obstacle> {
-    let class = Class::of(&occupant.pod);
-    if let Some(obstacle) = without_placing(&class, configured, used) {
-        return Err(obstacle);
+    pod: &LivePod,
+) -> Result<Placement, Rejection> {
+    let class = Class::of(&pod.pod);
+    if let Some(rejection) = precheck(&class, configured, used) {
+        return Err(rejection);
     }
-    let demand = Demand { uid: occupant.uid.clone(), ..class.demand };
-    plan(&configured.node, ledger, &demand).map_err(Obstacle::Placement)
+    let demand = Demand { uid: pod.uid.clone(), ..class.demand };
+    plan(&configured.node, ledger, &demand).map_err(Rejection::Placement)
 }
 
-/// What of a placement others could tell.
+/// Returns the CPUs and memory nodes of a placement, for comparison.
 fn places(placement: &Placement) -> Vec<(&Option<placement::CpuSet>, Option<placement::NumaMask>)> {
     let containers = placement.containers.iter();
     containers.map(|container| (&container.cpus, container.memory_nodes())).collect()

@@ -1,8 +1,7 @@
-//! Machines as people describe them: our own file, hwloc's XML, `lscpu`'s tables, a line of words.
+//! Machine descriptions: our own file, hwloc's XML, `lscpu`'s tables, a line of words.
 //!
-//! Main type: [`Machine`]; [`Machine::parse`] recognises the format of a text by itself. Nothing
-//! here opens files or looks at the machine it runs on; captures of `/sys` are recognised but are
-//! `host`'s business to read.
+//! Main type: [`Machine`]; [`Machine::parse`] detects the format of a text. No function here opens
+//! files or inspects the machine it runs on; captures of `/sys` are detected but parsed by `host`.
 
 use placement::Machine;
 use placement::machine::file::{self, FileError};
@@ -16,11 +15,10 @@ pub use hwloc::HwlocError;
 pub use lscpu::LscpuError;
 pub use shape::ShapeError;
 
-/// The longest text that is looked at. The hwloc file of the largest machine of interest takes
-/// about 2 MiB.
+/// The longest accepted text. The hwloc file of the largest relevant machine takes about 2 MiB.
 pub const MAX_TEXT: usize = 64 << 20;
 
-/// The formats a machine can be described in.
+/// The formats of a machine description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Our own, as YAML or JSON.
@@ -35,7 +33,7 @@ pub enum Format {
     Shape,
 }
 
-/// Why a text does not describe a machine.
+/// The reason why a text does not describe a machine.
 #[derive(Debug, Error)]
 pub enum MachineError {
     #[error("the text is {0} bytes long; at most {MAX_TEXT} are read")]
@@ -55,11 +53,11 @@ pub enum MachineError {
 }
 
 impl Format {
-    /// What a text looks like; anything unknown is taken for a shape, whose errors show an example.
+    /// Detects the format of a text. Unknown text counts as a shape, whose errors show an example.
     #[must_use]
     pub fn of(text: &str) -> Format {
         let text = text.trim_start_matches('\u{feff}').trim_start();
-        // Enough to see what it is without walking through megabytes.
+        // Enough to detect the format without scanning megabytes.
         let head: String = text.chars().take(4096).collect();
         let says = |word: &str| head.contains(word);
         if text.starts_with('<') {
@@ -83,7 +81,7 @@ impl Format {
     }
 }
 
-/// Reads a description in any of the known formats.
+/// Parses a description in any of the known formats.
 pub fn parse(text: &str) -> Result<Machine, MachineError> {
     if text.len() > MAX_TEXT {
         return Err(MachineError::TooLong(text.len()));
@@ -108,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_are_recognised_by_their_first_words() {
+    fn formats_are_detected_by_their_first_words() {
         let check = |text: &str, format: Format| assert_eq!(Format::of(text), format, "{text}");
         check("<?xml version=\"1.0\"?><topology/>", Format::HwlocXml);
         check("\u{feff} {\"apiVersion\": \"berth.dev/v1alpha1\"}", Format::File);
@@ -122,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_gets_an_example() {
+    fn empty_text_gets_an_example() {
         let error = parse(" \n").unwrap_err().to_string();
         assert!(error.contains("2 sockets x 2 numa x 8 cores x 2 threads"), "{error}");
     }

@@ -1,8 +1,8 @@
-//! What would have let a refused pod in.
+//! Remedies for refused pods.
 //!
-//! Main type: [`Remedy`]; [`remedies`] finds them by changing one thing at a time and placing the
-//! pod again: nothing is offered that was not tried. It looks at one machine, the one with the
-//! most room, as it stands once everything else has been placed.
+//! Main type: [`Remedy`]; [`remedies`] finds them by changing one thing at a time and planning the
+//! pod again: every remedy has been tried. It uses one machine, the one with the most free
+//! capacity, in the state after everything else has been placed.
 
 use std::fmt;
 
@@ -15,9 +15,9 @@ use placement::node::CpuPolicy;
 use placement::{Bytes, Ledger, Node, plan};
 use serde::Serialize;
 
-use crate::simulate::{Class, Obstacle, PodRef, Refused, Simulation, without_placing};
+use crate::simulate::{Class, PodRef, RefusedPods, Rejection, Simulation, precheck};
 
-/// One change that would have let a pod in.
+/// One change that would make a pod fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Remedy {
@@ -58,7 +58,7 @@ pub enum Remedy {
     MaxPods {
         to: u64,
     },
-    /// On a machine that has so many devices.
+    /// On a machine with this many devices.
     Devices {
         resource: String,
         to: u64,
@@ -96,13 +96,13 @@ impl fmt::Display for Remedy {
     }
 }
 
-/// Finds what would have let pods in; `name` gives a pod's name.
+/// Finds remedies for refused pods; `name` returns a pod's name.
 pub fn remedies(
     simulation: &mut Simulation<'_>,
-    refused: &Refused,
+    refused: &RefusedPods,
     name: impl Fn(PodRef) -> String,
 ) -> (Option<usize>, Vec<Remedy>) {
-    let Some((obstacle, ..)) = refused.obstacles.first() else { return (None, Vec::new()) };
+    let Some((rejection, ..)) = refused.rejections.first() else { return (None, Vec::new()) };
     let workloads = simulation.workloads;
     let template = &workloads[refused.workload as usize].template;
     let machine = match (refused.only, refused.spare) {
@@ -116,21 +116,21 @@ pub fn remedies(
         (None, None) => return (None, Vec::new()),
     };
     let Some(machine) = machine else {
-        let empty = Trial::empty(&shape.configured);
-        return (None, empty.changes(template, obstacle));
+        let empty = TrialMachine::empty(&shape.configured);
+        return (None, empty.changes(template, rejection));
     };
-    let trial = Trial {
+    let trial = TrialMachine {
         used: simulation.used(machine).clone(),
         ledger: simulation.ledger(machine).clone(),
-        ..Trial::empty(&shape.configured)
+        ..TrialMachine::empty(&shape.configured)
     };
-    let others = simulation.standing(machine).into_iter();
-    let others = others.filter(|other| other.class != refused.class).map(|other| Other {
+    let others = simulation.placed_pods(machine).into_iter();
+    let others = others.filter(|other| other.class != refused.class).map(|other| OtherPod {
         name: name(other.pod),
         uid: other.uid,
         need: simulation.class(other.class).need.clone(),
     });
-    let mut found = trial.changes(template, obstacle);
+    let mut found = trial.changes(template, rejection);
     found.extend(trial.without_a_pod(template, others.collect()));
     if !simulation.machines[machine].pods.is_empty() {
         found.extend(trial.elsewhere(template, &shape.name));
@@ -138,26 +138,30 @@ pub fn remedies(
     (Some(machine), found)
 }
 
-/// A pod that has a place on a machine.
+/// A pod that is placed on a machine.
 #[derive(Clone, Debug)]
-pub(crate) struct Other {
+pub(crate) struct OtherPod {
     pub name: String,
     pub uid: PodUid,
     pub need: Capacity,
 }
 
-/// Finds what would let a pod in on one machine as it stands.
+/// Finds remedies for a pod on one machine in its current state.
 pub(crate) fn on_machine(
     configured: &Configured,
     (used, ledger): (&Capacity, &Ledger),
     pod: &Pod,
-    obstacle: &Obstacle,
-    others: Vec<Other>,
+    rejection: &Rejection,
+    others: Vec<OtherPod>,
     machine: &str,
 ) -> Vec<Remedy> {
-    let trial = Trial { used: used.clone(), ledger: ledger.clone(), ..Trial::empty(configured) };
+    let trial = TrialMachine {
+        used: used.clone(),
+        ledger: ledger.clone(),
+        ..TrialMachine::empty(configured)
+    };
     let is_used = !others.is_empty();
-    let mut found = trial.changes(pod, obstacle);
+    let mut found = trial.changes(pod, rejection);
     found.extend(trial.without_a_pod(pod, others));
     if is_used {
         found.extend(trial.elsewhere(pod, machine));
@@ -165,7 +169,7 @@ pub(crate) fn on_machine(
     found
 }
 
-/// The machine asked for least that the pod could be on at all.
+/// Returns the least loaded machine that is suitable for the pod.
 fn emptiest(simulation: &Simulation<'_>, class: &Class) -> Option<usize> {
     let suitable = |machine: &usize| {
         let os = simulation.shape_of(*machine).configured.node.os;
@@ -177,47 +181,47 @@ fn emptiest(simulation: &Simulation<'_>, class: &Class) -> Option<usize> {
     machines.min_by_key(|machine| simulation.load(*machine))
 }
 
-/// A machine as it stands, for trying things out.
+/// The state of a machine, for trial placements.
 #[derive(Clone)]
-struct Trial<'a> {
+struct TrialMachine<'a> {
     configured: &'a Configured,
     node: &'a Node,
     used: Capacity,
     ledger: Ledger,
 }
 
-impl<'a> Trial<'a> {
-    fn empty(configured: &'a Configured) -> Trial<'a> {
+impl<'a> TrialMachine<'a> {
+    fn empty(configured: &'a Configured) -> TrialMachine<'a> {
         let node = &configured.node;
-        Trial { configured, node, used: Capacity::default(), ledger: node.empty_ledger() }
+        TrialMachine { configured, node, used: Capacity::default(), ledger: node.empty_ledger() }
     }
 
-    /// Changes to the pod or to the machine's configuration.
-    fn changes(&self, pod: &Pod, obstacle: &Obstacle) -> Vec<Remedy> {
+    /// Finds changes of the pod or of the machine's configuration.
+    fn changes(&self, pod: &Pod, rejection: &Rejection) -> Vec<Remedy> {
         let mut found = Vec::new();
-        self.sizes(pod, obstacle, &mut found);
+        self.sizes(pod, rejection, &mut found);
         self.policies(pod, &mut found);
         self.capacities(pod, &mut found);
         found
     }
 
-    /// Another machine of the same kind.
+    /// Checks an empty machine of the same shape.
     fn elsewhere(&self, pod: &Pod, shape: &str) -> Option<Remedy> {
-        let empty = Trial::empty(self.configured);
+        let empty = TrialMachine::empty(self.configured);
         empty.takes(pod).then(|| Remedy::EmptyMachine { shape: shape.to_owned() })
     }
 
     fn takes(&self, pod: &Pod) -> bool {
         let class = Class::of(pod);
         let demand = Demand { uid: PodUid::new("trial"), ..class.demand.clone() };
-        without_placing(&class, self.configured, &self.used).is_none()
+        precheck(&class, self.configured, &self.used).is_none()
             && plan(self.node, &self.ledger, &demand).is_ok()
     }
 
-    /// Other amounts for the container that was in the way, or for the largest one.
-    fn sizes(&self, pod: &Pod, obstacle: &Obstacle, found: &mut Vec<Remedy>) {
-        let named = match obstacle {
-            Obstacle::Placement(refusal) => refusal.container().map(|name| name.to_string()),
+    /// Finds other amounts for the container that did not fit, or for the largest one.
+    fn sizes(&self, pod: &Pod, rejection: &Rejection, found: &mut Vec<Remedy>) {
+        let named = match rejection {
+            Rejection::Placement(refusal) => refusal.container().map(|name| name.to_string()),
             _ => None,
         };
         for resource in requested(pod) {
@@ -281,12 +285,12 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Less strict alignment, or alignment of other things.
+    /// Finds a less strict alignment, or another alignment scope.
     fn policies(&self, pod: &Pod, found: &mut Vec<Remedy>) {
         let Alignment { policy, scope, .. } = self.node.alignment;
         let with = |alignment: Alignment| {
             let node = Node { alignment, ..self.node.clone() };
-            Trial { node: &node, ..self.clone() }.takes(pod)
+            TrialMachine { node: &node, ..self.clone() }.takes(pod)
         };
         let softer: &[AlignmentPolicy] = match policy {
             AlignmentPolicy::SingleNumaNode => {
@@ -306,13 +310,13 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// More of what is only counted.
+    /// Finds larger capacities of counted resources.
     fn capacities(&self, pod: &Pod, found: &mut Vec<Remedy>) {
         let need = Capacity::of(pod);
         let with = |change: &dyn Fn(&mut Capacity)| {
             let mut configured = self.configured.clone();
             change(&mut configured.allocatable);
-            Trial { configured: &configured, ..self.clone() }.takes(pod)
+            TrialMachine { configured: &configured, ..self.clone() }.takes(pod)
         };
         let pods = self.used.pods + 1;
         if pods > self.configured.allocatable.pods && with(&|all| all.pods = pods) {
@@ -330,8 +334,8 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// The smallest other pod whose going would make room.
-    fn without_a_pod(&self, pod: &Pod, mut others: Vec<Other>) -> Option<Remedy> {
+    /// Finds the smallest other pod whose removal would make the pod fit.
+    fn without_a_pod(&self, pod: &Pod, mut others: Vec<OtherPod>) -> Option<Remedy> {
         others.sort_by_key(|other| (other.need.milli_cpus, other.need.memory));
         let gone = others.into_iter().find(|other| {
             let mut trial = self.clone();
@@ -343,8 +347,8 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// The largest number from 1 to `most` that fits, if fitting is a matter of size; whatever it
-/// finds does fit.
+/// Returns the largest number from 1 to `most` that fits, assuming that smaller numbers fit too.
+/// The result always fits.
 fn most_that_fits(most: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     let (mut low, mut high, mut best) = (1, most, None);
     while low <= high {
@@ -359,7 +363,7 @@ fn most_that_fits(most: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
     best
 }
 
-/// CPU, memory and huge pages a pod's containers ask for.
+/// Returns the resources that a pod's containers request, of CPU, memory and huge pages.
 fn requested(pod: &Pod) -> Vec<String> {
     let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
     let names = containers.flat_map(|container| container.resources.requests.keys());
@@ -370,7 +374,8 @@ fn requested(pod: &Pod) -> Vec<String> {
     names
 }
 
-/// The container that asks for most of a resource, with how much: thousandths of CPUs, or bytes.
+/// Returns the container with the largest request of a resource, and the amount in thousandths of
+/// CPUs or bytes.
 fn largest(pod: &Pod, named: Option<&str>, resource: &str) -> Option<(String, u64)> {
     let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
     let amounts = containers.filter(|c| named.is_none_or(|name| c.name == name)).filter_map(|c| {
@@ -384,7 +389,7 @@ fn largest(pod: &Pod, named: Option<&str>, resource: &str) -> Option<(String, u6
     amounts.max_by_key(|(_, units)| *units)
 }
 
-/// The pod with another amount; a limit that was equal to the request stays equal.
+/// Returns the pod with another amount; a limit that was equal to the request stays equal.
 fn changed(pod: &Pod, name: &str, resource: &str, units: u64) -> Pod {
     let mut pod = pod.clone();
     let amount = match resource {

@@ -1,8 +1,8 @@
-//! The plan of a fleet as a report: what `berth plan` shows and writes.
+//! The plan of a fleet as a report: the output of `berth plan`.
 //!
 //! Main type: [`Report`], serialised as `kind: Plan`, `apiVersion: berth.dev/v1alpha1` with stable
-//! names; [`Report::new`] makes it from a [`Simulation`]. The words of a rationale are
-//! `placement`'s. Text for a terminal is in [`text`]; it decides nothing.
+//! names; [`Report::new`] builds it from a [`Simulation`]. `placement` renders rationales, [`text`]
+//! renders for a terminal. It decides nothing.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use placement::{Bytes, CpuSet, Ledger, NumaId, Topology};
 use serde::Serialize;
 
 use crate::remedy::{Remedy, remedies};
-use crate::simulate::{Obstacle, PodRef, Refused, Simulation, Strategy};
+use crate::simulate::{PodRef, RefusedPods, Rejection, Simulation, Strategy};
 
 pub mod picture;
 pub mod text;
@@ -28,19 +28,20 @@ pub mod text;
 pub const API_VERSION: &str = "berth.dev/v1alpha1";
 pub const KIND: &str = "Plan";
 
-/// Remedies are looked for as many times; each takes some hundred trial placements.
-const MOST_REMEDIES: usize = 100;
+/// The most refused pods for which remedies are computed; each takes about a hundred trial
+/// placements.
+const MAX_REMEDIES: usize = 100;
 
-/// What a report says besides where pods go.
+/// Options of the report.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Every step of every decision.
+    /// Include every step of every decision.
     pub explain: bool,
-    /// Whether the number of machines was the question.
+    /// The number of machines was the question.
     pub how_many: bool,
-    /// Which configuration was used, by shape.
+    /// The configuration used, by shape.
     pub configurations: Vec<String>,
-    /// Said in front of everything else.
+    /// Notes at the start of the report.
     pub notes: Vec<String>,
 }
 
@@ -64,9 +65,9 @@ pub struct Summary {
     pub placed: u64,
     pub refused: u64,
     pub machines: usize,
-    /// Machines that have pods, daemon sets' not counted.
+    /// Machines with pods other than those of daemon sets.
     pub machines_used: usize,
-    /// How many machines it takes, if that was the question.
+    /// The number of machines needed, if that was the question.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines_needed: Option<usize>,
 }
@@ -82,7 +83,7 @@ pub struct MachineReport {
     pub numa_nodes: usize,
     pub memory: String,
     pub pods: Vec<PodReport>,
-    pub left: Left,
+    pub left: RemainingCapacity,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -92,7 +93,7 @@ pub struct PodReport {
     pub name: String,
     pub workload: String,
     pub qos_class: String,
-    /// Why this machine.
+    /// The reason for this machine.
     pub why: String,
     pub containers: Vec<ContainerReport>,
 }
@@ -102,12 +103,12 @@ pub struct PodReport {
 pub struct ContainerReport {
     pub name: String,
     pub role: &'static str,
-    /// CPUs of its own.
+    /// Exclusive CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuSet>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<MemoryReport>,
-    /// What a Windows runtime is sent.
+    /// The affinity sent to a Windows runtime.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub affinity: Vec<GroupReport>,
     pub why: String,
@@ -132,28 +133,28 @@ pub struct GroupReport {
     pub mask: String,
 }
 
-/// What a machine still has.
+/// The remaining capacity of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Left {
-    /// CPUs that can still be handed out; absent without a CPU manager.
+pub struct RemainingCapacity {
+    /// CPUs that can still be allocated exclusively; absent without a CPU manager.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exclusive_cpus: Option<usize>,
-    /// The most CPUs a container could still ask for and have to itself on one NUMA node.
+    /// The most exclusive CPUs that a container could still get on one NUMA node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest_on_one_node: Option<usize>,
-    /// The CPUs of everyone without CPUs of his own.
+    /// The CPUs of the shared pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_cpus: Option<CpuSet>,
-    /// What requests may still add up to.
+    /// The remaining requests by resource.
     pub requests: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub numa_nodes: Vec<NodeLeft>,
+    pub numa_nodes: Vec<RemainingOnNode>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NodeLeft {
+pub struct RemainingOnNode {
     pub numa_node: NumaId,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exclusive_cpus: Option<usize>,
@@ -169,19 +170,19 @@ pub struct RefusedReport {
     /// The first of them.
     pub name: String,
     pub workload: String,
-    /// How many pods like it were refused alike.
+    /// The number of pods refused for the same reasons.
     pub count: u32,
     pub reason: String,
     pub message: String,
-    /// What was in the way, with numbers.
+    /// The shortage in numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// By reason: how many machines gave it.
+    /// By reason: the number of machines.
     pub machines: BTreeMap<String, usize>,
-    /// The machine remedies were tried on.
+    /// The machine on which remedies were tried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tried_on: Option<String>,
-    /// Absent if none were looked for.
+    /// Absent if none were computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedies: Option<Vec<RemedyReport>>,
 }
@@ -204,7 +205,7 @@ impl Report {
         let refused = refused
             .iter()
             .enumerate()
-            .map(|(number, refused)| refused_report(simulation, refused, number < MOST_REMEDIES))
+            .map(|(number, refused)| refused_report(simulation, refused, number < MAX_REMEDIES))
             .collect();
         let workloads = simulation.workloads;
         let own = |pod: &PodRef| {
@@ -214,15 +215,15 @@ impl Report {
             )
         };
         let used = simulation.machines.iter().filter(|m| m.pods.iter().any(own)).count();
-        let (placed, turned_away) = (simulation.pods_placed(), simulation.pods_refused());
+        let (placed, refused_pods) = (simulation.pods_placed(), simulation.pods_refused());
         Report {
             api_version: API_VERSION,
             kind: KIND,
             strategy: simulation.strategy.name(),
             summary: Summary {
-                pods: placed + turned_away,
+                pods: placed + refused_pods,
                 placed,
-                refused: turned_away,
+                refused: refused_pods,
                 machines: machines.len(),
                 machines_used: used,
                 machines_needed: options.how_many.then_some(machines.len()),
@@ -235,14 +236,14 @@ impl Report {
 }
 
 impl Report {
-    /// The report as JSON for people and programs.
+    /// Renders the report as indented JSON.
     #[must_use]
     pub fn render_json(&self) -> String {
-        // Keys are words and numbers are whole, so this cannot fail.
+        // Keys are strings and numbers are integers, so this cannot fail.
         lay_out(&serde_json::to_string(self).unwrap_or_default())
     }
 
-    /// The report as YAML.
+    /// Renders the report as YAML.
     #[must_use]
     pub fn render_yaml(&self) -> String {
         lay_out_in_blocks(&serde_json::to_string(self).unwrap_or_default())
@@ -253,7 +254,7 @@ pub(crate) fn workload_name(workload: &Workload) -> String {
     format!("{}/{}", workload.kind, workload.name)
 }
 
-/// A pod's name, with its namespace unless that is the default one.
+/// Returns a pod's name, with its namespace unless that is the default one.
 fn full_name(workload: &Workload, index: u32) -> String {
     let name = workload.pod_name(index);
     match workload.namespace.as_str() {
@@ -272,14 +273,14 @@ fn machine_report(
     let node = &shape.configured.node;
     let ledger = simulation.ledger(machine).clone();
     let strategy = simulation.strategy;
-    let standing = simulation.standing(machine);
-    let pods = standing.into_iter().map(|standing| {
-        let workload = &simulation.workloads[standing.pod.workload as usize];
-        let class = simulation.class(standing.class);
-        let containers = standing.containers.iter();
+    let placed_pods = simulation.placed_pods(machine);
+    let pods = placed_pods.into_iter().map(|placed_pods| {
+        let workload = &simulation.workloads[placed_pods.pod.workload as usize];
+        let class = simulation.class(placed_pods.class);
+        let containers = placed_pods.containers.iter();
         PodReport {
             namespace: workload.namespace.clone(),
-            name: workload.pod_name(standing.pod.index),
+            name: workload.pod_name(placed_pods.pod.index),
             workload: workload_name(workload),
             qos_class: class.demand.qos.to_string(),
             why: why_here(workload, strategy, machine, simulation.machines.len()),
@@ -365,7 +366,7 @@ fn memory_report(block: &Block, topology: &Topology) -> MemoryReport {
     }
 }
 
-/// The reason in a few words: memory is only mentioned where it did not go as agreed.
+/// Returns the reason in a few words; memory is mentioned only if it deviates from the alignment.
 fn short(rationale: &ContainerRationale) -> String {
     match rationale.memory {
         WhyMemory::Placed { widened: true, .. } => {
@@ -394,8 +395,8 @@ fn long(
     lines
 }
 
-/// What a machine still has of which `used` was asked for and `ledger` handed out.
-pub(crate) fn left(configured: &Configured, used: &Capacity, ledger: &Ledger) -> Left {
+/// Returns the remaining capacity of a machine with these requests and this ledger.
+pub(crate) fn left(configured: &Configured, used: &Capacity, ledger: &Ledger) -> RemainingCapacity {
     let (node, all) = (&configured.node, &configured.allocatable);
     let topology = &node.topology;
     let mut requests = BTreeMap::new();
@@ -418,7 +419,7 @@ pub(crate) fn left(configured: &Configured, used: &Capacity, ledger: &Ledger) ->
         CpuPolicy::Static(policy) => Some(policy.available(&ledger.cpu)),
         CpuPolicy::None => None,
     };
-    let numa_nodes = topology.nodes().iter().enumerate().map(|(position, numa)| NodeLeft {
+    let numa_nodes = topology.nodes().iter().enumerate().map(|(position, numa)| RemainingOnNode {
         numa_node: numa.id,
         exclusive_cpus: free
             .as_ref()
@@ -437,7 +438,7 @@ pub(crate) fn left(configured: &Configured, used: &Capacity, ledger: &Ledger) ->
         .filter(|node| node.exclusive_cpus.is_some() || !node.memory.is_empty())
         .collect();
     let most = usize::try_from(milli / 1000).unwrap_or(usize::MAX);
-    Left {
+    RemainingCapacity {
         exclusive_cpus: free.as_ref().map(CpuSet::len),
         largest_on_one_node: free.as_ref().map(|free| largest_on_one_node(node, free).min(most)),
         shared_cpus: free.as_ref().map(|_| ledger.cpu.shared.clone()),
@@ -446,7 +447,7 @@ pub(crate) fn left(configured: &Configured, used: &Capacity, ledger: &Ledger) ->
     }
 }
 
-/// The most CPUs one node can still give to one container.
+/// Returns the most exclusive CPUs that one node can still give to one container.
 fn largest_on_one_node(node: &Node, free: &CpuSet) -> usize {
     let topology = &node.topology;
     let whole = matches!(&node.cpu, CpuPolicy::Static(p) if p.options().full_cores);
@@ -463,7 +464,7 @@ fn largest_on_one_node(node: &Node, free: &CpuSet) -> usize {
     topology.nodes().iter().map(|numa| of(&numa.cpus)).max().unwrap_or(0)
 }
 
-/// An amount people can read: whole mebibytes, rounded down.
+/// Formats an amount in whole mebibytes, rounded down.
 pub(crate) fn rounded(bytes: Bytes) -> String {
     if bytes.0 < 1 << 20 {
         return bytes.to_string();
@@ -473,7 +474,7 @@ pub(crate) fn rounded(bytes: Bytes) -> String {
 
 fn refused_report(
     simulation: &mut Simulation<'_>,
-    refused: &Refused,
+    refused: &RefusedPods,
     with_remedies: bool,
 ) -> RefusedReport {
     let workloads = simulation.workloads;
@@ -484,8 +485,8 @@ fn refused_report(
         Some((machine, found)) => (machine, Some(found)),
         None => (None, None),
     };
-    let first = refused.obstacles.first();
-    let obstacles = refused.obstacles.iter();
+    let first = refused.rejections.first();
+    let rejections = refused.rejections.iter();
     RefusedReport {
         namespace: workload.namespace.clone(),
         name: workload.pod_name(refused.first),
@@ -493,15 +494,15 @@ fn refused_report(
         count: refused.count,
         reason: first.map_or_else(|| "NoMachine".to_owned(), |(o, ..)| o.reason()),
         message: first.map_or_else(|| "there is no machine".to_owned(), |(o, ..)| o.to_string()),
-        detail: first.and_then(|(obstacle, machine, _)| {
+        detail: first.and_then(|(rejection, machine, _)| {
             let shape = match (refused.spare, simulation.machines.get(*machine)) {
                 (Some(spare), _) => spare,
                 (None, Some(machine)) => machine.shape,
                 (None, None) => return None,
             };
-            detail(obstacle, &simulation.shapes[shape].configured.node.topology)
+            detail(rejection, &simulation.shapes[shape].configured.node.topology)
         }),
-        machines: obstacles.map(|(obstacle, _, count)| (obstacle.reason(), *count)).collect(),
+        machines: rejections.map(|(rejection, _, count)| (rejection.reason(), *count)).collect(),
         tried_on: tried.map(|machine| simulation.machines[machine].name.clone()),
         remedies: found.map(|found| {
             let described = |remedy: Remedy| RemedyReport { text: remedy.to_string(), remedy };
@@ -510,14 +511,14 @@ fn refused_report(
     }
 }
 
-/// What the kubelet's message leaves out.
-pub(crate) fn detail(obstacle: &Obstacle, topology: &Topology) -> Option<String> {
-    match obstacle {
-        Obstacle::Os { wanted, has, .. } => {
+/// Returns details that the kubelet's message leaves out.
+pub(crate) fn detail(rejection: &Rejection, topology: &Topology) -> Option<String> {
+    match rejection {
+        Rejection::Os { wanted, has, .. } => {
             Some(format!("the pod is for {wanted}, the machine runs {has}"))
         }
-        Obstacle::OtherMachine { .. } => None,
-        Obstacle::Resource { name, requested, used, capacity } => {
+        Rejection::OtherMachine { .. } => None,
+        Rejection::Resource { name, requested, used, capacity } => {
             let show = |amount: u64| match (name.as_str(), MemoryKind::parse(name)) {
                 ("cpu", _) => objects::Quantity::from_milli(amount as i64).to_string(),
                 (_, Some(_)) => rounded(Bytes(amount)),
@@ -530,6 +531,6 @@ pub(crate) fn detail(obstacle: &Obstacle, topology: &Topology) -> Option<String>
                 show(*capacity)
             ))
         }
-        Obstacle::Placement(refusal) => refusal.evidence(topology),
+        Rejection::Placement(refusal) => refusal.evidence(topology),
     }
 }

@@ -1,13 +1,12 @@
-//! Which machine each pod of some workloads goes to, and where on it: the plan of a fleet.
+//! Places the pods of workloads on a fleet of machines.
 //!
 //! Main type: [`Simulation`], made by [`simulate`] for given machines or by [`how_many`] for as
-//! many machines of one shape as it takes. Workloads are placed in the order given, and nothing is
-//! ever moved. What a machine decides is `placement`'s business; words for people are in
-//! [`crate::report`].
+//! many machines of one shape as needed. Workloads are placed in the given order, and nothing is
+//! moved. `placement` decides on each machine; [`crate::report`] renders the result.
 //!
 //! Machines of the same shape that took the same pods in the same order are in the same state, and
-//! a state answers the same question the same way. So states are kept once, each with the answers
-//! it has given, and thousands of machines cost little more than one:
+//! a pod leads from a state to the same next state. So each state is stored once with its
+//! transitions, and thousands of machines cost little more than one:
 //!
 //! ```text
 //!   empty ──db──▶ ● ──web──▶ ● ◀── machines 1 to 99
@@ -28,25 +27,25 @@ use placement::plan::ContainerPlacement;
 use placement::rationale::Refusal;
 use placement::{Ledger, plan};
 
-mod obstacle;
+mod rejection;
 
-pub use obstacle::Obstacle;
-pub(crate) use obstacle::without_placing;
+pub use rejection::Rejection;
+pub(crate) use rejection::precheck;
 
-/// Machines that are alike.
+/// Identical machines.
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub name: String,
     pub configured: Configured,
 }
 
-/// Which machine a pod goes to, of those that take it.
+/// The choice among the machines that fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
-    /// The first in the order given, so that later ones stay empty.
+    /// The first in the given order, so that later ones stay empty.
     #[default]
     Pack,
-    /// The one whose CPUs and memory are asked for least.
+    /// The one with the lowest share of requested CPUs and memory.
     Spread,
 }
 
@@ -68,18 +67,19 @@ impl Strategy {
     }
 }
 
-/// The most machines [`how_many`] goes up to.
-pub const MOST_MACHINES: usize = 100_000;
+/// The most machines that [`how_many`] tries.
+pub const MAX_MACHINES: usize = 100_000;
 
-/// Everything about a pod that decides where it can go. Pods of one class are interchangeable.
+/// Everything about a pod that decides where it can be placed. Pods of one class are
+/// interchangeable.
 #[derive(Clone, Debug)]
 pub struct Class {
-    /// Under a uid that is nobody's.
+    /// With an empty uid.
     pub demand: Demand,
     pub need: Capacity,
-    /// The operating system asked for, and whether by `spec.os` rather than by a node selector.
+    /// The requested operating system, and true if by `spec.os` rather than by a node selector.
     pub os: Option<(OsName, bool)>,
-    /// The one machine it may go to, by name.
+    /// The only machine it may be placed on, by name.
     pub node_name: Option<String>,
 }
 
@@ -96,17 +96,17 @@ pub struct PodRef {
     pub index: u32,
 }
 
-/// What placing a pod of some class gave.
+/// The result of placing a pod of a class.
 #[derive(Clone, Debug)]
-enum Answer {
-    Taken(StateId),
-    Refused(Arc<Obstacle>),
+enum Transition {
+    Placed(StateId),
+    Rejected(Arc<Rejection>),
 }
 
-/// What of a machine has not been asked for. Kept side by side for all machines: most questions
-/// about a large fleet are answered by these numbers alone.
+/// The free capacity of a machine. Stored in one array for all machines: most checks of a large
+/// fleet need only these numbers.
 #[derive(Clone, Copy, Debug)]
-struct Room {
+struct FreeCapacity {
     milli_cpus: u64,
     memory: u64,
 }
@@ -114,16 +114,16 @@ struct Room {
 #[derive(Debug)]
 struct State {
     shape: usize,
-    /// Where it came from, and by taking what.
+    /// The previous state and the class of the pod that was placed.
     parent: Option<(StateId, ClassId)>,
     depth: u32,
     used: Capacity,
-    /// Kept while machines are in this state; can be made again from an ancestor's.
+    /// Kept while machines are in this state; it can be rebuilt from an ancestor's.
     ledger: Option<Ledger>,
     machines: u32,
-    /// The pod that led here.
+    /// The placement of the pod that led here.
     placed: Arc<[ContainerPlacement]>,
-    answers: HashMap<ClassId, Answer>,
+    transitions: HashMap<ClassId, Transition>,
 }
 
 /// A machine of the fleet.
@@ -132,13 +132,13 @@ pub struct FleetMachine {
     pub name: String,
     pub shape: usize,
     state: StateId,
-    /// In the order in which they came.
+    /// In order of placement.
     pub pods: Vec<PodRef>,
 }
 
-/// A pod as it stands on a machine.
+/// A pod placed on a simulated machine.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct SimulatedPod {
     pub pod: PodRef,
     pub uid: PodUid,
     pub class: ClassId,
@@ -147,24 +147,25 @@ pub struct Standing {
 
 /// Pods of one workload that no machine took, for the same reasons.
 #[derive(Clone, Debug)]
-pub struct Refused {
+pub struct RefusedPods {
     pub workload: u32,
     pub first: u32,
     pub count: u32,
     pub class: ClassId,
-    /// The only machine that was asked, if it is a daemon set's pod.
+    /// The only machine tried, for a pod of a daemon set.
     pub only: Option<usize>,
-    /// The shape of which there could have been more machines.
+    /// The shape of which more machines were available.
     pub spare: Option<usize>,
-    /// By reason: the first machine that gave it and how many did. Empty without machines.
-    pub obstacles: Vec<(Arc<Obstacle>, usize, usize)>,
+    /// By reason: the first machine that rejected the pods, and the number of machines. Empty
+    /// without machines.
+    pub rejections: Vec<(Arc<Rejection>, usize, usize)>,
 }
 
-/// How much was done.
+/// The amount of work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Machines asked, whether the answer was known or not.
-    pub asked: u64,
+    /// Placement attempts, cached or computed.
+    pub attempts: u64,
     /// Placements computed.
     pub planned: u64,
 }
@@ -176,14 +177,14 @@ pub struct Simulation<'a> {
     pub workloads: &'a [Workload],
     pub strategy: Strategy,
     pub machines: Vec<FleetMachine>,
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedPods>,
     pub work: Work,
     /// By machine.
-    room: Vec<Room>,
+    free: Vec<FreeCapacity>,
     classes: Vec<Class>,
     class_ids: HashMap<String, ClassId>,
     states: Vec<State>,
-    /// By shape: the state in which nothing has been taken.
+    /// By shape: the empty state.
     empty: Vec<StateId>,
 }
 
@@ -203,8 +204,8 @@ pub fn simulate<'a>(
     simulation
 }
 
-/// Places workloads on as many machines of one shape as they need; what is refused then fits on no
-/// machine of that shape, however many there are.
+/// Places workloads on as many machines of one shape as they need. Pods that are still refused fit
+/// on no machine of that shape.
 #[must_use]
 pub fn how_many<'a>(
     shape: &'a Shape,
@@ -220,7 +221,7 @@ pub fn how_many<'a>(
     // Spreading needs all machines from the start, and may need more of them than packing.
     let hopeless = packed.pods_refused();
     let enough = packed.machines.len().max(1);
-    (enough..=MOST_MACHINES.min(enough * 4))
+    (enough..=MAX_MACHINES.min(enough * 4))
         .map(|count| {
             let machines = (0..count).map(|n| (numbered(&shape.name, n), 0));
             simulate(shapes, machines, workloads, strategy)
@@ -229,7 +230,7 @@ pub fn how_many<'a>(
         .unwrap_or(packed)
 }
 
-/// The name of machine number `index` of a shape.
+/// Returns the name of machine number `index` of a shape.
 #[must_use]
 pub fn numbered(shape: &str, index: usize) -> String {
     format!("{shape}-{}", index + 1)
@@ -249,7 +250,7 @@ impl<'a> Simulation<'a> {
                 ledger: Some(of.configured.node.empty_ledger()),
                 machines: 0,
                 placed: Arc::from([]),
-                answers: HashMap::new(),
+                transitions: HashMap::new(),
             });
         }
         Simulation {
@@ -259,7 +260,7 @@ impl<'a> Simulation<'a> {
             machines: Vec::new(),
             refused: Vec::new(),
             work: Work::default(),
-            room: Vec::new(),
+            free: Vec::new(),
             classes: Vec::new(),
             class_ids: HashMap::new(),
             states,
@@ -267,7 +268,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// How many pods no machine took.
+    /// Returns the number of refused pods.
     #[must_use]
     pub fn pods_refused(&self) -> u64 {
         self.refused.iter().map(|refused| u64::from(refused.count)).sum()
@@ -288,21 +289,21 @@ impl<'a> Simulation<'a> {
         &self.shapes[self.machines[machine].shape]
     }
 
-    /// What the pods of a machine ask for.
+    /// Returns the requests of a machine's pods.
     #[must_use]
     pub fn used(&self, machine: usize) -> &Capacity {
         &self.states[self.machines[machine].state.0 as usize].used
     }
 
-    /// The ledger of a machine as it stands.
+    /// Returns the current ledger of a machine.
     pub fn ledger(&mut self, machine: usize) -> &Ledger {
         let state = self.machines[machine].state;
         self.ensure_ledger(state)
     }
 
-    /// The pods of a machine, in the order in which they came.
+    /// Returns the pods of a machine in order of placement.
     #[must_use]
-    pub fn standing(&self, machine: usize) -> Vec<Standing> {
+    pub fn placed_pods(&self, machine: usize) -> Vec<SimulatedPod> {
         let machine = &self.machines[machine];
         let mut path = Vec::with_capacity(machine.pods.len());
         let mut at = &self.states[machine.state.0 as usize];
@@ -311,18 +312,18 @@ impl<'a> Simulation<'a> {
             at = &self.states[parent.0 as usize];
         }
         path.reverse();
-        let standing = machine.pods.iter().zip(path).map(|(pod, (class, state))| Standing {
+        let placed_pods = machine.pods.iter().zip(path).map(|(pod, (class, state))| SimulatedPod {
             pod: *pod,
             uid: uid_at(state.depth),
             class,
             containers: state.placed.clone(),
         });
-        standing.collect()
+        placed_pods.collect()
     }
 
-    /// Machines that took the same in the same order, and so look the same; by first machine.
+    /// Returns groups of machines in the same state, ordered by their first machine.
     #[must_use]
-    pub fn alike(&self) -> Vec<Vec<usize>> {
+    pub fn identical_machines(&self) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         let mut by_state: HashMap<StateId, usize> = HashMap::new();
         for (number, machine) in self.machines.iter().enumerate() {
@@ -340,7 +341,7 @@ impl<'a> Simulation<'a> {
         self.states[state.0 as usize].machines += 1;
         self.machines.push(FleetMachine { name, shape, state, pods: Vec::new() });
         let all = &self.shapes[shape].configured.allocatable;
-        self.room.push(Room { milli_cpus: all.milli_cpus, memory: all.memory });
+        self.free.push(FreeCapacity { milli_cpus: all.milli_cpus, memory: all.memory });
     }
 
     /// Places all workloads. `spare` is the shape of machines that may be added.
@@ -350,7 +351,7 @@ impl<'a> Simulation<'a> {
         if self.strategy == Strategy::Spread {
             by_load.extend((0..self.machines.len()).map(|machine| (0, machine)));
         }
-        // Daemon sets that a machine added later has to run as well.
+        // Daemon sets, which machines added later must run too.
         let mut everywhere: Vec<(u32, ClassId)> = Vec::new();
         for (number, workload) in workloads.iter().enumerate() {
             let number = number as u32;
@@ -376,15 +377,15 @@ impl<'a> Simulation<'a> {
 
     fn place_daemon(&mut self, workload: u32, class: ClassId, machine: usize) {
         let index = machine as u32;
-        if self.ask(machine, class, PodRef { workload, index }) {
+        if self.try_place(machine, class, PodRef { workload, index }) {
             return;
         }
-        let Some(obstacle) = self.obstacle(machine, class) else { return };
-        // A daemon set for another system is not missing here, nor one for another machine.
-        if !matches!(*obstacle, Obstacle::Os { .. } | Obstacle::OtherMachine { .. }) {
-            let obstacles = vec![(obstacle, machine, 1)];
+        let Some(rejection) = self.rejection(machine, class) else { return };
+        // A daemon set for another operating system or machine is not missing here.
+        if !matches!(*rejection, Rejection::Os { .. } | Rejection::OtherMachine { .. }) {
+            let rejections = vec![(rejection, machine, 1)];
             let (only, spare, first) = (Some(machine), None, index);
-            let refused = Refused { workload, first, count: 1, class, only, spare, obstacles };
+            let refused = RefusedPods { workload, first, count: 1, class, only, spare, rejections };
             self.refused.push(refused);
         }
     }
@@ -397,11 +398,11 @@ impl<'a> Simulation<'a> {
         spare: Option<usize>,
         everywhere: &[(u32, ClassId)],
     ) {
-        // Machines before `start` refused a pod like this and have not changed since.
+        // Machines before `start` rejected a pod of this class and have not changed since.
         let mut start = 0;
         for index in 0..count {
             let pod = PodRef { workload, index };
-            let found = (start..self.machines.len()).find(|m| self.ask(*m, class, pod));
+            let found = (start..self.machines.len()).find(|m| self.try_place(*m, class, pod));
             start = match found {
                 Some(machine) => machine,
                 None if self.add_for(pod, class, spare, everywhere) => self.machines.len() - 1,
@@ -419,7 +420,7 @@ impl<'a> Simulation<'a> {
     ) {
         for index in 0..count {
             let pod = PodRef { workload, index };
-            let found = by_load.iter().find(|(_, m)| self.ask(*m, class, pod)).copied();
+            let found = by_load.iter().find(|(_, m)| self.try_place(*m, class, pod)).copied();
             match found {
                 Some((load, machine)) => {
                     by_load.remove(&(load, machine));
@@ -440,7 +441,7 @@ impl<'a> Simulation<'a> {
     ) -> bool {
         let Some(shape) = spare else { return false };
         let machine = self.machines.len();
-        if machine >= MOST_MACHINES {
+        if machine >= MAX_MACHINES {
             return false;
         }
         let refused = self.refused.len();
@@ -448,47 +449,47 @@ impl<'a> Simulation<'a> {
         for (workload, class) in everywhere {
             self.place_daemon(*workload, *class, machine);
         }
-        if self.ask(machine, class, pod) {
+        if self.try_place(machine, class, pod) {
             return true;
         }
         if let Some(machine) = self.machines.pop() {
-            self.leave(machine.state);
+            self.leave_state(machine.state);
         }
-        self.room.pop();
+        self.free.pop();
         self.refused.truncate(refused);
         false
     }
 
-    /// Notes pods that nobody takes, with everybody's reason.
+    /// Records pods that no machine takes, with the reasons of all machines.
     fn refuse(&mut self, pod: PodRef, class: ClassId, count: u32, spare: Option<usize>) {
-        let mut obstacles: Vec<(Arc<Obstacle>, usize, usize)> = Vec::new();
+        let mut rejections: Vec<(Arc<Rejection>, usize, usize)> = Vec::new();
         for machine in 0..self.machines.len() {
-            let Some(obstacle) = self.obstacle(machine, class) else { continue };
-            match obstacles.iter_mut().find(|(known, ..)| known.reason() == obstacle.reason()) {
+            let Some(rejection) = self.rejection(machine, class) else { continue };
+            match rejections.iter_mut().find(|(known, ..)| known.reason() == rejection.reason()) {
                 Some((.., times)) => *times += 1,
-                None => obstacles.push((obstacle, machine, 1)),
+                None => rejections.push((rejection, machine, 1)),
             }
         }
         if let Some(shape) = spare {
-            // The reason that counts is that of an empty machine.
-            if let Some(obstacle) = self.obstacle_in(self.empty[shape], class) {
-                obstacles = vec![(obstacle, 0, self.machines.len())];
+            // The reason of an empty machine counts.
+            if let Some(rejection) = self.rejection_in(self.empty[shape], class) {
+                rejections = vec![(rejection, 0, self.machines.len())];
             }
         }
-        // What was decided by placing says more than what was decided by counting.
-        obstacles.sort_by_key(|(obstacle, ..)| !matches!(**obstacle, Obstacle::Placement(_)));
+        // A rejection by placement is more specific than one by counting.
+        rejections.sort_by_key(|(rejection, ..)| !matches!(**rejection, Rejection::Placement(_)));
         let PodRef { workload, index } = pod;
         let (first, only) = (index, None);
-        self.refused.push(Refused { workload, first, count, class, only, spare, obstacles });
+        self.refused.push(RefusedPods { workload, first, count, class, only, spare, rejections });
     }
 
-    /// Asks a machine to take a pod, which it then has.
-    fn ask(&mut self, machine: usize, class: ClassId, pod: PodRef) -> bool {
-        self.work.asked += 1;
+    /// Tries to place a pod on a machine.
+    fn try_place(&mut self, machine: usize, class: ClassId, pod: PodRef) -> bool {
+        self.work.attempts += 1;
         let wanted = &self.classes[class.0 as usize];
-        let room = &mut self.room[machine];
+        let free = &mut self.free[machine];
         let (milli_cpus, memory) = (wanted.need.milli_cpus, wanted.need.memory);
-        if milli_cpus > room.milli_cpus || memory > room.memory {
+        if milli_cpus > free.milli_cpus || memory > free.memory {
             return false;
         }
         let named = wanted.node_name.as_ref();
@@ -496,43 +497,43 @@ impl<'a> Simulation<'a> {
             return false;
         }
         let from = self.machines[machine].state;
-        let Some(to) = self.answer(from, class) else { return false };
+        let Some(to) = self.transition(from, class) else { return false };
         self.states[to.0 as usize].machines += 1;
-        self.leave(from);
+        self.leave_state(from);
         self.machines[machine].state = to;
         self.machines[machine].pods.push(pod);
-        let room = &mut self.room[machine];
-        room.milli_cpus -= milli_cpus;
-        room.memory -= memory;
+        let free = &mut self.free[machine];
+        free.milli_cpus -= milli_cpus;
+        free.memory -= memory;
         true
     }
 
-    /// Why a machine does not take a pod; `None` if it does.
-    fn obstacle(&mut self, machine: usize, class: ClassId) -> Option<Arc<Obstacle>> {
+    /// Returns the rejection of a pod by a machine; `None` if it fits.
+    fn rejection(&mut self, machine: usize, class: ClassId) -> Option<Arc<Rejection>> {
         let wanted = self.class(class).node_name.as_ref();
         match wanted.filter(|name| **name != self.machines[machine].name) {
-            Some(wanted) => Some(Arc::new(Obstacle::OtherMachine { wanted: wanted.clone() })),
-            None => self.obstacle_in(self.machines[machine].state, class),
+            Some(wanted) => Some(Arc::new(Rejection::OtherMachine { wanted: wanted.clone() })),
+            None => self.rejection_in(self.machines[machine].state, class),
         }
     }
 
-    fn obstacle_in(&mut self, state: StateId, class: ClassId) -> Option<Arc<Obstacle>> {
+    fn rejection_in(&mut self, state: StateId, class: ClassId) -> Option<Arc<Rejection>> {
         let State { shape, used, .. } = &self.states[state.0 as usize];
         let configured = &self.shapes[*shape].configured;
-        if let Some(obstacle) = without_placing(self.class(class), configured, used) {
-            return Some(Arc::new(obstacle));
+        if let Some(rejection) = precheck(self.class(class), configured, used) {
+            return Some(Arc::new(rejection));
         }
-        let known = |answers: &HashMap<ClassId, Answer>| match answers.get(&class) {
-            Some(Answer::Refused(obstacle)) => Some(obstacle.clone()),
+        let known = |transitions: &HashMap<ClassId, Transition>| match transitions.get(&class) {
+            Some(Transition::Rejected(rejection)) => Some(rejection.clone()),
             _ => None,
         };
-        if !self.states[state.0 as usize].answers.contains_key(&class) {
-            self.answer(state, class);
+        if !self.states[state.0 as usize].transitions.contains_key(&class) {
+            self.transition(state, class);
         }
-        known(&self.states[state.0 as usize].answers)
+        known(&self.states[state.0 as usize].transitions)
     }
 
-    fn leave(&mut self, id: StateId) {
+    fn leave_state(&mut self, id: StateId) {
         let state = &mut self.states[id.0 as usize];
         state.machines -= 1;
         if state.machines == 0 && state.parent.is_some() {
@@ -540,24 +541,24 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// The state a machine gets into by taking a pod, if it does; computed once.
-    fn answer(&mut self, from: StateId, class: ClassId) -> Option<StateId> {
-        match self.states[from.0 as usize].answers.get(&class) {
-            Some(Answer::Taken(to)) => return Some(*to),
-            Some(Answer::Refused(_)) => return None,
+    /// Returns the state after placing a pod, if it fits; computed once.
+    fn transition(&mut self, from: StateId, class: ClassId) -> Option<StateId> {
+        match self.states[from.0 as usize].transitions.get(&class) {
+            Some(Transition::Placed(to)) => return Some(*to),
+            Some(Transition::Rejected(_)) => return None,
             None => {}
         }
         let State { shape, used, .. } = &self.states[from.0 as usize];
         let configured = &self.shapes[*shape].configured;
-        // Counting again is cheaper than remembering.
-        if without_placing(&self.classes[class.0 as usize], configured, used).is_some() {
+        // Counting again is cheaper than caching.
+        if precheck(&self.classes[class.0 as usize], configured, used).is_some() {
             return None;
         }
-        let (answer, to) = match self.compute(from, class) {
-            Ok(to) => (Answer::Taken(to), Some(to)),
-            Err(refusal) => (Answer::Refused(Arc::new(Obstacle::Placement(refusal))), None),
+        let (transition, to) = match self.compute(from, class) {
+            Ok(to) => (Transition::Placed(to), Some(to)),
+            Err(refusal) => (Transition::Rejected(Arc::new(Rejection::Placement(refusal))), None),
         };
-        self.states[from.0 as usize].answers.insert(class, answer);
+        self.states[from.0 as usize].transitions.insert(class, transition);
         to
     }
 
@@ -572,7 +573,7 @@ impl<'a> Simulation<'a> {
         let ledger = self.ensure_ledger(from);
         let node = &configured.node;
         let placement = plan(node, ledger, &demand)?;
-        // A machine that is alone in a state will leave it and takes the ledger along.
+        // The only machine in a state will leave it, so the ledger is moved.
         let state = &mut self.states[from.0 as usize];
         let alone = state.machines == 1 && state.parent.is_some();
         let ledger = if alone { state.ledger.take() } else { state.ledger.clone() };
@@ -586,12 +587,12 @@ impl<'a> Simulation<'a> {
             ledger,
             machines: 0,
             placed: placement.containers.into(),
-            answers: HashMap::new(),
+            transitions: HashMap::new(),
         });
         Ok(to)
     }
 
-    /// The ledger of a state, made again from that of an ancestor if nobody kept it.
+    /// Returns the ledger of a state, rebuilt from that of an ancestor if it was dropped.
     fn ensure_ledger(&mut self, id: StateId) -> &Ledger {
         let mut path = Vec::new();
         let mut at = id;
@@ -608,7 +609,7 @@ impl<'a> Simulation<'a> {
                 let wanted = &self.classes[class.0 as usize].demand;
                 let demand = Demand { uid: uid_at(depth), ..wanted.clone() };
                 self.work.planned += 1;
-                // The same question had an answer before.
+                // The same placement succeeded before.
                 if let Ok(placement) = plan(node, &ledger, &demand) {
                     ledger = after(ledger, node, &demand, &placement);
                 }
@@ -618,7 +619,7 @@ impl<'a> Simulation<'a> {
         self.states[id.0 as usize].ledger.get_or_insert_default()
     }
 
-    /// How much of a machine is asked for, in millionths of the scarcer of CPUs and memory.
+    /// Returns the load of a machine in millionths of the scarcer of CPUs and memory.
     #[must_use]
     pub fn load(&self, machine: usize) -> u64 {
         let used = self.used(machine);
@@ -632,7 +633,7 @@ impl<'a> Simulation<'a> {
     fn intern(&mut self, pod: &Pod) -> ClassId {
         let class = Class::of(pod);
         let mut key = String::new();
-        // The text of everything in it: equal if and only if the classes are.
+        // The debug text is equal if and only if the classes are.
         let _ = write!(key, "{class:?}");
         let next = ClassId(self.classes.len() as u32);
         let id = *self.class_ids.entry(key).or_insert(next);
@@ -643,13 +644,13 @@ impl<'a> Simulation<'a> {
     }
 }
 
-/// The uid of the pod that came as number `depth`. Machines in the same state must have the same
-/// ledger, so the pod's own name is of no use here.
+/// Returns the uid of the pod placed at this depth. Machines in the same state must have equal
+/// ledgers, so the pod's own name cannot be used.
 fn uid_at(depth: u32) -> PodUid {
     PodUid::new(&depth.to_string())
 }
 
-/// The ledger once a pod has been placed and all its containers have started.
+/// Returns the ledger after a pod has been placed and all its containers have started.
 pub(crate) fn after(
     mut ledger: Ledger,
     node: &placement::Node,
@@ -664,7 +665,7 @@ pub(crate) fn after(
 }
 
 impl Class {
-    /// The class of a pod whose defaults have been set.
+    /// Returns the class of a defaulted pod.
     #[must_use]
     pub fn of(pod: &Pod) -> Class {
         let os = match pod.spec.os {

@@ -1,6 +1,6 @@
-//! What a configuration comes to on a machine, for people and programs.
+//! The effective settings of a configuration on a machine.
 //!
-//! Main type: [`View`]. It shows what [`Configured`] decided.
+//! Main type: [`View`]. It shows the decisions of [`Configured`].
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use placement::node::{CpuPolicy, MemoryPolicy};
 use placement::{Bytes, CpuSet, Machine, NumaId};
 use serde::Serialize;
 
-/// A configuration in force.
+/// The effective settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct View {
@@ -29,12 +29,12 @@ pub struct View {
     pub topology_manager_policy_options: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub feature_gates: Option<String>,
-    /// Kept for the system by the CPU manager.
+    /// Reserved for the system by the CPU manager.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved_cpus: Option<CpuSet>,
     pub hard_eviction_memory: String,
     pub max_pods: u64,
-    /// What pods may ask for altogether.
+    /// The total requests available to pods.
     pub allocatable: BTreeMap<String, String>,
     pub numa_nodes: Vec<NodeView>,
 }
@@ -44,10 +44,10 @@ pub struct View {
 pub struct NodeView {
     pub numa_node: NumaId,
     pub cpus: CpuSet,
-    /// CPUs that can be handed out.
+    /// CPUs that can be allocated exclusively.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exclusive_cpus: Option<usize>,
-    /// Memory the memory manager can hand out, by resource.
+    /// Memory that the memory manager can allocate, by resource.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub memory: BTreeMap<String, String>,
 }
@@ -118,7 +118,7 @@ impl View {
 
     #[must_use]
     pub fn render_json(&self) -> String {
-        // Keys are words and numbers are whole, so this cannot fail.
+        // Keys are strings and numbers are integers, so this cannot fail.
         lay_out(&serde_json::to_string(self).unwrap_or_default())
     }
 

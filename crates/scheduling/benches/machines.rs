@@ -1,14 +1,13 @@
-//! What it costs to know nodes' machines: reading a report, and taking it in with the pods that are on
-//! the node.
+//! The cost of machine reports: parsing a report, and applying it with the pods of the node.
 //!
 //! | machine, 110 pods of two containers | annotations | read | take in |
 //! |---|---|---|---|
 //! | 8 NUMA nodes, 256 CPUs | 65 KiB | 6.7 ms | 2.4 ms |
 //! | 64 NUMA nodes, 1,024 CPUs | 112 KiB | 24 ms | 11 ms |
 //!
-//! Memory and CPUs are booked for each container. The figures are from the test profile (`opt-level` 1), on
-//! 2 shared cores of a cloud machine that was busy with other work, 2026-11: a release build is faster.
-//! `cargo bench -p scheduling --bench machines` prints today's.
+//! Memory and CPUs are committed for each container. The figures are from the test profile
+//! (`opt-level` 1), on 2 shared cores of a cloud machine that was busy with other work, 2026-11: a
+//! release build is faster. `cargo bench -p scheduling --bench machines` prints current ones.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -64,7 +63,7 @@ fn uid(n: usize) -> String {
     format!("3e1c5e0a-6f4b-4c4e-9a58-{n:012x}")
 }
 
-/// What a node tells of itself that is full of pods, and the CPUs of each container.
+/// Returns the report of a node that is full of pods, and the CPUs of each container.
 fn full(machine: &Machine) -> (BTreeMap<String, String>, [i64; 2]) {
     let (config, _) = kubelet_config::read(CONFIG).unwrap();
     let mut report = NodeReport::new(machine, &config, Ledger::default()).unwrap();

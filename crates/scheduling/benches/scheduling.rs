@@ -1,9 +1,9 @@
 //! Scheduling at the size of a large cluster: 5,000 nodes, 50,000 pods, QoS classes with capacity on
 //! every node.
 //!
-//! Time on one processor of a two-processor virtual machine that was busy with other work (load above
-//! five), workloads taking turns so that every pod finds some 200 nodes changed since its like was placed,
-//! the first look at each of 200 new shapes included:
+//! CPU time on one processor of a two-processor virtual machine that was busy with other work (load
+//! above five). Workloads take turns, so that about 200 nodes have changed since the last pod of
+//! the same shape was placed. The first attempts of 200 new shapes are included:
 //!
 //! | pods | placed per second | an attempt, shape known | new shape |
 //! |---|---|---|---|
@@ -11,8 +11,8 @@
 //! | also spread over zones (hard) and nodes (soft) | 2,300 to 2,400 | 0.37 ms | |
 //! | also never two of a kind on one node | 2,000 to 2,100 | 0.47 ms | |
 //!
-//! All 5,000 nodes are looked at for every pod. Aim: 2,000 pods per second. Memory: 217 bytes a pod
-//! beyond what 200 shapes and 5,000 nodes take.
+//! All 5,000 nodes are evaluated for every pod. Goal: 2,000 pods per second. Memory: 217 bytes per
+//! pod in addition to 200 shapes and 5,000 nodes.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -25,12 +25,12 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use scheduling::{Outcome, Scheduler, Settings, Tie};
 use serde_json::{Value, json};
 
-/// Counts what is allocated, for the figure of memory per pod.
+/// Counts allocated bytes, to measure memory per pod.
 struct Counting;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is handed on to the system's allocator unchanged.
+// SAFETY: all calls are forwarded to the system allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.fetch_add(layout.size(), Ordering::Relaxed);
@@ -78,9 +78,9 @@ fn node(n: usize) -> Value {
 enum Kind {
     /// Requests and classes.
     Plain,
-    /// Also spread over zones, hard, and kept apart on nodes, softly.
+    /// Also spread over zones (hard) and nodes (soft).
     Spread,
-    /// Also never two of a kind on one node.
+    /// Also with anti-affinity between pods of a workload on one node.
     Apart,
 }
 
@@ -117,7 +117,7 @@ fn pod(name: &str, workload: usize, kind: Kind) -> Value {
     })
 }
 
-/// A cluster with its pods, and how much memory each of them takes.
+/// Returns a cluster with its pods, and the memory of each pod.
 fn cluster() -> (Scheduler, usize) {
     let settings = Settings { qos_resources: true, ..Settings::default() };
     let mut scheduler = Scheduler::new(&settings).unwrap();
@@ -134,15 +134,15 @@ fn cluster() -> (Scheduler, usize) {
     (scheduler, (HELD.load(Ordering::Relaxed) - before) / PODS)
 }
 
-/// Time this thread has had a processor; where the system does not tell, time that has passed. A busy
-/// machine makes the one longer and not the other.
+/// Returns the CPU time of this thread, or wall-clock time if the system does not report it. A busy
+/// machine affects only the latter.
 fn on_cpu(since: Instant) -> Duration {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanoseconds = told.and_then(|t| t.split(' ').next()?.parse().ok());
     nanoseconds.map_or_else(|| since.elapsed(), Duration::from_nanos)
 }
 
-/// Places so many new pods, workload by workload in turn, and tells how long that took.
+/// Places this many new pods, workloads in turn, and returns the time it took.
 fn place(scheduler: &mut Scheduler, count: usize, first: usize, kind: Kind) -> Duration {
     let pods: Vec<Value> =
         (0..count).map(|n| pod(&format!("new-{}", first + n), n % WORKLOADS, kind)).collect();
@@ -174,7 +174,7 @@ fn throughput(_: &mut Criterion) {
         );
         let start = Instant::now();
         let mut one = pod("one", 3, kind);
-        // An amount that no other pod asks for makes it a shape of its own.
+        // A unique amount makes it a new shape.
         one["spec"]["containers"][0]["resources"]["requests"]["memory"] = "77Mi".into();
         scheduler.cluster_mut().apply_pod(&one).unwrap();
         let before = on_cpu(start);

@@ -1,15 +1,15 @@
-//! QoS-class resources (KEP-3008) as scheduling sees them: which classes a node offers, how many
-//! users each may have, and which of them a pod needs.
+//! QoS-class resources (KEP-3008) in scheduling: the classes that a node offers, their capacities,
+//! and the classes that a pod needs.
 //!
-//! Main types: [`NodeClasses`], [`ClassDemand`] and [`ClassUse`]. A class resource is either for pods
-//! as a whole or for single containers, and which of the two is known from the node. Every container
-//! that uses a class counts one, at the worst moment of the pod: init containers that run one after
-//! the other do not add up, just as their requests do not.
+//! Main types: [`NodeClasses`], [`ClassDemand`] and [`ClassUse`]. A class resource is assigned
+//! either to pods or to containers; the node defines which. Every container that uses a class
+//! counts as one, at the pod's peak: init containers that run in sequence do not add up, like their
+//! requests.
 
 use smallvec::SmallVec;
 
+use crate::interner::{Interner, Symbol};
 use crate::object;
-use crate::symbols::{Symbol, Symbols};
 
 /// A class of a class resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,7 +18,7 @@ pub(crate) struct Class {
     pub(crate) class: Symbol,
 }
 
-/// The official names, which people also write short.
+/// Returns the official name of a resource; the short form is accepted too.
 fn official(name: &str) -> &str {
     match name {
         "rdt" => "k8s.io/rdt",
@@ -27,7 +27,7 @@ fn official(name: &str) -> &str {
     }
 }
 
-/// What a node offers.
+/// The classes that a node offers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct NodeClasses {
     pub(crate) pod: Offer,
@@ -42,7 +42,7 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    fn new(resources: &[object::ClassResource], symbols: &mut Symbols) -> Offer {
+    fn new(resources: &[object::ClassResource], symbols: &mut Interner) -> Offer {
         let mut classes = Vec::new();
         let mut names = Vec::new();
         for offered in resources {
@@ -66,34 +66,36 @@ impl Offer {
 }
 
 impl NodeClasses {
-    pub(crate) fn new(classes: &object::NodeClasses, symbols: &mut Symbols) -> NodeClasses {
+    pub(crate) fn new(classes: &object::NodeClasses, symbols: &mut Interner) -> NodeClasses {
         NodeClasses {
             pod: Offer::new(&classes.pod, symbols),
             container: Offer::new(&classes.container, symbols),
         }
     }
 
-    /// The capacity of a class, if the node has it at all. Names are unique over pods and containers.
+    /// Returns the capacity of a class, if the node offers it. Names are unique across pod and
+    /// container resources.
     pub(crate) fn capacity(&self, class: Class) -> Option<u64> {
         self.container.capacity(class).or_else(|| self.pod.capacity(class))
     }
 }
 
-/// The classes a pod asks for.
+/// The classes that a pod requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct ClassDemand {
-    /// What the pod as a whole asks for, and how many containers use the class at once if the resource
-    /// turns out to be for containers: those that name it and those that name none of the resource.
+    /// Classes requested by the pod, with the number of containers that use each at the peak if the
+    /// resource turns out to be for containers: those that name the class and those that name no
+    /// class of the resource.
     pod: Box<[(Class, u32)]>,
-    /// What containers name themselves, and how many of them at once.
+    /// Classes requested by containers, with the number of containers at the peak.
     containers: Box<[(Class, u32)]>,
 }
 
-/// What a pod needs of one node: class, number of users.
+/// The needs of a pod on one node: class and number of users.
 pub(crate) type Needs = SmallVec<[(Class, u32); 4]>;
 
 impl ClassDemand {
-    pub(crate) fn new(spec: &object::PodSpec, symbols: &mut Symbols) -> ClassDemand {
+    pub(crate) fn new(spec: &object::PodSpec, symbols: &mut Interner) -> ClassDemand {
         let mut class = |entry: &object::ClassEntry| Class {
             resource: symbols.intern(official(&entry.name)),
             class: symbols.intern(&entry.class),
@@ -125,19 +127,19 @@ impl ClassDemand {
         self.pod.is_empty() && self.containers.is_empty()
     }
 
-    /// What is needed of a node that offers these.
+    /// Returns the needs of the pod on a node that offers these classes.
     pub(crate) fn on(&self, node: &NodeClasses) -> Needs {
         let mut needs = Needs::new();
         for (class, containers) in &self.pod {
             match (node.container.has(class.resource), containers) {
-                // Every container has a class of its own, and the default is nobody's.
+                // Every container names a class, so the pod's default applies to none.
                 (true, 0) => {}
                 (true, containers) => needs.push((*class, *containers)),
                 (false, _) => needs.push((*class, 1)),
             }
         }
         for (class, count) in &self.containers {
-            // Where the pod's default is the same class, its count has these containers in it.
+            // If the pod's default is the same class, its count includes these containers.
             let counted = self.pod.iter().any(|(default, _)| default == class)
                 && node.container.has(class.resource);
             if !counted {
@@ -148,7 +150,7 @@ impl ClassDemand {
     }
 }
 
-/// How many containers use something at once at the worst moment.
+/// Returns the number of containers that use a class at the pod's peak.
 fn worst_moment(
     apps: &[Vec<Class>],
     inits: &[(bool, Vec<Class>)],
@@ -169,7 +171,7 @@ fn worst_moment(
     starting.max(running + sidecars)
 }
 
-/// How many use each class of a node that not any number may use.
+/// The number of users of each class with a limited capacity on a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ClassUse(SmallVec<[(Class, u64); 3]>);
 

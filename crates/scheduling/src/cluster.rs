@@ -1,9 +1,9 @@
-//! The cluster as scheduling sees it: nodes, pods and what selects them, kept up to date one object at
-//! a time.
+//! The cluster state for scheduling: nodes, pods and the objects that select pods, updated one
+//! object at a time.
 //!
-//! Main type: [`Cluster`]. Sums per node and the places of each shape are kept with every change, so
-//! that an attempt walks nodes and shapes, never all pods. It answers questions about what is; what
-//! should be is [`crate::Scheduler`]'s business.
+//! Main type: [`Cluster`]. It updates sums per node and counts per shape with every change, so that
+//! an attempt iterates over nodes and shapes, never over all pods. It records the current state;
+//! [`crate::Scheduler`] makes decisions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,39 +13,39 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::classes::NodeClasses;
+use crate::interner::{Interner, Symbol};
 use crate::labels::Selector;
+use crate::machine::{Machine, MachineView};
 use crate::node::{NodeState, NodeView, Occupancy};
 use crate::object::{NodeObject, OtherObject, PodObject};
-use crate::placing::{Machine, MachineView};
 use crate::shape::PodShape;
-use crate::shapes::{ShapeId, Shapes};
-use crate::symbols::{Symbol, Symbols};
+use crate::shape_index::{ShapeId, ShapeIndex};
 use crate::taints::Taint;
 use crate::time;
 use crate::volumes::Volumes;
 use crate::workloads::Workloads;
 
-/// Why an object cannot be taken in.
+/// The reason why an object is rejected.
 #[derive(Debug, Error)]
 pub enum ObjectError {
-    #[error("not a {kind} that can be read")]
+    #[error("failed to parse the {kind}")]
     Unreadable { kind: &'static str, source: serde_json::Error },
-    #[error("a {kind} without a name")]
+    #[error("the {kind} has no name")]
     Nameless { kind: &'static str },
 }
 
-/// A pod, by its place in the list.
+/// A pod, by its position in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PodId(pub(crate) u32);
 
-/// A pod: what of it is not shared with others of its shape.
+/// The part of a pod that is not shared with others of its shape.
 #[derive(Debug)]
 pub(crate) struct PodEntry {
     /// `namespace/name`.
     pub(crate) key: Arc<str>,
     pub(crate) uid: Box<str>,
     pub(crate) shape: ShapeId,
-    /// Where it is; the node need not be known.
+    /// Its node, which may be unknown.
     pub(crate) node: Option<Symbol>,
     pub(crate) slot: Option<u32>,
     pub(crate) nominated: Option<Symbol>,
@@ -53,9 +53,9 @@ pub(crate) struct PodEntry {
     pub(crate) gates: Box<[Box<str>]>,
     /// It is being deleted.
     pub(crate) ending: bool,
-    /// It is being deleted to make room.
+    /// It is being deleted by preemption.
     pub(crate) preempted: bool,
-    /// It was given its node here, and the API has not said so yet.
+    /// It was assumed on its node, and the API has not confirmed it yet.
     assumed: bool,
 }
 
@@ -65,54 +65,54 @@ impl PodEntry {
     }
 }
 
-/// An image as nodes have it.
+/// An image and the nodes that have it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ImageSpread {
-    /// As the first node said that had it.
+    /// As the first node with the image reports it.
     pub(crate) size: i64,
     pub(crate) nodes: usize,
 }
 
-/// Symbols that are asked for all the time.
+/// Symbols that are used in every attempt.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
+pub(crate) struct WellKnownSymbols {
     pub(crate) hostname: Symbol,
     pub(crate) unschedulable: Taint,
     pub(crate) everything: Selector,
 }
 
-/// Nodes, pods and what selects them.
+/// Nodes, pods and the objects that select pods.
 #[derive(Debug)]
 pub struct Cluster {
-    pub(crate) symbols: Symbols,
-    pub(crate) known: Known,
-    /// Boxed, so that going through all of them does not touch each.
+    pub(crate) symbols: Interner,
+    pub(crate) known: WellKnownSymbols,
+    /// Boxed, so that iterating over the list does not touch every node.
     nodes: Vec<Option<Box<NodeState>>>,
     slots: HashMap<Symbol, u32>,
     free_slots: Vec<u32>,
-    /// Slots in the order in which nodes came.
+    /// Slots in the order in which nodes were added.
     pub(crate) order: Vec<u32>,
-    /// By slot: when anything about the node last changed.
+    /// By slot: the last change of the node.
     pub(crate) changed: Vec<u64>,
-    /// By slot: whether pods wait for the node.
+    /// By slot: true if pods are nominated to the node.
     pub(crate) awaited: Vec<bool>,
     clock: u64,
-    /// What nodes offer of QoS classes, each different offer once.
+    /// The QoS classes that nodes offer, each distinct set once.
     offers: Vec<Arc<NodeClasses>>,
     /// Changes with the nodes' objects, not with their pods.
     pub(crate) nodes_epoch: u64,
     pods: Vec<Option<PodEntry>>,
     free_pods: Vec<PodId>,
     ids: HashMap<Arc<str>, PodId>,
-    /// Pods that wait for a node of this name, known or not.
+    /// Pods nominated to a node of this name, known or unknown.
     nominees: HashMap<Symbol, Vec<PodId>>,
-    /// Pods on nodes that are not known.
+    /// Pods on unknown nodes.
     homeless: HashMap<Symbol, Vec<PodId>>,
-    pub(crate) shapes: Shapes,
+    pub(crate) shapes: ShapeIndex,
     pub(crate) workloads: Workloads,
     pub(crate) volumes: Volumes,
     pub(crate) images: HashMap<Symbol, ImageSpread>,
-    /// Claims, by `namespace/name`: how many volumes of pods on nodes use them.
+    /// Claims by `namespace/name`: the number of volumes of pods on nodes that use them.
     claim_users: HashMap<Symbol, u32>,
 }
 
@@ -125,8 +125,8 @@ impl Default for Cluster {
 impl Cluster {
     #[must_use]
     pub fn new() -> Cluster {
-        let mut symbols = Symbols::default();
-        let known = Known {
+        let mut symbols = Interner::default();
+        let known = WellKnownSymbols {
             hostname: symbols.intern("kubernetes.io/hostname"),
             unschedulable: Taint::unschedulable(&mut symbols),
             everything: Selector::new(Some(&LabelSelector::default()), &mut symbols),
@@ -149,44 +149,44 @@ impl Cluster {
             ids: HashMap::new(),
             nominees: HashMap::new(),
             homeless: HashMap::new(),
-            shapes: Shapes::default(),
+            shapes: ShapeIndex::default(),
             workloads: Workloads::default(),
             images: HashMap::new(),
             claim_users: HashMap::new(),
         }
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.order.len()
     }
 
-    /// How many pods there are, placed or not.
+    /// Returns the number of pods, placed or pending.
     #[must_use]
     pub fn pod_count(&self) -> usize {
         self.ids.len()
     }
 
-    /// How many different shapes pods have, and how many texts are kept: a measure of memory.
+    /// Returns the number of distinct shapes and of interned strings, as a measure of memory.
     #[must_use]
     pub fn shared_counts(&self) -> (usize, usize) {
         (self.shapes.len(), self.symbols.len())
     }
 
-    /// The names of all nodes, in the order in which they came.
+    /// Returns the names of all nodes in the order in which they were added.
     pub fn node_names(&self) -> impl Iterator<Item = &str> {
         self.order.iter().map(|slot| self.node_name(*slot))
     }
 
-    /// The node a pod is on, or has been given.
+    /// Returns the node that a pod is bound to or assumed on.
     #[must_use]
     pub fn node_of(&self, pod: &str) -> Option<&str> {
         let entry = self.pod(*self.ids.get(pod)?)?;
         Some(self.symbols.text(entry.node?))
     }
 
-    /// The node a pod waits for while others leave it.
+    /// Returns the node that a pod is nominated to.
     #[must_use]
     pub fn nominated_node_of(&self, pod: &str) -> Option<&str> {
         let entry = self.pod(*self.ids.get(pod)?)?;
@@ -198,7 +198,7 @@ impl Cluster {
         self.ids.contains_key(pod)
     }
 
-    /// The pods of a node, as `namespace/name`.
+    /// Returns the pods of a node as `namespace/name`.
     pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &str> {
         let slot = self.slot(node);
         let pods = slot.and_then(|slot| self.node(slot)).into_iter().flat_map(|n| &n.pods);
@@ -233,8 +233,8 @@ impl Cluster {
         self.pods.get(id.0 as usize)?.as_ref()
     }
 
-    /// A pod with its shape.
-    pub(crate) fn shaped(&self, id: PodId) -> Option<(&PodEntry, &PodShape)> {
+    /// Returns a pod with its shape.
+    pub(crate) fn pod_with_shape(&self, id: PodId) -> Option<(&PodEntry, &PodShape)> {
         let entry = self.pod(id)?;
         Some((entry, &self.shapes.entry(entry.shape)?.shape))
     }
@@ -260,7 +260,7 @@ fn read<'a, T: serde::Deserialize<'a>>(
 
 /// Nodes.
 impl Cluster {
-    /// Takes in a node that is new or has changed.
+    /// Adds or updates a node.
     pub fn apply_node(&mut self, node: &Value) -> Result<(), ObjectError> {
         self.apply_node_object(&read("Node", node)?)
     }
@@ -270,7 +270,8 @@ impl Cluster {
             return Err(ObjectError::Nameless { kind: "Node" });
         }
         let mut view = NodeView::new(node, &mut self.symbols);
-        // Nodes are alike in what they offer; one copy stays at hand while all are looked at.
+        // Nodes share equal class offers, so that one copy stays in the processor cache during a
+        // search.
         match self.offers.iter().find(|offer| **offer == view.classes) {
             Some(offer) => view.classes = offer.clone(),
             None => self.offers.push(view.classes.clone()),
@@ -286,7 +287,7 @@ impl Cluster {
         self.count_images(&view, true);
         let mut occupancy = Occupancy::default();
         let pods = self.node(slot).map(|n| n.pods.clone()).unwrap_or_default();
-        for (_, shape) in pods.iter().filter_map(|id| self.shaped(*id)) {
+        for (_, shape) in pods.iter().filter_map(|id| self.pod_with_shape(*id)) {
             occupancy.add(shape, &view);
         }
         if let Some(Some(state)) = self.nodes.get_mut(slot as usize) {
@@ -325,9 +326,9 @@ impl Cluster {
         self.nodes_epoch += 1;
         self.touch(slot);
         for id in self.homeless.remove(&name).unwrap_or_default() {
-            self.settle(id);
+            self.place(id);
         }
-        // Pods may have been waiting for a node of this name.
+        // Pods may already be nominated to a node of this name.
         let waiting = self.nominees.get(&name).cloned().unwrap_or_default();
         self.awaited[slot as usize] = !waiting.is_empty();
         if let Some(Some(state)) = self.nodes.get_mut(slot as usize) {
@@ -335,12 +336,12 @@ impl Cluster {
         }
     }
 
-    /// Forgets a node. Its pods stay known, but count for nothing until it comes back.
+    /// Removes a node. Its pods stay known, but do not count until it returns.
     pub fn remove_node(&mut self, name: &str) {
         let Some(slot) = self.slot(name) else { return };
         let pods = self.node(slot).map(|n| n.pods.clone()).unwrap_or_default();
         for id in &pods {
-            self.unsettle(*id);
+            self.unplace(*id);
         }
         if let (false, Some(name)) = (pods.is_empty(), self.symbols.find(name)) {
             self.homeless.insert(name, pods);
@@ -355,14 +356,14 @@ impl Cluster {
         }
     }
 
-    /// What is known of a node's machine; `None` if nothing is. Pods that the scheduler has sent there
-    /// and the agent has not booked yet are booked on top.
+    /// Sets the machine of a node; `None` if it does not report one. Pods that were assumed here
+    /// and that the agent has not committed yet are added to its ledger.
     pub fn set_machine(&mut self, node: &str, machine: Option<MachineView>) {
         let Some(slot) = self.slot(node) else { return };
         let mut machine = machine.map(Machine::new);
         if let Some(machine) = &mut machine {
             let pods = self.node(slot).into_iter().flat_map(|n| &n.pods);
-            for (entry, shape) in pods.filter_map(|id| self.shaped(*id)) {
+            for (entry, shape) in pods.filter_map(|id| self.pod_with_shape(*id)) {
                 if let Some(demand) = &shape.machine {
                     machine.add(&demand.of(entry.machine_uid()));
                 }
@@ -391,7 +392,7 @@ impl Cluster {
 }
 
 impl PodEntry {
-    /// What the pod is called in a ledger: agents know pods by uid, tests by name.
+    /// Returns the pod's id in a ledger: agents use the uid, tests the name.
     pub(crate) fn machine_uid(&self) -> &str {
         if self.uid.is_empty() { &self.key } else { &self.uid }
     }
@@ -399,7 +400,7 @@ impl PodEntry {
 
 /// Pods.
 impl Cluster {
-    /// Takes in a pod that is new or has changed. A pod that has ended is forgotten.
+    /// Adds or updates a pod. A finished pod is removed.
     pub fn apply_pod(&mut self, pod: &Value) -> Result<(), ObjectError> {
         self.apply_pod_object(&read("Pod", pod)?)
     }
@@ -414,12 +415,12 @@ impl Cluster {
             return Ok(());
         }
         let named =
-            |text: &str, symbols: &mut Symbols| (!text.is_empty()).then(|| symbols.intern(text));
+            |text: &str, symbols: &mut Interner| (!text.is_empty()).then(|| symbols.intern(text));
         let mut node = named(&pod.spec.node_name, &mut self.symbols);
         let mut nominated = named(&pod.status.nominated_node_name, &mut self.symbols);
         let mut assumed = false;
         let old = self.ids.get(key.as_str()).and_then(|id| self.pod(*id));
-        // What was decided here stands until the API says something else of the same pod.
+        // An assumed node stays until the API reports another one for the same pod.
         if let Some(old) = old.filter(|old| *old.uid == *pod.metadata.uid) {
             if node.is_none() && old.assumed {
                 node = old.node;
@@ -435,9 +436,9 @@ impl Cluster {
         let started = pod.status.start_time.as_deref().and_then(time::parse);
         let gates = pod.spec.scheduling_gates.iter().map(|g| g.name.as_str().into()).collect();
         let preempted = ending && is_preempted(pod);
-        // Most changes of a running pod are of no account here and must not cost anything.
+        // Most updates of a running pod do not matter to scheduling and must be cheap.
         if let Some(id) = self.id(&key)
-            && let Some((old, old_shape)) = self.shaped(id)
+            && let Some((old, old_shape)) = self.pod_with_shape(id)
             && (&*old.uid, old.node, old.nominated, old.ending)
                 == (pod.metadata.uid.as_str(), node, nominated, ending)
             && *old_shape == shape
@@ -477,14 +478,14 @@ impl Cluster {
         };
         self.ids.insert(key, id);
         if node.is_some() {
-            self.settle(id);
+            self.place(id);
         } else if let Some(nominated) = nominated {
             self.list_nomination(id, nominated, true);
         }
         Ok(())
     }
 
-    /// Forgets a pod, by `namespace/name`.
+    /// Removes a pod, by `namespace/name`.
     pub fn remove_pod(&mut self, pod: &str) {
         let Some(id) = self.ids.remove(pod) else { return };
         if let Some(PodEntry { node: Some(node), slot: None, .. }) = self.pod(id) {
@@ -493,16 +494,16 @@ impl Cluster {
                 pods.retain(|other| *other != id);
             }
         }
-        self.unsettle(id);
+        self.unplace(id);
         let Some(entry) = self.pods.get_mut(id.0 as usize).and_then(Option::take) else { return };
         if let Some(nominated) = entry.nominated {
             self.list_nomination(id, nominated, false);
         }
-        self.shapes.give_back(entry.shape);
+        self.shapes.release(entry.shape);
         self.free_pods.push(id);
     }
 
-    /// Gives a pending pod a node, before the API knows of it.
+    /// Assumes a pending pod on a node before the API confirms it.
     pub fn assume(&mut self, pod: &str, node: &str) {
         let Some(id) = self.id(pod) else { return };
         let node = self.symbols.intern(node);
@@ -512,15 +513,15 @@ impl Cluster {
         {
             entry.node = Some(node);
             entry.assumed = true;
-            self.settle(id);
+            self.place(id);
         }
     }
 
-    /// Takes a node back that was given to a pod and could not be had after all.
+    /// Reverts an assumed pod whose binding failed.
     pub fn forget(&mut self, pod: &str) {
         let Some(id) = self.id(pod) else { return };
         if self.pod(id).is_some_and(|entry| entry.assumed) {
-            self.unsettle(id);
+            self.unplace(id);
             if let Some(Some(entry)) = self.pods.get_mut(id.0 as usize) {
                 entry.node = None;
                 entry.assumed = false;
@@ -528,7 +529,7 @@ impl Cluster {
         }
     }
 
-    /// Says which node a pending pod waits for, if any.
+    /// Sets or clears the nominated node of a pending pod.
     pub fn nominate(&mut self, pod: &str, node: Option<&str>) {
         let Some(id) = self.id(pod) else { return };
         let node = node.map(|node| self.symbols.intern(node));
@@ -542,7 +543,7 @@ impl Cluster {
         }
     }
 
-    /// Takes a pod's scheduling gates away.
+    /// Removes the scheduling gates of a pod.
     pub fn ungate(&mut self, pod: &str) {
         let Some(id) = self.id(pod) else { return };
         if let Some(Some(entry)) = self.pods.get_mut(id.0 as usize) {
@@ -568,8 +569,8 @@ impl Cluster {
         self.touch(slot);
     }
 
-    /// Counts a pod with its node, if that is known.
-    fn settle(&mut self, id: PodId) {
+    /// Counts a pod on its node, if the node is known.
+    fn place(&mut self, id: PodId) {
         let Some(Some(entry)) = self.pods.get_mut(id.0 as usize) else { return };
         let Some(node) = entry.node else { return };
         let Some(slot) = self.slots.get(&node).copied() else {
@@ -592,12 +593,12 @@ impl Cluster {
         self.touch(slot);
     }
 
-    /// No longer counts a pod with its node.
-    fn unsettle(&mut self, id: PodId) {
+    /// Stops counting a pod on its node.
+    fn unplace(&mut self, id: PodId) {
         let Some(Some(entry)) = self.pods.get_mut(id.0 as usize) else { return };
         let Some(slot) = entry.slot.take() else { return };
         let Some(shape) = self.shapes.entry(entry.shape).map(|e| e.shape.clone()) else { return };
-        self.shapes.displace(entry.shape, slot, entry.ending);
+        self.shapes.unplace(entry.shape, slot, entry.ending);
         for (claim, _) in &shape.volumes.claims {
             if let Some(users) = self.claim_users.get_mut(claim) {
                 *users -= 1;
@@ -626,7 +627,7 @@ fn is_preempted(pod: &PodObject) -> bool {
 
 macro_rules! others {
     ($($(#[$doc:meta])* $apply:ident, $kind:literal, $owner:ident;)*) => {
-        /// What else scheduling looks at. Each function takes in an object that is new or has changed.
+        /// Other objects that scheduling uses. Each function adds or updates an object.
         impl Cluster {
             $($(#[$doc])* pub fn $apply(&mut self, object: &Value) -> Result<(), ObjectError> {
                 let object: OtherObject = read($kind, object)?;
@@ -665,7 +666,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Forgets an object of one of these kinds; names as in the API, kinds as in its objects.
+    /// Removes an object of one of these kinds, by the kind and name of the API.
     pub fn remove_other(&mut self, kind: &str, namespace: &str, name: &str) {
         let symbols = &mut self.symbols;
         let (ns, symbol) = (symbols.intern(namespace), symbols.intern(name));

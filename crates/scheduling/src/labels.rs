@@ -1,7 +1,6 @@
-//! Labels, and selectors over them, in numbers instead of texts.
+//! Labels and selectors over interned strings.
 //!
-//! Main types: [`Labels`], [`Selector`] and [`NodeTerms`]. What a selector may look like and how it is
-//! read is `objects::selector`'s business.
+//! Main types: [`Labels`], [`Selector`] and [`NodeTerms`]. `objects::selector` parses selectors.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +8,14 @@ use objects::selector::{
     LabelSelector, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Operator, Requirement,
 };
 
-use crate::symbols::{Symbol, Symbols};
+use crate::interner::{Interner, Symbol};
 
 /// Labels of one object, in order of key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Labels(Box<[(Symbol, Symbol)]>);
 
 impl Labels {
-    pub(crate) fn new(labels: &BTreeMap<String, String>, symbols: &mut Symbols) -> Labels {
+    pub(crate) fn new(labels: &BTreeMap<String, String>, symbols: &mut Interner) -> Labels {
         let mut pairs: Vec<_> =
             labels.iter().map(|(k, v)| (symbols.intern(k), symbols.intern(v))).collect();
         pairs.sort_unstable();
@@ -24,7 +23,7 @@ impl Labels {
     }
 
     pub(crate) fn get(&self, key: Symbol) -> Option<Symbol> {
-        // Objects have few labels: looking at all of them beats a search.
+        // Objects have few labels: a linear scan is faster than a search.
         self.0.iter().find(|(k, _)| *k == key).map(|(_, v)| *v)
     }
 
@@ -35,13 +34,13 @@ impl Labels {
 
 /// One condition on one label.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Need {
+struct LabelCondition {
     key: Symbol,
-    test: Test,
+    test: LabelTest,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Test {
+enum LabelTest {
     In(Box<[Symbol]>),
     NotIn(Box<[Symbol]>),
     Exists,
@@ -52,33 +51,33 @@ enum Test {
     Never,
 }
 
-impl Need {
-    fn new(requirement: &Requirement, symbols: &mut Symbols) -> Need {
+impl LabelCondition {
+    fn new(requirement: &Requirement, symbols: &mut Interner) -> LabelCondition {
         let key = symbols.intern(requirement.key());
         let mut values = || requirement.values().map(|v| symbols.intern(v)).collect();
         let bound = || requirement.values().next().and_then(|v| v.parse().ok());
         let test = match requirement.operator() {
-            Operator::In | Operator::Equals | Operator::DoubleEquals => Test::In(values()),
-            Operator::NotIn | Operator::NotEquals => Test::NotIn(values()),
-            Operator::Exists => Test::Exists,
-            Operator::DoesNotExist => Test::Absent,
-            Operator::GreaterThan => bound().map_or(Test::Never, Test::Above),
-            Operator::LessThan => bound().map_or(Test::Never, Test::Below),
+            Operator::In | Operator::Equals | Operator::DoubleEquals => LabelTest::In(values()),
+            Operator::NotIn | Operator::NotEquals => LabelTest::NotIn(values()),
+            Operator::Exists => LabelTest::Exists,
+            Operator::DoesNotExist => LabelTest::Absent,
+            Operator::GreaterThan => bound().map_or(LabelTest::Never, LabelTest::Above),
+            Operator::LessThan => bound().map_or(LabelTest::Never, LabelTest::Below),
         };
-        Need { key, test }
+        LabelCondition { key, test }
     }
 
-    fn holds(&self, labels: &Labels, symbols: &Symbols) -> bool {
+    fn holds(&self, labels: &Labels, symbols: &Interner) -> bool {
         let label = labels.get(self.key);
         let number = || symbols.text(label?).parse::<i64>().ok();
         match &self.test {
-            Test::In(values) => label.is_some_and(|l| values.contains(&l)),
-            Test::NotIn(values) => !label.is_some_and(|l| values.contains(&l)),
-            Test::Exists => label.is_some(),
-            Test::Absent => label.is_none(),
-            Test::Above(bound) => number().is_some_and(|n| n > *bound),
-            Test::Below(bound) => number().is_some_and(|n| n < *bound),
-            Test::Never => false,
+            LabelTest::In(values) => label.is_some_and(|l| values.contains(&l)),
+            LabelTest::NotIn(values) => !label.is_some_and(|l| values.contains(&l)),
+            LabelTest::Exists => label.is_some(),
+            LabelTest::Absent => label.is_none(),
+            LabelTest::Above(bound) => number().is_some_and(|n| n > *bound),
+            LabelTest::Below(bound) => number().is_some_and(|n| n < *bound),
+            LabelTest::Never => false,
         }
     }
 }
@@ -87,39 +86,42 @@ impl Need {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Selector {
     /// `None` selects nothing.
-    needs: Option<Box<[Need]>>,
+    needs: Option<Box<[LabelCondition]>>,
 }
 
 impl Selector {
-    pub(crate) fn new(selector: Option<&LabelSelector>, symbols: &mut Symbols) -> Selector {
+    pub(crate) fn new(selector: Option<&LabelSelector>, symbols: &mut Interner) -> Selector {
         let needs = |s: &LabelSelector| {
-            s.requirements().iter().map(|r| Need::new(r, symbols)).collect::<Box<[_]>>()
+            s.requirements().iter().map(|r| LabelCondition::new(r, symbols)).collect::<Box<[_]>>()
         };
         Selector { needs: selector.map(needs) }
     }
 
-    /// A selector that is satisfied by these very labels, values of the keys given.
+    /// Returns the selector with these labels required too.
     pub(crate) fn and_labels(self, pairs: &[(Symbol, Symbol)]) -> Selector {
         self.and(
-            pairs.iter().map(|(key, value)| Need { key: *key, test: Test::In([*value].into()) }),
+            pairs.iter().map(|(key, value)| LabelCondition {
+                key: *key,
+                test: LabelTest::In([*value].into()),
+            }),
         )
     }
 
-    /// This selector, for objects that do not have these labels.
+    /// Returns the selector with these labels excluded.
     pub(crate) fn and_not_labels(self, pairs: &[(Symbol, Symbol)]) -> Selector {
-        let not = |(key, value): &(Symbol, Symbol)| Need {
+        let not = |(key, value): &(Symbol, Symbol)| LabelCondition {
             key: *key,
-            test: Test::NotIn([*value].into()),
+            test: LabelTest::NotIn([*value].into()),
         };
         self.and(pairs.iter().map(not))
     }
 
-    fn and(self, more: impl Iterator<Item = Need>) -> Selector {
+    fn and(self, more: impl Iterator<Item = LabelCondition>) -> Selector {
         let needs = self.needs.map(|needs| needs.into_vec().into_iter().chain(more).collect());
         Selector { needs }
     }
 
-    /// The selector of everything that both select.
+    /// Returns the intersection of two selectors.
     pub(crate) fn and_selector(self, other: &Selector) -> Selector {
         match &other.needs {
             Some(needs) => self.and(needs.iter().cloned()),
@@ -127,11 +129,11 @@ impl Selector {
         }
     }
 
-    pub(crate) fn matches(&self, labels: &Labels, symbols: &Symbols) -> bool {
+    pub(crate) fn matches(&self, labels: &Labels, symbols: &Interner) -> bool {
         self.needs.as_ref().is_some_and(|needs| needs.iter().all(|n| n.holds(labels, symbols)))
     }
 
-    /// Whether everything is selected.
+    /// Returns true if the selector selects everything.
     pub(crate) fn is_everything(&self) -> bool {
         self.needs.as_ref().is_some_and(|needs| needs.is_empty())
     }
@@ -140,14 +142,14 @@ impl Selector {
 /// One term of a node selector.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct NodeTerm {
-    labels: Box<[Need]>,
-    /// Whether the node must, or must not, have this name.
+    labels: Box<[LabelCondition]>,
+    /// The node must have (true) or must not have (false) this name.
     names: Box<[(bool, Symbol)]>,
     malformed: bool,
 }
 
 impl NodeTerm {
-    pub(crate) fn new(term: &NodeSelectorTerm, symbols: &mut Symbols) -> NodeTerm {
+    pub(crate) fn new(term: &NodeSelectorTerm, symbols: &mut Interner) -> NodeTerm {
         let malformed = |r: &NodeSelectorRequirement| r.requirement().is_none();
         let names = term.fields.iter().filter_map(NodeSelectorRequirement::requirement);
         let names = names.filter_map(|r| {
@@ -156,22 +158,22 @@ impl NodeTerm {
         let names: Box<[_]> = names.collect();
         let labels = term.labels.iter().filter_map(NodeSelectorRequirement::requirement);
         NodeTerm {
-            labels: labels.map(|r| Need::new(r, symbols)).collect(),
+            labels: labels.map(|r| LabelCondition::new(r, symbols)).collect(),
             names,
             malformed: term.labels.iter().any(malformed) || term.fields.iter().any(malformed),
         }
     }
 
-    /// An empty or malformed term matches no node.
-    pub(crate) fn matches(&self, name: Symbol, labels: &Labels, symbols: &Symbols) -> bool {
+    /// Returns true if the term matches. An empty or malformed term matches no node.
+    pub(crate) fn matches(&self, name: Symbol, labels: &Labels, symbols: &Interner) -> bool {
         let empty = self.labels.is_empty() && self.names.is_empty();
         !(self.malformed || empty)
             && self.labels.iter().all(|n| n.holds(labels, symbols))
             && self.names.iter().all(|(is, other)| (name == *other) == *is)
     }
 
-    /// The only name a node of this term can have: `None` if it may have any, an empty answer if the
-    /// term contradicts itself.
+    /// Returns the only node name that the term allows: `None` if any, an empty result if the term
+    /// contradicts itself.
     pub(crate) fn pinned(&self) -> Option<Option<Symbol>> {
         let mut is = self.names.iter().filter(|(is, _)| *is).map(|(_, name)| *name);
         let first = is.next()?;
@@ -184,11 +186,11 @@ impl NodeTerm {
 pub(crate) struct NodeTerms(pub(crate) Box<[NodeTerm]>);
 
 impl NodeTerms {
-    pub(crate) fn new(selector: &NodeSelector, symbols: &mut Symbols) -> NodeTerms {
+    pub(crate) fn new(selector: &NodeSelector, symbols: &mut Interner) -> NodeTerms {
         NodeTerms(selector.terms.iter().map(|t| NodeTerm::new(t, symbols)).collect())
     }
 
-    pub(crate) fn match_any(&self, name: Symbol, labels: &Labels, symbols: &Symbols) -> bool {
+    pub(crate) fn match_any(&self, name: Symbol, labels: &Labels, symbols: &Interner) -> bool {
         self.0.iter().any(|term| term.matches(name, labels, symbols))
     }
 }

@@ -1,43 +1,44 @@
-//! Which node: filter, score, preempt over a cluster that is kept up to date.
+//! Selects a node for a pod: filter, score and preempt over an incrementally updated cluster.
 //!
 //! Pure: values in, values out; no clock, no files, no logging, no threads. [`Scheduler`] holds a
-//! [`Cluster`] and answers, for one pod at a time, where it goes, or why nowhere and whom it would have to
-//! push out; [`Queue`] says which pod is next. Decisions are upstream's, with two additions of ours: QoS
-//! classes have a capacity that is counted, and a node whose agent would refuse a pod for want of CPUs or
-//! memory on one NUMA node is not offered it. Why it is built so is in `docs/adr/0008-scheduler.md`.
+//! [`Cluster`] and decides, for one pod at a time, its node, or why none fits and which pods it
+//! would have to preempt. [`Queue`] orders the pods. Decisions match upstream's, with two
+//! additions: QoS classes have a capacity that is counted, and a pod is not sent to a node whose
+//! agent would refuse it for lack of CPUs or memory on one NUMA node. The design is in
+//! `docs/adr/0008-scheduler.md`.
 
-mod amounts;
+mod cache;
 mod classes;
 mod cluster;
+mod filters;
+mod inter_pod_affinity;
+mod interner;
 mod labels;
-mod memory;
-mod neighbours;
+mod machine;
 mod node;
 mod object;
-mod placing;
 mod preempt;
 mod profile;
 pub mod queue;
+mod resources;
 pub mod scenario;
 mod scheduler;
 mod score;
 mod shape;
-mod shapes;
+mod shape_index;
 mod spread;
-mod symbols;
 mod taints;
 mod time;
 mod topology;
-mod trial;
 mod verdict;
 mod volumes;
 mod workloads;
 
 pub use cluster::{Cluster, ObjectError};
+pub use machine::MachineView;
 pub use object::{NodeObject, PodObject};
-/// What a node tells of its machine; see [`MachineView::parse`].
+/// The machine report of a node; see [`MachineView::parse`].
 pub use placement::report::{ANNOTATIONS, ReportError};
-pub use placing::MachineView;
 pub use profile::{ProfileError, Search, Settings};
 pub use queue::Queue;
 pub use scheduler::{

@@ -1,39 +1,39 @@
-//! Nodes: what they are ([`NodeView`]) and what is on them ([`Occupancy`]).
+//! Nodes: the fields of their objects ([`NodeView`]) and the sums of their pods ([`Occupancy`]).
 //!
-//! A node's object changes seldom and its pods often, so the two are kept apart. Whether a pod fits is
-//! decided elsewhere.
+//! A node's object rarely changes and its pods often do, so the two are kept apart. Filters are in
+//! [`crate::filters`].
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::amounts::Amounts;
 use crate::classes::{ClassUse, NodeClasses};
 use crate::cluster::PodId;
+use crate::interner::{Interner, Symbol};
 use crate::labels::Labels;
+use crate::machine::Machine;
 use crate::object::NodeObject;
-use crate::placing::Machine;
+use crate::resources::ResourceVector;
 use crate::shape::{self, HostPort, PodShape};
-use crate::symbols::{Symbol, Symbols};
 use crate::taints::Taint;
 
-/// What scheduling reads of a node's object.
+/// The fields of a node's object that scheduling reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeView {
     pub(crate) name: Symbol,
     pub(crate) labels: Labels,
     pub(crate) taints: Box<[Taint]>,
     pub(crate) unschedulable: bool,
-    pub(crate) allocatable: Amounts,
+    pub(crate) allocatable: ResourceVector,
     pub(crate) most_pods: i64,
-    /// By name: size.
+    /// Name and size.
     pub(crate) images: Box<[(Symbol, i64)]>,
     pub(crate) features: Box<[Arc<str>]>,
     pub(crate) classes: Arc<NodeClasses>,
 }
 
 impl NodeView {
-    pub(crate) fn new(node: &NodeObject, symbols: &mut Symbols) -> NodeView {
+    pub(crate) fn new(node: &NodeObject, symbols: &mut Interner) -> NodeView {
         let mut names = std::collections::HashSet::new();
         let images = node
             .status
@@ -57,15 +57,15 @@ impl NodeView {
     }
 }
 
-/// What the pods of a node take together.
+/// The resources that the pods of a node use in total.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Occupancy {
-    pub(crate) requested: Amounts,
-    /// Cpu and memory as the fit score counts them.
+    pub(crate) requested: ResourceVector,
+    /// CPU and memory as the fit score counts them.
     pub(crate) scored_milli_cpu: i64,
     pub(crate) scored_memory: i64,
     pub(crate) pods: i64,
-    /// A port is listed as often as it is used.
+    /// A port is listed once for each use.
     pub(crate) ports: SmallVec<[HostPort; 2]>,
     pub(crate) classes: ClassUse,
 }
@@ -104,9 +104,9 @@ impl Occupancy {
 pub(crate) struct NodeState {
     pub(crate) view: NodeView,
     pub(crate) occupancy: Occupancy,
-    /// In the order in which they came; the last takes the place of one that leaves.
+    /// In the order in which they were added; the last one replaces a removed one.
     pub(crate) pods: Vec<PodId>,
-    /// Pods that wait to be placed here once others are gone.
+    /// Pods nominated to this node.
     pub(crate) nominated: Vec<PodId>,
     pub(crate) machine: Option<Machine>,
 }

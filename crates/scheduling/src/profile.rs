@@ -1,61 +1,61 @@
-//! How a scheduler is set up: which plugins take part and what their arguments are.
+//! The scheduler's profile: the enabled plugins and their arguments.
 //!
-//! Main types: [`Settings`], what a caller chooses, and [`Profile`], made from a profile of a
-//! `kubescheduler.config.k8s.io/v1` configuration (`plugins` and `pluginConfig`). Fields of plugins
-//! that are not here change nothing and are passed over.
+//! Main types: [`Settings`], the caller's choices, and [`Profile`], built from a profile of a
+//! `kubescheduler.config.k8s.io/v1` configuration (`plugins` and `pluginConfig`). Arguments of
+//! unknown plugins are ignored.
 
 use objects::selector::NodeSelector;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::amounts::Resource;
+use crate::interner::{Interner, Symbol};
 use crate::labels::{Labels, NodeTerm, NodeTerms};
 use crate::object;
+use crate::resources::Resource;
 use crate::shape::{self, Spread};
-use crate::symbols::{Symbol, Symbols};
 use crate::verdict::Plugin;
 
-/// How many nodes are looked at for one pod.
+/// The number of nodes that are evaluated for one pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Search {
-    /// All of them, always.
+    /// All nodes.
     #[default]
     AllNodes,
-    /// As upstream does by default: fewer, the more there are.
+    /// Upstream's default: a share that decreases with the number of nodes.
     Adaptive,
-    /// Until this share of the nodes, in per cent, has been found to fit.
+    /// Until this percentage of the nodes is feasible.
     Percentage(u8),
 }
 
-/// What a caller chooses.
+/// The caller's choices.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// A profile of upstream's configuration: `{pluginConfig, plugins}`. `Null` is the default one.
     pub profile: Value,
-    /// Gate `QOSResources`: classes are counted.
+    /// Gate `QOSResources`: class capacities are counted.
     pub qos_resources: bool,
     /// Gate `TaintTolerationComparisonOperators`: tolerations with `Gt` and `Lt`.
     pub compare_taints: bool,
-    /// The weight of a score by free capacity of classes; zero is off.
+    /// The weight of the score for free class capacity; zero disables it.
     pub class_score_weight: i64,
     pub search: Search,
 }
 
-/// Why a configuration cannot be used.
+/// The reason why a configuration is rejected.
 #[derive(Debug, Error)]
 pub enum ProfileError {
-    #[error("the profile cannot be read")]
+    #[error("failed to parse the scheduler profile")]
     Unreadable(#[source] serde_json::Error),
-    #[error("the arguments of {plugin} cannot be read")]
+    #[error("failed to parse the arguments of {plugin}")]
     Arguments { plugin: Plugin, source: serde_json::Error },
     #[error("{plugin}: unknown scoring strategy {name:?}")]
     Strategy { plugin: Plugin, name: String },
-    #[error("{plugin}: the points of a shape must have utilizations that go up")]
+    #[error("{plugin}: the utilizations of the shape points must increase")]
     Points { plugin: Plugin },
 }
 
-/// How the share of a node that is asked for becomes a score.
+/// The strategy that turns the requested share of a node into a score.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Strategy {
     LeastAllocated,
@@ -66,11 +66,11 @@ pub(crate) enum Strategy {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Profile {
-    /// Plugins that look at a pod before any node, at nodes, and once no node was found; a bit each.
+    /// Plugins of PreFilter, Filter and PostFilter, one bit each.
     pre_filters: u64,
     filters: u64,
     post_filters: u64,
-    /// Score plugins that take part, with their weights.
+    /// Score plugins with their weights.
     weights: Vec<(Plugin, i64)>,
     pub(crate) compare_taints: bool,
     pub(crate) qos_resources: bool,
@@ -87,7 +87,7 @@ pub(crate) struct Profile {
     pub(crate) added_required: Option<NodeTerms>,
     pub(crate) added_preferred: Vec<(i64, NodeTerm)>,
     pub(crate) spread_defaults: Vec<Spread>,
-    /// The default constraints are those of the system: nodes may lack their labels.
+    /// The default constraints are upstream's system defaults: nodes may lack their labels.
     pub(crate) system_spread: bool,
     pub(crate) candidates_percentage: usize,
     pub(crate) candidates_least: usize,
@@ -106,12 +106,15 @@ const WEIGHTS: [(Plugin, i64); 8] = [
 ];
 
 impl Profile {
-    pub(crate) fn new(settings: &Settings, symbols: &mut Symbols) -> Result<Profile, ProfileError> {
+    pub(crate) fn new(
+        settings: &Settings,
+        symbols: &mut Interner,
+    ) -> Result<Profile, ProfileError> {
         let raw: RawProfile = match &settings.profile {
             Value::Null => RawProfile::default(),
             profile => RawProfile::deserialize(profile).map_err(ProfileError::Unreadable)?,
         };
-        let (cpu, memory) = (Resource::Cpu, Resource::Memory);
+        let (cpu, memory) = (Resource::Cpu, Resource::FilterCache);
         let mut profile = Profile {
             pre_filters: u64::MAX,
             filters: u64::MAX,
@@ -176,7 +179,7 @@ impl Profile {
 
     fn enable_score(&mut self, enabled: &RawPlugin) {
         let Some(plugin) = Plugin::from_name(&enabled.name) else { return };
-        // Only plugins that score can. Who names one without a weight gets one, not the default.
+        // Only score plugins can be enabled. One without a weight gets weight one, not its default.
         if !WEIGHTS.iter().any(|(p, _)| *p == plugin) {
             return;
         }
@@ -191,7 +194,7 @@ impl Profile {
         &mut self,
         plugin: Plugin,
         args: &Value,
-        symbols: &mut Symbols,
+        symbols: &mut Interner,
     ) -> Result<(), ProfileError> {
         let unreadable = |source| ProfileError::Arguments { plugin, source };
         match plugin {
@@ -278,12 +281,12 @@ impl Profile {
         self.pre_filters & bit(plugin) != 0
     }
 
-    /// Whether a plugin is asked once no node was found.
+    /// Returns true if a plugin runs at PostFilter.
     pub(crate) fn post_filters_by(&self, plugin: Plugin) -> bool {
         self.post_filters & bit(plugin) != 0
     }
 
-    /// The weight of a score plugin; `None` if it takes no part.
+    /// Returns the weight of a score plugin; `None` if it is disabled.
     pub(crate) fn weight(&self, plugin: Plugin) -> Option<i64> {
         self.weights.iter().find(|(p, _)| *p == plugin).map(|(_, weight)| *weight)
     }
@@ -292,9 +295,9 @@ impl Profile {
         !self.weights.is_empty()
     }
 
-    /// How many nodes that fit are enough.
+    /// Returns the number of feasible nodes at which the search stops.
     pub(crate) fn enough(&self, nodes: usize) -> usize {
-        // Upstream looks at all of up to a hundred nodes, and for at least so many.
+        // Upstream evaluates all of up to a hundred nodes, and stops at no fewer than a hundred.
         const LEAST: usize = 100;
         if !self.scores() {
             return 1;
@@ -311,8 +314,8 @@ impl Profile {
     }
 }
 
-/// The points of a line, whose scores are given out of 10 and counted out of 100; `None` if it does not
-/// go to the right.
+/// Returns the points of a line, with scores scaled from 10 to 100; `None` if utilisation does not
+/// increase.
 fn points(shape: &[RawShapePoint]) -> Option<Vec<(i64, i64)>> {
     let point = |p: &RawShapePoint| (p.utilization.clamp(0, 100), p.score.clamp(0, 10) * 10);
     let points: Vec<_> = shape.iter().map(point).collect();
@@ -324,7 +327,7 @@ fn bit(plugin: Plugin) -> u64 {
     1 << plugin as u64
 }
 
-/// Takes plugins out of a set and puts others in, one list after the other.
+/// Removes and adds plugins of a set, one list after the other.
 fn choose(set: &mut u64, points: &[&RawPoint]) {
     for point in points {
         for disabled in &point.disabled {
@@ -340,7 +343,7 @@ fn choose(set: &mut u64, points: &[&RawPoint]) {
     }
 }
 
-/// A weight that sums stay finite with.
+/// Bounds a weight so that sums do not overflow.
 fn bounded(weight: i64) -> i64 {
     weight.clamp(0, i64::from(i32::MAX))
 }

@@ -1,4 +1,4 @@
-//! Which pod is next: the scheduling queue as a state machine.
+//! The scheduling queue as a state machine.
 //!
 //! Main type: [`Queue`]. Time is an argument, in milliseconds of any clock that does not go back.
 //!
@@ -12,9 +12,9 @@
 //!                         an event that could help, or five minutes
 //! ```
 //!
-//! An event that comes while a pod is in an attempt is not lost: if it could have helped, the pod goes
-//! on to back off instead of being laid aside. The queue knows keys, priorities and who said no, and
-//! nothing else of pods.
+//! An event that arrives during an attempt is not lost: if it could have helped, the pod backs off
+//! instead of becoming unschedulable. The queue knows only keys, priorities and the rejecting
+//! plugins of pods.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use std::sync::Arc;
 use crate::time::Milliseconds;
 use crate::verdict::Plugin;
 
-/// How long pods wait. Upstream's figures by default.
+/// The retry delays of pods. Upstream's figures by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct BackoffConfig {
     pub first_backoff: Milliseconds,
     pub longest_backoff: Milliseconds,
-    /// After this time a pod is tried again although nothing has happened.
+    /// The time after which an unschedulable pod is retried without an event.
     pub unschedulable: Milliseconds,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience { first_backoff: 1_000, longest_backoff: 10_000, unschedulable: 300_000 }
+impl Default for BackoffConfig {
+    fn default() -> BackoffConfig {
+        BackoffConfig { first_backoff: 1_000, longest_backoff: 10_000, unschedulable: 300_000 }
     }
 }
 
-/// Something that happened in the cluster, as coarse as is worth telling apart.
+/// A change in the cluster, at the granularity that matters to plugins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Event {
     NodeAdded,
@@ -45,24 +45,25 @@ pub enum Event {
     NodeResources,
     NodeLabels,
     NodeTaints,
-    /// Anything else of a node that a plugin may look at, such as its features or images.
+    /// Other fields of a node changed that plugins read, such as features or images.
     NodeOther,
     NodeRemoved,
-    /// A pod was given a node, or started to count on one.
+    /// A pod was bound or assumed.
     PodAdded,
-    /// A pod that has a node asks for less, or has other labels.
+    /// A bound pod requests less, or its labels changed.
     PodChanged,
-    /// A pod that had a node is gone.
+    /// A bound pod was removed.
     PodRemoved,
-    /// A volume, claim or storage class came or changed.
+    /// A volume, claim or storage class was added or changed.
     Volumes,
-    /// A namespace's labels, a service or a controller changed: who belongs together.
+    /// The labels of a namespace, a service or a controller changed, and with them the grouping of
+    /// pods.
     Grouping,
-    /// What is known of a node's machine changed.
+    /// The machine report of a node changed.
     Machine,
 }
 
-/// Whether an event could change the mind of a plugin that said no.
+/// Returns true if an event could change the rejection by a plugin.
 #[must_use]
 pub fn could_help(plugin: Plugin, event: Event) -> bool {
     use Event::{
@@ -84,7 +85,7 @@ pub fn could_help(plugin: Plugin, event: Event) -> bool {
             matches!(event, NodeAdded | NodeLabels | NodeTaints | Volumes)
         }
         Plugin::VolumeZone => matches!(event, NodeAdded | NodeLabels | Volumes),
-        // A node less is a domain less to be even with.
+        // Without the node there is one domain less to balance.
         Plugin::PodTopologySpread => matches!(
             event,
             NodeAdded
@@ -103,7 +104,7 @@ pub fn could_help(plugin: Plugin, event: Event) -> bool {
         Plugin::MachinePlacement => {
             matches!(event, NodeAdded | NodeResources | PodRemoved | PodChanged | Machine)
         }
-        // Nothing is known about when these change their mind.
+        // The events that help these plugins are unknown.
         Plugin::SchedulingGates
         | Plugin::DynamicResources
         | Plugin::DefaultPreemption
@@ -112,8 +113,8 @@ pub fn could_help(plugin: Plugin, event: Event) -> bool {
     }
 }
 
-/// The order in which pods are tried: the most important first, then who came first.
-type Turn = (std::cmp::Reverse<i32>, u64);
+/// The order of pods: the highest priority first, then the earliest.
+type QueueKey = (std::cmp::Reverse<i32>, u64);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
@@ -125,17 +126,18 @@ enum State {
         since: Milliseconds,
     },
     Gated,
-    /// In an attempt; whether something happened meanwhile is known by the number of events then.
+    /// In an attempt that started after this number of events.
     InFlight {
         events: u64,
     },
 }
 
 #[derive(Debug, Clone)]
-struct Waiting {
-    turn: Turn,
+struct QueuedPod {
+    key: QueueKey,
     attempts: u32,
-    /// Who said no at the last attempt; nobody if there was none, or no node at all.
+    /// The plugins that rejected the last attempt; empty before the first one, or if there was no
+    /// node.
     rejected_by: Vec<Plugin>,
     failed_at: Milliseconds,
     state: State,
@@ -144,22 +146,22 @@ struct Waiting {
 /// Pods that wait for a node.
 #[derive(Debug, Default)]
 pub struct Queue {
-    patience: Patience,
-    pods: HashMap<Arc<str>, Waiting>,
-    active: BTreeMap<Turn, Arc<str>>,
+    backoff: BackoffConfig,
+    pods: HashMap<Arc<str>, QueuedPod>,
+    active: BTreeMap<QueueKey, Arc<str>>,
     backing_off: BTreeSet<(Milliseconds, Arc<str>)>,
     unschedulable: BTreeSet<(Milliseconds, Arc<str>)>,
-    /// In an attempt, by the number of events then: what happens is looked up without going through
-    /// all pods.
+    /// Pods in an attempt, by the number of events at its start, so that events are matched without
+    /// iterating over all pods.
     in_flight: BTreeSet<(u64, Arc<str>)>,
     gated: usize,
     arrivals: u64,
     events: u64,
-    /// The last events, as far back as the oldest attempt under way.
+    /// The events since the start of the oldest running attempt.
     recent: Vec<(u64, Event)>,
 }
 
-/// How many pods are in which state.
+/// The number of pods in each state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueueLengths {
     pub active: usize,
@@ -171,74 +173,74 @@ pub struct QueueLengths {
 
 impl Queue {
     #[must_use]
-    pub fn new(patience: Patience) -> Queue {
-        Queue { patience, ..Queue::default() }
+    pub fn new(backoff: BackoffConfig) -> Queue {
+        Queue { backoff, ..Queue::default() }
     }
 
-    /// A pod has come, or its priority or gates have changed. One that waits keeps its place in time.
+    /// Adds a pod, or updates its priority and gates. A waiting pod keeps its arrival order.
     pub fn add(&mut self, pod: &str, priority: i32, gated: bool) {
         let order = match self.pods.get(pod) {
-            Some(waiting) => waiting.turn.1,
+            Some(queued) => queued.key.1,
             None => {
                 self.arrivals += 1;
                 self.arrivals
             }
         };
-        let turn = (std::cmp::Reverse(priority), order);
+        let key = (std::cmp::Reverse(priority), order);
         let state = match self.pods.get(pod).map(|w| &w.state) {
             _ if gated => State::Gated,
             None | Some(State::Gated) => State::Active,
             Some(state) => state.clone(),
         };
-        let (attempts, rejected_by, failed_at) = match self.leave(pod) {
+        let (attempts, rejected_by, failed_at) = match self.take_pod(pod) {
             Some(old) => (old.attempts, old.rejected_by, old.failed_at),
             None => (0, Vec::new(), 0),
         };
-        self.enter(pod.into(), Waiting { turn, attempts, rejected_by, failed_at, state });
+        self.insert_pod(pod.into(), QueuedPod { key, attempts, rejected_by, failed_at, state });
     }
 
-    /// A pod is gone, or has a node.
+    /// Removes a pod that is gone or bound.
     pub fn remove(&mut self, pod: &str) {
-        self.leave(pod);
+        self.take_pod(pod);
         self.forget_events();
     }
 
-    /// The next pod to be tried.
+    /// Returns the next pod to attempt.
     pub fn pop(&mut self, now: Milliseconds) -> Option<Arc<str>> {
         self.advance(now);
         let (_, pod) = self.active.pop_first()?;
-        if let Some(waiting) = self.pods.get_mut(&pod) {
-            waiting.attempts += 1;
-            waiting.state = State::InFlight { events: self.events };
+        if let Some(queued) = self.pods.get_mut(&pod) {
+            queued.attempts += 1;
+            queued.state = State::InFlight { events: self.events };
             self.in_flight.insert((self.events, pod.clone()));
         }
         Some(pod)
     }
 
-    /// An attempt failed. Without anyone who said no (there was no node, or an error) the pod just backs
-    /// off.
+    /// Records a failed attempt. Without a rejecting plugin (no node, or an error) the pod just
+    /// backs off.
     pub fn failed(&mut self, pod: &str, rejected_by: &[Plugin], now: Milliseconds) {
-        let Some(mut waiting) = self.leave(pod) else { return };
-        let since = match waiting.state {
+        let Some(mut queued) = self.take_pod(pod) else { return };
+        let since = match queued.state {
             State::InFlight { events } => events,
             _ => self.events,
         };
-        waiting.rejected_by = rejected_by.to_vec();
-        waiting.failed_at = now;
+        queued.rejected_by = rejected_by.to_vec();
+        queued.failed_at = now;
         let missed = self.recent.iter().filter(|(number, _)| *number > since);
         let helped =
             missed.into_iter().any(|(_, event)| rejected_by.iter().any(|p| could_help(*p, *event)));
-        waiting.state = if helped || rejected_by.is_empty() {
-            self.after_failure(&waiting)
+        queued.state = if helped || rejected_by.is_empty() {
+            self.after_failure(&queued)
         } else {
             State::Unschedulable { since: now }
         };
-        self.enter(pod.into(), waiting);
+        self.insert_pod(pod.into(), queued);
         self.forget_events();
     }
 
-    /// Something happened: pods that it could help are tried again, after their time of backing off.
-    pub fn happened(&mut self, event: Event, now: Milliseconds) {
+    /// Records an event: pods that it could help are retried after their back-off.
+    pub fn on_event(&mut self, event: Event, now: Milliseconds) {
         self.events += 1;
         if !self.in_flight.is_empty() {
             self.recent.push((self.events, event));
@@ -256,11 +258,11 @@ impl Queue {
         self.advance(now);
     }
 
-    /// When something will become due without anything happening.
+    /// Returns the time at which a pod becomes due without an event.
     #[must_use]
     pub fn next_due(&self) -> Option<Milliseconds> {
         let flush = self.unschedulable.first();
-        let flush = flush.map(|(since, _)| since.saturating_add(self.patience.unschedulable));
+        let flush = flush.map(|(since, _)| since.saturating_add(self.backoff.unschedulable));
         let backoff = self.backing_off.first().map(|(until, _)| *until);
         backoff.into_iter().chain(flush).min()
     }
@@ -276,11 +278,11 @@ impl Queue {
         }
     }
 
-    /// Lets time pass: pods that have backed off long enough become active, and pods that have been laid
-    /// aside for too long are tried again.
+    /// Advances time: pods whose back-off is over become active, and pods that were unschedulable
+    /// for too long are retried.
     fn advance(&mut self, now: Milliseconds) {
         while let Some((since, pod)) = self.unschedulable.first().cloned() {
-            if since.saturating_add(self.patience.unschedulable) > now {
+            if since.saturating_add(self.backoff.unschedulable) > now {
                 break;
             }
             self.retry(&pod);
@@ -294,27 +296,27 @@ impl Queue {
     }
 
     fn retry(&mut self, pod: &str) {
-        self.change(pod, |queue, waiting| queue.after_failure(waiting));
+        self.change(pod, |queue, queued| queue.after_failure(queued));
     }
 
-    fn after_failure(&self, waiting: &Waiting) -> State {
-        let doublings = waiting.attempts.saturating_sub(1).min(30);
-        let wait = self.patience.first_backoff.saturating_mul(1 << doublings);
-        let wait = wait.min(self.patience.longest_backoff);
-        State::BackingOff { until: waiting.failed_at.saturating_add(wait) }
+    fn after_failure(&self, queued: &QueuedPod) -> State {
+        let doublings = queued.attempts.saturating_sub(1).min(30);
+        let wait = self.backoff.first_backoff.saturating_mul(1 << doublings);
+        let wait = wait.min(self.backoff.longest_backoff);
+        State::BackingOff { until: queued.failed_at.saturating_add(wait) }
     }
 
-    fn change(&mut self, pod: &str, to: impl Fn(&Queue, &Waiting) -> State) {
-        if let Some(mut waiting) = self.leave(pod) {
-            waiting.state = to(self, &waiting);
-            self.enter(pod.into(), waiting);
+    fn change(&mut self, pod: &str, to: impl Fn(&Queue, &QueuedPod) -> State) {
+        if let Some(mut queued) = self.take_pod(pod) {
+            queued.state = to(self, &queued);
+            self.insert_pod(pod.into(), queued);
         }
     }
 
-    fn enter(&mut self, pod: Arc<str>, waiting: Waiting) {
-        match waiting.state {
+    fn insert_pod(&mut self, pod: Arc<str>, queued: QueuedPod) {
+        match queued.state {
             State::Active => {
-                self.active.insert(waiting.turn, pod.clone());
+                self.active.insert(queued.key, pod.clone());
             }
             State::BackingOff { until } => {
                 self.backing_off.insert((until, pod.clone()));
@@ -327,14 +329,14 @@ impl Queue {
                 self.in_flight.insert((events, pod.clone()));
             }
         }
-        self.pods.insert(pod, waiting);
+        self.pods.insert(pod, queued);
     }
 
-    fn leave(&mut self, pod: &str) -> Option<Waiting> {
-        let (key, waiting) = self.pods.remove_entry(pod)?;
-        match waiting.state {
+    fn take_pod(&mut self, pod: &str) -> Option<QueuedPod> {
+        let (key, queued) = self.pods.remove_entry(pod)?;
+        match queued.state {
             State::Active => {
-                self.active.remove(&waiting.turn);
+                self.active.remove(&queued.key);
             }
             State::BackingOff { until } => {
                 self.backing_off.remove(&(until, key));
@@ -347,10 +349,10 @@ impl Queue {
                 self.in_flight.remove(&(events, key));
             }
         }
-        Some(waiting)
+        Some(queued)
     }
 
-    /// Events that no attempt under way has missed are of no account any more.
+    /// Drops events that no running attempt has missed.
     fn forget_events(&mut self) {
         match self.in_flight.first() {
             None => self.recent.clear(),

@@ -1,8 +1,8 @@
-//! Recorded scenarios: a cluster, steps, and what kube-scheduler answered to each.
+//! Recorded scenarios: a cluster, steps, and the recorded results of kube-scheduler.
 //!
-//! Main entry: [`differences`], which takes a scenario as JSON, plays it and says where our answers
-//! part from the recorded ones. The format is described in `testdata/golden-sched/README.md`. The tests
-//! and `berth conformance` run the same code.
+//! Main entry: [`differences`], which runs a scenario given as JSON and returns where our results
+//! differ from the recorded ones. The format is described in `testdata/golden-sched/README.md`. The
+//! tests and `berth conformance` run the same code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::{
     Verdict,
 };
 
-/// A point where our answer and the recorded one part.
+/// A difference between our result and the recorded one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Difference {
     pub what: String,
@@ -21,23 +21,23 @@ pub struct Difference {
     pub got: Value,
 }
 
-/// Plays a scenario. A scenario that cannot be read is a difference too.
+/// Runs a scenario. An unreadable scenario is a difference too.
 #[must_use]
 pub fn differences(scenario: &Value) -> Vec<Difference> {
-    let mut play = match Play::new(scenario) {
-        Ok(play) => play,
+    let mut runner = match ScenarioRunner::new(scenario) {
+        Ok(runner) => runner,
         Err(problem) => {
             let expected = Value::from("a readable scenario");
             return vec![Difference { what: "the scenario".into(), expected, got: problem.into() }];
         }
     };
     for (number, step) in list(&scenario["steps"]).iter().enumerate() {
-        play.at = format!("step {}", number + 1);
-        if let Err(problem) = play.step(step) {
-            play.differ("", Value::from("a step that can be played"), problem.into());
+        runner.at = format!("step {}", number + 1);
+        if let Err(problem) = runner.step(step) {
+            runner.differ("", Value::from("a valid step"), problem.into());
         }
     }
-    play.differences
+    runner.differences
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -53,7 +53,7 @@ fn key(pod: &Value) -> String {
     format!("{}/{}", text(&metadata["namespace"]), text(&metadata["name"]))
 }
 
-/// A node as scenarios write it, as the API does.
+/// Converts a node from the form of scenarios to that of the API.
 fn node_object(node: &Value) -> Value {
     json!({
         "metadata": {"name": node["name"], "labels": node["labels"]},
@@ -67,16 +67,16 @@ fn node_object(node: &Value) -> Value {
     })
 }
 
-struct Play {
+struct ScenarioRunner {
     scheduler: Scheduler,
-    /// Pods that were being deleted from the start: they stay when they are victims.
+    /// Pods that were being deleted from the start: as victims they stay.
     leaving: BTreeSet<String>,
     at: String,
     differences: Vec<Difference>,
 }
 
-impl Play {
-    fn new(scenario: &Value) -> Result<Play, String> {
+impl ScenarioRunner {
+    fn new(scenario: &Value) -> Result<ScenarioRunner, String> {
         let gate = |name: &str| scenario["feature_gates"][name].as_bool().unwrap_or(false);
         let settings = Settings {
             profile: scenario["config"].clone(),
@@ -85,14 +85,14 @@ impl Play {
             ..Settings::default()
         };
         let scheduler = Scheduler::new(&settings).map_err(|e| e.to_string())?;
-        let mut play = Play {
+        let mut runner = ScenarioRunner {
             scheduler,
             leaving: BTreeSet::new(),
             at: String::new(),
             differences: Vec::new(),
         };
-        play.fill(&scenario["cluster"]).map_err(|e| e.to_string())?;
-        Ok(play)
+        runner.fill(&scenario["cluster"]).map_err(|e| e.to_string())?;
+        Ok(runner)
     }
 
     fn fill(&mut self, from: &Value) -> Result<(), crate::ObjectError> {
@@ -154,7 +154,7 @@ impl Play {
                     cluster.apply_pod(pod).map_err(|e| e.to_string())?;
                     pods.push((-pod["spec"]["priority"].as_i64().unwrap_or(0), key(pod)));
                 }
-                // In order of arrival among equals.
+                // In order of arrival among equal priorities.
                 pods.sort_by_key(|(priority, _)| *priority);
                 for (n, (_, pod)) in pods.iter().enumerate() {
                     self.attempt(pod, false, &step["expect"][n]);
@@ -285,7 +285,7 @@ impl Play {
         }
     }
 
-    /// The recording lists a node here only if it says more than the first failure.
+    /// The recording lists a node here only if it has more than the first failure.
     fn check_all_failures(&mut self, expected: &Value, got: &Explanation) {
         let listed = expected["all_failures"].as_object();
         for (node, failures) in &got.all_failures {

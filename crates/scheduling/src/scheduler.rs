@@ -1,42 +1,42 @@
-//! One attempt after the other: where a pod goes, or why nowhere.
+//! Scheduling attempts: the node of a pod, or the reasons why none fits.
 //!
-//! Main type: [`Scheduler`]. It holds the [`Cluster`], its settings and what it remembers between
-//! attempts: for each shape of pod and each node, what the node and its own pods said, until either
-//! changes. An attempt changes nothing in the cluster; what is to be done is in its [`Attempt`].
+//! Main type: [`Scheduler`]. It holds the [`Cluster`], its settings and a cache between attempts:
+//! for each pod shape and node, the results of the local filters and scores until either changes.
+//! An attempt does not change the cluster; its decision is in [`Attempt`].
 
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
+use crate::cache::FilterCache;
 use crate::cluster::{Cluster, PodId};
-use crate::memory::Memory;
-use crate::preempt::{self, Found, NotEligible};
+use crate::filters::Cycle;
+use crate::preempt::{self, NotEligible, PreemptionSearch};
 use crate::profile::{Profile, ProfileError, Settings};
-use crate::score::Sheet;
+use crate::score::ScoreTable;
 use crate::shape::PodShape;
 use crate::topology::Tables;
-use crate::trial::Trial;
 use crate::verdict::{Code, Histogram, Plugin, Reason, Rejection, Verdict};
 
-/// Which of equally good nodes is taken.
+/// The choice among equally good nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tie {
     #[default]
     FirstByName,
-    /// Any, the same for the same number: a caller counts up, or draws.
+    /// A pseudo-random choice that depends only on the seed.
     Seed(u64),
 }
 
-/// Why there was no attempt.
+/// The reason why no attempt was made.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AttemptError {
-    #[error("no pod {0:?} is known")]
+    #[error("unknown pod {0:?}")]
     UnknownPod(String),
-    #[error("pod {pod:?} is on node {node:?} already")]
+    #[error("pod {pod:?} is already on node {node:?}")]
     HasNode { pod: String, node: String },
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attempt {
     /// `namespace/name`.
@@ -52,44 +52,44 @@ pub enum Outcome {
     Gated,
 }
 
-/// The message of a pod that gates hold back.
+/// The message of a gated pod.
 pub const GATED_MESSAGE: &str = "Scheduling is blocked due to non-empty scheduling gates";
 
-/// A node was found.
+/// The selected node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     pub node: String,
-    /// How many nodes were equally good.
+    /// The number of equally good nodes.
     pub ties: usize,
-    /// How many nodes would have done.
+    /// The number of feasible nodes.
     pub feasible: usize,
-    /// The node that the pod waited for was tried alone and did.
+    /// The nominated node was tried first, and it fits.
     pub via_nominated_node: bool,
 }
 
-/// No node was found.
+/// The reasons why no node fits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Failure {
-    /// The text of the PodScheduled condition.
+    /// The message of the PodScheduled condition.
     pub message: String,
-    /// Plugins that said no, in order of name.
+    /// The rejecting plugins, in order of name.
     pub plugins: Vec<Plugin>,
-    /// Set if the pod was turned away before nodes were looked at.
+    /// Set if the pod was rejected at PreFilter.
     pub pre_filter: Option<Verdict>,
     pub preemption: Option<Preemption>,
-    /// What becomes of the node that the pod waited for.
+    /// The pod's nomination after the attempt.
     pub nomination: Nomination,
 }
 
 impl Failure {
-    /// The event's text: the message, cut.
+    /// Returns the message, cut to the size of an event.
     #[must_use]
     pub fn event_message(&self) -> String {
         event_text(&self.message)
     }
 }
 
-/// A message cut to the 1024 bytes that an event can hold.
+/// Cuts a message to the 1024 bytes that an event can hold.
 #[must_use]
 pub fn event_text(message: &str) -> String {
     const LONGEST: usize = 1024;
@@ -104,16 +104,16 @@ pub fn event_text(message: &str) -> String {
     format!("{}{CUT}", message.get(..end).unwrap_or_default())
 }
 
-/// Which node a pod waits for after a failed attempt.
+/// The nominated node of a pod after a failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Nomination {
-    /// The one it waited for before.
+    /// The nomination stays.
     Unchanged,
     None,
     To(String),
 }
 
-/// Room that could be made.
+/// A preemption that would make the pod fit.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Preemption {
     pub candidates: BTreeMap<String, Candidate>,
@@ -122,9 +122,9 @@ pub struct Preemption {
     pub nominated: Option<String>,
     /// Pods to be deleted, the most important first.
     pub victims: Vec<String>,
-    /// Nodes where nothing would help, and why.
+    /// Nodes on which preemption does not help, with the reasons.
     pub no_help: BTreeMap<String, Verdict>,
-    /// Less important pods that waited for the nominated node and no longer do.
+    /// Pods with lower priority that lose their nomination to the node.
     pub displaced: Vec<String>,
 }
 
@@ -134,23 +134,23 @@ pub struct Candidate {
     pub pdb_violations: usize,
 }
 
-/// An attempt with all that it was decided by.
+/// An attempt with the data that led to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     pub attempt: Attempt,
-    /// Nodes that would do, in order of name.
+    /// Feasible nodes, in order of name.
     pub feasible: Vec<String>,
-    /// Of the others, what the first plugin said that turned them down.
+    /// The first rejection of each other node.
     pub filtered: BTreeMap<String, Verdict>,
-    /// What every plugin says that would turn a node down.
+    /// The rejections of every plugin.
     pub all_failures: BTreeMap<String, BTreeMap<Plugin, Vec<String>>>,
-    /// Empty if nothing was scored.
+    /// Empty if no node was scored.
     pub scores: BTreeMap<String, NodeScores>,
     /// The nodes with the highest total, in order of name.
     pub best: Vec<String>,
 }
 
-/// A node's scores.
+/// The scores of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeScores {
     /// By plugin: raw, normalised, weighted.
@@ -158,14 +158,14 @@ pub struct NodeScores {
     pub total: i64,
 }
 
-/// The cluster, the settings and what is remembered.
+/// The cluster, the settings and the cache.
 #[derive(Debug)]
 pub struct Scheduler {
     cluster: Cluster,
     profile: Profile,
     tables: Tables,
-    memory: Memory,
-    /// Where in the list of nodes the next search begins, if not all are looked at.
+    cache: FilterCache,
+    /// The position in the list of nodes at which the next partial search starts.
     start: usize,
 }
 
@@ -177,7 +177,7 @@ impl Scheduler {
             cluster,
             profile,
             tables: Tables::default(),
-            memory: Memory::default(),
+            cache: FilterCache::default(),
             start: 0,
         })
     }
@@ -187,23 +187,23 @@ impl Scheduler {
         &self.cluster
     }
 
-    /// The cluster, to be brought up to date.
+    /// Returns the cluster for updates.
     pub fn cluster_mut(&mut self) -> &mut Cluster {
         &mut self.cluster
     }
 
-    /// Looks for a node for a pod, by `namespace/name`.
+    /// Selects a node for a pod, by `namespace/name`.
     pub fn attempt(&mut self, pod: &str, tie: Tie) -> Result<Attempt, AttemptError> {
         Ok(self.run(pod, tie, false)?.attempt)
     }
 
-    /// The same with everything that led to it.
+    /// Like [`Scheduler::attempt`], with the data that led to the decision.
     pub fn explain(&mut self, pod: &str, tie: Tie) -> Result<Explanation, AttemptError> {
         self.run(pod, tie, true)
     }
 
-    /// Writes down what an attempt decided, as far as the scheduler keeps it itself: the pod's node, or
-    /// the node it waits for. Victims leave when the API says so.
+    /// Applies the decision of an attempt to the cluster: the assumed node, or the nomination.
+    /// Victims are removed when the API reports it.
     pub fn adopt(&mut self, attempt: &Attempt) {
         match &attempt.outcome {
             Outcome::Scheduled(choice) => self.cluster.assume(&attempt.pod, &choice.node),
@@ -222,10 +222,10 @@ impl Scheduler {
     }
 
     fn run(&mut self, pod: &str, tie: Tie, explain: bool) -> Result<Explanation, AttemptError> {
-        let Scheduler { cluster, profile, tables, memory, start } = self;
+        let Scheduler { cluster, profile, tables, cache, start } = self;
         let unknown = || AttemptError::UnknownPod(pod.to_owned());
         let id = cluster.id(pod).ok_or_else(unknown)?;
-        let (entry, shape) = cluster.shaped(id).ok_or_else(unknown)?;
+        let (entry, shape) = cluster.pod_with_shape(id).ok_or_else(unknown)?;
         if let Some(node) = entry.node {
             let node = cluster.symbols.text(node).to_owned();
             return Err(AttemptError::HasNode { pod: pod.to_owned(), node });
@@ -240,43 +240,43 @@ impl Scheduler {
             report.fail(message, Vec::new(), None, None, Nomination::None);
             return Ok(report.explanation);
         }
-        let trial = match Trial::new(cluster, profile, tables, id, entry, shape) {
-            Ok(trial) => trial,
+        let cycle = match Cycle::new(cluster, profile, tables, id, entry, shape) {
+            Ok(cycle) => cycle,
             Err(rejection) => {
-                report.turned_away(shape, &rejection);
+                report.reject_pod(shape, &rejection);
                 return Ok(report.explanation);
             }
         };
         if let Some(slot) = entry.nominated.and_then(|node| cluster.slot_of(node))
             && let Some(node) = cluster.node(slot)
-            && trial.judge(slot, node).is_none()
+            && cycle.check(slot, node).is_none()
         {
             report.chosen(slot, &[slot], 1, true);
-            report.all_failures(&trial);
+            report.all_failures(&cycle);
             return Ok(report.explanation);
         }
-        let view = memory.of(&trial);
+        let view = cache.of(&cycle);
         let mut search = Search::default();
-        search.run(&trial, view, start);
+        search.run(&cycle, view, start);
         report.filtered(&search);
-        report.all_failures(&trial);
+        report.all_failures(&cycle);
         match search.fitting.as_slice() {
-            [] => report.no_node(&trial, &search, tie),
+            [] => report.no_feasible_node(&cycle, &search, tie),
             [only] => report.chosen(*only, &[*only], 1, false),
             fitting if !profile.scores() => report.chosen(fitting[0], &fitting[..1], 1, false),
             fitting => {
                 let local: Vec<_> = fitting.iter().map(|slot| view.scores(*slot)).collect();
-                let mut sheet = Sheet::new(explain);
-                sheet.fill(shape, cluster, profile, tables, fitting, &local);
+                let mut table = ScoreTable::new(explain);
+                table.fill(shape, cluster, profile, tables, fitting, &local);
                 if let Some(weight) = profile.weight(Plugin::VolumeBinding)
-                    && let Some(scores) = trial.volume_scores(fitting)
+                    && let Some(scores) = cycle.volume_scores(fitting)
                 {
-                    sheet.add_plain(Plugin::VolumeBinding, weight, &scores);
+                    table.add_plain(Plugin::VolumeBinding, weight, &scores);
                 }
-                let highest = sheet.totals.iter().max().copied().unwrap_or(0);
-                let of_highest = fitting.iter().zip(&sheet.totals).filter(|(_, t)| **t == highest);
+                let highest = table.totals.iter().max().copied().unwrap_or(0);
+                let of_highest = fitting.iter().zip(&table.totals).filter(|(_, t)| **t == highest);
                 let best: Vec<u32> = of_highest.map(|(slot, _)| *slot).collect();
-                report.scored(fitting, &sheet);
+                report.scored(fitting, &table);
                 let chosen = pick(cluster, &best, tie);
                 report.chosen(chosen, &best, fitting.len(), false);
             }
@@ -296,7 +296,7 @@ fn blank(pod: &str, outcome: Outcome) -> Explanation {
     }
 }
 
-/// One of equally good nodes. There is at least one.
+/// Returns one of at least one equally good nodes.
 fn pick(cluster: &Cluster, best: &[u32], tie: Tie) -> u32 {
     let chosen = match tie {
         Tie::FirstByName => best.iter().min_by_key(|slot| cluster.node_name(**slot)),
@@ -305,7 +305,7 @@ fn pick(cluster: &Cluster, best: &[u32], tie: Tie) -> u32 {
     chosen.copied().unwrap_or(0)
 }
 
-/// Numbers that follow each other are sent far apart (the finaliser of splitmix64).
+/// Scatters consecutive numbers (the finaliser of splitmix64).
 fn scattered(seed: u64) -> u64 {
     let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -313,59 +313,59 @@ fn scattered(seed: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What nodes said.
+/// The results of the filters.
 #[derive(Default)]
 pub(crate) struct Search {
-    /// Nodes that fit.
+    /// Feasible nodes.
     fitting: Vec<u32>,
-    /// Nodes that do not, by number of their rejection.
+    /// Rejected nodes, with the index of their rejection.
     rejected: Vec<(u32, usize)>,
     rejections: Vec<Rejection>,
-    /// Nodes that were not looked at because others were asked for by name.
-    left_out: Vec<u32>,
+    /// Nodes that were skipped because the pod names others.
+    excluded: Vec<u32>,
 }
 
 impl Search {
-    fn run(&mut self, trial: &Trial<'_>, view: &mut crate::memory::ShapeMemory, start: &mut usize) {
-        let cluster = trial.cluster;
-        if let Some(names) = trial.pinned() {
+    fn run(&mut self, cycle: &Cycle<'_>, view: &mut crate::cache::ShapeCache, start: &mut usize) {
+        let cluster = cycle.cluster;
+        if let Some(names) = cycle.pinned() {
             for slot in &cluster.order {
-                // The node that the pod waits for was asked before the names counted.
+                // The nominated node was tried before the names were considered.
                 let is_named = cluster.node(*slot).is_some_and(|n| {
-                    names.contains(&n.view.name) || trial.entry.nominated == Some(n.view.name)
+                    names.contains(&n.view.name) || cycle.entry.nominated == Some(n.view.name)
                 });
                 if is_named {
-                    self.look_at(trial, view, *slot);
+                    self.evaluate(cycle, view, *slot);
                 } else {
-                    self.left_out.push(*slot);
+                    self.excluded.push(*slot);
                 }
             }
             return;
         }
         let nodes = &cluster.order;
-        let enough = trial.profile.enough(nodes.len());
+        let enough = cycle.profile.enough(nodes.len());
         if enough >= nodes.len() {
             self.fitting.reserve(nodes.len());
             for slot in nodes {
-                self.look_at(trial, view, *slot);
+                self.evaluate(cycle, view, *slot);
             }
             return;
         }
         let begin = *start % nodes.len();
         let (later, earlier) = nodes.split_at(begin);
-        let mut looked_at = 0;
+        let mut evaluated = 0;
         for slot in earlier.iter().chain(later) {
-            self.look_at(trial, view, *slot);
-            looked_at += 1;
+            self.evaluate(cycle, view, *slot);
+            evaluated += 1;
             if self.fitting.len() >= enough {
                 break;
             }
         }
-        *start = (begin + looked_at) % nodes.len();
+        *start = (begin + evaluated) % nodes.len();
     }
 
-    fn look_at(&mut self, trial: &Trial<'_>, view: &mut crate::memory::ShapeMemory, slot: u32) {
-        match view.judge(trial, slot) {
+    fn evaluate(&mut self, cycle: &Cycle<'_>, view: &mut crate::cache::ShapeCache, slot: u32) {
+        match view.check(cycle, slot) {
             None => self.fitting.push(slot),
             Some(rejection) => {
                 let known = self.rejections.iter().position(|r| *r == *rejection);
@@ -382,13 +382,13 @@ impl Search {
         let number = self.rejected.iter().find(|(s, _)| *s == slot).map(|(_, n)| *n);
         match number {
             Some(number) => Some(self.rejections[number].code),
-            None if self.left_out.contains(&slot) => Some(Code::UnschedulableAndUnresolvable),
+            None if self.excluded.contains(&slot) => Some(Code::UnschedulableAndUnresolvable),
             None => None,
         }
     }
 }
 
-/// Puts together what an attempt answers.
+/// Builds the result of an attempt.
 struct Report<'a> {
     cluster: &'a Cluster,
     profile: &'a Profile,
@@ -436,19 +436,19 @@ impl Report<'_> {
             let verdict = search.rejections[*number].render(symbols);
             self.explanation.filtered.insert(self.name(*slot), verdict);
         }
-        for slot in &search.left_out {
+        for slot in &search.excluded {
             let verdict = Rejection::without_plugin(Reason::NotPinned).render(symbols);
             self.explanation.filtered.insert(self.name(*slot), verdict);
         }
     }
 
-    fn all_failures(&mut self, trial: &Trial<'_>) {
+    fn all_failures(&mut self, cycle: &Cycle<'_>) {
         if !self.explain {
             return;
         }
         for slot in &self.cluster.order {
             let Some(node) = self.cluster.node(*slot) else { continue };
-            let failures = trial.all_failures(*slot, node);
+            let failures = cycle.all_failures(*slot, node);
             let by_plugin: BTreeMap<Plugin, Vec<String>> = failures
                 .iter()
                 .filter_map(|r| Some((r.plugin?, r.render(&self.cluster.symbols).reasons)))
@@ -459,16 +459,16 @@ impl Report<'_> {
         }
     }
 
-    fn scored(&mut self, fitting: &[u32], sheet: &Sheet) {
+    fn scored(&mut self, fitting: &[u32], table: &ScoreTable) {
         if !self.explain {
             return;
         }
         for (n, slot) in fitting.iter().enumerate() {
-            let plugins = sheet
+            let plugins = table
                 .columns
                 .iter()
                 .map(|c| (c.plugin, [c.raw[n], c.normalised[n], c.weight * c.normalised[n]]));
-            let scores = NodeScores { plugins: plugins.collect(), total: sheet.totals[n] };
+            let scores = NodeScores { plugins: plugins.collect(), total: table.totals[n] };
             self.explanation.scores.insert(self.name(*slot), scores);
         }
     }
@@ -487,9 +487,9 @@ impl Report<'_> {
         self.explanation.attempt.outcome = Outcome::Unschedulable(Box::new(failure));
     }
 
-    /// What becomes of the node that a pod waits for where nobody says anything of it. Without anyone to
-    /// ask nobody can have made room there.
-    fn left_waiting(&self) -> Nomination {
+    /// Returns the nomination if no PostFilter plugin sets one: it is cleared if no PostFilter
+    /// plugin is enabled.
+    fn default_nomination(&self) -> Nomination {
         let asked = [Plugin::DynamicResources, Plugin::DefaultPreemption];
         if asked.iter().any(|plugin| self.profile.post_filters_by(*plugin)) {
             Nomination::Unchanged
@@ -498,17 +498,17 @@ impl Report<'_> {
         }
     }
 
-    /// The pod was turned away before nodes were looked at, and no preemption would help.
-    fn turned_away(&mut self, shape: &PodShape, rejection: &Rejection) {
+    /// Rejects the pod at PreFilter; preemption would not help.
+    fn reject_pod(&mut self, shape: &PodShape, rejection: &Rejection) {
         let verdict = rejection.render(&self.cluster.symbols);
         let nodes = self.cluster.node_count();
         let mut message = format!("0/{nodes} nodes are available: {}.", verdict.reasons.join(", "));
-        let mut nomination = self.left_waiting();
+        let mut nomination = self.default_nomination();
         if self.profile.post_filters_by(Plugin::DynamicResources) {
-            // The words are upstream's, of a plugin that has nothing to look for.
+            // Upstream's text, from a plugin that finds nothing to do.
             message += " not found";
         } else if self.profile.post_filters_by(Plugin::DefaultPreemption) {
-            let said = if shape.preempts {
+            let outcome = if shape.preempts {
                 nomination = Nomination::None;
                 let mut reasons = Histogram::default();
                 let no_help = Rejection::without_plugin(Reason::NoHelp);
@@ -517,13 +517,13 @@ impl Report<'_> {
             } else {
                 NotEligible::Never.text().to_owned()
             };
-            message += &format!(" preemption: {said}");
+            message += &format!(" preemption: {outcome}");
         }
         let plugins = rejection.plugin.into_iter().collect();
         self.fail(message, plugins, Some(verdict), None, nomination);
     }
 
-    fn no_node(&mut self, trial: &Trial<'_>, search: &Search, tie: Tie) {
+    fn no_feasible_node(&mut self, cycle: &Cycle<'_>, search: &Search, tie: Tie) {
         let cluster = self.cluster;
         let symbols = &cluster.symbols;
         let mut reasons = Histogram::default();
@@ -532,19 +532,19 @@ impl Report<'_> {
             reasons.add(rejection, times, symbols);
         }
         let not_pinned = Rejection::without_plugin(Reason::NotPinned);
-        reasons.add(&not_pinned, search.left_out.len(), symbols);
+        reasons.add(&not_pinned, search.excluded.len(), symbols);
         let message = reasons.render(cluster.node_count());
         let mut plugins: Vec<Plugin> = search.rejections.iter().filter_map(|r| r.plugin).collect();
-        if trial.pinned().is_some() {
+        if cycle.pinned().is_some() {
             plugins.push(Plugin::NodeAffinity);
         }
         if !self.profile.post_filters_by(Plugin::DefaultPreemption) {
-            let nomination = self.left_waiting();
+            let nomination = self.default_nomination();
             return self.fail(message, plugins, None, None, nomination);
         }
-        let waits_for = trial.entry.nominated.and_then(|node| cluster.slot_of(node));
+        let waits_for = cycle.entry.nominated.and_then(|node| cluster.slot_of(node));
         let on_nominated = waits_for.and_then(|slot| search.code_of(slot));
-        if let Err(not_eligible) = preempt::eligible(trial, on_nominated) {
+        if let Err(not_eligible) = preempt::eligible(cycle, on_nominated) {
             let message = format!("{message} preemption: {}", not_eligible.text());
             return self.fail(message, plugins, None, None, Nomination::Unchanged);
         }
@@ -558,7 +558,7 @@ impl Report<'_> {
             Tie::FirstByName => 0,
             Tie::Seed(seed) => scattered(seed) as usize,
         };
-        let found = preempt::find(trial, &helpable, offset);
+        let found = preempt::find(cycle, &helpable, offset);
         let mut preemption = self.preemption(&found);
         if found.best.is_empty() {
             let mut reasons = Histogram::default();
@@ -582,8 +582,9 @@ impl Report<'_> {
         preemption.nominated = Some(node.clone());
         let waiting = cluster.node(chosen).into_iter().flat_map(|n| &n.nominated);
         let lower = waiting.filter(|id| {
-            let shaped = cluster.shaped(**id);
-            **id != trial.id && shaped.is_some_and(|(_, s)| s.priority < trial.shape.priority)
+            let pod_with_shape = cluster.pod_with_shape(**id);
+            **id != cycle.id
+                && pod_with_shape.is_some_and(|(_, s)| s.priority < cycle.shape.priority)
         });
         preemption.displaced = lower.map(|id| self.key(*id)).collect();
         let message = format!(
@@ -594,7 +595,7 @@ impl Report<'_> {
         self.fail(message, plugins, None, Some(preemption), Nomination::To(node));
     }
 
-    fn preemption(&self, found: &Found) -> Preemption {
+    fn preemption(&self, found: &PreemptionSearch) -> Preemption {
         let mut preemption = Preemption::default();
         for candidate in &found.candidates {
             let victims = candidate.victims.iter().map(|id| self.key(*id)).collect();

@@ -1,13 +1,13 @@
-//! How well a node would suit a pod: the scores, with upstream's arithmetic.
+//! Node scores, with upstream's arithmetic.
 //!
-//! Main types: [`LocalScores`], what depends on the node and its own pods only, and [`Sheet`], the
-//! scores of all nodes that fit. Divisions of integers cut toward zero, as upstream's do.
+//! Main types: [`LocalScores`], which depend only on the node and its own pods, and [`ScoreTable`],
+//! the scores of all feasible nodes. Integer divisions truncate toward zero, as upstream's do.
 
-use crate::amounts::Resource;
 use crate::cluster::Cluster;
-use crate::neighbours;
+use crate::inter_pod_affinity;
 use crate::node::{NodeView, Occupancy};
 use crate::profile::{Profile, Strategy};
+use crate::resources::Resource;
 use crate::shape::PodShape;
 use crate::spread;
 use crate::taints::Effect;
@@ -16,9 +16,9 @@ use crate::verdict::Plugin;
 
 const HIGHEST: i64 = 100;
 
-/// Images below this size are pulled in no time.
+/// Images below this size do not count.
 const SMALL_IMAGE: i64 = 23 << 20;
-/// Beyond this size per image a node gets the full score.
+/// Above this size per image a node gets the full score.
 const LARGE_IMAGE: i64 = 1000 << 20;
 
 /// Raw scores that depend on a node and its own pods.
@@ -58,7 +58,7 @@ impl LocalScores {
     }
 }
 
-/// Taints that are not liked, and not tolerated.
+/// Counts `PreferNoSchedule` taints that are not tolerated.
 fn taints(shape: &PodShape, node: &NodeView, profile: &Profile) -> i64 {
     let soft = node.taints.iter().filter(|t| t.effect == Effect::PreferNoSchedule);
     let disliked = soft.filter(|taint| {
@@ -68,7 +68,7 @@ fn taints(shape: &PodShape, node: &NodeView, profile: &Profile) -> i64 {
     disliked.count() as i64
 }
 
-/// The weights of preferred terms that match.
+/// Returns the sum of the weights of matching preferred terms.
 fn affinity(shape: &PodShape, node: &NodeView, cluster: &Cluster, profile: &Profile) -> i64 {
     let terms = shape.node_preferred.iter().chain(&profile.added_preferred);
     let matching =
@@ -81,7 +81,7 @@ fn fit(shape: &PodShape, node: &NodeView, occupancy: &Occupancy, profile: &Profi
     for (resource, weight) in &profile.fit_resources {
         let own = shape.scored_as_new.get(*resource);
         let there = match resource {
-            // A vendor's resource that the pod does not ask for says nothing.
+            // An extended resource that the pod does not request does not count.
             Resource::Scalar(_) if own == 0 => 0,
             resource => node.allocatable.get(*resource),
         };
@@ -90,15 +90,15 @@ fn fit(shape: &PodShape, node: &NodeView, occupancy: &Occupancy, profile: &Profi
         }
         let used = match resource {
             Resource::Cpu => occupancy.scored_milli_cpu,
-            Resource::Memory => occupancy.scored_memory,
+            Resource::FilterCache => occupancy.scored_memory,
             other => occupancy.requested.get(*other),
         };
         let asked = used.saturating_add(own);
         let score = match &profile.strategy {
             Strategy::LeastAllocated if asked > there => 0,
-            Strategy::LeastAllocated => share(there.saturating_sub(asked), there),
-            Strategy::MostAllocated => share(asked.min(there), there),
-            Strategy::Ratio(points) => match at_share(asked, there, points) {
+            Strategy::LeastAllocated => percentage(there.saturating_sub(asked), there),
+            Strategy::MostAllocated => percentage(asked.min(there), there),
+            Strategy::Ratio(points) => match at_utilisation(asked, there, points) {
                 // Upstream leaves such resources out of the mean.
                 score if score <= 0 => continue,
                 score => score,
@@ -114,23 +114,23 @@ fn fit(shape: &PodShape, node: &NodeView, occupancy: &Occupancy, profile: &Profi
     }
 }
 
-/// How many hundredths of the whole a part is.
-fn share(part: i64, whole: i64) -> i64 {
+/// Returns a part as a percentage of the whole.
+fn percentage(part: i64, whole: i64) -> i64 {
     part.checked_mul(HIGHEST).map_or_else(
-        // Amounts beyond 92 petabytes are compared a little less exactly.
+        // Amounts above 92 petabytes are compared slightly less exactly.
         || part / (whole / HIGHEST).max(1),
         |hundredfold| hundredfold / whole,
     )
 }
 
-/// The value of a broken line at the share of the whole that is asked for.
-pub(crate) fn at_share(asked: i64, there: i64, points: &[(i64, i64)]) -> i64 {
+/// Returns the value of a piecewise linear function at the requested percentage of the whole.
+pub(crate) fn at_utilisation(asked: i64, there: i64, points: &[(i64, i64)]) -> i64 {
     let all = there == 0 || asked > there;
-    on_line(points, if all { HIGHEST } else { share(asked, there) })
+    interpolate(points, if all { HIGHEST } else { percentage(asked, there) })
 }
 
-/// The value of a broken line.
-fn on_line(points: &[(i64, i64)], at: i64) -> i64 {
+/// Returns the value of a piecewise linear function.
+fn interpolate(points: &[(i64, i64)], at: i64) -> i64 {
     let mut before: Option<(i64, i64)> = None;
     for (x, y) in points {
         if at <= *x {
@@ -144,7 +144,7 @@ fn on_line(points: &[(i64, i64)], at: i64) -> i64 {
     before.map_or(0, |(_, y)| y)
 }
 
-/// How evenly resources are used, with the pod against without it: 75 is no change.
+/// Compares how evenly resources are used with the pod and without it: 75 means no change.
 fn balanced(shape: &PodShape, node: &NodeView, occupancy: &Occupancy, profile: &Profile) -> i64 {
     let evenness = |with_pod: bool| {
         let mut fractions: smallvec::SmallVec<[f64; 4]> = smallvec::SmallVec::new();
@@ -172,7 +172,7 @@ fn balanced(shape: &PodShape, node: &NodeView, occupancy: &Occupancy, profile: &
     50 + (50 + evenness(true) - evenness(false)) / 2
 }
 
-/// Whether balance is looked at: a pod that asks for nothing does not disturb it.
+/// Returns true if balance is scored: a pod without requests does not disturb it.
 fn disturbs_balance(shape: &PodShape, profile: &Profile) -> bool {
     profile.balanced.iter().any(|resource| shape.requests.get(*resource) != 0)
 }
@@ -192,7 +192,7 @@ fn images(shape: &PodShape, node: &NodeView, cluster: &Cluster) -> i64 {
     HIGHEST * (sum.clamp(SMALL_IMAGE, most) - SMALL_IMAGE) / (most - SMALL_IMAGE)
 }
 
-/// How much of the capacity of the classes that the pod uses stays free, in the mean.
+/// Returns the mean percentage of free capacity over the classes that the pod uses.
 fn classes(shape: &PodShape, node: &NodeView, occupancy: &Occupancy) -> i64 {
     if shape.classes.is_empty() {
         return 0;
@@ -206,12 +206,12 @@ fn classes(shape: &PodShape, node: &NodeView, occupancy: &Occupancy) -> i64 {
         };
         let used = occupancy.classes.of(*class).saturating_add(u64::from(*count));
         let used = i64::try_from(used).unwrap_or(i64::MAX);
-        share((capacity - used).max(0), capacity)
+        percentage((capacity - used).max(0), capacity)
     };
     needs.iter().map(free).sum::<i64>() / (needs.len() as i64).max(1)
 }
 
-/// The scores of one plugin for the nodes that fit.
+/// The scores of one plugin for the feasible nodes.
 #[derive(Debug)]
 pub(crate) struct Column {
     pub(crate) plugin: Plugin,
@@ -220,21 +220,21 @@ pub(crate) struct Column {
     pub(crate) normalised: Vec<i64>,
 }
 
-/// The scores of the nodes that fit, in their order.
+/// The scores of the feasible nodes, in their order.
 #[derive(Debug)]
-pub(crate) struct Sheet {
-    /// Whether columns are kept and not only totals.
+pub(crate) struct ScoreTable {
+    /// Columns are kept, not only totals.
     keep: bool,
     pub(crate) columns: Vec<Column>,
     pub(crate) totals: Vec<i64>,
 }
 
-impl Sheet {
-    pub(crate) fn new(keep: bool) -> Sheet {
-        Sheet { keep, columns: Vec::new(), totals: Vec::new() }
+impl ScoreTable {
+    pub(crate) fn new(keep: bool) -> ScoreTable {
+        ScoreTable { keep, columns: Vec::new(), totals: Vec::new() }
     }
 
-    /// Adds a plugin's scores, for each node raw and from 0 to 100.
+    /// Adds a plugin's scores: raw and normalised to 0 to 100 for each node.
     fn add(
         &mut self,
         plugin: Plugin,
@@ -250,12 +250,12 @@ impl Sheet {
         }
     }
 
-    /// Adds scores that are from 0 to 100 as they are.
+    /// Adds scores that are already between 0 and 100.
     pub(crate) fn add_plain(&mut self, plugin: Plugin, weight: i64, scores: &[i64]) {
         self.add(plugin, weight, scores.iter().map(|score| (*score, *score)));
     }
 
-    /// Scores the nodes that fit. `local` has what each of them and its own pods say.
+    /// Scores the feasible nodes. `local` has their local scores.
     pub(crate) fn fill(
         &mut self,
         shape: &PodShape,
@@ -287,9 +287,9 @@ impl Sheet {
             self.add(Plugin::PodTopologySpread, weight, raw.zip(normalised.iter().copied()));
         }
         if let Some(weight) = profile.weight(Plugin::InterPodAffinity)
-            && let Some(raw) = neighbours::scores(shape, cluster, profile, tables, fitting)
+            && let Some(raw) = inter_pod_affinity::scores(shape, cluster, profile, tables, fitting)
         {
-            let normalised = neighbours::normalise(&raw);
+            let normalised = inter_pod_affinity::normalise(&raw);
             let scores = raw.iter().copied().zip(normalised.iter().copied());
             self.add(Plugin::InterPodAffinity, weight, scores);
         }

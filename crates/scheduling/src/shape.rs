@@ -1,39 +1,40 @@
-//! What of a pod decides where it can go: its [`PodShape`].
+//! The part of a pod that decides where it can run: its [`PodShape`].
 //!
-//! Pods made from one template have the same shape, which is kept once; so fifty thousand pods are a
-//! few hundred shapes and small entries that point to them, and what was found out for one pod of a
-//! shape holds for the next. A pod's name, node and age are not part of its shape.
+//! Pods of one template have the same shape, which is stored once: fifty thousand pods are a few
+//! hundred shapes and small entries that point to them, and results for one pod of a shape hold for
+//! the next. A pod's name, node and age are not part of its shape.
 
 use objects::pod::{Container as PlainContainer, Pod as PlainPod, PodSpec as PlainSpec};
 use objects::resources::{self, ResourceRequirements, is_pod_level};
 use objects::selector::LabelSelector;
 use placement::demand::{Demand, PodUid, QosClass};
 
-use crate::amounts::{Amounts, Resource};
 use crate::classes::ClassDemand;
+use crate::interner::{Interner, Symbol};
 use crate::labels::{Labels, NodeTerm, NodeTerms, Selector};
 use crate::object::{self, PodObject};
-use crate::symbols::{Symbol, Symbols};
+use crate::resources::{Resource, ResourceVector};
 use crate::taints::Toleration;
 use crate::volumes::VolumeDemand;
 
-/// What a container without a request counts for in scores: a tenth of a cpu and 200 MiB.
+/// The default requests of a container in scores: a tenth of a CPU and 200 MiB.
 const SCORED_MILLI_CPU: i64 = 100;
 const SCORED_MEMORY: i64 = 200 << 20;
 
-/// The decisive part of a pod.
+/// The part of a pod that decides where it can run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PodShape {
     pub(crate) namespace: Symbol,
     pub(crate) labels: Labels,
     pub(crate) priority: i32,
-    /// `preemptionPolicy: Never` makes it false.
+    /// False with `preemptionPolicy: Never`.
     pub(crate) preempts: bool,
-    pub(crate) requests: Amounts,
-    /// Its cpu and memory as the fit score counts them once it runs: no container counts for nothing.
-    pub(crate) scored: Amounts,
-    /// The same while it is being scheduled: pod-level requests are not in it, as upstream has it.
-    pub(crate) scored_as_new: Amounts,
+    pub(crate) requests: ResourceVector,
+    /// CPU and memory as the fit score counts them once the pod runs: every container counts for
+    /// something.
+    pub(crate) scored: ResourceVector,
+    /// The same while the pod is being scheduled: without pod-level requests, as upstream.
+    pub(crate) scored_as_new: ResourceVector,
     pub(crate) tolerations: Box<[Toleration]>,
     pub(crate) node_selector: Box<[(Symbol, Symbol)]>,
     pub(crate) node_required: Option<NodeTerms>,
@@ -46,7 +47,7 @@ pub(crate) struct PodShape {
     pub(crate) ports: Box<[HostPort]>,
     pub(crate) images: Box<[Symbol]>,
     pub(crate) volumes: VolumeDemand,
-    /// Features a node must have declared.
+    /// Features that a node must have declared.
     pub(crate) features: Box<[&'static str]>,
     /// Kind and name of the controller.
     pub(crate) owner: Option<(Symbol, Symbol)>,
@@ -75,7 +76,7 @@ pub(crate) struct Spread {
     pub(crate) honor_taints: bool,
 }
 
-/// A port of the node that a pod wants. An empty address is every address.
+/// A host port of a pod. An empty address means every address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct HostPort {
     pub(crate) address: Option<Symbol>,
@@ -91,7 +92,7 @@ impl HostPort {
     }
 }
 
-/// What a Guaranteed pod wants of a machine's CPUs and memory nodes; other pods share.
+/// The exclusive CPUs and memory nodes that a Guaranteed pod demands; other pods share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MachineDemand(Demand);
 
@@ -111,15 +112,15 @@ impl MachineDemand {
 }
 
 impl PodShape {
-    pub(crate) fn new(pod: &PodObject, symbols: &mut Symbols) -> PodShape {
+    pub(crate) fn new(pod: &PodObject, symbols: &mut Interner) -> PodShape {
         let spec = &pod.spec;
         let namespace = symbols.intern(&pod.metadata.namespace);
         let labels = Labels::new(&pod.metadata.labels, symbols);
-        let mut requests = |how: Counting| requests(pod, how, symbols);
+        let mut requests = |how: CountingMode| requests(pod, how, symbols);
         let (true_requests, scored, scored_as_new) = (
-            requests(Counting { missing_count: false, pod_level: true }),
-            requests(Counting { missing_count: true, pod_level: true }),
-            requests(Counting { missing_count: true, pod_level: false }),
+            requests(CountingMode { missing_count: false, pod_level: true }),
+            requests(CountingMode { missing_count: true, pod_level: true }),
+            requests(CountingMode { missing_count: true, pod_level: false }),
         );
         let affinity = &spec.affinity;
         let mut term = |t: &object::PodTerm| PodTerm::new(t, namespace, &labels, symbols);
@@ -177,7 +178,7 @@ impl PodShape {
         }
     }
 
-    /// Whether other pods are judged by what this one says about its neighbours.
+    /// Returns true if the pod has affinity or anti-affinity terms.
     pub(crate) fn has_pod_terms(&self) -> bool {
         !(self.affinity.is_empty()
             && self.anti_affinity.is_empty()
@@ -186,18 +187,17 @@ impl PodShape {
     }
 }
 
-/// The weight of a preference: validation lets none pass outside these bounds, and sums of such weights
-/// stay far from the end of the numbers.
+/// Bounds the weight of a preference as validation does, so that sums do not overflow.
 pub(crate) fn weight(given: i64) -> i64 {
     given.clamp(-100, 100)
 }
 
-fn pairs(labels: &object::StringMap, symbols: &mut Symbols) -> Box<[(Symbol, Symbol)]> {
+fn pairs(labels: &object::StringMap, symbols: &mut Interner) -> Box<[(Symbol, Symbol)]> {
     labels.iter().map(|(k, v)| (symbols.intern(k), symbols.intern(v))).collect()
 }
 
-/// The pod's own values of these keys; keys that it has no label for are left out.
-fn own_values(keys: &[String], labels: &Labels, symbols: &mut Symbols) -> Vec<(Symbol, Symbol)> {
+/// Returns the pod's own values of these keys, without keys that it lacks.
+fn own_values(keys: &[String], labels: &Labels, symbols: &mut Interner) -> Vec<(Symbol, Symbol)> {
     let value = |key: &String| {
         let key = symbols.intern(key);
         Some((key, labels.get(key)?))
@@ -210,7 +210,7 @@ impl PodTerm {
         term: &object::PodTerm,
         own_namespace: Symbol,
         labels: &Labels,
-        symbols: &mut Symbols,
+        symbols: &mut Interner,
     ) -> PodTerm {
         let nowhere_named = term.namespaces.is_empty() && term.namespace_selector.is_none();
         let namespaces = if nowhere_named {
@@ -218,7 +218,8 @@ impl PodTerm {
         } else {
             term.namespaces.iter().map(|n| symbols.intern(n)).collect()
         };
-        // An API server has merged these keys into the selector already; doing so twice is the same.
+        // An API server has already merged these keys into the selector; merging again has no
+        // effect.
         let same = own_values(&term.match_label_keys, labels, symbols);
         let other = own_values(&term.mismatch_label_keys, labels, symbols);
         let namespace_selector =
@@ -238,7 +239,7 @@ impl Spread {
     pub(crate) fn new(
         constraint: &object::SpreadConstraint,
         labels: &Labels,
-        symbols: &mut Symbols,
+        symbols: &mut Interner,
     ) -> Spread {
         let same = own_values(&constraint.match_label_keys, labels, symbols);
         Spread {
@@ -252,12 +253,12 @@ impl Spread {
         }
     }
 
-    /// A constraint of a profile, for pods that a selector is made for later.
+    /// Returns a constraint of the profile; its selector is set later.
     pub(crate) fn default_constraint(
         key: &str,
         max_skew: i64,
         hard: bool,
-        symbols: &mut Symbols,
+        symbols: &mut Interner,
     ) -> Spread {
         let everything = LabelSelector::default();
         Spread {
@@ -274,30 +275,30 @@ impl Spread {
 
 /// What is added up.
 #[derive(Clone, Copy)]
-struct Counting {
+struct CountingMode {
     /// A container without a request for cpu or memory counts for a little.
     missing_count: bool,
     /// Requests of the pod as a whole replace those of its containers.
     pod_level: bool,
 }
 
-/// Whose word is taken for what a container has.
+/// Whose source is taken for what a container has.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
+enum ResourceSource {
     Wanted,
     Allocated,
     Actual,
 }
 
-/// What a container has by this word; `None` if there is none that counts.
+/// What a container has by this source; `None` if there is none that counts.
 fn requests_of<'a>(
     container: &'a object::Container,
     pod: &'a PodObject,
-    word: Word,
+    source: ResourceSource,
     infeasible: bool,
 ) -> Option<&'a object::ResourceList> {
     let wanted = Some(&container.resources.requests);
-    if word == Word::Wanted {
+    if source == ResourceSource::Wanted {
         return wanted;
     }
     let status = &pod.status;
@@ -305,23 +306,23 @@ fn requests_of<'a>(
     let reported = statuses.find(|s| s.name == container.name);
     let allocated = reported.map(|s| &s.allocated_resources).filter(|list| !list.is_empty());
     let actual = reported.and_then(|s| s.resources.as_ref()).map(|r| &r.requests);
-    let actual = actual.filter(|list| word == Word::Actual && !list.is_empty());
+    let actual = actual.filter(|list| source == ResourceSource::Actual && !list.is_empty());
     // What a node cannot do does not count.
     actual.or(allocated).or(wanted.filter(|_| !infeasible))
 }
 
-/// What the containers of a pod take together, by this word.
+/// What the containers of a pod take together, by this source.
 fn of_containers(
     pod: &PodObject,
-    how: Counting,
-    word: Word,
+    how: CountingMode,
+    source: ResourceSource,
     infeasible: bool,
-    symbols: &mut Symbols,
-) -> Amounts {
+    symbols: &mut Interner,
+) -> ResourceVector {
     let missing = |name| counts_missing(pod, how, name);
     let missing = (missing(resources::CPU), missing(resources::MEMORY));
     let mut of = |container: &object::Container| {
-        let list = requests_of(container, pod, word, infeasible);
+        let list = requests_of(container, pod, source, infeasible);
         let mut amounts = list.map(|list| read(list, symbols)).unwrap_or_default();
         let lacks = |name| !list.is_some_and(|list| list.contains_key(name));
         if missing.0 && lacks(resources::CPU) {
@@ -332,12 +333,12 @@ fn of_containers(
         }
         amounts
     };
-    let mut running = Amounts::default();
+    let mut running = ResourceVector::default();
     for container in &pod.spec.containers {
         running.add(&of(container));
     }
-    let mut sidecars = Amounts::default();
-    let mut starting = Amounts::default();
+    let mut sidecars = ResourceVector::default();
+    let mut starting = ResourceVector::default();
     for container in &pod.spec.init_containers {
         let mut together = of(container);
         if container.is_sidecar() {
@@ -353,18 +354,19 @@ fn of_containers(
     running
 }
 
-fn requests(pod: &PodObject, how: Counting, symbols: &mut Symbols) -> Amounts {
+fn requests(pod: &PodObject, how: CountingMode, symbols: &mut Interner) -> ResourceVector {
     let spec = &pod.spec;
     let resize = pod.status.conditions.iter().find(|c| c.kind == "PodResizePending");
     let infeasible = resize.is_some_and(|c| c.reason == "Infeasible");
-    let mut of = |word| of_containers(pod, how, word, infeasible, symbols);
+    let mut of = |source| of_containers(pod, how, source, infeasible, symbols);
     let status = &pod.status;
     let told = !(status.container_statuses.is_empty() && status.init_container_statuses.is_empty());
     // A resize is done for all containers of a pod at once, so sums are compared and not their parts.
-    let mut running = if told && infeasible { of(Word::Allocated) } else { of(Word::Wanted) };
+    let mut running =
+        if told && infeasible { of(ResourceSource::Allocated) } else { of(ResourceSource::Wanted) };
     if told {
-        running.raise(&of(Word::Allocated));
-        running.raise(&of(Word::Actual));
+        running.raise(&of(ResourceSource::Allocated));
+        running.raise(&of(ResourceSource::Actual));
     }
     if let (true, Some(pod_level)) = (how.pod_level, &spec.resources) {
         let reported = pod.status.resources.as_ref();
@@ -386,7 +388,7 @@ fn requests(pod: &PodObject, how: Counting, symbols: &mut Symbols) -> Amounts {
 
 /// Whether a container without a request for this resource counts for a little. Where the pod as a whole
 /// has requests, only a resource that is not asked for anywhere is missing.
-fn counts_missing(pod: &PodObject, how: Counting, name: &str) -> bool {
+fn counts_missing(pod: &PodObject, how: CountingMode, name: &str) -> bool {
     let spec = &pod.spec;
     let pod_level = spec.resources.as_ref().filter(|_| how.pod_level).map(|r| &r.requests);
     let asked_for = || {
@@ -402,8 +404,8 @@ fn counts_missing(pod: &PodObject, how: Counting, name: &str) -> bool {
 }
 
 /// The counted resources of a list.
-pub(crate) fn read(list: &object::ResourceList, symbols: &mut Symbols) -> Amounts {
-    let mut amounts = Amounts::default();
+pub(crate) fn read(list: &object::ResourceList, symbols: &mut Interner) -> ResourceVector {
+    let mut amounts = ResourceVector::default();
     for (name, quantity) in list {
         if let Some(resource) = Resource::new(name, symbols) {
             amounts.set(resource, resource.units(quantity));
@@ -412,7 +414,7 @@ pub(crate) fn read(list: &object::ResourceList, symbols: &mut Symbols) -> Amount
     amounts
 }
 
-fn ports(spec: &object::PodSpec, symbols: &mut Symbols) -> Box<[HostPort]> {
+fn ports(spec: &object::PodSpec, symbols: &mut Interner) -> Box<[HostPort]> {
     let sidecars = spec.init_containers.iter().filter(|c| c.is_sidecar());
     let ports = spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports);
     ports
@@ -428,7 +430,7 @@ fn ports(spec: &object::PodSpec, symbols: &mut Symbols) -> Box<[HostPort]> {
         .collect()
 }
 
-fn images(spec: &object::PodSpec, symbols: &mut Symbols) -> Box<[Symbol]> {
+fn images(spec: &object::PodSpec, symbols: &mut Interner) -> Box<[Symbol]> {
     let containers = spec.init_containers.iter().chain(&spec.containers).map(|c| &c.image);
     let volumes = spec.volumes.iter().filter_map(|v| Some(&v.image.as_ref()?.reference));
     containers.chain(volumes).map(|name| symbols.intern(&with_tag(name))).collect()
@@ -494,7 +496,7 @@ mod tests {
     use super::with_tag;
 
     #[test]
-    fn a_port_of_the_registry_is_no_tag() {
+    fn registry_port_is_not_taken_for_a_tag() {
         assert_eq!(with_tag("app"), "app:latest");
         assert_eq!(with_tag("app:1"), "app:1");
         assert_eq!(with_tag("r.example:5000/app"), "r.example:5000/app:latest");

@@ -1,7 +1,7 @@
-//! Topology spread constraints: pods that belong together are kept apart evenly.
+//! Topology spread constraints: spread the pods of a group evenly.
 //!
-//! Main types: [`Spreading`], the hard constraints of a pod with the counts of one attempt, and
-//! [`soft_scores`] for the soft ones. Counts are taken from shapes, not from pods.
+//! Main types: [`TopologySpread`], the hard constraints of a pod with the counts of one attempt,
+//! and [`soft_scores`] for the soft ones. Counts are taken from shapes, not from pods.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::taints;
 use crate::topology::{Domains, Tables};
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
-/// The pod's own constraints of one kind, or those of the profile.
+/// Returns the pod's own constraints of one kind, or those of the profile.
 fn constraints(shape: &PodShape, cluster: &Cluster, profile: &Profile, hard: bool) -> Vec<Spread> {
     if !shape.spread.is_empty() {
         return shape.spread.iter().filter(|c| c.hard == hard).cloned().collect();
@@ -34,7 +34,7 @@ fn constraints(shape: &PodShape, cluster: &Cluster, profile: &Profile, hard: boo
     defaults
 }
 
-/// Whether a node has what the pod's own selector and required affinity ask for.
+/// Returns true if a node matches the pod's node selector and required affinity.
 pub(crate) fn wants_node(shape: &PodShape, node: &NodeView, cluster: &Cluster) -> bool {
     shape.node_selector.iter().all(|(k, v)| node.labels.get(*k) == Some(*v))
         && shape
@@ -43,7 +43,7 @@ pub(crate) fn wants_node(shape: &PodShape, node: &NodeView, cluster: &Cluster) -
             .is_none_or(|terms| terms.match_any(node.name, &node.labels, &cluster.symbols))
 }
 
-/// Whether a node's pods count for a constraint.
+/// Returns true if the pods of a node count for a constraint.
 fn counts_node(
     constraint: &Spread,
     shape: &PodShape,
@@ -56,50 +56,50 @@ fn counts_node(
             && taints::untolerated(&node.taints, &shape.tolerations, profile.compare_taints))
 }
 
-/// Whether a constraint counts the pods of every node that has its label: most do, and no node needs to
-/// be looked at then.
+/// Returns true if a constraint counts the pods of every node with its label: most do, and then no
+/// node needs to be checked.
 fn counts_every_node(constraint: &Spread, shape: &PodShape) -> bool {
     let anywhere = shape.node_selector.is_empty() && shape.node_required.is_none();
     (anywhere || !constraint.honor_affinity) && !constraint.honor_taints
 }
 
-/// Whether pods that are there count for a constraint. With a selector of everything upstream counts
-/// none of them.
+/// Returns true if existing pods count for a constraint. With a selector of everything upstream
+/// counts none of them.
 fn selects(constraint: &Spread, other: &PodShape, cluster: &Cluster) -> bool {
     !constraint.selector.is_everything()
         && constraint.selector.matches(&other.labels, &cluster.symbols)
 }
 
-/// The hard constraints of a pod, with the numbers of pods now.
+/// The hard constraints of a pod, with the current numbers of pods.
 #[derive(Debug)]
-pub(crate) struct Spreading(Vec<Hard>);
+pub(crate) struct TopologySpread(Vec<Hard>);
 
 #[derive(Debug)]
 struct Hard {
     constraint: Spread,
     domains: Arc<Domains>,
     counts: Vec<i64>,
-    /// By slot: whether the node's pods count.
+    /// By slot: true if the node's pods count.
     eligible: Vec<bool>,
-    /// How many domains have an eligible node.
+    /// The number of domains with an eligible node.
     present: i64,
-    /// The domain with the fewest pods, its number, and the fewest elsewhere.
+    /// The domain with the fewest pods, its number, and the fewest in any other domain.
     lowest: (usize, i64, i64),
-    /// One if the pod is itself selected.
+    /// One if the constraint selects the pod itself.
     itself: i64,
 }
 
-/// Changes of the counts by pods that are thought away or added on one node, by constraint.
+/// Changes of the counts by pods that are added to or removed from one node, by constraint.
 pub(crate) type SpreadDelta = SmallVec<[i64; 2]>;
 
-impl Spreading {
+impl TopologySpread {
     /// `None` if the pod has no hard constraints.
     pub(crate) fn new(
         shape: &PodShape,
         cluster: &Cluster,
         profile: &Profile,
         tables: &mut Tables,
-    ) -> Option<Spreading> {
+    ) -> Option<TopologySpread> {
         let constraints = constraints(shape, cluster, profile, true);
         if constraints.is_empty() {
             return None;
@@ -150,10 +150,10 @@ impl Spreading {
                 itself: i64::from(itself),
             }
         });
-        Some(Spreading(hard.collect()))
+        Some(TopologySpread(hard.collect()))
     }
 
-    /// A pod of this shape comes to the node, or leaves it.
+    /// Adds or removes a pod of this shape on the node.
     pub(crate) fn change(
         &self,
         delta: &mut SpreadDelta,
@@ -201,8 +201,8 @@ impl Spreading {
     }
 }
 
-/// Raw scores by soft constraints for nodes that fit, in their order; `None` for a node that lacks a
-/// label. No scores at all if the pod has no soft constraints.
+/// Returns raw scores of the soft constraints for the feasible nodes, in their order, with `None`
+/// for a node that lacks a label; `None` if the pod has no soft constraints.
 pub(crate) fn soft_scores(
     shape: &PodShape,
     cluster: &Cluster,
@@ -215,7 +215,7 @@ pub(crate) fn soft_scores(
         return None;
     }
     let domains: Vec<_> = constraints.iter().map(|c| tables.domains(cluster, c.key)).collect();
-    // With constraints of the system a node without a zone still takes part.
+    // With the system's default constraints a node without a zone still takes part.
     let all_labels = !shape.spread.is_empty() || !profile.system_spread;
     let labelled = |slot: u32| !all_labels || domains.iter().all(|d| d.of(slot).is_some());
     let taking_part: Vec<bool> = fitting.iter().map(|slot| labelled(*slot)).collect();
@@ -228,7 +228,7 @@ pub(crate) fn soft_scores(
             node.is_some_and(|n| counts_node(constraint, shape, &n.view, cluster, profile))
         };
         let eligible = |slot: u32| labelled(slot) && (every || counts(slot));
-        // Domains among the nodes that fit; having no value is one more.
+        // Domains of the feasible nodes; a missing value is a domain of its own.
         let mut wanted = vec![false; own.count];
         let mut size = 0_usize;
         let mut unlabelled = false;
@@ -258,7 +258,7 @@ pub(crate) fn soft_scores(
             }
             for (slot, placed) in &other.placed {
                 if by_node {
-                    // A node's own pods count whatever the policies say.
+                    // A node's own pods count whatever the policies are.
                     counts[*slot as usize] += placed.staying();
                 } else if let Some(domain) = own.of(*slot)
                     && wanted[domain]
@@ -279,7 +279,7 @@ pub(crate) fn soft_scores(
     Some(scores.map(|(raw, takes)| takes.then_some(raw.round() as i64)).collect())
 }
 
-/// Scores from 0 to 100: the fewer of its kind, the better.
+/// Normalises scores to 0 to 100: the fewer matching pods, the better.
 pub(crate) fn normalise(raw: &[Option<i64>]) -> Vec<i64> {
     let lowest = raw.iter().flatten().min().copied().unwrap_or(0);
     let highest = raw.iter().flatten().max().copied().unwrap_or(0).max(0);

@@ -3,8 +3,8 @@
 //! Main types: [`Taint`], [`Toleration`] and [`untolerated`]. Which taints keep a pod away and which
 //! only make a node less liked is for filters and scores.
 
+use crate::interner::{Interner, Symbol};
 use crate::object;
-use crate::symbols::{Symbol, Symbols};
 
 /// What a taint does to pods that do not tolerate it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,7 +40,7 @@ pub(crate) struct Taint {
 pub(crate) const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 impl Taint {
-    pub(crate) fn new(taint: &object::Taint, symbols: &mut Symbols) -> Taint {
+    pub(crate) fn new(taint: &object::Taint, symbols: &mut Interner) -> Taint {
         Taint {
             key: symbols.intern(&taint.key),
             value: symbols.intern(&taint.value),
@@ -49,7 +49,7 @@ impl Taint {
         }
     }
 
-    pub(crate) fn unschedulable(symbols: &mut Symbols) -> Taint {
+    pub(crate) fn unschedulable(symbols: &mut Interner) -> Taint {
         Taint {
             key: symbols.intern(UNSCHEDULABLE),
             value: symbols.intern(""),
@@ -83,7 +83,7 @@ enum Test {
 }
 
 impl Toleration {
-    pub(crate) fn new(toleration: &object::Toleration, symbols: &mut Symbols) -> Toleration {
+    pub(crate) fn new(toleration: &object::Toleration, symbols: &mut Interner) -> Toleration {
         let named = |text: &str| (!text.is_empty()).then_some(());
         Toleration {
             key: named(&toleration.key).map(|()| symbols.intern(&toleration.key)),

@@ -1,9 +1,9 @@
-//! Moments, as the objects of the API write them. Nothing here asks what time it is.
+//! Timestamps of API objects. No function here reads the clock.
 
-/// Seconds since 1970 and thousandths of them, in milliseconds.
+/// Milliseconds since 1970.
 pub type Milliseconds = i64;
 
-/// Reads an RFC 3339 time; `None` if it is none.
+/// Parses an RFC 3339 time; `None` if it is invalid.
 pub(crate) fn parse(text: &str) -> Option<Milliseconds> {
     let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<i64>().ok();
     let sign = |at: usize, expected: &str| text.get(at..=at).is_some_and(|s| expected.contains(s));
@@ -33,9 +33,9 @@ pub(crate) fn parse(text: &str) -> Option<Milliseconds> {
     Some((minutes * 60 + second) * 1000 + millis)
 }
 
-/// Days from 1970-01-01 to a date of the Gregorian calendar.
+/// Returns the days from 1970-01-01 to a date of the Gregorian calendar.
 fn days(year: i64, month: i64, day: i64) -> i64 {
-    // Years are taken to begin in March, so that the leap day is the last of its year.
+    // Years start in March, so that the leap day is the last day of a year.
     let year = if month <= 2 { year - 1 } else { year };
     let month = (month + 9) % 12;
     let era = year.div_euclid(400);
@@ -49,7 +49,7 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn times_are_read_with_fractions_and_offsets() {
+    fn times_parse_with_fractions_and_offsets() {
         assert_eq!(parse("1970-01-01T00:00:00Z"), Some(0));
         assert_eq!(parse("2026-01-01T00:01:00Z"), Some(1_767_225_660_000));
         assert_eq!(parse("2000-02-29T12:00:00.25Z"), Some(951_825_600_250));

@@ -1,15 +1,15 @@
-//! Topology domains: which nodes have the same value of a label, such as a zone.
+//! Topology domains: nodes with the same value of a label, such as a zone.
 //!
-//! Main type: [`Domains`], one per label key, made when first asked for and kept until a node's object
+//! Main type: [`Domains`], one per label key, built on first use and kept until a node's object
 //! changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cluster::Cluster;
-use crate::symbols::Symbol;
+use crate::interner::Symbol;
 
-/// A node's domain if it lacks the label.
+/// The domain of a node without the label.
 pub(crate) const NO_DOMAIN: u32 = u32::MAX;
 
 /// The values of one label over all nodes, numbered.
@@ -38,7 +38,7 @@ impl Domains {
     }
 }
 
-/// The domains of all keys asked for.
+/// The domains of all keys in use.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     epoch: u64,

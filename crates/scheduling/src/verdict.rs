@@ -1,7 +1,8 @@
-//! What is said of a node that cannot take a pod, and the words for it.
+//! Rejections of nodes, and their texts.
 //!
-//! Main types: [`Plugin`], [`Code`] and [`Verdict`]. Inside, a "no" is a [`Rejection`] with reasons as
-//! values; texts are made once, at the end, and are upstream's. This module decides nothing.
+//! Main types: [`Plugin`], [`Code`] and [`Verdict`]. Internally a rejection is a [`Rejection`] with
+//! typed reasons; texts are rendered once, at the end, and are upstream's. This module decides
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,13 +10,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::amounts::Resource;
 use crate::classes::Class;
-use crate::symbols::Symbols;
+use crate::interner::Interner;
+use crate::resources::Resource;
 
 macro_rules! plugins {
     ($($(#[$doc:meta])* $plugin:ident, $name:literal;)*) => {
-        /// A part of the decision, under the name by which profiles and messages know it.
+        /// A plugin, with its name in profiles and messages.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Plugin { $($(#[$doc])* $plugin,)* }
 
@@ -53,7 +54,7 @@ plugins! {
     InterPodAffinity, "InterPodAffinity";
     DynamicResources, "DynamicResources";
     NodeDeclaredFeatures, "NodeDeclaredFeatures";
-    /// Whether the node's agent would find CPUs and memory nodes for the pod. Ours.
+    /// Placement of CPUs and memory by the node's agent. Ours.
     MachinePlacement, "MachinePlacement";
     DefaultPreemption, "DefaultPreemption";
     NodeResourcesBalancedAllocation, "NodeResourcesBalancedAllocation";
@@ -66,12 +67,12 @@ impl fmt::Display for Plugin {
     }
 }
 
-/// Whether taking pods away could make a difference.
+/// The effect that preemption could have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Code {
     /// Preemption may help.
     Unschedulable,
-    /// It cannot.
+    /// Preemption cannot help.
     UnschedulableAndUnresolvable,
 }
 
@@ -81,14 +82,14 @@ impl fmt::Display for Code {
     }
 }
 
-/// Why a node does not do.
+/// The reason for which a node is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Reason {
     Unschedulable,
     Taints,
     Affinity,
     EnforcedAffinity,
-    /// Another node was asked for by name.
+    /// The pod names another node.
     NotPinned,
     Ports,
     TooManyPods,
@@ -110,12 +111,12 @@ pub(crate) enum Reason {
     Refused(Arc<str>),
     NoVictims,
     NoHelp,
-    /// Said by a step before the nodes were looked at.
+    /// A text of the PreFilter step.
     Text(Arc<str>),
 }
 
 impl Reason {
-    pub(crate) fn render(&self, symbols: &Symbols) -> String {
+    pub(crate) fn render(&self, symbols: &Interner) -> String {
         let class = |class: &Class| {
             format!("{}={}", symbols.text(class.resource), symbols.text(class.class))
         };
@@ -162,7 +163,7 @@ impl Reason {
     }
 }
 
-/// A "no" with its reasons.
+/// A rejection with its reasons.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Rejection {
     pub(crate) plugin: Option<Plugin>,
@@ -183,35 +184,36 @@ impl Rejection {
         }
     }
 
-    pub(crate) fn render(&self, symbols: &Symbols) -> Verdict {
+    pub(crate) fn render(&self, symbols: &Interner) -> Verdict {
         let mut reasons: Vec<_> = self.reasons.iter().map(|r| r.render(symbols)).collect();
         reasons.sort();
         Verdict { plugin: self.plugin, code: self.code, reasons }
     }
 }
 
-/// What is said of a node that cannot take a pod.
+/// The rendered rejection of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// The first plugin that said no; none if the node was not asked because another one was named.
+    /// The first rejecting plugin; `None` if the node was skipped because the pod names another
+    /// one.
     pub plugin: Option<Plugin>,
     pub code: Code,
     /// In order of text.
     pub reasons: Vec<String>,
 }
 
-/// How often each reason was given.
+/// The number of nodes by reason.
 #[derive(Debug, Default)]
 pub(crate) struct Histogram(BTreeMap<String, usize>);
 
 impl Histogram {
-    pub(crate) fn add(&mut self, rejection: &Rejection, times: usize, symbols: &Symbols) {
+    pub(crate) fn add(&mut self, rejection: &Rejection, times: usize, symbols: &Interner) {
         for reason in rejection.reasons.iter().filter(|_| times > 0) {
             *self.0.entry(reason.render(symbols)).or_default() += times;
         }
     }
 
-    /// `0/5 nodes are available: 2 Insufficient cpu, 3 …`, sorted as text.
+    /// Renders `0/5 nodes are available: 2 Insufficient cpu, 3 …`, sorted as text.
     pub(crate) fn render(&self, nodes: usize) -> String {
         let mut counted: Vec<_> = self.0.iter().map(|(text, n)| format!("{n} {text}")).collect();
         counted.sort();

@@ -1,33 +1,33 @@
-//! Volumes: what of them keeps a pod to some nodes, or from all.
+//! Volumes: restricts a pod to the nodes where its volumes are available.
 //!
-//! Main types: [`VolumeDemand`] (what a pod mounts), [`Volumes`] (volumes, claims and classes of the
-//! cluster) and [`VolumeState`] (what one attempt found out before looking at nodes). Nothing is bound
-//! here; a claim that waits for its first consumer is only asked whether it could be.
+//! Main types: [`VolumeDemand`] (the volumes of a pod), [`Volumes`] (volumes, claims and classes of
+//! the cluster) and [`VolumeState`] (the PreFilter results of one attempt). Nothing is bound here;
+//! for a claim that waits for its first consumer it is only checked whether it could be.
 
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
+use crate::interner::{Interner, Symbol};
 use crate::labels::{Labels, NodeTerms, Selector};
 use crate::object::{OtherObject, PodObject};
-use crate::score::at_share;
-use crate::symbols::{Symbol, Symbols};
+use crate::score::at_utilisation;
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
-/// What a pod mounts that scheduling looks at.
+/// The volumes of a pod that scheduling checks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct VolumeDemand {
-    /// `namespace/name`, and whether the claim is made for the pod.
+    /// `namespace/name`, and true if the claim is created for the pod.
     pub(crate) claims: Box<[(Symbol, bool)]>,
     pub(crate) disks: Box<[Disk]>,
 }
 
-/// A disk that a node can have only once, or only for reading.
+/// A disk that a node can attach only once, or only read-only.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Disk {
     kind: &'static str,
     identity: Symbol,
-    /// Any of these in common makes two disks one; none means that the identity alone does.
+    /// Two disks with one of these in common are the same; if empty, the identity alone decides.
     monitors: Box<[Symbol]>,
     shareable: bool,
 }
@@ -43,7 +43,7 @@ impl Disk {
 }
 
 impl VolumeDemand {
-    pub(crate) fn new(pod: &PodObject, symbols: &mut Symbols) -> VolumeDemand {
+    pub(crate) fn new(pod: &PodObject, symbols: &mut Interner) -> VolumeDemand {
         let mut claims = Vec::new();
         let mut disks = Vec::new();
         for volume in &pod.spec.volumes {
@@ -77,7 +77,7 @@ impl VolumeDemand {
     }
 }
 
-/// Labels of a volume that say where it is.
+/// Labels of a volume that name its zone or region.
 const ZONE_LABELS: [&str; 4] = [
     "failure-domain.beta.kubernetes.io/zone",
     "failure-domain.beta.kubernetes.io/region",
@@ -85,7 +85,7 @@ const ZONE_LABELS: [&str; 4] = [
     "topology.kubernetes.io/region",
 ];
 
-/// What the beta labels are called today.
+/// Returns the current name of a beta label.
 fn current_label(label: &str) -> &str {
     match label {
         "failure-domain.beta.kubernetes.io/zone" => "topology.kubernetes.io/zone",
@@ -97,7 +97,7 @@ fn current_label(label: &str) -> &str {
 #[derive(Debug)]
 struct Volume {
     nodes: Option<NodeTerms>,
-    /// Label key, its name of today, and the zones or regions in its value.
+    /// Label key, its current name, and the zones or regions in its value.
     zones: Vec<(Symbol, Symbol, Vec<Symbol>)>,
     labels: Labels,
     class: String,
@@ -106,13 +106,13 @@ struct Volume {
     mode: String,
     available: bool,
     being_deleted: bool,
-    /// The claim it is kept for: `namespace/name`.
+    /// The claim it is reserved for: `namespace/name`.
     claim: Option<Symbol>,
 }
 
 impl Volume {
-    /// Whether a node can reach it.
-    fn is_at(&self, name: Symbol, labels: &Labels, symbols: &Symbols) -> bool {
+    /// Returns true if a node can reach the volume.
+    fn is_at(&self, name: Symbol, labels: &Labels, symbols: &Interner) -> bool {
         self.nodes.as_ref().is_none_or(|terms| terms.match_any(name, labels, symbols))
     }
 }
@@ -127,7 +127,7 @@ struct Claim {
     storage: i64,
     mode: String,
     selector: Option<Selector>,
-    /// The node that a volume is being made for already.
+    /// The node for which a volume is already being provisioned.
     selected_node: Option<Symbol>,
     lost: bool,
     being_deleted: bool,
@@ -161,17 +161,17 @@ fn mode(mode: &str) -> String {
 }
 
 impl Volumes {
-    pub(crate) fn new(symbols: &mut Symbols) -> Volumes {
+    pub(crate) fn new(symbols: &mut Interner) -> Volumes {
         let zone_labels = ZONE_LABELS.iter().map(|label| symbols.intern(label)).collect();
         Volumes { zone_labels, ..Volumes::default() }
     }
 
-    pub(crate) fn apply_volume(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+    pub(crate) fn apply_volume(&mut self, object: &OtherObject, symbols: &mut Interner) {
         let labels = &object.metadata.labels;
         let zones = ZONE_LABELS.iter().filter_map(|label| {
             let value = labels.get(*label)?;
             let parts: Vec<&str> = value.split("__").map(str::trim).collect();
-            // Upstream passes over a label with an empty part.
+            // Upstream skips a label with an empty part.
             parts.iter().all(|part| !part.is_empty()).then(|| {
                 let zones = parts.iter().map(|part| symbols.intern(part)).collect();
                 (symbols.intern(label), symbols.intern(current_label(label)), zones)
@@ -195,7 +195,7 @@ impl Volumes {
         self.volumes.insert(symbols.intern(&object.metadata.name), volume);
     }
 
-    pub(crate) fn apply_claim(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+    pub(crate) fn apply_claim(&mut self, object: &OtherObject, symbols: &mut Interner) {
         let spec = &object.spec;
         let meta = &object.metadata;
         let selector = spec.selector.as_ref().and_then(|s| {
@@ -220,7 +220,7 @@ impl Volumes {
         self.claims.insert(symbols.intern(&format!("{}/{}", meta.namespace, meta.name)), claim);
     }
 
-    pub(crate) fn apply_class(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+    pub(crate) fn apply_class(&mut self, object: &OtherObject, symbols: &mut Interner) {
         let mut expression = |e: &crate::object::AllowedExpression| {
             let values = e.values.iter().map(|v| symbols.intern(v)).collect();
             (symbols.intern(&e.key), values)
@@ -249,20 +249,20 @@ impl Volumes {
         self.classes.remove(&name);
     }
 
-    fn waits(&self, claim: &Claim, symbols: &Symbols) -> bool {
+    fn waits(&self, claim: &Claim, symbols: &Interner) -> bool {
         let class = symbols.find(&claim.class).and_then(|name| self.classes.get(&name));
         class.is_some_and(|class| class.waits)
     }
 }
 
-/// What the claims of a pod ask of nodes.
+/// The requirements of a pod's claims on nodes.
 #[derive(Debug, Default)]
 pub(crate) struct VolumeState {
     /// Claims that only one pod may use.
     pub(crate) for_one_pod: SmallVec<[Symbol; 1]>,
-    /// How many of them are in use.
+    /// The number of them that are in use.
     pub(crate) in_use: i64,
-    /// The volumes of claims that are bound; `None` if there is no such volume.
+    /// The volumes of bound claims; `None` if the volume does not exist.
     bound: Vec<Option<Symbol>>,
     /// Claims that wait for their first consumer.
     waiting: Vec<Symbol>,
@@ -270,12 +270,12 @@ pub(crate) struct VolumeState {
     zoned: Vec<Symbol>,
 }
 
-/// Looks at a pod's claims before any node.
+/// Checks a pod's claims at PreFilter.
 pub(crate) fn prepare(
     demand: &VolumeDemand,
     volumes: &Volumes,
     in_use: impl Fn(Symbol) -> bool,
-    symbols: &Symbols,
+    symbols: &Interner,
 ) -> Result<VolumeState, Rejection> {
     let mut state = VolumeState::default();
     let bare = |key: Symbol| {
@@ -340,7 +340,7 @@ pub(crate) fn prepare(
     }
     // The smallest claims choose first.
     state.waiting.sort_by_key(|key| volumes.claims.get(key).map_or(0, |claim| claim.storage));
-    // Zones are asked only of claims that the pod names.
+    // Zones are checked only for claims that the pod names.
     for (key, _) in demand.claims.iter().filter(|(_, ephemeral)| !ephemeral) {
         let Some(claim) = volumes.claims.get(key) else { continue };
         let plugin = Plugin::VolumeZone;
@@ -349,7 +349,7 @@ pub(crate) fn prepare(
                 let text = "PersistentVolumeClaim had no pv name and storageClass name";
                 return Err(no(plugin, text.to_owned()));
             }
-            // The claim waits, or it would have been turned away above.
+            // The claim waits for its consumer; otherwise it was rejected above.
             continue;
         };
         if !volumes.volumes.contains_key(&volume) {
@@ -361,14 +361,14 @@ pub(crate) fn prepare(
     Ok(state)
 }
 
-/// The volumes that waiting claims would be bound to on a node, each with its claim; claims that a volume
-/// would be made for are not among them. `None` if a claim can have no volume there.
+/// Returns the volumes that waiting claims would be bound to on a node, each with its claim,
+/// without claims that would be provisioned. `None` if a claim can have no volume there.
 fn to_bind<'a>(
     state: &VolumeState,
     volumes: &'a Volumes,
     name: Symbol,
     labels: &Labels,
-    symbols: &Symbols,
+    symbols: &Interner,
 ) -> Option<Vec<(&'a Claim, &'a Volume)>> {
     let mut taken: Vec<Symbol> = Vec::new();
     let mut bound = Vec::new();
@@ -393,7 +393,8 @@ fn to_bind<'a>(
                 && claim.modes.iter().all(|m| volume.modes.contains(m))
                 && claim.selector.as_ref().is_none_or(|s| s.matches(&volume.labels, symbols))
         };
-        // A volume that is kept for the claim is taken as it is, and where it is not here none is.
+        // A volume reserved for the claim is used without further checks; if it is not reachable
+        // from the node, no other is.
         let chosen = match suiting().find(|(_, volume)| volume.claim == Some(*key)) {
             Some(kept) => Some(kept).filter(is_here),
             None => suiting()
@@ -423,14 +424,14 @@ fn to_bind<'a>(
     Some(bound)
 }
 
-/// How well the volumes that would be bound on a node are used: by class, what the claims ask for of what
-/// the volumes have, on a line through these points; the mean over the classes.
+/// Scores the use of the volumes that would be bound on a node: per class, the requested share of
+/// the volumes' capacity, mapped by these points; the mean over the classes.
 pub(crate) fn score(
     state: &VolumeState,
     volumes: &Volumes,
     name: Symbol,
     labels: &Labels,
-    symbols: &Symbols,
+    symbols: &Interner,
     points: &[(i64, i64)],
 ) -> i64 {
     let bound = to_bind(state, volumes, name, labels, symbols).unwrap_or_default();
@@ -443,20 +444,21 @@ pub(crate) fn score(
     if by_class.is_empty() {
         return 0;
     }
-    let sum: i64 = by_class.values().map(|(asked, there)| at_share(*asked, *there, points)).sum();
+    let sum: i64 =
+        by_class.values().map(|(asked, there)| at_utilisation(*asked, *there, points)).sum();
     (sum as f64 / by_class.len() as f64).round() as i64
 }
 
-/// Whether the volumes can be had on a node: those bound, and those that are still to be.
+/// Returns the rejection if a volume of the pod is not available on a node, bound or to be bound.
 pub(crate) fn binding(
     state: &VolumeState,
     volumes: &Volumes,
     name: Symbol,
     labels: &Labels,
-    symbols: &Symbols,
+    symbols: &Interner,
 ) -> Option<Rejection> {
     let mut reasons = SmallVec::new();
-    // The first volume that is missed settles it.
+    // The first missing volume decides.
     let missed = state.bound.iter().find_map(|bound| {
         match bound.and_then(|volume| volumes.volumes.get(&volume)) {
             None => Some(Reason::LostVolume),
@@ -476,7 +478,8 @@ pub(crate) fn binding(
     })
 }
 
-/// Whether a node is in the zones of the volumes. A node that says nothing of zones is in all.
+/// Returns the rejection if a node is outside the zones of the volumes. A node without zone labels
+/// is in all zones.
 pub(crate) fn zone(state: &VolumeState, volumes: &Volumes, labels: &Labels) -> Option<Rejection> {
     if !volumes.zone_labels.iter().any(|label| labels.get(*label).is_some()) {
         return None;

@@ -1,17 +1,17 @@
-//! Services, controllers, budgets and namespaces: what pods are selected by.
+//! Services, controllers, budgets and namespaces, whose selectors group pods.
 //!
-//! Main type: [`Workloads`]. Default spread constraints need to know which pods belong together, and
-//! preemption which of them are protected.
+//! Main type: [`Workloads`]. Default spread constraints need the groups of pods, and preemption
+//! needs the budgets that protect them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use objects::selector::LabelSelector;
 use serde_json::Value;
 
+use crate::interner::{Interner, Symbol};
 use crate::labels::{Labels, Selector};
 use crate::object::OtherObject;
 use crate::shape::PodShape;
-use crate::symbols::{Symbol, Symbols};
 
 /// A disruption budget.
 #[derive(Debug)]
@@ -19,11 +19,11 @@ pub(crate) struct Budget {
     pub(crate) namespace: Symbol,
     pub(crate) selector: Selector,
     pub(crate) allowed: i64,
-    /// Names of pods that are counted as gone already.
+    /// Names of pods that already count as disrupted.
     pub(crate) disrupted: HashSet<String>,
 }
 
-/// What selects pods, by namespace and name.
+/// The selectors of pods, by namespace and name.
 #[derive(Debug, Default)]
 pub(crate) struct Workloads {
     pub(crate) namespaces: HashMap<Symbol, Labels>,
@@ -34,7 +34,7 @@ pub(crate) struct Workloads {
     budgets: BTreeMap<(Symbol, Symbol), Budget>,
 }
 
-fn string_map(value: &Value, symbols: &mut Symbols) -> Option<Vec<(Symbol, Symbol)>> {
+fn string_map(value: &Value, symbols: &mut Interner) -> Option<Vec<(Symbol, Symbol)>> {
     let pairs = value.as_object()?.iter();
     Some(
         pairs.filter_map(|(k, v)| Some((symbols.intern(k), symbols.intern(v.as_str()?)))).collect(),
@@ -42,11 +42,11 @@ fn string_map(value: &Value, symbols: &mut Symbols) -> Option<Vec<(Symbol, Symbo
 }
 
 impl Workloads {
-    fn key(object: &OtherObject, symbols: &mut Symbols) -> (Symbol, Symbol) {
+    fn key(object: &OtherObject, symbols: &mut Interner) -> (Symbol, Symbol) {
         (symbols.intern(&object.metadata.namespace), symbols.intern(&object.metadata.name))
     }
 
-    pub(crate) fn apply_namespace(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+    pub(crate) fn apply_namespace(&mut self, object: &OtherObject, symbols: &mut Interner) {
         let mut labels = object.metadata.labels.clone();
         let name = &object.metadata.name;
         labels.insert("kubernetes.io/metadata.name".to_owned(), name.clone());
@@ -54,7 +54,7 @@ impl Workloads {
         self.namespaces.insert(symbols.intern(name), labels);
     }
 
-    pub(crate) fn apply_service(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+    pub(crate) fn apply_service(&mut self, object: &OtherObject, symbols: &mut Interner) {
         let key = Workloads::key(object, symbols);
         match object.spec.selector.as_ref().and_then(|s| string_map(s, symbols)) {
             Some(selector) => {
@@ -70,7 +70,7 @@ impl Workloads {
         &mut self,
         kind: &str,
         object: &OtherObject,
-        symbols: &mut Symbols,
+        symbols: &mut Interner,
     ) {
         let (namespace, name) = Workloads::key(object, symbols);
         let key = (namespace, symbols.intern(kind), name);
@@ -93,7 +93,7 @@ impl Workloads {
         }
     }
 
-    pub(crate) fn apply_budget(&mut self, object: &OtherObject, symbols: &mut Symbols) {
+    pub(crate) fn apply_budget(&mut self, object: &OtherObject, symbols: &mut Interner) {
         let key = Workloads::key(object, symbols);
         let selector = object.spec.selector.as_ref();
         let selector = selector.and_then(|s| LabelSelector::from_value(s).ok());
@@ -126,8 +126,8 @@ impl Workloads {
         self.budgets.values()
     }
 
-    /// The pods that belong with this one: those its services and its controller select. `None` if
-    /// nothing selects it.
+    /// Returns the selector of the pod's group: the pods that its services and its controller
+    /// select. `None` if nothing selects it.
     pub(crate) fn companions(&self, pod: &PodShape, everything: &Selector) -> Option<Selector> {
         let mut pairs: Vec<(Symbol, Symbol)> = Vec::new();
         for ((namespace, _), selector) in &self.services {

@@ -10,7 +10,7 @@ use objects::kubelet_config::{
     CpuManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy, TopologyManagerScope,
 };
 use placement::CpuSet;
-use planner::generate::{ReserveCpus, Wishes, generate};
+use planner::generate::{GenerateOptions, ReserveCpus, generate};
 use planner::view::View;
 
 use super::BadInput;
@@ -150,7 +150,7 @@ fn show(file: &str, machine: Option<&str>, output: Output) -> anyhow::Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-fn wishes(args: &GenerateArgs) -> Result<Wishes, BadInput> {
+fn wishes(args: &GenerateArgs) -> Result<GenerateOptions, BadInput> {
     let reserved_cpus = match &args.reserved_cpus {
         None => None,
         Some(text) => Some(match text.parse() {
@@ -175,13 +175,13 @@ fn wishes(args: &GenerateArgs) -> Result<Wishes, BadInput> {
             Some(bytes.ok_or_else(|| wrong("write an amount like 4Gi"))?)
         }
     };
-    let options: BTreeMap<String, String> = args
+    let policy_options: BTreeMap<String, String> = args
         .option
         .iter()
         .map(|option| option.split_once('=').unwrap_or((option, "true")))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
-    Ok(Wishes {
+    Ok(GenerateOptions {
         cpu_manager: match args.cpu_manager.as_str() {
             "none" => CpuManagerPolicy::None,
             _ => CpuManagerPolicy::Static,
@@ -203,7 +203,7 @@ fn wishes(args: &GenerateArgs) -> Result<Wishes, BadInput> {
             "pod" => TopologyManagerScope::Pod,
             _ => TopologyManagerScope::Container,
         },
-        options,
+        policy_options,
         reserved_cpus,
         reserved_memory,
         max_pods: args.max_pods,

@@ -18,9 +18,9 @@ use objects::{Pod, Quantity, resources, workload};
 use placement::demand::PodUid;
 use placement::layout::{lay_out, lay_out_in_blocks};
 use placement::report::NodeReport;
-use planner::live::{Explanation, LiveNode, NodeAnswer, Occupant, Verdict, text};
+use planner::live::{Explanation, LiveNode, LivePod, NodeExplanation, Verdict, text};
 use planner::picture::{render_svg, render_text};
-use planner::report::text::{Look, render_machine};
+use planner::report::text::{TextStyle, render_machine};
 use serde_json::Value;
 
 use super::node::{remote, run as block_on};
@@ -216,7 +216,7 @@ fn pod(args: &PodArgs) -> anyhow::Result<ExitCode> {
     let json = || serde_json::to_string(&explanation).context("an explanation cannot be written");
     let text = match args.output {
         super::node::Output::Text => {
-            text::render(&explanation, Look { colour: terminal.colours, explain: true })
+            text::render(&explanation, TextStyle { colour: terminal.colours, explain: true })
         }
         super::node::Output::Json => lay_out(&json()?),
         super::node::Output::Yaml => lay_out_in_blocks(&json()?),
@@ -231,11 +231,11 @@ fn answer(
     world: &World,
     scheduling: &Scheduling,
     pod: &Value,
-    occupant: &Occupant,
-) -> anyhow::Result<NodeAnswer> {
+    occupant: &LivePod,
+) -> anyhow::Result<NodeExplanation> {
     let mut answer = match live(node, world)? {
         Ok(live) => {
-            let mut answer = live.answer(occupant);
+            let mut answer = live.explain(occupant);
             if answer.verdict != Verdict::Has {
                 for refusal in filters::admission(world, node, pod)? {
                     answer.refuse(refusal);
@@ -243,7 +243,7 @@ fn answer(
             }
             answer
         }
-        Err(why) => NodeAnswer::unknown(name_of(node), why),
+        Err(why) => NodeExplanation::unknown(name_of(node), why),
     };
     let has_room = answer.refusals.is_empty();
     for refusal in scheduling.refusals(name_of(node)) {
@@ -281,7 +281,7 @@ fn node(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     let json = || serde_json::to_string(&report).context("a report cannot be written");
     let text = match args.output {
         NodeOutput::Text => {
-            let look = Look { colour: terminal.colours, explain: true };
+            let look = TextStyle { colour: terminal.colours, explain: true };
             render_text(&live.picture(), terminal.text(args.ascii))
                 + "\n"
                 + &render_machine(&report, look)
@@ -326,7 +326,7 @@ fn devices(node: &Value) -> BTreeMap<String, u64> {
     allocatable.filter(|(name, _)| !reported(name)).filter_map(count).collect()
 }
 
-fn occupant(object: &Value) -> anyhow::Result<Occupant> {
+fn occupant(object: &Value) -> anyhow::Result<LivePod> {
     let metadata = &object["metadata"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]));
@@ -345,7 +345,7 @@ fn occupant(object: &Value) -> anyhow::Result<Occupant> {
     })?;
     let first = read.workloads.into_iter().next();
     let pod = first.with_context(|| format!("pod {namespace}/{name} cannot be read"))?;
-    Ok(Occupant {
+    Ok(LivePod {
         uid: PodUid::new(&text(&metadata["uid"])),
         namespace,
         name,

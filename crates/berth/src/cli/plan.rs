@@ -12,12 +12,12 @@ use placement::Bytes;
 use placement::Machine;
 use placement::configured::Configured;
 use placement::node::CpuPolicy;
-use planner::generate::{Generated, Wishes, generate};
+use planner::generate::{GenerateOptions, Generated, generate};
 use planner::picture::render_svg;
 use planner::report::picture::{page, picture};
-use planner::report::text::{Look, render};
+use planner::report::text::{TextStyle, render};
 use planner::report::{Options, Report};
-use planner::simulate::{MOST_MACHINES, Shape, Simulation, Strategy, how_many, numbered, simulate};
+use planner::simulate::{MAX_MACHINES, Shape, Simulation, Strategy, how_many, numbered, simulate};
 
 use super::BadInput;
 use super::input::{self, Configuration, note};
@@ -145,7 +145,9 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         None => Terminal::of_standard_output(args.color),
     };
     let text = match args.output {
-        Output::Text => render(&report, Look { colour: terminal.colours, explain: args.explain }),
+        Output::Text => {
+            render(&report, TextStyle { colour: terminal.colours, explain: args.explain })
+        }
         Output::Json => report.render_json(),
         Output::Yaml => report.render_yaml(),
         Output::Svg => drawn(&mut simulation, &report)?,
@@ -181,8 +183,8 @@ fn kinds(args: &PlanArgs) -> anyhow::Result<Vec<(Machine, usize)>> {
         };
         let (count, machine) = word.split_once('x').ok_or_else(wrong)?;
         let count: usize = count.trim().parse().map_err(|_| wrong())?;
-        if count == 0 || count > MOST_MACHINES {
-            let text = format!("--machines {word:?}: from 1 to {MOST_MACHINES} can be planned for");
+        if count == 0 || count > MAX_MACHINES {
+            let text = format!("--machines {word:?}: from 1 to {MAX_MACHINES} can be planned for");
             return Err(BadInput::new(text).into());
         }
         let machine = match machine.trim() {
@@ -226,7 +228,7 @@ fn configure(
         let text = settings(&configured, &given.config, &given.file);
         return Ok((configured, text));
     }
-    match generate(machine, &Wishes::default()) {
+    match generate(machine, &GenerateOptions::default()) {
         Ok(Generated { configured, config, .. }) => {
             let text = settings(&configured, &config, "recommended settings");
             Ok((configured, text))

@@ -77,7 +77,7 @@ pub(super) fn run(args: ServerArgs) -> anyhow::Result<ExitCode> {
     }
     if let Some(names) = &args.controllers {
         let names = names.iter().map(String::as_str).filter(|name| !name.is_empty());
-        settings.controllers.loops = Selection::parse(names)
+        settings.controllers.enabled = Selection::parse(names)
             .map_err(|error| BadInput(vec![format!("--controllers: {error}")]))?;
     }
     args.admission.choose(&mut settings.plugins)?;

@@ -62,7 +62,7 @@ fn set(settings: &mut Settings, name: &str, value: &Node) -> Result<(), String> 
         }
         "controllers" => {
             let words = words(value, &text);
-            settings.controllers.loops = Selection::parse(words.iter().map(String::as_str))
+            settings.controllers.enabled = Selection::parse(words.iter().map(String::as_str))
                 .map_err(|error| error.to_string())?;
         }
         "disable-admission-plugins" => {
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     use apiserver::Plugin;
-    use controllers::Loop;
+    use controllers::Controller;
 
     fn read_text(text: &str) -> Result<Settings, Vec<String>> {
         let dir = tempfile::tempdir().unwrap();
@@ -136,8 +136,8 @@ mod tests {
         assert_eq!(settings.address.to_string(), "0.0.0.0:7443");
         assert!(!settings.allow_privileged && !settings.gates.enabled(objects::Gate::QosResources));
         assert_eq!(settings.names, ["a.example", "10.1.1.1"]);
-        assert!(!settings.controllers.loops.has(Loop::Scheduler));
-        assert!(settings.controllers.loops.has(Loop::Job));
+        assert!(!settings.controllers.enabled.has(Controller::Scheduler));
+        assert!(settings.controllers.enabled.has(Controller::Job));
         assert!(!settings.plugins.has(Plugin::ServiceAccount));
         let problems = read_text(
             "https-listen-port: lots\nport: 1\ncontrollers: x\nenable-admission-plugins: y\n",

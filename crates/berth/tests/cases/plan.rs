@@ -97,7 +97,7 @@ fn pictures_show_every_container_and_need_nothing_else() {
     assert!(!html.contains("http://") || html.contains("www.w3.org"), "{html:.200}");
     let fleet = "plan -f examples/pods/edge.yaml --machines 12x examples/machines/edge.yaml";
     let html = String::from_utf8(berth(&format!("{fleet} -o html")).stdout).unwrap();
-    assert!(html.contains("edge-2 … edge-12 (11 alike)"), "{html:.200}");
+    assert!(html.contains("edge-2 … edge-12 (11 identical)"), "{html:.200}");
     let refused = berth(&format!("{fleet} -o svg"));
     assert_eq!(refused.status.code(), Some(2));
 }

@@ -146,7 +146,7 @@ impl Stage {
         settings.address.set_port(0);
         settings.plugins = recorded_plugins();
         // Neither scheduler nor any other controller ran.
-        settings.controllers.loops = controllers::Selection::parse([])?;
+        settings.controllers.enabled = controllers::Selection::parse([])?;
         let server = Server::start(&settings).await?;
         let transport = InProcess::new(server.api().clone(), "system:admin");
         let api = Client::new(Arc::new(transport), "conformance");

@@ -1,4 +1,4 @@
-//! Which nodes a daemon set wants a pod on, and how the pod is kept to its node.
+//! Selects the nodes that run a pod of a daemon set, and pins pods to their nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use objects::selector::NodeSelector;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
+use crate::context::text;
 use crate::observe::{Node, Taint, Toleration};
-use crate::world::text;
 
-/// What a set thinks of a node.
+/// The decision whether a node runs a pod of the daemon set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Want {
-    /// A pod should be there.
-    Run,
-    /// One may stay, none is made.
-    Keep,
-    /// None should be there.
-    Leave,
+pub(super) enum ShouldRun {
+    /// The node runs a pod.
+    Yes,
+    /// A running pod stays, but none is created.
+    ContinueOnly,
+    /// The node runs no pod; a running pod is deleted.
+    No,
 }
 
-/// Troubles of a node that daemons are there in spite of, with their effects. Upstream's list.
+/// Node taints that daemon pods tolerate, with their effects. Upstream's list.
 const TOLERATED: [(&str, &str); 6] = [
     ("node.kubernetes.io/not-ready", "NoExecute"),
     ("node.kubernetes.io/unreachable", "NoExecute"),
@@ -31,7 +31,7 @@ const TOLERATED: [(&str, &str); 6] = [
     ("node.kubernetes.io/unschedulable", "NoSchedule"),
 ];
 
-/// The tolerations of a pod with those every daemon has.
+/// Returns the tolerations of a pod together with those of every daemon pod.
 pub(super) fn tolerations(spec: &Value) -> Value {
     let mut all = spec["tolerations"].as_array().cloned().unwrap_or_default();
     let on_the_host = spec["hostNetwork"] == true;
@@ -45,7 +45,7 @@ pub(super) fn tolerations(spec: &Value) -> Value {
     all.into()
 }
 
-/// Keeps a pod to one node, whatever else its affinity asks of nodes.
+/// Pins a pod to one node and keeps its other affinity terms.
 pub(super) fn pin(spec: &mut Value, node: &str) {
     let field = json!([{"key": "metadata.name", "operator": "In", "values": [node]}]);
     let required =
@@ -60,7 +60,10 @@ pub(super) fn pin(spec: &mut Value, node: &str) {
     }
 }
 
-pub(super) fn wants(set: &Value, nodes: &BTreeMap<String, Arc<Node>>) -> BTreeMap<String, Want> {
+pub(super) fn should_run(
+    set: &Value,
+    nodes: &BTreeMap<String, Arc<Node>>,
+) -> BTreeMap<String, ShouldRun> {
     let spec = &set["spec"]["template"]["spec"];
     let tolerations = tolerations(spec);
     let tolerations: Vec<Toleration> = tolerations
@@ -71,19 +74,21 @@ pub(super) fn wants(set: &Value, nodes: &BTreeMap<String, Arc<Node>>) -> BTreeMa
         .collect();
     let required =
         &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-    // A selector that cannot be read selects nothing.
+    // An unreadable selector selects nothing.
     let affinity = (!required.is_null()).then(|| NodeSelector::deserialize(required).ok());
     let all = nodes.iter();
-    all.map(|(name, node)| (name.clone(), want(spec, node, affinity.as_ref(), &tolerations)))
-        .collect()
+    all.map(|(name, node)| {
+        (name.clone(), should_run_on(spec, node, affinity.as_ref(), &tolerations))
+    })
+    .collect()
 }
 
-fn want(
+fn should_run_on(
     spec: &Value,
     node: &Node,
     affinity: Option<&Option<NodeSelector>>,
     tolerations: &[Toleration],
-) -> Want {
+) -> ShouldRun {
     let label = |key: &str| node.labels.get(key).map(String::as_str);
     let asked = text(&spec["nodeName"]);
     let mut selector = spec["nodeSelector"].as_object().into_iter().flatten();
@@ -95,16 +100,16 @@ fn want(
             Some(Some(terms)) => terms.matches(&node.name, label),
         };
     if !fits {
-        return Want::Leave;
+        return ShouldRun::No;
     }
     let untolerated = |effect: &str| {
         let taints = node.taints.iter().filter(|taint| taint.effect == effect);
         taints.into_iter().any(|taint: &Taint| !tolerations.iter().any(|t| t.tolerates(taint)))
     };
     match (untolerated("NoExecute"), untolerated("NoSchedule")) {
-        (true, _) => Want::Leave,
-        (false, true) => Want::Keep,
-        (false, false) => Want::Run,
+        (true, _) => ShouldRun::No,
+        (false, true) => ShouldRun::ContinueOnly,
+        (false, false) => ShouldRun::Yes,
     }
 }
 
@@ -128,43 +133,51 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_wanted_by_labels_affinity_and_taints() {
-        let check = |spec: &Value, node: Node, expected: Want| {
+    fn nodes_are_selected_by_labels_affinity_and_taints() {
+        let check = |spec: &Value, node: Node, expected: ShouldRun| {
             let set = json!({"spec": {"template": {"spec": spec}}});
             let nodes = BTreeMap::from([("n".to_owned(), Arc::new(node.clone()))]);
-            assert_eq!(wants(&set, &nodes)["n"], expected, "{spec} {node:?}");
+            assert_eq!(should_run(&set, &nodes)["n"], expected, "{spec} {node:?}");
         };
         let plain = json!({});
-        check(&plain, node(&[], &[]), Want::Run);
-        check(&plain, node(&[], &[("node.kubernetes.io/unschedulable", "NoSchedule")]), Want::Run);
-        check(&plain, node(&[], &[("node.kubernetes.io/unreachable", "NoExecute")]), Want::Run);
-        check(&plain, node(&[], &[("mine", "NoSchedule")]), Want::Keep);
-        check(&plain, node(&[], &[("mine", "NoExecute")]), Want::Leave);
-        check(&plain, node(&[], &[("mine", "PreferNoSchedule")]), Want::Run);
+        check(&plain, node(&[], &[]), ShouldRun::Yes);
+        check(
+            &plain,
+            node(&[], &[("node.kubernetes.io/unschedulable", "NoSchedule")]),
+            ShouldRun::Yes,
+        );
+        check(
+            &plain,
+            node(&[], &[("node.kubernetes.io/unreachable", "NoExecute")]),
+            ShouldRun::Yes,
+        );
+        check(&plain, node(&[], &[("mine", "NoSchedule")]), ShouldRun::ContinueOnly);
+        check(&plain, node(&[], &[("mine", "NoExecute")]), ShouldRun::No);
+        check(&plain, node(&[], &[("mine", "PreferNoSchedule")]), ShouldRun::Yes);
         check(
             &json!({"tolerations": [{"operator": "Exists"}]}),
             node(&[], &[("mine", "NoExecute")]),
-            Want::Run,
+            ShouldRun::Yes,
         );
-        check(&json!({"nodeSelector": {"a": "b"}}), node(&[("a", "b")], &[]), Want::Run);
-        check(&json!({"nodeSelector": {"a": "b"}}), node(&[("a", "c")], &[]), Want::Leave);
-        check(&json!({"nodeName": "other"}), node(&[], &[]), Want::Leave);
+        check(&json!({"nodeSelector": {"a": "b"}}), node(&[("a", "b")], &[]), ShouldRun::Yes);
+        check(&json!({"nodeSelector": {"a": "b"}}), node(&[("a", "c")], &[]), ShouldRun::No);
+        check(&json!({"nodeName": "other"}), node(&[], &[]), ShouldRun::No);
         let affinity = json!({"affinity": {"nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
                 {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
             ]},
         }}});
-        check(&affinity, node(&[("a", "x")], &[]), Want::Run);
-        check(&affinity, node(&[], &[]), Want::Leave);
+        check(&affinity, node(&[("a", "x")], &[]), ShouldRun::Yes);
+        check(&affinity, node(&[], &[]), ShouldRun::No);
         check(
             &json!({"hostNetwork": true}),
             node(&[], &[("node.kubernetes.io/network-unavailable", "NoSchedule")]),
-            Want::Run,
+            ShouldRun::Yes,
         );
     }
 
     #[test]
-    fn a_pod_is_kept_to_its_node_beside_what_else_it_asks() {
+    fn pinning_keeps_the_other_affinity_terms() {
         let mut spec = json!({"affinity": {"nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
                 {"matchExpressions": [{"key": "a", "operator": "Exists"}]},

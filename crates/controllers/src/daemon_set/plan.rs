@@ -1,14 +1,14 @@
-//! Which pods of a daemon set come and go, and what its status says.
+//! Plans which pods of a daemon set are created and deleted, and computes its status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::nodes::Want;
+use super::nodes::ShouldRun;
 use super::{HASH, node_of};
+use crate::int_or_percent::scaled_value;
 use crate::observe::{Phase, Pod, Seconds};
-use crate::share::share;
 use crate::workload::int;
 
 #[derive(Debug, Default, PartialEq)]
@@ -16,7 +16,7 @@ pub(super) struct Plan {
     /// Nodes that get a pod.
     pub(super) create: Vec<String>,
     pub(super) delete: Vec<Arc<Pod>>,
-    /// Of those deleted, the ones that have failed.
+    /// The pods in `delete` that have failed.
     pub(super) failed: Vec<Arc<Pod>>,
 }
 
@@ -26,7 +26,7 @@ fn is_new(pod: &Pod, hash: &str) -> bool {
 
 pub(super) fn plan(
     set: &Value,
-    wants: &BTreeMap<String, Want>,
+    should_run: &BTreeMap<String, ShouldRun>,
     pods: &[Arc<Pod>],
     hash: &str,
     now: Seconds,
@@ -38,38 +38,39 @@ pub(super) fn plan(
     }
     let update = &set["spec"]["updateStrategy"];
     let rolling = update["type"] != "OnDelete";
-    let desired = wants.values().filter(|want| **want == Want::Run).count();
+    let desired =
+        should_run.values().filter(|should_run_on| **should_run_on == ShouldRun::Yes).count();
     let desired = i64::try_from(desired).unwrap_or(i64::MAX);
     let surge =
-        if rolling { share(&update["rollingUpdate"]["maxSurge"], desired, true) } else { 0 };
-    let mut unavailable = share(&update["rollingUpdate"]["maxUnavailable"], desired, true);
+        if rolling { scaled_value(&update["rollingUpdate"]["maxSurge"], desired, true) } else { 0 };
+    let mut unavailable = scaled_value(&update["rollingUpdate"]["maxUnavailable"], desired, true);
     if surge == 0 && unavailable == 0 {
         unavailable = 1;
     }
     let min_ready = int(&set["spec"]["minReadySeconds"]);
-    // Nodes without an available pod count against what a rollout may take away.
+    // Nodes without an available pod count against `maxUnavailable`.
     let mut missing = 0;
     let mut outdated: Vec<&Arc<Pod>> = Vec::new();
     let mut surging = 0;
     let mut surge_candidates: Vec<&str> = Vec::new();
-    for (node, want) in wants {
-        let there = by_node.get(node.as_str()).map(Vec::as_slice).unwrap_or_default();
-        let (failed, alive): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) = there
+    for (node, should_run_on) in should_run {
+        let on_node = by_node.get(node.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let (failed, alive): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) = on_node
             .iter()
             .filter(|pod| pod.deleting.is_none())
             .partition(|pod| pod.phase == Phase::Failed);
-        let leaving = there.iter().any(|pod| pod.deleting.is_some());
-        match want {
-            Want::Leave => {
+        let leaving = on_node.iter().any(|pod| pod.deleting.is_some());
+        match should_run_on {
+            ShouldRun::No => {
                 plan.delete.extend(failed.iter().chain(&alive).map(|pod| (*pod).clone()));
             }
-            Want::Keep => plan.delete.extend(failed.iter().map(|pod| (*pod).clone())),
-            Want::Run => {
+            ShouldRun::ContinueOnly => plan.delete.extend(failed.iter().map(|pod| (*pod).clone())),
+            ShouldRun::Yes => {
                 plan.failed.extend(failed.iter().map(|pod| (*pod).clone()));
                 plan.delete.extend(failed.iter().map(|pod| (*pod).clone()));
                 if alive.is_empty() {
                     missing += 1;
-                    // The name is free once the old one is gone; its room too.
+                    // The old pod's name and resources are free only after it is gone.
                     if !leaving && failed.is_empty() {
                         plan.create.push(node.clone());
                     }
@@ -80,7 +81,7 @@ pub(super) fn plan(
                     alive.iter().copied().filter(|pod| is_new(pod, hash)).collect();
                 let mut olds: Vec<&Arc<Pod>> =
                     alive.iter().copied().filter(|pod| !is_new(pod, hash)).collect();
-                // Of several the oldest stays.
+                // The oldest of several pods stays.
                 for group in [&mut news, &mut olds] {
                     group.sort_by_key(|pod| (pod.node.is_empty(), pod.created, pod.name.clone()));
                     for extra in group.iter().skip(1) {
@@ -117,9 +118,9 @@ pub(super) fn plan(
             }
         }
     }
-    for (node, there) in &by_node {
-        if !wants.contains_key(*node) {
-            let alive = there.iter().filter(|pod| pod.deleting.is_none() && !node.is_empty());
+    for (node, on_node) in &by_node {
+        if !should_run.contains_key(*node) {
+            let alive = on_node.iter().filter(|pod| pod.deleting.is_none() && !node.is_empty());
             plan.delete.extend(alive.map(|pod| (*pod).clone()));
         }
     }
@@ -130,10 +131,10 @@ pub(super) fn plan(
     plan
 }
 
-/// What the status says, and when that may change by itself.
+/// Returns the status, and the time until it may change without an event.
 pub(super) fn status(
     set: &Value,
-    wants: &BTreeMap<String, Want>,
+    should_run: &BTreeMap<String, ShouldRun>,
     pods: &[Arc<Pod>],
     hash: &str,
     now: Seconds,
@@ -146,19 +147,19 @@ pub(super) fn status(
     let [mut desired, mut current, mut misplaced, mut ready, mut available, mut updated] =
         [0_i64; 6];
     let mut due: Option<Seconds> = None;
-    for (node, want) in wants {
-        let there = by_node.get(node.as_str()).map(Vec::as_slice).unwrap_or_default();
-        if *want != Want::Run {
-            misplaced += i64::from(*want == Want::Leave && !there.is_empty());
+    for (node, should_run_on) in should_run {
+        let on_node = by_node.get(node.as_str()).map(Vec::as_slice).unwrap_or_default();
+        if *should_run_on != ShouldRun::Yes {
+            misplaced += i64::from(*should_run_on == ShouldRun::No && !on_node.is_empty());
             continue;
         }
         desired += 1;
-        let oldest = there.iter().min_by_key(|pod| (!pod.is_ready(), pod.created));
+        let oldest = on_node.iter().min_by_key(|pod| (!pod.is_ready(), pod.created));
         let Some(pod) = oldest else { continue };
         current += 1;
         ready += i64::from(pod.is_ready());
         available += i64::from(pod.is_available(min_ready, now));
-        updated += i64::from(there.iter().any(|pod| is_new(pod, hash)));
+        updated += i64::from(on_node.iter().any(|pod| is_new(pod, hash)));
         if let Some(wait) = pod.ready.map(|since| since + min_ready - now).filter(|wait| *wait > 0)
         {
             due = Some(due.map_or(wait, |due| due.min(wait)));
@@ -200,8 +201,8 @@ mod tests {
         })
     }
 
-    fn wants(nodes: &[(&str, Want)]) -> BTreeMap<String, Want> {
-        nodes.iter().map(|(name, want)| ((*name).to_owned(), *want)).collect()
+    fn should_run(nodes: &[(&str, ShouldRun)]) -> BTreeMap<String, ShouldRun> {
+        nodes.iter().map(|(name, should_run_on)| ((*name).to_owned(), *should_run_on)).collect()
     }
 
     fn names(pods: &[Arc<Pod>]) -> Vec<&str> {
@@ -209,10 +210,14 @@ mod tests {
     }
 
     #[test]
-    fn every_node_that_fits_gets_one_pod() {
+    fn every_eligible_node_gets_one_pod() {
         let set = json!({"spec": {}});
-        let wants =
-            wants(&[("a", Want::Run), ("b", Want::Run), ("c", Want::Keep), ("d", Want::Leave)]);
+        let should_run = should_run(&[
+            ("a", ShouldRun::Yes),
+            ("b", ShouldRun::Yes),
+            ("c", ShouldRun::ContinueOnly),
+            ("d", ShouldRun::No),
+        ]);
         let pods = [
             pod("b1", "b", "h", true),
             pod("b2", "b", "h", true),
@@ -220,32 +225,42 @@ mod tests {
             pod("d1", "d", "h", true),
             pod("e1", "e", "h", true),
         ];
-        let plan = plan(&set, &wants, &pods, "h", 10);
+        let plan = plan(&set, &should_run, &pods, "h", 10);
         assert_eq!(plan.create, ["a"]);
         assert_eq!(names(&plan.delete), ["b2", "d1", "e1"]);
     }
 
     #[test]
-    fn a_failed_pod_goes_before_another_comes() {
+    fn failed_pod_is_deleted_before_its_replacement_is_created() {
         let failed = Arc::new(Pod { phase: Phase::Failed, ..(*pod("x", "a", "h", false)).clone() });
         let set = json!({"spec": {}});
-        let first = plan(&set, &wants(&[("a", Want::Run)]), std::slice::from_ref(&failed), "h", 10);
+        let first = plan(
+            &set,
+            &should_run(&[("a", ShouldRun::Yes)]),
+            std::slice::from_ref(&failed),
+            "h",
+            10,
+        );
         assert_eq!((names(&first.delete), first.create.len()), (vec!["x"], 0));
         let leaving = Arc::new(Pod { deleting: Some(5), ..(*failed).clone() });
-        assert_eq!(plan(&set, &wants(&[("a", Want::Run)]), &[leaving], "h", 10), Plan::default());
+        assert_eq!(
+            plan(&set, &should_run(&[("a", ShouldRun::Yes)]), &[leaving], "h", 10),
+            Plan::default()
+        );
     }
 
     #[test]
-    fn a_rollout_takes_away_no_more_than_it_may() {
+    fn rollout_respects_max_unavailable_and_max_surge() {
         let check = |strategy: Value, ready: [bool; 3], delete: &[&str], create: &[&str]| {
             let set = json!({"spec": {"updateStrategy": strategy}});
-            let wants = wants(&[("a", Want::Run), ("b", Want::Run), ("c", Want::Run)]);
+            let should_run =
+                should_run(&[("a", ShouldRun::Yes), ("b", ShouldRun::Yes), ("c", ShouldRun::Yes)]);
             let pods = [
                 pod("a1", "a", "old", ready[0]),
                 pod("b1", "b", "old", ready[1]),
                 pod("c1", "c", "new", ready[2]),
             ];
-            let plan = plan(&set, &wants, &pods, "new", 10);
+            let plan = plan(&set, &should_run, &pods, "new", 10);
             assert_eq!(
                 (names(&plan.delete), plan.create),
                 (delete.to_vec(), create.iter().map(|s| (*s).to_owned()).collect()),
@@ -262,15 +277,16 @@ mod tests {
     }
 
     #[test]
-    fn status_counts_as_rollout_status_reads_it() {
+    fn status_matches_what_kubectl_rollout_status_reads() {
         let set = json!({"metadata": {"generation": 2}, "spec": {}});
-        let wants = wants(&[("a", Want::Run), ("b", Want::Run), ("c", Want::Leave)]);
+        let should_run =
+            should_run(&[("a", ShouldRun::Yes), ("b", ShouldRun::Yes), ("c", ShouldRun::No)]);
         let pods = [
             pod("a1", "a", "new", true),
             pod("b1", "b", "old", false),
             pod("c1", "c", "old", true),
         ];
-        let (status, _) = status(&set, &wants, &pods, "new", 10);
+        let (status, _) = status(&set, &should_run, &pods, "new", 10);
         assert_eq!(
             status,
             json!({

@@ -1,4 +1,5 @@
-//! What a deployment does next: [`plan`], a function of it and its replica sets.
+//! Plans the next step of a deployment: [`plan`], a function of the deployment and its replica
+//! sets.
 
 use std::sync::Arc;
 
@@ -7,16 +8,16 @@ use objects::timestamp::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::rollout::{self, Bounds};
+use crate::context::text;
 use crate::observe::{Seconds, seconds};
 use crate::workload::{int, is_deleting, owner_reference, replicas, template_hash};
-use crate::world::text;
 
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
 const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
 const MAXIMUM: &str = "deployment.kubernetes.io/max-replicas";
 pub(super) const HASH: &str = "pod-template-hash";
 
-/// Annotations of a deployment that are not its replica sets' business.
+/// Annotations of a deployment that are not copied to its replica sets.
 const NOT_COPIED: [&str; 5] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     REVISION,
@@ -42,21 +43,22 @@ pub(super) enum Action {
         name: String,
         uid: String,
     },
-    /// A change of the deployment's own metadata.
+    /// A patch of the deployment's own metadata.
     Own(Value),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) actions: Vec<Action>,
-    /// The name of the replica set with the deployment's template, there or about to be.
+    /// The name of the replica set with the deployment's template, which may be created by this
+    /// plan.
     pub(super) new: Option<String>,
     pub(super) created: bool,
-    /// When to look again although nothing happened.
+    /// The time after which the deployment is synced again even without an event.
     pub(super) again: Option<Seconds>,
 }
 
-/// Whether a set has this template, but for its hash.
+/// Returns true if a replica set has this template, ignoring the hash label.
 pub(super) fn same_template(set: &Value, template: &Value) -> bool {
     let mut own = set["spec"]["template"].clone();
     if let Some(labels) = own["metadata"]["labels"].as_object_mut() {
@@ -73,7 +75,7 @@ pub(super) fn revision_of(set: &Value) -> i64 {
     number(set, REVISION).unwrap_or(0)
 }
 
-/// The replica set with the deployment's template: of several the oldest.
+/// Returns the oldest replica set with the deployment's template.
 pub(super) fn newest<'a>(deployment: &Value, sets: &'a [Arc<Value>]) -> Option<&'a Arc<Value>> {
     let template = &deployment["spec"]["template"];
     let same = sets.iter().filter(|set| same_template(set, template));
@@ -140,14 +142,14 @@ pub(super) fn plan(
     plan
 }
 
-/// Whether the deployment was resized since its sets were last scaled.
+/// Returns true if the deployment was resized since its replica sets were last scaled.
 fn is_scaling(deployment: &Value, sets: &[Arc<Value>]) -> bool {
     let wanted = replicas(deployment);
     let active = sets.iter().filter(|set| replicas(set) > 0);
     active.filter_map(|set| number(set, DESIRED)).any(|desired| desired != wanted)
 }
 
-/// When a deployment that does not get on is late.
+/// Returns the time until `progressDeadlineSeconds` has passed.
 fn deadline(deployment: &Value, now: Timestamp) -> Option<Seconds> {
     let allowed = deployment["spec"]["progressDeadlineSeconds"].as_i64()?;
     let conditions = deployment["status"]["conditions"].as_array()?;
@@ -205,8 +207,8 @@ fn own_revision(deployment: &Value, revision: &str, plan: &mut Plan) {
     }
 }
 
-/// Keeps what the new set's annotations say right: its revision above the old ones', the deployment's
-/// own annotations, and how many there should be.
+/// Updates the annotations of the new replica set: a revision above those of the old ones, the
+/// deployment's own annotations and the desired size.
 fn annotate(
     deployment: &Value,
     new: &Value,
@@ -237,7 +239,7 @@ fn annotate(
     own_revision(deployment, &revision, plan);
 }
 
-/// Old sets beyond those that are kept to go back to are deleted once nothing is left of them.
+/// Deletes empty old replica sets beyond `revisionHistoryLimit`.
 fn clean_up(deployment: &Value, old: &[&Arc<Value>], paused: bool, plan: &mut Plan) {
     let complete = super::status::is_complete(deployment);
     let Some(keep) = deployment["spec"]["revisionHistoryLimit"].as_i64() else { return };
@@ -259,7 +261,7 @@ fn clean_up(deployment: &Value, old: &[&Arc<Value>], paused: bool, plan: &mut Pl
 }
 
 impl Bounds {
-    /// What sets say about the deployment's size.
+    /// Returns the annotations in which replica sets record the deployment's size.
     pub(super) fn annotations(&self) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert(DESIRED.to_owned(), self.wanted.to_string().into());

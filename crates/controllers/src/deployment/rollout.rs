@@ -1,21 +1,21 @@
-//! How many pods each replica set has while one template gives way to another.
+//! The size of each replica set during a rollout.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::plan::{Action, Plan};
-use crate::share::share;
+use crate::context::text;
+use crate::int_or_percent::scaled_value;
 use crate::workload::{int, replicas};
-use crate::world::text;
 
-/// How far a rollout may stray from the number that is asked for.
+/// The bounds of a rollout around the desired number of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bounds {
     pub(super) wanted: i64,
-    /// How many more there may be.
+    /// The number of pods allowed above `wanted`.
     pub(super) surge: i64,
-    /// How many fewer may be available.
+    /// The number of pods that may be unavailable.
     pub(super) unavailable: i64,
 }
 
@@ -27,10 +27,10 @@ impl Bounds {
             return Bounds { wanted, surge: 0, unavailable: 0 };
         }
         let given = &strategy["rollingUpdate"];
-        let surge = share(&given["maxSurge"], wanted, true);
-        let mut unavailable = share(&given["maxUnavailable"], wanted, false);
+        let surge = scaled_value(&given["maxSurge"], wanted, true);
+        let mut unavailable = scaled_value(&given["maxUnavailable"], wanted, false);
         if surge == 0 && unavailable == 0 {
-            // Otherwise nothing could ever move.
+            // Otherwise the rollout could never progress.
             unavailable = 1;
         }
         Bounds { wanted, surge, unavailable: unavailable.min(wanted) }
@@ -58,18 +58,18 @@ fn available(set: &Value) -> i64 {
     int(&set["status"]["availableReplicas"])
 }
 
-/// How many pods the new set may have now.
+/// Returns the number of pods that the new replica set may have now.
 pub(super) fn for_new(bounds: &Bounds, new: Option<&Value>, sets: &[Arc<Value>]) -> i64 {
-    let there = new.map_or(0, replicas);
+    let current = new.map_or(0, replicas);
     let room = bounds.most() - total(sets);
     if room <= 0 {
-        return there;
+        return current;
     }
-    there + room.min(bounds.wanted - there)
+    current + room.min(bounds.wanted - current)
 }
 
-/// One step: the new set grows as far as the surge allows; if it cannot, the old ones shrink as far as
-/// availability allows.
+/// Plans one step: scales the new replica set up within the surge, or else the old ones down within
+/// `maxUnavailable`.
 pub(super) fn roll(
     new: &Value,
     old: &[&Arc<Value>],
@@ -77,14 +77,14 @@ pub(super) fn roll(
     bounds: &Bounds,
     plan: &mut Plan,
 ) {
-    let there = replicas(new);
-    if there > bounds.wanted {
+    let current = replicas(new);
+    if current > bounds.wanted {
         plan.actions.push(scaled(new, bounds.wanted, bounds));
         return;
     }
-    if there < bounds.wanted {
+    if current < bounds.wanted {
         let next = for_new(bounds, Some(new), sets);
-        if next > there {
+        if next > current {
             plan.actions.push(scaled(new, next, bounds));
             return;
         }
@@ -95,12 +95,12 @@ pub(super) fn roll(
     }
     let all = total(sets);
     let least = bounds.wanted - bounds.unavailable;
-    let new_unavailable = there - available(new);
+    let new_unavailable = current - available(new);
     let mut may_go = all - least - new_unavailable;
     if may_go <= 0 {
         return;
     }
-    // Pods that do nobody any good go first, then those that are missed.
+    // Scale down unavailable pods first, then available ones.
     let mut sizes: Vec<i64> = active.iter().map(|set| replicas(set)).collect();
     let mut unhealthy_gone = 0;
     for (set, size) in active.iter().zip(&mut sizes) {
@@ -122,8 +122,8 @@ pub(super) fn roll(
     }
 }
 
-/// Follows a change of the deployment's size without going on with a rollout: the one set that is
-/// active, or all of them in proportion.
+/// Applies a resize of the deployment without continuing a rollout: to the only active replica set,
+/// or to all in proportion.
 pub(super) fn scale(
     deployment: &Value,
     new: Option<&Arc<Value>>,
@@ -162,12 +162,13 @@ fn is_saturated(deployment: &Value, set: &Value) -> bool {
     replicas(set) == wanted && available(set) == wanted
 }
 
-/// Adds (or takes) pods so that each set has its share; what does not divide goes to the largest.
+/// Distributes `difference` over the replica sets in proportion to their sizes. The largest gets
+/// the remainder.
 fn in_proportion(sets: &[&Arc<Value>], difference: i64, bounds: &Bounds) -> Vec<Action> {
     let mut order: Vec<&Arc<Value>> = sets.to_vec();
     order.sort_by_key(|set| {
         let age = text(&set["metadata"]["creationTimestamp"]);
-        // The larger first; of equals the newer when growing, the older when shrinking.
+        // The largest first, then the oldest.
         (std::cmp::Reverse(replicas(set)), age.to_owned())
     });
     let all: i64 = sets.iter().map(|set| replicas(set)).sum();
@@ -186,7 +187,7 @@ fn in_proportion(sets: &[&Arc<Value>], difference: i64, bounds: &Bounds) -> Vec<
     order.iter().zip(sizes).map(|(set, size)| scaled(set, size, bounds)).collect()
 }
 
-/// A quotient of numbers that are not negative, to the nearest.
+/// Divides non-negative numbers and rounds to the nearest integer.
 fn rounded(dividend: i64, divisor: i64) -> i64 {
     (2 * dividend + divisor).div_euclid(2 * divisor)
 }

@@ -1,4 +1,4 @@
-//! What a deployment's status says.
+//! Computes the status of a deployment.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::plan::{Plan, newest};
 use super::rollout::Bounds;
+use crate::context::text;
 use crate::observe::seconds;
 use crate::workload::{conditions, int, replicas, set_condition};
-use crate::world::text;
 
-/// All pods are of the new template and available, as far as the status says.
+/// Returns true if the status reports all pods as updated and available.
 pub(super) fn is_complete(deployment: &Value) -> bool {
     let wanted = replicas(deployment);
     let status = &deployment["status"];
@@ -61,8 +61,8 @@ pub(super) fn status(
     set_condition(&mut conditions, ("Available", enough), (reason, message), now, true);
     match failure {
         Some(message) => {
-            let said = ("ReplicaSetCreateError", message);
-            set_condition(&mut conditions, ("ReplicaFailure", true), said, now, true);
+            let cause = ("ReplicaSetCreateError", message);
+            set_condition(&mut conditions, ("ReplicaFailure", true), cause, now, true);
         }
         None => {
             conditions.retain(|condition| condition["type"] != "ReplicaFailure");
@@ -71,8 +71,8 @@ pub(super) fn status(
                 failing.iter().find(|c| c["type"] == "ReplicaFailure")
             });
             if let Some(failing) = failing {
-                let said = (text(&failing["reason"]), text(&failing["message"]));
-                set_condition(&mut conditions, ("ReplicaFailure", true), said, now, true);
+                let cause = (text(&failing["reason"]), text(&failing["message"]));
+                set_condition(&mut conditions, ("ReplicaFailure", true), cause, now, true);
             }
         }
     }
@@ -81,7 +81,7 @@ pub(super) fn status(
     status
 }
 
-/// Whether the rollout gets on.
+/// Sets the `Progressing` condition.
 fn progress(
     deployment: &Value,
     plan: &Plan,
@@ -107,9 +107,9 @@ fn progress(
         return;
     }
     if plan.created {
-        let said = format!("Created new replica set {name:?}");
-        let said = ("NewReplicaSetCreated", said.as_str());
-        set_condition(conditions, ("Progressing", true), said, now, true);
+        let cause = format!("Created new replica set {name:?}");
+        let cause = ("NewReplicaSetCreated", cause.as_str());
+        set_condition(conditions, ("Progressing", true), cause, now, true);
         return;
     }
     let mut after = deployment.clone();
@@ -121,21 +121,21 @@ fn progress(
         || count(status, "availableReplicas") > count(old, "availableReplicas")
         || count(status, "replicas") - count(status, "updatedReplicas")
             < count(old, "replicas") - count(old, "updatedReplicas");
-    // A rollout that is over stays over, whatever becomes of its pods.
+    // A completed rollout stays complete, whatever happens to its pods.
     let over = reason == "NewReplicaSetAvailable"
         && count(status, "replicas") == count(status, "updatedReplicas")
         && plan.actions.is_empty();
     if is_complete(&after) {
-        let said = format!("ReplicaSet {name:?} has successfully progressed.");
-        let said = ("NewReplicaSetAvailable", said.as_str());
-        set_condition(conditions, ("Progressing", true), said, now, true);
+        let cause = format!("ReplicaSet {name:?} has successfully progressed.");
+        let cause = ("NewReplicaSetAvailable", cause.as_str());
+        set_condition(conditions, ("Progressing", true), cause, now, true);
     } else if over {
     } else if moved || current.is_none() {
-        let said = format!("ReplicaSet {name:?} is progressing.");
-        // Its time of update tells when something last moved.
+        let cause = format!("ReplicaSet {name:?} is progressing.");
+        // `lastUpdateTime` records the last progress.
         conditions.retain(|condition| condition["type"] != "Progressing");
-        let said = ("ReplicaSetUpdated", said.as_str());
-        set_condition(conditions, ("Progressing", true), said, now, true);
+        let cause = ("ReplicaSetUpdated", cause.as_str());
+        set_condition(conditions, ("Progressing", true), cause, now, true);
         if let (Some(old), Some(new)) = (&current, conditions.last_mut())
             && old["status"] == "True"
         {
@@ -144,13 +144,13 @@ fn progress(
     } else if let Some(current) = current {
         let since = seconds(text(&current["lastUpdateTime"])).unwrap_or(now.seconds());
         if reason != "NewReplicaSetAvailable" && since + allowed < now.seconds() {
-            let said = format!("ReplicaSet {name:?} has timed out progressing.");
-            let said = ("ProgressDeadlineExceeded", said.as_str());
-            set_condition(conditions, ("Progressing", false), said, now, true);
+            let cause = format!("ReplicaSet {name:?} has timed out progressing.");
+            let cause = ("ProgressDeadlineExceeded", cause.as_str());
+            set_condition(conditions, ("Progressing", false), cause, now, true);
         } else if reason == "NewReplicaSetAvailable" {
-            let said = format!("ReplicaSet {name:?} is progressing.");
-            let said = ("ReplicaSetUpdated", said.as_str());
-            set_condition(conditions, ("Progressing", true), said, now, true);
+            let cause = format!("ReplicaSet {name:?} is progressing.");
+            let cause = ("ReplicaSetUpdated", cause.as_str());
+            set_condition(conditions, ("Progressing", true), cause, now, true);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who owns whom: [`Graph`], and what is to become of an object because of it.
+//! The ownership graph: [`Graph`], and the decision about each object.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 pub(super) const ORPHAN: &str = "orphan";
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 
-/// An object as far as ownership goes.
+/// The ownership data of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Item {
     pub(super) kind: Kind,
@@ -31,9 +31,9 @@ pub(super) struct OwnerRef {
     pub(super) block_owner_deletion: bool,
 }
 
-/// What a watch tells of an object.
+/// The metadata fields that the graph reads.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct OwnershipMetadata {
     uid: String,
     owners: Vec<OwnerRef>,
     finalizers: Vec<String>,
@@ -41,22 +41,22 @@ pub(super) struct Seen {
 }
 
 #[derive(Deserialize)]
-struct Text {
-    metadata: TextMetadata,
+struct Object {
+    metadata: ObjectMetadata,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
-struct TextMetadata {
+struct ObjectMetadata {
     uid: String,
     owner_references: Vec<OwnerRef>,
     finalizers: Vec<String>,
     deletion_timestamp: Option<String>,
 }
 
-pub(super) fn seen(raw: &RawValue) -> Result<Seen, serde_json::Error> {
-    let Text { metadata } = serde_json::from_str(raw.get())?;
-    Ok(Seen {
+pub(super) fn ownership(raw: &RawValue) -> Result<OwnershipMetadata, serde_json::Error> {
+    let Object { metadata } = serde_json::from_str(raw.get())?;
+    Ok(OwnershipMetadata {
         uid: metadata.uid,
         owners: metadata.owner_references,
         finalizers: metadata.finalizers,
@@ -65,8 +65,8 @@ pub(super) fn seen(raw: &RawValue) -> Result<Seen, serde_json::Error> {
 }
 
 impl Item {
-    pub(super) fn new(kind: Kind, key: Key, seen: Seen) -> Item {
-        let Seen { uid, owners, finalizers, deleting } = seen;
+    pub(super) fn new(kind: Kind, key: Key, metadata: OwnershipMetadata) -> Item {
+        let OwnershipMetadata { uid, owners, finalizers, deleting } = metadata;
         Item { kind, key, uid, owners, finalizers, deleting }
     }
 
@@ -79,37 +79,39 @@ impl Item {
     }
 }
 
-/// All objects, by uid, and who depends on whom. Owners are what clients write, so there may be chains of any
-/// length and cycles: every walk is a loop.
+/// All objects by uid, and their dependents. Clients write owner references, so there may be cycles
+/// and chains of any length: traversals are loops, not recursion.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     items: HashMap<String, Item>,
     by_name: HashMap<(Kind, Key), String>,
     dependents: HashMap<String, BTreeSet<String>>,
-    /// Waiting objects, by whether they are on a cycle. It is emptied when that may have changed.
+    /// Results of [`Graph::is_on_cycle`] for waiting objects. It is cleared when they may have
+    /// changed.
     walked: HashMap<String, bool>,
 }
 
-/// What is to be done about an object.
+/// The decision about an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     Keep,
-    /// Owners with these uids are gone or going, and others are not.
+    /// Owners with these uids are gone or waiting for deletion; others exist.
     Disown(Vec<String>),
-    /// All of its owners are gone or going.
+    /// All of its owners are gone or waiting for deletion.
     Delete {
-        /// Its own dependents have to go first.
+        /// Its own dependents are deleted first.
         foreground: bool,
-        /// It may be part of a cycle of objects that wait for each other, so it must not block its owners.
+        /// It may be part of a cycle of objects that wait for each other, so it must not block its
+        /// owners.
         unblock: bool,
     },
-    /// Its dependents lose it as an owner, then it goes.
+    /// Its dependents lose it as an owner, then it is deleted.
     Orphan(Vec<String>),
     /// It waits for its dependents.
     Wait,
-    /// It is part of a cycle of objects that all wait for the next one. It must not block its owners.
+    /// It is part of a cycle in which each object waits for the next. It must not block its owners.
     Unblock,
-    /// Nothing it waited for is left.
+    /// No blocking dependent is left.
     Finish,
 }
 
@@ -128,7 +130,7 @@ impl Graph {
         uids.filter_map(|uid| self.items.get(uid))
     }
 
-    /// Returns the first dependent that an object waits for before it can go, in order of uid.
+    /// Returns the first dependent, in order of uid, that blocks the deletion of an object.
     fn blocking(&self, uid: &str) -> Option<&Item> {
         let blocks = |dependent: &&Item| {
             dependent.owners.iter().any(|owner| owner.uid == uid && owner.block_owner_deletion)
@@ -136,10 +138,10 @@ impl Graph {
         self.dependents(uid).find(blocks)
     }
 
-    /// Returns whether a waiting object is on a cycle, each object of which waits for the next one.
+    /// Reports whether a waiting object is on a cycle in which each object waits for the next.
     ///
-    /// Follows only the first blocking dependent of each. Where nothing can go on, every object has one, and
-    /// so there is a cycle of these too. Each object is walked over once until the graph changes.
+    /// Follows only the first blocking dependent of each object. If no object can proceed, each has
+    /// one, so these form a cycle too. Each object is visited once until the graph changes.
     fn is_on_cycle(&mut self, start: &str) -> bool {
         if let Some(is_cycle) = self.walked.get(start) {
             return *is_cycle;
@@ -155,7 +157,7 @@ impl Graph {
                 break true;
             }
             if !on_path.insert(next.uid.clone()) {
-                // A cycle further on, which its own objects find.
+                // A cycle that does not include `start`; it is found from its own objects.
                 let entry = path.iter().position(|uid| *uid == next.uid).unwrap_or(path.len());
                 path.truncate(entry);
                 break false;
@@ -166,9 +168,9 @@ impl Graph {
         is_cycle
     }
 
-    /// Takes an object in; gives the uids that are to be looked at because of it.
+    /// Adds or updates an object. Returns the uids that must be processed because of it.
     pub(super) fn apply(&mut self, item: Item) -> Vec<String> {
-        let mut look = Vec::new();
+        let mut affected = Vec::new();
         let name = (item.kind, item.key.clone());
         let freed = match self.by_name.get(&name) {
             Some(uid) if *uid != item.uid => self.remove(item.kind, &item.key),
@@ -178,9 +180,9 @@ impl Graph {
         let old = self.items.get(&item.uid);
         let begins_to_wait = item.is_waiting() && !old.is_some_and(Item::is_waiting);
         if begins_to_wait {
-            look.extend(self.dependents.get(&item.uid).into_iter().flatten().cloned());
+            affected.extend(self.dependents.get(&item.uid).into_iter().flatten().cloned());
         }
-        // A cycle needs an object that waits, or that blocks one.
+        // A cycle needs an object that waits, or one that blocks another.
         if item.is_waiting() || old.is_some_and(|old| old.owners != item.owners) {
             self.walked.clear();
         }
@@ -189,9 +191,9 @@ impl Graph {
                 if let Some(dependents) = self.dependents.get_mut(&owner.uid) {
                     dependents.remove(&item.uid);
                 }
-                // One that no longer depends may have been waited for.
+                // The owner may have waited for this object.
                 if self.items.get(&owner.uid).is_some_and(Item::is_waiting) {
-                    look.push(owner.uid.clone());
+                    affected.push(owner.uid.clone());
                 }
             }
         }
@@ -199,20 +201,21 @@ impl Graph {
             self.dependents.entry(owner.uid.clone()).or_default().insert(item.uid.clone());
         }
         if !item.owners.is_empty() || item.deleting {
-            look.push(item.uid.clone());
+            affected.push(item.uid.clone());
         }
-        look.extend(freed);
+        affected.extend(freed);
         self.items.insert(item.uid.clone(), item);
-        look
+        affected
     }
 
-    /// Forgets an object; gives the uids that are to be looked at because of it.
+    /// Removes an object. Returns the uids that must be processed because of it.
     pub(super) fn remove(&mut self, kind: Kind, key: &Key) -> Vec<String> {
         let Some(uid) = self.by_name.remove(&(kind, key.clone())) else { return Vec::new() };
         let Some(item) = self.items.remove(&uid) else { return Vec::new() };
-        let mut look: Vec<String> = self.dependents.remove(&uid).into_iter().flatten().collect();
+        let mut affected: Vec<String> =
+            self.dependents.remove(&uid).into_iter().flatten().collect();
         if !item.owners.is_empty() {
-            // An owner may wait for another one now, and so be on a cycle.
+            // An owner may now wait for another dependent, and so be on a cycle.
             self.walked.clear();
         }
         for owner in &item.owners {
@@ -222,12 +225,13 @@ impl Graph {
                     self.dependents.remove(&owner.uid);
                 }
             }
-            look.push(owner.uid.clone());
+            affected.push(owner.uid.clone());
         }
-        look
+        affected
     }
 
-    /// What becomes of an object; `is_gone` is whether an owner that is not known is really gone.
+    /// Decides about an object. `is_gone` reports whether an owner that is missing from the graph
+    /// is gone.
     pub(super) fn judge(&mut self, uid: &str, is_gone: &dyn Fn(&OwnerRef) -> bool) -> Verdict {
         let Some(item) = self.items.get(uid) else { return Verdict::Keep };
         if item.deleting {
@@ -260,12 +264,12 @@ impl Graph {
             return Verdict::Disown(dangling);
         }
         let foreground = !waiting.is_empty() && self.dependents(uid).next().is_some();
-        // As upstream: where one of its dependents waits, that may be for its own owner.
+        // As upstream: a dependent that waits may be waiting for its own owner.
         let unblock = foreground && self.dependents(uid).any(Item::is_waiting);
         Verdict::Delete { foreground, unblock }
     }
 
-    /// Owners of an object that are not known here.
+    /// Returns the owners of an object that are missing from the graph.
     pub(super) fn unknown_owners(&self, uid: &str) -> Vec<OwnerRef> {
         let owners = self.items.get(uid).into_iter().flat_map(|item| &item.owners);
         owners.filter(|owner| !self.items.contains_key(&owner.uid)).cloned().collect()
@@ -293,7 +297,7 @@ mod tests {
         }
     }
 
-    fn going(mut item: Item, finalizer: &str) -> Item {
+    fn terminating(mut item: Item, finalizer: &str) -> Item {
         item.deleting = true;
         item.finalizers.push(finalizer.to_owned());
         item
@@ -308,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn dependents_go_after_an_owner_that_is_gone() {
+    fn dependents_of_a_gone_owner_are_deleted() {
         let mut graph = Graph::default();
         graph.apply(item("r1", &[]));
         assert_eq!(graph.apply(item("p1", &[("r1", true)])), ["p1"]);
@@ -319,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_stays_keeps_its_dependents() {
+    fn remaining_owner_keeps_its_dependents() {
         let mut graph = Graph::default();
         graph.apply(item("r1", &[]));
         graph.apply(item("p1", &[("r1", true), ("r2", false)]));
@@ -327,9 +331,9 @@ mod tests {
     }
 
     #[test]
-    fn a_foreground_deletion_waits_for_those_that_block_it() {
+    fn foreground_deletion_waits_for_blocking_dependents() {
         let mut graph = Graph::default();
-        graph.apply(going(item("r1", &[]), FOREGROUND));
+        graph.apply(terminating(item("r1", &[]), FOREGROUND));
         graph.apply(item("p1", &[("r1", true)]));
         assert_eq!(graph.judge("r1", &gone), Verdict::Wait);
         assert_eq!(graph.judge("p1", &gone), delete(false, false));
@@ -340,9 +344,9 @@ mod tests {
     }
 
     #[test]
-    fn a_foreground_deletion_goes_down_the_tree() {
+    fn foreground_deletion_descends_the_tree() {
         let mut graph = Graph::default();
-        graph.apply(going(item("d", &[]), FOREGROUND));
+        graph.apply(terminating(item("d", &[]), FOREGROUND));
         graph.apply(item("r1", &[("d", true)]));
         graph.apply(item("p1", &[("r1", true)]));
         assert_eq!(graph.judge("r1", &gone), delete(true, false));
@@ -351,14 +355,14 @@ mod tests {
     #[test]
     fn orphans_lose_their_owner_and_stay() {
         let mut graph = Graph::default();
-        graph.apply(going(item("r1", &[]), ORPHAN));
+        graph.apply(terminating(item("r1", &[]), ORPHAN));
         graph.apply(item("p1", &[("r1", true)]));
         assert_eq!(graph.judge("r1", &gone), Verdict::Orphan(vec!["p1".to_owned()]));
         assert_eq!(graph.judge("p1", &gone), Verdict::Keep);
     }
 
     #[test]
-    fn an_object_of_the_same_name_is_another() {
+    fn new_object_with_the_same_name_is_another_owner() {
         let mut graph = Graph::default();
         graph.apply(item("r1", &[]));
         graph.apply(item("p1", &[("r1", true)]));
@@ -368,16 +372,16 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_begins_to_wait_queues_its_dependents() {
+    fn waiting_object_queues_its_dependents() {
         let mut graph = Graph::default();
         graph.apply(item("r1", &[]));
         graph.apply(item("p1", &[("r1", true)]));
         graph.apply(item("p2", &[("r1", false)]));
-        assert_eq!(graph.apply(going(item("r1", &[]), FOREGROUND)), ["p1", "p2", "r1"]);
-        assert_eq!(graph.apply(going(item("r1", &[]), FOREGROUND)), ["r1"]);
+        assert_eq!(graph.apply(terminating(item("r1", &[]), FOREGROUND)), ["p1", "p2", "r1"]);
+        assert_eq!(graph.apply(terminating(item("r1", &[]), FOREGROUND)), ["r1"]);
     }
 
-    /// Objects that each own the next one, the last the first.
+    /// Returns a cycle of objects in which each owns the next.
     fn cycle(length: usize) -> Vec<Item> {
         let uid = |number: usize| format!("p{number:06}");
         let one =
@@ -385,10 +389,10 @@ mod tests {
         (0..length).map(one).collect()
     }
 
-    /// Does what is decided until nothing more is, and returns how many objects are left.
-    fn collect(graph: &mut Graph, mut look: Vec<String>) -> usize {
+    /// Executes decisions until none is left, and returns the number of remaining objects.
+    fn collect(graph: &mut Graph, mut affected: Vec<String>) -> usize {
         let mut rounds = 0;
-        while let Some(uid) = look.pop() {
+        while let Some(uid) = affected.pop() {
             rounds += 1;
             assert!(rounds < 1_000_000, "it does not come to an end");
             let Some(mut item) = graph.get(&uid).cloned() else { continue };
@@ -398,87 +402,87 @@ mod tests {
                     item.owners.iter_mut().for_each(|owner| owner.block_owner_deletion = false);
                 }
                 Verdict::Delete { foreground: false, .. } => {
-                    look.extend(graph.remove(item.kind, &item.key));
+                    affected.extend(graph.remove(item.kind, &item.key));
                     continue;
                 }
                 Verdict::Delete { unblock, .. } => {
                     item.owners.iter_mut().for_each(|owner| owner.block_owner_deletion &= !unblock);
-                    item = going(item, FOREGROUND);
+                    item = terminating(item, FOREGROUND);
                 }
                 Verdict::Finish => {
-                    look.extend(graph.remove(item.kind, &item.key));
+                    affected.extend(graph.remove(item.kind, &item.key));
                     continue;
                 }
                 Verdict::Disown(_) | Verdict::Orphan(_) => panic!("nothing is kept here"),
             }
-            look.extend(graph.apply(item));
+            affected.extend(graph.apply(item));
         }
         graph.items.len()
     }
 
     #[test]
-    fn cycles_of_any_length_go_when_one_of_their_objects_is_deleted() {
+    fn deleting_one_object_deletes_its_whole_cycle() {
         for length in [1, 2, 3, 10, 1_000] {
             let mut graph = Graph::default();
             let all = cycle(length);
             all.iter().for_each(|item| drop(graph.apply(item.clone())));
-            let look = graph.apply(going(all[length / 2].clone(), FOREGROUND));
-            assert_eq!(collect(&mut graph, look), 0, "{length}");
+            let affected = graph.apply(terminating(all[length / 2].clone(), FOREGROUND));
+            assert_eq!(collect(&mut graph, affected), 0, "{length}");
         }
     }
 
     #[test]
-    fn cycles_whose_objects_all_wait_for_each_other_are_broken() {
+    fn cycles_of_waiting_objects_are_broken() {
         for length in [1, 2, 3, 20_000] {
             let mut graph = Graph::default();
-            let mut look = Vec::new();
+            let mut affected = Vec::new();
             for one in cycle(length) {
-                look.extend(graph.apply(going(one, FOREGROUND)));
+                affected.extend(graph.apply(terminating(one, FOREGROUND)));
             }
-            assert_eq!(graph.judge(&look[0], &gone), Verdict::Unblock);
-            assert_eq!(collect(&mut graph, look), 0, "{length}");
+            assert_eq!(graph.judge(&affected[0], &gone), Verdict::Unblock);
+            assert_eq!(collect(&mut graph, affected), 0, "{length}");
         }
     }
 
     #[test]
-    fn what_waits_for_a_cycle_waits_until_the_cycle_is_gone() {
+    fn object_behind_a_cycle_waits_until_the_cycle_is_gone() {
         let mut graph = Graph::default();
-        graph.apply(going(item("r1", &[]), FOREGROUND));
-        let both = [going(item("p1", &[("p2", true), ("r1", true)]), FOREGROUND), {
-            going(item("p2", &[("p1", true)]), FOREGROUND)
+        graph.apply(terminating(item("r1", &[]), FOREGROUND));
+        let both = [terminating(item("p1", &[("p2", true), ("r1", true)]), FOREGROUND), {
+            terminating(item("p2", &[("p1", true)]), FOREGROUND)
         }];
-        let mut look: Vec<String> =
+        let mut affected: Vec<String> =
             both.map(|one| graph.apply(one)).into_iter().flatten().collect();
         assert_eq!(graph.judge("r1", &gone), Verdict::Wait);
         assert_eq!(graph.judge("p1", &gone), Verdict::Unblock);
-        look.push("r1".to_owned());
-        assert_eq!(collect(&mut graph, look), 0);
+        affected.push("r1".to_owned());
+        assert_eq!(collect(&mut graph, affected), 0);
     }
 
     #[test]
-    fn a_cycle_is_found_once_what_was_waited_for_first_is_gone() {
+    fn cycle_is_found_after_its_first_blocker_is_gone() {
         let mut graph = Graph::default();
-        // The first of the two that r1 waits for can go on; the other one waits for r1.
-        graph.apply(going(item("r1", &[("r2", true)]), FOREGROUND));
-        graph.apply(going(item("r2", &[("r1", true)]), FOREGROUND));
-        graph.apply(going(item("p0", &[("r1", true)]), "someone.else/holds-it"));
+        // The first of the two that r1 waits for can proceed; the other one waits for r1.
+        graph.apply(terminating(item("r1", &[("r2", true)]), FOREGROUND));
+        graph.apply(terminating(item("r2", &[("r1", true)]), FOREGROUND));
+        graph.apply(terminating(item("p0", &[("r1", true)]), "someone.else/holds-it"));
         assert_eq!(graph.judge("r2", &gone), Verdict::Wait);
         assert_eq!(graph.judge("r1", &gone), Verdict::Wait);
-        let look = graph.remove(PODS, &Key::new("a", "p0"));
-        assert_eq!(look, ["r1"]);
-        assert_eq!(collect(&mut graph, look), 0);
+        let affected = graph.remove(PODS, &Key::new("a", "p0"));
+        assert_eq!(affected, ["r1"]);
+        assert_eq!(collect(&mut graph, affected), 0);
     }
 
     #[test]
-    fn a_chain_of_waiting_objects_is_walked_over_once() {
+    fn chain_of_waiting_objects_is_visited_once() {
         let length = 20_000;
         let mut graph = Graph::default();
         let mut chain = cycle(length);
         chain[0].owners.clear();
         chain[length - 1].finalizers.push("someone.else/holds-it".to_owned());
-        // Stored in a state in which the last one alone can go on.
+        // Only the last object of the chain can proceed.
         for one in &chain {
-            graph.apply(going(one.clone(), FOREGROUND));
+            graph.apply(terminating(one.clone(), FOREGROUND));
         }
         for one in &chain[..length - 1] {
             assert_eq!(graph.judge(&one.uid, &gone), Verdict::Wait);

@@ -1,7 +1,7 @@
-//! The pods of a job that are over: [`Count`], and how each comes to be counted exactly once.
+//! The finished pods of a job: [`Count`] counts each exactly once.
 //!
 //! ```text
-//!   tracked by its finalizer ──▶ its uid is in the status ──▶ the finalizer goes ──▶ a number
+//!   tracked by finalizer ──▶ uid in the status ──▶ finalizer removed ──▶ part of the count
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,17 +11,17 @@ use serde_json::{Value, json};
 
 use super::indexes::Indexes;
 use super::policy::Verdict;
-use super::terms::{Terms, is_tracked};
+use super::spec::{JobSpec, is_tracked};
+use crate::context::text;
 use crate::observe::{Phase, Pod};
 use crate::workload::int;
-use crate::world::text;
 
-/// How many pods are counted at a time, so that the status stays small. Upstream's figure.
+/// The most pods counted in one sync, to keep the status small. Upstream's figure.
 const AT_A_TIME: usize = 500;
 
-/// Where a job that is as good as over ends.
+/// The final state of a job whose outcome is decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum JobResult {
     Complete,
     Failed,
 }
@@ -30,13 +30,13 @@ pub(super) enum End {
 pub(super) struct Count {
     succeeded: i64,
     failed: i64,
-    /// Uids in the status that are not numbers yet.
+    /// Uids in `uncountedTerminatedPods` that are not in the counts yet.
     uncounted_succeeded: BTreeSet<String>,
     uncounted_failed: BTreeSet<String>,
-    /// Pods that are over and of which the status says nothing yet.
+    /// Finished pods that the status does not list yet.
     new_succeeded: i64,
     new_failed: i64,
-    /// Indexes that are done, and those that are given up.
+    /// Indexes that succeeded, and indexes that failed.
     pub(super) done: Indexes,
     pub(super) failed_indexes: Indexes,
     indexed: bool,
@@ -47,14 +47,14 @@ fn size(uids: &BTreeSet<String>) -> i64 {
 }
 
 impl Count {
-    pub(super) fn of(terms: &Terms<'_>, status: &Value, pods: &[Arc<Pod>]) -> Count {
+    pub(super) fn of(spec: &JobSpec<'_>, status: &Value, pods: &[Arc<Pod>]) -> Count {
         let listed = |field: &str| -> BTreeSet<String> {
             let uids = status["uncountedTerminatedPods"][field].as_array();
             uids.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
         };
         let tracked: Vec<&Arc<Pod>> = pods.iter().filter(|pod| is_tracked(pod)).collect();
         let is_waiting = |uid: &String| tracked.iter().any(|pod| pod.uid == *uid);
-        let indexes = |field: &str| Indexes::parse(text(&status[field]), terms.width());
+        let indexes = |field: &str| Indexes::parse(text(&status[field]), spec.width());
         let (succeeded, failed) = (listed("succeeded"), listed("failed"));
         let mut count = Count {
             succeeded: int(&status["succeeded"]) + size(&succeeded),
@@ -65,38 +65,38 @@ impl Count {
             new_failed: 0,
             done: indexes("completedIndexes"),
             failed_indexes: indexes("failedIndexes"),
-            indexed: terms.indexed,
+            indexed: spec.indexed,
         };
-        // Those whose finalizer has gone have become numbers.
+        // Uids of pods without a finalizer are part of the counts now.
         count.succeeded -= size(&count.uncounted_succeeded);
         count.failed -= size(&count.uncounted_failed);
-        count.look(terms, &tracked);
+        count.count_new(spec, &tracked);
         count
     }
 
-    /// Takes in the pods of which the status says nothing yet.
-    fn look(&mut self, terms: &Terms<'_>, tracked: &[&Arc<Pod>]) {
-        let (mut done, mut given_up) = (Vec::new(), Vec::new());
-        for pod in tracked.iter().filter(|pod| terms.can_count(pod)) {
+    /// Counts finished pods that the status does not list yet.
+    fn count_new(&mut self, spec: &JobSpec<'_>, tracked: &[&Arc<Pod>]) {
+        let (mut done, mut newly_failed) = (Vec::new(), Vec::new());
+        for pod in tracked.iter().filter(|pod| spec.can_count(pod)) {
             let is_new = !self.uncounted_succeeded.contains(&pod.uid)
                 && !self.uncounted_failed.contains(&pod.uid);
             if pod.phase == Phase::Succeeded {
                 self.new_succeeded += i64::from(is_new);
-                done.extend(terms.index(pod));
-            } else if terms.has_failed(pod) {
-                let counts = terms.verdict(pod) != Verdict::Ignore;
+                done.extend(spec.index(pod));
+            } else if spec.has_failed(pod) {
+                let counts = spec.verdict(pod) != Verdict::Ignore;
                 self.new_failed += i64::from(is_new && counts);
-                given_up.extend(terms.index(pod).filter(|_| terms.fails_index(pod)));
+                newly_failed.extend(spec.index(pod).filter(|_| spec.fails_index(pod)));
             }
         }
-        // What an index has come to is not changed by another of its pods.
+        // The result of an index is final, whatever its other pods do.
         done.retain(|index| !self.failed_indexes.contains(*index));
         self.done = self.done.with(done);
-        given_up.retain(|index| !self.done.contains(*index));
-        self.failed_indexes = self.failed_indexes.with(given_up);
+        newly_failed.retain(|index| !self.done.contains(*index));
+        self.failed_indexes = self.failed_indexes.with(newly_failed);
     }
 
-    /// How many pods have succeeded; of several pods of an index one counts.
+    /// Returns the number of succeeded pods. An index counts once.
     pub(super) fn succeeded(&self) -> i64 {
         if self.indexed {
             return self.done.count();
@@ -104,26 +104,26 @@ impl Count {
         self.succeeded + size(&self.uncounted_succeeded) + self.new_succeeded
     }
 
-    /// How many pods have failed.
+    /// Returns the number of failed pods.
     pub(super) fn failed(&self) -> i64 {
         self.failed + size(&self.uncounted_failed) + self.new_failed
     }
 
-    /// The pods whose failure the next pod of their index has to be told of: the last that failed of each
-    /// index without another. They keep their finalizers until there is one.
-    pub(super) fn forerunners(
+    /// Returns, for each index without a running pod, the pod that failed last. Its replacement
+    /// inherits the failure count, so these pods keep their finalizers until it exists.
+    pub(super) fn previous_failures(
         &self,
-        terms: &Terms<'_>,
+        spec: &JobSpec<'_>,
         pods: &[Arc<Pod>],
     ) -> BTreeMap<i64, Arc<Pod>> {
         let mut last: BTreeMap<i64, Arc<Pod>> = BTreeMap::new();
-        if terms.backoff_limit_per_index.is_none() {
+        if spec.backoff_limit_per_index.is_none() {
             return last;
         }
         let active = pods.iter().filter(|pod| pod.is_active());
-        let busy: BTreeSet<i64> = active.filter_map(|pod| terms.index(pod)).collect();
-        for pod in pods.iter().filter(|pod| is_tracked(pod) && terms.has_failed(pod)) {
-            let Some(index) = terms.index(pod) else { continue };
+        let busy: BTreeSet<i64> = active.filter_map(|pod| spec.index(pod)).collect();
+        for pod in pods.iter().filter(|pod| is_tracked(pod) && spec.has_failed(pod)) {
+            let Some(index) = spec.index(pod) else { continue };
             let over = self.done.contains(index) || self.failed_indexes.contains(index);
             if over || busy.contains(&index) {
                 continue;
@@ -136,30 +136,30 @@ impl Count {
         last
     }
 
-    /// Writes down the pods that are over, and says which of them may go. When the job is, so is every
-    /// pod; those that a failed job cuts short have failed.
+    /// Records finished pods and returns those whose finalizers can be removed. Once the outcome is
+    /// decided, all pods count as finished; pods that a failed job cuts short have failed.
     pub(super) fn settle(
         &mut self,
-        terms: &Terms<'_>,
+        spec: &JobSpec<'_>,
         pods: &[Arc<Pod>],
-        end: Option<End>,
-        forerunners: &BTreeMap<i64, Arc<Pod>>,
+        end: Option<JobResult>,
+        previous_failures: &BTreeMap<i64, Arc<Pod>>,
     ) -> Vec<Arc<Pod>> {
         let mut released = Vec::new();
         for pod in pods.iter().filter(|pod| is_tracked(pod)) {
             let succeeded = pod.phase == Phase::Succeeded;
-            let failed = !succeeded && terms.has_failed(pod);
-            let forerunner = terms.index(pod).and_then(|index| forerunners.get(&index));
-            let is_kept = forerunner.is_some_and(|kept| kept.uid == pod.uid);
+            let failed = !succeeded && spec.has_failed(pod);
+            let previous = spec.index(pod).and_then(|index| previous_failures.get(&index));
+            let is_kept = previous.is_some_and(|kept| kept.uid == pod.uid);
             if end.is_none() && (is_kept || !succeeded && !failed) {
                 continue;
             }
             released.push(pod.clone());
             if succeeded && !self.indexed && !self.uncounted_failed.contains(&pod.uid) {
                 self.uncounted_succeeded.insert(pod.uid.clone());
-            } else if (failed || !succeeded && end == Some(End::Failed))
-                && terms.can_count(pod)
-                && terms.verdict(pod) != Verdict::Ignore
+            } else if (failed || !succeeded && end == Some(JobResult::Failed))
+                && spec.can_count(pod)
+                && spec.verdict(pod) != Verdict::Ignore
             {
                 self.uncounted_failed.insert(pod.uid.clone());
             }
@@ -170,13 +170,13 @@ impl Count {
         released
     }
 
-    /// Whether every uid has become a number.
+    /// Returns true if every recorded uid has been counted.
     pub(super) fn is_settled(&self) -> bool {
         self.uncounted_succeeded.is_empty() && self.uncounted_failed.is_empty()
     }
 
-    /// The fields of the status that are about pods that are over.
-    pub(super) fn fields(&self, terms: &Terms<'_>) -> [(&'static str, Option<Value>); 5] {
+    /// Returns the status fields about finished pods.
+    pub(super) fn fields(&self, spec: &JobSpec<'_>) -> [(&'static str, Option<Value>); 5] {
         let succeeded = if self.indexed { self.done.count() } else { self.succeeded };
         let above_zero = |count: i64| (count > 0).then(|| count.into());
         let mut uncounted = json!({});
@@ -188,13 +188,14 @@ impl Count {
             }
         }
         let done = (!self.done.is_empty()).then(|| self.done.render().into());
-        let given_up = terms.backoff_limit_per_index.map(|_| self.failed_indexes.render().into());
+        let failed_indexes =
+            spec.backoff_limit_per_index.map(|_| self.failed_indexes.render().into());
         [
             ("succeeded", above_zero(succeeded)),
             ("failed", above_zero(self.failed)),
             ("uncountedTerminatedPods", Some(uncounted)),
             ("completedIndexes", done),
-            ("failedIndexes", given_up),
+            ("failedIndexes", failed_indexes),
         ]
     }
 }

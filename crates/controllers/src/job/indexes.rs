@@ -1,14 +1,13 @@
-//! Indexes of a job: [`Indexes`], and the form its status has them in: `0,2-4,7`.
+//! Indexes of a job: [`Indexes`], with the text form of the status: `0,2-4,7`.
 
 use std::iter::once;
 
-/// A set of indexes as ascending ranges that do not touch: a job can have more indexes than one would
-/// want to list.
+/// A set of indexes as ascending, disjoint ranges. A job can have too many indexes to list them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Indexes(Vec<(i64, i64)>);
 
 impl Indexes {
-    /// Reads those below a number of completions; what cannot be read is passed over.
+    /// Parses the indexes below `completions`; unreadable parts are skipped.
     pub(super) fn parse(text: &str, completions: i64) -> Indexes {
         let range = |part: &str| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -31,13 +30,13 @@ impl Indexes {
         Indexes(merged)
     }
 
-    /// These and others.
+    /// Returns the set with the given indexes added.
     pub(super) fn with(&self, others: impl IntoIterator<Item = i64>) -> Indexes {
         let others = others.into_iter().map(|index| (index, index));
         Indexes::merged(self.0.iter().copied().chain(others).collect())
     }
 
-    /// What is in either of two.
+    /// Returns the union of two sets.
     pub(super) fn or(&self, other: &Indexes) -> Indexes {
         Indexes::merged(self.0.iter().chain(&other.0).copied().collect())
     }
@@ -51,17 +50,17 @@ impl Indexes {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of indexes.
     pub(super) fn count(&self) -> i64 {
         self.0.iter().map(|(first, last)| last - first + 1).sum()
     }
 
-    /// How many are in both of two.
+    /// Returns the number of indexes in both sets.
     pub(super) fn shared(&self, other: &Indexes) -> i64 {
         self.count() + other.count() - self.or(other).count()
     }
 
-    /// Those that are not in it, in order.
+    /// Returns the missing indexes in order.
     pub(super) fn missing(&self, completions: i64) -> impl Iterator<Item = i64> + '_ {
         let starts = once(0).chain(self.0.iter().map(|(_, last)| last + 1));
         let ends = self.0.iter().map(|(first, _)| *first).chain(once(completions));
@@ -83,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn indexes_go_both_ways() {
+    fn indexes_round_trip_through_text() {
         for text in ["", "0", "0,1", "0-2", "1,3-5,7", "0,1,3,4", "0-2000000000"] {
             assert_eq!(Indexes::parse(text, i64::from(i32::MAX)).render(), text);
         }
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_of_indexes_agree_with_lists_of_them() {
+    fn index_sets_agree_with_lists() {
         let texts = ["", "0", "9", "0-9", "1,3-5,7", "0,2,4,6,8", "2-4,8"];
         let listed = |set: &Indexes| (0..10).filter(|i| set.contains(*i)).collect::<Vec<_>>();
         for a in texts {

@@ -1,9 +1,9 @@
-//! What a job does next: [`plan`], a function of it and its pods.
+//! Plans the next step of a job: [`plan`], a function of the job and its pods.
 //!
 //! ```text
-//!                      failed for good ──▶ FailureTarget ─────────┐
-//!   (running) ◀─▶ Suspended                                       ├─ its pods go, are counted ──▶ Failed
-//!                      done, or enough ──▶ SuccessCriteriaMet ────┘                              Complete
+//!                      outcome: failed ──▶ FailureTarget ─────────┐
+//!   (running) ◀─▶ Suspended                                       ├─ pods deleted and counted ──▶ Failed
+//!                      outcome: success ─▶ SuccessCriteriaMet ────┘                              Complete
 //! ```
 
 use std::collections::HashSet;
@@ -12,24 +12,39 @@ use std::sync::Arc;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
-use super::count::{Count, End};
-use super::scale::{NewPod, Present, scale};
-use super::terms::{Terms, is_tracked};
+use super::count::{Count, JobResult};
+use super::scale::{NewPod, UnfinishedPods, scale};
+use super::spec::{JobSpec, is_tracked};
+use crate::context::text;
 use crate::observe::{Pod, Seconds, seconds};
 use crate::workload::conditions;
-use crate::world::text;
 
-/// An event: whether it is a warning, its reason and its message.
-pub(super) type Told = (bool, &'static str, String);
+/// An event about the job.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct JobEvent {
+    pub(super) warning: bool,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+impl JobEvent {
+    fn normal(reason: &'static str, message: &str) -> JobEvent {
+        JobEvent { warning: false, reason, message: message.to_owned() }
+    }
+
+    fn warning(reason: &'static str, message: &str) -> JobEvent {
+        JobEvent { warning: true, ..JobEvent::normal(reason, message) }
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) status: Value,
     pub(super) create: Vec<NewPod>,
     pub(super) delete: Vec<Arc<Pod>>,
-    /// Pods that are counted and may go.
+    /// Counted pods whose finalizers can be removed.
     pub(super) release: Vec<Arc<Pod>>,
-    pub(super) events: Vec<Told>,
+    pub(super) events: Vec<JobEvent>,
     pub(super) again: Option<Seconds>,
 }
 
@@ -57,38 +72,38 @@ fn set(conditions: &mut Vec<Value>, new: Value) {
     }
 }
 
-/// What the job is to end as, why, and how that is said.
+/// The decided outcome of a job, with the reason and message of its condition.
 #[derive(Debug, PartialEq, Eq)]
-struct Goal {
-    end: End,
+struct JobOutcome {
+    end: JobResult,
     reason: String,
     message: String,
 }
 
-impl Goal {
-    fn new(end: End, reason: &str, message: &str) -> Goal {
-        Goal { end, reason: reason.to_owned(), message: message.to_owned() }
+impl JobOutcome {
+    fn new(end: JobResult, reason: &str, message: &str) -> JobOutcome {
+        JobOutcome { end, reason: reason.to_owned(), message: message.to_owned() }
     }
 
-    /// The goal that was set, if one was.
-    fn of(conditions: &[Value]) -> Option<Goal> {
+    /// Returns the outcome that the conditions record.
+    fn of(conditions: &[Value]) -> Option<JobOutcome> {
         let set =
             |kind: &str| conditions.iter().find(|c| c["type"] == kind && c["status"] == "True");
         let (end, found) = match (set("SuccessCriteriaMet"), set("FailureTarget")) {
-            (Some(met), _) => (End::Complete, met),
-            (None, Some(target)) => (End::Failed, target),
+            (Some(met), _) => (JobResult::Complete, met),
+            (None, Some(target)) => (JobResult::Failed, target),
             (None, None) => return None,
         };
-        Some(Goal::new(end, text(&found["reason"]), text(&found["message"])))
+        Some(JobOutcome::new(end, text(&found["reason"]), text(&found["message"])))
     }
 
-    /// As a condition before the pods are gone, and as one after it.
+    /// Returns the condition that announces the outcome, or the final one once the pods are gone.
     fn condition(&self, is_over: bool, now: Timestamp) -> Value {
         let kind = match (self.end, is_over) {
-            (End::Complete, false) => "SuccessCriteriaMet",
-            (End::Complete, true) => "Complete",
-            (End::Failed, false) => "FailureTarget",
-            (End::Failed, true) => "Failed",
+            (JobResult::Complete, false) => "SuccessCriteriaMet",
+            (JobResult::Complete, true) => "Complete",
+            (JobResult::Failed, false) => "FailureTarget",
+            (JobResult::Failed, true) => "Failed",
         };
         condition(kind, "True", &self.reason, &self.message, now)
     }
@@ -100,46 +115,46 @@ const DEADLINE: &str = "DeadlineExceeded";
 const MAX_FAILED_INDEXES: &str = "MaxFailedIndexesExceeded";
 const FAILED_INDEXES: &str = "FailedIndexes";
 
-/// Why jobs fail.
+/// The reasons for which jobs fail.
 const FAILURES: [&str; 5] =
     [POD_FAILURE_POLICY, BACKOFF_LIMIT, DEADLINE, MAX_FAILED_INDEXES, FAILED_INDEXES];
 
-/// What to do about a job that is not finished.
+/// Plans the next step of an unfinished job.
 pub(super) fn plan(job: &Value, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let terms = Terms::of(job);
-    let present = Present::of(pods);
-    let mut count = Count::of(&terms, &job["status"], pods);
+    let spec = JobSpec::of(job);
+    let unfinished = UnfinishedPods::of(pods);
+    let mut count = Count::of(&spec, &job["status"], pods);
     let mut conditions = conditions(job);
-    let started = started(job, &terms, now);
-    let left = time_left(&terms, started.as_deref(), now);
-    let before = Goal::of(&conditions);
+    let started = started(job, &spec, now);
+    let left = time_left(&spec, started.as_deref(), now);
+    let before = JobOutcome::of(&conditions);
     let is_going = before.is_some();
-    let goal = before.or_else(|| judge(&terms, &count, pods, &present, left));
-    let forerunners = count.forerunners(&terms, pods);
-    if goal.is_some() {
-        plan.delete = present.active.clone();
+    let outcome = before.or_else(|| judge(&spec, &count, pods, &unfinished, left));
+    let previous_failures = count.previous_failures(&spec, pods);
+    if outcome.is_some() {
+        plan.delete = unfinished.active.clone();
     } else {
-        let scaling = scale(&terms, pods, &present, &count, &forerunners, now.seconds());
-        plan.events.extend(suspend(&mut conditions, terms.suspended, now));
+        let scaling = scale(&spec, pods, &unfinished, &count, &previous_failures, now.seconds());
+        plan.events.extend(suspend(&mut conditions, spec.suspended, now));
         plan.again = [left, scaling.again].into_iter().flatten().min();
-        // Pods that are taken away are no failures.
+        // Pods that are scaled down do not count as failed.
         plan.release = scaling.remove.iter().filter(|pod| is_tracked(pod)).cloned().collect();
         (plan.create, plan.delete) = (scaling.create, scaling.remove);
     }
-    let end = goal.as_ref().map(|goal| goal.end);
-    plan.release.extend(count.settle(&terms, pods, end, &forerunners));
-    plan.status = status(job, &terms, &present, &count, &plan.delete);
-    let is_waiting = terms.suspended && goal.is_none();
+    let end = outcome.as_ref().map(|outcome| outcome.end);
+    plan.release.extend(count.settle(&spec, pods, end, &previous_failures));
+    plan.status = status(job, &spec, &unfinished, &count, &plan.delete);
+    let is_waiting = spec.suspended && outcome.is_none();
     let started = started.unwrap_or_else(|| now.to_seconds_text());
     put(&mut plan.status, "startTime", (!is_waiting).then(|| started.into()));
-    let is_empty = present.active.is_empty() && present.terminating.is_empty();
+    let is_empty = unfinished.active.is_empty() && unfinished.terminating.is_empty();
     let is_over = is_going && is_empty && plan.release.is_empty() && count.is_settled();
-    if let Some(goal) = goal.filter(|_| !is_going || is_over) {
-        set(&mut conditions, goal.condition(is_over, now));
+    if let Some(outcome) = outcome.filter(|_| !is_going || is_over) {
+        set(&mut conditions, outcome.condition(is_over, now));
         if is_over {
-            plan.events.extend(farewell(&goal, &terms, &count));
-            let complete = goal.end == End::Complete;
+            plan.events.extend(final_events(&outcome, &spec, &count));
+            let complete = outcome.end == JobResult::Complete;
             let completed = complete.then(|| now.to_seconds_text().into());
             put(&mut plan.status, "completionTime", completed);
         }
@@ -148,57 +163,58 @@ pub(super) fn plan(job: &Value, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     plan
 }
 
-/// When the job started, which may be now; one that waits has not.
-fn started(job: &Value, terms: &Terms<'_>, now: Timestamp) -> Option<String> {
+/// Returns the start time of the job, which may be now. A suspended job has not started.
+fn started(job: &Value, spec: &JobSpec<'_>, now: Timestamp) -> Option<String> {
     let started = job["status"]["startTime"].as_str().map(str::to_owned);
-    started.or_else(|| (!terms.suspended).then(|| now.to_seconds_text()))
+    started.or_else(|| (!spec.suspended).then(|| now.to_seconds_text()))
 }
 
-/// How long the job may still run, if that is limited.
-fn time_left(terms: &Terms<'_>, started: Option<&str>, now: Timestamp) -> Option<Seconds> {
-    let allowed = terms.active_deadline.filter(|_| !terms.suspended)?;
+/// Returns the remaining run time of the job, if it is limited.
+fn time_left(spec: &JobSpec<'_>, started: Option<&str>, now: Timestamp) -> Option<Seconds> {
+    let allowed = spec.active_deadline.filter(|_| !spec.suspended)?;
     Some(seconds(started?)? + allowed - now.seconds())
 }
 
-/// Whether the job has got where it was going, or cannot.
+/// Returns the outcome if the job has reached or missed its goal.
 fn judge(
-    terms: &Terms<'_>,
+    spec: &JobSpec<'_>,
     count: &Count,
     pods: &[Arc<Pod>],
-    present: &Present,
+    unfinished: &UnfinishedPods,
     left: Option<Seconds>,
-) -> Option<Goal> {
-    let failed = |reason: &str, message: &str| Some(Goal::new(End::Failed, reason, message));
-    if let Some(message) = terms.fatal(pods) {
+) -> Option<JobOutcome> {
+    let failed =
+        |reason: &str, message: &str| Some(JobOutcome::new(JobResult::Failed, reason, message));
+    if let Some(message) = spec.fatal(pods) {
         return failed(POD_FAILURE_POLICY, &message);
     }
-    if count.failed() > terms.backoff_limit || terms.restarts_too_often(pods) {
+    if count.failed() > spec.backoff_limit || spec.restarts_too_often(pods) {
         return failed(BACKOFF_LIMIT, "Job has reached the specified backoff limit");
     }
     if left.is_some_and(|left| left <= 0) {
         return failed(DEADLINE, "Job was active longer than specified deadline");
     }
     let given_up = count.failed_indexes.count();
-    if terms.max_failed_indexes.is_some_and(|most| given_up > most) {
+    if spec.max_failed_indexes.is_some_and(|most| given_up > most) {
         let message = "Job has exceeded the specified maximal number of failed indexes";
         return failed(MAX_FAILED_INDEXES, message);
     }
-    if given_up > 0 && given_up + count.done.count() >= terms.width() {
+    if given_up > 0 && given_up + count.done.count() >= spec.width() {
         return failed(FAILED_INDEXES, "Job has failed indexes");
     }
-    if let Some(message) = terms.success(&count.done) {
-        return Some(Goal::new(End::Complete, "SuccessPolicy", &message));
+    if let Some(message) = spec.success(&count.done) {
+        return Some(JobOutcome::new(JobResult::Complete, "SuccessPolicy", &message));
     }
-    let is_done = match terms.completions {
+    let is_done = match spec.completions {
         Some(completions) => count.succeeded() >= completions,
-        None => count.succeeded() > 0 && (present.active.is_empty() || terms.suspended),
+        None => count.succeeded() > 0 && (unfinished.active.is_empty() || spec.suspended),
     };
     let message = "Reached expected number of succeeded pods";
-    is_done.then(|| Goal::new(End::Complete, "CompletionsReached", message))
+    is_done.then(|| JobOutcome::new(JobResult::Complete, "CompletionsReached", message))
 }
 
-/// Notes whether the job is suspended, and tells of it if that is new.
-fn suspend(conditions: &mut Vec<Value>, on: bool, now: Timestamp) -> Option<Told> {
+/// Updates the `Suspended` condition and returns an event if it changed.
+fn suspend(conditions: &mut Vec<Value>, on: bool, now: Timestamp) -> Option<JobEvent> {
     let (status, reason, message, event) = if on {
         ("True", "JobSuspended", "Job suspended", "Suspended")
     } else {
@@ -209,7 +225,7 @@ fn suspend(conditions: &mut Vec<Value>, on: bool, now: Timestamp) -> Option<Told
         return None;
     }
     set(conditions, condition("Suspended", status, reason, message, now));
-    Some((false, event, message.to_owned()))
+    Some(JobEvent::normal(event, message))
 }
 
 fn put(status: &mut Value, field: &str, value: Option<Value>) {
@@ -220,11 +236,11 @@ fn put(status: &mut Value, field: &str, value: Option<Value>) {
     };
 }
 
-/// What the status says of pods.
+/// Returns the status fields about pods.
 fn status(
     job: &Value,
-    terms: &Terms<'_>,
-    present: &Present,
+    spec: &JobSpec<'_>,
+    unfinished: &UnfinishedPods,
     count: &Count,
     delete: &[Arc<Pod>],
 ) -> Value {
@@ -232,31 +248,31 @@ fn status(
     if status.is_null() {
         status = json!({});
     }
-    for (field, value) in count.fields(terms) {
+    for (field, value) in count.fields(spec) {
         put(&mut status, field, value);
     }
     let gone: HashSet<&str> = delete.iter().map(|pod| pod.uid.as_str()).collect();
-    let stays = present.active.iter().filter(|pod| !gone.contains(pod.uid.as_str()));
-    let stays: Vec<&Arc<Pod>> = stays.collect();
-    put(&mut status, "active", (!stays.is_empty()).then(|| stays.len().into()));
-    status["ready"] = stays.iter().filter(|pod| pod.is_ready()).count().into();
-    status["terminating"] = (present.terminating.len() + delete.len()).into();
+    let remaining = unfinished.active.iter().filter(|pod| !gone.contains(pod.uid.as_str()));
+    let remaining: Vec<&Arc<Pod>> = remaining.collect();
+    put(&mut status, "active", (!remaining.is_empty()).then(|| remaining.len().into()));
+    status["ready"] = remaining.iter().filter(|pod| pod.is_ready()).count().into();
+    status["terminating"] = (unfinished.terminating.len() + delete.len()).into();
     status
 }
 
-/// What is told of a job that is over.
-fn farewell(goal: &Goal, terms: &Terms<'_>, count: &Count) -> Vec<Told> {
-    if goal.end == End::Failed {
-        let known = FAILURES.into_iter().find(|known| *known == goal.reason);
-        return vec![(true, known.unwrap_or("Failed"), goal.message.clone())];
+/// Returns the events of a finished job.
+fn final_events(outcome: &JobOutcome, spec: &JobSpec<'_>, count: &Count) -> Vec<JobEvent> {
+    if outcome.end == JobResult::Failed {
+        let known = FAILURES.into_iter().find(|known| *known == outcome.reason);
+        return vec![JobEvent::warning(known.unwrap_or("Failed"), &outcome.message)];
     }
-    let mut told = Vec::new();
-    if terms.completions.is_some_and(|completions| count.succeeded() > completions) {
+    let mut events = Vec::new();
+    if spec.completions.is_some_and(|completions| count.succeeded() > completions) {
         let message = "Too many succeeded pods running after completion count reached";
-        told.push((true, "TooManySucceededPods", message.to_owned()));
+        events.push(JobEvent::warning("TooManySucceededPods", message));
     }
-    told.push((false, "Completed", "Job completed".to_owned()));
-    told
+    events.push(JobEvent::normal("Completed", "Job completed"));
+    events
 }
 
 #[cfg(test)]

@@ -1,24 +1,24 @@
-//! What the policies of a job say: [`verdict`] of a pod that failed, [`success`] of the indexes that are
-//! done.
+//! Policies of a job: [`verdict`] on a failed pod, and [`success`] by the succeeded indexes.
 
 use serde_json::Value;
 
 use super::indexes::Indexes;
+use crate::context::text;
 use crate::observe::{Exit, Pod};
-use crate::world::text;
 
-/// What the failure of a pod means for its job.
+/// The effect of a failed pod on its job.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Count,
     Ignore,
-    /// Its index is not tried again.
+    /// Its index is not retried.
     FailIndex,
-    /// The job has failed, and why.
+    /// The job fails with this message.
     FailJob(String),
 }
 
-/// What the first rule of a `podFailurePolicy` that fits says; a pod that fits none counts.
+/// Returns the action of the first matching rule of a `podFailurePolicy`. A pod that matches no
+/// rule counts as failed.
 pub(super) fn verdict(policy: &Value, pod: &Pod) -> Verdict {
     for (at, rule) in policy["rules"].as_array().into_iter().flatten().enumerate() {
         let Some(evidence) = evidence(rule, pod) else { continue };
@@ -30,14 +30,14 @@ pub(super) fn verdict(policy: &Value, pod: &Pod) -> Verdict {
                 let message = format!("{evidence} matching FailJob rule at index {at}");
                 return Verdict::FailJob(message);
             }
-            // Actions may be added; a rule with one that is not known says nothing.
+            // Rules with unknown actions are skipped; upstream may add actions.
             _ => {}
         }
     }
     Verdict::Count
 }
 
-/// What of the pod fits a rule, in upstream's words.
+/// Returns upstream's text for the property of the pod that matches a rule.
 fn evidence(rule: &Value, pod: &Pod) -> Option<String> {
     let name = format!("{}/{}", pod.namespace, pod.name);
     let codes = &rule["onExitCodes"];
@@ -66,7 +66,7 @@ fn fits(codes: &Value, exit: &Exit) -> bool {
         }
 }
 
-/// Which rule of a `successPolicy` is met first, in upstream's words.
+/// Returns upstream's text for the first matching rule of a `successPolicy`.
 pub(super) fn success(policy: &Value, completions: i64, done: &Indexes) -> Option<String> {
     if done.is_empty() {
         return None;
@@ -80,8 +80,8 @@ fn is_met(rule: &Value, completions: i64, done: &Indexes) -> bool {
     let enough = |count: i64| rule["succeededCount"].as_i64().is_some_and(|least| count >= least);
     let Some(which) = rule["succeededIndexes"].as_str() else { return enough(done.count()) };
     let wanted = Indexes::parse(which, completions);
-    let there = wanted.shared(done);
-    !wanted.is_empty() && (there == wanted.count() || enough(there))
+    let matching = wanted.shared(done);
+    !wanted.is_empty() && (matching == wanted.count() || enough(matching))
 }
 
 #[cfg(test)]
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_fit_by_operator_and_container() {
+    fn exit_codes_match_by_operator_and_container() {
         for (rule, exits, fits) in [
             (codes("Ignore", "In", &[1, 42], None), &[("main", 42)][..], true),
             (codes("Ignore", "In", &[1, 42], None), &[("main", 2)], false),
@@ -125,7 +125,7 @@ mod tests {
             (codes("Ignore", "NotIn", &[42], None), &[("main", 1)], true),
             (codes("Ignore", "NotIn", &[0, 42], None), &[("main", 42), ("side", 7)], true),
             (codes("Ignore", "NotIn", &[42], Some("side")), &[("main", 1)], false),
-            // Nothing failed by itself: an end without an exit code fits neither.
+            // No container failed: an end without an exit code matches neither operator.
             (codes("Ignore", "NotIn", &[42], None), &[], false),
             (codes("Ignore", "Between", &[42], None), &[("main", 42)], false),
         ] {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_fit_by_type_and_status() {
+    fn conditions_match_by_type_and_status() {
         let rule = json!({"action": "Ignore", "onPodConditions": [
             {"type": "DisruptionTarget"}, {"type": "Example", "status": "False"},
         ]});
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_fits_decides_and_says_why() {
+    fn first_matching_rule_decides() {
         let policy = json!({"rules": [
             codes("Count", "In", &[1], None),
             {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn success_is_a_matter_of_which_of_how_many_or_of_both() {
+    fn success_rules_match_by_indexes_and_count() {
         let check = |rules: Value, done: &str, expected: Option<&str>| {
             let found = success(&json!({"rules": rules}), 10, &Indexes::parse(done, 10));
             assert_eq!(found.as_deref(), expected, "{rules} {done}");

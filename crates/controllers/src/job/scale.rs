@@ -1,4 +1,4 @@
-//! How many pods a job has at a time, and which: [`scale`].
+//! Plans the number and the indexes of a job's pods: [`scale`].
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,32 +6,33 @@ use std::sync::Arc;
 
 use super::count::Count;
 use super::policy::Verdict;
-use super::terms::Terms;
+use super::spec::JobSpec;
 use crate::observe::{IndexFailures, Phase, Pod, Seconds};
 
-/// How long the first failed pod is followed by nothing; doubled with each. Upstream's figures.
+/// The delay before the replacement of a failed pod. It doubles with each failure. Upstream's
+/// figures.
 const FIRST_DELAY: Seconds = 10;
 const LONGEST_DELAY: Seconds = 600;
 
-/// How many pods come or go at a time. Upstream's figure.
+/// The most pods created or deleted in one sync. Upstream's figure.
 const BURST: usize = 500;
 
-/// The pods of a job that are not over.
-pub(super) struct Present {
+/// The unfinished pods of a job.
+pub(super) struct UnfinishedPods {
     pub(super) active: Vec<Arc<Pod>>,
-    /// Told to go, and not gone yet.
+    /// Being deleted, but not gone yet.
     pub(super) terminating: Vec<Arc<Pod>>,
 }
 
-impl Present {
-    pub(super) fn of(pods: &[Arc<Pod>]) -> Present {
+impl UnfinishedPods {
+    pub(super) fn of(pods: &[Arc<Pod>]) -> UnfinishedPods {
         let alive = pods.iter().filter(|pod| !pod.is_finished()).cloned();
         let (active, terminating) = alive.partition(|pod| pod.is_active());
-        Present { active, terminating }
+        UnfinishedPods { active, terminating }
     }
 }
 
-/// A pod to be made: for which index, and what it has to know of those before it.
+/// A pod to create, with its index and the failures of that index so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct NewPod {
     pub(super) index: Option<i64>,
@@ -42,53 +43,53 @@ pub(super) struct NewPod {
 pub(super) struct Scaling {
     pub(super) remove: Vec<Arc<Pod>>,
     pub(super) create: Vec<NewPod>,
-    /// When a pod that was held back may come.
+    /// The time until a delayed pod may be created.
     pub(super) again: Option<Seconds>,
 }
 
-/// Removes pods that are too many, or makes as many as are missing, later if the last ones failed. A job
-/// that is suspended has none.
+/// Deletes excess pods, or creates missing ones, after a delay if the last ones failed. A suspended
+/// job has no pods.
 pub(super) fn scale(
-    terms: &Terms<'_>,
+    spec: &JobSpec<'_>,
     pods: &[Arc<Pod>],
-    present: &Present,
+    unfinished: &UnfinishedPods,
     count: &Count,
-    forerunners: &BTreeMap<i64, Arc<Pod>>,
+    previous_failures: &BTreeMap<i64, Arc<Pod>>,
     now: Seconds,
 ) -> Scaling {
-    if terms.suspended {
-        return Scaling { remove: present.active.clone(), ..Scaling::default() };
+    if spec.suspended {
+        return Scaling { remove: unfinished.active.clone(), ..Scaling::default() };
     }
-    let wanted = wanted(terms, present, count);
-    let remove = superfluous(terms, &present.active, wanted);
+    let wanted = wanted(spec, unfinished, count);
+    let remove = excess(spec, &unfinished.active, wanted);
     if !remove.is_empty() {
         return Scaling { remove, ..Scaling::default() };
     }
-    let going = if terms.waits_for_ends { present.terminating.len() } else { 0 };
-    let missing = wanted.saturating_sub(present.active.len() + going).min(BURST);
+    let going = if spec.waits_for_ends { unfinished.terminating.len() } else { 0 };
+    let missing = wanted.saturating_sub(unfinished.active.len() + going).min(BURST);
     if missing == 0 {
         return Scaling::default();
     }
-    if terms.backoff_limit_per_index.is_none()
+    if spec.backoff_limit_per_index.is_none()
         && let Some(wait) = wait(pods, now)
     {
         return Scaling { again: Some(wait), ..Scaling::default() };
     }
-    if !terms.indexed {
+    if !spec.indexed {
         return Scaling { create: vec![NewPod::default(); missing], ..Scaling::default() };
     }
-    let going = present.terminating.iter().filter(|_| terms.waits_for_ends);
-    let taken = present.active.iter().chain(going).filter_map(|pod| terms.index(pod));
+    let going = unfinished.terminating.iter().filter(|_| spec.waits_for_ends);
+    let taken = unfinished.active.iter().chain(going).filter_map(|pod| spec.index(pod));
     let taken = count.done.or(&count.failed_indexes).with(taken);
     let mut scaling = Scaling::default();
-    for index in taken.missing(terms.width()).take(missing) {
-        let forerunner = forerunners.get(&index);
-        match forerunner.and_then(|pod| delay(pod.index_failures.all() + 1, pod.ended, now)) {
+    for index in taken.missing(spec.width()).take(missing) {
+        let previous = previous_failures.get(&index);
+        match previous.and_then(|pod| delay(pod.index_failures.all() + 1, pod.ended, now)) {
             Some(wait) => {
                 scaling.again = Some(scaling.again.map_or(wait, |again| again.min(wait)));
             }
             None => {
-                let failures = terms.backoff_limit_per_index.map(|_| failures(terms, forerunner));
+                let failures = spec.backoff_limit_per_index.map(|_| failures(spec, previous));
                 scaling.create.push(NewPod { index: Some(index), failures });
             }
         }
@@ -96,30 +97,29 @@ pub(super) fn scale(
     scaling
 }
 
-/// How many pods there should be.
-fn wanted(terms: &Terms<'_>, present: &Present, count: &Count) -> usize {
-    let wanted = match terms.completions {
-        Some(completions) => terms.parallelism.min(completions - count.succeeded()),
-        // One has found that there is no more work: the others finish theirs.
-        None if count.succeeded() > 0 => return present.active.len(),
-        None => terms.parallelism,
+/// Returns the number of pods that the job should have.
+fn wanted(spec: &JobSpec<'_>, unfinished: &UnfinishedPods, count: &Count) -> usize {
+    let wanted = match spec.completions {
+        Some(completions) => spec.parallelism.min(completions - count.succeeded()),
+        // A worker has found the queue empty: the others finish their items.
+        None if count.succeeded() > 0 => return unfinished.active.len(),
+        None => spec.parallelism,
     };
     usize::try_from(wanted).unwrap_or(0)
 }
 
-/// Pods that are to go: those of an index that has a better one, or that is none of the job's, and
-/// the least of those that are too many.
-fn superfluous(terms: &Terms<'_>, active: &[Arc<Pod>], wanted: usize) -> Vec<Arc<Pod>> {
+/// Returns the pods to delete: those whose index is invalid or has a better pod, and the lowest
+/// ranked of those beyond `wanted`.
+fn excess(spec: &JobSpec<'_>, active: &[Arc<Pod>], wanted: usize) -> Vec<Arc<Pod>> {
     let mut ranked = active.to_vec();
     ranked.sort_by_key(|pod| {
         let age = (Reverse(pod.ready), Reverse(pod.restarts), Reverse(pod.created));
         (pod.progress(), age, pod.name.clone())
     });
     let mut taken = BTreeSet::new();
-    let mut fit = |pod: &Arc<Pod>| {
-        !terms.indexed || terms.index(pod).is_some_and(|index| taken.insert(index))
-    };
-    // The best of an index is seen first.
+    let mut fit =
+        |pod: &Arc<Pod>| !spec.indexed || spec.index(pod).is_some_and(|index| taken.insert(index));
+    // The highest ranked pod of an index comes first.
     let (mut left, mut remove): (Vec<_>, Vec<_>) =
         ranked.into_iter().rev().partition(|pod| fit(pod));
     remove.extend(left.drain(wanted.min(left.len())..).rev());
@@ -127,7 +127,7 @@ fn superfluous(terms: &Terms<'_>, active: &[Arc<Pod>], wanted: usize) -> Vec<Arc
     remove
 }
 
-/// How long nothing follows the failures since the last success; `None` if that has passed.
+/// Returns the remaining delay after the failures since the last success; `None` if it has passed.
 fn wait(pods: &[Arc<Pod>], now: Seconds) -> Option<Seconds> {
     let ends =
         |phase: Phase| pods.iter().filter(move |pod| pod.phase == phase).map(|pod| pod.ended);
@@ -143,11 +143,11 @@ fn delay(failures: i64, last: Seconds, now: Seconds) -> Option<Seconds> {
     (wait > 0).then_some(wait)
 }
 
-/// What the pod after a failed one has to know.
-fn failures(terms: &Terms<'_>, forerunner: Option<&Arc<Pod>>) -> IndexFailures {
-    let Some(pod) = forerunner else { return IndexFailures::default() };
+/// Returns the failure counts that the replacement of a failed pod carries.
+fn failures(spec: &JobSpec<'_>, previous: Option<&Arc<Pod>>) -> IndexFailures {
+    let Some(pod) = previous else { return IndexFailures::default() };
     let IndexFailures { counted, ignored } = pod.index_failures;
-    match terms.verdict(pod) {
+    match spec.verdict(pod) {
         Verdict::Ignore => IndexFailures { counted, ignored: ignored + 1 },
         _ => IndexFailures { counted: counted + 1, ignored },
     }

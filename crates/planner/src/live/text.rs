@@ -1,57 +1,57 @@
-//! An explanation for a terminal.
+//! Renders an explanation for a terminal.
 //!
-//! Main entry: [`render`]. Whether there are colours is the caller's to say.
+//! Main entry: [`render`]. The caller decides about colours.
 
 use std::fmt::Write as _;
 
-use super::{Explanation, NodeAnswer, Verdict};
-use crate::report::text::{Look, containers, numa_nodes, remedies};
+use super::{Explanation, NodeExplanation, Verdict};
+use crate::report::text::{TextStyle, containers, numa_nodes, remedies};
 
-/// The explanation as text.
+/// Renders the explanation as text.
 #[must_use]
-pub fn render(of: &Explanation, look: Look) -> String {
+pub fn render(of: &Explanation, style: TextStyle) -> String {
     let name = match of.namespace.as_str() {
         "default" => of.name.clone(),
         namespace => format!("{namespace}/{}", of.name),
     };
     let about = format!("{} · {}", of.qos_class, of.phase);
-    let mut out = format!("{}  {}\n", look.bold(&name), look.dim(&about));
-    for said in &of.said {
-        let _ = writeln!(out, "  {said}");
+    let mut out = format!("{}  {}\n", style.bold(&name), style.dim(&about));
+    for messages in &of.messages {
+        let _ = writeln!(out, "  {messages}");
     }
-    for answer in &of.nodes {
+    for explanation in &of.nodes {
         out.push('\n');
-        node(answer, look, &mut out);
+        node(explanation, style, &mut out);
     }
     out
 }
 
-fn node(answer: &NodeAnswer, look: Look, out: &mut String) {
-    let verdict = match answer.verdict {
-        Verdict::Has => look.green("has it"),
-        Verdict::WouldTake => look.green("would take it now"),
-        Verdict::Refuses => look.red("would refuse it now"),
-        Verdict::Unknown => look.yellow("cannot be asked"),
+fn node(explanation: &NodeExplanation, style: TextStyle, out: &mut String) {
+    let verdict = match explanation.verdict {
+        Verdict::Has => style.green("has it"),
+        Verdict::WouldTake => style.green("would take it now"),
+        Verdict::Refuses => style.red("would refuse it now"),
+        Verdict::Unknown => style.yellow("cannot be asked"),
     };
-    let _ = writeln!(out, "{} {verdict}", look.bold(&answer.node));
-    if !answer.containers.is_empty() {
-        containers(&answer.containers, look, out);
+    let _ = writeln!(out, "{} {verdict}", style.bold(&explanation.node));
+    if !explanation.containers.is_empty() {
+        containers(&explanation.containers, style, out);
     }
-    if let Some(today) = &answer.today {
+    if let Some(today) = &explanation.today {
         let _ = writeln!(out, "  {today}");
     }
-    for refusal in &answer.refusals {
-        let _ = writeln!(out, "  {}: {}", look.red(&refusal.reason), refusal.message);
+    for refusal in &explanation.refusals {
+        let _ = writeln!(out, "  {}: {}", style.red(&refusal.reason), refusal.message);
         if let Some(detail) = &refusal.detail {
-            let _ = writeln!(out, "      {}", look.dim(detail));
+            let _ = writeln!(out, "      {}", style.dim(detail));
         }
-        // Remedies are looked for only where CPUs and memory are in the way.
+        // Remedies exist only for shortages of CPUs and memory.
         if refusal.detail.is_some() || !refusal.remedies.is_empty() {
-            remedies(&refusal.remedies, "", look, out);
+            remedies(&refusal.remedies, "", style, out);
         }
     }
-    if !answer.numa_nodes.is_empty() {
-        let _ = writeln!(out, "  {}", look.dim("to choose from without it:"));
-        numa_nodes(&answer.numa_nodes, out);
+    if !explanation.numa_nodes.is_empty() {
+        let _ = writeln!(out, "  {}", style.dim("to choose from without it:"));
+        numa_nodes(&explanation.numa_nodes, out);
     }
 }

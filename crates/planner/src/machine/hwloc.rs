@@ -1,8 +1,8 @@
 //! Machines from hwloc's XML (`lstopo machine.xml`), versions 1 and 2.
 //!
-//! Main entry: [`parse`]. Packages, L3 caches, cores and PUs come from the nesting of objects,
-//! NUMA nodes from their CPU sets. Files of hwloc name a DTD but define nothing; one that defines
-//! entities is refused, so no text can grow while it is read.
+//! Main entry: [`parse`]. Packages, L3 caches, cores and PUs come from the nesting of objects, NUMA
+//! nodes from their CPU sets. Files of hwloc name a DTD but define nothing; a file that defines
+//! entities is rejected, so that no text can expand while it is parsed.
 
 use objects::pod::OsName;
 use std::collections::BTreeMap;
@@ -14,13 +14,13 @@ use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, Machine, NumaId, SocketId
 use roxmltree::{Document, Node, ParsingOptions};
 use thiserror::Error;
 
-/// The most elements that are looked at; a machine of 1,024 CPUs has some 20,000.
+/// The most elements that are parsed; a machine of 1,024 CPUs has about 20,000.
 const MAX_ELEMENTS: u32 = 4_000_000;
 
-/// The deepest nesting that is followed; real files have about ten levels.
+/// The deepest accepted nesting; real files have about ten levels.
 const MAX_DEPTH: usize = 200;
 
-/// Why an XML text does not describe a machine.
+/// The reason why an XML text does not describe a machine.
 #[derive(Debug, Error)]
 pub enum HwlocError {
     #[error("{0}")]
@@ -47,7 +47,7 @@ pub enum HwlocError {
     Topology(#[from] TopologyError),
 }
 
-/// Where a PU was found.
+/// The ancestors of a PU.
 #[derive(Clone, Copy, Default)]
 struct Place {
     socket: Option<u32>,
@@ -55,12 +55,12 @@ struct Place {
     core: Option<u32>,
 }
 
-/// A NUMA node as the file gives it.
+/// A NUMA node of the file.
 struct NumaObject {
     id: u32,
-    /// The CPUs near it; not always its own, as memory without CPUs is near somebody's.
+    /// The CPUs near it, which may belong to another node if it has none itself.
     near: CpuSet,
-    /// Memory that is not ordinary (HBM, accelerators, …) is not where CPUs are counted.
+    /// Memory other than DRAM (HBM, accelerators, …), which does not decide the node of a CPU.
     special: bool,
     memory: NodeMemory,
     gp_index: Option<u64>,
@@ -318,7 +318,7 @@ fn table_of_version_1(element: Node<'_, '_>, nodes: &[NumaObject]) -> Option<Vec
         .map(|latency| {
             let value: f64 = latency.attribute("value")?.parse().ok()?;
             let scaled = (value * base).round();
-            // Also refuses what is not a number.
+            // Also rejects NaN.
             (scaled >= 1.0 && scaled <= f64::from(u32::MAX)).then_some(scaled as u32)
         })
         .collect();

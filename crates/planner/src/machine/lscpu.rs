@@ -2,8 +2,8 @@
 //! summary of plain `lscpu` and `lscpu -J`.
 //!
 //! Main entries: [`parse_json`], [`parse_table`] and [`parse_summary`]. `lscpu` shows no memory, so
-//! the nodes come out with none. The summary counts but does not say which CPUs are siblings; [`summary`]
-//! has the rules by which they are assumed.
+//! the nodes have none. The summary has counts but no siblings; [`summary`] has the rules by which
+//! they are assumed.
 
 use objects::pod::OsName;
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use placement::{CacheId, CoreId, CpuId, Machine, NumaId, SocketId};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-/// The command whose output has all that is needed.
+/// The command whose output is complete.
 pub const COMMAND: &str = "lscpu -J -e=CPU,CORE,SOCKET,NODE,CACHE,ONLINE";
 
-/// Why `lscpu`'s output does not describe a machine.
+/// The reason why `lscpu`'s output does not describe a machine.
 #[derive(Debug, Error)]
 pub enum LscpuError {
     #[error("{0}")]
@@ -44,7 +44,7 @@ pub enum LscpuError {
 
 pub mod summary;
 
-/// Reads the summary that plain `lscpu` prints.
+/// Parses the summary that plain `lscpu` prints.
 pub fn parse_summary(text: &str) -> Result<Machine, LscpuError> {
     summary::machine(&summary::of_text(text))
 }

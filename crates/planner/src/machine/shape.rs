@@ -14,15 +14,15 @@ use placement::windows::GROUP_SIZE;
 use placement::{Bytes, CacheId, CoreId, CpuId, Machine, NumaId, SocketId};
 use thiserror::Error;
 
-/// What a shape looks like, for errors and help.
+/// An example of a shape, for errors and help.
 pub const EXAMPLE: &str = "2 sockets x 2 numa x 8 cores x 2 threads mem=64Gi";
 
-/// The options and what they mean, for errors and help.
+/// The options with their meaning, for errors and help.
 pub const OPTIONS: &str = "l3=2 (L3 caches per NUMA node), mem=64Gi (per NUMA node), \
      hugepages-1Gi=4 (per NUMA node), distances=10,21 or 10,12,21, memory-nodes=2 (nodes without \
      CPUs), offline=3,7, numbering=linux|adjacent|windows, os=linux|windows, name=NAME";
 
-/// Why words do not describe a machine.
+/// The reason why words do not describe a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ShapeError {
     #[error("{word:?} is not a part of a machine; write for example {EXAMPLE:?}")]
@@ -61,14 +61,14 @@ pub enum ShapeError {
     Topology(#[from] TopologyError),
 }
 
-/// How CPUs are numbered.
+/// The numbering of CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Numbering {
     /// The first threads of all cores, then their second threads, as most Linux machines do.
     Linux,
-    /// The threads of a core side by side.
+    /// The threads of a core are adjacent.
     Adjacent,
-    /// Side by side and in groups of 64; a node that fits into one group is not cut.
+    /// Adjacent and in groups of 64; a node that fits into one group is not split.
     Windows,
 }
 
@@ -178,7 +178,7 @@ fn tokens(word: &str) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();
     let kind = |c: char| match c {
         _ if c.is_ascii_digit() => 0,
-        // Stands by itself, so that `2 sockets, 4 cores` and `2s*4c` can be written.
+        // A separator of its own, so that `2 sockets, 4 cores` and `2s*4c` are valid.
         ',' | '*' | '×' => 2,
         _ => 1,
     };
@@ -199,7 +199,7 @@ fn count(word: &str) -> Result<NonZeroU32, ShapeError> {
     NonZeroU32::new(number).filter(|n| n.get() <= MAX_CPU + 1).ok_or_else(refused)
 }
 
-/// A word of a pasted megabyte is not worth repeating.
+/// Shortens a word for an error message; the input may be a pasted megabyte.
 fn shorten(word: &str) -> String {
     word.chars().take(40).collect()
 }
@@ -379,8 +379,8 @@ impl Shape {
                     used = 0;
                 }
                 let first = group * GROUP_SIZE + used;
-                // Half-filled groups leave holes, so ids can pass the limit though the number of
-                // CPUs does not.
+                // Half-filled groups leave holes, so ids can exceed the limit although the number
+                // of CPUs does not.
                 if first + here > MAX_CPU + 1 {
                     let Shape { sockets, nodes, .. } = *self;
                     return Err(ShapeError::TooManyCpus { sockets, nodes, cores, threads });

@@ -1,14 +1,14 @@
-//! Making anybody's text harmless where it is shown.
+//! Escapes untrusted text for display.
 //!
-//! Main entries: [`xml`] for SVG and HTML, [`plain`] for terminals. Nothing is dropped silently:
-//! what cannot be shown becomes a replacement character.
+//! Main entries: [`xml`] for SVG and HTML, [`plain`] for terminals. Nothing is dropped silently: a
+//! character that cannot be shown is replaced.
 
 use std::borrow::Cow;
 
-/// Shown in place of a character that would steer a terminal or a browser.
+/// Replaces a control character for a terminal or a browser.
 const REPLACEMENT: char = '\u{fffd}';
 
-/// Text for an element or a quoted attribute.
+/// Escapes text for an element or a quoted attribute.
 pub(super) fn xml(text: &str) -> Cow<'_, str> {
     let harmless = |c: char| !matches!(c, '&' | '<' | '>' | '"' | '\'') && !steers(c);
     if text.chars().all(harmless) {
@@ -29,7 +29,7 @@ pub(super) fn xml(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Text for one line of a terminal.
+/// Escapes text for one line of a terminal.
 pub(super) fn plain(text: &str, ascii_only: bool) -> String {
     let show = |c: char| match c {
         c if ascii_only && c == '·' => '-',
@@ -43,7 +43,7 @@ pub(super) fn plain(text: &str, ascii_only: bool) -> String {
     text.chars().map(show).collect()
 }
 
-/// The first `most` characters, with an ellipsis if that is not all.
+/// Returns the first `most` characters, with an ellipsis if there are more.
 pub(super) fn shorten(text: &str, most: usize) -> Cow<'_, str> {
     match text.char_indices().nth(most) {
         None => Cow::Borrowed(text),
@@ -54,8 +54,8 @@ pub(super) fn shorten(text: &str, most: usize) -> Cow<'_, str> {
     }
 }
 
-/// Whether a character does something instead of being seen: line ends and escapes, overrides of
-/// the writing direction, what XML does not allow.
+/// Returns true for control characters: line ends and escapes, overrides of the writing direction,
+/// and characters that XML forbids.
 fn steers(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn terminals_are_not_steered() {
+    fn control_characters_do_not_reach_the_terminal() {
         assert_eq!(plain("\u{1b}[31mred\nnext", false), "\u{fffd}[31mred\u{fffd}next");
         assert_eq!(plain("é\u{1b} · ok", true), "?? - ok");
     }

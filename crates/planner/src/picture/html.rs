@@ -1,8 +1,7 @@
-//! Pictures and a plan's tables as one page that needs nothing else.
+//! Renders pictures and a plan's tables as one self-contained page.
 //!
-//! Main entry: [`render_html`]. Works without scripts; a few lines of script light up a container's
-//! cells when its row is pointed at. It words nothing itself: reasons and remedies come from the
-//! plan.
+//! Main entry: [`render_html`]. It works without scripts; a short script highlights a container's
+//! cells when its row is hovered. Reasons and remedies come from the plan.
 
 use std::fmt::Write as _;
 
@@ -11,26 +10,26 @@ use super::layout::Layout;
 use super::svg::style;
 use super::{Picture, svg};
 
-/// The words of a page.
+/// The content of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     pub title: String,
-    /// One sentence under the title: the answer at a glance.
+    /// One sentence under the title: the summary.
     pub verdict: String,
-    pub seated: Vec<SeatRow>,
+    pub containers: Vec<ContainerRow>,
     pub refused: Vec<RefusedRow>,
 }
 
-/// Which occupant of which picture, by position.
+/// The position of an owner in a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeatRef {
+pub struct OwnerRef {
     pub picture: usize,
-    pub occupant: usize,
+    pub index: usize,
 }
 
-/// A container that has its place. Empty fields are shown empty.
+/// A row for a placed container. Empty fields are shown empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SeatRow {
+pub struct ContainerRow {
     pub pod: String,
     pub container: String,
     pub machine: String,
@@ -39,10 +38,10 @@ pub struct SeatRow {
     pub memory: String,
     pub why: String,
     /// Gives the row the colour of its cells.
-    pub seat: Option<SeatRef>,
+    pub owner: Option<OwnerRef>,
 }
 
-/// A pod no machine takes.
+/// A row for a refused pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefusedRow {
     pub pod: String,
@@ -81,7 +80,7 @@ tr[data-o]:hover td{background:#161b22}
 }
 ";
 
-/// Fades all other cells of the picture while a row is pointed at.
+/// Fades all other cells of the picture while a row is hovered.
 const SCRIPT: &str = "\
 for (const row of document.querySelectorAll('tr[data-p]')) {
   const cells = document.querySelectorAll('#' + row.dataset.p + ' svg g:is(.fr,.sh,.re,[data-o])');
@@ -92,7 +91,8 @@ for (const row of document.querySelectorAll('tr[data-p]')) {
 }
 ";
 
-/// A page with the pictures, who sits where and why, and who was refused.
+/// Renders a page with the pictures, the placed containers with their reasons, and the refused
+/// pods.
 #[must_use]
 pub fn render_html(pictures: &[Picture], page: &Page) -> String {
     let mut out = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n");
@@ -105,8 +105,8 @@ pub fn render_html(pictures: &[Picture], page: &Page) -> String {
         xml(&page.title),
         style::sheet()
     );
-    // Patterns stand once on the page, where every picture finds them. What is not displayed
-    // cannot be referred to, so this has no size instead.
+    // Patterns are defined once per page and shared by the pictures. An undisplayed element cannot
+    // be referenced, so this one has no size instead.
     let _ = write!(
         out,
         "<svg class=\"berth\" width=\"0\" height=\"0\" style=\"position:absolute\" \
@@ -123,7 +123,7 @@ pub fn render_html(pictures: &[Picture], page: &Page) -> String {
         out.push_str("</figure>\n");
     }
     refused(&page.refused, &mut out);
-    seated(pictures, &page.seated, &mut out);
+    containers(pictures, &page.containers, &mut out);
     let _ = write!(out, "<script>\n{SCRIPT}</script>\n</body>\n</html>\n");
     out
 }
@@ -147,7 +147,7 @@ fn refused(rows: &[RefusedRow], out: &mut String) {
     out.push_str("</ul>\n");
 }
 
-fn seated(pictures: &[Picture], rows: &[SeatRow], out: &mut String) {
+fn containers(pictures: &[Picture], rows: &[ContainerRow], out: &mut String) {
     out.push_str("<h2>Containers</h2>\n");
     if rows.is_empty() {
         out.push_str("<p class=\"none\">None.</p>\n");
@@ -163,11 +163,11 @@ fn seated(pictures: &[Picture], rows: &[SeatRow], out: &mut String) {
     out.push_str("<th>CPUs</th><th>Memory</th><th>Why</th></tr></thead>\n<tbody>\n");
     for row in rows {
         let number = row
-            .seat
-            .and_then(|seat| Some((seat, layouts.get(seat.picture)?.number_of(seat.occupant)?)));
+            .owner
+            .and_then(|owner| Some((owner, layouts.get(owner.picture)?.number_of(owner.index)?)));
         match number {
-            Some((seat, number)) => {
-                let _ = write!(out, "<tr data-p=\"m{}\" data-o=\"{number}\"><td>", seat.picture);
+            Some((owner, number)) => {
+                let _ = write!(out, "<tr data-p=\"m{}\" data-o=\"{number}\"><td>", owner.picture);
                 svg::chip(number, out);
                 out.push_str("</td>");
             }

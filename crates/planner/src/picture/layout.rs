@@ -1,10 +1,10 @@
-//! How a machine nests, computed once for every way of drawing it.
+//! The nesting of a machine, computed once for every renderer.
 //!
 //! Main type: [`Layout`]: regions (Windows processor groups, sockets, NUMA nodes, L3 caches) that
-//! hold regions or cores, and for each CPU who uses it. Every CPU is in it exactly once, whatever
-//! the machine looks like: what is larger goes outside (a cache over two nodes holds the nodes, a
-//! node over two sockets holds the sockets), kinds that coincide share one region, and what
-//! crosses without nesting is shown in parts. It knows nothing of pixels or columns.
+//! contain regions or cores, and the use of each CPU. Every CPU is in it exactly once, whatever the
+//! machine: the larger region is outside (a cache over two nodes contains the nodes, a node over
+//! two sockets contains the sockets), kinds that coincide share one region, and regions that
+//! overlap without nesting are shown in parts. It has no pixels or columns.
 
 use objects::pod::OsName;
 use std::collections::BTreeMap;
@@ -14,9 +14,9 @@ use placement::topology::Cpu;
 use placement::windows::GroupId;
 use placement::{Bytes, CoreId, CpuId, CpuSet, NumaId};
 
-use super::{Picture, Seat};
+use super::{CpuAssignment, Picture};
 
-/// What a region is.
+/// The kind of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A Windows processor group.
@@ -26,19 +26,19 @@ pub enum Kind {
     Cache,
 }
 
-/// One thing a region stands for.
+/// One object that a region represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
     pub kind: Kind,
     pub id: u32,
-    /// Which part of how many, if it does not lie within one region.
+    /// The part of how many, if it does not lie within one region.
     pub part: Option<(usize, usize)>,
 }
 
 /// A frame of the drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// At least one; more where a socket is just one node, and the like.
+    /// At least one; several if, for example, a socket has just one node.
     pub names: Vec<Name>,
     pub cpus: CpuSet,
     /// The position of the node whose memory is shown here: with its first part only.
@@ -52,27 +52,27 @@ pub enum Inside {
     Cores(Vec<Core>),
 }
 
-/// A core and its threads, as far as they lie in the region.
+/// A core and those of its threads that lie in the region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Core {
     pub id: CoreId,
     pub cpus: Vec<CpuId>,
 }
 
-/// How a CPU is used.
+/// The use of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Use {
     Free,
     Shared,
     Reserved,
-    /// By the exclusive occupant with this number; see [`Layout::number_of`].
+    /// By the exclusive owner with this number; see [`Layout::number_of`].
     Exclusive(usize),
 }
 
-/// Memory of one node that somebody holds.
+/// Memory of one node that has an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
-    pub occupant: usize,
+pub struct OwnedMemory {
+    pub owner: usize,
     pub by: Use,
     pub kind: MemoryKind,
     pub amount: Bytes,
@@ -84,7 +84,7 @@ pub struct NodeMemory {
     pub total: Bytes,
     /// Part of the total: page size and bytes.
     pub huge: Vec<(Bytes, Bytes)>,
-    pub held: Vec<Held>,
+    pub owned: Vec<OwnedMemory>,
 }
 
 /// A piece of a node's memory, for a bar.
@@ -94,8 +94,8 @@ pub struct Piece {
     pub length: Bytes,
     /// The size of the pages, if they are huge.
     pub huge: Option<Bytes>,
-    /// `None`: nobody's.
-    pub held: Option<Held>,
+    /// `None` if free.
+    pub owned: Option<OwnedMemory>,
 }
 
 /// Nodes without CPUs that look the same.
@@ -106,18 +106,18 @@ pub struct MemoryNodes {
     pub node: usize,
 }
 
-/// A picture, arranged.
+/// The arrangement of a picture.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub regions: Vec<Region>,
-    /// How deep regions nest; every branch is equally deep.
+    /// The nesting depth; all branches are equally deep.
     pub depth: usize,
     pub without_cpus: Vec<MemoryNodes>,
     /// By node position.
     pub memory: Vec<NodeMemory>,
     /// By CPU id.
     uses: Vec<Use>,
-    /// By occupant: the number of those with a seat of their own.
+    /// By owner: the number of an exclusive owner.
     numbers: Vec<Option<usize>>,
 }
 
@@ -147,13 +147,14 @@ impl Layout {
         self.uses.get(cpu.0 as usize).copied().unwrap_or(Use::Free)
     }
 
-    /// Which colour, letter and pattern an occupant has; `None` for those in a pool.
+    /// Returns the number that selects colour, letter and pattern of an owner; `None` for members
+    /// of a pool.
     #[must_use]
-    pub fn number_of(&self, occupant: usize) -> Option<usize> {
-        self.numbers.get(occupant).copied().flatten()
+    pub fn number_of(&self, owner: usize) -> Option<usize> {
+        self.numbers.get(owner).copied().flatten()
     }
 
-    /// The CPUs used in the given way.
+    /// Returns the CPUs with the given use.
     #[must_use]
     pub fn cpus(&self, wanted: Use) -> CpuSet {
         let cpus = self.regions.iter().flat_map(|region| region.cpus.iter());
@@ -162,14 +163,14 @@ impl Layout {
 }
 
 impl NodeMemory {
-    /// What is held, of all kinds.
+    /// Returns the owned memory of all kinds.
     #[must_use]
     pub fn used(&self) -> Bytes {
-        Bytes(self.held.iter().fold(0, |sum, held| sum.saturating_add(held.amount.0)))
+        Bytes(self.owned.iter().fold(0, |sum, owned| sum.saturating_add(owned.amount.0)))
     }
 
-    /// The node from its first to its last byte: ordinary memory, then huge pages by size, each
-    /// with what is held in front. What is held beyond what there is has no piece.
+    /// Returns the node from its first to its last byte: ordinary memory, then huge pages by size,
+    /// each with the owned part in front. Owned memory beyond the total has no piece.
     #[must_use]
     pub fn pieces(&self) -> Vec<Piece> {
         let huge = self.huge.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(bytes.0));
@@ -180,14 +181,14 @@ impl NodeMemory {
         for (huge, room) in [ordinary].into_iter().chain(zones) {
             let mut left = room.min(self.total.0 - start);
             let kind = huge.map_or(MemoryKind::Memory, MemoryKind::HugePages);
-            let held = self.held.iter().filter(|held| held.kind == kind);
-            for (held, wanted) in
-                held.map(|held| (Some(*held), held.amount.0)).chain([(None, u64::MAX)])
+            let owned = self.owned.iter().filter(|owned| owned.kind == kind);
+            for (owned, wanted) in
+                owned.map(|owned| (Some(*owned), owned.amount.0)).chain([(None, u64::MAX)])
             {
                 let length = wanted.min(left);
                 if length > 0 {
                     let (start, length) = (Bytes(start), Bytes(length));
-                    pieces.push(Piece { start, length, huge, held });
+                    pieces.push(Piece { start, length, huge, owned });
                 }
                 start += length;
                 left -= length;
@@ -198,7 +199,7 @@ impl NodeMemory {
 }
 
 impl Region {
-    /// The cores of this region and all within it.
+    /// Returns the cores of this region and all within it.
     pub fn cores(&self) -> Vec<&Core> {
         match &self.inside {
             Inside::Cores(cores) => cores.iter().collect(),
@@ -211,7 +212,7 @@ impl Region {
         self.names.iter().any(|name| name.kind == kind)
     }
 
-    /// Whether it is drawn the same as another but for the ids.
+    /// Returns true if it is drawn like another region, ignoring ids.
     #[must_use]
     pub fn looks_like(&self, other: &Region, layout: &Layout) -> bool {
         let memory = |region: &Region| region.memory.map(|node| &layout.memory[node]);
@@ -243,7 +244,7 @@ fn id(kind: Kind, cpu: &Cpu) -> u32 {
     }
 }
 
-/// The kinds from the outside in; those that coincide on the whole machine stand together.
+/// Returns the kinds from the outside in; kinds that coincide on the whole machine are grouped.
 fn tiers(picture: &Picture) -> Vec<Vec<Kind>> {
     let cpus = picture.topology.cpus();
     let mut order = vec![Kind::Socket, Kind::Node, Kind::Cache];
@@ -267,7 +268,7 @@ fn tiers(picture: &Picture) -> Vec<Vec<Kind>> {
     let mut tiers: Vec<Vec<Kind>> = Vec::new();
     for kind in order {
         match tiers.last_mut() {
-            // Groups are frames of their own: they are the operating system's, not the machine's.
+            // Groups are separate frames: they belong to the operating system, not to the machine.
             Some(tier)
                 if tier[0] != Kind::Group
                     && kind != Kind::Group
@@ -306,7 +307,7 @@ fn cores(cpus: &[&Cpu]) -> Vec<Core> {
         .collect()
 }
 
-/// How many regions each thing has.
+/// The number of regions of each object.
 type Parts = BTreeMap<(Kind, u32), usize>;
 
 fn count_parts(regions: &[Region], parts: &mut Parts) {
@@ -320,7 +321,7 @@ fn count_parts(regions: &[Region], parts: &mut Parts) {
     }
 }
 
-/// Numbers the regions of things that lie in several, and gives each node's memory to its first.
+/// Numbers the regions of objects that lie in several, and assigns each node's memory to its first.
 fn name_parts(regions: &mut [Region], picture: &Picture, parts: &Parts, seen: &mut Parts) {
     for region in regions {
         for name in &mut region.names {
@@ -338,31 +339,31 @@ fn name_parts(regions: &mut [Region], picture: &Picture, parts: &Parts, seen: &m
     }
 }
 
-/// Numbers the occupants that are drawn in a colour of their own.
+/// Numbers the owners that are drawn in a colour of their own.
 fn number(picture: &Picture) -> Vec<Option<usize>> {
     let mut next = 0;
     let mut take = || {
         next += 1;
         next - 1
     };
-    let own = |occupant: &super::Occupant| matches!(occupant.seat, Seat::Exclusive(_));
-    picture.occupants.iter().map(|occupant| own(occupant).then(&mut take)).collect()
+    let own = |owner: &super::CpuOwner| matches!(owner.assignment, CpuAssignment::Exclusive(_));
+    picture.owners.iter().map(|owner| own(owner).then(&mut take)).collect()
 }
 
 fn uses(picture: &Picture, numbers: &[Option<usize>]) -> Vec<Use> {
     let all = picture.topology.all_cpus();
     let highest = all.last().map_or(0, |cpu| cpu.0 as usize);
     let mut uses = vec![Use::Free; highest + 1];
-    // From the least to the most important, and the earliest last, so that each may overwrite.
+    // From the lowest to the highest precedence, and the earliest last, so that each may overwrite.
     for pass in 0..3 {
-        for (occupant, number) in picture.occupants.iter().zip(numbers).rev() {
-            let (turn, used) = match &occupant.seat {
-                Seat::SharedPool(_) => (0, Use::Shared),
-                Seat::Reserved(_) => (1, Use::Reserved),
-                Seat::Exclusive(_) => (2, Use::Exclusive(number.unwrap_or(0))),
+        for (owner, number) in picture.owners.iter().zip(numbers).rev() {
+            let (turn, used) = match &owner.assignment {
+                CpuAssignment::SharedPool(_) => (0, Use::Shared),
+                CpuAssignment::Reserved(_) => (1, Use::Reserved),
+                CpuAssignment::Exclusive(_) => (2, Use::Exclusive(number.unwrap_or(0))),
             };
             if turn == pass {
-                for cpu in (occupant.seat.cpus() & all).iter() {
+                for cpu in (owner.assignment.cpus() & all).iter() {
                     uses[cpu.0 as usize] = used;
                 }
             }
@@ -387,24 +388,24 @@ fn memory(picture: &Picture, numbers: &[Option<usize>]) -> Vec<NodeMemory> {
                 })
                 .filter(|(_, bytes)| bytes.0 > 0)
                 .collect(),
-            held: Vec::new(),
+            owned: Vec::new(),
         })
         .collect();
-    for (index, (occupant, number)) in picture.occupants.iter().zip(numbers).enumerate() {
-        let by = match &occupant.seat {
-            Seat::SharedPool(_) => Use::Shared,
-            Seat::Reserved(_) => Use::Reserved,
-            Seat::Exclusive(_) => Use::Exclusive(number.unwrap_or(0)),
+    for (index, (owner, number)) in picture.owners.iter().zip(numbers).enumerate() {
+        let by = match &owner.assignment {
+            CpuAssignment::SharedPool(_) => Use::Shared,
+            CpuAssignment::Reserved(_) => Use::Reserved,
+            CpuAssignment::Exclusive(_) => Use::Exclusive(number.unwrap_or(0)),
         };
-        for share in occupant.memory.iter().filter(|share| share.amount.0 > 0) {
+        for share in owner.memory.iter().filter(|share| share.amount.0 > 0) {
             if let Some(node) = topology.node_position(share.node) {
                 let (kind, amount) = (share.kind, share.amount);
-                nodes[node].held.push(Held { occupant: index, by, kind, amount });
+                nodes[node].owned.push(OwnedMemory { owner: index, by, kind, amount });
             }
         }
     }
     for node in &mut nodes {
-        node.held.sort_by_key(|held| match held.by {
+        node.owned.sort_by_key(|owned| match owned.by {
             Use::Reserved => (0, 0),
             Use::Exclusive(number) => (1, number),
             Use::Shared | Use::Free => (2, 0),

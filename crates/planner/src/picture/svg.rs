@@ -1,7 +1,7 @@
-//! A picture as SVG: one file that shows itself in light and dark, without scripts or fonts.
+//! Renders a picture as SVG: one file for light and dark mode, without scripts or fonts.
 //!
-//! Main entry: [`render_svg`]. Colours and patterns are in [`style`], places in [`geometry`]. Every
-//! CPU and every piece of memory has a tooltip; what cannot be seen is told in the description.
+//! Main entry: [`render_svg`]. Colours and patterns are in [`style`], positions in [`geometry`].
+//! Every CPU and every piece of memory has a tooltip; the description repeats the content as text.
 
 use objects::pod::OsName;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use placement::windows::{GROUP_SIZE, GroupId};
 
 use super::escape::{shorten, xml};
 use super::layout::{Kind, Layout, NodeMemory, Use};
-use super::{Picture, Seat, words};
+use super::{CpuAssignment, Picture, format};
 
 mod geometry;
 mod legend;
@@ -23,21 +23,21 @@ use geometry::{Placed, PlacedCore, Plane, is_cache};
 /// Around the machine.
 const MARGIN: u32 = 22;
 
-/// The narrowest picture: titles want room too.
+/// The narrowest picture: titles need space too.
 const NARROWEST: u32 = 520;
 
-/// Up to this width a machine has its legend beside it.
+/// Up to this width a machine has its legend on the right.
 const BESIDE: u32 = 420;
 
 /// The longest name in a tooltip.
 const NAME: usize = 100;
 
-/// Beyond this many CPUs cells have no tooltips, or files would be too large to open.
-const MOST_TOOLTIPS: usize = 4096;
+/// Above this many CPUs cells have no tooltips, or files would be too large to open.
+const MAX_TOOLTIPS: usize = 4096;
 
 const PROLOGUE: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 
-/// A picture as an SVG file.
+/// Renders a picture as an SVG file.
 #[must_use]
 pub fn render_svg(picture: &Picture) -> String {
     let mut out = String::from(PROLOGUE);
@@ -45,14 +45,14 @@ pub fn render_svg(picture: &Picture) -> String {
     out
 }
 
-/// Several pictures below each other in one SVG file.
+/// Renders several pictures below each other in one SVG file.
 #[must_use]
 pub fn render_svg_sheet(pictures: &[Picture]) -> String {
     const GAP: u32 = 16;
     let mut drawn = String::new();
     let (mut width, mut bottom) = (NARROWEST, 0);
     for (index, picture) in pictures.iter().enumerate() {
-        // A nested element takes its place from the group around it.
+        // A nested element takes its position from the enclosing group.
         let _ = writeln!(drawn, "<g transform=\"translate(0 {bottom})\">");
         let size = draw(picture, &format!("berth{index}"), false, &mut drawn);
         drawn.push_str("</g>\n");
@@ -69,16 +69,16 @@ pub fn render_svg_sheet(pictures: &[Picture]) -> String {
     )
 }
 
-/// A picture as an `svg` element, and its width and height. Ids begin with `prefix`; `whole` says
-/// whether the style sheet and the patterns are wanted too.
+/// Writes a picture as an `svg` element, and returns its width and height. Ids start with `prefix`;
+/// with `whole` the style sheet and the patterns are included.
 pub(super) fn draw(picture: &Picture, prefix: &str, whole: bool, out: &mut String) -> (u32, u32) {
     let layout = Layout::new(picture);
     let plane = geometry::place(&layout, picture.topology.cpus().len());
-    let tooltips = picture.topology.cpus().len() <= MOST_TOOLTIPS;
+    let tooltips = picture.topology.cpus().len() <= MAX_TOOLTIPS;
     let mut canvas =
         Canvas { picture, layout: &layout, plane: &plane, tooltips, out: String::new() };
 
-    let nobody = picture.occupants.is_empty();
+    let nobody = picture.owners.is_empty();
     let beside = plane.width <= BESIDE && layout.without_cpus.is_empty() && !nobody;
     let mut width = (plane.width + 2 * MARGIN).max(NARROWEST);
     if beside {
@@ -86,7 +86,7 @@ pub(super) fn draw(picture: &Picture, prefix: &str, whole: bool, out: &mut Strin
     }
     let top = MARGIN + 54;
     canvas.text(MARGIN, MARGIN + 17, "ti tx", title(picture));
-    canvas.text(MARGIN, MARGIN + 37, "fa mu", &words::facts(picture).join(" · "));
+    canvas.text(MARGIN, MARGIN + 37, "fa mu", &format::facts(picture).join(" · "));
     let _ = write!(canvas.out, "<g transform=\"translate({MARGIN} {top})\">");
     for region in &plane.regions {
         canvas.region(region);
@@ -131,37 +131,37 @@ fn title(picture: &Picture) -> &str {
     if picture.title.is_empty() { "machine" } else { &picture.title }
 }
 
-/// The picture in words, for those who do not see it.
+/// Returns the picture as text, for screen readers.
 fn description(picture: &Picture, layout: &Layout) -> String {
-    // More than this nobody wants read to them.
+    // A longer description is of no use in a screen reader.
     const MOST: usize = 60;
-    let mut text = format!("{}.", words::facts(picture).join(", "));
-    for occupant in picture.occupants.iter().take(MOST) {
-        let how = match &occupant.seat {
-            Seat::Exclusive(_) => "holds",
-            Seat::SharedPool(_) => "shares",
-            Seat::Reserved(_) => "reserves",
+    let mut text = format!("{}.", format::facts(picture).join(", "));
+    for owner in picture.owners.iter().take(MOST) {
+        let how = match &owner.assignment {
+            CpuAssignment::Exclusive(_) => "holds",
+            CpuAssignment::SharedPool(_) => "shares",
+            CpuAssignment::Reserved(_) => "reserves",
         };
-        let cpus = occupant.seat.cpus();
+        let cpus = owner.assignment.cpus();
         let cpus = if cpus.is_empty() { "no CPUs".into() } else { format!("CPUs {cpus}") };
-        let _ = write!(text, " {} {how} {cpus}.", shorten(&occupant.full_name(), NAME));
+        let _ = write!(text, " {} {how} {cpus}.", shorten(&owner.full_name(), NAME));
     }
-    if picture.occupants.len() > MOST {
-        let _ = write!(text, " And {} more.", picture.occupants.len() - MOST);
+    if picture.owners.len() > MOST {
+        let _ = write!(text, " And {} more.", picture.owners.len() - MOST);
     }
-    if !picture.occupants.is_empty() {
+    if !picture.owners.is_empty() {
         let free = layout.cpus(Use::Free);
-        let _ = write!(text, " {} free.", words::count(free.len(), "CPU is", "CPUs are"));
+        let _ = write!(text, " {} free.", format::count(free.len(), "CPU is", "CPUs are"));
     }
     text
 }
 
-/// What a picture is drawn on.
+/// The drawing surface.
 struct Canvas<'a> {
     picture: &'a Picture,
     layout: &'a Layout,
     plane: &'a Plane<'a>,
-    /// Whether CPUs have them.
+    /// True if CPUs have tooltips.
     tooltips: bool,
     out: String,
 }
@@ -206,7 +206,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// Names on the left, memory on the right, CPUs between if there is room.
+    /// Names on the left, memory on the right, CPUs between if there is space.
     fn heading(&mut self, placed: &Placed<'_>) {
         let region = placed.region;
         let scale = &self.plane.scale;
@@ -214,7 +214,7 @@ impl Canvas<'_> {
         let names: Vec<String> = region.names.iter().map(|name| name_of(*name)).collect();
         let names = names.join(" · ");
         if is_cache(region) {
-            // Small machines' caches have room for nothing; large ones' tooltips tell.
+            // Caches of small machines have no space for names; those of large ones have tooltips.
             if header >= 10 {
                 let x = placed.x + scale.pad(region);
                 let room = placed.width.saturating_sub(2 * scale.pad(region));
@@ -241,12 +241,12 @@ impl Canvas<'_> {
             let fits = |amounts: &String| estimate(amounts, small_font) <= room;
             let mut wordings = [" of ", "/"].map(|of| self.amounts(memory, of)).to_vec();
             if memory.total.0 > 0 {
-                wordings.push(words::amount(memory.total));
+                wordings.push(format::amount(memory.total));
             }
             if let Some(amounts) = wordings.into_iter().find(fits) {
                 self.text(right, base, &format!("{small} r"), &amounts);
             }
-            // As much for all nodes, so that all or none name their CPUs.
+            // The same for all nodes, so that all or none name their CPUs.
             room = room.saturating_sub(estimate("1000Gi of 1000Gi", small_font));
         }
         let cpus = format!("CPUs {}", region.cpus);
@@ -259,10 +259,10 @@ impl Canvas<'_> {
         if memory.total.0 == 0 {
             return String::new();
         }
-        let total = words::amount(memory.total);
-        match memory.held.is_empty() {
+        let total = format::amount(memory.total);
+        match memory.owned.is_empty() {
             true => total,
-            false => format!("{}{of}{total}", words::amount(memory.used())),
+            false => format!("{}{of}{total}", format::amount(memory.used())),
         }
     }
 
@@ -322,7 +322,7 @@ impl Canvas<'_> {
         self.out.push_str("</g>\n");
     }
 
-    /// The group of what is used in the given way; colours hang on its class.
+    /// Opens the group of a use; its class selects the colours.
     fn open(&mut self, used: Use) {
         let _ = match used {
             Use::Free => write!(self.out, "<g class=\"fr\">"),
@@ -335,7 +335,7 @@ impl Canvas<'_> {
         };
     }
 
-    /// Escaped; a line for the CPU and one for each of the first who use it.
+    /// Returns the escaped tooltip: a line for the CPU and one for each of its first users.
     fn cpu_tooltip(&self, cpu: &Cpu) -> String {
         // A pool may have hundreds of members, and each of its CPUs would name them all.
         const MOST: usize = 4;
@@ -350,22 +350,22 @@ impl Canvas<'_> {
             cpu.core, cpu.cache, cpu.numa, cpu.socket
         );
         let users = || {
-            let occupants = self.picture.occupants.iter();
-            occupants.filter(|occupant| occupant.seat.cpus().contains(cpu.cpu))
+            let owners = self.picture.owners.iter();
+            owners.filter(|owner| owner.assignment.cpus().contains(cpu.cpu))
         };
-        for occupant in users().take(MOST) {
-            let how = match occupant.seat {
-                Seat::Exclusive(_) => "exclusive",
-                Seat::SharedPool(_) => "shared",
-                Seat::Reserved(_) => "reserved",
+        for owner in users().take(MOST) {
+            let how = match owner.assignment {
+                CpuAssignment::Exclusive(_) => "exclusive",
+                CpuAssignment::SharedPool(_) => "shared",
+                CpuAssignment::Reserved(_) => "reserved",
             };
-            let _ = write!(text, "\n{} ({how})", xml(&shorten(&occupant.full_name(), NAME)));
-            if !occupant.note.is_empty() && matches!(occupant.seat, Seat::Exclusive(_)) {
-                let _ = write!(text, ": {}", xml(&shorten(&occupant.note, NAME)));
+            let _ = write!(text, "\n{} ({how})", xml(&shorten(&owner.full_name(), NAME)));
+            if !owner.note.is_empty() && matches!(owner.assignment, CpuAssignment::Exclusive(_)) {
+                let _ = write!(text, ": {}", xml(&shorten(&owner.note, NAME)));
             }
         }
         match users().count() {
-            0 if self.picture.occupants.is_empty() => {}
+            0 if self.picture.owners.is_empty() => {}
             0 => text.push_str("\nfree"),
             all if all > MOST => {
                 let _ = write!(text, "\nand {} more", all - MOST);
@@ -398,24 +398,24 @@ impl Canvas<'_> {
                 )
             };
             let kind = match piece.huge {
-                Some(size) => format!("in {} pages", words::amount(size)),
+                Some(size) => format!("in {} pages", format::amount(size)),
                 None => "memory".to_owned(),
             };
-            let tooltip = match piece.held {
-                Some(held) => {
-                    let who = self.picture.occupants[held.occupant].full_name();
-                    let amount = words::amount(held.amount);
+            let tooltip = match piece.owned {
+                Some(owned) => {
+                    let who = self.picture.owners[owned.owner].full_name();
+                    let amount = format::amount(owned.amount);
                     format!("NUMA {id}: {amount} {kind} of {}", shorten(&who, NAME))
                 }
-                None => format!("NUMA {id}: {} {kind} free", words::amount(piece.length)),
+                None => format!("NUMA {id}: {} {kind} free", format::amount(piece.length)),
             };
-            let used = piece.held.map_or(Use::Free, |held| held.by);
+            let used = piece.owned.map_or(Use::Free, |owned| owned.by);
             self.open(used);
             let _ = write!(self.out, "<title>{}</title>{}", xml(&tooltip), place(""));
             if let Some(pattern) = pattern(used) {
                 self.out.push_str(&place(&format!(" class=\"v v{pattern}\"")));
             }
-            if piece.huge.is_some() && piece.held.is_none() {
+            if piece.huge.is_some() && piece.owned.is_none() {
                 self.out.push_str(&place(" class=\"hp\""));
             }
             self.out.push_str("</g>\n");
@@ -423,11 +423,11 @@ impl Canvas<'_> {
         self.rect("ba", [x, y, width, height], 2);
     }
 
-    /// Nodes without CPUs, below the machine: those that look the same in one line.
+    /// Draws nodes without CPUs below the machine, identical ones in one line.
     fn memory_nodes(&mut self, mut y: u32, width: u32) -> u32 {
         let mut lines = Vec::new();
         for nodes in &self.layout.without_cpus {
-            let ids = words::ranges(nodes.ids.iter().map(|id| id.0));
+            let ids = format::ranges(nodes.ids.iter().map(|id| id.0));
             let mut name = format!("NUMA {}", shorten(&ids, 40));
             if nodes.ids.len() > 1 {
                 let _ = write!(name, " × {}", nodes.ids.len());
@@ -459,12 +459,12 @@ impl Canvas<'_> {
     }
 }
 
-/// Whether the caches within a region name their CPUs.
+/// Returns true if the caches within a region name their CPUs.
 fn named_inside(placed: &Placed<'_>, header: u32) -> bool {
     header >= 22 && !placed.inside.is_empty() && placed.inside.iter().all(|p| is_cache(p.region))
 }
 
-/// Which pattern lies over the colour.
+/// Returns the pattern over the colour.
 fn pattern(used: Use) -> Option<usize> {
     match used {
         Use::Exclusive(number) => match (number / style::COLOURS) % (style::PATTERN_COUNT + 1) {
@@ -488,12 +488,12 @@ fn name_of(name: super::layout::Name) -> String {
     }
 }
 
-/// The columns a text takes, on the safe side: viewers have different fonts.
+/// Estimates the width of a text, rounded up: viewers have different fonts.
 fn estimate(text: &str, font: f64) -> u32 {
     (text.chars().count() as f64 * font * 0.62).ceil() as u32
 }
 
-/// A small square in an occupant's colour and pattern, for tables.
+/// Writes a small square in an owner's colour and pattern, for tables.
 pub(super) fn chip(number: usize, out: &mut String) {
     let colour = number % style::COLOURS;
     let _ = write!(

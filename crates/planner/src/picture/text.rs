@@ -1,31 +1,31 @@
-//! A picture in the terminal: frames for what the machine is made of, a mark for each CPU.
+//! Renders a picture for the terminal: frames for the parts of the machine, a mark for each CPU.
 //!
 //! Main entry: [`render_text`]. Small machines show each core as a box with its CPU ids; larger
-//! ones a cell per core and a line per cache; on the largest, neighbours that look the same are
-//! drawn once. It does not ask the terminal anything.
+//! ones a cell per core and a line per cache; on the largest, identical neighbours are drawn once.
+//! It does not query the terminal.
 
 use placement::CpuSet;
 
 use super::escape::plain;
 use super::layout::{Core, Inside, Kind, Layout, NodeMemory, Region, Use};
-use super::{Picture, words};
+use super::{Picture, format};
 
 mod block;
 mod legend;
 
 use block::{Block, Frame, Line, Span, Tone};
 
-/// How text is drawn.
+/// Options of the text renderer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextOptions {
-    /// Columns. What cannot be made narrower is drawn wider than this.
+    /// Columns. Parts that cannot be made narrower exceed this.
     pub width: usize,
     pub ink: Ink,
-    /// Whether to colour with escape sequences.
+    /// Use colours with escape sequences.
     pub colours: bool,
 }
 
-/// The characters at hand.
+/// The available characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ink {
     #[default]
@@ -33,13 +33,13 @@ pub enum Ink {
     Ascii,
 }
 
-/// Up to here each core is a box of its own.
+/// Up to this many CPUs each core is a box of its own.
 const SMALL: usize = 32;
 
-/// From here on neighbours that look the same are drawn once: more does not fit a screen.
+/// From this many CPUs identical neighbours are drawn once: more does not fit a screen.
 const LARGE: usize = 512;
 
-/// The most columns the cores of one cache take, so that several stand side by side.
+/// The most columns for the cores of one cache, so that several fit side by side.
 const ROW: usize = 47;
 
 /// Draws a picture for the terminal.
@@ -53,7 +53,7 @@ pub fn render_text(picture: &Picture, options: TextOptions) -> String {
             small: picture.topology.cpus().len() <= SMALL,
             fold: picture.topology.cpus().len() >= LARGE,
             lists,
-            anybody: !picture.occupants.is_empty(),
+            anybody: !picture.owners.is_empty(),
         };
         drawing.machine(picture)
     };
@@ -66,13 +66,13 @@ pub fn render_text(picture: &Picture, options: TextOptions) -> String {
     print(&block, options)
 }
 
-/// What a picture is drawn with.
+/// The state of a drawing.
 struct Drawing<'a> {
     layout: &'a Layout,
     options: TextOptions,
     small: bool,
     fold: bool,
-    /// Whether each cache names its CPUs.
+    /// True if each cache names its CPUs.
     lists: bool,
     anybody: bool,
 }
@@ -86,7 +86,7 @@ impl Drawing<'_> {
         };
         heading.push(Tone::Strong, self.plain(title));
         heading.cut(self.options.width, self.ellipsis());
-        let facts = words::facts(picture);
+        let facts = format::facts(picture);
         let mut block = Block::default();
         let in_one_line = heading.width() + 2 + facts.join(", ").len();
         if in_one_line <= self.options.width {
@@ -140,13 +140,13 @@ impl Drawing<'_> {
         }
     }
 
-    /// Frames next to each other, as many as fit. Each item of `alike` is a list of siblings; the
-    /// lists look the same, and the first is drawn for all.
-    fn side_by_side(&self, alike: &[Vec<&Region>], room: usize) -> Block {
-        let Some(first) = alike.first() else { return Block::default() };
+    /// Draws frames side by side, as many as fit. Each item of `identical` is a list of siblings;
+    /// the lists look the same, and the first is drawn for all.
+    fn side_by_side(&self, identical: &[Vec<&Region>], room: usize) -> Block {
+        let Some(first) = identical.first() else { return Block::default() };
         let mut slices: Vec<Vec<&Region>> = Vec::new();
         for (at, region) in first.iter().enumerate() {
-            let parallel = alike.iter().map(|siblings| siblings[at]);
+            let parallel = identical.iter().map(|siblings| siblings[at]);
             match slices.last_mut() {
                 Some(slice)
                     if self.fold && !is_row(region) && slice[0].looks_like(region, self.layout) =>
@@ -160,7 +160,7 @@ impl Drawing<'_> {
             return self.rows(&slices, room);
         }
         let draw = |slice: &[&Region], width: usize, height: usize| {
-            self.frame(slice, alike.len(), room, width, height)
+            self.frame(slice, identical.len(), room, width, height)
         };
         let natural: Vec<Block> = slices.iter().map(|slice| draw(slice, 0, 0)).collect();
         let width = natural.iter().map(Block::width).max().unwrap_or(0);
@@ -182,7 +182,7 @@ impl Drawing<'_> {
         block
     }
 
-    /// The frame of regions that look the same, found in `parents` that look the same.
+    /// Draws the frame of identical regions, found in identical `parents`.
     fn frame(
         &self,
         slice: &[&Region],
@@ -207,7 +207,7 @@ impl Drawing<'_> {
             let room = body.width().max(width.saturating_sub(4)).max(title.width() + 2);
             let each = if slice.len() > 1 { " each" } else { "" };
             if let Some(line) = self.memory(&self.layout.memory[node], room, each) {
-                // The frame's lines are filled up below the cores, so that bars are level.
+                // The frame is filled up below the cores, so that bars are level.
                 let blank = height.saturating_sub(body.0.len() + 3);
                 body.0.extend((0..blank).map(|_| Line::default()));
                 body.push(line);
@@ -226,7 +226,7 @@ impl Drawing<'_> {
         if self.layout.regions.len() == 1 && self.layout.depth == 1 { usize::MAX } else { ROW }
     }
 
-    /// Names, how many, and the CPUs if there is room.
+    /// Returns names, the count, and the CPUs if there is space.
     fn title(&self, slice: &[&Region], parents: usize, room: usize) -> Line {
         let mut line = Line::of(Tone::Strong, self.plain(&names(slice)));
         match slice.len() / parents.max(1) {
@@ -240,7 +240,7 @@ impl Drawing<'_> {
         let shown_inside = self.small || (self.lists && slice.len() == 1 && holds_rows(slice[0]));
         if !shown_inside {
             let list = format!("  CPUs {cpus}");
-            // A frame is not made wide for the sake of a list.
+            // A frame is not widened for a list.
             let room = room.min(ROW);
             if line.width() + list.len() <= room {
                 line.push(Tone::Faint, list);
@@ -279,7 +279,7 @@ impl Drawing<'_> {
             return self.core_boxes(cores, room);
         }
         let threads = cores.iter().map(|core| core.cpus.len()).max().unwrap_or(1);
-        // Cores of one thread stand in eights, so that they can be counted.
+        // Cores of one thread are grouped by eight, so that they can be counted.
         let (unit, gap) = if threads == 1 { (8, 1) } else { (1, threads + 1) };
         let per_unit = if threads == 1 { unit + gap } else { gap };
         let units = cores.len().div_ceil(unit);
@@ -333,20 +333,20 @@ impl Drawing<'_> {
         block
     }
 
-    /// A node's memory: a bar if somebody may hold some, and the amounts.
+    /// Returns a node's memory: a bar if some may be owned, and the amounts.
     fn memory(&self, memory: &NodeMemory, room: usize, each: &str) -> Option<Line> {
         if memory.total.0 == 0 {
             return None;
         }
-        let mut amounts = words::amount(memory.total);
+        let mut amounts = format::amount(memory.total);
         if self.anybody {
-            amounts = format!("{} of {amounts}", words::amount(memory.used()));
+            amounts = format!("{} of {amounts}", format::amount(memory.used()));
         }
         amounts.push_str(each);
         let mut huge = String::new();
         for (size, bytes) in &memory.huge {
             let count = bytes.0 / size.0.max(1);
-            huge.push_str(&format!(", {count} {} {}", self.times(), words::amount(*size)));
+            huge.push_str(&format!(", {count} {} {}", self.times(), format::amount(*size)));
         }
         let mut line = Line::of(Tone::Faint, "mem ");
         if self.anybody {
@@ -361,7 +361,7 @@ impl Drawing<'_> {
         Some(line)
     }
 
-    /// Who holds most of each of `width` equal parts of the memory.
+    /// Draws the main owner of each of `width` equal parts of the memory.
     fn bar(&self, memory: &NodeMemory, width: usize, line: &mut Line) {
         let pieces = memory.pieces();
         let total = u128::from(memory.total.0);
@@ -369,7 +369,7 @@ impl Drawing<'_> {
             let middle = (total * (2 * column + 1) / (2 * width as u128)) as u64;
             let piece =
                 pieces.iter().find(|p| p.start.0 <= middle && middle - p.start.0 < p.length.0);
-            let used = piece.and_then(|piece| piece.held).map_or(Use::Free, |held| held.by);
+            let used = piece.and_then(|piece| piece.owned).map_or(Use::Free, |owned| owned.by);
             line.push(Tone::Used(used), self.mark(used));
         }
     }
@@ -378,7 +378,7 @@ impl Drawing<'_> {
         let memory = &self.layout.memory[nodes.node];
         let mut line = Line::of(
             Tone::Strong,
-            format!("NUMA {}", words::ranges(nodes.ids.iter().map(|id| id.0))),
+            format!("NUMA {}", format::ranges(nodes.ids.iter().map(|id| id.0))),
         );
         let several = nodes.ids.len() > 1;
         if several {
@@ -398,7 +398,7 @@ impl Drawing<'_> {
     }
 }
 
-/// Whether a region is drawn as a line within its parent rather than as a frame.
+/// Returns true if a region is drawn as a line within its parent rather than as a frame.
 fn is_row(region: &Region) -> bool {
     matches!(region.inside, Inside::Cores(_))
         && matches!(region.names.as_slice(), [name] if name.kind == Kind::Cache)
@@ -424,7 +424,7 @@ fn names(slice: &[&Region]) -> String {
         let mut ids: Vec<u32> =
             slice.iter().filter_map(|region| Some(region.names.get(at)?.id)).collect();
         ids.sort_unstable();
-        let mut text = format!("{word} {}", words::ranges(ids));
+        let mut text = format!("{word} {}", format::ranges(ids));
         if let Some((nth, of)) = name.part {
             text.push_str(&format!(" (part {nth} of {of})"));
         }
@@ -433,14 +433,14 @@ fn names(slice: &[&Region]) -> String {
     parts.join(" · ")
 }
 
-/// How many of `n` to put next to each other if `most` fit: fewer if that makes full rows.
+/// Returns how many of `n` to put side by side if `most` fit: fewer if that makes full rows.
 fn columns(n: usize, most: usize) -> usize {
     let most = most.clamp(1, n.max(1));
     let full = (most / 2 + 1..=most).rev().find(|columns| n.is_multiple_of(*columns));
     full.unwrap_or(most)
 }
 
-/// The letter of an exclusive occupant; from the 63rd on they share one.
+/// Returns the letter of an exclusive owner; from the 63rd on they share one.
 pub(super) fn letter(number: usize) -> char {
     let letters = ('A'..='Z').chain('a'..='z').chain('0'..='9');
     letters.into_iter().nth(number).unwrap_or('+')
@@ -450,10 +450,10 @@ fn print(block: &Block, options: TextOptions) -> String {
     let mut out = String::new();
     for line in &block.0 {
         let mut text = String::new();
-        for Span(tone, words) in &line.trimmed().0 {
+        for Span(tone, format) in &line.trimmed().0 {
             match options.colours.then(|| escape_sequence(*tone)).flatten() {
-                Some(sequence) => text.push_str(&format!("\u{1b}[{sequence}m{words}\u{1b}[0m")),
-                None => text.push_str(words),
+                Some(sequence) => text.push_str(&format!("\u{1b}[{sequence}m{format}\u{1b}[0m")),
+                None => text.push_str(format),
             }
         }
         out.push_str(&text);
@@ -462,7 +462,7 @@ fn print(block: &Block, options: TextOptions) -> String {
     out
 }
 
-/// Letters on the colours of the SVG, as near as 256 colours come.
+/// Returns the escape sequence for the SVG's colours, as near as 256 colours allow.
 fn escape_sequence(tone: Tone) -> Option<String> {
     const GROUNDS: [(u8, u8); 12] = [
         (25, 231),

@@ -1,7 +1,7 @@
-//! A plan as pictures of its machines, and as a page.
+//! Converts a plan into pictures of its machines, and into a page.
 //!
-//! Main entries: [`picture`] for one machine, [`page`] for all. Drawing is
-//! [`crate::picture`]'s business; here the occupants are named and given their seats.
+//! Main entries: [`picture`] for one machine, [`page`] for all. This file builds the owners of
+//! CPUs; [`crate::picture`] draws them.
 
 use objects::Quantity;
 use placement::demand::MemoryKind;
@@ -10,14 +10,15 @@ use placement::{Bytes, CpuSet, Ledger};
 
 use super::{ContainerReport, MachineReport, PodReport, RefusedReport, Report};
 use crate::picture::{
-    MemoryShare, Occupant, Page, Picture, RefusedRow, Seat, SeatRef, SeatRow, render_html,
+    ContainerRow, CpuAssignment, CpuOwner, MemoryShare, OwnerRef, Page, Picture, RefusedRow,
+    render_html,
 };
 use crate::simulate::Simulation;
 
-/// Pages do not show more machines than this; further ones are in the table.
-const MOST_PICTURES: usize = 24;
+/// The most machines drawn on a page; the others are in the table.
+const MAX_PICTURES: usize = 24;
 
-/// One machine of a plan with the containers it has.
+/// Returns the picture of one machine of a plan with its containers.
 #[must_use]
 pub fn picture(simulation: &mut Simulation<'_>, report: &Report, machine: usize) -> Picture {
     of_fleet(simulation, report, machine).0
@@ -30,11 +31,11 @@ fn of_fleet(
 ) -> (Picture, Vec<Vec<Option<usize>>>) {
     let node = &simulation.shape_of(machine).configured.node;
     let ledger = simulation.ledger(machine).clone();
-    seated(node, &ledger, &report.machines[machine])
+    picture_with_owners(node, &ledger, &report.machines[machine])
 }
 
-/// A machine's picture, and for each pod and container the occupant it is.
-pub(crate) fn seated(
+/// Returns a machine's picture, and the index of the owner for each pod and container.
+pub(crate) fn picture_with_owners(
     node: &Node,
     ledger: &Ledger,
     about: &MachineReport,
@@ -43,32 +44,33 @@ pub(crate) fn seated(
         title: about.name.clone(),
         os: about.os,
         topology: node.topology.clone(),
-        occupants: Vec::new(),
+        owners: Vec::new(),
     };
-    let mut seats: Vec<Vec<Option<usize>>> = Vec::new();
+    let mut owners_by_pod: Vec<Vec<Option<usize>>> = Vec::new();
     for pod in &about.pods {
         let mut of_pod = Vec::new();
         for container in &pod.containers {
             let exclusive = container.cpus.as_ref().filter(|cpus| !passed_on(pod, container, cpus));
             of_pod.push(exclusive.map(|cpus| {
-                let seat = Seat::Exclusive(cpus.clone());
-                picture.occupants.push(occupant(pod, container, seat));
-                picture.occupants.len() - 1
+                let assignment = CpuAssignment::Exclusive(cpus.clone());
+                picture.owners.push(owner(pod, container, assignment));
+                picture.owners.len() - 1
             }));
         }
-        seats.push(of_pod);
+        owners_by_pod.push(of_pod);
     }
     if let CpuPolicy::Static(policy) = &node.cpu {
-        let mut system = Occupant::new("system", Seat::Reserved(policy.reserved().clone()));
+        let mut system =
+            CpuOwner::new("system", CpuAssignment::Reserved(policy.reserved().clone()));
         system.memory = reserved_memory(node, ledger);
         system.note = "reserved for the system and the kubelet".to_owned();
-        picture.occupants.push(system);
-        sharing(about, &ledger.cpu.shared, &mut picture, &mut seats);
+        picture.owners.push(system);
+        sharing(about, &ledger.cpu.shared, &mut picture, &mut owners_by_pod);
     }
-    (picture, seats)
+    (picture, owners_by_pod)
 }
 
-/// Whether all CPUs of an init container went to its successors, which are drawn instead.
+/// Returns true if all CPUs of an init container went to later containers, which are drawn instead.
 fn passed_on(pod: &PodReport, container: &ContainerReport, cpus: &CpuSet) -> bool {
     let others = pod.containers.iter().filter(|other| other.role != "init");
     let later = others.filter_map(|other| other.cpus.as_ref());
@@ -77,16 +79,16 @@ fn passed_on(pod: &PodReport, container: &ContainerReport, cpus: &CpuSet) -> boo
     container.role == "init" && cpus.is_subset(&passed)
 }
 
-/// Those that share, one occupant for each container of a workload.
+/// Adds the containers that share CPUs, one owner for each container of a workload.
 fn sharing(
     about: &MachineReport,
     pool: &CpuSet,
     picture: &mut Picture,
-    seats: &mut [Vec<Option<usize>>],
+    owners_by_pod: &mut [Vec<Option<usize>>],
 ) {
     let mut known: Vec<(&str, &str, &str, usize, usize)> = Vec::new();
-    for (pod, seats) in about.pods.iter().zip(seats) {
-        for (container, seat) in pod.containers.iter().zip(seats) {
+    for (pod, owners_by_pod) in about.pods.iter().zip(owners_by_pod) {
+        for (container, assignment) in pod.containers.iter().zip(owners_by_pod) {
             if container.cpus.is_some() || container.role == "init" {
                 continue;
             }
@@ -94,25 +96,25 @@ fn sharing(
             let at = match known.iter_mut().find(|(n, w, c, ..)| (*n, *w, *c) == key) {
                 Some((.., at, count)) => {
                     *count += 1;
-                    let more = occupant(pod, container, Seat::SharedPool(CpuSet::new()));
-                    picture.occupants[*at].memory.extend(more.memory);
+                    let more = owner(pod, container, CpuAssignment::SharedPool(CpuSet::new()));
+                    picture.owners[*at].memory.extend(more.memory);
                     *at
                 }
                 None => {
-                    let seat = Seat::SharedPool(pool.clone());
-                    picture.occupants.push(occupant(pod, container, seat));
-                    let at = picture.occupants.len() - 1;
+                    let assignment = CpuAssignment::SharedPool(pool.clone());
+                    picture.owners.push(owner(pod, container, assignment));
+                    let at = picture.owners.len() - 1;
                     known.push((key.0, key.1, key.2, at, 1));
                     at
                 }
             };
-            *seat = Some(at);
+            *assignment = Some(at);
         }
     }
     for (namespace, workload, _, at, count) in known {
         if count > 1 {
             let name = workload.rsplit_once('/').map_or(workload, |(_, name)| name);
-            picture.occupants[at].label = format!("{} × {count}", with(namespace, name));
+            picture.owners[at].label = format!("{} × {count}", with(namespace, name));
         }
     }
 }
@@ -124,24 +126,24 @@ fn with(namespace: &str, name: &str) -> String {
     }
 }
 
-fn occupant(pod: &PodReport, container: &ContainerReport, seat: Seat) -> Occupant {
-    let mut occupant = Occupant::new(with(&pod.namespace, &pod.name), seat);
+fn owner(pod: &PodReport, container: &ContainerReport, assignment: CpuAssignment) -> CpuOwner {
+    let mut owner = CpuOwner::new(with(&pod.namespace, &pod.name), assignment);
     if pod.containers.len() > 1 {
-        occupant.detail.clone_from(&container.name);
+        owner.detail.clone_from(&container.name);
     }
-    occupant.note.clone_from(&container.why);
+    owner.note.clone_from(&container.why);
     for block in &container.memory {
         let size = Quantity::parse(&block.size).ok().and_then(|size| size.checked_value());
         let size = size.and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
-        // What a block takes of each of its nodes is nobody's to know; drawn as even shares.
+        // The share of each node in a block is unknown; it is drawn as equal parts.
         let nodes = block.numa_nodes.len().max(1) as u64;
-        occupant.memory.extend(block.numa_nodes.iter().map(|node| MemoryShare {
+        owner.memory.extend(block.numa_nodes.iter().map(|node| MemoryShare {
             node: *node,
             kind: MemoryKind::parse(&block.resource).unwrap_or(MemoryKind::Memory),
             amount: Bytes(size / nodes),
         }));
     }
-    occupant
+    owner
 }
 
 fn reserved_memory(node: &placement::Node, ledger: &Ledger) -> Vec<MemoryShare> {
@@ -157,26 +159,26 @@ fn reserved_memory(node: &placement::Node, ledger: &Ledger) -> Vec<MemoryShare> 
     shares.filter(|share| share.amount.0 > 0).collect()
 }
 
-/// The whole plan as a page: machines that are alike are drawn once.
+/// Renders the whole plan as a page: identical machines are drawn once.
 #[must_use]
 pub fn page(simulation: &mut Simulation<'_>, report: &Report) -> String {
-    let groups = simulation.alike();
+    let groups = simulation.identical_machines();
     let mut pictures = Vec::new();
-    let mut rows: Vec<SeatRow> = Vec::new();
+    let mut rows: Vec<ContainerRow> = Vec::new();
     for group in &groups {
         let Some((first, rest)) = group.split_first() else { continue };
-        let (mut drawn, seats) = of_fleet(simulation, report, *first);
+        let (mut drawn, owners_by_pod) = of_fleet(simulation, report, *first);
         if let Some(last) = rest.last() {
             let last = &report.machines[*last].name;
-            drawn.title = format!("{} … {last} ({} alike)", drawn.title, group.len());
+            drawn.title = format!("{} … {last} ({} identical)", drawn.title, group.len());
         }
-        let shown = pictures.len() < MOST_PICTURES;
+        let shown = pictures.len() < MAX_PICTURES;
         for machine in group {
-            let seat = |pod: usize, container: usize| {
-                let occupant = seats[pod][container].filter(|_| shown && machine == first)?;
-                Some(SeatRef { picture: pictures.len(), occupant })
+            let owner_of = |pod: usize, container: usize| {
+                let index = owners_by_pod[pod][container].filter(|_| shown && machine == first)?;
+                Some(OwnerRef { picture: pictures.len(), index })
             };
-            rows.extend(machine_rows(report, *machine, seat));
+            rows.extend(machine_rows(report, *machine, owner_of));
         }
         if shown {
             pictures.push(drawn);
@@ -194,7 +196,7 @@ pub fn page(simulation: &mut Simulation<'_>, report: &Report) -> String {
     let page = Page {
         title: "Plan".to_owned(),
         verdict,
-        seated: rows,
+        containers: rows,
         refused: report.refused.iter().map(refused_row).collect(),
     };
     render_html(&pictures, &page)
@@ -203,8 +205,8 @@ pub fn page(simulation: &mut Simulation<'_>, report: &Report) -> String {
 fn machine_rows(
     report: &Report,
     machine: usize,
-    seat: impl Fn(usize, usize) -> Option<SeatRef>,
-) -> Vec<SeatRow> {
+    owner_of: impl Fn(usize, usize) -> Option<OwnerRef>,
+) -> Vec<ContainerRow> {
     let about = &report.machines[machine];
     let mut rows = Vec::new();
     for (number, pod) in about.pods.iter().enumerate() {
@@ -218,7 +220,7 @@ fn machine_rows(
                 Some(cpus) => cpus.to_string(),
                 None => "shared".to_owned(),
             };
-            rows.push(SeatRow {
+            rows.push(ContainerRow {
                 pod: with(&pod.namespace, &pod.name),
                 container: container.name.clone(),
                 machine: match report.machines.len() {
@@ -235,7 +237,7 @@ fn machine_rows(
                     Some(warning) => format!("{}. Warning: {warning}", container.why),
                     None => container.why.clone(),
                 },
-                seat: seat(number, index),
+                owner: owner_of(number, index),
             });
         }
     }

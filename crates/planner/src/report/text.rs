@@ -1,31 +1,32 @@
-//! The report for a terminal: a table per machine, what is left, who was refused and what would
-//! help.
+//! Renders the report for a terminal: a table per machine, the remaining capacity, refused pods and
+//! remedies.
 //!
-//! Main entry: [`render`]. Whether there are colours is the caller's to say.
+//! Main entry: [`render`]. The caller decides about colours.
 
 use std::fmt::Write as _;
 
 use objects::pod::OsName;
 
 use super::{
-    ContainerReport, Left, MachineReport, NodeLeft, PodReport, RefusedReport, RemedyReport, Report,
+    ContainerReport, MachineReport, PodReport, RefusedReport, RemainingCapacity, RemainingOnNode,
+    RemedyReport, Report,
 };
 
 /// With more machines than this each gets a line instead of a table.
-const MOST_TABLES: usize = 4;
+const MAX_TABLES: usize = 4;
 
-/// Refused pods that are listed.
-const MOST_REFUSED: usize = 50;
+/// The most refused pods listed.
+const MAX_REFUSED: usize = 50;
 
-/// How a report is shown.
+/// The style of the text.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Look {
+pub struct TextStyle {
     pub colour: bool,
-    /// A table per machine, however many there are, with every explanation.
+    /// A table per machine, whatever their number, with every explanation.
     pub explain: bool,
 }
 
-impl Look {
+impl TextStyle {
     fn paint(self, code: &str, text: &str) -> String {
         if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
@@ -51,22 +52,22 @@ impl Look {
     }
 }
 
-/// The report as text.
+/// Renders the report as text.
 #[must_use]
-pub fn render(report: &Report, look: Look) -> String {
+pub fn render(report: &Report, style: TextStyle) -> String {
     let mut out = String::new();
-    if report.machines.len() > MOST_TABLES && !look.explain {
-        overview(&report.machines, look, &mut out);
+    if report.machines.len() > MAX_TABLES && !style.explain {
+        overview(&report.machines, style, &mut out);
     } else {
         for machine in &report.machines {
-            table(machine, look, &mut out);
+            table(machine, style, &mut out);
         }
     }
     if !report.refused.is_empty() {
-        let _ = writeln!(out, "{}", look.bold("Refused"));
-        let most = if look.explain { usize::MAX } else { MOST_REFUSED };
+        let _ = writeln!(out, "{}", style.bold("Refused"));
+        let most = if style.explain { usize::MAX } else { MAX_REFUSED };
         for refused in report.refused.iter().take(most) {
-            turned_away(refused, look, &mut out);
+            refused_pods(refused, style, &mut out);
         }
         if let Some(more) = report.refused.get(most..).filter(|more| !more.is_empty()) {
             let pods = more.iter().map(|refused| u64::from(refused.count)).sum();
@@ -74,36 +75,36 @@ pub fn render(report: &Report, look: Look) -> String {
         }
         out.push('\n');
     }
-    closing(report, look, &mut out);
+    closing(report, style, &mut out);
     out
 }
 
-/// One machine with everybody on it.
+/// Renders one machine with its pods.
 #[must_use]
-pub fn render_machine(machine: &MachineReport, look: Look) -> String {
+pub fn render_machine(machine: &MachineReport, style: TextStyle) -> String {
     let mut out = String::new();
-    table(machine, look, &mut out);
+    table(machine, style, &mut out);
     out
 }
 
-fn closing(report: &Report, look: Look, out: &mut String) {
+fn closing(report: &Report, style: TextStyle, out: &mut String) {
     let summary = &report.summary;
     let machines = plural(summary.machines as u64, "machine");
     let place = match summary.machines_needed {
-        Some(_) => format!("; {} needed", look.bold(&machines)),
+        Some(_) => format!("; {} needed", style.bold(&machines)),
         None if summary.machines_used == summary.machines => format!(" on {machines}"),
         None => format!(" on {} of {machines}", summary.machines_used),
     };
     let _ = if summary.refused == 0 {
-        writeln!(out, "{}{place}", look.green(&format!("{} placed", plural(summary.pods, "pod"))))
+        writeln!(out, "{}{place}", style.green(&format!("{} placed", plural(summary.pods, "pod"))))
     } else {
-        let refused = look.red(&format!("{} refused", summary.refused));
+        let refused = style.red(&format!("{} refused", summary.refused));
         let pods = plural(summary.pods, "pod");
         writeln!(out, "{pods}: {} placed{place}, {refused}", summary.placed)
     };
 }
 
-/// Mebibytes are for programs: 724636Mi is 707.6Gi to people, rounded down.
+/// Formats mebibytes for reading: 724636Mi as 707.6Gi, rounded down.
 fn human(amount: &str) -> String {
     let mebibytes = amount.strip_suffix("Mi").and_then(|number| number.parse::<u64>().ok());
     match mebibytes.filter(|mebibytes| *mebibytes >= 10 * 1024) {
@@ -118,7 +119,7 @@ fn plural(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-fn headline(machine: &MachineReport, look: Look, out: &mut String) {
+fn headline(machine: &MachineReport, style: TextStyle, out: &mut String) {
     let memory = if machine.memory == "0" { "memory unknown" } else { &machine.memory };
     let about = format!(
         "{} · {} · {} · {memory}",
@@ -126,9 +127,9 @@ fn headline(machine: &MachineReport, look: Look, out: &mut String) {
         plural(machine.cpus as u64, "CPU"),
         plural(machine.numa_nodes as u64, "NUMA node"),
     );
-    let _ = writeln!(out, "{}  {}", look.bold(&machine.name), look.dim(&about));
+    let _ = writeln!(out, "{}  {}", style.bold(&machine.name), style.dim(&about));
     if !machine.configuration.is_empty() {
-        let _ = writeln!(out, "{}", look.dim(&machine.configuration));
+        let _ = writeln!(out, "{}", style.dim(&machine.configuration));
     }
 }
 
@@ -139,8 +140,8 @@ struct Row {
     warning: Option<String>,
 }
 
-fn table(machine: &MachineReport, look: Look, out: &mut String) {
-    headline(machine, look, out);
+fn table(machine: &MachineReport, style: TextStyle, out: &mut String) {
+    headline(machine, style, out);
     let windows = machine.os == OsName::Windows;
     let mut head = vec!["POD", "CONTAINER", "CPUS", "MEMORY"];
     if windows {
@@ -158,7 +159,7 @@ fn table(machine: &MachineReport, look: Look, out: &mut String) {
         for (number, container) in first.containers.iter().enumerate() {
             let pod = if number == 0 { name.clone() } else { String::new() };
             let mut row = container_row(pod, container, windows);
-            if look.explain && number == 0 {
+            if style.explain && number == 0 {
                 row.notes
                     .insert(0, format!("{}, {}: {}", first.workload, first.qos_class, first.why));
             }
@@ -168,29 +169,29 @@ fn table(machine: &MachineReport, look: Look, out: &mut String) {
     if rows.is_empty() {
         let _ = writeln!(out, "  no pods");
     } else {
-        write_rows(&head, &rows, look, out);
+        write_rows(&head, &rows, style, out);
     }
-    left(&machine.left, look, out);
+    left(&machine.left, style, out);
     out.push('\n');
 }
 
-fn write_rows(head: &[&str], rows: &[Row], look: Look, out: &mut String) {
+fn write_rows(head: &[&str], rows: &[Row], style: TextStyle, out: &mut String) {
     let widths = widths(head, rows);
-    let _ = writeln!(out, "  {}", look.dim(&line(head, &widths)));
+    let _ = writeln!(out, "  {}", style.dim(&line(head, &widths)));
     for row in rows {
         let cells: Vec<&str> = row.cells.iter().map(String::as_str).collect();
         let _ = writeln!(out, "  {}", line(&cells, &widths));
         for note in &row.notes {
-            let _ = writeln!(out, "      {}", look.dim(note));
+            let _ = writeln!(out, "      {}", style.dim(note));
         }
         if let Some(warning) = &row.warning {
-            let _ = writeln!(out, "      {} {warning}", look.yellow("warning:"));
+            let _ = writeln!(out, "      {} {warning}", style.yellow("warning:"));
         }
     }
 }
 
 /// The containers of one pod.
-pub(crate) fn containers(containers: &[ContainerReport], look: Look, out: &mut String) {
+pub(crate) fn containers(containers: &[ContainerReport], style: TextStyle, out: &mut String) {
     let windows = containers.iter().any(|container| !container.affinity.is_empty());
     let mut head = vec!["CONTAINER", "CPUS", "MEMORY"];
     if windows {
@@ -203,7 +204,7 @@ pub(crate) fn containers(containers: &[ContainerReport], look: Look, out: &mut S
         row
     };
     let rows: Vec<Row> = containers.iter().map(row).collect();
-    write_rows(&head, &rows, look, out);
+    write_rows(&head, &rows, style, out);
 }
 
 fn shown_name(pod: &PodReport) -> String {
@@ -213,7 +214,7 @@ fn shown_name(pod: &PodReport) -> String {
     }
 }
 
-/// Pods in a row that are of one workload and have the same place.
+/// Groups consecutive pods of one workload with the same placement.
 fn runs(pods: &[PodReport]) -> impl Iterator<Item = &[PodReport]> {
     pods.chunk_by(|a, b| {
         let own = |pod: &PodReport| pod.containers.iter().any(|c| c.cpus.is_some());
@@ -242,7 +243,7 @@ fn container_row(pod: String, container: &ContainerReport, windows: bool) -> Row
     Row { cells, notes: notes.cloned().collect(), warning: container.warning.clone() }
 }
 
-/// Where a container's memory comes from.
+/// Returns the NUMA nodes of a container's memory.
 pub(super) fn memory(container: &ContainerReport) -> String {
     let memory: Vec<String> = container
         .memory
@@ -282,11 +283,11 @@ fn line(cells: &[&str], widths: &[usize]) -> String {
     out.trim_end().to_owned()
 }
 
-fn left(left: &Left, look: Look, out: &mut String) {
+fn left(left: &RemainingCapacity, style: TextStyle, out: &mut String) {
     let requests = &left.requests;
     let asked: Vec<String> =
         requests.iter().map(|(name, amount)| format!("{name} {}", human(amount))).collect();
-    let _ = write!(out, "  {} ", look.bold("left:"));
+    let _ = write!(out, "  {} ", style.bold("left:"));
     if let (Some(cpus), Some(largest)) = (left.exclusive_cpus, left.largest_on_one_node) {
         let _ = write!(
             out,
@@ -301,9 +302,9 @@ fn left(left: &Left, look: Look, out: &mut String) {
     numa_nodes(&left.numa_nodes, out);
 }
 
-/// What each NUMA node has left.
-pub(crate) fn numa_nodes(nodes: &[NodeLeft], out: &mut String) {
-    // Nodes with the same left are named together; a machine may have many.
+/// Writes the remaining capacity of each NUMA node.
+pub(crate) fn numa_nodes(nodes: &[RemainingOnNode], out: &mut String) {
+    // Nodes with equal capacity are listed together; a machine may have many.
     let mut groups: Vec<(Vec<String>, String)> = Vec::new();
     for node in nodes {
         let mut parts = Vec::new();
@@ -328,8 +329,8 @@ pub(crate) fn numa_nodes(nodes: &[NodeLeft], out: &mut String) {
     }
 }
 
-/// One line per machine, like ones together.
-fn overview(machines: &[MachineReport], look: Look, out: &mut String) {
+/// Writes one line per machine, equal ones together.
+fn overview(machines: &[MachineReport], style: TextStyle, out: &mut String) {
     let head = ["MACHINE", "PODS", "LEFT TO HAND OUT", "ON ONE NODE", "LEFT TO REQUEST", "RUNS"];
     let mut rows: Vec<(Vec<String>, String, usize)> = Vec::new();
     for machine in machines {
@@ -362,7 +363,7 @@ fn overview(machines: &[MachineReport], look: Look, out: &mut String) {
         })
         .collect();
     let widths = widths(&head, &rows);
-    let _ = writeln!(out, "{}", look.dim(&line(&head, &widths)));
+    let _ = writeln!(out, "{}", style.dim(&line(&head, &widths)));
     for row in &rows {
         let cells: Vec<&str> = row.cells.iter().map(String::as_str).collect();
         let _ = writeln!(out, "{}", line(&cells, &widths));
@@ -383,7 +384,7 @@ fn counted_workloads(pods: &[PodReport]) -> String {
     if counts.is_empty() { "nothing".to_owned() } else { counts.join(", ") }
 }
 
-fn turned_away(refused: &RefusedReport, look: Look, out: &mut String) {
+fn refused_pods(refused: &RefusedReport, style: TextStyle, out: &mut String) {
     let name = match refused.namespace.as_str() {
         "default" => refused.name.clone(),
         namespace => format!("{namespace}/{}", refused.name),
@@ -392,29 +393,30 @@ fn turned_away(refused: &RefusedReport, look: Look, out: &mut String) {
         1 => String::new(),
         n => format!(" and {} more like it", n - 1),
     };
-    let _ = writeln!(out, "  {}{more}  {}", look.bold(&name), look.red(&refused.reason));
+    let _ = writeln!(out, "  {}{more}  {}", style.bold(&name), style.red(&refused.reason));
     let _ = writeln!(out, "      {}", refused.message);
     if let Some(detail) = &refused.detail {
-        let _ = writeln!(out, "      {}", look.dim(detail));
+        let _ = writeln!(out, "      {}", style.dim(detail));
     }
     if refused.machines.values().sum::<usize>() > 1 {
         let by_reason: Vec<String> =
             refused.machines.iter().map(|(reason, count)| format!("{count} × {reason}")).collect();
-        let _ = writeln!(out, "      {}", look.dim(&format!("machines: {}", by_reason.join(", "))));
+        let _ =
+            writeln!(out, "      {}", style.dim(&format!("machines: {}", by_reason.join(", "))));
     }
     let Some(found) = &refused.remedies else { return };
     let place = refused.tried_on.as_ref().map(|name| format!(" on {name}")).unwrap_or_default();
-    remedies(found, &place, look, out);
+    remedies(found, &place, style, out);
 }
 
-/// What would let a pod in.
-pub(crate) fn remedies(remedies: &[RemedyReport], place: &str, look: Look, out: &mut String) {
+/// Writes the changes that would make a pod fit.
+pub(crate) fn remedies(remedies: &[RemedyReport], place: &str, style: TextStyle, out: &mut String) {
     if remedies.is_empty() {
-        let _ = writeln!(out, "      {}", look.dim("no single change would let it in"));
+        let _ = writeln!(out, "      {}", style.dim("no single change would let it in"));
         return;
     }
     let _ = writeln!(out, "      any of these would let it in{place}:");
     for remedy in remedies {
-        let _ = writeln!(out, "        {} {}", look.green("·"), remedy.text);
+        let _ = writeln!(out, "        {} {}", style.green("·"), remedy.text);
     }
 }

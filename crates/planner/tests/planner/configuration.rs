@@ -8,7 +8,7 @@ use placement::Bytes;
 use placement::Machine;
 use placement::configured::Configured;
 use placement::node::{CpuPolicy, MemoryPolicy};
-use planner::generate::{GenerateError, ReserveCpus, Wishes, generate};
+use planner::generate::{GenerateError, GenerateOptions, ReserveCpus, generate};
 use planner::machine::shape;
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ fn configured(machine: &str, config: &str) -> Result<Configured, Vec<String>> {
 }
 
 #[test]
-fn each_mistake_has_the_kubelets_words_and_what_would_be_right() {
+fn mistakes_have_the_kubelets_message_and_a_correction() {
     let check = |machine: &str, config: &str, expected: &[&str]| {
         let errors = configured(machine, config).unwrap_err();
         assert_eq!(errors, expected, "{config}");
@@ -98,7 +98,7 @@ fn each_mistake_has_the_kubelets_words_and_what_would_be_right() {
 }
 
 #[test]
-fn managers_sleep_on_windows_until_the_gate_is_opened() {
+fn managers_are_inactive_on_windows_without_the_gate() {
     let config = "cpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\n";
     let asleep = configured("4c os=windows mem=8Gi", config).unwrap();
     assert_eq!(asleep.node.cpu, CpuPolicy::None);
@@ -114,7 +114,7 @@ fn managers_sleep_on_windows_until_the_gate_is_opened() {
 }
 
 #[test]
-fn named_cpus_replace_reserved_amounts_and_pods_get_what_is_left() {
+fn reserved_cpu_list_replaces_reserved_amounts() {
     let config = "cpuManagerPolicy: static\nreservedSystemCPUs: 0-1\nkubeReserved: {cpu: 7}\n\
                   systemReserved: {memory: 1Gi}\nmaxPods: 50\npodsPerCore: 4\n";
     let configured = configured("4c 2t mem=16Gi hugepages-1Gi=4", config).unwrap();
@@ -127,17 +127,17 @@ fn named_cpus_replace_reserved_amounts_and_pods_get_what_is_left() {
 }
 
 #[test]
-fn what_is_wished_for_is_written() {
+fn options_are_written() {
     let machine = shape::parse("2s 1n 4c 2t mem=8Gi name=small").unwrap();
-    let wishes = Wishes {
+    let options = GenerateOptions {
         topology_manager: TopologyManagerPolicy::SingleNumaNode,
         scope: TopologyManagerScope::Pod,
-        options: [("full-pcpus-only".to_owned(), "true".to_owned())].into(),
+        policy_options: [("full-pcpus-only".to_owned(), "true".to_owned())].into(),
         reserved_cpus: Some(ReserveCpus::Count(3)),
         reserved_memory: Some(1 << 30),
-        ..Wishes::default()
+        ..GenerateOptions::default()
     };
-    let generated = generate(&machine, &wishes).unwrap();
+    let generated = generate(&machine, &options).unwrap();
     assert_eq!(
         generated.text,
         "# For small with linux: 16 CPUs, 8 cores, 2 NUMA nodes, 16Gi of memory.
@@ -171,23 +171,32 @@ topologyManagerScope: pod
 }
 
 #[test]
-fn wishes_that_cannot_come_true_are_refused_with_the_reason() {
-    let check = |machine: &str, wishes: Wishes, part: &str| {
-        let error = generate(&shape::parse(machine).unwrap(), &wishes).unwrap_err().to_string();
+fn impossible_options_are_refused_with_a_reason() {
+    let check = |machine: &str, options: GenerateOptions, part: &str| {
+        let error = generate(&shape::parse(machine).unwrap(), &options).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     };
-    let base = Wishes::default;
-    let count = |count| Wishes { reserved_cpus: Some(ReserveCpus::Count(count)), ..base() };
+    let base = GenerateOptions::default;
+    let count =
+        |count| GenerateOptions { reserved_cpus: Some(ReserveCpus::Count(count)), ..base() };
     check("4c mem=8Gi", count(4), "the machine has 4 and pods need at least one");
     check("1c mem=8Gi", base(), "pods need at least one");
     let list = Some(ReserveCpus::List(placement::CpuSet::parse("7").unwrap()));
-    check("4c mem=8Gi", Wishes { reserved_cpus: list, ..base() }, "not a subset of online-cpus");
-    let all = Wishes { reserved_memory: Some(8 << 30), ..base() };
+    check(
+        "4c mem=8Gi",
+        GenerateOptions { reserved_cpus: list, ..base() },
+        "not a subset of online-cpus",
+    );
+    let all = GenerateOptions { reserved_memory: Some(8 << 30), ..base() };
     check("4c mem=8Gi", all, "8Gi of memory cannot be reserved");
     let option = [("full-cores".to_owned(), "true".to_owned())].into();
-    check("4c mem=8Gi", Wishes { options: option, ..base() }, "there is no option \"full-cores\"");
+    check(
+        "4c mem=8Gi",
+        GenerateOptions { policy_options: option, ..base() },
+        "there is no option \"full-cores\"",
+    );
     let memory = Some(MemoryManagerPolicy::Static);
-    check("4c", Wishes { memory_manager: memory, ..base() }, "memory is not known");
+    check("4c", GenerateOptions { memory_manager: memory, ..base() }, "memory is not known");
 }
 
 fn example_machines() -> Vec<Machine> {
@@ -201,15 +210,15 @@ fn example_machines() -> Vec<Machine> {
 }
 
 #[test]
-fn every_shipped_machine_gets_a_configuration_without_wishes() {
+fn every_shipped_machine_gets_a_default_configuration() {
     for machine in example_machines() {
-        let generated = generate(&machine, &Wishes::default()).unwrap();
+        let generated = generate(&machine, &GenerateOptions::default()).unwrap();
         assert!(matches!(generated.configured.node.memory, MemoryPolicy::Static(_)));
         assert_eq!(generated.configured.warnings, [], "{}", generated.text);
     }
 }
 
-fn wishes() -> impl Strategy<Value = Wishes> {
+fn options() -> impl Strategy<Value = GenerateOptions> {
     let topology = prop::sample::select(vec![
         TopologyManagerPolicy::None,
         TopologyManagerPolicy::BestEffort,
@@ -230,15 +239,20 @@ fn wishes() -> impl Strategy<Value = Wishes> {
         any::<bool>(),
     )
         .prop_map(
-            |(topology_manager, scope, cpu_manager, options, cpus, memory, no_memory)| Wishes {
-                cpu_manager,
-                memory_manager: no_memory.then_some(MemoryManagerPolicy::None),
-                topology_manager,
-                scope,
-                options: options.into_iter().map(|n| (n.to_owned(), "true".to_owned())).collect(),
-                reserved_cpus: cpus.map(ReserveCpus::Count),
-                reserved_memory: memory,
-                max_pods: None,
+            |(topology_manager, scope, cpu_manager, options, cpus, memory, no_memory)| {
+                GenerateOptions {
+                    cpu_manager,
+                    memory_manager: no_memory.then_some(MemoryManagerPolicy::None),
+                    topology_manager,
+                    scope,
+                    policy_options: options
+                        .into_iter()
+                        .map(|n| (n.to_owned(), "true".to_owned()))
+                        .collect(),
+                    reserved_cpus: cpus.map(ReserveCpus::Count),
+                    reserved_memory: memory,
+                    max_pods: None,
+                }
             },
         )
 }
@@ -246,16 +260,16 @@ fn wishes() -> impl Strategy<Value = Wishes> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// What the generator writes the checker accepts; what it does not write it explains.
+    /// The checker accepts every generated configuration; refusals of the generator have a reason.
     #[test]
-    fn generated_configurations_pass_the_check(wishes in wishes()) {
+    fn generated_configurations_pass_the_check(options in options()) {
         for machine in example_machines() {
-            match generate(&machine, &wishes) {
+            match generate(&machine, &options) {
                 Ok(generated) => {
                     let (config, warnings) = kubelet_config::read(&generated.text).unwrap();
                     prop_assert!(warnings.is_empty(), "{:?}", warnings);
                     let configured = Configured::new(&machine, &config).unwrap();
-                    let on = wishes.cpu_manager == CpuManagerPolicy::Static;
+                    let on = options.cpu_manager == CpuManagerPolicy::Static;
                     let is_static = matches!(configured.node.cpu, CpuPolicy::Static(_));
                     prop_assert_eq!(is_static, on);
                     if machine.os == OsName::Linux {
@@ -263,7 +277,7 @@ proptest! {
                     }
                 }
                 Err(GenerateError::Refused(findings)) => {
-                    // Options that exclude each other are the only thing left to refuse.
+                    // Only conflicting options may be refused.
                     let about = |f: &placement::configured::Finding| {
                         f.path.to_string().starts_with("cpuManagerPolicyOptions")
                     };

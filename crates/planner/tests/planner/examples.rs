@@ -35,7 +35,7 @@ const EXAMPLES: [Example; 8] = [
 ];
 
 #[test]
-fn every_shipped_machine_is_what_its_name_says() {
+fn every_shipped_machine_matches_its_name() {
     for (name, shape, counts) in EXAMPLES {
         let path = directory().join(format!("{name}.yaml"));
         if std::env::var_os("BERTH_BLESS").is_some() {

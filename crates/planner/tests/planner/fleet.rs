@@ -1,4 +1,4 @@
-//! Placing workloads on machines: the fleet's plan, its report, and what would have helped.
+//! Placing workloads on machines: the plan of the fleet, its report, and remedies.
 
 use objects::Workload;
 use objects::workload::{self, Replicas};
@@ -64,7 +64,7 @@ fn packing_fills_machines_in_order_and_spreading_evens_them_out() {
 }
 
 #[test]
-fn alike_pods_on_alike_machines_are_decided_once() {
+fn identical_pods_on_identical_machines_are_planned_once() {
     let shapes = [shape_of("2s 2n 8c 2t mem=64Gi", STATIC)];
     let workloads = pods(
         &[
@@ -76,7 +76,7 @@ fn alike_pods_on_alike_machines_are_decided_once() {
     let simulation = run(&shapes, 1000, &workloads, Strategy::Pack);
     assert_eq!((simulation.pods_placed(), simulation.pods_refused()), (10_000, 0));
     assert!(simulation.work.planned < 200, "{:?}", simulation.work);
-    assert!(simulation.work.asked < 30_000, "{:?}", simulation.work);
+    assert!(simulation.work.attempts < 30_000, "{:?}", simulation.work);
     let spread = run(&shapes, 1000, &workloads, Strategy::Spread);
     assert_eq!(spread.pods_refused(), 0);
     assert!(spread.work.planned < 200, "{:?}", spread.work);
@@ -97,7 +97,7 @@ fn daemon_sets_run_on_every_machine_of_their_system() {
 }
 
 #[test]
-fn as_many_machines_as_needed_and_not_one_less() {
+fn how_many_returns_the_minimum() {
     let shape = shape_of("4c 2t mem=16Gi", STATIC);
     let workloads = pods(
         &[
@@ -120,7 +120,7 @@ fn as_many_machines_as_needed_and_not_one_less() {
 }
 
 #[test]
-fn what_is_left_is_what_still_fits() {
+fn remaining_capacity_still_fits() {
     for options in ["", "cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}\n"] {
         let config = format!("{STATIC}{options}topologyManagerPolicy: single-numa-node\n");
         let shapes = [shape_of("2s 1n 8c 2t mem=32Gi", &config)];
@@ -139,7 +139,7 @@ fn what_is_left_is_what_still_fits() {
 }
 
 #[test]
-fn a_refused_pod_is_told_what_would_have_let_it_in() {
+fn refused_pod_gets_remedies() {
     let config = format!(
         "{STATIC}cpuManagerPolicyOptions: {{full-pcpus-only: \"true\"}}\ntopologyManagerPolicy: \
          single-numa-node\nmaxPods: 3\n"
@@ -176,7 +176,7 @@ fn a_refused_pod_is_told_what_would_have_let_it_in() {
 }
 
 #[test]
-fn the_last_pod_too_many_is_told_so() {
+fn excess_pod_gets_remedies() {
     let shapes = [shape_of("4c mem=8Gi", "maxPods: 2")];
     let workloads = pods(&(deployment("a", 2, "cpu: 100m") + &deployment("b", 1, "cpu: 200m")));
     let mut simulation = run(&shapes, 1, &workloads, Strategy::Pack);
@@ -194,7 +194,7 @@ fn the_last_pod_too_many_is_told_so() {
     );
 }
 
-/// First fit, done plainly: every machine has its own ledger and is asked every time.
+/// Simple first fit: every machine has its own ledger and is tried every time.
 fn plainly(
     shape: &Shape,
     machines: usize,
@@ -232,9 +232,9 @@ fn plainly(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Remembering states changes the work, never the result.
+    /// Cached states change the work, never the result.
     #[test]
-    fn the_result_is_that_of_asking_every_machine_every_time(
+    fn result_equals_uncached_first_fit(
         wanted in prop::collection::vec((1u32..9, 1u64..7, 1u64..12, any::<bool>()), 1..8),
         machines in 1usize..6,
         policy in prop::sample::select(vec!["none", "best-effort", "restricted", "single-numa-node"]),
@@ -256,8 +256,8 @@ proptest! {
         let simulation = run(&shapes, machines, &workloads, Strategy::Pack);
         let placed: Vec<Vec<Vec<Option<CpuSet>>>> = (0..machines)
             .map(|machine| {
-                let standing = simulation.standing(machine);
-                standing
+                let placed_pods = simulation.placed_pods(machine);
+                placed_pods
                     .iter()
                     .map(|pod| pod.containers.iter().map(|c| c.cpus.clone()).collect())
                     .collect()

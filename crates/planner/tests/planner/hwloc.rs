@@ -1,4 +1,4 @@
-//! hwloc's XML, versions 1 and 2, and texts that only look like it.
+//! hwloc's XML, versions 1 and 2, and texts that resemble it.
 
 use objects::pod::OsName;
 use placement::Bytes;
@@ -29,17 +29,17 @@ fn both_versions_of_one_machine_agree() {
 }
 
 #[test]
-fn memory_near_somebody_elses_cpus_has_none_of_its_own() {
+fn memory_only_node_has_no_cpus() {
     let machine = parse(MEMORY_ONLY).unwrap();
     let nodes: Vec<_> =
         machine.topology.nodes().iter().map(|n| (n.id.0, n.cpus.to_string())).collect();
     assert_eq!(nodes, [(0, "0-1".into()), (1, "2-3".into()), (2, String::new())]);
-    // The bandwidth table of the file is no distance table.
+    // The bandwidth table of the file is not a distance table.
     assert_eq!(machine.topology.distances(), None);
 }
 
 #[test]
-fn errors_say_where() {
+fn errors_name_the_line() {
     let check = |text: &str, part: &str| {
         let error = parse(text).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
@@ -76,7 +76,7 @@ fn entities_are_not_expanded() {
 }
 
 #[test]
-fn a_windows_machine_is_known_by_its_name() {
+fn windows_is_detected_by_the_os_name() {
     let text = "<topology><object type=\"Machine\"><info name=\"OSName\" value=\"Windows NT\"/>\
                 <object type=\"PU\" os_index=\"0\"/></object></topology>";
     assert_eq!(parse(text).unwrap().os, OsName::Windows);
@@ -84,13 +84,13 @@ fn a_windows_machine_is_known_by_its_name() {
 
 proptest! {
     #[test]
-    fn no_text_makes_it_panic(text in ".{0,100}") {
+    fn no_text_panics(text in ".{0,100}") {
         let _ = parse(&text);
         let _ = parse(&format!("<topology>{text}</topology>"));
     }
 
     #[test]
-    fn no_damage_to_a_file_makes_it_panic(
+    fn damaged_files_do_not_panic(
         at in any::<prop::sample::Index>(), length in 0usize..40, put in "[ -~]{0,12}",
     ) {
         let mut text = VERSION_2.to_owned();

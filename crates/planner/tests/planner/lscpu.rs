@@ -49,13 +49,13 @@ fn all_forms_of_one_machine_agree() {
 }
 
 #[test]
-fn core_ids_that_repeat_in_each_socket_are_different_cores() {
+fn repeated_core_ids_per_socket_are_different_cores() {
     let machine = parse_table("# CPU,Core,Socket\n0,0,0\n1,0,1\n").unwrap();
     assert_eq!(machine.topology.cores().len(), 2);
 }
 
 #[test]
-fn what_does_not_help_is_refused_with_the_command_that_does() {
+fn unusable_output_is_refused_with_the_right_command() {
     let check = |text: &str, part: &str| {
         let error = match planner::machine::parse(text) {
             Err(MachineError::Lscpu(error)) => error.to_string(),
@@ -78,7 +78,7 @@ fn what_does_not_help_is_refused_with_the_command_that_does() {
 
 proptest! {
     #[test]
-    fn no_text_makes_it_panic(
+    fn no_text_panics(
         rows in "([0-9,:yn -]{0,20}\n){0,6}", json in "[\\[\\]{}\":,a-z0-9 -]{0,80}",
     ) {
         let _ = parse_table(&rows);
@@ -102,7 +102,7 @@ fn cores(text: &str) -> (usize, usize, usize, Vec<String>) {
 }
 
 #[test]
-fn the_summary_of_plain_lscpu_is_read_as_a_regular_machine() {
+fn summary_is_parsed_as_a_regular_machine() {
     let two_sockets = summary(
         "On-line CPU(s) list: 0-63\nThread(s) per core:  2\nCore(s) per socket:  16\nSocket(s): 2\n\
          L3 cache:            128 MiB (8 instances)\nNUMA node(s):        2\n\
@@ -129,7 +129,7 @@ fn the_summary_of_plain_lscpu_is_read_as_a_regular_machine() {
 }
 
 #[test]
-fn a_summary_that_does_not_add_up_is_refused_with_the_command_that_does() {
+fn inconsistent_summary_is_refused_with_the_right_command() {
     let check = |lines: &str, part: &str| {
         let error = planner::machine::parse(&summary(lines)).unwrap_err();
         let text = format!("{error}: {}", std::error::Error::source(&error).unwrap());
@@ -148,7 +148,7 @@ fn a_summary_that_does_not_add_up_is_refused_with_the_command_that_does() {
 
 proptest! {
     #[test]
-    fn no_summary_makes_the_reader_panic(
+    fn no_summary_panics(
         threads in "[0-9]{1,6}|-|x", sockets in "[0-9]{1,6}", list in "[0-9,-]{0,12}", node in "[0-9]{0,11}",
     ) {
         let text = summary(&format!(

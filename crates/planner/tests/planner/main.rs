@@ -1,4 +1,4 @@
-//! The crate from outside: machines as people write them, ordinary and hostile.
+//! Tests of the public interface: machine descriptions, ordinary and hostile.
 
 #![allow(clippy::unwrap_used)]
 

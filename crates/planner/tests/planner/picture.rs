@@ -1,4 +1,4 @@
-//! Drawing: golden pictures, hostile labels, machines nobody has seen.
+//! Drawing: golden pictures, hostile labels, random machines.
 
 use objects::pod::OsName;
 use std::collections::BTreeMap;
@@ -10,8 +10,8 @@ use placement::topology::{Cpu, HugePages, NodeMemory, Parts};
 use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, NumaId, SocketId, Topology};
 use planner::picture::layout::{Inside, Kind, Layout, Region, Use};
 use planner::picture::{
-    Ink, MemoryShare, Occupant, Page, Picture, RefusedRow, Seat, SeatRef, SeatRow, TextOptions,
-    render_html, render_svg, render_svg_sheet, render_text,
+    ContainerRow, CpuAssignment, CpuOwner, Ink, MemoryShare, OwnerRef, Page, Picture, RefusedRow,
+    TextOptions, render_html, render_svg, render_svg_sheet, render_text,
 };
 use proptest::prelude::*;
 
@@ -40,7 +40,7 @@ fn shape(words: &str) -> Picture {
 }
 
 #[test]
-fn every_shipped_machine_is_drawn_as_before() {
+fn every_shipped_machine_matches_its_golden_picture() {
     for name in NAMES {
         check_golden(&format!("{name}.txt"), &text(&scene(name)));
         check_golden(&format!("{name}-empty.txt"), &text(&Picture::new(&machine(name))));
@@ -48,14 +48,14 @@ fn every_shipped_machine_is_drawn_as_before() {
 }
 
 #[test]
-fn pictures_are_drawn_as_before() {
+fn pictures_match_their_golden_files() {
     for name in ["edge", "epyc-2s-nps4", "windows-2-groups"] {
         check_golden(&format!("{name}.svg"), &render_svg(&scene(name)));
     }
 }
 
 #[test]
-fn no_line_is_wider_than_the_terminal_where_that_is_possible() {
+fn lines_fit_the_terminal_if_possible() {
     for name in NAMES {
         for width in [80, 100, 140] {
             let options = TextOptions { width, ink: Ink::Unicode, colours: false };
@@ -87,7 +87,7 @@ fn colours_change_nothing_but_colour() {
 }
 
 #[test]
-fn every_svg_is_well_formed_and_tells_each_cpu_once() {
+fn every_svg_is_well_formed_and_has_each_cpu_once() {
     for name in NAMES {
         let picture = scene(name);
         let svg = render_svg(&picture);
@@ -125,11 +125,11 @@ fn several_pictures_fit_on_one_sheet() {
 }
 
 #[test]
-fn a_long_list_of_sharers_is_counted() {
+fn long_pool_lists_are_counted() {
     let mut picture = shape("4 cores");
     for n in 0..200 {
-        let seat = Seat::SharedPool(CpuSet::range(0, 3));
-        picture.occupants.push(Occupant::new(format!("shop/web-{n}"), seat));
+        let assignment = CpuAssignment::SharedPool(CpuSet::range(0, 3));
+        picture.owners.push(CpuOwner::new(format!("shop/web-{n}"), assignment));
     }
     let drawn = text(&picture);
     assert!(drawn.contains("shop/web-0, ") && drawn.contains("more"), "{drawn}");
@@ -138,13 +138,13 @@ fn a_long_list_of_sharers_is_counted() {
 }
 
 #[test]
-fn a_thousand_cpus_and_a_hundred_long_names_stay_below_a_megabyte() {
+fn svg_of_a_large_machine_stays_below_a_megabyte() {
     let mut picture = Picture::new(&machine("large-64-nodes"));
     for n in 0..100 {
         let name = format!("{}/{n}", "n".repeat(250));
         picture
-            .occupants
-            .push(Occupant::new(name, Seat::Exclusive(CpuSet::range(n * 10, n * 10 + 9))));
+            .owners
+            .push(CpuOwner::new(name, CpuAssignment::Exclusive(CpuSet::range(n * 10, n * 10 + 9))));
     }
     let svg = render_svg(&picture);
     assert!(svg.len() < 1_000_000, "{}", svg.len());
@@ -165,7 +165,7 @@ fn nodes_without_cpus_take_one_line() {
 }
 
 #[test]
-fn what_is_larger_goes_outside() {
+fn larger_region_is_outside() {
     let kinds = |picture: &Picture| {
         let mut kinds: Vec<Vec<Kind>> = Vec::new();
         let layout = Layout::new(picture);
@@ -200,21 +200,21 @@ fn what_is_larger_goes_outside() {
         };
         let parts = Parts { cpus: (0..8).map(cpu).collect(), ..Parts::default() };
         let topology = Topology::new(parts).unwrap();
-        Picture { title: String::new(), os: OsName::Linux, topology, occupants: Vec::new() }
+        Picture { title: String::new(), os: OsName::Linux, topology, owners: Vec::new() }
     };
     assert_eq!(kinds(&cpus(|n| (0, n / 4, 0))), [vec![Socket, Cache], vec![Node]]);
     assert_eq!(kinds(&cpus(|n| (n / 4, 0, n / 2))), [vec![Node], vec![Socket], vec![Cache]]);
 }
 
 #[test]
-fn where_seats_overlap_the_stronger_is_drawn() {
+fn overlapping_assignments_draw_the_stronger_one() {
     let mut picture = shape("4 cores");
-    let seat = |first, last| CpuSet::range(first, last);
-    picture.occupants = vec![
-        Occupant::new("pool", Seat::SharedPool(seat(0, 3))),
-        Occupant::new("system", Seat::Reserved(seat(0, 1))),
-        Occupant::new("first", Seat::Exclusive(seat(1, 2))),
-        Occupant::new("second", Seat::Exclusive(seat(2, 2))),
+    let assignment = |first, last| CpuSet::range(first, last);
+    picture.owners = vec![
+        CpuOwner::new("pool", CpuAssignment::SharedPool(assignment(0, 3))),
+        CpuOwner::new("system", CpuAssignment::Reserved(assignment(0, 1))),
+        CpuOwner::new("first", CpuAssignment::Exclusive(assignment(1, 2))),
+        CpuOwner::new("second", CpuAssignment::Exclusive(assignment(2, 2))),
     ];
     let layout = Layout::new(&picture);
     let uses: Vec<Use> = (0..4).map(|n| layout.use_of(CpuId(n))).collect();
@@ -236,10 +236,10 @@ fn labels_cannot_break_out() {
     let labelled = |label: &str| {
         let mut picture = scene("edge");
         picture.title = label.into();
-        for occupant in &mut picture.occupants {
-            occupant.label = label.into();
-            occupant.detail = label.into();
-            occupant.note = label.into();
+        for owner in &mut picture.owners {
+            owner.label = label.into();
+            owner.detail = label.into();
+            owner.note = label.into();
         }
         picture
     };
@@ -256,14 +256,14 @@ fn labels_cannot_break_out() {
         let page = Page {
             title: label.into(),
             verdict: label.into(),
-            seated: vec![SeatRow {
+            containers: vec![ContainerRow {
                 pod: label.into(),
                 container: label.into(),
                 machine: label.into(),
                 cpus: label.into(),
                 memory: label.into(),
                 why: label.into(),
-                seat: Some(SeatRef { picture: 0, occupant: 0 }),
+                owner: Some(OwnerRef { picture: 0, index: 0 }),
             }],
             refused: vec![RefusedRow {
                 pod: label.into(),
@@ -281,16 +281,16 @@ fn labels_cannot_break_out() {
 }
 
 #[test]
-fn a_page_names_everybody_and_refers_only_to_pictures_it_has() {
+fn page_lists_all_rows_and_references_only_its_pictures() {
     let pictures = [scene("edge"), scene("windows-2-groups")];
-    let row = |picture, occupant| SeatRow {
-        pod: format!("pod-{picture}-{occupant}"),
-        seat: Some(SeatRef { picture, occupant }),
-        ..SeatRow::default()
+    let row = |picture, owner| ContainerRow {
+        pod: format!("pod-{picture}-{owner}"),
+        owner: Some(OwnerRef { picture, index: owner }),
+        ..ContainerRow::default()
     };
     let page = Page {
         title: "Two machines".into(),
-        seated: vec![row(0, 0), row(1, 2), row(7, 0), row(0, 99)],
+        containers: vec![row(0, 0), row(1, 2), row(7, 0), row(0, 99)],
         refused: vec![RefusedRow {
             pod: "shop/huge".into(),
             reason: "needs 40 CPUs on one node".into(),
@@ -323,15 +323,15 @@ fn count(regions: &[Region], seen: &mut BTreeMap<u32, usize>) {
     }
 }
 
-/// CPUs that need not nest in any way; nodes without CPUs, memory or either; odd occupants.
+/// CPUs with arbitrary nesting; nodes without CPUs, memory or either; unusual owners.
 fn any_picture() -> impl Strategy<Value = Picture> {
     let cores = prop::collection::vec((1u32..5, 0u32..3, 0u32..4, 0u32..4, any::<bool>()), 1..24);
     let nodes = prop::collection::btree_map(0u32..8, (0u64..1 << 40, 0u64..9), 0..8);
     let list = || prop::collection::btree_set(0u32..400, 0..20);
     let memory = || prop::collection::vec((0u32..9, any::<u64>(), any::<bool>()), 0..4);
-    let occupants = prop::collection::vec((".{0,12}", 0u8..3, list(), memory()), 0..20);
-    (cores, nodes, occupants, 1u32..7, any::<bool>()).prop_map(
-        |(cores, nodes, occupants, stride, windows)| {
+    let owners = prop::collection::vec((".{0,12}", 0u8..3, list(), memory()), 0..20);
+    (cores, nodes, owners, 1u32..7, any::<bool>()).prop_map(
+        |(cores, nodes, owners, stride, windows)| {
             let mut cpus = Vec::new();
             for (threads, socket, numa, cache, mixed) in cores {
                 let first = cpus.len() as u32;
@@ -351,15 +351,15 @@ fn any_picture() -> impl Strategy<Value = Picture> {
                 huge_pages: vec![HugePages { page_size: Bytes::gib(1), count: pages }],
             });
             let parts = Parts { cpus, nodes: nodes.collect(), distances: Vec::new() };
-            let seat = |kind: u8, cpus: CpuSet| match kind {
-                0 => Seat::Exclusive(cpus),
-                1 => Seat::SharedPool(cpus),
-                _ => Seat::Reserved(cpus),
+            let assignment = |kind: u8, cpus: CpuSet| match kind {
+                0 => CpuAssignment::Exclusive(cpus),
+                1 => CpuAssignment::SharedPool(cpus),
+                _ => CpuAssignment::Reserved(cpus),
             };
-            let occupants = occupants.into_iter().map(|(label, kind, cpus, memory)| {
-                let mut occupant =
-                    Occupant::new(label, seat(kind, cpus.into_iter().map(CpuId).collect()));
-                occupant.memory = memory
+            let owners = owners.into_iter().map(|(label, kind, cpus, memory)| {
+                let mut owner =
+                    CpuOwner::new(label, assignment(kind, cpus.into_iter().map(CpuId).collect()));
+                owner.memory = memory
                     .into_iter()
                     .map(|(node, amount, huge)| MemoryShare {
                         node: NumaId(node),
@@ -370,13 +370,13 @@ fn any_picture() -> impl Strategy<Value = Picture> {
                         amount: Bytes(amount),
                     })
                     .collect();
-                occupant
+                owner
             });
             Picture {
                 title: String::new(),
                 os: if windows { OsName::Windows } else { OsName::Linux },
                 topology: Topology::new(parts).unwrap(),
-                occupants: occupants.collect(),
+                owners: owners.collect(),
             }
         },
     )

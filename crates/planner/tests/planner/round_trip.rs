@@ -1,14 +1,15 @@
-//! A machine that one command writes is read by the others: every notation that is written, by every reader.
+//! A machine written by one command is parsed by the others: every written notation, by every
+//! parser.
 
 use placement::Machine;
 use placement::configured::Configured;
 use placement::machine::file::{self, render_compact, render_json, render_yaml};
 use placement::machine::name_of;
-use planner::generate::{Wishes, generate};
+use planner::generate::{GenerateOptions, generate};
 use planner::machine::{Format, parse};
 use proptest::prelude::*;
 
-/// Machines in words, with any of the options.
+/// Returns machines as words, with any of the options.
 fn words() -> impl Strategy<Value = String> {
     let counts = (1u32..5, 1u32..5, 1u32..7, 1u32..4);
     let options = prop::sample::subsequence(
@@ -39,10 +40,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_machine_that_is_written_is_read_by_every_reader(words in words()) {
+    fn written_machine_is_parsed_by_every_parser(words in words()) {
         let mut machine = parse(&words).unwrap();
         if machine.name.is_empty() {
-            // As the command line has it.
+            // As the command line does.
             machine.name.clone_from(&words);
         }
         let expected = Machine { name: name_of(&machine.name), ..machine.clone() };
@@ -51,8 +52,8 @@ proptest! {
             prop_assert_eq!(&file::parse(&text).unwrap(), &expected, "{}", text);
             let read = parse(&text).unwrap();
             prop_assert_eq!(&read, &expected, "{}", text);
-            // The machine that was read can be configured and planned for like the one in words.
-            let configured = |of: &Machine| generate(of, &Wishes::default()).map(|made| made.config);
+            // The parsed machine can be configured and planned for like the original.
+            let configured = |of: &Machine| generate(of, &GenerateOptions::default()).map(|made| made.config);
             match (configured(&machine), configured(&read)) {
                 (Ok(one), Ok(other)) => {
                     prop_assert_eq!(&one, &other);

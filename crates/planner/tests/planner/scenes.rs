@@ -1,4 +1,4 @@
-//! Shipped machines with made-up occupants, for drawing.
+//! Shipped machines with made-up owners, for drawing.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use placement::Machine;
 use placement::demand::MemoryKind;
 use placement::{Bytes, CpuSet, NumaId};
-use planner::picture::{MemoryShare, Occupant, Picture, Seat};
+use planner::picture::{CpuAssignment, CpuOwner, MemoryShare, Picture};
 
 pub(crate) const NAMES: [&str; 8] = [
     "edge",
@@ -43,18 +43,18 @@ fn memory(shares: &[(u32, u64)]) -> Vec<MemoryShare> {
 
 fn picture(name: &str, exclusive: &[Row], reserved: Row, shared: &[Row]) -> Picture {
     let mut picture = Picture::new(&machine(name));
-    let mut add = |row: &Row, seat: Seat| {
-        let mut occupant = Occupant::new(row.0, seat);
-        occupant.detail = row.1.to_owned();
-        occupant.memory = memory(row.3);
-        picture.occupants.push(occupant);
+    let mut add = |row: &Row, assignment: CpuAssignment| {
+        let mut owner = CpuOwner::new(row.0, assignment);
+        owner.detail = row.1.to_owned();
+        owner.memory = memory(row.3);
+        picture.owners.push(owner);
     };
     for row in exclusive {
-        add(row, Seat::Exclusive(cpus(row.2)));
+        add(row, CpuAssignment::Exclusive(cpus(row.2)));
     }
-    add(&reserved, Seat::Reserved(cpus(reserved.2)));
+    add(&reserved, CpuAssignment::Reserved(cpus(reserved.2)));
     for row in shared {
-        add(row, Seat::SharedPool(cpus(row.2)));
+        add(row, CpuAssignment::SharedPool(cpus(row.2)));
     }
     picture
 }
@@ -100,7 +100,7 @@ pub(crate) fn scene(name: &str) -> Picture {
                     ),
                 ],
             );
-            picture.occupants[2].memory.push(MemoryShare {
+            picture.owners[2].memory.push(MemoryShare {
                 node: NumaId(1),
                 kind: MemoryKind::HugePages(Bytes::gib(1)),
                 amount: Bytes::gib(3),

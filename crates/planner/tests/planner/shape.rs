@@ -1,4 +1,4 @@
-//! Machines in a line of words.
+//! Machines as a line of words.
 
 use objects::pod::OsName;
 use placement::Bytes;
@@ -36,13 +36,13 @@ fn all_spellings_give_the_same_machine() {
 }
 
 #[test]
-fn what_is_left_out_is_one() {
+fn missing_counts_default_to_one() {
     assert_eq!(counts(&machine("4 cores")), [1, 1, 4, 4]);
     assert_eq!(counts(&machine("2 sockets x 4 cores")), [2, 2, 8, 8]);
 }
 
 #[test]
-fn options_say_what_each_node_has() {
+fn options_apply_to_each_node() {
     let m = machine(
         "2s 2n 8c 2t l3=4 mem=64Gi hugepages-1Gi=4 hugepages-2Mi=512 distances=10,12,21 name=big",
     );
@@ -96,9 +96,9 @@ fn nodes_of_memory_alone_come_last() {
 }
 
 #[test]
-fn errors_name_the_word_that_is_wrong() {
+fn errors_name_the_wrong_word() {
     let check = |text: &str, part: &str| {
-        // A machine printed in full would bury the message.
+        // The debug text of a machine would bury the message.
         let error = parse(text).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains(part), "{text}: {error}");
     };
@@ -133,7 +133,7 @@ fn errors_name_the_word_that_is_wrong() {
 
 proptest! {
     #[test]
-    fn any_sensible_counts_give_that_machine(
+    fn valid_counts_give_that_machine(
         s in 1u32..5, n in 1u32..5, c in 1u32..70, t in 1u32..5,
         numbering in prop::sample::select(vec!["linux", "adjacent", "windows"]),
     ) {
@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn no_words_make_it_panic(text in "[0-9sncxt =,a-z-]{0,40}|.{0,60}") {
+    fn no_words_panic(text in "[0-9sncxt =,a-z-]{0,40}|.{0,60}") {
         let _ = parse(&text);
     }
 }

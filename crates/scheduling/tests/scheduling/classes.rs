@@ -1,4 +1,4 @@
-//! QoS classes: what nodes offer, what pods ask for, and what is said when they do not meet.
+//! QoS classes: the offers of nodes, the requests of pods, and the messages if they do not match.
 
 use scheduling::{Code, Explanation, Outcome, Plugin, Scheduler, Settings, Tie};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ fn scheduler(on: bool) -> Scheduler {
     Scheduler::new(&Settings { qos_resources: on, ..Settings::default() }).unwrap()
 }
 
-/// A node with room for everything but classes.
+/// Returns a node with enough of everything except classes.
 fn node(name: &str, pod_level: Value, container_level: Value) -> Value {
     json!({
         "metadata": {"name": name},
@@ -18,7 +18,7 @@ fn node(name: &str, pod_level: Value, container_level: Value) -> Value {
     })
 }
 
-/// One class resource with classes and their capacities.
+/// Returns one class resource with classes and their capacities.
 fn offer(resource: &str, classes: &[(&str, u64)]) -> Value {
     let classes =
         classes.iter().map(|(name, capacity)| json!({"name": name, "capacity": capacity}));
@@ -52,7 +52,7 @@ fn explain(scheduler: &mut Scheduler, pod: &Value) -> Explanation {
     scheduler.explain(&name, Tie::FirstByName).unwrap()
 }
 
-/// What one node says about a pod, beside pods that are there.
+/// Returns the rejection of a pod by one node that runs other pods.
 fn verdict(node: &Value, there: &[Value], pod: &Value) -> Option<(Code, Vec<String>)> {
     let mut scheduler = scheduler(true);
     scheduler.cluster_mut().apply_node(node).unwrap();
@@ -68,7 +68,7 @@ const FULL: Code = Code::Unschedulable;
 const NEVER: Code = Code::UnschedulableAndUnresolvable;
 
 #[test]
-fn a_class_must_be_there_and_have_room() {
+fn class_must_be_offered_and_have_capacity() {
     let offered = offer("k8s.io/rdt", &[("gold", 2), ("silver", 1), ("bronze", 0)]);
     let node = node("n", Value::Null, offered);
     let check = |there: &[Value], pod: Value, expected: Option<(Code, &str)>| {
@@ -90,7 +90,7 @@ fn a_class_must_be_there_and_have_room() {
         gold("p"),
         Some((FULL, "Insufficient QoS class k8s.io/rdt=gold")),
     );
-    // The short name is the official one.
+    // The short name equals the official one.
     check(
         &[gold("a"), gold("b")],
         one("p", "rdt", "gold"),
@@ -99,13 +99,13 @@ fn a_class_must_be_there_and_have_room() {
     // Every container counts.
     check(&[], two.clone(), None);
     check(&[gold("a")], two, Some((FULL, "Insufficient QoS class k8s.io/rdt=gold")));
-    // More than there will ever be.
+    // More than the capacity.
     check(
         &[],
         pod("p", &three, Value::Null),
         Some((NEVER, "Insufficient QoS class k8s.io/rdt=gold")),
     );
-    // Zero is no limit.
+    // Zero is unlimited.
     let bronze = |name: &str| one(name, "rdt", "bronze");
     check(&[bronze("a"), bronze("b"), bronze("c")], bronze("p"), None);
     check(&[], one("p", "rdt", "tin"), Some((NEVER, "node(s) had no QoS class k8s.io/rdt=tin")));
@@ -117,7 +117,7 @@ fn a_class_must_be_there_and_have_room() {
 }
 
 #[test]
-fn what_the_pod_names_is_a_default_where_the_resource_is_for_containers() {
+fn pod_level_class_is_the_default_of_containers() {
     let for_containers = node("n", Value::Null, offer("rdt", &[("gold", 2), ("silver", 0)]));
     let for_pods = node("n", offer("k8s.io/rdt", &[("gold", 1), ("silver", 0)]), Value::Null);
     let default = json!([{"name": "rdt", "class": "gold"}]);
@@ -141,7 +141,7 @@ fn what_the_pod_names_is_a_default_where_the_resource_is_for_containers() {
 }
 
 #[test]
-fn init_containers_that_follow_each_other_do_not_add_up() {
+fn sequential_init_containers_do_not_add_up() {
     let node = node("n", Value::Null, offer("rdt", &[("gold", 1)]));
     let gold = |name: &str| container(name, Some(("rdt", "gold")));
     let mut sequence = pod("p", &[gold("app")], Value::Null);
@@ -153,7 +153,7 @@ fn init_containers_that_follow_each_other_do_not_add_up() {
 }
 
 #[test]
-fn with_the_gate_off_classes_are_not_looked_at() {
+fn disabled_gate_ignores_classes() {
     let mut scheduler = scheduler(false);
     scheduler.cluster_mut().apply_node(&node("n", Value::Null, Value::Null)).unwrap();
     let explained = explain(&mut scheduler, &one("p", "rdt", "gold"));
@@ -161,7 +161,7 @@ fn with_the_gate_off_classes_are_not_looked_at() {
 }
 
 #[test]
-fn the_message_says_which_class_is_short_on_how_many_nodes() {
+fn message_names_the_class_and_the_number_of_nodes() {
     let mut scheduler = scheduler(true);
     for name in ["n1", "n2"] {
         let offered = offer("rdt", &[("gold", 1)]);
@@ -169,7 +169,7 @@ fn the_message_says_which_class_is_short_on_how_many_nodes() {
         let there = on(one(&format!("on-{name}"), "rdt", "gold"), name);
         scheduler.cluster_mut().apply_pod(&there).unwrap();
     }
-    // Both spellings of the field are read.
+    // Both spellings of the field are accepted.
     let mut without = node("n3", Value::Null, Value::Null);
     without["status"]["qosResources"] =
         json!({"containerQoSResources": offer("rdt", &[("silver", 1)])});
@@ -186,7 +186,7 @@ fn the_message_says_which_class_is_short_on_how_many_nodes() {
 }
 
 #[test]
-fn preemption_frees_classes_and_takes_no_more_than_it_needs() {
+fn preemption_frees_classes_with_the_fewest_victims() {
     let mut scheduler = scheduler(true);
     let offered = offer("rdt", &[("gold", 2), ("silver", 1)]);
     scheduler.cluster_mut().apply_node(&node("n", Value::Null, offered)).unwrap();
@@ -202,14 +202,14 @@ fn preemption_frees_classes_and_takes_no_more_than_it_needs() {
     assert_eq!(failure.preemption.as_ref().unwrap().victims, ["default/a"]);
     scheduler.adopt(&explained.attempt);
     scheduler.cluster_mut().remove_pod("default/a");
-    // The place is kept for it.
+    // Its nomination reserves the class.
     assert!(explain(&mut scheduler, &one("q", "rdt", "gold")).feasible.is_empty());
     let again = scheduler.explain("default/p", Tie::FirstByName).unwrap();
     assert!(matches!(&again.attempt.outcome, Outcome::Scheduled(c) if c.via_nominated_node));
 }
 
 #[test]
-fn capacity_comes_back_when_pods_leave_and_when_nodes_change() {
+fn capacity_returns_with_removed_pods_and_changed_nodes() {
     let mut scheduler = scheduler(true);
     let with = |capacity| node("n", Value::Null, offer("rdt", &[("gold", capacity)]));
     scheduler.cluster_mut().apply_node(&with(1)).unwrap();
@@ -225,7 +225,7 @@ fn capacity_comes_back_when_pods_leave_and_when_nodes_change() {
 }
 
 #[test]
-fn free_classes_can_be_given_a_weight() {
+fn free_class_capacity_can_be_scored() {
     let settings = Settings { qos_resources: true, class_score_weight: 5, ..Settings::default() };
     let mut scheduler = Scheduler::new(&settings).unwrap();
     for (name, capacity) in [("n1", 2), ("n2", 10), ("n3", 0)] {
@@ -236,7 +236,7 @@ fn free_classes_can_be_given_a_weight() {
     let scores = |node: &str| explained.scores[node].plugins[&Plugin::QosResources];
     assert_eq!((scores("n1"), scores("n2")), ([50, 50, 250], [90, 90, 450]));
     assert_eq!((scores("n3"), &explained.best), ([100, 100, 500], &vec!["n3".to_owned()]));
-    // A pod without classes does not care.
+    // A pod without classes is not affected.
     let plain = pod("q", &[container("c", None)], Value::Null);
     let explained = explain(&mut scheduler, &plain);
     assert!(!explained.scores["n1"].plugins.contains_key(&Plugin::QosResources));

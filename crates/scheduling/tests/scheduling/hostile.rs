@@ -1,4 +1,4 @@
-//! Objects that no validation has seen: they may be refused, and must not stop the scheduler.
+//! Unvalidated objects: the scheduler may reject them, but must not panic.
 
 use proptest::prelude::*;
 use scheduling::{Scheduler, Settings, Tie};
@@ -34,7 +34,7 @@ fn odd() -> impl Strategy<Value = Value> {
     ])
 }
 
-/// How many values there are in a tree.
+/// Returns the number of values in a tree.
 fn size(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(size).sum(),
@@ -43,7 +43,7 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// Puts something else in the place of one value.
+/// Replaces one value by another.
 fn replace(value: &mut Value, at: &mut usize, with: &Value) {
     if *at == 0 {
         *value = with.clone();
@@ -62,7 +62,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn nothing_in_an_object_stops_the_scheduler(
+    fn invalid_objects_do_not_panic(
         nodes in prop::collection::vec(worlds::node(), 1..5),
         pods in prop::collection::vec(worlds::pod(), 1..8),
         oddities in prop::collection::vec((0..200usize, 0..1000usize, odd()), 0..12),
@@ -84,7 +84,7 @@ proptest! {
         let settings = Settings { qos_resources: true, class_score_weight: 1, ..Settings::default() };
         let mut scheduler = Scheduler::new(&settings).unwrap();
         for (n, object) in objects.iter().enumerate() {
-            // A refusal is an answer.
+            // A rejection is a valid result.
             if n < first_pod {
                 let _ = scheduler.cluster_mut().apply_node(object);
             } else {

@@ -1,4 +1,4 @@
-//! Nodes that report their machine: what their agent would refuse is not sent to them.
+//! Nodes that report their machine: pods that their agent would refuse are not sent to them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use placement::{Bytes, CacheId, CoreId, CpuId, CpuSet, Node, NumaId, SocketId, T
 use scheduling::{Code, MachineView, Outcome, Plugin, Scheduler, Settings, Tie, Verdict};
 use serde_json::{Value, json};
 
-/// Two NUMA nodes of four CPUs, one of which is the system's; containers must fit on one of them.
+/// Two NUMA nodes of four CPUs, one CPU reserved for the system; containers must fit on one NUMA
+/// node.
 fn machine() -> Node {
     let cpus = (0..8).map(|cpu| Cpu {
         cpu: CpuId(cpu),
@@ -68,7 +69,7 @@ fn pod(name: &str, cpus: u32, priority: i32) -> Value {
     })
 }
 
-/// Of these nodes, the first so many report a machine.
+/// The first of these nodes report a machine.
 fn scheduler(nodes: &[&str], reporting: usize) -> Scheduler {
     let mut scheduler = Scheduler::new(&Settings::default()).unwrap();
     let machine = Arc::new(machine());
@@ -97,9 +98,9 @@ fn node_of(outcome: &Outcome) -> &str {
 }
 
 #[test]
-fn a_node_that_has_the_cpus_but_not_together_is_passed_over() {
+fn node_without_enough_cpus_on_one_numa_node_is_rejected() {
     let mut scheduler = scheduler(&["n1", "n2"], 1);
-    // Of seven CPUs three are left, but not on one NUMA node.
+    // Three of seven CPUs are free, but not on one NUMA node.
     for (name, node) in [("a", "n1"), ("b", "n1")] {
         let mut there = pod(name, 2, 0);
         there["spec"]["nodeName"] = node.into();
@@ -119,7 +120,7 @@ fn a_node_that_has_the_cpus_but_not_together_is_passed_over() {
 }
 
 #[test]
-fn what_no_numa_node_can_hold_is_never_helped() {
+fn pod_larger_than_a_numa_node_is_unresolvable() {
     let mut scheduler = scheduler(&["n1"], 1);
     scheduler.cluster_mut().apply_pod(&pod("p", 5, 100)).unwrap();
     let explained = scheduler.explain("default/p", Tie::FirstByName).unwrap();
@@ -127,23 +128,23 @@ fn what_no_numa_node_can_hold_is_never_helped() {
 }
 
 #[test]
-fn pods_on_their_way_are_counted_before_the_agent_has_booked_them() {
+fn assumed_pods_count_before_the_agent_commits_them() {
     let mut scheduler = scheduler(&["n1", "n2"], 2);
     let nodes: Vec<String> = ["a", "b", "c", "d"]
         .iter()
         .map(|name| node_of(&place(&mut scheduler, &pod(name, 3, 0))).to_owned())
         .collect();
     assert_eq!(nodes, ["n1", "n2", "n1", "n2"]);
-    // Seven CPUs less six: one is free, but nobody wants a single one.
+    // One of seven CPUs is free, but no pod requests a single one.
     let Outcome::Unschedulable(failure) = place(&mut scheduler, &pod("e", 3, 0)) else { panic!() };
     assert!(failure.message.starts_with("0/2 nodes are available: 2 Insufficient cpu."));
-    // What leaves is free again.
+    // The CPUs of a removed pod are free again.
     scheduler.cluster_mut().remove_pod("default/a");
     assert_eq!(node_of(&place(&mut scheduler, &pod("f", 3, 0))), "n1");
 }
 
 #[test]
-fn preemption_makes_room_on_one_numa_node() {
+fn preemption_frees_cpus_on_one_numa_node() {
     let mut scheduler = scheduler(&["n1"], 1);
     for (name, cpus) in [("a", 2), ("b", 2)] {
         node_of(&place(&mut scheduler, &pod(name, cpus, 0)));
@@ -154,7 +155,7 @@ fn preemption_makes_room_on_one_numa_node() {
 }
 
 #[test]
-fn pods_that_share_cpus_and_nodes_that_report_nothing_are_left_alone() {
+fn shared_pods_and_nodes_without_report_are_unaffected() {
     let mut all = scheduler(&["n1"], 1);
     let mut shared = pod("p", 5, 0);
     shared["spec"]["containers"][0]["resources"]["limits"] = Value::Null;

@@ -1,4 +1,4 @@
-//! Scheduling from the outside: recorded scenarios, properties and tables.
+//! Tests of the public interface: recorded scenarios, properties and tables.
 #![allow(clippy::unwrap_used, clippy::panic)] // Also outside #[test] functions: this is all test.
 #![allow(clippy::needless_pass_by_value)] // `json!(…)` reads better than `&json!(…)`.
 

@@ -1,6 +1,6 @@
-//! The queue, moment by moment.
+//! The queue, step by step.
 
-use scheduling::queue::{Event, Patience, Queue};
+use scheduling::queue::{BackoffConfig, Event, Queue};
 use scheduling::{Plugin, queue};
 
 fn popped(queue: &mut Queue, now: i64) -> Vec<String> {
@@ -8,7 +8,7 @@ fn popped(queue: &mut Queue, now: i64) -> Vec<String> {
 }
 
 #[test]
-fn the_most_important_goes_first_and_among_equals_who_came_first() {
+fn highest_priority_first_then_the_earliest() {
     let mut queue = Queue::default();
     for (pod, priority) in [("a", 1), ("b", 5), ("d", 5), ("e", 100), ("f", 0), ("g", -3)] {
         queue.add(pod, priority, false);
@@ -17,7 +17,7 @@ fn the_most_important_goes_first_and_among_equals_who_came_first() {
 }
 
 #[test]
-fn a_pod_that_fails_again_and_again_waits_longer_each_time() {
+fn repeated_failures_increase_the_backoff() {
     let mut queue = Queue::default();
     queue.add("p", 0, false);
     let mut now = 0;
@@ -31,13 +31,13 @@ fn a_pod_that_fails_again_and_again_waits_longer_each_time() {
 }
 
 #[test]
-fn an_unschedulable_pod_is_tried_again_when_something_happens_that_could_help() {
+fn helpful_event_retries_an_unschedulable_pod() {
     let check = |event: Event, tried: bool| {
         let mut queue = Queue::default();
         queue.add("p", 0, false);
         queue.pop(0).unwrap();
         queue.failed("p", &[Plugin::NodeResourcesFit], 0);
-        queue.happened(event, 10);
+        queue.on_event(event, 10);
         assert!(popped(&mut queue, 999).is_empty(), "{event:?}: it still backs off");
         assert_eq!(popped(&mut queue, 1_000).len(), usize::from(tried), "{event:?}");
     };
@@ -49,14 +49,14 @@ fn an_unschedulable_pod_is_tried_again_when_something_happens_that_could_help() 
 }
 
 #[test]
-fn a_pod_short_of_a_class_is_tried_again_when_a_node_changes() {
+fn pod_lacking_a_class_is_retried_when_a_node_changes() {
     assert!(queue::could_help(Plugin::QosResources, Event::NodeResources));
     assert!(queue::could_help(Plugin::QosResources, Event::PodRemoved));
     assert!(!queue::could_help(Plugin::QosResources, Event::NodeTaints));
 }
 
 #[test]
-fn nobody_is_laid_aside_for_more_than_five_minutes() {
+fn unschedulable_pods_are_retried_after_five_minutes() {
     let mut queue = Queue::default();
     queue.add("p", 0, false);
     queue.pop(0).unwrap();
@@ -66,12 +66,12 @@ fn nobody_is_laid_aside_for_more_than_five_minutes() {
 }
 
 #[test]
-fn what_happens_during_an_attempt_is_not_lost() {
+fn events_during_an_attempt_are_not_lost() {
     let check = |event: Event, expected: usize| {
         let mut queue = Queue::default();
         queue.add("p", 0, false);
         queue.pop(0).unwrap();
-        queue.happened(event, 1);
+        queue.on_event(event, 1);
         queue.failed("p", &[Plugin::NodePorts], 2);
         assert_eq!(popped(&mut queue, 1_002).len(), expected, "{event:?}");
     };
@@ -80,12 +80,12 @@ fn what_happens_during_an_attempt_is_not_lost() {
 }
 
 #[test]
-fn what_happened_before_an_attempt_does_not_count_for_it() {
+fn events_before_an_attempt_do_not_retry_it() {
     let mut queue = Queue::default();
     queue.add("p", 0, false);
     queue.add("q", 0, false);
     queue.pop(0).unwrap();
-    queue.happened(Event::PodRemoved, 1);
+    queue.on_event(Event::PodRemoved, 1);
     queue.pop(2).unwrap();
     queue.failed("q", &[Plugin::NodePorts], 3);
     queue.failed("p", &[Plugin::NodePorts], 4);
@@ -93,11 +93,11 @@ fn what_happened_before_an_attempt_does_not_count_for_it() {
 }
 
 #[test]
-fn a_gated_pod_waits_until_its_gates_are_gone() {
+fn gated_pod_waits_until_its_gates_are_removed() {
     let mut queue = Queue::default();
     queue.add("p", 10, true);
     queue.add("q", 0, false);
-    queue.happened(Event::NodeAdded, 0);
+    queue.on_event(Event::NodeAdded, 0);
     assert_eq!(popped(&mut queue, 400_000), ["q"]);
     assert_eq!(queue.lengths().gated, 1);
     queue.add("p", 10, false);
@@ -105,8 +105,8 @@ fn a_gated_pod_waits_until_its_gates_are_gone() {
 }
 
 #[test]
-fn a_pod_that_is_gone_is_never_tried() {
-    let mut queue = Queue::new(Patience { unschedulable: 10, ..Patience::default() });
+fn removed_pod_is_never_attempted() {
+    let mut queue = Queue::new(BackoffConfig { unschedulable: 10, ..BackoffConfig::default() });
     for pod in ["active", "aside", "backing off"] {
         queue.add(pod, 0, false);
     }
@@ -122,7 +122,7 @@ fn a_pod_that_is_gone_is_never_tried() {
 }
 
 #[test]
-fn a_changed_priority_counts_at_once() {
+fn changed_priority_takes_effect_at_once() {
     let mut queue = Queue::default();
     queue.add("a", 1, false);
     queue.add("b", 2, false);

@@ -1,4 +1,4 @@
-//! What kube-scheduler decided, scenario by scenario.
+//! Recorded decisions of kube-scheduler, by scenario.
 
 use std::io::Read as _;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 const SCENARIOS: &[u8] = include_bytes!("../../../../testdata/golden-sched/scenarios.jsonl.gz");
 
 #[test]
-fn every_recorded_scenario_is_decided_the_same() {
+fn every_recorded_scenario_matches() {
     let mut text = String::new();
     flate2::read::GzDecoder::new(SCENARIOS).read_to_string(&mut text).unwrap();
     let mut different = Vec::new();

@@ -1,12 +1,12 @@
-//! The rules once more, in the plainest form: every question walks all nodes and all pods, on the JSON
-//! that was given. Slow, without any memory, and the measure for the fast way. Covers what
-//! [`crate::worlds`] makes up.
+//! A reference implementation in the simplest form: every question iterates over all nodes and all
+//! pods of the given JSON, without a cache. The scheduler is compared with it. It covers the
+//! clusters that [`crate::worlds`] generates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// Objects as they are: pods on nodes have a node name.
+/// Objects as given: pods on nodes have a node name.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct World {
     pub(crate) nodes: Vec<Value>,
@@ -37,7 +37,8 @@ fn amount(value: &Value, of: &str) -> i64 {
     }
 }
 
-/// Sum over a pod's containers; `missing` is what a container without a request counts for.
+/// Returns the sum over a pod's containers; `missing` is the default of a container without a
+/// request.
 fn requests(pod: &Value, of: &str, missing: i64) -> i64 {
     let containers = list(&pod["spec"]["containers"]).iter();
     containers
@@ -52,7 +53,7 @@ fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object["metadata"]["labels"][key].as_str()
 }
 
-/// `matchLabels` only. An absent selector selects nothing.
+/// Supports `matchLabels` only. An absent selector selects nothing.
 fn selects(selector: &Value, pod: &Value) -> bool {
     !selector.is_null()
         && selector["matchLabels"]
@@ -66,7 +67,7 @@ fn namespace(pod: &Value) -> &str {
     text(&pod["metadata"]["namespace"])
 }
 
-/// A term without namespaces speaks of its own.
+/// A term without namespaces applies to its own.
 fn term_selects(term: &Value, owner: &Value, pod: &Value) -> bool {
     let named = list(&term["namespaces"]);
     let there = if named.is_empty() {
@@ -119,13 +120,13 @@ impl World {
         self.nodes.iter().flat_map(move |node| self.on(node).map(move |pod| (node, pod)))
     }
 
-    /// Pods on nodes with this value of a label, that satisfy a test.
+    /// Counts pods on nodes with this value of a label that satisfy a predicate.
     fn count(&self, key: &str, value: &str, test: impl Fn(&Value) -> bool) -> usize {
         let there = self.placed().filter(|(node, _)| label(node, key) == Some(value));
         there.filter(|(_, pod)| test(pod)).count()
     }
 
-    /// What the first plugin says that turns a node down.
+    /// Returns the first rejection of a node.
     fn verdict(&self, pod: &Value, node: &Value) -> Option<Verdict> {
         let hard = |t: &&Value| t["effect"] == "NoSchedule" || t["effect"] == "NoExecute";
         if node["spec"]["unschedulable"] == true {
@@ -162,7 +163,7 @@ impl World {
             .or_else(|| self.affinity(pod, node))
     }
 
-    /// The class each container uses of the one class resource, `rdt`.
+    /// Returns the class of each container of the one class resource, `rdt`.
     fn classes(&self, pod: &Value, node: &Value) -> Option<Verdict> {
         let used = |p: &Value| -> Vec<String> {
             let containers = list(&p["spec"]["containers"]).iter();
@@ -265,7 +266,7 @@ impl World {
         None
     }
 
-    /// The nodes that fit with their totals, and what is said of the others.
+    /// Returns the feasible nodes with their totals, and the rejections of the others.
     pub(crate) fn decide(&self, pod: &Value) -> (BTreeMap<String, i64>, BTreeMap<String, Verdict>) {
         let mut fitting = Vec::new();
         let mut rejected = BTreeMap::new();
@@ -288,8 +289,8 @@ impl World {
         (fitting.iter().enumerate().map(total).collect(), rejected)
     }
 
-    /// Who would have to leave a node, the most important first; or what is said of it even without all
-    /// less important pods, which is nothing if there are none.
+    /// Returns the victims on a node, the most important first; or the rejection that remains
+    /// without all pods of lower priority, which is empty if there are none.
     pub(crate) fn victims(&self, pod: &Value, node: &Value) -> Result<Vec<Value>, Option<Verdict>> {
         let priority = |p: &Value| p["spec"]["priority"].as_i64().unwrap();
         let name = &node["metadata"]["name"];

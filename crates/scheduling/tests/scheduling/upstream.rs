@@ -1,4 +1,4 @@
-//! Corners of upstream's behaviour that no recorded scenario touches, each as a small cluster.
+//! Corner cases of upstream's behaviour that no recorded scenario covers, each as a small cluster.
 
 use scheduling::{Code, Explanation, Failure, Outcome, Plugin, Scheduler, Settings, Tie};
 use serde_json::{Value, json};
@@ -46,19 +46,19 @@ fn failure(explanation: &Explanation) -> &Failure {
     }
 }
 
-/// Asks for this much cpu.
+/// Sets the CPU request.
 fn asks(cpu: &str) -> Value {
     json!([{"name": "c", "image": "img", "resources": {"requests": {"cpu": cpu}}}])
 }
 
-/// Must be on the node of this name.
+/// Pins the pod to the node of this name.
 fn pinned(node: &str) -> Value {
     let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
     let terms = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
     json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
 }
 
-/// Pod affinity of one kind with one preferred term for `app`, by host name.
+/// Returns pod affinity of one kind with one preferred term for `app`, by host name.
 fn prefers(kind: &str, app: &str, weight: i64) -> Value {
     json!({kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{
         "weight": weight,
@@ -70,7 +70,7 @@ fn prefers(kind: &str, app: &str, weight: i64) -> Value {
 }
 
 #[test]
-fn preferences_of_those_there_are_passed_over_only_for_pods_without_their_own() {
+fn existing_preferences_are_ignored_only_without_own_preferences() {
     let args = json!({"ignorePreferredTermsOfExistingPods": true});
     let profile = json!({"pluginConfig": [{"name": "InterPodAffinity", "args": args}]});
     let mut scheduler = scheduler(profile);
@@ -88,7 +88,7 @@ fn preferences_of_those_there_are_passed_over_only_for_pods_without_their_own() 
 }
 
 #[test]
-fn an_empty_namespace_selector_reaches_namespaces_that_are_not_known() {
+fn empty_namespace_selector_matches_unknown_namespaces() {
     let mut scheduler = scheduler(Value::Null);
     for name in ["n1", "n2"] {
         scheduler.cluster_mut().apply_node(&node(name, "za")).unwrap();
@@ -107,7 +107,7 @@ fn an_empty_namespace_selector_reaches_namespaces_that_are_not_known() {
 }
 
 #[test]
-fn a_score_plugin_that_is_enabled_without_a_weight_has_weight_one() {
+fn score_plugin_without_weight_has_weight_one() {
     for point in ["score", "multiPoint"] {
         let plugins = json!({point: {"enabled": [{"name": "TaintToleration"}]}});
         let mut scheduler = scheduler(json!({"plugins": plugins}));
@@ -120,8 +120,8 @@ fn a_score_plugin_that_is_enabled_without_a_weight_has_weight_one() {
     }
 }
 
-/// The cpu and memory that are left on a node of 4 cpus and 8 GiB, by the fit score of a pod that asks
-/// for nothing itself: hundredths of each.
+/// Returns the free CPU and memory of a node of 4 CPUs and 8 GiB in per cent, by the fit score of a
+/// pod without requests.
 fn left_beside(there: &Value) -> i64 {
     let mut scheduler = scheduler(Value::Null);
     for name in ["n1", "n2"] {
@@ -134,8 +134,8 @@ fn left_beside(there: &Value) -> i64 {
 }
 
 #[test]
-fn with_requests_of_the_pod_only_what_nobody_asks_for_is_missing() {
-    // Cpu half of the node; memory missing in both containers, which is 400 MiB.
+fn pod_level_requests_limit_the_defaulted_resources() {
+    // Half of the node's CPUs; memory is missing in both containers, which counts as 400 MiB.
     let containers = json!([{"name": "a"}, {"name": "b"}]);
     let there = |more: Value| {
         let mut there = pod("e", json!({"nodeName": "n1", "containers": containers}));
@@ -146,12 +146,12 @@ fn with_requests_of_the_pod_only_what_nobody_asks_for_is_missing() {
         there
     };
     assert_eq!(left_beside(&there(json!({}))), (50 + 95) / 2);
-    // The overhead asks for memory, so it is not missing: 4 GiB are left.
+    // The overhead requests memory, so it is not missing: 4 GiB are left.
     assert_eq!(left_beside(&there(json!({"overhead": {"memory": "4Gi"}}))), 50);
 }
 
 #[test]
-fn a_resize_of_a_pod_as_a_whole_counts_for_the_larger_amount_until_it_is_done() {
+fn pod_level_resize_counts_the_larger_amount() {
     let there = |wanted: &str, allocated: &str, actual: &str, reason: &str| {
         let requests = |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "4Gi"}});
         let mut there = pod("e", json!({"nodeName": "n1", "resources": requests(wanted)}));
@@ -186,7 +186,7 @@ fn mounts(claim: &str) -> Value {
 }
 
 #[test]
-fn a_claim_for_one_pod_that_is_not_in_use_is_not_kept_by_a_pod_that_waits() {
+fn nominated_pod_does_not_reserve_an_unused_claim() {
     let mut scheduler = scheduler(Value::Null);
     let cluster = scheduler.cluster_mut();
     cluster.apply_node(&node("n1", "za")).unwrap();
@@ -202,7 +202,7 @@ fn a_claim_for_one_pod_that_is_not_in_use_is_not_kept_by_a_pod_that_waits() {
 }
 
 #[test]
-fn a_volume_that_is_being_made_for_a_node_keeps_the_pod_there() {
+fn volume_being_provisioned_pins_the_pod() {
     let mut scheduler = scheduler(Value::Null);
     let cluster = scheduler.cluster_mut();
     for name in ["n1", "n2"] {
@@ -223,7 +223,7 @@ fn a_volume_that_is_being_made_for_a_node_keeps_the_pod_there() {
 }
 
 #[test]
-fn a_pod_that_names_its_node_is_turned_down_by_its_affinity_too() {
+fn pinned_pod_is_rejected_by_its_affinity_too() {
     let mut scheduler = scheduler(Value::Null);
     scheduler.cluster_mut().apply_node(&node("n1", "za")).unwrap();
     let spec = json!({"affinity": pinned("n1"), "containers": asks("5")});
@@ -232,7 +232,7 @@ fn a_pod_that_names_its_node_is_turned_down_by_its_affinity_too() {
 }
 
 #[test]
-fn the_node_a_pod_waits_for_is_asked_whatever_names_its_affinity_has() {
+fn nominated_node_is_tried_despite_pinned_names() {
     let mut scheduler = scheduler(Value::Null);
     for name in ["n1", "n2", "n3"] {
         scheduler.cluster_mut().apply_node(&node(name, "za")).unwrap();
@@ -251,7 +251,7 @@ fn the_node_a_pod_waits_for_is_asked_whatever_names_its_affinity_has() {
 }
 
 #[test]
-fn what_is_said_after_no_node_was_found_depends_on_who_is_left_to_say_it() {
+fn post_filter_message_depends_on_the_enabled_plugins() {
     let without = |plugins: &[&str]| {
         let disabled: Vec<Value> = plugins.iter().map(|p| json!({"name": p})).collect();
         let point = json!({"disabled": disabled});
@@ -280,7 +280,7 @@ fn what_is_said_after_no_node_was_found_depends_on_who_is_left_to_say_it() {
 }
 
 #[test]
-fn a_pod_waits_for_no_node_once_nobody_is_left_to_make_room() {
+fn nomination_is_cleared_without_post_filter_plugins() {
     let waits_after = |disabled: &str, spec: Value| {
         let point = json!({"disabled": [{"name": disabled}]});
         let mut scheduler = scheduler(json!({"plugins": {"postFilter": point}}));
@@ -298,7 +298,7 @@ fn a_pod_waits_for_no_node_once_nobody_is_left_to_make_room() {
 }
 
 #[test]
-fn a_profile_says_how_many_nodes_are_looked_at() {
+fn profile_limits_the_number_of_evaluated_nodes() {
     for (share, looked_at) in [(None, 300), (Some(0), 144), (Some(10), 100), (Some(100), 300)] {
         let mut scheduler = scheduler(json!({"percentageOfNodesToScore": share}));
         for n in 0..300 {
@@ -310,7 +310,7 @@ fn a_profile_says_how_many_nodes_are_looked_at() {
 }
 
 #[test]
-fn a_budget_is_not_drawn_on_for_a_pod_whose_loss_breaks_another() {
+fn violated_budget_does_not_charge_later_ones() {
     let mut scheduler = scheduler(Value::Null);
     let cluster = scheduler.cluster_mut();
     cluster.apply_node(&node("n1", "za")).unwrap();
@@ -337,7 +337,7 @@ fn a_budget_is_not_drawn_on_for_a_pod_whose_loss_breaks_another() {
 }
 
 #[test]
-fn a_pod_waits_for_no_node_once_there_is_none() {
+fn nomination_is_cleared_without_nodes() {
     let mut scheduler = scheduler(Value::Null);
     let mut waiting = pod("p", json!({}));
     waiting["status"] = json!({"nominatedNodeName": "n1"});
@@ -348,7 +348,7 @@ fn a_pod_waits_for_no_node_once_there_is_none() {
 }
 
 #[test]
-fn a_node_must_have_declared_the_features_that_a_pod_needs() {
+fn node_must_declare_required_features() {
     let mut scheduler = scheduler(Value::Null);
     for (name, features) in [("n1", json!([])), ("n2", json!(["UserNamespacesHostNetworkSupport"]))]
     {
@@ -365,7 +365,7 @@ fn a_node_must_have_declared_the_features_that_a_pod_needs() {
 }
 
 #[test]
-fn volumes_that_would_be_bound_are_scored_by_what_is_left_of_them() {
+fn bindable_volumes_are_scored_by_unused_capacity() {
     let mut scheduler = scheduler(Value::Null);
     let cluster = scheduler.cluster_mut();
     let class = json!({
@@ -399,7 +399,7 @@ fn volumes_that_would_be_bound_are_scored_by_what_is_left_of_them() {
 }
 
 #[test]
-fn a_claim_that_waits_takes_the_volume_kept_for_it_or_one_that_is_available() {
+fn waiting_claim_uses_its_reserved_or_an_available_volume() {
     let check = |volume: Value, feasible: &[&str]| {
         let mut scheduler = scheduler(Value::Null);
         let cluster = scheduler.cluster_mut();
@@ -445,7 +445,7 @@ fn a_claim_that_waits_takes_the_volume_kept_for_it_or_one_that_is_available() {
     }
     check(json!({"metadata.deletionTimestamp": "2026-01-01T00:00:00Z"}), &["n2"]);
     check(json!({"spec.accessModes": ["ReadWriteMany"]}), &["n2"]);
-    // What is kept for the claim is not asked whether it suits, and no other will do.
+    // A volume reserved for the claim is used without further checks, and no other one is.
     let kept = json!({"namespace": "default", "name": "c1"});
     check(json!({"spec.claimRef": kept, "status.phase": "Bound"}), &["n1"]);
     check(json!({"spec.claimRef": kept, "spec.accessModes": ["ReadWriteMany"]}), &["n1"]);
@@ -453,7 +453,7 @@ fn a_claim_that_waits_takes_the_volume_kept_for_it_or_one_that_is_available() {
 }
 
 #[test]
-fn a_resize_of_containers_in_both_directions_counts_for_the_larger_sum() {
+fn container_resize_counts_the_larger_sum() {
     let there = |reason: &str| {
         let container = |name: &str, cpu: &str| {
             let requests = json!({"cpu": cpu, "memory": "2Gi"});
@@ -471,7 +471,7 @@ fn a_resize_of_containers_in_both_directions_counts_for_the_larger_sum() {
         });
         left_beside(&there)
     };
-    // Of 4 cpus 3 are wanted and 2.5 allocated, never 3.5.
+    // Of 4 CPUs 3 are requested and 2.5 allocated, never 3.5.
     assert_eq!(there("Deferred"), (25 + 50) / 2);
     assert_eq!(there("Infeasible"), (37 + 50) / 2);
 }

@@ -1,5 +1,5 @@
-//! Clusters made up at random, and walks through them: the fast way against the plain one, and the state
-//! kept up to date against one made anew.
+//! Random clusters and walks: the scheduler against the reference implementation, and the
+//! incrementally updated state against a rebuilt one.
 
 use proptest::prelude::*;
 use scheduling::{
@@ -160,11 +160,11 @@ pub(crate) fn pod() -> impl Strategy<Value = Value> {
         )
 }
 
-/// What happens next in a walk. Numbers choose among what there is.
+/// The next step of a walk. Numbers choose among the existing objects.
 #[derive(Debug, Clone)]
 enum Step {
     Schedule(Box<Value>),
-    /// Another pod like one that there was before.
+    /// Another pod like an earlier one.
     Again(usize),
     RemovePod(usize),
     ChangeNode(usize, Box<Value>),
@@ -334,7 +334,7 @@ impl Walk {
         }
     }
 
-    /// A scheduler that learns of everything at once.
+    /// Returns a scheduler built from all objects at once.
     fn afresh(&self, pod: &Value) -> Scheduler {
         let mut fresh = Scheduler::new(&settings()).unwrap();
         let cluster = fresh.cluster_mut();
@@ -356,7 +356,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn what_is_remembered_decides_as_what_is_looked_up(
+    fn cached_results_match_computed_ones(
         nodes in prop::collection::vec(node(), 1..9),
         steps in prop::collection::vec(step(), 1..40),
     ) {
@@ -367,7 +367,7 @@ proptest! {
     }
 
     #[test]
-    fn looking_at_fewer_nodes_never_finds_one_that_does_not_fit(
+    fn partial_search_never_finds_an_unfit_node(
         nodes in prop::collection::vec(node(), 130..140),
         pods in prop::collection::vec(pod(), 1..8),
         share in 0..60u8,

@@ -50,7 +50,7 @@ fn scales(plan: &Plan) -> Vec<(String, i64, i64)> {
 }
 
 #[test]
-fn a_new_deployment_makes_its_first_set() {
+fn new_deployment_creates_its_first_replica_set() {
     let plan = plan(&deployment(3, "v1", &json!("25%"), &json!("25%")), &[], &|_| false, at());
     let Some(Action::Create(set)) = plan.actions.first() else { panic!("{plan:?}") };
     assert_eq!(set["spec"]["replicas"], 3);
@@ -63,7 +63,7 @@ fn a_new_deployment_makes_its_first_set() {
 }
 
 #[test]
-fn a_rollout_keeps_within_its_bounds() {
+fn rollout_respects_max_surge_and_max_unavailable() {
     let check = |surge: i64,
                  unavailable: i64,
                  old: (i64, i64),
@@ -80,25 +80,25 @@ fn a_rollout_keeps_within_its_bounds() {
             "surge {surge} unavailable {unavailable} {old:?} {new:?}"
         );
     };
-    // The new set grows while there is room.
+    // The new replica set grows up to the surge.
     check(2, 0, (10, 10), (0, 0), &[("new", 0, 2)]);
-    // Then the old one may shrink by what the new one makes up for.
+    // Then the old one shrinks by the pods that the new one has available.
     check(2, 0, (10, 10), (2, 0), &[]);
     check(2, 0, (10, 10), (2, 1), &[("old", 10, 9)]);
     check(2, 0, (10, 10), (2, 2), &[("old", 10, 8)]);
     check(0, 3, (10, 10), (0, 0), &[("old", 10, 7)]);
     check(0, 3, (7, 7), (3, 0), &[]);
-    // Pods that are not available go first, even if nothing else may.
+    // Unavailable pods are deleted first, even if no available one may be.
     check(0, 3, (10, 4), (0, 0), &[("old", 10, 7)]);
     check(2, 0, (2, 2), (10, 10), &[("old", 2, 0)]);
     check(2, 0, (0, 0), (10, 10), &[]);
     check(2, 0, (0, 0), (12, 12), &[("new", 12, 10)]);
-    // Neither surge nor absence would be a standstill.
+    // A rollout without surge and without unavailable pods could not progress.
     check(0, 0, (10, 10), (0, 0), &[("old", 10, 9)]);
 }
 
 #[test]
-fn a_resize_in_the_middle_of_a_rollout_is_shared_out() {
+fn resize_during_a_rollout_is_distributed_in_proportion() {
     let mut deployment = deployment(20, "v2", &json!(0), &json!(5));
     let mut sets = [set("old", "v1", 1, 6, 6), set("new", "v2", 2, 4, 4)];
     for set in &mut sets {
@@ -113,7 +113,7 @@ fn a_resize_in_the_middle_of_a_rollout_is_shared_out() {
 }
 
 #[test]
-fn going_back_makes_an_old_set_the_newest() {
+fn rollback_makes_an_old_replica_set_the_newest() {
     let deployment = deployment(3, "v1", &json!(1), &json!(0));
     let sets = [set("one", "v1", 1, 0, 0), set("two", "v2", 2, 3, 3)];
     let plan = plan(&deployment, &sets, &|_| true, at());
@@ -139,7 +139,7 @@ fn recreate_waits_until_the_old_pods_are_gone() {
 }
 
 #[test]
-fn a_paused_deployment_is_scaled_but_not_rolled() {
+fn paused_deployment_is_scaled_but_not_rolled_out() {
     let mut deployment = deployment(5, "v2", &json!(1), &json!(0));
     deployment["spec"]["paused"] = true.into();
     let sets = [set("old", "v1", 1, 3, 3)];
@@ -147,7 +147,7 @@ fn a_paused_deployment_is_scaled_but_not_rolled() {
 }
 
 #[test]
-fn history_beyond_its_limit_is_deleted_when_the_rollout_is_over() {
+fn old_replica_sets_beyond_the_limit_are_deleted() {
     let mut deployment = deployment(2, "v4", &json!(1), &json!(0));
     deployment["status"] = json!({
         "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2, "observedGeneration": 1,

@@ -16,7 +16,7 @@ fn job(spec: &Value, status: &Value) -> Value {
     json!({"metadata": {"name": "j"}, "spec": spec, "status": status})
 }
 
-/// A pod that, if it is over, has been so since 100.
+/// Returns a pod; a finished one ended at 100.
 fn made(uid: &str, phase: Phase, tracked: bool, change: impl FnOnce(&mut Pod)) -> Arc<Pod> {
     let mut pod = Pod {
         namespace: "a".to_owned(),
@@ -52,7 +52,7 @@ fn kinds(status: &Value) -> Vec<&str> {
     conditions.iter().map(|c| text(&c["type"])).collect()
 }
 
-/// Type, reason and message of the newest condition.
+/// Returns type, reason and message of the newest condition.
 fn last(status: &Value) -> (&str, &str, &str) {
     let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let newest = conditions.last().unwrap_or(&Value::Null);
@@ -68,7 +68,7 @@ fn new_indexes(plan: &Plan) -> Vec<i64> {
 }
 
 #[test]
-fn as_many_pods_run_as_may_and_are_needed() {
+fn parallelism_and_missing_completions_limit_running_pods() {
     let check = |spec: Value, succeeded: i64, running: usize, expected: usize| {
         let pods: Vec<_> =
             (0..running).map(|i| pod(&i.to_string(), Phase::Running, true)).collect();
@@ -85,7 +85,7 @@ fn as_many_pods_run_as_may_and_are_needed() {
 }
 
 #[test]
-fn a_pod_that_ends_is_counted_once_and_the_job_ends_after_it() {
+fn finished_pod_is_counted_once_before_the_job_completes() {
     let spec = json!({"parallelism": 1, "completions": 1, "backoffLimit": 0});
     let done = [pod("a", Phase::Succeeded, true)];
     let first = plan(&job(&spec, &json!({})), &done, at(200));
@@ -99,12 +99,12 @@ fn a_pod_that_ends_is_counted_once_and_the_job_ends_after_it() {
     let message = "Reached expected number of succeeded pods";
     assert_eq!(last(&second.status), ("Complete", "CompletionsReached", message));
     assert_eq!(second.status["completionTime"], "1970-01-01T00:03:21Z");
-    assert_eq!(second.events, [(false, "Completed", "Job completed".to_owned())]);
+    assert_eq!(second.events, [JobEvent::normal("Completed", "Job completed")]);
     assert!(is_finished(&job(&spec, &second.status)));
 }
 
 #[test]
-fn too_many_failures_end_a_job_and_its_other_pods() {
+fn too_many_failures_fail_the_job() {
     let spec = json!({"parallelism": 2, "completions": 2, "backoffLimit": 0});
     let pods = [pod("bad", Phase::Failed, true), pod("other", Phase::Running, true)];
     let first = plan(&job(&spec, &json!({})), &pods, at(200));
@@ -122,12 +122,12 @@ fn too_many_failures_end_a_job_and_its_other_pods() {
     let third = plan(&job(&spec, &second.status), &[], at(202));
     assert_eq!(kinds(&third.status), ["FailureTarget", "Failed"]);
     let message = "Job has reached the specified backoff limit";
-    assert_eq!(third.events, [(true, "BackoffLimitExceeded", message.to_owned())]);
+    assert_eq!(third.events, [JobEvent::warning("BackoffLimitExceeded", message)]);
     assert_eq!((&third.status["failed"], &third.status["terminating"]), (&json!(2), &json!(0)));
 }
 
 #[test]
-fn containers_started_again_in_place_count_against_the_limit() {
+fn container_restarts_count_against_the_backoff_limit() {
     let check = |policy: &str, limit: i64, restarts: &[(Phase, i64)], fails: bool| {
         let spec = json!({
             "parallelism": 3, "completions": 3, "backoffLimit": limit,
@@ -149,7 +149,7 @@ fn containers_started_again_in_place_count_against_the_limit() {
 }
 
 #[test]
-fn a_failed_pod_is_followed_by_another_after_a_while() {
+fn failed_pod_is_replaced_after_a_delay() {
     let spec = json!({"parallelism": 1, "completions": 2, "backoffLimit": 30});
     let status = json!({"startTime": "1970-01-01T00:00:00Z"});
     let ended =
@@ -165,7 +165,7 @@ fn a_failed_pod_is_followed_by_another_after_a_while() {
     check(&failed[..3], 31, Some(39));
     check(&failed[..3], 70, None);
     check(&failed, 100, Some(590));
-    // A success in between is a new start.
+    // A success resets the back-off.
     let mut mended = failed[..2].to_vec();
     mended.push(ended(Phase::Succeeded, 15));
     check(&mended, 21, Some(9));
@@ -174,7 +174,7 @@ fn a_failed_pod_is_followed_by_another_after_a_while() {
 }
 
 #[test]
-fn a_deadline_ends_a_job() {
+fn deadline_fails_the_job() {
     let spec = json!({"parallelism": 1, "completions": 1, "activeDeadlineSeconds": 10});
     let status = json!({"startTime": "1970-01-01T00:01:40Z"});
     let running = [pod("a", Phase::Running, true)];
@@ -186,7 +186,7 @@ fn a_deadline_ends_a_job() {
 }
 
 #[test]
-fn fewer_pods_take_the_least_away_and_are_no_failures() {
+fn scaling_down_deletes_the_least_ready_pods_without_failures() {
     let spec = json!({"parallelism": 1, "completions": 5, "backoffLimit": 0});
     let ready = |uid: &str| {
         made(uid, Phase::Running, true, |pod| (pod.node, pod.ready) = ("n".into(), Some(50)))
@@ -206,26 +206,26 @@ fn fewer_pods_take_the_least_away_and_are_no_failures() {
 }
 
 #[test]
-fn a_suspended_job_has_no_pods_and_no_start() {
+fn suspended_job_has_no_pods_and_no_start_time() {
     let spec = json!({"parallelism": 1, "completions": 1, "backoffLimit": 0, "suspend": true});
     let status = json!({"startTime": "1970-01-01T00:00:00Z"});
     let running = pod("a", Phase::Running, true);
     let first = plan(&job(&spec, &status), std::slice::from_ref(&running), at(200));
     assert_eq!((names(&first.delete), names(&first.release)), (vec!["a"], vec!["a"]));
     assert_eq!(first.status.get("startTime"), None);
-    assert_eq!((kinds(&first.status), first.events[0].1), (vec!["Suspended"], "Suspended"));
+    assert_eq!((kinds(&first.status), first.events[0].reason), (vec!["Suspended"], "Suspended"));
     let going = [released(&deleted(&running))];
     let waiting = plan(&job(&spec, &first.status), &going, at(250));
     assert_eq!((&waiting.status, waiting.events.len()), (&first.status, 0));
     let spec = json!({"parallelism": 1, "completions": 1, "backoffLimit": 0, "suspend": false});
     let again = plan(&job(&spec, &waiting.status), &[], at(300));
-    assert_eq!((again.create.len(), again.events[0].1), (1, "Resumed"));
+    assert_eq!((again.create.len(), again.events[0].reason), (1, "Resumed"));
     assert_eq!(again.status["startTime"], "1970-01-01T00:05:00Z");
     assert_eq!(again.status["conditions"][0]["status"], "False");
 }
 
 #[test]
-fn a_job_without_work_is_complete_even_if_it_is_suspended() {
+fn suspended_job_with_zero_completions_is_complete() {
     let spec = json!({"parallelism": 1, "completions": 0, "suspend": true});
     let first = plan(&job(&spec, &json!({})), &[], at(200));
     assert_eq!(kinds(&first.status), ["SuccessCriteriaMet"]);
@@ -235,7 +235,7 @@ fn a_job_without_work_is_complete_even_if_it_is_suspended() {
 }
 
 #[test]
-fn one_success_lets_the_other_workers_of_a_queue_finish() {
+fn one_success_lets_other_queue_workers_finish() {
     let spec = json!({"parallelism": 2, "backoffLimit": 6});
     let pods = [pod("a", Phase::Succeeded, true), pod("b", Phase::Running, true)];
     let first = plan(&job(&spec, &json!({})), &pods, at(200));
@@ -245,18 +245,17 @@ fn one_success_lets_the_other_workers_of_a_queue_finish() {
 }
 
 #[test]
-fn more_successes_than_were_asked_for_are_told_of() {
+fn excess_successes_are_reported() {
     let spec = json!({"parallelism": 2, "completions": 1});
     let pods = [pod("a", Phase::Succeeded, true), pod("b", Phase::Succeeded, true)];
     let first = plan(&job(&spec, &json!({})), &pods, at(200));
     let second = plan(&job(&spec, &first.status), &[], at(201));
-    let reasons: Vec<_> =
-        second.events.iter().map(|(warning, reason, _)| (*warning, *reason)).collect();
+    let reasons: Vec<_> = second.events.iter().map(|event| (event.warning, event.reason)).collect();
     assert_eq!(reasons, [(true, "TooManySucceededPods"), (false, "Completed")]);
 }
 
 #[test]
-fn pods_by_the_thousand_are_counted_in_portions() {
+fn thousands_of_pods_are_counted_in_batches() {
     let spec = json!({"parallelism": 1, "completions": 2000});
     let mut pods: Vec<_> = (0..1200).map(|n| pod(&n.to_string(), Phase::Succeeded, true)).collect();
     let mut status = json!({});

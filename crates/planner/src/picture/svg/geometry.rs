@@ -1,13 +1,11 @@
-//! Where everything of a machine goes on the plane.
+//! The positions of a machine's regions and cores on the plane.
 //!
-//! Main entry: [`place`], which picks how many regions and cores stand next to each other so that
-//! the drawing is low and has full rows, and gives every region and core its corner. It draws
-//! nothing.
+//! Main entry: [`place`], which chooses the number of columns so that the drawing is low and has
+//! full rows, and gives every region and core its corner. It draws nothing.
 
 use super::super::layout::{Core, Inside, Kind, Layout, Region};
 
-/// The widest a machine is drawn, if it can be helped: what a page shows without scaling down to
-/// where ids cannot be read.
+/// The widest machine if possible: a page shows it without scaling ids below legibility.
 const WIDEST: u32 = 1090;
 
 /// Sizes in pixels for machines of about the same number of CPUs.
@@ -23,10 +21,10 @@ pub(super) struct Scale {
     /// Within groups, sockets and nodes; within caches.
     pad: (u32, u32),
     gap: u32,
-    /// Room for the names of groups, sockets and nodes; of caches.
+    /// Space for the names of groups, sockets and nodes; of caches.
     header: (u32, u32),
     pub(super) bar: u32,
-    /// What a node's names need.
+    /// The width of a node's names.
     narrowest: u32,
 }
 
@@ -69,7 +67,7 @@ const SMALL: Scale = Scale {
     narrowest: 98,
 };
 
-/// A region with its place.
+/// A region with its position.
 #[derive(Debug)]
 pub(super) struct Placed<'a> {
     pub(super) region: &'a Region,
@@ -81,7 +79,7 @@ pub(super) struct Placed<'a> {
     pub(super) cores: Vec<PlacedCore<'a>>,
 }
 
-/// A core with its place.
+/// A core with its position.
 #[derive(Debug)]
 pub(super) struct PlacedCore<'a> {
     pub(super) core: &'a Core,
@@ -109,13 +107,13 @@ impl Scale {
         if is_cache(region) { self.header.1 } else { self.header.0 }
     }
 
-    /// The room below the cores for a memory bar.
+    /// Returns the height below the cores for a memory bar.
     fn footer(&self, region: &Region) -> u32 {
         if region.is(Kind::Node) { self.bar + self.pad.0 } else { 0 }
     }
 }
 
-/// Whether a region is nothing but a cache, and drawn lightly.
+/// Returns true if a region is only a cache, which is drawn lightly.
 pub(super) fn is_cache(region: &Region) -> bool {
     matches!(region.names.as_slice(), [name] if name.kind == Kind::Cache)
 }
@@ -140,7 +138,7 @@ pub(super) fn place<'a>(layout: &'a Layout, cpus: usize) -> Plane<'a> {
     Plane { scale, width, height, regions, threads }
 }
 
-/// A regular machine as large as the real one, to choose columns by.
+/// A regular machine as large as the real one, for choosing columns.
 struct Outline<'a> {
     /// For each depth: the most siblings, and a region.
     tiers: Vec<(usize, &'a Region)>,
@@ -170,7 +168,7 @@ impl<'a> Outline<'a> {
     }
 }
 
-/// Columns per depth, and of cores last.
+/// Returns columns per depth, and of cores last.
 fn best_columns(outline: &Outline<'_>, scale: &Scale, threads: (u32, u32)) -> Vec<usize> {
     let counts: Vec<usize> = outline.tiers.iter().map(|(n, _)| *n).chain([outline.cores]).collect();
     let mut best: Option<(u64, Vec<usize>)> = None;
@@ -184,15 +182,15 @@ fn best_columns(outline: &Outline<'_>, scale: &Scale, threads: (u32, u32)) -> Ve
     best.map_or_else(|| vec![1; counts.len()], |(_, columns)| columns)
 }
 
-/// Every choice of columns worth trying: the fewest that make each number of rows.
+/// Tries every useful choice of columns: the fewest for each number of rows.
 fn try_columns(
     counts: &[usize],
     depth: usize,
     columns: &mut [usize],
     visit: &mut impl FnMut(&[usize]),
 ) {
-    // More than a dozen rows or columns of anything but cores is nothing one would choose; it
-    // also keeps the number of choices small on hostile machines.
+    // More than a dozen rows or columns of anything but cores is never a good choice; the limit
+    // also bounds the search on hostile machines.
     const MOST: usize = 12;
     let Some(count) = counts.get(depth) else { return visit(columns) };
     let cores = depth + 1 == counts.len();
@@ -208,7 +206,7 @@ fn try_columns(
     }
 }
 
-/// How bad a choice is: low and full is good, too wide is bad.
+/// Returns the cost of a choice: low and full rows are good, too wide is bad.
 fn score(
     outline: &Outline<'_>,
     counts: &[usize],
@@ -224,7 +222,7 @@ fn score(
     let last = counts.len() - 1;
     let mut size = grid(last, core_size(scale, threads), scale.core_gap);
     let mut ragged = empty_places(counts[last], columns[last]);
-    // Frames higher than wide leave no room for names and bars.
+    // Frames higher than wide leave no space for names and bars.
     let mut tall = 0u64;
     for (depth, (_, region)) in outline.tiers.iter().enumerate().rev() {
         let (width, height) = region_size(region, size, scale);
@@ -246,7 +244,7 @@ pub(super) fn core_size(scale: &Scale, threads: (u32, u32)) -> (u32, u32) {
     (span(threads.0, scale.cell.0), span(threads.1, scale.cell.1))
 }
 
-/// The size of a region around something.
+/// Returns the size of a region around its content.
 fn region_size(region: &Region, (width, height): (u32, u32), scale: &Scale) -> (u32, u32) {
     let pad = scale.pad(region);
     let narrowest = if is_cache(region) { 0 } else { scale.narrowest };
@@ -254,8 +252,8 @@ fn region_size(region: &Region, (width, height): (u32, u32), scale: &Scale) -> (
     (width, scale.header(region) + height + pad + scale.footer(region))
 }
 
-/// Puts regions in rows from 0, 0 on and returns what they take; all are equally wide, and
-/// equally high within a row.
+/// Puts regions in rows from 0, 0 on and returns their size; all are equally wide, and equally high
+/// within a row.
 fn rows<'a>(
     regions: &'a [Region],
     depth: usize,

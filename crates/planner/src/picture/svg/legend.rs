@@ -1,4 +1,4 @@
-//! Who is who, below the machine.
+//! The legend below the machine.
 //!
 //! Main entry: [`draw`].
 
@@ -10,7 +10,7 @@ use placement::demand::MemoryKind;
 
 use super::super::escape::shorten;
 use super::super::layout::Use;
-use super::super::{Occupant, Seat, text, words};
+use super::super::{CpuAssignment, CpuOwner, format, text};
 use super::{Canvas, estimate, pattern};
 
 /// The narrowest column.
@@ -18,7 +18,7 @@ pub(super) const COLUMN: u32 = 280;
 
 const ROW: u32 = 40;
 
-/// The most occupants that are named; the page's table and the terminal name all.
+/// The most owners in the legend; the page's table and the terminal list all.
 const MOST: usize = 60;
 
 struct Entry {
@@ -29,12 +29,12 @@ struct Entry {
     about: String,
 }
 
-/// Draws the legend from a corner on and returns where it ends.
+/// Draws the legend from a corner on and returns its bottom.
 pub(super) fn draw(canvas: &mut Canvas<'_>, [left, top]: [u32; 2], width: u32) -> u32 {
     let entries = entries(canvas);
     let columns = (width / COLUMN).clamp(1, 4).min(entries.len().max(1) as u32);
     let column = width / columns;
-    // Read down the columns, as one reads a list.
+    // Entries are ordered down the columns.
     let rows = (entries.len() as u32).div_ceil(columns);
     for (at, entry) in entries.iter().enumerate() {
         let (across, down) = (at as u32 / rows, at as u32 % rows);
@@ -84,19 +84,19 @@ fn entries(canvas: &Canvas<'_>) -> Vec<Entry> {
     let all = picture.topology.all_cpus();
     let mut entries = Vec::new();
     let mut unnamed = 0;
-    for (index, occupant) in picture.occupants.iter().enumerate() {
+    for (index, owner) in picture.owners.iter().enumerate() {
         let Some(number) = canvas.layout.number_of(index) else { continue };
         if number >= MOST {
             unnamed += 1;
             continue;
         }
-        let cpus = occupant.seat.cpus() & all;
+        let cpus = owner.assignment.cpus() & all;
         entries.push(Entry {
             used: Use::Exclusive(number),
-            name: occupant.label.clone(),
-            detail: occupant.detail.clone(),
-            count: words::count(cpus.len(), "CPU", "CPUs"),
-            about: about(&cpus, occupant),
+            name: owner.label.clone(),
+            detail: owner.detail.clone(),
+            count: format::count(cpus.len(), "CPU", "CPUs"),
+            about: about(&cpus, owner),
         });
     }
     if unnamed > 0 {
@@ -112,16 +112,16 @@ fn entries(canvas: &Canvas<'_>) -> Vec<Entry> {
         [(Use::Reserved, "reserved"), (Use::Shared, "shared pool"), (Use::Free, "free")]
     {
         let cpus = canvas.layout.cpus(used);
-        let members: Vec<&Occupant> = picture
-            .occupants
+        let members: Vec<&CpuOwner> = picture
+            .owners
             .iter()
-            .filter(|occupant| match occupant.seat {
-                Seat::Exclusive(_) => false,
-                Seat::SharedPool(_) => used == Use::Shared,
-                Seat::Reserved(_) => used == Use::Reserved,
+            .filter(|owner| match owner.assignment {
+                CpuAssignment::Exclusive(_) => false,
+                CpuAssignment::SharedPool(_) => used == Use::Shared,
+                CpuAssignment::Reserved(_) => used == Use::Reserved,
             })
             .collect();
-        // Where there is a pool, it is what is left for others.
+        // If there is a pool, it contains the free CPUs.
         let nothing_free = cpus.is_empty() && !entries.is_empty();
         if members.is_empty() && (used != Use::Free || nothing_free) {
             continue;
@@ -130,15 +130,15 @@ fn entries(canvas: &Canvas<'_>) -> Vec<Entry> {
             used,
             name: name.into(),
             detail: pool(&members),
-            count: words::count(cpus.len(), "CPU", "CPUs"),
+            count: format::count(cpus.len(), "CPU", "CPUs"),
             about: if cpus.is_empty() { String::new() } else { cpus.to_string() },
         });
     }
     entries
 }
 
-/// Who shares a pool, in a few words.
-fn pool(members: &[&Occupant]) -> String {
+/// Returns a short list of the members of a pool.
+fn pool(members: &[&CpuOwner]) -> String {
     match members {
         [] => String::new(),
         [one] => one.full_name(),
@@ -146,23 +146,23 @@ fn pool(members: &[&Occupant]) -> String {
     }
 }
 
-fn about(cpus: &CpuSet, occupant: &Occupant) -> String {
+fn about(cpus: &CpuSet, owner: &CpuOwner) -> String {
     let mut parts = Vec::new();
     if !cpus.is_empty() {
         parts.push(shorten(&cpus.to_string(), 28).into_owned());
     }
     let mut kinds: BTreeMap<MemoryKind, u64> = BTreeMap::new();
-    for share in &occupant.memory {
+    for share in &owner.memory {
         let sum = kinds.entry(share.kind).or_default();
         *sum = sum.saturating_add(share.amount.0);
     }
     for (kind, sum) in kinds.into_iter().rev() {
-        parts.push(words::share(kind, placement::Bytes(sum)));
+        parts.push(format::share(kind, placement::Bytes(sum)));
     }
-    let mut nodes: Vec<u32> = occupant.memory.iter().map(|share| share.node.0).collect();
+    let mut nodes: Vec<u32> = owner.memory.iter().map(|share| share.node.0).collect();
     nodes.sort_unstable();
     if !nodes.is_empty() {
-        parts.push(format!("NUMA {}", words::ranges(nodes)));
+        parts.push(format!("NUMA {}", format::ranges(nodes)));
     }
     parts.join(" · ")
 }

@@ -1,15 +1,15 @@
 //! Colours, patterns and type of the SVG, for light and dark.
 //!
-//! Main entries: [`sheet`] and [`PATTERNS`]. The first seven colours are Okabe and Ito's, which
-//! people with any colour vision can tell apart; the others differ from them in lightness. Values
-//! are written out rather than kept in CSS variables, which not every viewer of SVG knows.
+//! Main entries: [`sheet`] and [`PATTERNS`]. The first seven colours are Okabe and Ito's, which are
+//! distinct with any colour vision; the others differ from them in lightness. Values are written
+//! out instead of using CSS variables, which some SVG viewers do not support.
 
 use std::fmt::Write as _;
 
-/// How many colours there are before patterns tell occupants apart.
+/// The number of colours before patterns distinguish owners.
 pub(in super::super) const COLOURS: usize = 12;
 
-/// How many patterns there are over the colours.
+/// The number of patterns over the colours.
 pub(in super::super) const PATTERN_COUNT: usize = 3;
 
 /// Ground and letters, in light and in dark.
@@ -91,7 +91,7 @@ const TONES: [(&str, &str, &str); 14] = [
     (".hl,.ba", "stroke:#b9c2cc;fill:none", "stroke:#4a535e;fill:none"),
 ];
 
-/// The style sheet of a picture; it only speaks of what is inside an element of class `berth`.
+/// Returns the style sheet of a picture; it applies only inside an element of class `berth`.
 pub(in super::super) fn sheet() -> String {
     let mut css = String::from(SHAPES);
     tones(&mut css, 0);

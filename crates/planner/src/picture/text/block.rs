@@ -1,10 +1,10 @@
-//! Rectangles of styled characters that can be put side by side, on top of each other, in frames.
+//! Rectangles of styled characters that can be placed side by side, stacked and framed.
 //!
 //! Main type: [`Block`]. A character is one column wide; it knows nothing of machines.
 
 use super::super::layout::Use;
 
-/// How a piece of text is shown where colours are on.
+/// The style of a piece of text if colours are enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
     Plain,
@@ -21,7 +21,7 @@ pub(super) struct Span(pub(super) Tone, pub(super) String);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Line(pub(super) Vec<Span>);
 
-/// Lines; the short ones are thought to be filled with blanks.
+/// Lines; short ones count as padded with blanks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Block(pub(super) Vec<Line>);
 
@@ -67,7 +67,7 @@ impl Line {
         }
     }
 
-    /// Without blanks at the end.
+    /// Returns the line without trailing blanks.
     pub(super) fn trimmed(&self) -> Line {
         let mut line = self.clone();
         while let Some(Span(_, text)) = line.0.last_mut() {
@@ -80,7 +80,7 @@ impl Line {
         line
     }
 
-    /// Cuts what is beyond `width` columns, leaving an ellipsis.
+    /// Cuts the line to `width` columns, with an ellipsis.
     pub(super) fn cut(&mut self, width: usize, ellipsis: &str) {
         if self.width() <= width {
             return;
@@ -108,7 +108,7 @@ impl Block {
         self.0.extend(other.0);
     }
 
-    /// Puts another one to the right, with a blank column between.
+    /// Appends another block on the right, with a blank column between.
     pub(super) fn beside(&mut self, other: Block) {
         let width = self.width();
         let height = self.0.len().max(other.0.len());
@@ -121,7 +121,7 @@ impl Block {
         }
     }
 
-    /// A frame around it, at least `width` columns wide and `height` lines high in all.
+    /// Returns the block in a frame of at least `width` columns and `height` lines.
     pub(super) fn framed(
         mut self,
         title: &Line,

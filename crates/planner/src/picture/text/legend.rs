@@ -1,12 +1,12 @@
-//! Who is who below the machine: a line per occupant, the pools, what is free; distances if
-//! nobody is there.
+//! The legend below the machine: a line per owner, the pools, the free CPUs; distances if there are
+//! no owners.
 //!
 //! Main entry: [`legend`].
 
 use placement::CpuSet;
 
 use super::super::layout::Use;
-use super::super::{Occupant, Picture, Seat, words};
+use super::super::{CpuAssignment, CpuOwner, Picture, format};
 use super::Drawing;
 use super::block::{Block, Line, Tone};
 
@@ -14,9 +14,9 @@ use super::block::{Block, Line, Tone};
 const TABLE: usize = 8;
 
 pub(super) fn legend(drawing: &Drawing<'_>, picture: &Picture) -> Block {
-    match picture.occupants.is_empty() {
+    match picture.owners.is_empty() {
         true => distances(drawing, picture),
-        false => occupants(drawing, picture),
+        false => owners(drawing, picture),
     }
 }
 
@@ -26,35 +26,35 @@ struct Entry {
     count: String,
     cpus: String,
     memory: String,
-    /// Below the others: who is in a pool.
+    /// Below the other columns: the members of a pool.
     members: Vec<String>,
 }
 
-fn occupants(drawing: &Drawing<'_>, picture: &Picture) -> Block {
+fn owners(drawing: &Drawing<'_>, picture: &Picture) -> Block {
     let all = picture.topology.all_cpus();
     let entry = |used: Use, name: &str, cpus: &CpuSet| Entry {
         used,
         name: drawing.plain(name),
-        count: words::count(cpus.len(), "CPU", "CPUs"),
+        count: format::count(cpus.len(), "CPU", "CPUs"),
         cpus: cpus.to_string(),
         memory: String::new(),
         members: Vec::new(),
     };
     let mut entries = Vec::new();
-    for (index, occupant) in picture.occupants.iter().enumerate() {
+    for (index, owner) in picture.owners.iter().enumerate() {
         if let Some(number) = drawing.layout.number_of(index) {
-            let cpus = occupant.seat.cpus() & all;
-            let memory = words::shares(&occupant.memory);
-            let entry = entry(Use::Exclusive(number), &occupant.full_name(), &cpus);
+            let cpus = owner.assignment.cpus() & all;
+            let memory = format::shares(&owner.memory);
+            let entry = entry(Use::Exclusive(number), &owner.full_name(), &cpus);
             entries.push(Entry { memory, ..entry });
         }
     }
     let pools = [(Use::Reserved, "reserved"), (Use::Shared, "shared pool"), (Use::Free, "free")];
     for (used, name) in pools {
         let cpus = drawing.layout.cpus(used);
-        let of_pool: Vec<&Occupant> =
-            picture.occupants.iter().filter(|occupant| in_pool(occupant, used)).collect();
-        // Where there is a pool, it is what is left for others.
+        let of_pool: Vec<&CpuOwner> =
+            picture.owners.iter().filter(|owner| in_pool(owner, used)).collect();
+        // If there is a pool, it contains the free CPUs.
         let nothing_free = used == Use::Free && cpus.is_empty() && entries.len() > 1;
         if nothing_free || (used != Use::Free && of_pool.is_empty()) {
             continue;
@@ -65,32 +65,32 @@ fn occupants(drawing: &Drawing<'_>, picture: &Picture) -> Block {
     table(drawing, &entries)
 }
 
-fn in_pool(occupant: &Occupant, used: Use) -> bool {
+fn in_pool(owner: &CpuOwner, used: Use) -> bool {
     matches!(
-        (&occupant.seat, used),
-        (Seat::SharedPool(_), Use::Shared) | (Seat::Reserved(_), Use::Reserved)
+        (&owner.assignment, used),
+        (CpuAssignment::SharedPool(_), Use::Shared) | (CpuAssignment::Reserved(_), Use::Reserved)
     )
 }
 
-/// Somebody in a pool, with what is not the same for all in it.
-fn member(occupant: &Occupant, pool: &CpuSet, all: &CpuSet) -> String {
+/// Returns a member of a pool, with its differences from the other members.
+fn member(owner: &CpuOwner, pool: &CpuSet, all: &CpuSet) -> String {
     let mut about = Vec::new();
-    let cpus = occupant.seat.cpus() & all;
-    if matches!(occupant.seat, Seat::SharedPool(_)) && !pool.is_subset(&cpus) {
+    let cpus = owner.assignment.cpus() & all;
+    if matches!(owner.assignment, CpuAssignment::SharedPool(_)) && !pool.is_subset(&cpus) {
         about.push(format!("CPUs {cpus}"));
     }
-    if !occupant.memory.is_empty() {
-        about.push(words::shares(&occupant.memory));
+    if !owner.memory.is_empty() {
+        about.push(format::shares(&owner.memory));
     }
     match about.is_empty() {
-        true => occupant.full_name(),
-        false => format!("{} ({})", occupant.full_name(), about.join(", ")),
+        true => owner.full_name(),
+        false => format!("{} ({})", owner.full_name(), about.join(", ")),
     }
 }
 
 fn table(drawing: &Drawing<'_>, entries: &[Entry]) -> Block {
     let width = |text: &dyn Fn(&Entry) -> usize| entries.iter().map(text).max().unwrap_or(0);
-    // What is left of the line after a long name still has to say something.
+    // The column after a long name needs a useful width.
     let room = drawing.options.width.max(40);
     let names = width(&|e| e.name.chars().count()).min(room / 2);
     let counts = width(&|e| e.count.len());
@@ -116,7 +116,7 @@ fn table(drawing: &Drawing<'_>, entries: &[Entry]) -> Block {
     block
 }
 
-/// The members of a pool, one after the other; the last line counts those without room.
+/// Lists the members of a pool; the last line counts those without space.
 fn members(drawing: &Drawing<'_>, members: &[String], room: usize, block: &mut Block) {
     const LINES: usize = 3;
     const INDENT: &str = "     ";
@@ -124,7 +124,7 @@ fn members(drawing: &Drawing<'_>, members: &[String], room: usize, block: &mut B
     for (at, member) in members.iter().enumerate() {
         let left = members.len() - at;
         let comma = if left > 1 { ", " } else { "" };
-        // The last line keeps room for the count.
+        // The last line keeps space for the count.
         let last_line = lines.len() == LINES;
         let rest = if last_line && left > 1 { 16 } else { 0 };
         let fits = |line: &String| {

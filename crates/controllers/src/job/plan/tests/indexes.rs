@@ -1,4 +1,4 @@
-//! Jobs whose pods have indexes.
+//! Indexed jobs.
 
 use super::*;
 
@@ -10,18 +10,18 @@ fn spec(completions: i64, parallelism: i64) -> Value {
 }
 
 #[test]
-fn every_index_gets_its_pod() {
+fn every_index_gets_a_pod() {
     let pods = [of_index("a", Phase::Succeeded, 1), of_index("b", Phase::Running, 0)];
     let plan = plan(&job(&spec(4, 2), &json!({})), &pods, at(200));
     assert_eq!(plan.create, [NewPod { index: Some(2), failures: None }]);
     assert_eq!(plan.status["completedIndexes"], "1");
-    // The index is what keeps a pod from being counted again.
+    // The index keeps a pod from being counted again.
     assert_eq!(plan.status["succeeded"], 1);
     assert_eq!(plan.status["uncountedTerminatedPods"], json!({}));
 }
 
 #[test]
-fn an_index_counts_once_however_many_pods_it_had() {
+fn index_counts_once_whatever_the_number_of_its_pods() {
     let pods = [of_index("a", Phase::Succeeded, 1), of_index("b", Phase::Succeeded, 1)];
     let plan = plan(&job(&spec(2, 1), &json!({"completedIndexes": "1"})), &pods, at(200));
     assert_eq!((&plan.status["succeeded"], kinds(&plan.status).len()), (&json!(1), 0));
@@ -29,7 +29,7 @@ fn an_index_counts_once_however_many_pods_it_had() {
 }
 
 #[test]
-fn pods_of_no_index_and_second_pods_of_one_are_removed() {
+fn pods_without_index_and_duplicates_are_deleted() {
     let early = |uid: &str, index| {
         made(uid, Phase::Running, true, |pod| {
             (pod.completion_index, pod.node, pod.ready) = (Some(index), "n".into(), Some(50));
@@ -50,7 +50,7 @@ fn pods_of_no_index_and_second_pods_of_one_are_removed() {
 }
 
 #[test]
-fn a_failed_pod_of_no_index_is_let_go_and_not_counted() {
+fn failed_pod_without_index_is_released_uncounted() {
     let pods = [of_index("beyond", Phase::Failed, 7), of_index("fine", Phase::Running, 0)];
     let plan = plan(&job(&spec(1, 1), &json!({})), &pods, at(200));
     assert_eq!(names(&plan.release), ["beyond"]);
@@ -58,7 +58,7 @@ fn a_failed_pod_of_no_index_is_let_go_and_not_counted() {
 }
 
 #[test]
-fn an_indexed_job_grows_and_shrinks() {
+fn indexed_job_grows_and_shrinks() {
     let status = json!({"completedIndexes": "0,2-4", "succeeded": 4});
     let grown = plan(&job(&spec(7, 7), &status), &[], at(200));
     assert_eq!(new_indexes(&grown), [1, 5, 6]);
@@ -92,12 +92,12 @@ fn running(index: i64) -> Arc<Pod> {
 }
 
 #[test]
-fn each_index_fails_and_waits_for_itself() {
+fn each_index_has_its_own_backoff() {
     let spec = per_index(2, &json!({}));
     let pods = [failed("a", 0, 0), failed("b", 1, 1), running(2)];
     let early = plan(&job(&spec, &json!({})), &pods, at(105));
     assert_eq!((early.create.len(), early.again), (0, Some(5)));
-    // Both are needed by those that follow them, so neither is let go or counted.
+    // Their replacements inherit both failure counts, so neither is released or counted.
     assert_eq!((early.release.len(), &early.status["uncountedTerminatedPods"]), (0, &json!({})));
     assert_eq!(early.status["failedIndexes"], "");
     let later = plan(&job(&spec, &early.status), &pods, at(112));
@@ -114,7 +114,7 @@ fn each_index_fails_and_waits_for_itself() {
 }
 
 #[test]
-fn of_several_failed_pods_of_an_index_the_last_is_followed() {
+fn replacement_follows_the_last_failed_pod_of_an_index() {
     let pods = [failed("a", 0, 1), failed("b", 0, 0), running(1), running(2)];
     let plan = plan(&job(&per_index(5, &json!({})), &json!({})), &pods, at(900));
     assert_eq!(names(&plan.release), ["b"]);
@@ -122,7 +122,7 @@ fn of_several_failed_pods_of_an_index_the_last_is_followed() {
 }
 
 #[test]
-fn an_index_that_failed_too_often_is_given_up_and_the_others_go_on() {
+fn index_over_its_limit_fails_and_others_continue() {
     let spec = per_index(1, &json!({}));
     let pods = [failed("a", 0, 1), running(1), running(2)];
     let first = plan(&job(&spec, &json!({})), &pods, at(900));
@@ -134,7 +134,7 @@ fn an_index_that_failed_too_often_is_given_up_and_the_others_go_on() {
     let rest: Vec<_> = rest.iter().map(released).collect();
     let third = plan(&job(&spec, &second.status), &rest, at(902));
     assert_eq!(last(&third.status).0, "Failed");
-    assert_eq!(third.events[0], (true, "FailedIndexes", "Job has failed indexes".to_owned()));
+    assert_eq!(third.events[0], JobEvent::warning("FailedIndexes", "Job has failed indexes"));
     let field = |name: &str| third.status[name].clone();
     assert_eq!((field("completedIndexes"), field("failedIndexes")), (json!("1,2"), json!("0")));
     assert_eq!((field("succeeded"), field("failed")), (json!(2), json!(1)));
@@ -153,7 +153,7 @@ fn too_many_failed_indexes_end_a_job_early() {
 }
 
 #[test]
-fn what_became_of_an_index_is_final() {
+fn result_of_an_index_is_final() {
     let spec = per_index(0, &json!({}));
     let status = json!({"completedIndexes": "0", "failedIndexes": "1"});
     let pods = [failed("late", 0, 0), of_index("lucky", Phase::Succeeded, 1), running(2)];
@@ -164,7 +164,7 @@ fn what_became_of_an_index_is_final() {
 }
 
 #[test]
-fn a_policy_can_ignore_failures_of_an_index_or_give_it_up_at_once() {
+fn policy_ignores_failures_or_fails_the_index() {
     let policy = json!({"podFailurePolicy": {"rules": [
         {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [1]}},
         {"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [2]}},

@@ -1,4 +1,4 @@
-//! Policies for failures, success and replacement.
+//! Policies for failure, success and replacement.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn with_rules(rules: &Value) -> Value {
 }
 
 #[test]
-fn the_action_of_a_rule_says_what_a_failure_counts() {
+fn rule_action_decides_how_a_failure_counts() {
     let rule = |action: &str| json!([{"action": action, "onExitCodes": {"operator": "In", "values": [42]}}]);
     for (action, code, reason, counted) in [
         ("Count", 42, "BackoffLimitExceeded", json!({"failed": ["a", "b"]})),
@@ -33,7 +33,7 @@ fn the_action_of_a_rule_says_what_a_failure_counts() {
 }
 
 #[test]
-fn a_fatal_failure_ends_the_job_once_its_pods_are_gone() {
+fn fail_job_rule_fails_the_job_after_its_pods() {
     let rules = json!([{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}]);
     let spec = with_rules(&rules);
     let pods = [exit("a", 42), pod("b", Phase::Running, true)];
@@ -47,12 +47,12 @@ fn a_fatal_failure_ends_the_job_once_its_pods_are_gone() {
     assert_eq!((kinds(&second.status).len(), &second.status["terminating"]), (1, &json!(1)));
     let third = plan(&job(&spec, &second.status), &going[..1], at(202));
     assert_eq!(last(&third.status), ("Failed", "PodFailurePolicy", why));
-    assert_eq!(third.events, [(true, "PodFailurePolicy", why.to_owned())]);
+    assert_eq!(third.events, [JobEvent::warning("PodFailurePolicy", why)]);
     assert_eq!(third.status["failed"], 2);
 }
 
 #[test]
-fn a_disruption_that_is_ignored_neither_counts_nor_ends_anything() {
+fn ignored_disruption_is_not_counted() {
     let rules = json!([{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]);
     let evicted = made("a", Phase::Failed, true, |pod| {
         pod.conditions = vec![("DisruptionTarget".to_owned(), "True".to_owned())];
@@ -64,7 +64,7 @@ fn a_disruption_that_is_ignored_neither_counts_nor_ends_anything() {
 }
 
 #[test]
-fn a_pod_that_is_going_is_replaced_when_the_policy_says() {
+fn replacement_policy_decides_when_terminating_pods_are_replaced() {
     let check = |extra: Value, counted: Value, created: usize| {
         let mut spec = json!({"parallelism": 2, "completions": 2, "backoffLimit": 6});
         for (key, value) in extra.as_object().into_iter().flatten() {
@@ -84,7 +84,7 @@ fn a_pod_that_is_going_is_replaced_when_the_policy_says() {
 }
 
 #[test]
-fn an_index_whose_pod_is_going_is_taken_where_ends_are_waited_for() {
+fn terminating_pod_keeps_its_index_under_policy_failed() {
     let check = |policy: &str, phase: Phase, expected: &[i64]| {
         let spec = json!({
             "parallelism": 3, "completions": 3, "completionMode": "Indexed", "backoffLimit": 6,
@@ -101,7 +101,7 @@ fn an_index_whose_pod_is_going_is_taken_where_ends_are_waited_for() {
 }
 
 #[test]
-fn a_rule_for_success_ends_a_job_before_all_is_done() {
+fn success_rule_completes_the_job_early() {
     let spec = json!({
         "parallelism": 3, "completions": 3, "completionMode": "Indexed", "backoffLimit": 6,
         "successPolicy": {"rules": [{"succeededIndexes": "2"}, {"succeededCount": 2}]},
@@ -125,11 +125,11 @@ fn a_rule_for_success_ends_a_job_before_all_is_done() {
     assert_eq!(last(&third.status), ("Complete", "SuccessPolicy", why));
     let field = |name: &str| third.status[name].clone();
     assert_eq!((field("succeeded"), field("failed")), (json!(2), json!(null)));
-    assert_eq!(third.events, [(false, "Completed", "Job completed".to_owned())]);
+    assert_eq!(third.events, [JobEvent::normal("Completed", "Job completed")]);
 }
 
 #[test]
-fn what_is_decided_stays_decided() {
+fn decided_outcome_does_not_change() {
     let spec = json!({"parallelism": 2, "completions": 2, "backoffLimit": 0});
     let failed = plan(&job(&spec, &json!({})), &[pod("a", Phase::Failed, true)], at(200));
     let done = [

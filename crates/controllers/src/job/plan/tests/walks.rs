@@ -1,5 +1,5 @@
-//! Jobs on random walks: whatever happens to its pods, a job writes only what the API takes, has no more
-//! pods than it may, counts each once, and comes to an end.
+//! Random walks: whatever happens to its pods, a job writes only valid statuses, respects its
+//! parallelism, counts each pod once and finishes.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -8,18 +8,18 @@ use objects::FeatureGates;
 use objects::rules::{self, Part, Setting};
 use proptest::prelude::*;
 
-/// What happens to a job from outside.
+/// An external change of a job or its pods.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A pod ends by itself, with an exit code.
-    End(prop::sample::Index, i64),
-    /// Somebody deletes a pod.
+    /// A pod exits with a code.
+    Exit(prop::sample::Index, i64),
+    /// A client deletes a pod.
     Delete(prop::sample::Index),
-    /// A pod that is going comes to its end.
+    /// A terminating pod ends.
     Die(prop::sample::Index),
     Suspend(bool),
     Parallelism(i64),
-    /// Only for jobs whose indexes may change in number.
+    /// Only for jobs whose number of indexes may change.
     Resize(i64),
     Wait(i64),
 }
@@ -27,7 +27,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let one = any::<prop::sample::Index>;
     prop_oneof![
-        6 => (one(), 0..4_i64).prop_map(|(at, code)| Step::End(at, code)),
+        6 => (one(), 0..4_i64).prop_map(|(at, code)| Step::Exit(at, code)),
         2 => one().prop_map(Step::Delete),
         3 => one().prop_map(Step::Die),
         1 => any::<bool>().prop_map(Step::Suspend),
@@ -75,14 +75,13 @@ fn spec() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A job with its pods, and what is known of them from outside.
+/// A job with its pods and the expected counts.
 struct Walk {
     job: Value,
     pods: Vec<Pod>,
     now: i64,
     made: usize,
-    /// Uids of pods that succeeded while they were still to be counted, and of those the job said
-    /// failed.
+    /// Uids of tracked pods that succeeded, and of those that the job reported as failed.
     succeeded: BTreeSet<String>,
     failed: BTreeSet<String>,
 }
@@ -97,7 +96,7 @@ impl Walk {
         Walk { job, pods: Vec::new(), now: 1000, made: 0, succeeded, failed }
     }
 
-    /// The pod at an index among those that fit.
+    /// Returns the pod at an index among the matching ones.
     fn pick(&mut self, at: prop::sample::Index, fits: impl Fn(&Pod) -> bool) -> Option<&mut Pod> {
         let mut fit: Vec<&mut Pod> = self.pods.iter_mut().filter(|pod| fits(pod)).collect();
         if fit.is_empty() { None } else { Some(fit.swap_remove(at.index(fit.len()))) }
@@ -106,7 +105,7 @@ impl Walk {
     fn happen(&mut self, step: &Step) {
         let now = self.now;
         match step {
-            Step::End(at, code) => {
+            Step::Exit(at, code) => {
                 let Some(pod) = self.pick(*at, |pod| !pod.is_finished()) else { return };
                 pod.ended = now;
                 pod.phase = if *code == 0 { Phase::Succeeded } else { Phase::Failed };
@@ -138,11 +137,11 @@ impl Walk {
             }
             Step::Wait(seconds) => self.now += seconds,
         }
-        // What is told to go, has come to its end and is held by nothing, is gone.
+        // A deleted, finished pod without finalizers is gone.
         self.pods.retain(|pod| pod.deleting.is_none() || !pod.is_finished() || is_tracked(pod));
     }
 
-    /// Lets the job act until it has nothing to do; how often it did.
+    /// Executes plans until nothing is left to do, and returns the number of plans.
     fn act(&mut self) -> usize {
         for round in 0.. {
             assert!(round < 20, "the job does not come to rest: {:#}", self.job["status"]);
@@ -185,8 +184,8 @@ impl Walk {
             }
         }
         let alive = self.pods.iter().filter(|pod| !pod.is_finished()).count();
-        let most = usize::try_from(Terms::of(&self.job).parallelism).unwrap();
-        let in_turn = !Terms::of(&self.job).waits_for_ends || plan.create.is_empty();
+        let most = usize::try_from(JobSpec::of(&self.job).parallelism).unwrap();
+        let in_turn = !JobSpec::of(&self.job).waits_for_ends || plan.create.is_empty();
         assert!(
             in_turn || alive + plan.create.len() <= most,
             "a pod comes before another has gone"
@@ -201,17 +200,17 @@ impl Walk {
         }
     }
 
-    /// What holds after every act.
+    /// Checks the invariants.
     fn check(&self) {
-        let terms = Terms::of(&self.job);
+        let terms = JobSpec::of(&self.job);
         let pods: Vec<Arc<Pod>> = self.pods.iter().cloned().map(Arc::new).collect();
-        let present = Present::of(&pods);
-        let busy: BTreeSet<_> = present.active.iter().map(|pod| pod.completion_index).collect();
-        assert!(!terms.indexed || busy.len() == present.active.len(), "an index has two pods");
+        let unfinished = UnfinishedPods::of(&pods);
+        let busy: BTreeSet<_> = unfinished.active.iter().map(|pod| pod.completion_index).collect();
+        assert!(!terms.indexed || busy.len() == unfinished.active.len(), "an index has two pods");
         let most = usize::try_from(terms.parallelism).unwrap();
-        // The workers of a queue that is empty are left to finish.
+        // The workers of an empty queue are left to finish.
         let may_stay = terms.completions.is_none() && !self.succeeded.is_empty();
-        assert!(present.active.len() <= most || may_stay, "more pods than may run");
+        assert!(unfinished.active.len() <= most || may_stay, "more pods than may run");
         let (succeeded, failed) = (self.counted("succeeded"), self.counted("failed"));
         assert!(terms.indexed || succeeded == self.succeeded.len(), "{:#}", self.job);
         assert_eq!(failed, self.failed.len(), "{:#}", self.job);
@@ -222,7 +221,7 @@ impl Walk {
         uids.into_iter().flatten().map(|uid| text(uid).to_owned()).collect()
     }
 
-    /// How many pods the status speaks of, as numbers or by uid.
+    /// Returns the number of pods in the status, counted or listed by uid.
     fn counted(&self, end: &str) -> usize {
         let number = self.job["status"][end].as_i64().unwrap_or(0);
         usize::try_from(number).unwrap() + self.uncounted(end).len()
@@ -233,7 +232,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_a_job_counts_right_and_ends(
+    fn random_walks_count_correctly_and_finish(
         spec in spec(),
         steps in prop::collection::vec(step(), 0..40),
         last in any::<prop::sample::Index>(),
@@ -247,14 +246,14 @@ proptest! {
             walk.happen(step);
             walk.act();
         }
-        // From here on all goes well.
+        // From here on every pod succeeds.
         walk.happen(&Step::Suspend(false));
         walk.happen(&Step::Parallelism(2));
         for _ in 0..200 {
             if is_finished(&walk.job) {
                 break;
             }
-            for step in [Step::Wait(1000), Step::Die(last), Step::End(last, 0)] {
+            for step in [Step::Wait(1000), Step::Die(last), Step::Exit(last, 0)] {
                 walk.happen(&step);
                 walk.act();
             }

@@ -1,4 +1,4 @@
-//! What loops share: [`World`], the caches of what they look at and the way to what they do.
+//! [`ControllerContext`]: the informer caches, the client and the options that controllers share.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use crate::options::Options;
 use crate::record::Recorder;
 use crate::supervise::Start;
 
-/// Numbers of the indices of pods.
+/// Indices of the pod cache.
 pub(crate) const BY_CONTROLLER: usize = 0;
 pub(crate) const BY_NODE: usize = 1;
 pub(crate) const BY_NAMESPACE: usize = 2;
 
-/// Numbers of the indices of trees.
-pub(crate) const TREE_BY_CONTROLLER: usize = 0;
-pub(crate) const TREE_BY_NAMESPACE: usize = 1;
+/// Indices of the untyped caches.
+pub(crate) const UNTYPED_BY_CONTROLLER: usize = 0;
+pub(crate) const UNTYPED_BY_NAMESPACE: usize = 1;
 
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct ControllerContext {
     pub(crate) client: Client,
     pub(crate) clock: Clock,
     pub(crate) recorder: Recorder,
@@ -39,7 +39,7 @@ pub(crate) struct World {
     pub(crate) jobs: Cache<Value>,
     pub(crate) namespaces: Cache<Value>,
     pub(crate) accounts: Cache<Value>,
-    /// The config maps with the authority of the API.
+    /// The config maps with the API server's CA certificates.
     pub(crate) root_cas: Cache<Value>,
     pub(crate) budgets: Cache<Value>,
     pub(crate) quotas: Cache<Value>,
@@ -53,7 +53,7 @@ fn namespace_of(object: &Value) -> Vec<String> {
     vec![text(&object["metadata"]["namespace"]).to_owned()]
 }
 
-/// The reference of an object to its controller.
+/// Returns the reference of an object to its controller.
 pub(crate) fn controller_of(object: &Value) -> Option<&Value> {
     let owners = object["metadata"]["ownerReferences"].as_array()?;
     owners.iter().find(|owner| owner["controller"] == true)
@@ -63,7 +63,7 @@ pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-pub(crate) fn trees() -> Cache<Value> {
+pub(crate) fn untyped() -> Cache<Value> {
     Cache::new(&[controller_uid, namespace_of])
 }
 
@@ -79,15 +79,15 @@ fn pod_namespace(pod: &Pod) -> Vec<String> {
     vec![pod.namespace.clone()]
 }
 
-impl World {
+impl ControllerContext {
     pub(crate) fn new(
         client: Client,
         clock: Clock,
         recorder: Recorder,
         options: Options,
         counters: Arc<Counters>,
-    ) -> World {
-        World {
+    ) -> ControllerContext {
+        ControllerContext {
             client,
             clock,
             recorder,
@@ -95,72 +95,75 @@ impl World {
             counters,
             pods: Cache::new(&[pod_owner, pod_node, pod_namespace]),
             nodes: Cache::new(&[]),
-            deployments: trees(),
-            replica_sets: trees(),
-            daemon_sets: trees(),
-            revisions: trees(),
-            jobs: trees(),
-            namespaces: trees(),
-            accounts: trees(),
-            root_cas: trees(),
-            budgets: trees(),
-            quotas: trees(),
+            deployments: untyped(),
+            replica_sets: untyped(),
+            daemon_sets: untyped(),
+            revisions: untyped(),
+            jobs: untyped(),
+            namespaces: untyped(),
+            accounts: untyped(),
+            root_cas: untyped(),
+            budgets: untyped(),
+            quotas: untyped(),
         }
     }
 
-    /// Returns what keeps the caches up to date, each with its name; it runs until it is dropped.
-    pub(crate) fn informers(self: &Arc<World>) -> Vec<(&'static str, Start)> {
+    /// Returns the informers that fill the caches, each with its name. An informer runs until it is
+    /// dropped.
+    pub(crate) fn informers(self: &Arc<ControllerContext>) -> Vec<(&'static str, Start)> {
         let root_cas =
             Scope { field_selector: format!("metadata.name={ROOT_CA}"), ..Scope::default() };
         vec![
-            self.keep(kind::PODS, observe::pod, |world| &world.pods),
-            self.keep(kind::NODES, observe::node, |world| &world.nodes),
-            self.keep(kind::DEPLOYMENTS, observe::tree, |world| &world.deployments),
-            self.keep(kind::REPLICA_SETS, observe::tree, |world| &world.replica_sets),
-            self.keep(kind::DAEMON_SETS, observe::tree, |world| &world.daemon_sets),
-            self.keep(kind::CONTROLLER_REVISIONS, observe::tree, |world| &world.revisions),
-            self.keep(kind::JOBS, observe::tree, |world| &world.jobs),
-            self.keep(kind::NAMESPACES, observe::tree, |world| &world.namespaces),
-            self.keep(kind::SERVICE_ACCOUNTS, observe::tree, |world| &world.accounts),
-            self.keep_some(kind::CONFIG_MAPS, root_cas, observe::tree, |world| &world.root_cas),
-            self.keep(kind::BUDGETS, observe::tree, |world| &world.budgets),
-            self.keep(kind::QUOTAS, observe::tree, |world| &world.quotas),
+            self.keep(kind::PODS, observe::pod, |context| &context.pods),
+            self.keep(kind::NODES, observe::node, |context| &context.nodes),
+            self.keep(kind::DEPLOYMENTS, observe::untyped, |context| &context.deployments),
+            self.keep(kind::REPLICA_SETS, observe::untyped, |context| &context.replica_sets),
+            self.keep(kind::DAEMON_SETS, observe::untyped, |context| &context.daemon_sets),
+            self.keep(kind::CONTROLLER_REVISIONS, observe::untyped, |context| &context.revisions),
+            self.keep(kind::JOBS, observe::untyped, |context| &context.jobs),
+            self.keep(kind::NAMESPACES, observe::untyped, |context| &context.namespaces),
+            self.keep(kind::SERVICE_ACCOUNTS, observe::untyped, |context| &context.accounts),
+            self.keep_some(kind::CONFIG_MAPS, root_cas, observe::untyped, |context| {
+                &context.root_cas
+            }),
+            self.keep(kind::BUDGETS, observe::untyped, |context| &context.budgets),
+            self.keep(kind::QUOTAS, observe::untyped, |context| &context.quotas),
         ]
     }
 
     fn keep<T: Send + Sync + 'static>(
-        self: &Arc<World>,
+        self: &Arc<ControllerContext>,
         kind: Kind,
         project: Project<T>,
-        cache: fn(&World) -> &Cache<T>,
+        cache: fn(&ControllerContext) -> &Cache<T>,
     ) -> (&'static str, Start) {
         self.keep_some(kind, Scope::default(), project, cache)
     }
 
     fn keep_some<T: Send + Sync + 'static>(
-        self: &Arc<World>,
+        self: &Arc<ControllerContext>,
         kind: Kind,
         scope: Scope,
         project: Project<T>,
-        cache: fn(&World) -> &Cache<T>,
+        cache: fn(&ControllerContext) -> &Cache<T>,
     ) -> (&'static str, Start) {
-        let world = self.clone();
+        let context = self.clone();
         let start: Start = Box::new(move || {
-            let world = world.clone();
-            let reflector = Reflector::new(world.client.clone(), kind, scope.clone(), project);
+            let context = context.clone();
+            let reflector = Reflector::new(context.client.clone(), kind, scope.clone(), project);
             Box::pin(reflector.run(move |change| {
-                cache(&world).apply(change);
+                cache(&context).apply(change);
                 true
             }))
         });
         (kind.plural, start)
     }
 
-    /// Until every cache has been filled once.
+    /// Waits until every cache has been filled once.
     pub(crate) async fn synced(&self) {
         self.pods.synced().await;
         self.nodes.synced().await;
-        for trees in [
+        for untyped in [
             &self.deployments,
             &self.replica_sets,
             &self.daemon_sets,
@@ -172,7 +175,7 @@ impl World {
             &self.budgets,
             &self.quotas,
         ] {
-            trees.synced().await;
+            untyped.synced().await;
         }
     }
 }

@@ -1,133 +1,140 @@
-//! The scheduler loop without its hands: [`Brain`] takes in what changed and says what to do next.
+//! The state machine of the scheduler: [`SchedulerState`] takes informer events and returns the
+//! next action.
 //!
-//! Deciding where a pod goes is `scheduling`'s, and so is whose turn it is; here the two are kept in
-//! step with what the API tells and with what became of earlier decisions. Nothing is awaited, no
-//! clock is read.
+//! The `scheduling` crate selects nodes and orders pods. This file keeps it in step with the API
+//! and with the results of earlier decisions. It awaits nothing and reads no clock.
 
 use std::collections::HashMap;
 
 use client::{Change, Key};
-use scheduling::queue::{Event, Patience, Queue};
+use scheduling::queue::{BackoffConfig, Event, Queue};
 use scheduling::{
     AttemptError, MachineView, Milliseconds, Nomination, Outcome, ProfileError, Scheduler,
     Settings, Tie,
 };
 use serde_json::Value;
 
-use super::observed::{NodeFacets, PodFacts, SeenNode, SeenPod};
+use super::projection::{NodeFingerprint, ObservedNode, ObservedPod, PodState};
 use crate::counters::PendingPods;
-use crate::supervise::{Panicked, caught_now};
+use crate::supervise::{PanicMessage, catch_panic_sync};
 
-/// What came from the API.
+/// A change from an informer.
 #[derive(Debug)]
-pub(crate) enum Observed {
-    Pods(Change<SeenPod>),
-    Nodes(Change<SeenNode>),
+pub(crate) enum InformerEvent {
+    Pods(Change<ObservedPod>),
+    Nodes(Change<ObservedNode>),
     /// Namespaces, budgets, services and replica sets, by their kind.
-    Others(Other, Change<Value>),
+    Groupings(GroupingKind, Change<Value>),
 }
 
-/// A kind that decides who belongs together.
+/// A kind whose objects group pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Other {
+pub(crate) enum GroupingKind {
     Namespace,
     Service,
     Budget,
     ReplicaSet,
 }
 
-impl Other {
-    pub(crate) const ALL: [Other; 4] =
-        [Other::Namespace, Other::Service, Other::Budget, Other::ReplicaSet];
+impl GroupingKind {
+    pub(crate) const ALL: [GroupingKind; 4] = [
+        GroupingKind::Namespace,
+        GroupingKind::Service,
+        GroupingKind::Budget,
+        GroupingKind::ReplicaSet,
+    ];
 
     fn name(self) -> &'static str {
         match self {
-            Other::Namespace => "Namespace",
-            Other::Service => "Service",
-            Other::Budget => "PodDisruptionBudget",
-            Other::ReplicaSet => "ReplicaSet",
+            GroupingKind::Namespace => "Namespace",
+            GroupingKind::Service => "Service",
+            GroupingKind::Budget => "PodDisruptionBudget",
+            GroupingKind::ReplicaSet => "ReplicaSet",
         }
     }
 }
 
-/// A pod or node and which of that name.
+/// A pod or node, with its uid.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Who {
+pub(crate) struct ObjectRef {
     pub(crate) key: Key,
     pub(crate) uid: String,
 }
 
-/// What is to be done.
+/// An action for the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     Bind {
-        pod: Who,
+        pod: ObjectRef,
         node: String,
     },
     Refuse(Box<Refusal>),
-    /// The attempt panicked. The pod is tried again after its back-off.
+    /// The attempt panicked. The pod is retried after its back-off.
     Failed {
-        pod: Who,
-        panicked: Panicked,
+        pod: ObjectRef,
+        panicked: PanicMessage,
     },
 }
 
-/// A pod that found no node.
+/// A pod for which no node was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    pub(crate) pod: Who,
-    /// The generation of the pod that was looked at.
+    pub(crate) pod: ObjectRef,
+    /// The generation of the pod in this attempt.
     pub(crate) generation: i64,
     pub(crate) message: String,
-    /// Cut to what an event can hold.
+    /// The message, cut to the size of an event.
     pub(crate) event_message: String,
-    /// Whether the condition says something else than it did.
+    /// The condition differs from the one in the pod's status.
     pub(crate) is_news: bool,
-    /// The node it waits for from now on, if that has changed; empty for none.
+    /// The new nominated node, if it changed; empty to clear it.
     pub(crate) nominated: Option<String>,
-    /// Pods that make room, the most important first, and where.
-    pub(crate) victims: Vec<Who>,
+    /// Pods to preempt, the most important first, and their node.
+    pub(crate) victims: Vec<ObjectRef>,
     pub(crate) victims_on: String,
-    /// Pods that no longer wait for the node.
-    pub(crate) displaced: Vec<Who>,
+    /// Pods that lose their nomination to the node.
+    pub(crate) displaced: Vec<ObjectRef>,
 }
 
-/// A node whose report cannot be used: it is scheduled to as if it told nothing of its machine.
+/// A node with an invalid machine report. It is scheduled to as if it had no report.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Complaint {
-    pub(crate) node: Who,
+pub(crate) struct InvalidReport {
+    pub(crate) node: ObjectRef,
     pub(crate) message: String,
 }
 
-/// The cluster, the queue, and what is known of pods beside.
+/// The cluster, the queue, and the state of pods between attempts.
 #[derive(Debug)]
-pub(crate) struct Brain {
+pub(crate) struct SchedulerState {
     scheduler: Scheduler,
     queue: Queue,
-    pods: HashMap<Key, PodFacts>,
-    nodes: HashMap<Key, NodeFacets>,
-    others: HashMap<(Other, Key), ()>,
-    complaints: Vec<Complaint>,
-    /// Kinds that have not been listed yet: pods, nodes and the others.
+    pods: HashMap<Key, PodState>,
+    nodes: HashMap<Key, NodeFingerprint>,
+    groupings: HashMap<(GroupingKind, Key), ()>,
+    invalid_reports: Vec<InvalidReport>,
+    /// Kinds that have not been listed yet, one bit each: pods, nodes and the grouping kinds.
     missing: u32,
     attempts: u64,
 }
 
-impl Brain {
-    pub(crate) fn new(settings: &Settings, patience: Patience) -> Result<Brain, ProfileError> {
-        Ok(Brain {
+impl SchedulerState {
+    pub(crate) fn new(
+        settings: &Settings,
+        backoff: BackoffConfig,
+    ) -> Result<SchedulerState, ProfileError> {
+        Ok(SchedulerState {
             scheduler: Scheduler::new(settings)?,
-            queue: Queue::new(patience),
+            queue: Queue::new(backoff),
             pods: HashMap::new(),
             nodes: HashMap::new(),
-            others: HashMap::new(),
-            complaints: Vec::new(),
-            missing: (1 << (2 + Other::ALL.len())) - 1,
+            groupings: HashMap::new(),
+            invalid_reports: Vec::new(),
+            missing: (1 << (2 + GroupingKind::ALL.len())) - 1,
             attempts: 0,
         })
     }
 
-    /// Whether everything has been listed that decisions depend on.
+    /// Returns true if every kind that decisions depend on has been listed.
     pub(crate) fn is_ready(&self) -> bool {
         self.missing == 0
     }
@@ -146,102 +153,102 @@ impl Brain {
         }
     }
 
-    pub(crate) fn observe(&mut self, observed: Observed, now: Milliseconds) {
-        match observed {
-            Observed::Pods(change) => {
+    pub(crate) fn observe(&mut self, projection: InformerEvent, now: Milliseconds) {
+        match projection {
+            InformerEvent::Pods(change) => {
                 let known: Vec<Key> = match &change {
                     Change::Replaced { .. } => self.pods.keys().cloned().collect(),
                     _ => Vec::new(),
                 };
                 each(change, known, |key, pod| match pod {
-                    Some(pod) => self.pod_seen(key, &pod, now),
-                    None => self.pod_gone(&key, now),
+                    Some(pod) => self.pod_changed(key, &pod, now),
+                    None => self.pod_removed(&key, now),
                 })
                 .then(|| self.missing &= !1);
             }
-            Observed::Nodes(change) => {
+            InformerEvent::Nodes(change) => {
                 let known: Vec<Key> = match &change {
                     Change::Replaced { .. } => self.nodes.keys().cloned().collect(),
                     _ => Vec::new(),
                 };
                 each(change, known, |key, node| match node {
-                    Some(node) => self.node_seen(key, &node, now),
-                    None => self.node_gone(&key, now),
+                    Some(node) => self.node_changed(key, &node, now),
+                    None => self.node_removed(&key, now),
                 })
                 .then(|| self.missing &= !2);
             }
-            Observed::Others(kind, change) => {
+            InformerEvent::Groupings(kind, change) => {
                 let known: Vec<Key> = match &change {
                     Change::Replaced { .. } => {
-                        let same = self.others.keys().filter(|(other, _)| *other == kind);
+                        let same = self.groupings.keys().filter(|(other, _)| *other == kind);
                         same.map(|(_, key)| key.clone()).collect()
                     }
                     _ => Vec::new(),
                 };
-                each(change, known, |key, object| self.other_seen(kind, key, object, now))
+                each(change, known, |key, object| self.grouping_changed(kind, key, object, now))
                     .then(|| self.missing &= !(4 << (kind as u32)));
             }
         }
     }
 
-    fn pod_seen(&mut self, key: Key, pod: &SeenPod, now: Milliseconds) {
-        let facts = &pod.facts;
-        if facts.ended {
-            self.pod_gone(&key, now);
+    fn pod_changed(&mut self, key: Key, pod: &ObservedPod, now: Milliseconds) {
+        let state = &pod.state;
+        if state.ended {
+            self.pod_removed(&key, now);
             return;
         }
         let old = self.pods.get(&key);
-        if old.is_some_and(|old| old.uid != facts.uid) {
-            self.pod_gone(&key, now);
+        if old.is_some_and(|old| old.uid != state.uid) {
+            self.pod_removed(&key, now);
         }
         let old = self.pods.get(&key).cloned();
-        // A pod that cannot be read is left where it is: its agent will say what is wrong with it.
+        // An unreadable pod keeps its last state; its agent reports the error.
         if self.scheduler.cluster_mut().apply_pod_object(&pod.object).is_err() {
             return;
         }
-        if facts.bound {
+        if state.bound {
             if old.as_ref().is_none_or(|old| !old.bound) {
                 self.queue.remove(key.as_str());
-                self.queue.happened(Event::PodAdded, now);
-            } else if old.as_ref().is_some_and(|old| old.fingerprint != facts.fingerprint) {
-                self.queue.happened(Event::PodChanged, now);
+                self.queue.on_event(Event::PodAdded, now);
+            } else if old.as_ref().is_some_and(|old| old.fingerprint != state.fingerprint) {
+                self.queue.on_event(Event::PodChanged, now);
             }
-        } else if !facts.ours || facts.ending {
+        } else if !state.ours || state.ending {
             self.queue.remove(key.as_str());
         } else if old
             .as_ref()
-            .is_none_or(|old| (old.gated, old.priority) != (facts.gated, facts.priority))
+            .is_none_or(|old| (old.gated, old.priority) != (state.gated, state.priority))
         {
-            self.queue.add(key.as_str(), facts.priority, facts.gated);
+            self.queue.add(key.as_str(), state.priority, state.gated);
         }
-        self.pods.insert(key, facts.clone());
+        self.pods.insert(key, state.clone());
     }
 
-    fn pod_gone(&mut self, key: &Key, now: Milliseconds) {
-        let Some(facts) = self.pods.remove(key) else { return };
-        // One that waited for a node kept others away from it.
-        let counted = facts.bound
+    fn pod_removed(&mut self, key: &Key, now: Milliseconds) {
+        let Some(state) = self.pods.remove(key) else { return };
+        // A nominated pod kept other pods off its node.
+        let counted = state.bound
             || self.scheduler.cluster().nominated_node_of(key.as_str()).is_some()
             || self.scheduler.cluster().node_of(key.as_str()).is_some();
         self.scheduler.cluster_mut().remove_pod(key.as_str());
         self.queue.remove(key.as_str());
         if counted {
-            self.queue.happened(Event::PodRemoved, now);
+            self.queue.on_event(Event::PodRemoved, now);
         }
     }
 
-    fn node_seen(&mut self, key: Key, node: &SeenNode, now: Milliseconds) {
+    fn node_changed(&mut self, key: Key, node: &ObservedNode, now: Milliseconds) {
         if self.scheduler.cluster_mut().apply_node_object(&node.object).is_err() {
             return;
         }
-        let new = node.facets;
+        let new = node.fingerprint;
         let old = self.nodes.get(&key).copied();
         if old.and_then(|old| old.machine) != new.machine {
-            self.machine_told(&key, node);
+            self.machine_changed(&key, node);
         }
         self.nodes.insert(key, new);
         let Some(old) = old else {
-            self.queue.happened(Event::NodeAdded, now);
+            self.queue.on_event(Event::NodeAdded, now);
             return;
         };
         for (changed, event) in [
@@ -252,69 +259,75 @@ impl Brain {
             (old.other != new.other, Event::NodeOther),
         ] {
             if changed {
-                self.queue.happened(event, now);
+                self.queue.on_event(event, now);
             }
         }
     }
 
-    /// Takes in what a node tells of its machine, now that it is something else than before.
-    fn machine_told(&mut self, key: &Key, node: &SeenNode) {
+    /// Parses a changed machine report of a node.
+    fn machine_changed(&mut self, key: &Key, node: &ObservedNode) {
         let machine = MachineView::parse(&node.report.texts()).unwrap_or_else(|error| {
-            let who = Who { key: key.clone(), uid: node.uid.to_string() };
-            self.complaints.push(Complaint { node: who, message: error.to_string() });
+            let node_ref = ObjectRef { key: key.clone(), uid: node.uid.to_string() };
+            self.invalid_reports.push(InvalidReport { node: node_ref, message: error.to_string() });
             None
         });
         self.scheduler.cluster_mut().set_machine(key.as_str(), machine);
     }
 
-    /// What nodes are to be told, each complaint once.
-    pub(crate) fn take_complaints(&mut self) -> Vec<Complaint> {
-        std::mem::take(&mut self.complaints)
+    /// Returns the new invalid reports, each once.
+    pub(crate) fn take_invalid_reports(&mut self) -> Vec<InvalidReport> {
+        std::mem::take(&mut self.invalid_reports)
     }
 
-    fn node_gone(&mut self, key: &Key, now: Milliseconds) {
+    fn node_removed(&mut self, key: &Key, now: Milliseconds) {
         if self.nodes.remove(key).is_some() {
             self.scheduler.cluster_mut().remove_node(key.as_str());
-            self.queue.happened(Event::NodeRemoved, now);
+            self.queue.on_event(Event::NodeRemoved, now);
         }
     }
 
-    fn other_seen(&mut self, kind: Other, key: Key, object: Option<Value>, now: Milliseconds) {
+    fn grouping_changed(
+        &mut self,
+        kind: GroupingKind,
+        key: Key,
+        object: Option<Value>,
+        now: Milliseconds,
+    ) {
         let cluster = self.scheduler.cluster_mut();
         match object {
             Some(object) => {
                 let taken = match kind {
-                    Other::Namespace => cluster.apply_namespace(&object),
-                    Other::Service => cluster.apply_service(&object),
-                    Other::Budget => cluster.apply_budget(&object),
-                    Other::ReplicaSet => cluster.apply_controller("ReplicaSet", &object),
+                    GroupingKind::Namespace => cluster.apply_namespace(&object),
+                    GroupingKind::Service => cluster.apply_service(&object),
+                    GroupingKind::Budget => cluster.apply_budget(&object),
+                    GroupingKind::ReplicaSet => cluster.apply_controller("ReplicaSet", &object),
                 };
-                if taken.is_err() || self.others.insert((kind, key), ()).is_some() {
+                if taken.is_err() || self.groupings.insert((kind, key), ()).is_some() {
                     return;
                 }
             }
             None => {
                 cluster.remove_other(kind.name(), key.namespace(), key.name());
-                self.others.remove(&(kind, key));
+                self.groupings.remove(&(kind, key));
             }
         }
-        self.queue.happened(Event::Grouping, now);
+        self.queue.on_event(Event::Grouping, now);
     }
 
-    /// Tries the pod whose turn it is. Its decision counts from now on.
+    /// Attempts the next pod of the queue. The decision takes effect at once.
     pub(crate) fn decide(&mut self, now: Milliseconds) -> Option<Action> {
         loop {
             let name = self.queue.pop(now)?;
             let key = key_of(&name);
-            let Some(facts) = self.pods.get(&key) else {
+            let Some(state) = self.pods.get(&key) else {
                 self.queue.remove(&name);
                 continue;
             };
-            let pod = Who { key: key.clone(), uid: facts.uid.to_string() };
+            let pod = ObjectRef { key: key.clone(), uid: state.uid.to_string() };
             self.attempts += 1;
             let tie = Tie::Seed(self.attempts);
             let scheduler = &mut self.scheduler;
-            let attempt = match caught_now(|| scheduler.attempt(&name, tie)) {
+            let attempt = match catch_panic_sync(|| scheduler.attempt(&name, tie)) {
                 Ok(Ok(attempt)) => attempt,
                 Ok(Err(AttemptError::UnknownPod(_) | AttemptError::HasNode { .. })) => {
                     self.queue.remove(&name);
@@ -329,25 +342,25 @@ impl Brain {
             match attempt.outcome {
                 Outcome::Scheduled(choice) => return Some(Action::Bind { pod, node: choice.node }),
                 Outcome::Gated => {
-                    self.queue.add(&name, facts.priority, true);
+                    self.queue.add(&name, state.priority, true);
                 }
                 Outcome::Unschedulable(failure) => {
                     self.queue.failed(&name, &failure.plugins, now);
-                    let same = facts.refused.as_ref().is_some_and(|refused| {
-                        *refused.reason == *"Unschedulable"
-                            && *refused.message == *failure.message
-                            && refused.observed_generation == facts.generation
+                    let same = state.rejected_condition.as_ref().is_some_and(|rejected| {
+                        *rejected.reason == *"Unschedulable"
+                            && *rejected.message == *failure.message
+                            && rejected.observed_generation == state.generation
                     });
                     let nominated = match &failure.nomination {
                         Nomination::Unchanged => None,
                         Nomination::None => Some(String::new()),
                         Nomination::To(node) => Some(node.clone()),
                     };
-                    let nominated = nominated.filter(|node| **node != *facts.nominated);
+                    let nominated = nominated.filter(|node| **node != *state.nominated);
                     let preemption = failure.preemption.clone().unwrap_or_default();
                     return Some(Action::Refuse(Box::new(Refusal {
                         pod,
-                        generation: facts.generation,
+                        generation: state.generation,
                         event_message: failure.event_message(),
                         is_news: !same || nominated.is_some(),
                         nominated,
@@ -361,27 +374,27 @@ impl Brain {
         }
     }
 
-    fn named(&self, pods: &[String]) -> Vec<Who> {
+    fn named(&self, pods: &[String]) -> Vec<ObjectRef> {
         let known = pods.iter().filter_map(|pod| {
             let key = key_of(pod);
             let uid = self.pods.get(&key)?.uid.to_string();
-            Some(Who { key, uid })
+            Some(ObjectRef { key, uid })
         });
         known.collect()
     }
 
-    /// A pod has been bound; the API will say so again.
+    /// Records a successful binding; the informer will deliver the bound pod.
     pub(crate) fn bound(&mut self, pod: &Key) {
         self.queue.remove(pod.as_str());
     }
 
-    /// A pod could not be bound: its node is free again, and it is tried later.
-    pub(crate) fn not_bound(&mut self, pod: &Who, now: Milliseconds) {
-        let same = self.pods.get(&pod.key).is_some_and(|facts| *facts.uid == *pod.uid);
-        if same && self.pods.get(&pod.key).is_some_and(|facts| !facts.bound) {
+    /// Records a failed binding: releases the node and retries the pod later.
+    pub(crate) fn binding_failed(&mut self, pod: &ObjectRef, now: Milliseconds) {
+        let same = self.pods.get(&pod.key).is_some_and(|state| *state.uid == *pod.uid);
+        if same && self.pods.get(&pod.key).is_some_and(|state| !state.bound) {
             self.scheduler.cluster_mut().forget(pod.key.as_str());
             self.queue.failed(pod.key.as_str(), &[], now);
-            self.queue.happened(Event::PodRemoved, now);
+            self.queue.on_event(Event::PodRemoved, now);
         }
     }
 }
@@ -391,8 +404,8 @@ fn key_of(pod: &str) -> Key {
     Key::new(namespace, name)
 }
 
-/// Hands on what a change says of each object; whether it was a whole list. What is `known` and not in
-/// the list is gone.
+/// Calls `take` for each object of a change, with `None` for a removed one. Returns true if the
+/// change was a complete list; `known` objects that are not in it are removed.
 fn each<T>(change: Change<T>, known: Vec<Key>, mut take: impl FnMut(Key, Option<T>)) -> bool {
     match change {
         Change::Replaced { all, .. } => {

@@ -1,43 +1,44 @@
-//! Whether a pod can go to a node: the filters, in upstream's order with ours among them.
+//! The filters that decide whether a pod can run on a node, in upstream's order with ours among
+//! them.
 //!
-//! Main types: [`Trial`], one pod with all that was found out about it before looking at nodes, and
-//! [`WhatIf`], one node with pods thought away or added. A trial changes nothing.
+//! Main types: [`Cycle`], one pod with its PreFilter results, and [`SimulatedNode`], one node with
+//! pods added or removed. A cycle changes nothing.
 
 use placement::demand::Demand;
 use smallvec::SmallVec;
 
-use crate::amounts::Resource;
 use crate::cluster::{Cluster, PodEntry, PodId};
-use crate::neighbours::{NeighbourDelta, Neighbours};
+use crate::inter_pod_affinity::{AffinityDelta, InterPodAffinity};
+use crate::interner::Symbol;
+use crate::machine::Machine;
 use crate::node::{NodeState, Occupancy};
-use crate::placing::Machine;
 use crate::profile::Profile;
+use crate::resources::Resource;
 use crate::shape::PodShape;
-use crate::spread::{self, SpreadDelta, Spreading};
-use crate::symbols::Symbol;
+use crate::spread::{self, SpreadDelta, TopologySpread};
 use crate::taints;
 use crate::topology::Tables;
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 use crate::volumes::{self, VolumeState};
 
-/// A pod on its way, with what holds for all nodes.
-pub(crate) struct Trial<'a> {
+/// The pod of a scheduling cycle, with the results that hold for all nodes.
+pub(crate) struct Cycle<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) profile: &'a Profile,
     pub(crate) id: PodId,
     pub(crate) entry: &'a PodEntry,
     pub(crate) shape: &'a PodShape,
-    spreading: Option<Spreading>,
-    neighbours: Option<Neighbours>,
+    spread_constraints: Option<TopologySpread>,
+    pod_affinity: Option<InterPodAffinity>,
     volumes: Option<VolumeState>,
     demand: Option<Demand>,
-    /// Filters beyond the local ones that have anything to ask.
-    wide: SmallVec<[Filter; 4]>,
+    /// Cluster-wide filters that apply to this pod.
+    cluster_wide: SmallVec<[Filter; 4]>,
 }
 
-/// A node, or what it would be. Making one reads nothing of the node.
+/// A node or a simulated one. Constructing it reads no field of the node.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct FilterTarget<'a> {
     slot: u32,
     node: &'a NodeState,
     occupancy: &'a Occupancy,
@@ -46,9 +47,9 @@ pub(crate) struct Place<'a> {
     delta: Option<&'a Delta>,
 }
 
-impl<'a> Place<'a> {
-    pub(crate) fn new(slot: u32, node: &'a NodeState) -> Place<'a> {
-        Place {
+impl<'a> FilterTarget<'a> {
+    pub(crate) fn new(slot: u32, node: &'a NodeState) -> FilterTarget<'a> {
+        FilterTarget {
             slot,
             node,
             occupancy: &node.occupancy,
@@ -59,17 +60,17 @@ impl<'a> Place<'a> {
     }
 }
 
-/// What changes beyond the node itself when pods come and go on it.
+/// Changes beyond the node itself when pods are added to or removed from it.
 #[derive(Debug, Clone, Default)]
 struct Delta {
     spread: SpreadDelta,
-    neighbours: NeighbourDelta,
+    pod_affinity: AffinityDelta,
     claims: i64,
 }
 
-/// A node with pods thought away or added.
+/// A node with pods added or removed.
 #[derive(Debug, Clone)]
-pub(crate) struct WhatIf<'a> {
+pub(crate) struct SimulatedNode<'a> {
     slot: u32,
     node: &'a NodeState,
     occupancy: Occupancy,
@@ -78,9 +79,9 @@ pub(crate) struct WhatIf<'a> {
     delta: Delta,
 }
 
-impl<'a> WhatIf<'a> {
-    pub(crate) fn new(slot: u32, node: &'a NodeState) -> WhatIf<'a> {
-        WhatIf {
+impl<'a> SimulatedNode<'a> {
+    pub(crate) fn new(slot: u32, node: &'a NodeState) -> SimulatedNode<'a> {
+        SimulatedNode {
             slot,
             node,
             occupancy: node.occupancy.clone(),
@@ -90,43 +91,43 @@ impl<'a> WhatIf<'a> {
         }
     }
 
-    pub(crate) fn add(&mut self, trial: &Trial<'_>, id: PodId) {
-        let Some((entry, other)) = trial.cluster.shaped(id) else { return };
+    pub(crate) fn add(&mut self, cycle: &Cycle<'_>, id: PodId) {
+        let Some((entry, other)) = cycle.cluster.pod_with_shape(id) else { return };
         self.occupancy.add(other, &self.node.view);
         self.pods.push(id);
         if let (Some(machine), Some(demand)) = (&mut self.machine, &other.machine) {
             machine.add(&demand.of(entry.machine_uid()));
         }
-        self.change(trial, other, 1);
+        self.change(cycle, other, 1);
     }
 
-    pub(crate) fn remove(&mut self, trial: &Trial<'_>, id: PodId) {
-        let Some((entry, other)) = trial.cluster.shaped(id) else { return };
+    pub(crate) fn remove(&mut self, cycle: &Cycle<'_>, id: PodId) {
+        let Some((entry, other)) = cycle.cluster.pod_with_shape(id) else { return };
         self.occupancy.remove(other, &self.node.view);
         self.pods.retain(|pod| *pod != id);
         if let (Some(machine), Some(_)) = (&mut self.machine, &other.machine) {
             machine.remove(entry.machine_uid());
         }
-        self.change(trial, other, -1);
+        self.change(cycle, other, -1);
     }
 
-    fn change(&mut self, trial: &Trial<'_>, other: &PodShape, by: i64) {
-        let (shape, cluster) = (trial.shape, trial.cluster);
-        if let Some(spreading) = &trial.spreading {
-            spreading.change(&mut self.delta.spread, shape, self.slot, other, by, cluster);
+    fn change(&mut self, cycle: &Cycle<'_>, other: &PodShape, by: i64) {
+        let (shape, cluster) = (cycle.shape, cycle.cluster);
+        if let Some(spread_constraints) = &cycle.spread_constraints {
+            spread_constraints.change(&mut self.delta.spread, shape, self.slot, other, by, cluster);
         }
-        if let Some(neighbours) = &trial.neighbours {
-            neighbours.change(&mut self.delta.neighbours, shape, other, by, cluster);
+        if let Some(pod_affinity) = &cycle.pod_affinity {
+            pod_affinity.change(&mut self.delta.pod_affinity, shape, other, by, cluster);
         }
-        if let Some(volumes) = &trial.volumes {
+        if let Some(volumes) = &cycle.volumes {
             let shared = |(claim, _): &&(Symbol, bool)| volumes.for_one_pod.contains(claim);
             let shared = other.volumes.claims.iter().filter(shared).count();
             self.delta.claims += by * i64::try_from(shared).unwrap_or(i64::MAX);
         }
     }
 
-    fn place(&self) -> Place<'_> {
-        Place {
+    fn target(&self) -> FilterTarget<'_> {
+        FilterTarget {
             slot: self.slot,
             node: self.node,
             occupancy: &self.occupancy,
@@ -137,10 +138,10 @@ impl<'a> WhatIf<'a> {
     }
 }
 
-/// What filters may ask of.
-type Filter = fn(&Trial<'_>, &Place<'_>) -> Option<Rejection>;
+/// A filter of one plugin.
+type Filter = fn(&Cycle<'_>, &FilterTarget<'_>) -> Option<Rejection>;
 
-/// Filters that ask only the node and its own pods, in order.
+/// Filters that depend only on the node and its own pods, in order.
 const LOCAL: &[(Plugin, Filter)] = &[
     (Plugin::NodeUnschedulable, unschedulable),
     (Plugin::TaintToleration, taint_toleration),
@@ -150,9 +151,9 @@ const LOCAL: &[(Plugin, Filter)] = &[
     (Plugin::QosResources, classes),
 ];
 
-/// Filters that ask other nodes or volumes, in order. They come after the local ones; the machine, which
-/// costs most, is asked last of all.
-const WIDE: &[(Plugin, Filter)] = &[
+/// Filters that depend on other nodes or volumes, in order. They run after the local ones; the
+/// machine filter, which costs most, runs last.
+const CLUSTER_WIDE: &[(Plugin, Filter)] = &[
     (Plugin::VolumeRestrictions, volume_restrictions),
     (Plugin::VolumeBinding, volume_binding),
     (Plugin::VolumeZone, volume_zone),
@@ -161,8 +162,8 @@ const WIDE: &[(Plugin, Filter)] = &[
     (Plugin::NodeDeclaredFeatures, declared_features),
 ];
 
-impl<'a> Trial<'a> {
-    /// Looks at a pod before any node. It may be turned away for all of them.
+impl<'a> Cycle<'a> {
+    /// Runs the PreFilter step for a pod, which may reject it for all nodes.
     pub(crate) fn new(
         cluster: &'a Cluster,
         profile: &'a Profile,
@@ -170,20 +171,20 @@ impl<'a> Trial<'a> {
         id: PodId,
         entry: &'a PodEntry,
         shape: &'a PodShape,
-    ) -> Result<Trial<'a>, Rejection> {
-        let mut trial = Trial {
+    ) -> Result<Cycle<'a>, Rejection> {
+        let mut cycle = Cycle {
             cluster,
             profile,
             id,
             entry,
             shape,
-            spreading: None,
-            neighbours: None,
+            spread_constraints: None,
+            pod_affinity: None,
             volumes: None,
             demand: shape.machine.as_ref().map(|demand| demand.of(entry.machine_uid())),
-            wide: SmallVec::new(),
+            cluster_wide: SmallVec::new(),
         };
-        if trial.pinned().is_some_and(|names| names.is_empty()) {
+        if cycle.pinned().is_some_and(|names| names.is_empty()) {
             let reason = Reason::Text("pod affinity terms conflict".into());
             let code = Code::UnschedulableAndUnresolvable;
             return Err(Rejection::new(Plugin::NodeAffinity, code, reason));
@@ -192,21 +193,21 @@ impl<'a> Trial<'a> {
             let in_use = |claim| cluster.is_claim_used(claim);
             let state =
                 volumes::prepare(&shape.volumes, &cluster.volumes, in_use, &cluster.symbols)?;
-            trial.volumes = Some(state);
+            cycle.volumes = Some(state);
         }
         if profile.filters_by(Plugin::PodTopologySpread) {
-            trial.spreading = Spreading::new(shape, cluster, profile, tables);
+            cycle.spread_constraints = TopologySpread::new(shape, cluster, profile, tables);
         }
         if profile.filters_by(Plugin::InterPodAffinity) {
-            trial.neighbours = Neighbours::new(shape, cluster, tables);
+            cycle.pod_affinity = InterPodAffinity::new(shape, cluster, tables);
         }
-        let wide = WIDE.iter().filter(|(plugin, _)| trial.asks(*plugin));
-        trial.wide = wide.map(|(_, filter)| *filter).collect();
-        Ok(trial)
+        let cluster_wide = CLUSTER_WIDE.iter().filter(|(plugin, _)| cycle.is_needed(*plugin));
+        cycle.cluster_wide = cluster_wide.map(|(_, filter)| *filter).collect();
+        Ok(cycle)
     }
 
-    /// The names of the only nodes that the pod's affinity lets it go to; `None` if there is a term that
-    /// names none.
+    /// Returns the only node names that the pod's affinity allows; `None` if one of its terms names
+    /// no node.
     pub(crate) fn pinned(&self) -> Option<SmallVec<[Symbol; 1]>> {
         let terms = &self.shape.node_required.as_ref()?.0;
         if terms.is_empty() || !self.profile.pre_filters_by(Plugin::NodeAffinity) {
@@ -219,43 +220,44 @@ impl<'a> Trial<'a> {
         Some(names)
     }
 
-    /// Whether a plugin beyond the local ones has anything to ask.
-    fn asks(&self, plugin: Plugin) -> bool {
+    /// Returns true if a cluster-wide plugin applies to this pod.
+    fn is_needed(&self, plugin: Plugin) -> bool {
         self.profile.filters_by(plugin)
             && match plugin {
-                // Claims that nobody uses now are not asked after again, whoever waits for the node.
+                // As upstream, claims that are not in use at PreFilter are not checked again,
+                // whatever pods are nominated.
                 Plugin::VolumeRestrictions => {
                     self.volumes.as_ref().is_some_and(|state| state.in_use > 0)
                         || !self.shape.volumes.disks.is_empty()
                 }
                 Plugin::VolumeBinding | Plugin::VolumeZone => self.volumes.is_some(),
-                Plugin::PodTopologySpread => self.spreading.is_some(),
-                Plugin::InterPodAffinity => self.neighbours.is_some(),
+                Plugin::PodTopologySpread => self.spread_constraints.is_some(),
+                Plugin::InterPodAffinity => self.pod_affinity.is_some(),
                 Plugin::NodeDeclaredFeatures => !self.shape.features.is_empty(),
                 _ => true,
             }
     }
 
-    /// What the node and its own pods say.
-    pub(crate) fn local(&self, place: &Place<'_>) -> Option<Rejection> {
+    /// Runs the filters that depend on the node and its own pods.
+    pub(crate) fn local(&self, target: &FilterTarget<'_>) -> Option<Rejection> {
         let wanted = LOCAL.iter().filter(|(plugin, _)| self.profile.filters_by(*plugin));
-        wanted.into_iter().find_map(|(_, filter)| filter(self, place))
+        wanted.into_iter().find_map(|(_, filter)| filter(self, target))
     }
 
-    /// What everything else says.
-    pub(crate) fn wide(&self, place: &Place<'_>) -> Option<Rejection> {
-        self.wide.iter().find_map(|filter| filter(self, place))
+    /// Runs the cluster-wide filters.
+    pub(crate) fn cluster_wide(&self, target: &FilterTarget<'_>) -> Option<Rejection> {
+        self.cluster_wide.iter().find_map(|filter| filter(self, target))
     }
 
-    /// Whether the machine has anything to say about this pod.
-    pub(crate) fn asks_machine(&self) -> bool {
+    /// Returns true if the machine filter applies to this pod.
+    pub(crate) fn needs_machine(&self) -> bool {
         self.demand.is_some() && self.profile.filters_by(Plugin::MachinePlacement)
     }
 
-    /// What the machine says: whether its agent would refuse the pod.
-    pub(crate) fn machine(&self, place: &Place<'_>) -> Option<Rejection> {
-        let demand = self.demand.as_ref().filter(|_| self.asks_machine())?;
-        let (refusal, could) = place.machine.as_ref()?.try_place(demand).err()?;
+    /// Runs the machine filter: rejects a node whose agent would refuse the pod.
+    pub(crate) fn machine(&self, target: &FilterTarget<'_>) -> Option<Rejection> {
+        let demand = self.demand.as_ref().filter(|_| self.needs_machine())?;
+        let (refusal, could) = target.machine.as_ref()?.try_place(demand).err()?;
         let code = if could { Code::Unschedulable } else { NEVER };
         let mut text = format!("{}: {refusal}", refusal.reason());
         if let Some(shortage) = refusal.shortage() {
@@ -265,8 +267,8 @@ impl<'a> Trial<'a> {
         Some(Rejection::new(Plugin::MachinePlacement, code, reason))
     }
 
-    /// How well the volumes that would be bound on these nodes are used; none if they do not tell the
-    /// nodes apart.
+    /// Returns the scores of these nodes by the use of the volumes that would be bound; `None` if
+    /// all are zero.
     pub(crate) fn volume_scores(&self, nodes: &[u32]) -> Option<Vec<i64>> {
         let state = self.volumes.as_ref()?;
         let (volumes, symbols) = (&self.cluster.volumes, &self.cluster.symbols);
@@ -279,84 +281,88 @@ impl<'a> Trial<'a> {
         scores.iter().any(|score| *score != 0).then_some(scores)
     }
 
-    fn filter(&self, place: &Place<'_>) -> Option<Rejection> {
-        self.local(place).or_else(|| self.wide(place)).or_else(|| self.machine(place))
+    fn filter(&self, target: &FilterTarget<'_>) -> Option<Rejection> {
+        self.local(target).or_else(|| self.cluster_wide(target)).or_else(|| self.machine(target))
     }
 
-    /// Pods that wait for this node and are at least as important.
+    /// Returns the pods nominated to this node with at least the pod's priority.
     pub(crate) fn nominated(&self, node: &NodeState) -> SmallVec<[PodId; 2]> {
         let counts = |id: &PodId| {
             *id != self.id
                 && self
                     .cluster
-                    .shaped(*id)
+                    .pod_with_shape(*id)
                     .is_some_and(|(_, other)| other.priority >= self.shape.priority)
         };
         node.nominated.iter().copied().filter(counts).collect()
     }
 
-    /// Whether the pod can go to a node: both with and without the pods that wait for it.
-    pub(crate) fn judge(&self, slot: u32, node: &NodeState) -> Option<Rejection> {
+    /// Runs all filters, both with and without the nominated pods.
+    pub(crate) fn check(&self, slot: u32, node: &NodeState) -> Option<Rejection> {
         let nominated = self.nominated(node);
         if !nominated.is_empty() {
-            let what_if = WhatIf::new(slot, node);
-            return self.judge_with(&what_if, &nominated);
+            let simulated = SimulatedNode::new(slot, node);
+            return self.check_with_nominated(&simulated, &nominated);
         }
-        self.filter(&Place::new(slot, node))
+        self.filter(&FilterTarget::new(slot, node))
     }
 
-    /// Whether the pod could go to a node as it would be.
-    pub(crate) fn judge_what_if(&self, what_if: &WhatIf<'_>) -> Option<Rejection> {
-        self.judge_with(what_if, &self.nominated(what_if.node))
+    /// Runs all filters on a simulated node.
+    pub(crate) fn check_simulated(&self, simulated: &SimulatedNode<'_>) -> Option<Rejection> {
+        self.check_with_nominated(simulated, &self.nominated(simulated.node))
     }
 
-    fn judge_with(&self, what_if: &WhatIf<'_>, nominated: &[PodId]) -> Option<Rejection> {
+    fn check_with_nominated(
+        &self,
+        simulated: &SimulatedNode<'_>,
+        nominated: &[PodId],
+    ) -> Option<Rejection> {
         if !nominated.is_empty() {
-            let mut with = what_if.clone();
+            let mut with = simulated.clone();
             for id in nominated {
                 with.add(self, *id);
             }
-            if let Some(rejection) = self.filter(&with.place()) {
+            if let Some(rejection) = self.filter(&with.target()) {
                 return Some(rejection);
             }
         }
-        self.filter(&what_if.place())
+        self.filter(&simulated.target())
     }
 
-    /// Every filter that would turn the node down, if each were asked. Pods that only wait for the node
-    /// do not count.
+    /// Returns the rejections of every filter, without stopping at the first. Nominated pods do not
+    /// count.
     pub(crate) fn all_failures(&self, slot: u32, node: &NodeState) -> Vec<Rejection> {
-        let place = Place::new(slot, node);
+        let target = FilterTarget::new(slot, node);
         let wanted =
-            LOCAL.iter().chain(WIDE).filter(|(plugin, _)| self.profile.filters_by(*plugin));
-        let said = wanted.into_iter().filter_map(|(_, filter)| filter(self, &place));
-        said.chain(self.machine(&place)).collect()
+            LOCAL.iter().chain(CLUSTER_WIDE).filter(|(plugin, _)| self.profile.filters_by(*plugin));
+        let rejections = wanted.into_iter().filter_map(|(_, filter)| filter(self, &target));
+        rejections.chain(self.machine(&target)).collect()
     }
 }
 
 const NEVER: Code = Code::UnschedulableAndUnresolvable;
 
-fn unschedulable(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
-    if !place.node.view.unschedulable {
+fn unschedulable(cycle: &Cycle<'_>, target: &FilterTarget<'_>) -> Option<Rejection> {
+    if !target.node.view.unschedulable {
         return None;
     }
-    let taint = trial.cluster.known.unschedulable;
-    taints::untolerated(&[taint], &trial.shape.tolerations, trial.profile.compare_taints)
+    let taint = cycle.cluster.known.unschedulable;
+    taints::untolerated(&[taint], &cycle.shape.tolerations, cycle.profile.compare_taints)
         .then(|| Rejection::new(Plugin::NodeUnschedulable, NEVER, Reason::Unschedulable))
 }
 
-fn taint_toleration(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
-    let (taints, tolerations) = (&place.node.view.taints, &trial.shape.tolerations);
-    taints::untolerated(taints, tolerations, trial.profile.compare_taints)
+fn taint_toleration(cycle: &Cycle<'_>, target: &FilterTarget<'_>) -> Option<Rejection> {
+    let (taints, tolerations) = (&target.node.view.taints, &cycle.shape.tolerations);
+    taints::untolerated(taints, tolerations, cycle.profile.compare_taints)
         .then(|| Rejection::new(Plugin::TaintToleration, NEVER, Reason::Taints))
 }
 
-fn node_affinity(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
-    let (view, symbols) = (&place.node.view, &trial.cluster.symbols);
-    let enforced = trial.profile.added_required.as_ref();
+fn node_affinity(cycle: &Cycle<'_>, target: &FilterTarget<'_>) -> Option<Rejection> {
+    let (view, symbols) = (&target.node.view, &cycle.cluster.symbols);
+    let enforced = cycle.profile.added_required.as_ref();
     let reason = if enforced.is_some_and(|t| !t.match_any(view.name, &view.labels, symbols)) {
         Reason::EnforcedAffinity
-    } else if spread::wants_node(trial.shape, view, trial.cluster) {
+    } else if spread::wants_node(cycle.shape, view, cycle.cluster) {
         return None;
     } else {
         Reason::Affinity
@@ -364,21 +370,21 @@ fn node_affinity(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
     Some(Rejection::new(Plugin::NodeAffinity, NEVER, reason))
 }
 
-fn ports(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
-    let taken = &place.occupancy.ports;
-    let conflicts = trial.shape.ports.iter().any(|p| taken.iter().any(|t| p.conflicts_with(*t)));
+fn ports(cycle: &Cycle<'_>, target: &FilterTarget<'_>) -> Option<Rejection> {
+    let taken = &target.occupancy.ports;
+    let conflicts = cycle.shape.ports.iter().any(|p| taken.iter().any(|t| p.conflicts_with(*t)));
     conflicts.then(|| Rejection::new(Plugin::NodePorts, Code::Unschedulable, Reason::Ports))
 }
 
-fn fit(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
-    let (view, used) = (&place.node.view, &place.occupancy.requested);
-    let wanted = &trial.shape.requests;
+fn fit(cycle: &Cycle<'_>, target: &FilterTarget<'_>) -> Option<Rejection> {
+    let (view, used) = (&target.node.view, &target.occupancy.requested);
+    let wanted = &cycle.shape.requests;
     let mut reasons = SmallVec::new();
     let mut never = false;
-    if place.occupancy.pods + 1 > view.most_pods {
+    if target.occupancy.pods + 1 > view.most_pods {
         reasons.push(Reason::TooManyPods);
     }
-    if !wanted.asks_for_nothing() {
+    if !wanted.is_empty_request() {
         let mut check = |resource: Resource, wanted: i64| {
             let there = view.allocatable.get(resource);
             if wanted > 0 && wanted > there.saturating_sub(used.get(resource)) {
@@ -387,10 +393,10 @@ fn fit(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
             }
         };
         check(Resource::Cpu, wanted.milli_cpu);
-        check(Resource::Memory, wanted.memory);
+        check(Resource::FilterCache, wanted.memory);
         check(Resource::EphemeralStorage, wanted.ephemeral_storage);
         for (name, amount) in &wanted.scalars {
-            if !is_ignored(trial, *name) {
+            if !is_ignored(cycle, *name) {
                 check(Resource::Scalar(*name), *amount);
             }
         }
@@ -402,26 +408,26 @@ fn fit(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
     })
 }
 
-/// Whether the profile says not to look at a vendor's resource.
-fn is_ignored(trial: &Trial<'_>, name: Symbol) -> bool {
-    let profile = trial.profile;
+/// Returns true if the profile ignores an extended resource.
+fn is_ignored(cycle: &Cycle<'_>, name: Symbol) -> bool {
+    let profile = cycle.profile;
     if profile.ignored.is_empty() && profile.ignored_groups.is_empty() {
         return false;
     }
-    let text = trial.cluster.symbols.text(name);
+    let text = cycle.cluster.symbols.text(name);
     let group = text.split('/').next().unwrap_or_default();
     objects::resources::is_extended(text)
         && (profile.ignored.contains(&name) || profile.ignored_groups.iter().any(|g| g == group))
 }
 
-fn classes(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
-    if trial.shape.classes.is_empty() {
+fn classes(cycle: &Cycle<'_>, target: &FilterTarget<'_>) -> Option<Rejection> {
+    if cycle.shape.classes.is_empty() {
         return None;
     }
-    let offered = &place.node.view.classes;
+    let offered = &target.node.view.classes;
     let mut reasons = SmallVec::new();
     let mut never = false;
-    for (class, count) in trial.shape.classes.on(offered) {
+    for (class, count) in cycle.shape.classes.on(offered) {
         match offered.capacity(class) {
             None => {
                 reasons.push(Reason::NoClass(class));
@@ -430,7 +436,7 @@ fn classes(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
             Some(0) => {}
             Some(capacity) => {
                 let count = u64::from(count);
-                if place.occupancy.classes.of(class) + count > capacity {
+                if target.occupancy.classes.of(class) + count > capacity {
                     reasons.push(Reason::ClassFull(class));
                     never |= count > capacity;
                 }
@@ -444,11 +450,11 @@ fn classes(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
     })
 }
 
-fn volume_restrictions(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
+fn volume_restrictions(cycle: &Cycle<'_>, target: &FilterTarget<'_>) -> Option<Rejection> {
     let no = |reason| Some(Rejection::new(Plugin::VolumeRestrictions, Code::Unschedulable, reason));
-    let disks = &trial.shape.volumes.disks;
+    let disks = &cycle.shape.volumes.disks;
     if !disks.is_empty() {
-        let mut others = place.pods.iter().filter_map(|id| trial.cluster.shaped(*id));
+        let mut others = target.pods.iter().filter_map(|id| cycle.cluster.pod_with_shape(*id));
         let taken = |(_, other): (_, &PodShape)| {
             disks.iter().any(|d| other.volumes.disks.iter().any(|o| d.conflicts_with(o)))
         };
@@ -456,35 +462,35 @@ fn volume_restrictions(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection
             return no(Reason::Disk);
         }
     }
-    let state = trial.volumes.as_ref()?;
-    if state.in_use + place.delta.map_or(0, |d| d.claims) > 0 {
+    let state = cycle.volumes.as_ref()?;
+    if state.in_use + target.delta.map_or(0, |d| d.claims) > 0 {
         return no(Reason::ClaimInUse);
     }
     None
 }
 
-fn volume_binding(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
-    let state = trial.volumes.as_ref()?;
-    let (view, cluster) = (&place.node.view, trial.cluster);
+fn volume_binding(cycle: &Cycle<'_>, target: &FilterTarget<'_>) -> Option<Rejection> {
+    let state = cycle.volumes.as_ref()?;
+    let (view, cluster) = (&target.node.view, cycle.cluster);
     volumes::binding(state, &cluster.volumes, view.name, &view.labels, &cluster.symbols)
 }
 
-fn volume_zone(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
-    volumes::zone(trial.volumes.as_ref()?, &trial.cluster.volumes, &place.node.view.labels)
+fn volume_zone(cycle: &Cycle<'_>, target: &FilterTarget<'_>) -> Option<Rejection> {
+    volumes::zone(cycle.volumes.as_ref()?, &cycle.cluster.volumes, &target.node.view.labels)
 }
 
-fn topology_spread(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
-    trial.spreading.as_ref()?.filter(place.slot, place.delta.map(|d| &d.spread))
+fn topology_spread(cycle: &Cycle<'_>, target: &FilterTarget<'_>) -> Option<Rejection> {
+    cycle.spread_constraints.as_ref()?.filter(target.slot, target.delta.map(|d| &d.spread))
 }
 
-fn pod_affinity(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
-    let delta = place.delta.map(|d| &d.neighbours);
-    trial.neighbours.as_ref()?.filter(place.slot, &place.node.view.labels, delta)
+fn pod_affinity(cycle: &Cycle<'_>, target: &FilterTarget<'_>) -> Option<Rejection> {
+    let delta = target.delta.map(|d| &d.pod_affinity);
+    cycle.pod_affinity.as_ref()?.filter(target.slot, &target.node.view.labels, delta)
 }
 
-fn declared_features(trial: &Trial<'_>, place: &Place<'_>) -> Option<Rejection> {
-    let declared = &place.node.view.features;
-    let mut needed = trial.shape.features.iter();
+fn declared_features(cycle: &Cycle<'_>, target: &FilterTarget<'_>) -> Option<Rejection> {
+    let declared = &target.node.view.features;
+    let mut needed = cycle.shape.features.iter();
     let missing = needed.any(|feature| !declared.iter().any(|d| **d == **feature));
     missing.then(|| Rejection::new(Plugin::NodeDeclaredFeatures, NEVER, Reason::Features))
 }

@@ -1,15 +1,15 @@
-//! Work by key: [`WorkQueue`], which says which object is next, and [`run_keyed`], which does it.
+//! Work queues: [`WorkQueue`] orders keys, and [`run_keyed`] reconciles them.
 //!
 //! ```text
 //!           add                pop                 done
-//!   ─────────────▶ ready ───────────▶ under way ─────────▶ (nothing)
-//!                   ▲ ▲                  │  │ added meanwhile: ready again
+//!   ─────────────▶ ready ───────────▶ processing ────────▶ (removed)
+//!                   ▲ ▲                  │  │ added while processing: ready again
 //!                   │ └──────────────────┘  │
-//!                   └────── later ◀─────────┘ failed: back-off · asked for: at that time
+//!                   └────── later ◀─────────┘ failed: back-off · RequeueAfter: at that time
 //! ```
 //!
-//! A key is under way at most once, so a loop never races with itself over one object. The queue is a
-//! state machine with time as an argument.
+//! A key is processed at most once at a time, so a controller never races with itself over one
+//! object. The queue is a state machine with time as an argument.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::future::Future;
@@ -19,11 +19,12 @@ use std::time::Duration;
 use client::{BoxFuture, Cache, Error, Key, Update, backoff};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::clock::{Clock, Millis};
 use crate::counters::Counters;
-use crate::supervise::{caught, caught_now};
+use crate::error_log::{ErrorLog, chain};
+use crate::supervise::{catch_panic, catch_panic_sync};
 
 /// Upstream's figures for work queues.
 const FIRST_BACKOFF: Millis = 5;
@@ -34,19 +35,19 @@ pub(crate) struct WorkQueue {
     ready: VecDeque<Key>,
     waiting: HashSet<Key>,
     under_way: HashSet<Key>,
-    /// Added while under way.
+    /// Added while being processed.
     again: HashSet<Key>,
     later: BTreeSet<(Millis, Key)>,
     due: HashMap<Key, Millis>,
     failures: HashMap<Key, u32>,
 }
 
-/// What came of the work on a key.
+/// The result of reconciling a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Done {
-    Fine,
-    /// To be looked at again after this time, although nothing may happen.
-    After(Millis),
+pub(crate) enum Outcome {
+    Success,
+    /// Queue the key again after this time, even without an event.
+    RequeueAfter(Millis),
     Failed,
 }
 
@@ -86,19 +87,19 @@ impl WorkQueue {
         Some(key)
     }
 
-    /// Takes back a key that was worked on, and returns how often in a row it has failed.
-    pub(crate) fn done(&mut self, key: &Key, done: Done, now: Millis) -> u32 {
+    /// Takes back a processed key and returns the number of its consecutive failures.
+    pub(crate) fn done(&mut self, key: &Key, done: Outcome, now: Millis) -> u32 {
         self.under_way.remove(key);
         let mut failed = 0;
         match done {
-            Done::Fine => {
+            Outcome::Success => {
                 self.failures.remove(key);
             }
-            Done::After(wait) => {
+            Outcome::RequeueAfter(wait) => {
                 self.failures.remove(key);
                 self.add_at(key.clone(), now.saturating_add(wait));
             }
-            Done::Failed => {
+            Outcome::Failed => {
                 let failures = self.failures.entry(key.clone()).or_default();
                 *failures += 1;
                 failed = *failures;
@@ -112,7 +113,7 @@ impl WorkQueue {
         failed
     }
 
-    /// Queues again what was under way when the loop ended.
+    /// Queues the keys again that were being processed when the controller ended.
     fn restart(&mut self) {
         for key in std::mem::take(&mut self.under_way) {
             self.add(key);
@@ -126,18 +127,18 @@ impl WorkQueue {
         self.later.first().map(|(at, _)| *at)
     }
 
-    /// How many keys are ready.
+    /// Returns the number of ready keys.
     pub(crate) fn depth(&self) -> usize {
         self.ready.len()
     }
 }
 
-/// A loop that brings one object after the other to where it should be.
+/// A controller that reconciles one object at a time.
 pub(crate) trait Reconcile: Send + Sync + 'static {
-    /// What the loop is called in options and counters.
+    /// The name of the controller in logs and counters.
     const NAME: &'static str;
 
-    /// Says when to look at the object again, if that is known.
+    /// Reconciles an object. Returns the time after which it must be reconciled again, if any.
     fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>>;
 }
 
@@ -152,7 +153,7 @@ pub(crate) fn feed<T: Send + Sync + 'static>(
     let mut updates = cache.subscribe();
     async move {
         while let Some(update) = updates.recv().await {
-            let concerned = caught_now(|| of(&update)).unwrap_or_else(|panicked| {
+            let concerned = catch_panic_sync(|| of(&update)).unwrap_or_else(|panicked| {
                 counters.panicked(name, &update.key, &panicked);
                 Vec::new()
             });
@@ -165,8 +166,8 @@ pub(crate) fn feed<T: Send + Sync + 'static>(
     }
 }
 
-/// The keys of a loop: those that are queued and those that arrive. It outlives a run of the loop, so that a
-/// loop that is started again has lost nothing.
+/// The queued and arriving keys of a controller. It outlives a run of the controller, so that a
+/// restart loses no key.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     queue: WorkQueue,
@@ -179,12 +180,12 @@ impl Inbox {
     }
 }
 
-/// A key that has failed this often is logged, and again each time the number has doubled. Conflicts with
-/// other writers resolve themselves within fewer tries.
+/// A key that has failed this often in a row is logged, and again when its error changes. Conflicts
+/// with other writers resolve themselves within fewer tries.
 const LOGGED_FAILURES: u32 = 8;
 
-/// Works on keys as they come, several at a time, until `stop` is set; then lets those under way
-/// come to their end. A panic counts as a failure of its key.
+/// Reconciles keys as they arrive, several at a time, until `stop` is set, and then lets running
+/// ones finish. A panic counts as a failure of its key.
 pub(crate) async fn run_keyed<R: Reconcile>(
     work: Arc<R>,
     inbox: Arc<Mutex<Inbox>>,
@@ -197,6 +198,7 @@ pub(crate) async fn run_keyed<R: Reconcile>(
     let Inbox { queue, keys } = &mut *inbox;
     queue.restart();
     let mut under_way = JoinSet::new();
+    let mut errors: HashMap<Key, ErrorLog> = HashMap::new();
     loop {
         while let Ok(key) = keys.try_recv() {
             queue.add(key);
@@ -205,7 +207,7 @@ pub(crate) async fn run_keyed<R: Reconcile>(
             let Some(key) = queue.pop(clock.millis()) else { break };
             let work = work.clone();
             under_way.spawn(async move {
-                let done = caught(async { work.reconcile(key.clone()).await }).await;
+                let done = catch_panic(async { work.reconcile(key.clone()).await }).await;
                 (key, done)
             });
         }
@@ -215,30 +217,38 @@ pub(crate) async fn run_keyed<R: Reconcile>(
             _ = stop.wait_for(|stop| *stop) => break,
             Some(key) = keys.recv() => queue.add(key),
             Some(joined) = under_way.join_next() => {
-                // Tasks return their panics, and none is aborted while the loop runs.
+                // Tasks return their panics, and none is aborted while the controller runs.
                 let Ok((key, done)) = joined else { continue };
                 let (done, why) = match done {
-                    Ok(Ok(None)) => (Done::Fine, None),
+                    Ok(Ok(None)) => (Outcome::Success, None),
                     Ok(Ok(Some(after))) => {
                         let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
-                        (Done::After(after), None)
+                        (Outcome::RequeueAfter(after), None)
                     }
                     Ok(Err(error)) => {
                         counters.failed(R::NAME, &key, &error);
-                        (Done::Failed, Some(error))
+                        (Outcome::Failed, Some(error))
                     }
                     Err(panicked) => {
                         counters.panicked(R::NAME, &key, &panicked);
-                        (Done::Failed, None)
+                        (Outcome::Failed, None)
                     }
                 };
                 let failures = queue.done(&key, done, clock.millis());
-                if let Some(error) = why
-                    && failures >= LOGGED_FAILURES
-                    && failures.is_power_of_two()
-                {
-                    let controller = R::NAME;
-                    warn!(controller, %key, failures, "the controller fails on an object: {error}");
+                match why {
+                    Some(error) if failures >= LOGGED_FAILURES => {
+                        let error = chain(&error);
+                        if errors.entry(key.clone()).or_default().is_new(&error) {
+                            warn!(
+                                controller = R::NAME, %key, failures, error,
+                                "failed to reconcile an object; retrying with back-off"
+                            );
+                        }
+                    }
+                    None if failures == 0 && errors.remove(&key).is_some() => {
+                        info!(controller = R::NAME, %key, "reconciled an object after failures");
+                    }
+                    _ => {}
                 }
             }
             () = sleep_until(due), if due.is_some() => {}
@@ -256,13 +266,14 @@ pub(crate) async fn sleep_until(due: Option<tokio::time::Instant>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error_log::capture::Lines;
 
     fn key(name: &str) -> Key {
         Key::new("", name)
     }
 
     #[test]
-    fn a_key_is_under_way_once_and_comes_back_if_it_was_added_meanwhile() {
+    fn key_added_during_processing_is_queued_again() {
         let mut queue = WorkQueue::default();
         queue.add(key("a"));
         queue.add(key("a"));
@@ -272,20 +283,20 @@ mod tests {
         queue.add(key("a"));
         assert_eq!(queue.pop(0), Some(key("b")));
         assert_eq!(queue.pop(0), None);
-        queue.done(&key("a"), Done::Fine, 0);
-        queue.done(&key("b"), Done::Fine, 0);
+        queue.done(&key("a"), Outcome::Success, 0);
+        queue.done(&key("b"), Outcome::Success, 0);
         assert_eq!((queue.pop(0), queue.pop(0)), (Some(key("a")), None));
     }
 
     #[test]
-    fn failures_wait_longer_each_time_and_success_forgets_them() {
+    fn failures_back_off_and_success_resets_them() {
         let mut queue = WorkQueue::default();
         queue.add(key("a"));
         let mut last = 0;
         for _ in 0..5 {
             let now = queue.next_due().unwrap_or(0);
             assert_eq!(queue.pop(now), Some(key("a")));
-            queue.done(&key("a"), Done::Failed, now);
+            queue.done(&key("a"), Outcome::Failed, now);
             let wait = queue.next_due().unwrap() - now;
             assert!(wait > last && wait <= 5 * 16 * 6 / 5, "{wait}");
             assert_eq!(queue.pop(now), None);
@@ -293,12 +304,12 @@ mod tests {
         }
         let now = queue.next_due().unwrap();
         queue.pop(now);
-        queue.done(&key("a"), Done::After(50), now);
+        queue.done(&key("a"), Outcome::RequeueAfter(50), now);
         assert_eq!(queue.next_due(), Some(now + 50));
     }
 
     #[test]
-    fn the_earlier_of_two_times_counts() {
+    fn earliest_due_time_counts() {
         let mut queue = WorkQueue::default();
         queue.add_at(key("a"), 100);
         queue.add_at(key("a"), 50);
@@ -308,7 +319,7 @@ mod tests {
         assert_eq!(queue.next_due(), None);
     }
 
-    /// Panics on the key `bad` until it has done so three times.
+    /// Panics three times on the key `bad`.
     struct Fragile {
         panics: std::sync::atomic::AtomicU32,
         done: mpsc::UnboundedSender<Key>,
@@ -318,7 +329,7 @@ mod tests {
         const NAME: &'static str = "fragile";
 
         fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
-            // Once before the future exists, then while it runs.
+            // The first panic occurs before the future exists, the others while it runs.
             let earlier = self.panics.load(std::sync::atomic::Ordering::Relaxed);
             let fails = key.name() == "bad" && earlier < 3;
             if fails {
@@ -334,7 +345,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_on_one_object_is_counted_retried_and_leaves_the_others_alone() {
+    async fn panic_on_one_object_is_counted_and_retried() {
         let (sender, keys) = mpsc::unbounded_channel();
         let (done, mut finished) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(false);
@@ -360,8 +371,62 @@ mod tests {
         running.await.unwrap();
     }
 
+    /// Fails with one error, then with another one, then succeeds.
+    struct Failing {
+        attempts: std::sync::atomic::AtomicU32,
+        done: mpsc::UnboundedSender<Key>,
+    }
+
+    impl Reconcile for Failing {
+        const NAME: &'static str = "failing";
+
+        fn reconcile(&self, key: Key) -> BoxFuture<'_, Result<Option<Duration>, Error>> {
+            let attempt = self.attempts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Box::pin(async move {
+                let source = || serde_json::from_str::<()>("{").unwrap_err();
+                match attempt {
+                    0..9 => Err(Error::Behind),
+                    9 => Err(Error::Garbled { request: "GET".to_owned(), source: source() }),
+                    _ => {
+                        let _ = self.done.send(key);
+                        Ok(None)
+                    }
+                }
+            })
+        }
+    }
+
     #[tokio::test]
-    async fn a_loop_that_starts_again_has_lost_no_key() {
+    async fn each_distinct_error_and_the_recovery_are_logged_once() {
+        let (lines, _guard) = Lines::start();
+        let (sender, keys) = mpsc::unbounded_channel();
+        let (done, mut finished) = mpsc::unbounded_channel();
+        let (stop, stopped) = watch::channel(false);
+        sender.send(key("a")).unwrap();
+        let work = Arc::new(Failing { attempts: 0.into(), done });
+        let counters = Arc::new(Counters::default());
+        let run = run_keyed(work, Inbox::new(keys), 1, Clock::start(), counters, stopped);
+        let running = tokio::spawn(run);
+        assert_eq!(finished.recv().await, Some(key("a")));
+        while lines.with("INFO").is_empty() {
+            tokio::task::yield_now().await;
+        }
+        stop.send_replace(true);
+        running.await.unwrap();
+        let [first, second, recovery] = lines.with("controller=\"failing\"").try_into().unwrap();
+        let start = "WARN failed to reconcile an object; retrying with back-off \
+                     controller=\"failing\" key=a failures=8 error=";
+        assert!(first.starts_with(start), "{first}");
+        assert!(
+            second.contains("failures=10 error=") && second.contains("expected unit"),
+            "{second}"
+        );
+        let text = "INFO reconciled an object after failures controller=\"failing\" key=a";
+        assert_eq!(recovery, text);
+    }
+
+    #[tokio::test]
+    async fn restarted_controller_keeps_its_keys() {
         let (_sender, keys) = mpsc::unbounded_channel();
         let inbox = Inbox::new(keys);
         {

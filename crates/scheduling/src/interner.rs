@@ -1,29 +1,31 @@
-//! Texts that repeat: every label, resource and image name is kept once and known by number.
+//! String interning: every label, resource and image name is stored once and identified by a
+//! number.
 //!
-//! Main type: [`Symbols`]. Numbers are never given back; a cluster that has seen very many labels is
-//! made anew from its objects, which is cheap.
+//! Main type: [`Interner`]. Numbers are never reused; a cluster that has had very many labels can
+//! be rebuilt from its objects, which is cheap.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A text, by its number in [`Symbols`].
+/// An interned string, by its number in [`Interner`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Symbol(pub(crate) u32);
 
-/// The texts and their numbers.
+/// The strings and their numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Symbols {
+pub(crate) struct Interner {
     texts: Vec<Arc<str>>,
     numbers: HashMap<Arc<str>, u32>,
 }
 
-impl Symbols {
-    /// The number of a text, new if it has none yet.
+impl Interner {
+    /// Returns the symbol of a string, and interns it if it is new.
     pub(crate) fn intern(&mut self, text: &str) -> Symbol {
         if let Some(number) = self.numbers.get(text) {
             return Symbol(*number);
         }
-        // Four thousand million texts do not fit into memory; the last number stands for all beyond.
+        // Four thousand million strings do not fit into memory; the last number stands for all
+        // beyond.
         let number = u32::try_from(self.texts.len()).unwrap_or(u32::MAX);
         let text: Arc<str> = text.into();
         self.texts.push(text.clone());
@@ -31,7 +33,7 @@ impl Symbols {
         Symbol(number)
     }
 
-    /// The number of a text that something has.
+    /// Returns the symbol of a string if it has been interned.
     pub(crate) fn find(&self, text: &str) -> Option<Symbol> {
         self.numbers.get(text).copied().map(Symbol)
     }

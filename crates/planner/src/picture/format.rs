@@ -1,6 +1,6 @@
-//! Short words for ids and amounts in pictures.
+//! Short texts for ids and amounts in pictures.
 //!
-//! Main entries: [`amount`], [`ranges`], [`shares`], [`facts`]. For people only; nothing reads them back.
+//! Main entries: [`amount`], [`ranges`], [`shares`], [`facts`]. The texts are not parsed again.
 
 use objects::pod::OsName;
 use placement::Bytes;
@@ -8,7 +8,7 @@ use placement::demand::MemoryKind;
 
 use super::{MemoryShare, Picture};
 
-/// An amount of memory in three digits or so: `96Gi`, `31.3Gi`.
+/// Formats an amount of memory in about three digits: `96Gi`, `31.3Gi`.
 pub(super) fn amount(bytes: Bytes) -> String {
     let units = [(50, "Pi"), (40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")];
     for (shift, unit) in units {
@@ -16,7 +16,7 @@ pub(super) fn amount(bytes: Bytes) -> String {
         if tenths < 10 {
             continue;
         }
-        // Up to 8Ti people speak of Gi as long as it is a whole number.
+        // Whole numbers of Gi up to 8Ti stay in Gi.
         if unit == "Ti" && bytes.0.trailing_zeros() < 40 && bytes.0 >> 43 == 0 {
             continue;
         }
@@ -28,7 +28,7 @@ pub(super) fn amount(bytes: Bytes) -> String {
     bytes.0.to_string()
 }
 
-/// Ids as a list with runs collapsed: `0-3,8`. They must ascend.
+/// Formats ascending ids with runs collapsed: `0-3,8`.
 pub(super) fn ranges(ids: impl IntoIterator<Item = u32>) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for id in ids {
@@ -45,7 +45,7 @@ pub(super) fn ranges(ids: impl IntoIterator<Item = u32>) -> String {
     runs.into_iter().map(run).collect::<Vec<_>>().join(",")
 }
 
-/// Memory by amount: `64Gi on NUMA 0-3, 2Gi in 1Gi pages on NUMA 0`.
+/// Formats memory by amount: `64Gi on NUMA 0-3, 2Gi in 1Gi pages on NUMA 0`.
 pub(super) fn shares(shares: &[MemoryShare]) -> String {
     let mut nodes: Vec<((MemoryKind, Bytes), Vec<u32>)> = Vec::new();
     for share in shares {
@@ -55,15 +55,15 @@ pub(super) fn shares(shares: &[MemoryShare]) -> String {
             None => nodes.push((what, vec![share.node.0])),
         }
     }
-    let words = nodes.into_iter().map(|((kind, bytes), mut ids)| {
+    let format = nodes.into_iter().map(|((kind, bytes), mut ids)| {
         ids.sort_unstable();
         let each = if ids.len() > 1 { " each" } else { "" };
         format!("{}{each} on NUMA {}", share(kind, bytes), ranges(ids))
     });
-    words.collect::<Vec<_>>().join(", ")
+    format.collect::<Vec<_>>().join(", ")
 }
 
-/// One amount of a kind: `64Gi`, `2Gi in 1Gi pages`.
+/// Formats one amount of a kind: `64Gi`, `2Gi in 1Gi pages`.
 pub(super) fn share(kind: MemoryKind, bytes: Bytes) -> String {
     match kind {
         MemoryKind::Memory => amount(bytes),
@@ -76,7 +76,7 @@ pub(super) fn count(n: usize, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-/// The machine in one line: its system and how many it has of everything.
+/// Returns the facts of the machine's one-line summary: its system and its counts.
 pub(super) fn facts(picture: &Picture) -> Vec<String> {
     let topology = &picture.topology;
     let memory = topology.nodes().iter().fold(0u64, |sum, n| sum.saturating_add(n.memory.0));

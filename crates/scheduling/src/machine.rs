@@ -1,9 +1,8 @@
-//! Whether a node's agent would find a place for a pod: the same decision that the agent makes, asked
-//! ahead of time.
+//! Runs the agent's placement decision for a node ahead of time.
 //!
-//! Main types: [`MachineView`], which a caller hands over for nodes that report their machine, and
-//! [`Machine`], which keeps its ledger in step with the pods the scheduler knows of: a pod that has
-//! been given a node is in it before the agent has said so. Nothing is placed for real.
+//! Main types: [`MachineView`], which a caller sets for nodes that report their machine, and
+//! [`Machine`], which keeps its ledger in step with the pods of the scheduler: an assumed pod is in
+//! it before the agent commits it. Nothing is applied.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use placement::demand::{Demand, PodUid};
 use placement::report::{NodeReport, ReportError};
 use placement::{Ledger, Node, Refusal, plan};
 
-/// A machine with its policies, and what its agent has handed out.
+/// A machine with its policies, and the ledger of its agent.
 #[derive(Debug, Clone)]
 pub struct MachineView {
     pub node: Arc<Node>,
@@ -20,7 +19,7 @@ pub struct MachineView {
 }
 
 impl MachineView {
-    /// What the annotations of a node say of its machine; `None` if nothing.
+    /// Parses the machine report in the annotations of a node; `None` if there is none.
     pub fn parse(
         annotations: &BTreeMap<String, String>,
     ) -> Result<Option<MachineView>, ReportError> {
@@ -43,8 +42,8 @@ impl Machine {
         Machine { node: view.node, ledger: view.ledger }
     }
 
-    /// Books what a pod will be given; one that the agent has booked already keeps its place. A pod
-    /// that finds none is left out: its agent will refuse it.
+    /// Commits the placement of a pod; one that the agent has committed keeps it. A pod that cannot
+    /// be placed is skipped: its agent will refuse it.
     pub(crate) fn add(&mut self, demand: &Demand) {
         if let Ok(placement) = plan(&self.node, &self.ledger, demand) {
             Arc::make_mut(&mut self.ledger).commit(&placement);
@@ -55,7 +54,7 @@ impl Machine {
         Arc::make_mut(&mut self.ledger).release(&PodUid::new(uid));
     }
 
-    /// Whether the pod would be placed, and if not, whether it would be on the empty machine.
+    /// Plans the pod. The error has the refusal, and true if an empty machine would take the pod.
     pub(crate) fn try_place(&self, demand: &Demand) -> Result<(), (Refusal, bool)> {
         let Err(refusal) = plan(&self.node, &self.ledger, demand) else { return Ok(()) };
         let could = plan(&self.node, &self.node.empty_ledger(), demand).is_ok();

@@ -1,6 +1,6 @@
-//! Why a machine does not take a pod: what can be told by counting, and what placing it says.
+//! Rejections of a pod by a machine: by counting, and by placement.
 //!
-//! Main type: [`Obstacle`]. Reasons and messages are the kubelet's.
+//! Main type: [`Rejection`]. Reasons and messages are the kubelet's.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use placement::rationale::Refusal;
 
 use super::Class;
 
-/// Why a machine does not take a pod. Display is the kubelet's message.
+/// The reason why a machine rejects a pod. Display is the kubelet's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Obstacle {
+pub enum Rejection {
     Os {
         wanted: OsName,
         has: OsName,
-        /// Asked for by `spec.os`; else by a node selector.
+        /// Requested by `spec.os`; otherwise by a node selector.
         by_field: bool,
     },
     OtherMachine {
@@ -31,59 +31,59 @@ pub enum Obstacle {
     Placement(Refusal),
 }
 
-impl Obstacle {
-    /// The reason under which the pod fails.
+impl Rejection {
+    /// Returns the reason of the pod's failure.
     #[must_use]
     pub fn reason(&self) -> String {
         match self {
-            Obstacle::Os { by_field: true, .. } => "PodOSNotSupported".to_owned(),
-            Obstacle::Os { .. } => "PodOSSelectorNodeLabelDoesNotMatch".to_owned(),
-            Obstacle::OtherMachine { .. } => "NodeName".to_owned(),
-            Obstacle::Resource { name, .. } => format!("OutOf{name}"),
-            Obstacle::Placement(refusal) => refusal.reason().to_owned(),
+            Rejection::Os { by_field: true, .. } => "PodOSNotSupported".to_owned(),
+            Rejection::Os { .. } => "PodOSSelectorNodeLabelDoesNotMatch".to_owned(),
+            Rejection::OtherMachine { .. } => "NodeName".to_owned(),
+            Rejection::Resource { name, .. } => format!("OutOf{name}"),
+            Rejection::Placement(refusal) => refusal.reason().to_owned(),
         }
     }
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Obstacle::Os { by_field: true, .. } => {
+            Rejection::Os { by_field: true, .. } => {
                 f.write_str("Failed to admit pod as the OS field doesn't match node OS")
             }
-            Obstacle::Os { .. } => f.write_str(
+            Rejection::Os { .. } => f.write_str(
                 "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
             ),
-            Obstacle::OtherMachine { wanted } => {
+            Rejection::OtherMachine { wanted } => {
                 write!(f, "node(s) didn't match the requested node name {wanted:?}")
             }
-            Obstacle::Resource { name, requested, used, capacity } => write!(
+            Rejection::Resource { name, requested, used, capacity } => write!(
                 f,
                 "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, \
                  capacity: {capacity}"
             ),
-            Obstacle::Placement(refusal) => refusal.fmt(f),
+            Rejection::Placement(refusal) => refusal.fmt(f),
         }
     }
 }
 
-/// What can be told without placing anything, in the kubelet's order.
-pub(crate) fn without_placing(
+/// Checks everything that does not need a placement, in the kubelet's order.
+pub(crate) fn precheck(
     wanted: &Class,
     configured: &Configured,
     used: &Capacity,
-) -> Option<Obstacle> {
+) -> Option<Rejection> {
     let has = configured.node.os;
     if let Some((wanted, by_field)) = wanted.os
         && wanted != has
     {
-        return Some(Obstacle::Os { wanted, has, by_field });
+        return Some(Rejection::Os { wanted, has, by_field });
     }
     let (need, all) = (&wanted.need, &configured.allocatable);
     let lacks =
         |name: &str, requested: u64, used: u64, capacity: u64| {
             (requested > 0 && requested > capacity.saturating_sub(used))
-                .then(|| Obstacle::Resource { name: name.to_owned(), requested, used, capacity })
+                .then(|| Rejection::Resource { name: name.to_owned(), requested, used, capacity })
         };
     let of = |amounts: &Capacity, name: &str| amounts.others.get(name).copied().unwrap_or(0);
     lacks("pods", need.pods, used.pods, all.pods)

@@ -1,28 +1,28 @@
-//! All shapes of a cluster's pods, each once, with the nodes where pods of it are.
+//! All shapes of a cluster's pods, each once, with the nodes of their pods.
 //!
-//! Main type: [`Shapes`]. Whoever wants to know how many pods with some label are in which zone asks
-//! each shape once and then its nodes, instead of every pod.
+//! Main type: [`ShapeIndex`]. Counting pods by label and zone iterates over shapes and their nodes
+//! instead of over all pods.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use crate::interner::Symbol;
 use crate::shape::PodShape;
-use crate::symbols::Symbol;
 
-/// A shape, by its number. Numbers of shapes without pods are used again.
+/// A shape, by its number. Numbers of shapes without pods are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ShapeId(pub(crate) u32);
 
-/// Pods of one shape on one node.
+/// The pods of one shape on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Placed {
+pub(crate) struct PodCounts {
     pub(crate) all: u32,
-    /// Of these, pods that are being deleted.
+    /// Those of them that are being deleted.
     pub(crate) ending: u32,
 }
 
-impl Placed {
-    /// Those that stay.
+impl PodCounts {
+    /// Returns the number of pods that are not being deleted.
     pub(crate) fn staying(self) -> i64 {
         i64::from(self.all - self.ending)
     }
@@ -31,28 +31,28 @@ impl Placed {
 #[derive(Debug)]
 pub(crate) struct ShapeEntry {
     pub(crate) shape: Arc<PodShape>,
-    /// Tells two shapes apart that had the same number one after the other.
+    /// Distinguishes shapes that had the same number at different times.
     pub(crate) serial: u64,
     pods: u32,
-    /// By slot of node.
-    pub(crate) placed: BTreeMap<u32, Placed>,
+    /// By slot of the node.
+    pub(crate) placed: BTreeMap<u32, PodCounts>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Shapes {
+pub(crate) struct ShapeIndex {
     entries: Vec<Option<ShapeEntry>>,
     numbers: HashMap<Arc<PodShape>, ShapeId>,
     free: Vec<ShapeId>,
     serial: u64,
     /// Shapes with pods on nodes, by namespace.
     by_namespace: HashMap<Symbol, BTreeSet<ShapeId>>,
-    /// Of those, shapes that say something about their neighbours.
+    /// Those of them with affinity or anti-affinity terms.
     with_terms: BTreeSet<ShapeId>,
     with_anti_affinity: BTreeSet<ShapeId>,
 }
 
-impl Shapes {
-    /// The number of a shape, for one more pod.
+impl ShapeIndex {
+    /// Returns the number of a shape and counts one more pod of it.
     pub(crate) fn take(&mut self, shape: PodShape) -> ShapeId {
         if let Some(id) = self.numbers.get(&shape) {
             if let Some(Some(entry)) = self.entries.get_mut(id.0 as usize) {
@@ -82,8 +82,8 @@ impl Shapes {
         id
     }
 
-    /// One pod of the shape less.
-    pub(crate) fn give_back(&mut self, id: ShapeId) {
+    /// Counts one pod of the shape less.
+    pub(crate) fn release(&mut self, id: ShapeId) {
         let Some(slot) = self.entries.get_mut(id.0 as usize) else { return };
         let Some(entry) = slot else { return };
         entry.pods -= 1;
@@ -98,7 +98,7 @@ impl Shapes {
         self.entries.get(id.0 as usize)?.as_ref()
     }
 
-    /// A pod of the shape came to a node.
+    /// Counts a pod of the shape on a node.
     pub(crate) fn place(&mut self, id: ShapeId, slot: u32, ending: bool) {
         let Some(Some(entry)) = self.entries.get_mut(id.0 as usize) else { return };
         let placed = entry.placed.entry(slot).or_default();
@@ -115,8 +115,8 @@ impl Shapes {
         }
     }
 
-    /// A pod of the shape left a node.
-    pub(crate) fn displace(&mut self, id: ShapeId, slot: u32, ending: bool) {
+    /// Stops counting a pod of the shape on a node.
+    pub(crate) fn unplace(&mut self, id: ShapeId, slot: u32, ending: bool) {
         let Some(Some(entry)) = self.entries.get_mut(id.0 as usize) else { return };
         if let Some(placed) = entry.placed.get_mut(&slot) {
             placed.all -= 1;
@@ -138,12 +138,12 @@ impl Shapes {
         }
     }
 
-    /// Shapes with pods on nodes, of one namespace.
+    /// Returns the shapes of one namespace with pods on nodes.
     pub(crate) fn in_namespace(&self, namespace: Symbol) -> impl Iterator<Item = &ShapeEntry> {
         self.by_namespace.get(&namespace).into_iter().flatten().filter_map(|id| self.entry(*id))
     }
 
-    /// All shapes with pods on nodes.
+    /// Returns all shapes with pods on nodes.
     pub(crate) fn on_nodes(&self) -> impl Iterator<Item = &ShapeEntry> {
         self.by_namespace.values().flatten().filter_map(|id| self.entry(*id))
     }

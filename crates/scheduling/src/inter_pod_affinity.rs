@@ -1,23 +1,24 @@
 //! Affinity and anti-affinity between pods.
 //!
-//! Main types: [`Neighbours`], the required terms of a pod and of those already there with the counts of
-//! one attempt, and [`scores`] for the preferred ones. Counts are taken from shapes, not from pods.
+//! Main types: [`InterPodAffinity`], the required terms of the pod and of existing pods with the
+//! counts of one attempt, and [`scores`] for the preferred ones. Counts are taken from shapes, not
+//! from pods.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::cluster::Cluster;
+use crate::interner::Symbol;
 use crate::labels::Labels;
 use crate::profile::Profile;
 use crate::shape::{PodShape, PodTerm};
-use crate::shapes::ShapeEntry;
-use crate::symbols::Symbol;
+use crate::shape_index::ShapeEntry;
 use crate::topology::{Domains, Tables};
 use crate::verdict::{Code, Plugin, Reason, Rejection};
 
-/// Whether a term of the pod that is being scheduled speaks of another one. Its namespace selector
-/// reaches namespaces that exist, and an empty one all there could be.
+/// Returns true if a term of the pod being scheduled matches another pod. Its namespace selector
+/// matches existing namespaces; an empty one matches all.
 fn term_of_new(term: &PodTerm, other: &PodShape, cluster: &Cluster) -> bool {
     let by_selector = || {
         let labels = cluster.workloads.namespaces.get(&other.namespace);
@@ -30,8 +31,8 @@ fn term_of_new(term: &PodTerm, other: &PodShape, cluster: &Cluster) -> bool {
         && term.selector.matches(&other.labels, &cluster.symbols)
 }
 
-/// Whether a term of a pod that is there speaks of the one being scheduled. A namespace that is not
-/// known has no labels.
+/// Returns true if a term of an existing pod matches the pod being scheduled. An unknown namespace
+/// has no labels.
 fn term_of_old(term: &PodTerm, new: &PodShape, cluster: &Cluster) -> bool {
     let none = Labels::default();
     let by_selector = || {
@@ -46,7 +47,7 @@ fn all_terms_of_new(terms: &[PodTerm], other: &PodShape, cluster: &Cluster) -> b
     !terms.is_empty() && terms.iter().all(|term| term_of_new(term, other, cluster))
 }
 
-/// Pods that count, by domain of one key.
+/// Numbers of matching pods by domain of one topology key.
 #[derive(Debug)]
 struct Counts {
     key: Symbol,
@@ -68,7 +69,7 @@ impl Counts {
     }
 }
 
-/// The counts of a key, new if there are none yet.
+/// Returns the counts of a key, and creates them if they are missing.
 fn counts_of<'a>(
     list: &'a mut Vec<Counts>,
     key: Symbol,
@@ -87,50 +88,50 @@ fn counts_of<'a>(
     &mut list[at]
 }
 
-/// The required terms of a pod and against it, with the numbers of pods now.
+/// The required terms of the pod and of existing pods, with the current numbers of pods.
 #[derive(Debug)]
-pub(crate) struct Neighbours {
-    /// Where pods are that all of the pod's affinity terms speak of, by key.
+pub(crate) struct InterPodAffinity {
+    /// Pods that match all of the pod's affinity terms, by topology key.
     affinity: Vec<Counts>,
-    /// How many domains such pods are in.
-    affinity_places: i64,
-    /// Where pods are that a term of the pod's anti-affinity speaks of, by key.
+    /// The number of domains with such pods.
+    affinity_domains: i64,
+    /// Pods that match a term of the pod's anti-affinity, by topology key.
     anti_affinity: Vec<Counts>,
-    /// Where pods are whose anti-affinity speaks of the pod, by key.
-    against: Vec<Counts>,
-    /// The pod satisfies its own affinity, so that the first of its kind finds a place.
+    /// Pods whose anti-affinity matches the pod, by topology key.
+    existing_anti_affinity: Vec<Counts>,
+    /// The pod matches its own affinity, so that the first of a group can be placed.
     satisfies_itself: bool,
 }
 
-/// Changes of the counts by pods that are thought away or added on one node.
+/// Changes of the counts by pods that are added to or removed from one node.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct NeighbourDelta {
+pub(crate) struct AffinityDelta {
     affinity: SmallVec<[i64; 2]>,
     anti_affinity: SmallVec<[i64; 2]>,
-    against: SmallVec<[(Symbol, i64); 2]>,
+    existing_anti_affinity: SmallVec<[(Symbol, i64); 2]>,
 }
 
 fn at(delta: &[i64], n: usize) -> i64 {
     delta.get(n).copied().unwrap_or(0)
 }
 
-impl Neighbours {
-    /// `None` if nobody has anything to say.
+impl InterPodAffinity {
+    /// Returns `None` if no term applies.
     pub(crate) fn new(
         shape: &PodShape,
         cluster: &Cluster,
         tables: &mut Tables,
-    ) -> Option<Neighbours> {
-        let mut against = Vec::new();
+    ) -> Option<InterPodAffinity> {
+        let mut existing_anti_affinity = Vec::new();
         for other in cluster.shapes.with_anti_affinity() {
             for term in &other.shape.anti_affinity {
                 if term_of_old(term, shape, cluster) {
-                    counts_of(&mut against, term.key, cluster, tables).add(other, 1);
+                    counts_of(&mut existing_anti_affinity, term.key, cluster, tables).add(other, 1);
                 }
             }
         }
         let counted = |c: &Counts| c.by_domain.iter().any(|n| *n > 0);
-        if !against.iter().any(counted)
+        if !existing_anti_affinity.iter().any(counted)
             && shape.affinity.is_empty()
             && shape.anti_affinity.is_empty()
         {
@@ -158,20 +159,20 @@ impl Neighbours {
                 }
             }
         }
-        let places = affinity.iter().flat_map(|c| &c.by_domain).filter(|n| **n != 0).count();
-        Some(Neighbours {
+        let domains = affinity.iter().flat_map(|c| &c.by_domain).filter(|n| **n != 0).count();
+        Some(InterPodAffinity {
             affinity,
-            affinity_places: i64::try_from(places).unwrap_or(i64::MAX),
+            affinity_domains: i64::try_from(domains).unwrap_or(i64::MAX),
             anti_affinity,
-            against,
+            existing_anti_affinity,
             satisfies_itself: all_terms_of_new(&shape.affinity, shape, cluster),
         })
     }
 
-    /// A pod of this shape comes to the node, or leaves it.
+    /// Adds or removes a pod of this shape on the node.
     pub(crate) fn change(
         &self,
-        delta: &mut NeighbourDelta,
+        delta: &mut AffinityDelta,
         shape: &PodShape,
         other: &PodShape,
         by: i64,
@@ -196,9 +197,9 @@ impl Neighbours {
         }
         for term in &other.anti_affinity {
             if term_of_old(term, shape, cluster) {
-                match delta.against.iter_mut().find(|(key, _)| *key == term.key) {
+                match delta.existing_anti_affinity.iter_mut().find(|(key, _)| *key == term.key) {
                     Some((_, n)) => *n += by,
-                    None => delta.against.push((term.key, by)),
+                    None => delta.existing_anti_affinity.push((term.key, by)),
                 }
             }
         }
@@ -208,12 +209,12 @@ impl Neighbours {
         &self,
         slot: u32,
         labels: &Labels,
-        delta: Option<&NeighbourDelta>,
+        delta: Option<&AffinityDelta>,
     ) -> Option<Rejection> {
-        let none = NeighbourDelta::default();
+        let none = AffinityDelta::default();
         let delta = delta.unwrap_or(&none);
         let no = |code, reason| Some(Rejection::new(Plugin::InterPodAffinity, code, reason));
-        if !self.has_company(slot, delta) {
+        if !self.satisfies_affinity(slot, delta) {
             return no(Code::UnschedulableAndUnresolvable, Reason::PodAffinity);
         }
         let mut anti = self.anti_affinity.iter().enumerate();
@@ -222,13 +223,17 @@ impl Neighbours {
         {
             return no(Code::Unschedulable, Reason::PodAntiAffinity);
         }
-        let changed =
-            |key: Symbol| delta.against.iter().find(|(k, _)| *k == key).map_or(0, |(_, by)| *by);
-        let against = self.against.iter();
-        let known =
-            against.clone().any(|c| c.at(slot).is_some_and(|count| count + changed(c.key) > 0));
-        let unknown = delta.against.iter().any(|(key, by)| {
-            *by > 0 && labels.get(*key).is_some() && !against.clone().any(|c| c.key == *key)
+        let changed = |key: Symbol| {
+            delta.existing_anti_affinity.iter().find(|(k, _)| *k == key).map_or(0, |(_, by)| *by)
+        };
+        let existing_anti_affinity = self.existing_anti_affinity.iter();
+        let known = existing_anti_affinity
+            .clone()
+            .any(|c| c.at(slot).is_some_and(|count| count + changed(c.key) > 0));
+        let unknown = delta.existing_anti_affinity.iter().any(|(key, by)| {
+            *by > 0
+                && labels.get(*key).is_some()
+                && !existing_anti_affinity.clone().any(|c| c.key == *key)
         });
         if known || unknown {
             return no(Code::Unschedulable, Reason::ExistingAntiAffinity);
@@ -236,23 +241,23 @@ impl Neighbours {
         None
     }
 
-    /// Whether the pods that the pod wants to be with are in all of the node's domains, or there are
-    /// none anywhere and the pod is one of them.
-    fn has_company(&self, slot: u32, delta: &NeighbourDelta) -> bool {
-        let mut places = self.affinity_places;
-        let mut company = true;
+    /// Returns true if all domains of the node have pods that match the affinity, or if no domain
+    /// has any and the pod matches itself.
+    fn satisfies_affinity(&self, slot: u32, delta: &AffinityDelta) -> bool {
+        let mut domains = self.affinity_domains;
+        let mut satisfied = true;
         for (n, counts) in self.affinity.iter().enumerate() {
             let Some(count) = counts.at(slot) else { return false };
             let now = count + at(&delta.affinity, n);
-            places += i64::from(now != 0) - i64::from(count != 0);
-            company &= now > 0;
+            domains += i64::from(now != 0) - i64::from(count != 0);
+            satisfied &= now > 0;
         }
-        company || (places == 0 && self.satisfies_itself)
+        satisfied || (domains == 0 && self.satisfies_itself)
     }
 }
 
-/// Raw scores by preferred terms for nodes that fit, in their order. No scores at all if nothing speaks
-/// for or against any node.
+/// Returns raw scores of the preferred terms for the feasible nodes, in their order; `None` if no
+/// term matches.
 pub(crate) fn scores(
     shape: &PodShape,
     cluster: &Cluster,
@@ -282,7 +287,8 @@ pub(crate) fn scores(
             }
         }
     }
-    // The setting is about pods that prefer no neighbours themselves; for others everything counts.
+    // The setting applies to pods without preferred terms of their own; for others every term
+    // counts.
     if own || !profile.ignore_preferred_of_existing {
         for other in cluster.shapes.with_terms() {
             if profile.hard_affinity_weight > 0 {
@@ -310,7 +316,7 @@ pub(crate) fn scores(
     })
 }
 
-/// Scores from 0 to 100, in floats as upstream has it.
+/// Normalises scores to 0 to 100, in floats as upstream does.
 pub(crate) fn normalise(raw: &[i64]) -> Vec<i64> {
     let lowest = raw.iter().min().copied().unwrap_or(0);
     let highest = raw.iter().max().copied().unwrap_or(0);

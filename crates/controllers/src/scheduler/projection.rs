@@ -1,4 +1,4 @@
-//! What the scheduler loop reads from pods and nodes beside what `scheduling` does.
+//! The fields of pods and nodes that the scheduler reads in addition to those of `scheduling`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,31 +8,32 @@ use scheduling::{ANNOTATIONS, NodeObject, PodObject};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// A pod as it came.
+/// A pod as the informer delivers it.
 #[derive(Debug)]
-pub(crate) struct SeenPod {
-    pub(crate) facts: PodFacts,
+pub(crate) struct ObservedPod {
+    pub(crate) state: PodState,
     pub(crate) object: PodObject,
 }
 
-/// What of a pod is asked for between attempts.
+/// The fields of a pod that are kept between attempts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PodFacts {
+pub(crate) struct PodState {
     pub(crate) uid: Box<str>,
     pub(crate) priority: i32,
     pub(crate) gated: bool,
     /// It has a node.
     pub(crate) bound: bool,
-    /// It has ended, or is told to.
+    /// It has ended, or it is being deleted.
     pub(crate) ended: bool,
     pub(crate) ending: bool,
-    /// The scheduler it asks for is ours.
+    /// Its `schedulerName` selects this scheduler.
     pub(crate) ours: bool,
     pub(crate) nominated: Box<str>,
     pub(crate) generation: i64,
-    /// The PodScheduled condition if it says no.
-    pub(crate) refused: Option<Condition>,
-    /// Of labels and resources: what may change of a pod that has a node and matters to others.
+    /// The PodScheduled condition if its status is False.
+    pub(crate) rejected_condition: Option<Condition>,
+    /// A hash of labels and resources: the fields of a bound pod whose changes matter to other
+    /// pods.
     pub(crate) fingerprint: u64,
 }
 
@@ -99,10 +100,10 @@ pub(crate) struct Condition {
     pub(crate) observed_generation: i64,
 }
 
-/// The scheduler pods ask for that name none.
+/// The scheduler of pods without a `schedulerName`.
 const OUR_NAME: &str = "default-scheduler";
 
-pub(crate) fn pod(raw: &RawValue) -> Result<SeenPod, serde_json::Error> {
+pub(crate) fn pod(raw: &RawValue) -> Result<ObservedPod, serde_json::Error> {
     let pod: Pod<'_> = serde_json::from_str(raw.get())?;
     let text = |raw: Option<&RawValue>| raw.map_or("", RawValue::get).to_owned();
     let mut hasher = DefaultHasher::new();
@@ -112,9 +113,9 @@ pub(crate) fn pod(raw: &RawValue) -> Result<SeenPod, serde_json::Error> {
         text(container.resources).hash(&mut hasher);
     }
     let mut conditions = pod.status.conditions.into_iter().flatten();
-    let refused = conditions
+    let rejected_condition = conditions
         .find(|condition| condition.kind == "PodScheduled" && condition.status == "False");
-    let facts = PodFacts {
+    let state = PodState {
         uid: pod.metadata.uid,
         generation: pod.metadata.generation,
         priority: pod.spec.priority,
@@ -124,43 +125,43 @@ pub(crate) fn pod(raw: &RawValue) -> Result<SeenPod, serde_json::Error> {
         ending: pod.metadata.deletion_timestamp.is_some(),
         ours: matches!(pod.spec.scheduler_name.as_str(), "" | OUR_NAME),
         nominated: pod.status.nominated_node_name,
-        refused,
+        rejected_condition,
         fingerprint: hasher.finish(),
     };
-    Ok(SeenPod { facts, object: serde_json::from_str(raw.get())? })
+    Ok(ObservedPod { state, object: serde_json::from_str(raw.get())? })
 }
 
-/// A node as it came.
+/// A node as the informer delivers it.
 #[derive(Debug)]
-pub(crate) struct SeenNode {
+pub(crate) struct ObservedNode {
     pub(crate) uid: Box<str>,
-    pub(crate) facets: NodeFacets,
+    pub(crate) fingerprint: NodeFingerprint,
     pub(crate) object: NodeObject,
     pub(crate) report: Report,
 }
 
-/// The annotations in which a node tells of its machine, not yet looked into: they are long and most
-/// changes of a node are not about them.
+/// The annotations with a node's machine report, unparsed: they are long, and most updates of a
+/// node do not change them.
 #[derive(Debug, Default)]
 pub(crate) struct Report(BTreeMap<&'static str, Box<RawValue>>);
 
 impl Report {
-    /// The annotations as texts.
+    /// Returns the annotations as strings.
     pub(crate) fn texts(&self) -> BTreeMap<String, String> {
-        // An annotation that is not a text is none; the API server lets none pass.
+        // The API server accepts only strings as annotations.
         let text = |raw: &RawValue| serde_json::from_str(raw.get()).ok();
         self.0.iter().filter_map(|(name, raw)| Some(((*name).to_owned(), text(raw)?))).collect()
     }
 }
 
-/// The parts of a node whose changes may help different pods, each as a number that changes with it.
+/// Hashes of the parts of a node. A change of each part may help different pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NodeFacets {
+pub(crate) struct NodeFingerprint {
     pub(crate) resources: u64,
     pub(crate) labels: u64,
     pub(crate) taints: u64,
     pub(crate) other: u64,
-    /// What it tells of its machine; `None` if nothing.
+    /// The machine report; `None` if the node has none.
     pub(crate) machine: Option<u64>,
 }
 
@@ -206,7 +207,7 @@ struct NodeStatus<'a> {
     images: Option<&'a RawValue>,
 }
 
-pub(crate) fn node(raw: &RawValue) -> Result<SeenNode, serde_json::Error> {
+pub(crate) fn node(raw: &RawValue) -> Result<ObservedNode, serde_json::Error> {
     let node: Node<'_> = serde_json::from_str(raw.get())?;
     let number = |parts: &[Option<&RawValue>], flag: bool| {
         let mut hasher = DefaultHasher::new();
@@ -217,26 +218,26 @@ pub(crate) fn node(raw: &RawValue) -> Result<SeenNode, serde_json::Error> {
         hasher.finish()
     };
     let annotations = node.metadata.annotations.unwrap_or_default();
-    let told = ANNOTATIONS.into_iter().filter_map(|name| Some((name, *annotations.get(name)?)));
-    let told: BTreeMap<&str, &RawValue> = told.collect();
-    let machine = (!told.is_empty()).then(|| {
+    let report = ANNOTATIONS.into_iter().filter_map(|name| Some((name, *annotations.get(name)?)));
+    let report: BTreeMap<&str, &RawValue> = report.collect();
+    let machine = (!report.is_empty()).then(|| {
         let mut hasher = DefaultHasher::new();
-        for (name, text) in &told {
+        for (name, text) in &report {
             (name, text.get()).hash(&mut hasher);
         }
         hasher.finish()
     });
-    let facets = NodeFacets {
+    let fingerprint = NodeFingerprint {
         machine,
         resources: number(&[node.status.allocatable, node.status.qos_resources], false),
         labels: number(&[node.metadata.labels], false),
         taints: number(&[node.spec.taints], node.spec.unschedulable),
         other: number(&[node.status.declared_features, node.status.images], false),
     };
-    Ok(SeenNode {
+    Ok(ObservedNode {
         uid: node.metadata.uid,
-        facets,
+        fingerprint,
         object: serde_json::from_str(raw.get())?,
-        report: Report(told.into_iter().map(|(name, raw)| (name, raw.to_owned())).collect()),
+        report: Report(report.into_iter().map(|(name, raw)| (name, raw.to_owned())).collect()),
     })
 }

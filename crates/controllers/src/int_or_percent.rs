@@ -1,9 +1,9 @@
-//! A number, or a share of one in per cent, as rollouts and budgets are given.
+//! Integers or percentages, as in `maxSurge` and `minAvailable`.
 
 use serde_json::Value;
 
-/// The number, or the share of `of`, rounded up or down.
-pub(crate) fn share(value: &Value, of: i64, up: bool) -> i64 {
+/// Returns the integer, or the percentage of `of` rounded up or down.
+pub(crate) fn scaled_value(value: &Value, of: i64, up: bool) -> i64 {
     match value {
         Value::String(text) => {
             let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
@@ -20,7 +20,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn shares_are_rounded_as_asked() {
+    fn percentages_round_up_or_down() {
         for (value, of, up, expected) in [
             (json!("25%"), 10, true, 3),
             (json!("25%"), 10, false, 2),
@@ -29,7 +29,7 @@ mod tests {
             (json!(null), 10, true, 0),
             (json!("x"), 10, true, 0),
         ] {
-            assert_eq!(share(&value, of, up), expected, "{value} of {of}");
+            assert_eq!(scaled_value(&value, of, up), expected, "{value} of {of}");
         }
     }
 }

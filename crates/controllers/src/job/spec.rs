@@ -1,4 +1,4 @@
-//! What a job asks for: [`Terms`], its spec read once, and what its pods are under it.
+//! The spec of a job, parsed once: [`JobSpec`], and the classification of its pods.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::indexes::Indexes;
 use super::policy::{self, Verdict};
 use crate::observe::{Phase, Pod};
 
-pub(super) struct Terms<'a> {
+pub(super) struct JobSpec<'a> {
     spec: &'a Value,
     pub(super) indexed: bool,
     pub(super) completions: Option<i64>,
@@ -19,14 +19,14 @@ pub(super) struct Terms<'a> {
     pub(super) max_failed_indexes: Option<i64>,
     pub(super) active_deadline: Option<i64>,
     pub(super) suspended: bool,
-    /// Only a pod that has come to its end is followed by another.
+    /// A pod is replaced only after it has ended.
     pub(super) waits_for_ends: bool,
 }
 
-impl<'a> Terms<'a> {
-    pub(super) fn of(job: &'a Value) -> Terms<'a> {
+impl<'a> JobSpec<'a> {
+    pub(super) fn of(job: &'a Value) -> JobSpec<'a> {
         let spec = &job["spec"];
-        Terms {
+        JobSpec {
             spec,
             indexed: spec["completionMode"] == "Indexed",
             completions: spec["completions"].as_i64(),
@@ -41,35 +41,35 @@ impl<'a> Terms<'a> {
         }
     }
 
-    /// How many indexes there are.
+    /// Returns the number of indexes.
     pub(super) fn width(&self) -> i64 {
         self.completions.unwrap_or(0)
     }
 
-    /// The index of a pod, if it is one of the job's.
+    /// Returns the index of a pod if it is valid for the job.
     pub(super) fn index(&self, pod: &Pod) -> Option<i64> {
         let is_ours = |index: &i64| self.indexed && (0..self.width()).contains(index);
         pod.completion_index.filter(is_ours)
     }
 
-    /// Whether a pod is one the job can count: those of an indexed job need an index.
+    /// Returns true if the job can count a pod: pods of an indexed job need an index.
     pub(super) fn can_count(&self, pod: &Pod) -> bool {
         !self.indexed || self.index(pod).is_some()
     }
 
-    /// Whether a pod counts as failed. One that is deleted never comes to a good end, but where ends
-    /// are waited for, that has yet to be seen.
+    /// Returns true if a pod counts as failed. A deleted pod that has not succeeded counts as
+    /// failed, unless the job waits for it to end.
     pub(super) fn has_failed(&self, pod: &Pod) -> bool {
         let given_up = pod.deleting.is_some() && pod.phase != Phase::Succeeded;
         pod.phase == Phase::Failed || (given_up && !self.waits_for_ends)
     }
 
-    /// What the failure of a pod means.
+    /// Returns the effect of a failed pod.
     pub(super) fn verdict(&self, pod: &Pod) -> Verdict {
         policy::verdict(&self.spec["podFailurePolicy"], pod)
     }
 
-    /// Why the job fails at once, if a pod failed in a way that asks for it.
+    /// Returns the message of the failure that fails the whole job, if any.
     pub(super) fn fatal(&self, pods: &[Arc<Pod>]) -> Option<String> {
         let failed = pods.iter().filter(|pod| self.has_failed(pod));
         failed.map(|pod| self.verdict(pod)).find_map(|verdict| match verdict {
@@ -78,7 +78,7 @@ impl<'a> Terms<'a> {
         })
     }
 
-    /// Whether the failure of a pod is that of its index.
+    /// Returns true if the failure of a pod fails its index.
     pub(super) fn fails_index(&self, pod: &Pod) -> bool {
         let Some(limit) = self.backoff_limit_per_index else { return false };
         self.has_failed(pod)
@@ -89,7 +89,8 @@ impl<'a> Terms<'a> {
             }
     }
 
-    /// Whether containers that are started again where they are were so too often.
+    /// Returns true if containers were restarted in place more often than the back-off limit
+    /// allows.
     pub(super) fn restarts_too_often(&self, pods: &[Arc<Pod>]) -> bool {
         if self.spec["template"]["spec"]["restartPolicy"] != "OnFailure" {
             return false;
@@ -99,13 +100,13 @@ impl<'a> Terms<'a> {
         restarts > 0 && restarts >= self.backoff_limit
     }
 
-    /// Which rule for success is met, if one is.
+    /// Returns the message of the success rule that is met, if any.
     pub(super) fn success(&self, done: &Indexes) -> Option<String> {
         policy::success(&self.spec["successPolicy"], self.width(), done)
     }
 }
 
-/// Whether a pod has yet to be counted.
+/// Returns true if a pod has yet to be counted.
 pub(super) fn is_tracked(pod: &Pod) -> bool {
     pod.finalizers.iter().any(|finalizer| finalizer == TRACKING)
 }
