@@ -1,4 +1,4 @@
-//! Walking an object for validation: [`Place`] is a value and the way to it, [`Causes`] collects
+//! Walking an object for validation: [`ValueCursor`] is a value and the way to it, [`Causes`] collects
 //! what is wrong in the form API answers carry it.
 //!
 //! A cursor at an absent field is a cursor at `null`, so that a walk needs no `if let` per step.
@@ -12,14 +12,14 @@ use serde_json::Value;
 /// A value in an object, and where it is. The value outlives the way to it: what is read from a
 /// place can be kept after the place is gone.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'v, 'p> {
+pub struct ValueCursor<'v, 'p> {
     value: &'v Value,
-    parent: Option<&'p Place<'v, 'p>>,
+    parent: Option<&'p ValueCursor<'v, 'p>>,
     step: Step<'p>,
 }
 
-/// A [`Place`] as functions take it.
-pub type Cursor<'a> = Place<'a, 'a>;
+/// A [`ValueCursor`] as functions take it.
+pub type Cursor<'a> = ValueCursor<'a, 'a>;
 
 #[derive(Debug, Clone, Copy)]
 enum Step<'a> {
@@ -30,59 +30,60 @@ enum Step<'a> {
 
 static NULL: Value = Value::Null;
 
-impl<'v, 'p> Place<'v, 'p> {
+impl<'v, 'p> ValueCursor<'v, 'p> {
     /// The top of an object, or of a part of one that is at `path` of it (may be empty).
     #[must_use]
-    pub fn top(value: &'v Value, path: &'p str) -> Place<'v, 'p> {
-        Place { value, parent: None, step: Step::Field(path) }
+    pub fn top(value: &'v Value, path: &'p str) -> ValueCursor<'v, 'p> {
+        ValueCursor { value, parent: None, step: Step::Field(path) }
     }
 
     #[must_use]
-    pub fn field<'c>(&'c self, name: &'c str) -> Place<'v, 'c> {
+    pub fn field<'c>(&'c self, name: &'c str) -> ValueCursor<'v, 'c> {
         let value = self.value.get(name).unwrap_or(&NULL);
-        Place { value, parent: Some(self), step: Step::Field(name) }
+        ValueCursor { value, parent: Some(self), step: Step::Field(name) }
     }
 
     /// The same value under a map key: `[key]`.
     #[must_use]
-    pub fn key<'c>(&'c self, key: &'c str) -> Place<'v, 'c> {
+    pub fn key<'c>(&'c self, key: &'c str) -> ValueCursor<'v, 'c> {
         let value = self.value.get(key).unwrap_or(&NULL);
-        Place { value, parent: Some(self), step: Step::Key(key) }
+        ValueCursor { value, parent: Some(self), step: Step::Key(key) }
     }
 
     #[must_use]
-    pub fn index<'c>(&'c self, index: usize) -> Place<'v, 'c> {
+    pub fn index<'c>(&'c self, index: usize) -> ValueCursor<'v, 'c> {
         let value = self.value.get(index).unwrap_or(&NULL);
-        Place { value, parent: Some(self), step: Step::Index(index) }
+        ValueCursor { value, parent: Some(self), step: Step::Index(index) }
     }
 
     /// The items of a list; none if it is no list.
-    pub fn items<'c>(&'c self) -> impl Iterator<Item = Place<'v, 'c>> {
+    pub fn items<'c>(&'c self) -> impl Iterator<Item = ValueCursor<'v, 'c>> {
         let items = self.value.as_array().map(Vec::as_slice).unwrap_or_default();
-        let place = |(index, value)| Place { value, parent: Some(self), step: Step::Index(index) };
+        let place =
+            |(index, value)| ValueCursor { value, parent: Some(self), step: Step::Index(index) };
         items.iter().enumerate().map(place)
     }
 
     /// The entries of a map, by key; none if it is no map.
-    pub fn entries<'c>(&'c self) -> impl Iterator<Item = (&'v str, Place<'v, 'c>)>
+    pub fn entries<'c>(&'c self) -> impl Iterator<Item = (&'v str, ValueCursor<'v, 'c>)>
     where
         'v: 'c,
     {
         self.value.as_object().into_iter().flatten().map(|(key, value)| {
-            (key.as_str(), Place { value, parent: Some(self), step: Step::Key(key) })
+            (key.as_str(), ValueCursor { value, parent: Some(self), step: Step::Key(key) })
         })
     }
 
     /// The same value under another name, where messages do not use the field's own.
     #[must_use]
-    pub fn called(self, name: &'p str) -> Place<'v, 'p> {
-        Place { step: Step::Field(name), ..self }
+    pub fn called(self, name: &'p str) -> ValueCursor<'v, 'p> {
+        ValueCursor { step: Step::Field(name), ..self }
     }
 
     /// Another value at this place.
     #[must_use]
-    pub fn at_value(self, value: &'v Value) -> Place<'v, 'p> {
-        Place { value, ..self }
+    pub fn at_value(self, value: &'v Value) -> ValueCursor<'v, 'p> {
+        ValueCursor { value, ..self }
     }
 
     #[must_use]
@@ -235,7 +236,7 @@ impl Causes {
     }
 
     /// As [`Causes::invalid`], with another value shown than the one there.
-    pub fn invalid_as(&mut self, at: &Cursor<'_>, shown: impl Into<Shown>, detail: &str) {
+    pub fn invalid_as(&mut self, at: &Cursor<'_>, shown: impl Into<BadValue>, detail: &str) {
         self.add_at("FieldValueInvalid", at, || {
             with_detail(&format!("Invalid value: {}", shown.into().0), detail)
         });
@@ -249,7 +250,7 @@ impl Causes {
         self.duplicate_as(at, at.value);
     }
 
-    pub fn duplicate_as(&mut self, at: &Cursor<'_>, shown: impl Into<Shown>) {
+    pub fn duplicate_as(&mut self, at: &Cursor<'_>, shown: impl Into<BadValue>) {
         let message = || format!("Duplicate value: {}", shown.into().0);
         self.add_at("FieldValueDuplicate", at, message);
     }
@@ -267,7 +268,7 @@ impl Causes {
         self.add_at("FieldValueTooLong", at, message);
     }
 
-    pub fn not_found_as(&mut self, at: &Cursor<'_>, shown: impl Into<Shown>, detail: &str) {
+    pub fn not_found_as(&mut self, at: &Cursor<'_>, shown: impl Into<BadValue>, detail: &str) {
         self.add_at("FieldValueNotFound", at, || {
             with_detail(&format!("Not found: {}", shown.into().0), detail)
         });
@@ -277,7 +278,7 @@ impl Causes {
     pub fn not_supported_as(
         &mut self,
         at: &Cursor<'_>,
-        shown: impl Into<Shown>,
+        shown: impl Into<BadValue>,
         supported: &[&str],
     ) {
         self.add_at("FieldValueNotSupported", at, || {
@@ -307,41 +308,41 @@ fn with_detail(message: &str, detail: &str) -> String {
 
 /// A value as a message shows it: text quoted, everything else as JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown(String);
+pub struct BadValue(String);
 
-impl Shown {
+impl BadValue {
     /// A text that is shown as it is, without quotes.
     #[must_use]
-    pub fn literal(text: String) -> Shown {
-        Shown(text)
+    pub fn literal(text: String) -> BadValue {
+        BadValue(text)
     }
 }
 
-impl From<&Value> for Shown {
-    fn from(value: &Value) -> Shown {
+impl From<&Value> for BadValue {
+    fn from(value: &Value) -> BadValue {
         match value {
-            Value::String(text) => Shown::from(text.as_str()),
-            Value::Null => Shown("null".to_owned()),
-            value => Shown(value.to_string()),
+            Value::String(text) => BadValue::from(text.as_str()),
+            Value::Null => BadValue("null".to_owned()),
+            value => BadValue(value.to_string()),
         }
     }
 }
 
-impl From<&str> for Shown {
-    fn from(text: &str) -> Shown {
-        Shown(go_quoted(text))
+impl From<&str> for BadValue {
+    fn from(text: &str) -> BadValue {
+        BadValue(go_quoted(text))
     }
 }
 
-impl From<i64> for Shown {
-    fn from(number: i64) -> Shown {
-        Shown(number.to_string())
+impl From<i64> for BadValue {
+    fn from(number: i64) -> BadValue {
+        BadValue(number.to_string())
     }
 }
 
-impl From<bool> for Shown {
-    fn from(value: bool) -> Shown {
-        Shown(value.to_string())
+impl From<bool> for BadValue {
+    fn from(value: bool) -> BadValue {
+        BadValue(value.to_string())
     }
 }
 

@@ -17,9 +17,9 @@ use crate::yaml::read::{At, Findings};
 mod checks;
 mod eviction;
 mod fields;
+mod keywords;
 mod names;
 mod read;
-mod words;
 
 pub use eviction::{EvictionSignal, Threshold, Thresholds};
 pub use read::read;

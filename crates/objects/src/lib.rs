@@ -6,6 +6,7 @@
 pub mod apply;
 pub mod catalog;
 pub mod cursor;
+pub mod decode_budget;
 pub mod discovery;
 pub mod duration;
 pub mod feature_gates;
@@ -20,7 +21,6 @@ pub mod protobuf;
 pub mod quantity;
 pub mod quota;
 pub mod resources;
-pub mod room;
 pub mod rules;
 pub mod schema;
 pub mod selector;

@@ -37,20 +37,20 @@ pub struct LimitRefusal {
     pub bound: Bound,
 }
 
-/// The bound that is not kept, and what was found instead.
+/// The bound that is not kept, and the actual value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Bound {
     Min {
         least: Quantity,
-        found: Found,
+        actual: ActualAmount,
     },
     Max {
         most: Quantity,
-        found: Found,
+        actual: ActualAmount,
     },
     Ratio {
         most: Quantity,
-        found: FoundRatio,
+        actual: ActualRatio,
     },
     /// A class that is not among those allowed.
     Class {
@@ -61,12 +61,12 @@ pub enum Bound {
     Uses {
         class: String,
         most: i64,
-        found: i64,
+        actual: i64,
     },
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Found {
+pub enum ActualAmount {
     Request(Quantity),
     Limit(Quantity),
     NoRequest,
@@ -74,7 +74,7 @@ pub enum Found {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum FoundRatio {
+pub enum ActualRatio {
     Ratio(f64),
     NoRequest,
     NoLimit,
@@ -83,24 +83,25 @@ pub enum FoundRatio {
 impl fmt::Display for LimitRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, resource) = (&self.kind, &self.resource);
-        let bounded = |f: &mut fmt::Formatter<'_>, word: &str, bound: &Quantity, found: &Found| {
-            write!(f, "{word} {resource} usage per {kind} is {bound}")?;
-            match found {
-                Found::Request(amount) => write!(f, ", but request is {amount}"),
-                Found::Limit(amount) => write!(f, ", but limit is {amount}"),
-                Found::NoRequest => write!(f, ".  No request is specified"),
-                Found::NoLimit => write!(f, ".  No limit is specified"),
-            }
-        };
+        let bounded =
+            |f: &mut fmt::Formatter<'_>, word: &str, bound: &Quantity, actual: &ActualAmount| {
+                write!(f, "{word} {resource} usage per {kind} is {bound}")?;
+                match actual {
+                    ActualAmount::Request(amount) => write!(f, ", but request is {amount}"),
+                    ActualAmount::Limit(amount) => write!(f, ", but limit is {amount}"),
+                    ActualAmount::NoRequest => write!(f, ".  No request is specified"),
+                    ActualAmount::NoLimit => write!(f, ".  No limit is specified"),
+                }
+            };
         match &self.bound {
-            Bound::Min { least, found } => bounded(f, "minimum", least, found),
-            Bound::Max { most, found } => bounded(f, "maximum", most, found),
-            Bound::Ratio { most, found } => {
+            Bound::Min { least, actual } => bounded(f, "minimum", least, actual),
+            Bound::Max { most, actual } => bounded(f, "maximum", most, actual),
+            Bound::Ratio { most, actual } => {
                 write!(f, "{resource} max limit to request ratio per {kind} is {most}, but ")?;
-                match found {
-                    FoundRatio::Ratio(ratio) => write!(f, "provided ratio is {ratio:.6}"),
-                    FoundRatio::NoRequest => write!(f, "no request is specified or request is 0"),
-                    FoundRatio::NoLimit => write!(f, "no limit is specified or limit is 0"),
+                match actual {
+                    ActualRatio::Ratio(ratio) => write!(f, "provided ratio is {ratio:.6}"),
+                    ActualRatio::NoRequest => write!(f, "no request is specified or request is 0"),
+                    ActualRatio::NoLimit => write!(f, "no limit is specified or limit is 0"),
                 }
             }
             Bound::Class { class, allowed } => {
@@ -110,9 +111,9 @@ impl fmt::Display for LimitRefusal {
                     "allowed {resource} classes per {kind} are {allowed}, but class is {class}"
                 )
             }
-            Bound::Uses { class, most, found } => write!(
+            Bound::Uses { class, most, actual } => write!(
                 f,
-                "maximum {resource} class {class} usage per {kind} is {most}, but usage is {found}"
+                "maximum {resource} class {class} usage per {kind} is {most}, but usage is {actual}"
             ),
         }
     }
@@ -297,12 +298,14 @@ pub fn check_claim(claim: &Value, ranges: &[&Value]) -> Vec<LimitRefusal> {
                 refuse(&mut refusals, KIND, &resource, bound);
             }
             for (resource, most) in amounts(&item["max"]) {
-                let found = match requests.get(&resource) {
-                    None => Some(Found::NoRequest),
-                    Some(request) if *request > most => Some(Found::Request(request.clone())),
+                let actual = match requests.get(&resource) {
+                    None => Some(ActualAmount::NoRequest),
+                    Some(request) if *request > most => {
+                        Some(ActualAmount::Request(request.clone()))
+                    }
                     Some(_) => None,
                 };
-                let bound = found.map(|found| Bound::Max { most: most.clone(), found });
+                let bound = actual.map(|actual| Bound::Max { most: most.clone(), actual });
                 refuse(&mut refusals, KIND, &resource, bound);
             }
         }
@@ -331,18 +334,18 @@ fn check_amounts(
         refuse(refusals, kind, &resource, below(&resource, &least, requests, limits));
     }
     for (resource, most) in amounts(&item["max"]) {
-        let found = match (limits.get(&resource), requests.get(&resource)) {
-            (None, _) => Some(Found::NoLimit),
-            (Some(limit), _) if *limit > most => Some(Found::Limit(limit.clone())),
-            (_, Some(request)) if *request > most => Some(Found::Request(request.clone())),
+        let actual = match (limits.get(&resource), requests.get(&resource)) {
+            (None, _) => Some(ActualAmount::NoLimit),
+            (Some(limit), _) if *limit > most => Some(ActualAmount::Limit(limit.clone())),
+            (_, Some(request)) if *request > most => Some(ActualAmount::Request(request.clone())),
             _ => None,
         };
-        let bound = found.map(|found| Bound::Max { most: most.clone(), found });
+        let bound = actual.map(|actual| Bound::Max { most: most.clone(), actual });
         refuse(refusals, kind, &resource, bound);
     }
     for (resource, most) in amounts(&item["maxLimitRequestRatio"]) {
-        let found = ratio_above(&most, requests.get(&resource), limits.get(&resource));
-        let bound = found.map(|found| Bound::Ratio { most: most.clone(), found });
+        let actual = ratio_above(&most, requests.get(&resource), limits.get(&resource));
+        let bound = actual.map(|actual| Bound::Ratio { most: most.clone(), actual });
         refuse(refusals, kind, &resource, bound);
     }
 }
@@ -353,32 +356,32 @@ fn below(
     requests: &ResourceList,
     limits: &ResourceList,
 ) -> Option<Bound> {
-    let found = match (requests.get(resource), limits.get(resource)) {
-        (None, _) => Found::NoRequest,
-        (Some(request), _) if request < least => Found::Request(request.clone()),
-        (_, Some(limit)) if limit < least => Found::Limit(limit.clone()),
+    let actual = match (requests.get(resource), limits.get(resource)) {
+        (None, _) => ActualAmount::NoRequest,
+        (Some(request), _) if request < least => ActualAmount::Request(request.clone()),
+        (_, Some(limit)) if limit < least => ActualAmount::Limit(limit.clone()),
         _ => return None,
     };
-    Some(Bound::Min { least: least.clone(), found })
+    Some(Bound::Min { least: least.clone(), actual })
 }
 
 fn ratio_above(
     most: &Quantity,
     request: Option<&Quantity>,
     limit: Option<&Quantity>,
-) -> Option<FoundRatio> {
+) -> Option<ActualRatio> {
     let number = |amount: &Quantity| match amount.value() {
         whole if whole <= MILLI_LIMIT => amount.milli_value() as f64,
         whole => whole as f64 * 1000.0,
     };
     let Some(request) = request.filter(|amount| !amount.is_zero()) else {
-        return Some(FoundRatio::NoRequest);
+        return Some(ActualRatio::NoRequest);
     };
     let Some(limit) = limit.filter(|amount| !amount.is_zero()) else {
-        return Some(FoundRatio::NoLimit);
+        return Some(ActualRatio::NoLimit);
     };
     let ratio = number(limit) / number(request);
-    (ratio * 1000.0 > number(most)).then_some(FoundRatio::Ratio(ratio))
+    (ratio * 1000.0 > number(most)).then_some(ActualRatio::Ratio(ratio))
 }
 
 /// The classes an item allows of one resource, with the number of uses, 0 being any.
@@ -399,7 +402,7 @@ fn class_bound(allowed: &BTreeMap<&str, i64>, class: &str, uses: i64) -> Option<
             allowed: allowed.keys().map(|name| (*name).to_owned()).collect(),
         }),
         Some(most) if *most != 0 && uses > *most => {
-            Some(Bound::Uses { class: class.to_owned(), most: *most, found: uses })
+            Some(Bound::Uses { class: class.to_owned(), most: *most, actual: uses })
         }
         Some(_) => None,
     }

@@ -25,7 +25,7 @@ mod served;
 mod tests;
 
 use definitions::Definitions;
-use served::Served;
+use served::ServedTypes;
 
 /// What clients up to kubectl 1.26 and the discovery client of every later one ask `/openapi/v2`
 /// for; they do not read JSON there.
@@ -79,16 +79,16 @@ fn hex(nibble: u8) -> char {
 
 /// Which edition of OpenAPI. They say the same in other places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Edition {
+enum SpecVersion {
     V2,
     V3,
 }
 
-impl Edition {
+impl SpecVersion {
     fn reference(self, name: &str) -> String {
         match self {
-            Edition::V2 => format!("#/definitions/{name}"),
-            Edition::V3 => format!("#/components/schemas/{name}"),
+            SpecVersion::V2 => format!("#/definitions/{name}"),
+            SpecVersion::V3 => format!("#/components/schemas/{name}"),
         }
     }
 }
@@ -97,7 +97,7 @@ impl OpenApi {
     /// The documents of these resources; `version` is the server's, as `/version` gives it.
     #[must_use]
     pub fn render(schema: &Schema, resources: &[Resource], version: &str) -> OpenApi {
-        let served = Served::new(schema, resources);
+        let served = ServedTypes::new(schema, resources);
         let v2 = v2(&served, version);
         let v3: BTreeMap<_, _> = v3(&served, version)
             .into_iter()
@@ -130,9 +130,9 @@ fn security() -> Value {
     })
 }
 
-fn v2(served: &Served<'_>, version: &str) -> Value {
+fn v2(served: &ServedTypes<'_>, version: &str) -> Value {
     let paths = paths::all(served);
-    let mut definitions = Definitions::new(served, Edition::V2);
+    let mut definitions = Definitions::new(served, SpecVersion::V2);
     let mut shared = Map::new();
     let mut items = Map::new();
     for path in &paths {
@@ -151,12 +151,12 @@ fn v2(served: &Served<'_>, version: &str) -> Value {
 }
 
 /// By key, which is the path of the group and version without the first slash.
-fn v3(served: &Served<'_>, version: &str) -> BTreeMap<String, Value> {
+fn v3(served: &ServedTypes<'_>, version: &str) -> BTreeMap<String, Value> {
     let mut documents: BTreeMap<String, (Map<String, Value>, Definitions<'_>)> = BTreeMap::new();
     for path in &paths::all(served) {
         let (items, definitions) = documents
             .entry(path.document.clone())
-            .or_insert_with(|| (Map::new(), Definitions::new(served, Edition::V3)));
+            .or_insert_with(|| (Map::new(), Definitions::new(served, SpecVersion::V3)));
         definitions.add_all(path.types());
         items.insert(path.path.clone(), operations::v3(path));
     }

@@ -10,18 +10,18 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::room::TooLarge;
+use crate::decode_budget::TooLarge;
 
+mod invalid_value;
 mod json;
 mod merge;
 mod order;
-mod shown;
 mod strategic;
 mod text;
 
+pub use invalid_value::invalid_value;
 pub use json::{MAX_COPIED_BYTES, MAX_OPERATIONS, json};
 pub use merge::merge;
-pub use shown::shown;
 pub use strategic::strategic;
 
 /// The forms of a patch, told apart by the content type.
@@ -100,13 +100,13 @@ impl PatchError {
 
 /// A value as Go prints it: `map[a:1 b:[x y]]`.
 #[must_use]
-pub fn go_text(value: &Value) -> String {
+pub fn go_value(value: &Value) -> String {
     let mut text = String::new();
-    write_go_text(&mut text, value);
+    write_go_value(&mut text, value);
     text
 }
 
-fn write_go_text(text: &mut String, value: &Value) {
+fn write_go_value(text: &mut String, value: &Value) {
     match value {
         Value::Null => text.push_str("<nil>"),
         Value::String(string) => text.push_str(string),
@@ -119,7 +119,7 @@ fn write_go_text(text: &mut String, value: &Value) {
                 if index > 0 {
                     text.push(' ');
                 }
-                write_go_text(text, item);
+                write_go_value(text, item);
             }
             text.push(']');
         }
@@ -131,7 +131,7 @@ fn write_go_text(text: &mut String, value: &Value) {
                 }
                 text.push_str(key);
                 text.push(':');
-                write_go_text(text, value);
+                write_go_value(text, value);
             }
             text.push(']');
         }

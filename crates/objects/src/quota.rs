@@ -258,7 +258,7 @@ pub fn recompute<'a>(
 ) -> Value {
     let hard = amounts(&quota["spec"]["hard"]);
     let mut used: ResourceList = hard.keys().map(|name| (name.clone(), Quantity::zero())).collect();
-    let mut counted = classes::Counted::new(&quota["spec"]["qosResources"]);
+    let mut counted = classes::ClassUsage::new(&quota["spec"]["qosResources"]);
     for (resource, object) in objects {
         if !scope::covers(quota, resource, object) {
             continue;

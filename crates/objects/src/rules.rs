@@ -7,15 +7,15 @@
 //! admission's business.
 
 mod checks;
-mod kinds;
 pub mod meta;
 pub mod names;
 pub mod pod;
 pub mod pod_security;
 mod resource_names;
+mod strategy;
 
-pub(crate) use kinds::TEMPLATE_GENERATION;
-pub use kinds::{event, is_system_priority, node, review, scale, service, token};
+pub(crate) use strategy::TEMPLATE_GENERATION;
+pub use strategy::{event, is_system_priority, node, review, scale, service, token};
 
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ use crate::timestamp::Timestamp;
 
 /// What a rule may know beside the object.
 #[derive(Debug, Clone, Copy)]
-pub struct Setting<'a> {
+pub struct RuleContext<'a> {
     pub gates: &'a FeatureGates,
     /// `--allow-privileged`.
     pub allow_privileged: bool,
@@ -56,7 +56,7 @@ fn is_pods(resource: &Resource) -> bool {
 pub fn set_defaults(resource: &Resource, object: &mut Value) {
     match is_pods(resource) {
         true => pod::set_defaults(object),
-        false => kinds::set_defaults(resource, object),
+        false => strategy::set_defaults(resource, object),
     }
 }
 
@@ -67,13 +67,13 @@ pub fn set_defaults(resource: &Resource, object: &mut Value) {
 pub fn prepare_create(
     resource: &Resource,
     object: &mut Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
 ) -> Vec<String> {
     meta::prepare_create(object);
     if is_pods(resource) {
-        return pod::prepare_create(object, setting);
+        return pod::prepare_create(object, ctx);
     }
-    kinds::prepare_create(resource, object, setting);
+    strategy::prepare_create(resource, object, ctx);
     Vec::new()
 }
 
@@ -84,20 +84,20 @@ pub fn prepare_update(
     object: &mut Value,
     old: &Value,
     part: Part,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
 ) {
     meta::prepare_update(object, old);
     match is_pods(resource) {
         true => pod::prepare_update(object, old, part),
-        false => kinds::prepare_update(resource, object, old, part, setting),
+        false => strategy::prepare_update(resource, object, old, part, ctx),
     }
 }
 
 #[must_use]
-pub fn validate_create(resource: &Resource, object: &Value, setting: &Setting<'_>) -> Causes {
+pub fn validate_create(resource: &Resource, object: &Value, ctx: &RuleContext<'_>) -> Causes {
     let causes = match is_pods(resource) {
-        true => pod::validate_create(object, setting),
-        false => kinds::validate_create(resource, object, setting),
+        true => pod::validate_create(object, ctx),
+        false => strategy::validate_create(resource, object, ctx),
     };
     causes.distinct()
 }
@@ -108,11 +108,11 @@ pub fn validate_update(
     object: &Value,
     old: &Value,
     part: Part,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
 ) -> Causes {
     let causes = match is_pods(resource) {
-        true => pod::validate_update(object, old, part, setting),
-        false => kinds::validate_update(resource, object, old, part, setting),
+        true => pod::validate_update(object, old, part, ctx),
+        false => strategy::validate_update(resource, object, old, part, ctx),
     };
     causes.distinct()
 }
@@ -122,6 +122,6 @@ pub fn validate_update(
 pub fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
     match is_pods(resource) {
         true => pod::warnings(object, old),
-        false => kinds::warnings(resource, object, old),
+        false => strategy::warnings(resource, object, old),
     }
 }

@@ -81,16 +81,20 @@ impl IncludeObject {
 
 /// A table of what some request answers with.
 #[derive(Debug, Clone, Copy)]
-pub struct Form {
+pub struct TableOptions {
     pub version: TableVersion,
     pub include: IncludeObject,
     /// Watch events after the first leave the columns out.
     pub with_columns: bool,
 }
 
-impl Default for Form {
-    fn default() -> Form {
-        Form { version: TableVersion::V1, include: IncludeObject::Metadata, with_columns: true }
+impl Default for TableOptions {
+    fn default() -> TableOptions {
+        TableOptions {
+            version: TableVersion::V1,
+            include: IncludeObject::Metadata,
+            with_columns: true,
+        }
     }
 }
 
@@ -112,7 +116,7 @@ pub fn of_list<'a>(
     resource: &Resource,
     list_meta: Value,
     items: impl IntoIterator<Item = &'a Value>,
-    form: Form,
+    form: TableOptions,
     now: Timestamp,
 ) -> Value {
     let rows = items.into_iter().map(|object| row(resource, object, form, now)).collect();
@@ -122,14 +126,14 @@ pub fn of_list<'a>(
 /// One object's table: the answer to a get, create, update or delete, or the object of a watch
 /// event.
 #[must_use]
-pub fn of_object(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> Value {
+pub fn of_object(resource: &Resource, object: &Value, form: TableOptions, now: Timestamp) -> Value {
     let rows = vec![row(resource, object, form, now)];
     table(columns(resource), meta_of(object), rows, form)
 }
 
 /// The table of the `scale` of a workload.
 #[must_use]
-pub fn of_scale(scale: &Value, form: Form, now: Timestamp) -> Value {
+pub fn of_scale(scale: &Value, form: TableOptions, now: Timestamp) -> Value {
     let row = json!({"cells": kinds::scale(scale, now), "object": carried(scale, form)});
     table(definitions::SCALE, meta_of(scale), vec![row], form)
 }
@@ -142,7 +146,7 @@ fn meta_of(object: &Value) -> Value {
     Value::Object(meta)
 }
 
-fn table(columns: &[Column], meta: Value, rows: Vec<Value>, form: Form) -> Value {
+fn table(columns: &[Column], meta: Value, rows: Vec<Value>, form: TableOptions) -> Value {
     let definitions = match form.with_columns {
         true => columns.iter().map(definition).collect(),
         false => Value::Null,
@@ -174,7 +178,7 @@ fn definition(column: &Column) -> Value {
 
 /// An object's row.
 #[must_use]
-pub fn row(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> Value {
+pub fn row(resource: &Resource, object: &Value, form: TableOptions, now: Timestamp) -> Value {
     let mut row = Map::new();
     row.insert("cells".to_owned(), cells(resource, object, now).into());
     if let Some(condition) = row_condition(resource, object) {
@@ -185,7 +189,7 @@ pub fn row(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> V
 }
 
 /// What a row carries of its object.
-fn carried(object: &Value, form: Form) -> Value {
+fn carried(object: &Value, form: TableOptions) -> Value {
     match form.include {
         IncludeObject::None => Value::Null,
         IncludeObject::Metadata => partial_metadata(object, form.version),

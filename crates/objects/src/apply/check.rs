@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
-use super::set::shown;
-use super::walk::{Grain, Spot, Walker};
-use crate::patch::go_text;
+use super::set::render_element;
+use super::walk::{Granularity, TypeRef, Walker};
+use crate::patch::go_value;
 use crate::schema::{Ownership, Shape, TypeId};
 
 impl<'s> Walker<'s> {
@@ -18,7 +18,7 @@ impl<'s> Walker<'s> {
             found: Vec::new(),
             left: MAX_TEXT,
         };
-        checker.check(Spot::inner(&shape), object);
+        checker.check(TypeRef::inner(&shape), object);
         match checker.found.as_slice() {
             [] => Ok(()),
             [one] => Err(one.clone()),
@@ -47,25 +47,25 @@ impl<'s> Checker<'s> {
         }
     }
 
-    fn below(&mut self, step: &str, spot: Spot<'s>, value: &Value) {
+    fn below(&mut self, step: &str, type_ref: TypeRef<'s>, value: &Value) {
         let length = self.path.len();
         self.path.push_str(step);
-        self.check(spot, value);
+        self.check(type_ref, value);
         self.path.truncate(length);
     }
 
-    fn check(&mut self, spot: Spot<'s>, value: &Value) {
+    fn check(&mut self, type_ref: TypeRef<'s>, value: &Value) {
         if value.is_null() {
             return;
         }
-        match spot.shape {
+        match type_ref.shape {
             Shape::Struct(id) => {
                 let of = self.walker.schema.get(*id);
                 let Value::Object(map) = value else { return self.expected("map", value) };
                 for (name, value) in map {
                     let step = format!(".{name}");
                     match of.field(name) {
-                        Some(field) => self.below(&step, Spot::of(field), value),
+                        Some(field) => self.below(&step, TypeRef::field(field), value),
                         None => {
                             self.path.push_str(&step);
                             self.wrong("field not declared in schema");
@@ -79,12 +79,12 @@ impl<'s> Checker<'s> {
             Shape::Map(inner) => {
                 let Value::Object(map) = value else { return self.expected("map", value) };
                 for (name, value) in map {
-                    self.below(&format!(".{name}"), Spot::inner(inner), value);
+                    self.below(&format!(".{name}"), TypeRef::inner(inner), value);
                 }
             }
             Shape::List(item) => {
                 let Value::Array(items) = value else { return self.expected("list", value) };
-                self.check_items(spot, item, value, items);
+                self.check_items(type_ref, item, value, items);
             }
             Shape::String | Shape::Bytes if !value.is_string() => {
                 let shown = go_syntax(value);
@@ -105,32 +105,40 @@ impl<'s> Checker<'s> {
         }
     }
 
-    fn check_items(&mut self, spot: Spot<'s>, item: &'s Shape, list: &Value, items: &[Value]) {
-        let grain = match spot.ownership {
-            Ownership::Set | Ownership::Map(_) => self.walker.grain(spot, list),
-            _ => Grain::Leaf,
+    fn check_items(
+        &mut self,
+        type_ref: TypeRef<'s>,
+        item: &'s Shape,
+        list: &Value,
+        items: &[Value],
+    ) {
+        let granularity = match type_ref.ownership {
+            Ownership::Set | Ownership::Map(_) => self.walker.granularity(type_ref, list),
+            _ => Granularity::Leaf,
         };
         let mut seen = std::collections::HashSet::new();
         for (index, value) in items.iter().enumerate() {
-            let step = match grain {
-                Grain::Set | Grain::Keyed(..) => match self.walker.try_element(grain, value) {
-                    Ok(element) => {
-                        let step = shown(&element);
-                        if !seen.insert(element) {
-                            self.wrong(&format!("duplicate entries for key {step}"));
+            let step = match granularity {
+                Granularity::Set | Granularity::Keyed(..) => {
+                    match self.walker.try_element(granularity, value) {
+                        Ok(element) => {
+                            let step = render_element(&element);
+                            if !seen.insert(element) {
+                                self.wrong(&format!("duplicate entries for key {step}"));
+                            }
+                            step
                         }
-                        step
+                        Err(what) => return self.wrong(&format!("element {index}: {what}")),
                     }
-                    Err(what) => return self.wrong(&format!("element {index}: {what}")),
-                },
+                }
                 _ => format!("[{index}]"),
             };
-            self.below(&step, Spot::inner(item), value);
+            self.below(&step, TypeRef::inner(item), value);
         }
     }
 
     fn expected(&mut self, wanted: &str, found: &Value) {
-        self.wrong(&format!("expected {wanted}, got &{{{}}}", go_text(found)));
+        self.wrong(&format!("expected {wanted}, got &{{{}}}", go_value(found)));
     }
 }
 

@@ -80,12 +80,12 @@ impl FieldSet {
 
     /// Takes the members of another set out.
     pub fn subtract(&mut self, other: &FieldSet) {
-        subtract(&mut self.0, &other.0, Below::Kept);
+        subtract(&mut self.0, &other.0, Descendants::Keep);
     }
 
     /// Takes the members of another set out, and all that is below them.
     pub fn subtract_with_all_below(&mut self, other: &FieldSet) {
-        subtract(&mut self.0, &other.0, Below::Taken);
+        subtract(&mut self.0, &other.0, Descendants::Remove);
     }
 
     #[must_use]
@@ -123,7 +123,7 @@ fn below(node: &Node) -> impl Iterator<Item = (&String, &Node)> {
 }
 
 /// Puts a place in the form a member, or what is no member, has.
-fn settle(node: &mut Node, member: bool) {
+fn set_member(node: &mut Node, member: bool) {
     node.remove(SELF);
     if member {
         make_member(node);
@@ -145,7 +145,7 @@ fn read_below(from: &Node, to: &mut Node) -> Result<(), ParseFieldSetError> {
             }
             _ => return Err(ParseFieldSetError),
         };
-        settle(&mut node, member);
+        set_member(&mut node, member);
         if member || !node.is_empty() {
             to.insert(element, Value::Object(node));
         }
@@ -184,7 +184,7 @@ fn unite(to: &mut Node, from: &Node) {
             Some(Value::Object(node)) => {
                 let member = is_member(node) || is_member(at);
                 unite(node, at);
-                settle(node, member);
+                set_member(node, member);
             }
             _ => {
                 to.insert(element.clone(), Value::Object(at.clone()));
@@ -194,18 +194,18 @@ fn unite(to: &mut Node, from: &Node) {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Below {
-    Kept,
-    Taken,
+enum Descendants {
+    Keep,
+    Remove,
 }
 
 /// Goes through the smaller of the two: there may be thousands of managers with one field each, and one
 /// change of thousands of fields.
-fn subtract(from: &mut Node, what: &Node, under: Below) {
+fn subtract(from: &mut Node, what: &Node, descendants: Descendants) {
     if from.len() < what.len() {
         from.retain(|element, node| match (node, what.get(element)) {
             (Value::Object(node), Some(Value::Object(at))) if element != SELF => {
-                stays(node, at, under)
+                subtract_at(node, at, descendants)
             }
             _ => true,
         });
@@ -213,20 +213,20 @@ fn subtract(from: &mut Node, what: &Node, under: Below) {
     }
     for (element, at) in below(what) {
         let Some(Value::Object(node)) = from.get_mut(element) else { continue };
-        if !stays(node, at, under) {
+        if !subtract_at(node, at, descendants) {
             from.remove(element);
         }
     }
 }
 
 /// Subtracts at a place, and returns whether anything is left there.
-fn stays(node: &mut Node, what: &Node, under: Below) -> bool {
-    if under == Below::Taken && is_member(what) {
+fn subtract_at(node: &mut Node, what: &Node, descendants: Descendants) -> bool {
+    if descendants == Descendants::Remove && is_member(what) {
         return false;
     }
     let member = is_member(node) && !is_member(what);
-    subtract(node, what, under);
-    settle(node, member);
+    subtract(node, what, descendants);
+    set_member(node, member);
     member || !node.is_empty()
 }
 
@@ -237,7 +237,7 @@ fn intersect(one: &Node, other: &Node) -> Node {
         let Some(Value::Object(opposite)) = other.get(element) else { continue };
         let member = is_member(at) && is_member(opposite);
         let mut node = intersect(at, opposite);
-        settle(&mut node, member);
+        set_member(&mut node, member);
         if member || !node.is_empty() {
             common.insert(element.clone(), Value::Object(node));
         }
@@ -259,7 +259,7 @@ impl Paths {
             if self.left == 0 {
                 return;
             }
-            let path = format!("{prefix}{}", shown(element));
+            let path = format!("{prefix}{}", render_element(element));
             self.left = self.left.saturating_sub(path.len());
             self.list.push(path);
         }
@@ -267,17 +267,17 @@ impl Paths {
             if self.left == 0 {
                 return;
             }
-            self.add(at, &format!("{prefix}{}", shown(element)));
+            self.add(at, &format!("{prefix}{}", render_element(element)));
         }
     }
 }
 
 /// A path element as people read it: `.name`, `[name="c"]`, `[="v"]`, `[3]`.
-pub(super) fn shown(element: &str) -> String {
+pub(super) fn render_element(element: &str) -> String {
     let (kind, rest) = element.split_once(':').unwrap_or(("f", element));
     match kind {
         "k" => match serde_json::from_str(rest) {
-            Ok(Value::Object(keys)) => shown_keys(&keys),
+            Ok(Value::Object(keys)) => render_keys(&keys),
             _ => format!("[{rest}]"),
         },
         "v" => format!("[={rest}]"),
@@ -286,7 +286,7 @@ pub(super) fn shown(element: &str) -> String {
     }
 }
 
-fn shown_keys(keys: &Map<String, Value>) -> String {
+fn render_keys(keys: &Map<String, Value>) -> String {
     let keys: Vec<String> = keys.iter().map(|(name, value)| format!("{name}={value}")).collect();
     format!("[{}]", keys.join(","))
 }

@@ -147,7 +147,7 @@ const LIMITS: &[Limit] = &[
     ),
 ];
 
-/// Words of which a field takes one.
+/// Keywords of which a field takes one.
 const CHOICES: &[(&str, &str, &[&str])] = &[
     (
         "hairpinMode",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::words::Words;
+use super::keywords::Keywords;
 use crate::pod::OsName;
 use crate::quantity::Quantity;
 
@@ -24,7 +24,7 @@ pub enum EvictionSignal {
     PidAvailable,
 }
 
-pub(super) const SIGNALS: Words<EvictionSignal> = &[
+pub(super) const SIGNALS: Keywords<EvictionSignal> = &[
     ("memory.available", EvictionSignal::MemoryAvailable),
     ("allocatableMemory.available", EvictionSignal::AllocatableMemoryAvailable),
     ("nodefs.available", EvictionSignal::NodefsAvailable),

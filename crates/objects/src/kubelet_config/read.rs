@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::names::{MEMORY_SWAP, RESERVED_MEMORY};
 use super::{
     API_VERSION, CPU_POLICY_OPTIONS, Enforcement, EvictionSignal, KIND, KubeletConfig,
-    MemoryReservation, TOPOLOGY_POLICY_OPTIONS, Threshold, Thresholds, checks, fields,
-    read_duration, words,
+    MemoryReservation, TOPOLOGY_POLICY_OPTIONS, Threshold, Thresholds, checks, fields, keywords,
+    read_duration,
 };
 use crate::duration;
 use crate::feature_gates::{FeatureGates, GateError, parse_bool};
@@ -150,8 +150,8 @@ impl Reader<'_, '_> {
         self.object.field(name).map(|at| read(&at, self.findings)).unwrap_or_default()
     }
 
-    fn word<T: words::Word + Default>(&mut self, name: &str) -> T {
-        self.field(name, words::read::<T>).unwrap_or_default()
+    fn word<T: keywords::Keyword + Default>(&mut self, name: &str) -> T {
+        self.field(name, keywords::read::<T>).unwrap_or_default()
     }
 
     fn text(&mut self, name: &str) -> Option<String> {
@@ -343,7 +343,7 @@ fn thresholds(at: &At<'_>, bound: Bound, findings: &mut Findings) -> Thresholds 
     let Some(object) = at.object(findings) else { return Thresholds::new() };
     let mut thresholds = Thresholds::new();
     for (name, at) in object.fields() {
-        let signal = words::interpret::<EvictionSignal>(name, &at, findings);
+        let signal = keywords::interpret::<EvictionSignal>(name, &at, findings);
         let Some(text) = at.text_like(findings) else { continue };
         let threshold = match Threshold::parse(&text) {
             Ok(threshold) => threshold,
@@ -378,7 +378,7 @@ fn grace_periods(at: &At<'_>, findings: &mut Findings) -> BTreeMap<EvictionSigna
     let Some(object) = at.object(findings) else { return BTreeMap::new() };
     let mut periods = BTreeMap::new();
     for (name, at) in object.fields() {
-        let signal = words::interpret::<EvictionSignal>(name, &at, findings);
+        let signal = keywords::interpret::<EvictionSignal>(name, &at, findings);
         if let (Some(period), Some(signal)) = (read_duration(&at, findings), signal) {
             periods.insert(signal, period);
         }
@@ -401,13 +401,13 @@ fn qos_reserved(at: &At<'_>, findings: &mut Findings) -> BTreeMap<String, u8> {
 
 fn enforcements(at: &At<'_>, findings: &mut Findings) -> Vec<Enforcement> {
     let items = at.items(findings);
-    items.iter().filter_map(|item| words::read(item, findings)).collect()
+    items.iter().filter_map(|item| keywords::read(item, findings)).collect()
 }
 
 fn swap(at: &At<'_>, findings: &mut Findings) -> Option<super::SwapBehavior> {
     let object = at.object(findings)?;
     object.refuse_unknown(MEMORY_SWAP, findings);
-    words::read(&object.field("swapBehavior")?, findings)
+    keywords::read(&object.field("swapBehavior")?, findings)
 }
 
 /// Gates nobody here knows are a mistake if they are nearly the name of a known one; upstream has

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Edition;
-use super::served::{META, Served};
+use super::SpecVersion;
+use super::served::{META, ServedTypes};
 use crate::schema::{Field, Ownership, Presence, Shape, Type};
 
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
@@ -15,13 +15,13 @@ const FIELDS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1";
 
 #[derive(Debug)]
 pub(super) struct Definitions<'a> {
-    served: &'a Served<'a>,
-    edition: Edition,
+    served: &'a ServedTypes<'a>,
+    edition: SpecVersion,
     found: Map<String, Value>,
 }
 
 impl<'a> Definitions<'a> {
-    pub(super) fn new(served: &'a Served<'a>, edition: Edition) -> Self {
+    pub(super) fn new(served: &'a ServedTypes<'a>, edition: SpecVersion) -> Self {
         Definitions { served, edition, found: Map::new() }
     }
 
@@ -32,7 +32,7 @@ impl<'a> Definitions<'a> {
                 continue;
             }
             let mut definition = self.define(&name, &mut wanted);
-            if self.edition == Edition::V3 {
+            if self.edition == SpecVersion::V3 {
                 wrap_references(&mut definition);
             }
             self.found.insert(name, definition);
@@ -94,7 +94,7 @@ impl<'a> Definitions<'a> {
                 _ => insert(&mut property, "enum", values),
             }
         }
-        if self.edition == Edition::V3
+        if self.edition == SpecVersion::V3
             && let Some(default) = field.default.clone().or_else(|| implied_default(field))
         {
             insert(&mut property, "default", default);
@@ -137,7 +137,7 @@ impl<'a> Definitions<'a> {
     /// What is in a list or map. Go has no pointers there, so zero stands for what is missing.
     fn element(&self, shape: &Shape, refers: &mut Vec<String>) -> Map<String, Value> {
         let mut element = self.shape(shape, refers);
-        if self.edition == Edition::V3
+        if self.edition == SpecVersion::V3
             && let Some(zero) = zero(shape)
         {
             insert(&mut element, "default", zero);
@@ -226,8 +226,8 @@ fn wrap_references(value: &mut Value) {
 }
 
 /// Types that write themselves. The second edition has no `oneOf`.
-fn built_in(name: &str, edition: Edition) -> Option<Value> {
-    let v3 = edition == Edition::V3;
+fn built_in(name: &str, edition: SpecVersion) -> Option<Value> {
+    let v3 = edition == SpecVersion::V3;
     Some(match name {
         QUANTITY => {
             let doc = "An exact number with an optional suffix, as 100m, 1.5Gi or 2e3: k, M, G, T, P \

@@ -5,10 +5,10 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::Edition;
+use super::SpecVersion;
 use super::definitions::meta;
 use super::parameters::Parameter;
-use super::paths::{Answer, Body, Operation, Path};
+use super::paths::{Body, Operation, Path, Response};
 
 /// Old kubectl looks for these among an operation's parameters and does not follow references.
 const NOT_SHARED: &[&str] = &["dryRun", "fieldValidation"];
@@ -33,14 +33,14 @@ pub(super) fn v2(path: &Path, shared: &mut Map<String, Value>) -> Value {
         if !parameters.is_empty() {
             out.insert("parameters".to_owned(), parameters.into());
         }
-        let answers = answers(operation, |answer| {
-            let schema = match answer {
-                Answer::Object(name) => json!({"$ref": Edition::V2.reference(name)}),
-                Answer::Text => json!({"type": "string"}),
+        let responses = responses(operation, |response| {
+            let schema = match response {
+                Response::Object(name) => json!({"$ref": SpecVersion::V2.reference(name)}),
+                Response::Text => json!({"type": "string"}),
             };
             ("schema", schema)
         });
-        out.insert("responses".to_owned(), answers.into());
+        out.insert("responses".to_owned(), responses.into());
         item.insert(operation.method.to_owned(), out.into());
     }
     if !common.is_empty() {
@@ -61,7 +61,7 @@ pub(super) fn v3(path: &Path) -> Value {
             out.insert("parameters".to_owned(), own.into());
         }
         if let Some(body) = &operation.body {
-            let schema = json!({"$ref": Edition::V3.reference(&body.type_)});
+            let schema = json!({"$ref": SpecVersion::V3.reference(&body.type_)});
             let mut request = Map::new();
             request.insert("content".to_owned(), content(operation.consumes, &schema));
             if body.required {
@@ -69,14 +69,14 @@ pub(super) fn v3(path: &Path) -> Value {
             }
             out.insert("requestBody".to_owned(), request.into());
         }
-        let answers = answers(operation, |answer| {
-            let schema = match answer {
-                Answer::Object(name) => json!({"$ref": Edition::V3.reference(name)}),
-                Answer::Text => json!({"type": "string"}),
+        let responses = responses(operation, |response| {
+            let schema = match response {
+                Response::Object(name) => json!({"$ref": SpecVersion::V3.reference(name)}),
+                Response::Text => json!({"type": "string"}),
             };
             ("content", content(operation.produces, &schema))
         });
-        out.insert("responses".to_owned(), answers.into());
+        out.insert("responses".to_owned(), responses.into());
         item.insert(operation.method.to_owned(), out.into());
     }
     if !common.is_empty() {
@@ -109,22 +109,22 @@ fn described(operation: &Operation) -> Map<String, Value> {
     out
 }
 
-fn answers(
+fn responses(
     operation: &Operation,
-    body: impl Fn(&Answer) -> (&'static str, Value),
+    body: impl Fn(&Response) -> (&'static str, Value),
 ) -> Map<String, Value> {
-    let mut answers = Map::new();
-    for (code, answer) in &operation.answers {
+    let mut responses = Map::new();
+    for (code, response) in &operation.responses {
         let word = match *code {
             "201" => "Created",
             "202" => "Accepted",
             _ => "OK",
         };
-        let (key, value) = body(answer);
-        answers.insert((*code).to_owned(), json!({"description": word, key: value}));
+        let (key, value) = body(response);
+        responses.insert((*code).to_owned(), json!({"description": word, key: value}));
     }
-    answers.insert("401".to_owned(), json!({"description": "Unauthorized"}));
-    answers
+    responses.insert("401".to_owned(), json!({"description": "Unauthorized"}));
+    responses
 }
 
 fn content(types: &[&str], schema: &Value) -> Value {
@@ -136,7 +136,7 @@ fn v2_body(body: &Body, shared: &mut Map<String, Value>) -> Value {
     let mut parameter = json!({
         "in": "body",
         "name": "body",
-        "schema": {"$ref": Edition::V2.reference(&body.type_)},
+        "schema": {"$ref": SpecVersion::V2.reference(&body.type_)},
     });
     if body.required {
         parameter["required"] = true.into();

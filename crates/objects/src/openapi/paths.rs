@@ -2,7 +2,7 @@
 
 use super::definitions::meta;
 use super::parameters::{self, Parameter};
-use super::served::{GroupVersionKind, Served, kind_of_subresource};
+use super::served::{GroupVersionKind, ServedTypes, kind_of_subresource};
 use crate::catalog::{Resource, Subresource, Verb};
 
 /// What the server writes objects in.
@@ -47,7 +47,7 @@ pub(super) struct Operation {
     pub(super) body: Option<Body>,
     pub(super) consumes: &'static [&'static str],
     pub(super) produces: &'static [&'static str],
-    pub(super) answers: Vec<(&'static str, Answer)>,
+    pub(super) responses: Vec<(&'static str, Response)>,
 }
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(super) struct Body {
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Answer {
+pub(super) enum Response {
     Object(String),
     Text,
 }
@@ -66,17 +66,17 @@ impl Path {
     /// Types its operations speak of.
     pub(super) fn types(&self) -> impl Iterator<Item = &str> {
         self.operations.iter().flat_map(|operation| {
-            let answers = operation.answers.iter().filter_map(|(_, answer)| match answer {
-                Answer::Object(name) => Some(name.as_str()),
-                Answer::Text => None,
+            let responses = operation.responses.iter().filter_map(|(_, answer)| match answer {
+                Response::Object(name) => Some(name.as_str()),
+                Response::Text => None,
             });
-            answers.chain(operation.body.as_ref().map(|body| body.type_.as_str()))
+            responses.chain(operation.body.as_ref().map(|body| body.type_.as_str()))
         })
     }
 }
 
 /// All paths, in the order of the catalog.
-pub(super) fn all(served: &Served<'_>) -> Vec<Path> {
+pub(super) fn all(served: &ServedTypes<'_>) -> Vec<Path> {
     let mut paths = vec![
         info(
             "/version/",
@@ -105,7 +105,7 @@ pub(super) fn all(served: &Served<'_>) -> Vec<Path> {
             let list = meta("APIResourceList");
             paths.push(info(&path, &document(resource), &id, &tag(resource), &list));
         }
-        of_resource(served, resource, &mut paths);
+        add_resource(served, resource, &mut paths);
     }
     paths
 }
@@ -131,7 +131,7 @@ fn info(path: &str, document: &str, id: &str, tag: &str, type_: &str) -> Path {
             body: None,
             consumes: &[],
             produces: &["application/json"],
-            answers: vec![("200", Answer::Object(type_.to_owned()))],
+            responses: vec![("200", Response::Object(type_.to_owned()))],
         }],
     }
 }
@@ -173,8 +173,8 @@ fn capital(word: &str) -> String {
         .map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }
 
-fn of_resource(served: &Served<'_>, resource: &Resource, paths: &mut Vec<Path>) {
-    let of = Of {
+fn add_resource(served: &ServedTypes<'_>, resource: &Resource, paths: &mut Vec<Path>) {
+    let builder = ResourcePaths {
         served,
         resource,
         type_: format!("{}.{}", resource.package, resource.kind),
@@ -192,27 +192,27 @@ fn of_resource(served: &Served<'_>, resource: &Resource, paths: &mut Vec<Path>) 
         false => format!("{root}/{plural}"),
     };
     if resource.namespaced && resource.verbs.contains(&Verb::List) {
-        let mut everywhere = of.list();
+        let mut everywhere = builder.list();
         everywhere.id = format!("list{}{}ForAllNamespaces", version_word(resource), resource.kind);
         everywhere.parameters.retain(|parameter| parameter.name != "namespace");
         push(format!("{root}/{plural}"), vec![everywhere]);
     }
-    push(home.clone(), of.collection());
-    push(format!("{home}/{{name}}"), of.item());
+    push(home.clone(), builder.collection());
+    push(format!("{home}/{{name}}"), builder.item());
     for subresource in resource.subresources {
-        push(format!("{home}/{{name}}/{}", subresource.name), of.subresource(subresource));
+        push(format!("{home}/{{name}}/{}", subresource.name), builder.subresource(subresource));
     }
 }
 
 /// One resource, while its operations are put together.
-struct Of<'a> {
-    served: &'a Served<'a>,
+struct ResourcePaths<'a> {
+    served: &'a ServedTypes<'a>,
     resource: &'a Resource,
     type_: String,
     kind: GroupVersionKind,
 }
 
-impl Of<'_> {
+impl ResourcePaths<'_> {
     fn collection(&self) -> Vec<Operation> {
         let mut operations = Vec::new();
         for verb in self.resource.verbs {
@@ -232,7 +232,7 @@ impl Of<'_> {
                     let mut delete = self.operation("delete", id, doc, "deletecollection");
                     delete.parameters.extend(parameters::DELETE_COLLECTION.iter().cloned());
                     delete.body = Some(Body { type_: meta("DeleteOptions"), required: false });
-                    delete.answers = vec![("200", Answer::Object(meta("Status")))];
+                    delete.responses = vec![("200", Response::Object(meta("Status")))];
                     operations.push(delete);
                 }
                 Verb::Delete | Verb::Get | Verb::Patch | Verb::Update | Verb::Watch => {}
@@ -246,7 +246,7 @@ impl Of<'_> {
         let mut list = self.operation("get", self.id("list", "", ""), doc, "list");
         list.parameters.extend(parameters::LIST.iter().cloned());
         list.produces = LISTS;
-        list.answers = vec![("200", Answer::Object(format!("{}List", self.type_)))];
+        list.responses = vec![("200", Response::Object(format!("{}List", self.type_)))];
         sorted(list)
     }
 
@@ -283,7 +283,7 @@ impl Of<'_> {
             let doc = format!("read log of the specified {}", self.kind.kind);
             let mut log = self.read("Log", &doc, &kind, &self.type_);
             log.produces = LOG;
-            log.answers = vec![("200", Answer::Text)];
+            log.responses = vec![("200", Response::Text)];
             log.parameters.extend(parameters::of_subresource(of.name).iter().cloned());
             return self.with_name(vec![log]);
         }
@@ -324,7 +324,7 @@ impl Of<'_> {
             operation.parameters.retain(|parameter| parameter.name != "pretty");
             operation.parameters.extend(parameters::of_subresource(of.name).iter().cloned());
             operation.produces = ANYTHING;
-            operation.answers = vec![("200", Answer::Text)];
+            operation.responses = vec![("200", Response::Text)];
             Some(operation)
         };
         self.with_name(of.verbs.iter().filter_map(connect).collect())
@@ -333,7 +333,7 @@ impl Of<'_> {
     fn read(&self, word: &str, doc: &str, kind: &GroupVersionKind, type_: &str) -> Operation {
         let mut read = self.operation("get", self.id("read", "", word), doc.to_owned(), "get");
         read.acts = Some(("get", kind.clone()));
-        read.answers = answers(&["200"], type_);
+        read.responses = responses(&["200"], type_);
         read
     }
 
@@ -343,7 +343,7 @@ impl Of<'_> {
         create.acts = Some(("post", kind.clone()));
         create.parameters.extend(parameters::WRITE.iter().cloned());
         create.body = Some(Body { type_: type_.to_owned(), required: true });
-        create.answers = answers(&["200", "201", "202"], type_);
+        create.responses = responses(&["200", "201", "202"], type_);
         create
     }
 
@@ -353,7 +353,7 @@ impl Of<'_> {
         replace.acts = Some(("put", kind.clone()));
         replace.parameters.extend(parameters::WRITE.iter().cloned());
         replace.body = Some(Body { type_: type_.to_owned(), required: true });
-        replace.answers = answers(&["200", "201"], type_);
+        replace.responses = responses(&["200", "201"], type_);
         replace
     }
 
@@ -364,7 +364,7 @@ impl Of<'_> {
         patch.parameters.extend(parameters::PATCH.iter().cloned());
         patch.body = Some(Body { type_: meta("Patch"), required: true });
         patch.consumes = PATCHES;
-        patch.answers = answers(&["200", "201"], type_);
+        patch.responses = responses(&["200", "201"], type_);
         patch
     }
 
@@ -375,7 +375,7 @@ impl Of<'_> {
         delete.body = Some(Body { type_: meta("DeleteOptions"), required: false });
         let status = meta("Status");
         let type_ = if self.resource.returns_deleted() { &self.type_ } else { &status };
-        delete.answers = answers(&["200", "202"], type_);
+        delete.responses = responses(&["200", "202"], type_);
         delete
     }
 
@@ -400,7 +400,7 @@ impl Of<'_> {
             body: None,
             consumes: ANYTHING,
             produces: OBJECTS,
-            answers: Vec::new(),
+            responses: Vec::new(),
         }
     }
 
@@ -426,8 +426,8 @@ fn a(kind: &str) -> String {
     format!("{article} {kind}")
 }
 
-fn answers(codes: &[&'static str], type_: &str) -> Vec<(&'static str, Answer)> {
-    codes.iter().map(|code| (*code, Answer::Object(type_.to_owned()))).collect()
+fn responses(codes: &[&'static str], type_: &str) -> Vec<(&'static str, Response)> {
+    codes.iter().map(|code| (*code, Response::Object(type_.to_owned()))).collect()
 }
 
 fn sorted(mut operation: Operation) -> Operation {

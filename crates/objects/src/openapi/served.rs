@@ -1,4 +1,4 @@
-//! Schema and catalog side by side: [`Served`] answers which type belongs to which group, version
+//! Schema and catalog side by side: [`ServedTypes`] answers which type belongs to which group, version
 //! and kind. Knows nothing of OpenAPI.
 
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use crate::schema::{Schema, Type};
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 #[derive(Debug)]
-pub(super) struct Served<'a> {
+pub(super) struct ServedTypes<'a> {
     pub(super) schema: &'a Schema,
     pub(super) resources: &'a [Resource],
 }
@@ -32,9 +32,9 @@ impl GroupVersionKind {
     }
 }
 
-impl<'a> Served<'a> {
+impl<'a> ServedTypes<'a> {
     pub(super) fn new(schema: &'a Schema, resources: &'a [Resource]) -> Self {
-        Served { schema, resources }
+        ServedTypes { schema, resources }
     }
 
     /// The group of a package. One that has no resource of its own is named after its group.

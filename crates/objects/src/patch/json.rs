@@ -5,8 +5,8 @@
 use serde_json::{Map, Value};
 
 use super::{PatchError, Patched, json_name, text};
+use crate::decode_budget::MAX_DEPTH;
 use crate::problems::MAX_PROBLEMS;
-use crate::room::MAX_DEPTH;
 
 /// What upstream allows.
 pub const MAX_OPERATIONS: usize = 10_000;
@@ -32,7 +32,7 @@ pub fn json(object: Value, patch: &[u8]) -> Result<Patched, PatchError> {
     if operations.len() > MAX_OPERATIONS {
         return Err(PatchError::TooManyOperations(operations.len()));
     }
-    let mut document = Document { value: object, copied: 0, touched: 0 };
+    let mut document = Document { value: object, copied: 0, visited: 0 };
     for operation in operations {
         let operation = match operation {
             Value::Object(operation) => operation,
@@ -80,7 +80,7 @@ struct Document {
     /// Bytes.
     copied: usize,
     /// Against [`MAX_TOUCHED`].
-    touched: usize,
+    visited: usize,
 }
 
 /// A path: the tokens to what holds the place, and the token of the place.
@@ -184,8 +184,8 @@ impl Document {
 
     /// Counts what an operation touches.
     fn touch(&mut self, values: usize) -> Result<(), String> {
-        self.touched = self.touched.saturating_add(values);
-        if self.touched > MAX_TOUCHED {
+        self.visited = self.visited.saturating_add(values);
+        if self.visited > MAX_TOUCHED {
             return Err("the operations touch too many values".to_owned());
         }
         Ok(())

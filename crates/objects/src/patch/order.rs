@@ -15,24 +15,24 @@ pub(super) fn identity(item: &Value, merge_key: Option<&str>) -> String {
 }
 
 /// Where each item of a list is.
-pub(super) struct Order(HashMap<String, usize>);
+pub(super) struct Positions(HashMap<String, usize>);
 
-impl Order {
-    pub(super) fn of(items: &[Value], merge_key: Option<&str>) -> Order {
-        let mut places = HashMap::with_capacity(items.len());
-        for (place, item) in items.iter().enumerate() {
-            places.entry(identity(item, merge_key)).or_insert(place);
+impl Positions {
+    pub(super) fn new(items: &[Value], merge_key: Option<&str>) -> Positions {
+        let mut positions = HashMap::with_capacity(items.len());
+        for (position, item) in items.iter().enumerate() {
+            positions.entry(identity(item, merge_key)).or_insert(position);
         }
-        Order(places)
+        Positions(positions)
     }
 
-    pub(super) fn place(&self, identity: &str) -> Option<usize> {
+    pub(super) fn position(&self, identity: &str) -> Option<usize> {
         self.0.get(identity).copied()
     }
 }
 
-struct Placed {
-    item: Value,
+struct SortItem {
+    value: Value,
     wanted: Option<usize>,
     live: Option<usize>,
 }
@@ -41,17 +41,17 @@ struct Placed {
 /// `live`, the two interleaved by `live`.
 pub(super) fn arrange(
     merged: Vec<Value>,
-    wanted: &Order,
-    live: &Order,
+    wanted: &Positions,
+    live: &Positions,
     merge_key: Option<&str>,
 ) -> Vec<Value> {
-    let placed = merged.into_iter().map(|item| {
-        let identity = identity(&item, merge_key);
-        Placed { item, wanted: wanted.place(&identity), live: live.place(&identity) }
+    let items = merged.into_iter().map(|value| {
+        let identity = identity(&value, merge_key);
+        SortItem { value, wanted: wanted.position(&identity), live: live.position(&identity) }
     });
-    let (patched, others): (Vec<_>, Vec<_>) = placed.partition(|placed| placed.wanted.is_some());
-    let patched = sorted(patched, |placed| placed.wanted);
-    let others = sorted(others, |placed| placed.live);
+    let (patched, others): (Vec<_>, Vec<_>) = items.partition(|item| item.wanted.is_some());
+    let patched = sorted(patched, |item| item.wanted);
+    let others = sorted(others, |item| item.live);
 
     let mut all = Vec::with_capacity(patched.len() + others.len());
     let (mut patched, mut others) = (patched.into_iter().peekable(), others.into_iter().peekable());
@@ -65,20 +65,23 @@ pub(super) fn arrange(
             (None, None) => return all,
         };
         let next = if other_first { others.next() } else { patched.next() };
-        all.extend(next.map(|placed| placed.item));
+        all.extend(next.map(|item| item.value));
     }
 }
 
-/// By place. Items without one go before whatever they are compared with.
-fn sorted(mut items: Vec<Placed>, place: impl Fn(&Placed) -> Option<usize>) -> Vec<Placed> {
-    if items.iter().all(|item| place(item).is_some()) || items.len() > INSERTION_SORT {
-        items.sort_by_key(&place);
+/// By position. Items without one go before whatever they are compared with.
+fn sorted(
+    mut items: Vec<SortItem>,
+    position: impl Fn(&SortItem) -> Option<usize>,
+) -> Vec<SortItem> {
+    if items.iter().all(|item| position(item).is_some()) || items.len() > INSERTION_SORT {
+        items.sort_by_key(&position);
         return items;
     }
     for end in 1..items.len() {
         let mut at = end;
         while at > 0 {
-            let before = match (place(&items[at]), place(&items[at - 1])) {
+            let before = match (position(&items[at]), position(&items[at - 1])) {
                 (Some(this), Some(other)) => this < other,
                 _ => true,
             };

@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::order::{Order, arrange, identity};
-use super::{PatchError, Patched, go_text, json_name, text};
+use super::order::{Positions, arrange, identity};
+use super::{PatchError, Patched, go_value, json_name, text};
 use crate::schema::{Schema, Shape, Strategy, TypeId};
 
 const DIRECTIVE: &str = "$patch";
@@ -40,7 +40,7 @@ pub fn strategic(
         Value::Object(object) => object,
         _ => Map::new(),
     };
-    Merger { schema }.merge_maps(&mut object, patch, Place::Struct(id))?;
+    Merger { schema }.merge_maps(&mut object, patch, MapType::Struct(id))?;
     Ok(Patched { value: Value::Object(object), strict: read.strict })
 }
 
@@ -50,7 +50,7 @@ fn malformed(text: impl Into<String>) -> PatchError {
 
 /// What the schema says of the map we are in.
 #[derive(Clone, Copy)]
-enum Place<'s> {
+enum MapType<'s> {
     Struct(TypeId),
     /// A map to values of a shape.
     Map(&'s Shape),
@@ -58,12 +58,12 @@ enum Place<'s> {
     Opaque,
 }
 
-impl Place<'_> {
-    fn of(shape: &Shape) -> Place<'_> {
+impl MapType<'_> {
+    fn new(shape: &Shape) -> MapType<'_> {
         match shape {
-            Shape::Struct(id) => Place::Struct(*id),
-            Shape::Map(value) => Place::Map(value),
-            _ => Place::Opaque,
+            Shape::Struct(id) => MapType::Struct(*id),
+            Shape::Map(value) => MapType::Map(value),
+            _ => MapType::Opaque,
         }
     }
 }
@@ -76,16 +76,20 @@ struct Merger<'s> {
 }
 
 impl<'s> Merger<'s> {
-    fn lookup(&self, at: Place<'s>, key: &str) -> Result<(&'s Shape, &'s Strategy), PatchError> {
+    fn lookup(
+        &self,
+        map_type: MapType<'s>,
+        key: &str,
+    ) -> Result<(&'s Shape, &'s Strategy), PatchError> {
         let unknown = |name: &str| {
             malformed(format!(
                 "unable to find api field in struct {name} for the json field {key:?}"
             ))
         };
-        match at {
-            Place::Map(value) => Ok((value, &UNMARKED)),
-            Place::Opaque => Err(unknown("RawExtension")),
-            Place::Struct(id) => {
+        match map_type {
+            MapType::Map(value) => Ok((value, &UNMARKED)),
+            MapType::Opaque => Err(unknown("RawExtension")),
+            MapType::Struct(id) => {
                 let of = self.schema.get(id);
                 let field = of.field(key).ok_or_else(|| unknown(&of.name))?;
                 Ok((&field.shape, &field.strategy))
@@ -95,10 +99,10 @@ impl<'s> Merger<'s> {
 
     fn lookup_list(
         &self,
-        at: Place<'s>,
+        map_type: MapType<'s>,
         key: &str,
     ) -> Result<(&'s Shape, &'s Strategy), PatchError> {
-        match self.lookup(at, key)? {
+        match self.lookup(map_type, key)? {
             (Shape::List(item), strategy) => Ok((item, strategy)),
             _ => Err(malformed("expected slice or array type, but got: struct")),
         }
@@ -108,7 +112,7 @@ impl<'s> Merger<'s> {
         &self,
         original: &mut Map<String, Value>,
         mut patch: Map<String, Value>,
-        at: Place<'s>,
+        map_type: MapType<'s>,
     ) -> Result<(), PatchError> {
         if let Some(directive) = patch.get(DIRECTIVE) {
             match directive.as_str() {
@@ -122,7 +126,7 @@ impl<'s> Merger<'s> {
             return Ok(());
         }
         retain_keys(original, &mut patch)?;
-        self.set_orders(original, &mut patch, at)?;
+        self.set_orders(original, &mut patch, map_type)?;
         for (key, mut value) in patch {
             let (key, deletes) = match target(&key, DELETE_FROM) {
                 None => (key, false),
@@ -135,15 +139,15 @@ impl<'s> Merger<'s> {
             }
             match (original.get_mut(&key), value) {
                 (Some(Value::Object(current)), Value::Object(value)) => {
-                    let (shape, strategy) = self.lookup(at, &key)?;
+                    let (shape, strategy) = self.lookup(map_type, &key)?;
                     if strategy.replace {
                         *current = value;
                     } else {
-                        self.merge_maps(current, value, Place::of(shape))?;
+                        self.merge_maps(current, value, MapType::new(shape))?;
                     }
                 }
                 (Some(Value::Array(current)), Value::Array(value)) => {
-                    let (item, strategy) = self.lookup_list(at, &key)?;
+                    let (item, strategy) = self.lookup_list(map_type, &key)?;
                     let items = std::mem::take(current);
                     *current = self.merge_lists(items, value, item, strategy, deletes)?;
                 }
@@ -166,7 +170,7 @@ impl<'s> Merger<'s> {
         &self,
         original: &mut Map<String, Value>,
         patch: &mut Map<String, Value>,
-        at: Place<'s>,
+        map_type: MapType<'s>,
     ) -> Result<(), PatchError> {
         let directives: Vec<String> =
             patch.keys().filter(|key| key.starts_with(SET_ORDER)).cloned().collect();
@@ -178,12 +182,12 @@ impl<'s> Merger<'s> {
             };
             let live = original.remove(key).map(list_of).transpose()?;
             let patched = patch.remove(key).map(list_of).transpose()?;
-            let (item, strategy) = self.lookup_list(at, key)?;
+            let (item, strategy) = self.lookup_list(map_type, key)?;
             let merge_key = strategy.merge_key.as_deref();
             if let Some(patched) = &patched {
                 check_order(patched, &order, merge_key)?;
             }
-            let places = Order::of(live.as_deref().unwrap_or_default(), merge_key);
+            let positions = Positions::new(live.as_deref().unwrap_or_default(), merge_key);
             let kind = element_kind(&[
                 live.as_deref().unwrap_or_default(),
                 patched.as_deref().unwrap_or_default(),
@@ -198,12 +202,13 @@ impl<'s> Merger<'s> {
                 }
                 (None, None) => continue,
             };
-            if kind? == Kind::Map {
+            if kind? == ElementKind::Map {
                 // An empty key is how upstream shows that there is none.
                 check_keys(&merged, merge_key.unwrap_or_default())?;
                 check_keys(&order, merge_key.unwrap_or_default())?;
             }
-            let arranged = arrange(merged, &Order::of(&order, merge_key), &places, merge_key);
+            let arranged =
+                arrange(merged, &Positions::new(&order, merge_key), &positions, merge_key);
             original.insert(key.to_owned(), Value::Array(arranged));
         }
         Ok(())
@@ -223,19 +228,19 @@ impl<'s> Merger<'s> {
         if original.is_empty() && patch.is_empty() {
             return Ok(original);
         }
-        if element_kind(&[&original, &patch])? != Kind::Map {
+        if element_kind(&[&original, &patch])? != ElementKind::Map {
             return Ok(merge_scalars(original, patch, deletes));
         }
         let Some(merge_key) = strategy.merge_key.as_deref() else {
             return Err(malformed("cannot merge lists without merge key for struct"));
         };
         let (original, patch) = take_special(original, patch, merge_key)?;
-        let live = Order::of(&original, Some(merge_key));
-        let wanted = Order::of(&patch, Some(merge_key));
-        let mut places: HashMap<String, usize> = HashMap::with_capacity(original.len());
-        for (place, item) in original.iter().enumerate() {
+        let live = Positions::new(&original, Some(merge_key));
+        let wanted = Positions::new(&patch, Some(merge_key));
+        let mut positions: HashMap<String, usize> = HashMap::with_capacity(original.len());
+        for (position, item) in original.iter().enumerate() {
             if item.get(merge_key).is_some() {
-                places.entry(identity(item, Some(merge_key))).or_insert(place);
+                positions.entry(identity(item, Some(merge_key))).or_insert(position);
             }
         }
         let mut merged = original;
@@ -244,13 +249,13 @@ impl<'s> Merger<'s> {
                 return Err(no_merge_key(&value, merge_key));
             }
             let identity = identity(&value, Some(merge_key));
-            let place = places.get(&identity).copied();
-            match (place.and_then(|place| merged.get_mut(place)), value) {
+            let position = positions.get(&identity).copied();
+            match (position.and_then(|position| merged.get_mut(position)), value) {
                 (Some(Value::Object(current)), Value::Object(value)) => {
-                    self.merge_maps(current, value, Place::of(item))?;
+                    self.merge_maps(current, value, MapType::new(item))?;
                 }
                 (_, value) => {
-                    places.insert(identity, merged.len());
+                    positions.insert(identity, merged.len());
                     merged.push(value);
                 }
             }
@@ -289,13 +294,13 @@ fn retain_keys(
 }
 
 fn merge_scalars(original: Vec<Value>, patch: Vec<Value>, deletes: bool) -> Vec<Value> {
-    let wanted = Order::of(&patch, None);
+    let wanted = Positions::new(&patch, None);
     if deletes {
         let kept =
-            original.into_iter().filter(|item| wanted.place(&identity(item, None)).is_none());
+            original.into_iter().filter(|item| wanted.position(&identity(item, None)).is_none());
         return kept.collect();
     }
-    let live = Order::of(&original, None);
+    let live = Positions::new(&original, None);
     let mut seen = HashSet::new();
     let both = original.into_iter().chain(patch);
     let merged = both.filter(|item| seen.insert(identity(item, None))).collect();
@@ -376,8 +381,8 @@ fn check_order(
         None => Ok(()),
         Some(_) => Err(malformed(format!(
             "The order in patch list:\n{}\n doesn't match {SET_ORDER} list:\n{}\n",
-            go_text(&Value::Array(patch.to_vec())),
-            go_text(&Value::Array(order.to_vec())),
+            go_value(&Value::Array(patch.to_vec())),
+            go_value(&Value::Array(order.to_vec())),
         ))),
     }
 }
@@ -394,13 +399,13 @@ fn check_keys(items: &[Value], merge_key: &str) -> Result<(), PatchError> {
 }
 
 fn no_merge_key(item: &Value, merge_key: &str) -> PatchError {
-    let item = go_text(item);
+    let item = go_value(item);
     malformed(format!("map: {item} does not contain declared merge key: {merge_key}"))
 }
 
 fn unknown_directive(directive: &Value, map: &Map<String, Value>) -> PatchError {
-    let map = go_text(&Value::Object(map.clone()));
-    malformed(format!("unknown patch type: {} in map: {map}", go_text(directive)))
+    let map = go_value(&Value::Object(map.clone()));
+    malformed(format!("unknown patch type: {} in map: {map}", go_value(directive)))
 }
 
 fn wrong_kind(wanted: &str, found: &Value) -> PatchError {
@@ -424,7 +429,7 @@ fn list_of(value: Value) -> Result<Vec<Value>, PatchError> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ElementKind {
     Null,
     Bool,
     Int,
@@ -435,25 +440,25 @@ enum Kind {
 }
 
 /// What all the items are.
-fn element_kind(lists: &[&[Value]]) -> Result<Kind, PatchError> {
+fn element_kind(lists: &[&[Value]]) -> Result<ElementKind, PatchError> {
     let mut found = None;
     for item in lists.iter().copied().flatten() {
         let kind = match item {
-            Value::Null => Kind::Null,
-            Value::Bool(_) => Kind::Bool,
-            Value::Number(number) if number.is_f64() => Kind::Float,
-            Value::Number(_) => Kind::Int,
-            Value::String(_) => Kind::String,
-            Value::Object(_) => Kind::Map,
+            Value::Null => ElementKind::Null,
+            Value::Bool(_) => ElementKind::Bool,
+            Value::Number(number) if number.is_f64() => ElementKind::Float,
+            Value::Number(_) => ElementKind::Int,
+            Value::String(_) => ElementKind::String,
+            Value::Object(_) => ElementKind::Map,
             Value::Array(_) if found.is_none() => {
                 let why = "lists of lists are not supported".to_owned();
                 return Err(PatchError::DoesNotApply(why));
             }
-            Value::Array(_) => Kind::List,
+            Value::Array(_) => ElementKind::List,
         };
         if *found.get_or_insert(kind) != kind {
             let lists = lists.iter().map(|items| Value::Array(items.to_vec())).collect();
-            let lists = go_text(&Value::Array(lists));
+            let lists = go_value(&Value::Array(lists));
             return Err(malformed(format!("list element types are not identical: {lists}")));
         }
     }

@@ -188,15 +188,15 @@ fn what_cannot_be_decoded_is_shown_as_upstream_has_it_at_hand() {
     let text = br#"{"bogus":{"z":1,"y":2},"metadata":{"labels":{"l":"s"}}}"#;
     let patched = merge(live.clone(), text).unwrap().value;
     assert_eq!(
-        shown(PatchKind::Merge, schema, id, &live, text, &patched),
+        invalid_value(PatchKind::Merge, schema, id, &live, text, &patched),
         r#"{"apiVersion":"v1","bogus":{"y":2,"z":1},"kind":"Pod","metadata":{"labels":{"a":"1","b":"\u003c","l":"s"},"name":"p","namespace":"n"},"spec":{"containers":[{"name":"c","image":"i"}]}}"#
     );
     let said = "map[bogus:map[y:2 z:1] metadata:map[labels:map[l:s]]]";
-    assert_eq!(shown(PatchKind::Strategic, schema, id, &live, text, &Value::Null), said);
+    assert_eq!(invalid_value(PatchKind::Strategic, schema, id, &live, text, &Value::Null), said);
     let text = br#"[{"op":"add","path":"/spec/containers/0/bogus","value":1}]"#;
     let patched = json(live.clone(), text).unwrap().value;
     assert_eq!(
-        shown(PatchKind::Json, schema, id, &live, text, &patched),
+        invalid_value(PatchKind::Json, schema, id, &live, text, &patched),
         r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"n","labels":{"a":"1","b":"\u003c"}},"spec":{"containers":[{"bogus":1,"image":"i","name":"c"}]}}"#
     );
 }

@@ -11,8 +11,8 @@ use thiserror::Error;
 
 use super::base64;
 use super::wire::{Kind, Reader, WireError};
+use crate::decode_budget::{DecodeBudget, MAX_DECODED, TooLarge};
 use crate::problems::Problems;
-use crate::room::{MAX_DECODED, Room, TooLarge};
 use crate::schema::decode::is_written;
 use crate::schema::numbers::{Slot, Wire};
 use crate::schema::{Decoded, Field, Schema, Shape, TypeId};
@@ -43,7 +43,7 @@ const DEEP: usize = 64;
 /// The value of a message.
 pub fn decode(schema: &Schema, id: TypeId, message: &[u8]) -> Result<Decoded, ProtobufError> {
     let (path, strict) = (Vec::new(), Problems::default());
-    let mut decoder = Decoder { schema, path, strict, room: Room::new(MAX_DECODED) };
+    let mut decoder = Decoder { schema, path, strict, budget: DecodeBudget::new(MAX_DECODED) };
     let mut object = Map::new();
     match decoder.structure(id, message, &mut object) {
         Ok(()) => Ok(Decoded { value: Value::Object(object), strict: decoder.strict.into_list() }),
@@ -86,7 +86,7 @@ struct Decoder<'s> {
     schema: &'s Schema,
     path: Vec<Step<'s>>,
     strict: Problems,
-    room: Room,
+    budget: DecodeBudget,
 }
 
 impl<'s> Decoder<'s> {
@@ -124,7 +124,7 @@ impl<'s> Decoder<'s> {
         let schema = self.schema;
         let of = schema.get(id);
         self.fields(&of.fields, &of.wire, message, object)?;
-        schema.fill(id, object, &mut self.room)?;
+        schema.fill(id, object, &mut self.budget)?;
         Ok(())
     }
 
@@ -194,11 +194,11 @@ impl<'s> Decoder<'s> {
                 let (key, value) = self.entry(value, reader.bytes()?)?;
                 match object.get_mut(&field.name) {
                     Some(Value::Object(map)) => {
-                        self.room.entry(map.len(), &key)?;
+                        self.budget.entry(map.len(), &key)?;
                         map.insert(key, value);
                     }
                     _ => {
-                        self.room.entry(0, &key)?;
+                        self.budget.entry(0, &key)?;
                         let map = Map::from_iter([(key, value)]);
                         self.insert(object, field, Value::Object(map))?;
                     }
@@ -232,7 +232,7 @@ impl<'s> Decoder<'s> {
         field: &Field,
         value: Value,
     ) -> Result<(), Fault> {
-        self.room.entry(object.len(), &field.name)?;
+        self.budget.entry(object.len(), &field.name)?;
         object.insert(field.name.clone(), value);
         Ok(())
     }
@@ -255,12 +255,12 @@ impl<'s> Decoder<'s> {
             Some(each) if kind == Kind::Length => {
                 let mut inner = Reader::new(reader.bytes()?);
                 while !inner.is_empty() {
-                    self.room.item()?;
+                    self.budget.item()?;
                     list.push(self.single(item, each, &mut inner)?);
                 }
             }
             _ => {
-                self.room.item()?;
+                self.budget.item()?;
                 list.push(self.single(item, kind, reader)?);
             }
         }
@@ -321,12 +321,12 @@ impl<'s> Decoder<'s> {
         match shape {
             Shape::String => {
                 let text = text(bytes)?;
-                self.room.text(&text)?;
+                self.budget.text(&text)?;
                 Ok(Value::String(text))
             }
             Shape::Bytes => {
                 let text = base64::text_of(bytes);
-                self.room.text(&text)?;
+                self.budget.text(&text)?;
                 Ok(Value::String(text))
             }
             Shape::Quantity => self.quantity(bytes),
@@ -353,7 +353,7 @@ impl<'s> Decoder<'s> {
                     1 => {
                         expect(kind, Kind::Length)?;
                         let (key, value) = decoder.entry(value, reader.bytes()?)?;
-                        decoder.room.entry(map.len(), &key)?;
+                        decoder.budget.entry(map.len(), &key)?;
                         map.insert(key, value);
                         Ok(true)
                     }

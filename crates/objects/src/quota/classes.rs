@@ -129,7 +129,7 @@ fn charge_one(
 ) -> Result<(), QuotaRefusal> {
     let name = name_of(quota);
     let known = quota["status"]["qosResourcesUsage"].is_object();
-    let mut counted = Counted::new(enforced(quota));
+    let mut counted = ClassUsage::new(enforced(quota));
     counted.read(&charged.get(&name).unwrap_or(quota)["status"]["qosResourcesUsage"]);
     let used = counted.uses.get(key).copied().unwrap_or(0);
     let (level, resource, class) = key.clone();
@@ -162,16 +162,16 @@ fn charge_one(
 
 /// The uses of everything a quota gives.
 #[derive(Debug)]
-pub(super) struct Counted<'a> {
+pub(super) struct ClassUsage<'a> {
     classes: &'a Value,
     of_containers: BTreeSet<&'a str>,
     uses: Uses,
 }
 
-impl<'a> Counted<'a> {
-    pub(super) fn new(classes: &'a Value) -> Counted<'a> {
+impl<'a> ClassUsage<'a> {
+    pub(super) fn new(classes: &'a Value) -> ClassUsage<'a> {
         let of_containers = container_resources(std::iter::once(classes));
-        Counted { classes, of_containers, uses: Uses::new() }
+        ClassUsage { classes, of_containers, uses: Uses::new() }
     }
 
     pub(super) fn add(&mut self, pod: &Value, now: Timestamp) {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::meta::validate_label_selector;
 use super::names::{self, Problems};
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 use crate::quantity::Quantity;
 use crate::selector::LabelSelector;
 
@@ -98,8 +98,8 @@ pub(super) fn port_number(at: &Cursor<'_>, causes: &mut Causes) {
 }
 
 /// A label selector as messages show it: in the order Go declares its fields.
-pub(super) fn shown_selector(selector: &Value) -> Shown {
-    Shown::literal(selector_text(selector))
+pub(super) fn shown_selector(selector: &Value) -> BadValue {
+    BadValue::literal(selector_text(selector))
 }
 
 /// The text of [`shown_selector`].

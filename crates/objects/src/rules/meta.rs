@@ -258,7 +258,7 @@ fn validate_owners(owners: &Cursor<'_>, causes: &mut Causes) {
                         "Only one reference can have Controller set to true. Found \"true\" in \
                          references for {first} and {name}"
                     );
-                    causes.invalid_as(owners, ShownOwners(owners.value()), &detail);
+                    causes.invalid_as(owners, OwnerList(owners.value()), &detail);
                 }
                 None => controller = Some(name),
             }
@@ -267,10 +267,10 @@ fn validate_owners(owners: &Cursor<'_>, causes: &mut Causes) {
 }
 
 /// Owner references as messages show them: in the order Go declares their fields.
-struct ShownOwners<'a>(&'a Value);
+struct OwnerList<'a>(&'a Value);
 
-impl From<ShownOwners<'_>> for crate::cursor::Shown {
-    fn from(owners: ShownOwners<'_>) -> crate::cursor::Shown {
+impl From<OwnerList<'_>> for crate::cursor::BadValue {
+    fn from(owners: OwnerList<'_>) -> crate::cursor::BadValue {
         const ORDER: [&str; 6] =
             ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
         let items = owners.0.as_array().into_iter().flatten().map(|owner| {
@@ -279,7 +279,7 @@ impl From<ShownOwners<'_>> for crate::cursor::Shown {
                 .filter_map(|field| owner.get(field).map(|value| format!("\"{field}\":{value}")));
             format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
         });
-        crate::cursor::Shown::literal(format!("[{}]", items.collect::<Vec<_>>().join(",")))
+        crate::cursor::BadValue::literal(format!("[{}]", items.collect::<Vec<_>>().join(",")))
     }
 }
 

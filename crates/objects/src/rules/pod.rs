@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::meta::{self, MetaRule};
 use super::names::NameRule;
-use super::{Part, Setting};
+use super::{Part, RuleContext};
 use crate::cursor::{Causes, Cursor};
 use crate::feature_gates::Gate;
 
@@ -63,7 +63,7 @@ struct Scope {
     /// The spec is a pod's own, not a template's.
     is_pod: bool,
     host_process: bool,
-    class_resources: class_resources::Rules,
+    class_resources: class_resources::RequestRules,
     indivisible_huge_pages: bool,
     invalid_selector_values: bool,
     invalid_node_affinity_values: bool,
@@ -77,14 +77,14 @@ struct Scope {
 }
 
 impl Scope {
-    fn new(setting: &Setting<'_>, is_pod: bool, old_meta: &Value, old_spec: &Value) -> Scope {
+    fn new(ctx: &RuleContext<'_>, is_pod: bool, old_meta: &Value, old_spec: &Value) -> Scope {
         let update = !old_spec.is_null();
         Scope {
-            allow_privileged: setting.allow_privileged,
+            allow_privileged: ctx.allow_privileged,
             is_pod,
-            host_process: setting.gates.enabled(Gate::WindowsHostProcessContainers)
+            host_process: ctx.gates.enabled(Gate::WindowsHostProcessContainers)
                 || security::uses_host_process(old_spec),
-            class_resources: class_resources::Rules::new(setting.gates, old_spec),
+            class_resources: class_resources::RequestRules::new(ctx.gates, old_spec),
             indivisible_huge_pages: update && resources::has_indivisible_huge_pages(old_spec),
             invalid_selector_values: update && scheduling::has_invalid_selector_values(old_spec),
             invalid_node_affinity_values: update
@@ -100,12 +100,12 @@ impl Scope {
         }
     }
 
-    fn of_new(setting: &Setting<'_>, is_pod: bool) -> Scope {
-        Scope::new(setting, is_pod, &Value::Null, &Value::Null)
+    fn of_new(ctx: &RuleContext<'_>, is_pod: bool) -> Scope {
+        Scope::new(ctx, is_pod, &Value::Null, &Value::Null)
     }
 
-    fn of_update(setting: &Setting<'_>, old: &Value) -> Scope {
-        Scope::new(setting, true, &old["metadata"], &old["spec"])
+    fn of_update(ctx: &RuleContext<'_>, old: &Value) -> Scope {
+        Scope::new(ctx, true, &old["metadata"], &old["spec"])
     }
 }
 
@@ -113,18 +113,18 @@ pub(super) fn set_defaults(pod: &mut Value) {
     defaults::set_pod_defaults(pod);
 }
 
-pub(super) fn prepare_create(pod: &mut Value, setting: &Setting<'_>) -> Vec<String> {
-    prepare::create(pod, setting)
+pub(super) fn prepare_create(pod: &mut Value, ctx: &RuleContext<'_>) -> Vec<String> {
+    prepare::create(pod, ctx)
 }
 
 pub(super) fn prepare_update(pod: &mut Value, old: &Value, part: Part) {
     prepare::update(pod, old, part);
 }
 
-pub(super) fn validate_create(pod: &Value, setting: &Setting<'_>) -> Causes {
+pub(super) fn validate_create(pod: &Value, ctx: &RuleContext<'_>) -> Causes {
     let mut causes = Causes::default();
     let top = Cursor::top(pod, "");
-    let scope = Scope::of_new(setting, true);
+    let scope = Scope::of_new(ctx, true);
     spec::validate_pod(&top, scope, &mut causes);
     spec::validate_only_on_create(&top, &mut causes);
     causes
@@ -134,7 +134,7 @@ pub(super) fn validate_update(
     pod: &Value,
     old: &Value,
     part: Part,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
 ) -> Causes {
     let mut causes = Causes::default();
     let (top, old_top) = (Cursor::top(pod, ""), Cursor::top(old, ""));
@@ -144,7 +144,7 @@ pub(super) fn validate_update(
         &mut causes,
     );
     meta::validate_update(&top.field("metadata"), &old_top.field("metadata"), META, &mut causes);
-    let scope = Scope::of_update(setting, old);
+    let scope = Scope::of_update(ctx, old);
     match part {
         Part::Main | Part::Finalize => update::validate(&top, &old_top, scope, &mut causes),
         Part::Status => status::validate_update(&top, &old_top, scope, &mut causes),
@@ -160,10 +160,10 @@ pub(super) fn validate_update(
 pub fn validate_template(
     template: &Cursor<'_>,
     old: &Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
-    let scope = Scope::new(setting, false, &old["metadata"], &old["spec"]);
+    let scope = Scope::new(ctx, false, &old["metadata"], &old["spec"]);
     spec::validate_template(template, scope, causes);
 }
 

@@ -15,9 +15,9 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::{Field, Presence, Schema, Shape, TypeId};
+use crate::decode_budget::{DecodeBudget, MAX_DECODED, MAX_DEPTH, TooLarge};
 use crate::problems::Problems;
 use crate::quantity::Quantity;
-use crate::room::{MAX_DECODED, MAX_DEPTH, Room, TooLarge};
 use crate::timestamp::{Timestamp, is_micro_time};
 
 /// A value in canonical form, and what was dropped on the way.
@@ -69,7 +69,7 @@ impl Schema {
 
     /// Reads JSON of any form, within the limits on depth and memory that objects have.
     pub fn decode_any(&self, json: &[u8]) -> Result<Value, DecodeError> {
-        self.decode_any_within(json, 0, &mut Room::new(MAX_DECODED))
+        self.decode_any_within(json, 0, &mut DecodeBudget::new(MAX_DECODED))
     }
 
     /// Reads JSON of any form that stands in an object, `depth` lists and maps deep.
@@ -77,12 +77,12 @@ impl Schema {
         &self,
         json: &[u8],
         depth: usize,
-        room: &mut Room,
+        budget: &mut DecodeBudget,
     ) -> Result<Value, DecodeError> {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
-        let mut decoder = Decoder { depth, room: room.clone(), ..Decoder::new(self, 0) };
+        let mut decoder = Decoder { depth, budget: budget.clone(), ..Decoder::new(self, 0) };
         let read = decoder.seed(&Shape::Any).deserialize(&mut deserializer);
-        *room = decoder.room.clone();
+        *budget = decoder.budget.clone();
         let value = match read {
             Ok(value) => value,
             Err(error) => return Err(decoder.failed(&error)),
@@ -96,7 +96,7 @@ impl Schema {
     pub fn zero(&self, id: TypeId) -> Value {
         let mut object = Map::new();
         // An object of zeros is small.
-        let _ = self.fill(id, &mut object, &mut Room::new(usize::MAX));
+        let _ = self.fill(id, &mut object, &mut DecodeBudget::new(usize::MAX));
         Value::Object(object)
     }
 
@@ -105,13 +105,13 @@ impl Schema {
         &self,
         id: TypeId,
         object: &mut Map<String, Value>,
-        room: &mut Room,
+        budget: &mut DecodeBudget,
     ) -> Result<(), TooLarge> {
         for field in &self.get(id).fields {
             if field.presence == Presence::Always && !object.contains_key(&field.name) {
                 let zero = if field.pointer { Value::Null } else { self.zero_of(&field.shape) };
-                room.entry(object.len(), &field.name)?;
-                room.value(&zero)?;
+                budget.entry(object.len(), &field.name)?;
+                budget.value(&zero)?;
                 object.insert(field.name.clone(), zero);
             }
         }
@@ -173,14 +173,22 @@ struct Decoder<'s> {
     /// The structures we are in, innermost last.
     holders: Vec<TypeId>,
     strict: Problems,
-    room: Room,
+    budget: DecodeBudget,
     failure: Option<DecodeError>,
 }
 
 impl<'s> Decoder<'s> {
     fn new(schema: &'s Schema, memory: usize) -> Decoder<'s> {
         let (path, holders, strict) = (Vec::new(), Vec::new(), Problems::default());
-        Decoder { schema, path, depth: 0, holders, strict, room: Room::new(memory), failure: None }
+        Decoder {
+            schema,
+            path,
+            depth: 0,
+            holders,
+            strict,
+            budget: DecodeBudget::new(memory),
+            failure: None,
+        }
     }
 
     fn seed<'d>(&'d mut self, shape: &'d Shape) -> Seed<'d, 's> {
@@ -242,11 +250,11 @@ impl<'s> Decoder<'s> {
     /// Fails if the room for values is used up.
     fn within<E: de::Error>(
         &mut self,
-        take: impl FnOnce(&mut Room) -> Result<(), TooLarge>,
+        take: impl FnOnce(&mut DecodeBudget) -> Result<(), TooLarge>,
     ) -> Result<(), E> {
-        take(&mut self.room).map_err(|error| {
+        take(&mut self.budget).map_err(|error| {
             self.failure = Some(error.into());
-            E::custom("room")
+            E::custom("budget")
         })
     }
 
@@ -349,7 +357,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     }
 
     fn visit_string<E: de::Error>(self, value: String) -> Result<Value, E> {
-        self.decoder.within(|room| room.text(&value))?;
+        self.decoder.within(|budget| budget.text(&value))?;
         match self.shape {
             Shape::String | Shape::IntOrString | Shape::Any => Ok(Value::String(value)),
             Shape::Quantity => quantity(self.decoder, &value),
@@ -379,7 +387,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
             let item = items.next_element_seed(decoder.seed(shape))?;
             decoder.path.pop();
             let Some(item) = item else { return Ok(Value::Array(list)) };
-            decoder.within(Room::item)?;
+            decoder.within(DecodeBudget::item)?;
             list.push(match item {
                 Value::Null => zero_within(decoder, shape)?,
                 item => item,
@@ -428,7 +436,7 @@ fn structure<'de, A: MapAccess<'de>>(
         let value = entries.next_value_seed(decoder.seed(&field.shape))?;
         decoder.path.pop();
         if is_written(field, &value) {
-            decoder.within(|room| room.entry(object.len(), &field.name))?;
+            decoder.within(|budget| budget.entry(object.len(), &field.name))?;
             object.insert(field.name.clone(), value);
         }
     }
@@ -444,7 +452,7 @@ fn fill_within<E: de::Error>(
     object: &mut Map<String, Value>,
 ) -> Result<(), E> {
     let schema = decoder.schema;
-    decoder.within(|room| schema.fill(id, object, room))
+    decoder.within(|budget| schema.fill(id, object, budget))
 }
 
 /// Returns what stands in a list or map for `null`.
@@ -453,7 +461,7 @@ fn zero_within<E: de::Error>(decoder: &mut Decoder<'_>, shape: &Shape) -> Result
         Shape::Any => Value::Null,
         shape => decoder.schema.zero_of(shape),
     };
-    decoder.within(|room| room.value(&zero))?;
+    decoder.within(|budget| budget.value(&zero))?;
     Ok(zero)
 }
 
@@ -473,7 +481,7 @@ fn map<'de, A: MapAccess<'de>>(
             Value::Null => zero_within(decoder, shape)?,
             value => value,
         };
-        decoder.within(|room| room.entry(object.len(), &key))?;
+        decoder.within(|budget| budget.entry(object.len(), &key))?;
         if object.contains_key(&key) && !matches!(shape, Shape::Any) {
             decoder.path.push(Step::Key(key.clone()));
             decoder.note("duplicate");

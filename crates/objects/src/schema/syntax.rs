@@ -15,7 +15,7 @@ enum Expect {
 
 /// The complaint about a text, or `None` if it is JSON after all.
 #[must_use]
-pub fn in_go_words(json: &[u8]) -> Option<String> {
+pub fn go_error(json: &[u8]) -> Option<String> {
     let mut reader = Reader { json, at: 0 };
     match reader.document() {
         Ok(()) => None,
@@ -249,10 +249,10 @@ mod tests {
             ("\"\\x\"", "invalid character 'x' in string escape code"),
             ("1.x", "invalid character 'x' after decimal point in numeric literal"),
         ] {
-            assert_eq!(in_go_words(json.as_bytes()).as_deref(), Some(said), "{json:?}");
+            assert_eq!(go_error(json.as_bytes()).as_deref(), Some(said), "{json:?}");
         }
         for json in ["{}", " [1, -2.5e3, true, null, \"\\u00e4\"] ", "{\"a\":{\"b\":[]}}"] {
-            assert_eq!(in_go_words(json.as_bytes()), None, "{json:?}");
+            assert_eq!(go_error(json.as_bytes()), None, "{json:?}");
         }
     }
 }

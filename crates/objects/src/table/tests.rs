@@ -159,7 +159,7 @@ fn nothing_in_an_object_makes_a_table_fail() {
 fn a_later_watch_event_has_no_columns() {
     let pods = catalog::find("", "v1", "pods").unwrap();
     let pod = json!({"metadata": {"name": "p", "resourceVersion": "5"}});
-    let form = Form { with_columns: false, ..Form::default() };
+    let form = TableOptions { with_columns: false, ..TableOptions::default() };
     let table = of_object(pods, &pod, form, Timestamp::new(0, 0));
     assert!(table["columnDefinitions"].is_null());
     assert_eq!(table["metadata"], json!({"resourceVersion": "5"}));

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
 use super::{Entry, Mark, Node, Problem, Scalar, Value, YamlError};
+use crate::decode_budget::MAX_DEPTH;
 use crate::field::{FieldPath, Step};
-use crate::room::MAX_DEPTH;
 
 /// How many values anchors and aliases may add to a stream. Nine lines of nested aliases stand for
 /// billions.

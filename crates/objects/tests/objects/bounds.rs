@@ -3,7 +3,7 @@
 
 use objects::FeatureGates;
 use objects::catalog::{self, Resource};
-use objects::rules::{self, Setting, service};
+use objects::rules::{self, RuleContext, service};
 use objects::schema::Schema;
 use objects::{limits, quota};
 use serde_json::Value;
@@ -75,7 +75,7 @@ fn play_claim(step: &Step, kept: &Kept) -> bool {
 
 fn create(scenario: &Scenario, step: &Step, resource: &Resource, kept: &mut Kept) {
     let gates = FeatureGates::default();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: recorded::recorded_at() };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: recorded::recorded_at() };
     let schema = Schema::served();
     let body = step.request.body.clone();
     let mut object = schema.decode_value(resource.type_id(schema).unwrap(), body).unwrap().value;
@@ -85,7 +85,7 @@ fn create(scenario: &Scenario, step: &Step, resource: &Resource, kept: &mut Kept
     if resource.kind == "Pod" {
         limits::set_defaults(&mut object, &of_kind(kept, "LimitRange"));
     }
-    rules::prepare_create(resource, &mut object, &setting);
+    rules::prepare_create(resource, &mut object, &ctx);
     if resource.kind == "Service" {
         service::set_address(&mut object, Some("10.0.0.9"));
         for index in service::unset_node_ports(&object) {
@@ -93,14 +93,14 @@ fn create(scenario: &Scenario, step: &Step, resource: &Resource, kept: &mut Kept
         }
     }
     let at = format!("{} {}", scenario.id, object["metadata"]["name"]);
-    let causes = rules::validate_create(resource, &object, &setting);
+    let causes = rules::validate_create(resource, &object, &ctx);
     assert_eq!(causes.is_empty(), step.response.status != 422, "{at}: {causes:?}");
     if !causes.is_empty() {
         return;
     }
     let refused = match limits::message(&limits::check_pod(&object, &of_kind(kept, "LimitRange"))) {
         Some(text) if resource.kind == "Pod" => Err(text),
-        _ => quota::charge(&of_kind(kept, "ResourceQuota"), resource, &object, None, setting.now)
+        _ => quota::charge(&of_kind(kept, "ResourceQuota"), resource, &object, None, ctx.now)
             .map_err(|refusal| refusal.to_string()),
     };
     match refused {

@@ -6,7 +6,7 @@ use objects::apply::FieldSet;
 use objects::catalog;
 use objects::patch::{self, PatchError};
 use objects::protobuf::{self, ProtobufError};
-use objects::rules::{self, Setting};
+use objects::rules::{self, RuleContext};
 use objects::schema::{DecodeError, Schema, TypeId};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
@@ -121,7 +121,7 @@ fn duplicate_fields_of_a_patch_are_reported_with_little_text() {
 #[test]
 fn causes_and_warnings_are_bounded() {
     let gates = FeatureGates::default();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     let pods = catalog::of_kind("v1", "Pod").unwrap();
     let (schema, id) = pod_type();
     let pod = |container: Value, metadata: Value| {
@@ -141,7 +141,7 @@ fn causes_and_warnings_are_bounded() {
     };
     let owners: Vec<Value> = (0..5000).map(owner).collect();
     let object = pod(json!({"name": "c"}), json!({"name": "p", "ownerReferences": owners}));
-    let causes = rules::validate_create(pods, &object, &setting);
+    let causes = rules::validate_create(pods, &object, &ctx);
     let text: usize = causes.0.iter().map(|cause| cause.message.len()).sum();
     assert!(causes.is_full() && text < 2 << 20, "{text}");
     // Each claim that is not there is reported with all that are.
@@ -150,7 +150,7 @@ fn causes_and_warnings_are_bounded() {
         pod(json!({"name": "c", "resources": {"claims": claims}}), json!({"name": "p"}));
     let known: Vec<Value> = (0..5000).map(|n| json!({"name": format!("y{n}")})).collect();
     object["spec"]["resourceClaims"] = json!(known);
-    let causes = rules::validate_create(pods, &object, &setting);
+    let causes = rules::validate_create(pods, &object, &ctx);
     let text: usize = causes.0.iter().map(|cause| cause.message.len()).sum();
     assert!(causes.is_full() && text < 2 << 20, "{text}");
 }

@@ -11,7 +11,7 @@ use objects::cursor::{Cause, Causes, Cursor};
 use objects::feature_gates::FeatureGates;
 use objects::patch::{self, PatchKind};
 use objects::rules::pod::{self, admission};
-use objects::rules::{self, Part, Setting, pod_security};
+use objects::rules::{self, Part, RuleContext, pod_security};
 use objects::schema::Schema;
 use serde_json::{Value, json};
 
@@ -68,9 +68,9 @@ fn pod_path(path: &str) -> Option<(&str, &str)> {
 }
 
 impl World<'_> {
-    fn setting<'a>(&self, gates: &'a FeatureGates) -> Setting<'a> {
+    fn ctx<'a>(&self, gates: &'a FeatureGates) -> RuleContext<'a> {
         let allow_privileged = self.scenario.server != "allow-privileged-false";
-        Setting { gates, allow_privileged, now: recorded_at() }
+        RuleContext { gates, allow_privileged, now: recorded_at() }
     }
 
     fn policy(&self) -> pod_security::Policy {
@@ -79,7 +79,7 @@ impl World<'_> {
 
     fn create(&self, body: &Value) -> Option<Outcome> {
         let gates = FeatureGates::default();
-        let setting = self.setting(&gates);
+        let ctx = self.ctx(&gates);
         let mut object = decode(body.clone())?;
         let namespace = &self.scenario.namespace["name"];
         object["metadata"]["namespace"] = namespace.clone();
@@ -93,7 +93,7 @@ impl World<'_> {
                 return Some(Outcome::Forbidden(refusal.to_string()));
             }
         }
-        rules::prepare_create(pods(), &mut object, &setting);
+        rules::prepare_create(pods(), &mut object, &ctx);
         let meta = object["metadata"].as_object_mut()?;
         if !meta.contains_key("name")
             && let Some(prefix) = meta.get("generateName").and_then(Value::as_str)
@@ -101,7 +101,7 @@ impl World<'_> {
             let name = format!("{prefix}{SUFFIX}");
             meta.insert("name".to_owned(), name.into());
         }
-        let causes = rules::validate_create(pods(), &object, &setting);
+        let causes = rules::validate_create(pods(), &object, &ctx);
         if !causes.is_empty() {
             return Some(Outcome::Invalid(causes));
         }
@@ -119,7 +119,7 @@ impl World<'_> {
 
     fn update(&self, old: &Value, new: Value, part: Part) -> Option<Outcome> {
         let gates = FeatureGates::default();
-        let setting = self.setting(&gates);
+        let ctx = self.ctx(&gates);
         let mut object = decode(new)?;
         let meta = object["metadata"].as_object_mut()?;
         meta.entry("namespace").or_insert_with(|| self.scenario.namespace["name"].clone());
@@ -132,8 +132,8 @@ impl World<'_> {
             admission::default_tolerations(&mut object);
             admission::keep_priority(&mut object, old);
         }
-        rules::prepare_update(pods(), &mut object, old, part, &setting);
-        let causes = rules::validate_update(pods(), &object, old, part, &setting);
+        rules::prepare_update(pods(), &mut object, old, part, &ctx);
+        let causes = rules::validate_update(pods(), &object, old, part, &ctx);
         if !causes.is_empty() {
             return Some(Outcome::Invalid(causes));
         }
@@ -220,7 +220,7 @@ impl World<'_> {
         let gates = FeatureGates::default();
         let mut causes = Causes::default();
         let at = Cursor::top(&template, place);
-        pod::validate_template(&at, &Value::Null, &self.setting(&gates), &mut causes);
+        pod::validate_template(&at, &Value::Null, &self.ctx(&gates), &mut causes);
         if !causes.is_empty() {
             return Some(Outcome::Invalid(causes));
         }

@@ -10,7 +10,7 @@ use objects::FeatureGates;
 use objects::apply::{self, FieldManager};
 use objects::catalog::{self, Resource};
 use objects::patch;
-use objects::rules::{self, Part, Setting};
+use objects::rules::{self, Part, RuleContext};
 use objects::schema::Schema;
 use objects::timestamp::Timestamp;
 use objects::yaml;
@@ -58,12 +58,12 @@ fn validation(version: &'static str, kind: &'static str, object: Value) -> Box<d
     let object = decoded(version, kind, object);
     Box::new(move || {
         let gates = FeatureGates::default();
-        let setting = Setting { gates: &gates, allow_privileged: true, now: now() };
+        let ctx = RuleContext { gates: &gates, allow_privileged: true, now: now() };
         let resource = resource(version, kind);
-        let _ = rules::validate_create(resource, &object, &setting);
+        let _ = rules::validate_create(resource, &object, &ctx);
         let _ = rules::warnings(resource, &object, None);
         for part in [Part::Main, Part::Status, Part::EphemeralContainers] {
-            let _ = rules::validate_update(resource, &object, &object, part, &setting);
+            let _ = rules::validate_update(resource, &object, &object, part, &ctx);
         }
     })
 }

@@ -229,7 +229,7 @@ impl Replay<'_> {
             let bare = |text: &str| text.replace(['<', '>'], "");
             let live = bared(live);
             let patched = bared(&patched.value);
-            let shown = patch::shown(kind, schema, id, &live, &request.body, &patched);
+            let shown = patch::invalid_value(kind, schema, id, &live, &request.body, &patched);
             let shown = objects::cursor::go_quoted(&shown);
             let text = bare(&text.replace("<time>", &recorded_at().to_seconds_text()));
             if !text.starts_with(&shown) {

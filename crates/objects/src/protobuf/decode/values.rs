@@ -76,7 +76,7 @@ impl Decoder<'_> {
     }
 
     fn json(&mut self, json: &[u8]) -> Result<Value, Fault> {
-        let read = self.schema.decode_any_within(json, self.path.len(), &mut self.room);
+        let read = self.schema.decode_any_within(json, self.path.len(), &mut self.budget);
         read.map_err(|error| match error {
             DecodeError::TooLarge(error) => Fault::TooLarge(error),
             DecodeError::Syntax(what) => Fault::Value(format!("not JSON: {what}")),

@@ -34,17 +34,17 @@ pub fn full_name(name: &str) -> &str {
 
 /// What requests of a spec are held to. What a stored pod has it may keep.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rules {
+pub(super) struct RequestRules {
     /// There may be requests.
     enabled: bool,
     /// Official names must be known ones.
     strict_names: bool,
 }
 
-impl Rules {
-    pub(super) fn new(gates: &FeatureGates, old_spec: &Value) -> Rules {
+impl RequestRules {
+    pub(super) fn new(gates: &FeatureGates, old_spec: &Value) -> RequestRules {
         let unknown = |request: &Value| request["name"].as_str().is_some_and(is_unknown);
-        Rules {
+        RequestRules {
             enabled: gates.enabled(Gate::QosResources) || requests_of(old_spec).next().is_some(),
             strict_names: gates.enabled(Gate::QosResourcesStrictNames)
                 && !requests_of(old_spec).any(unknown),
@@ -64,7 +64,7 @@ fn requests_of(spec: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// What is wrong with one list of requests.
-pub(super) fn validate(requests: &Cursor<'_>, rules: Rules, causes: &mut Causes) {
+pub(super) fn validate(requests: &Cursor<'_>, rules: RequestRules, causes: &mut Causes) {
     if requests.is_empty() {
         return;
     }
@@ -189,7 +189,7 @@ mod tests {
 
     fn check_with(requests: &Value, gates: &str, old_spec: &Value) -> Vec<String> {
         let mut causes = Causes::default();
-        let rules = Rules::new(&FeatureGates::parse(gates).unwrap(), old_spec);
+        let rules = RequestRules::new(&FeatureGates::parse(gates).unwrap(), old_spec);
         validate(&Cursor::top(requests, "spec.qosResources"), rules, &mut causes);
         causes.0.into_iter().map(|c| format!("{}: {}", c.field, c.message)).collect()
     }

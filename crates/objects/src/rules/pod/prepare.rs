@@ -5,14 +5,14 @@ use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Map, Value, json};
 
-use super::super::{Part, Setting, meta};
+use super::super::{Part, RuleContext, meta};
 use super::{amounts, annotations, disabled, equality};
 
 /// The grace period that negative ones mean.
 const LEAST_GRACE_SECONDS: i64 = 1;
 
 /// Returns what the client is to be warned of that cannot be seen afterwards.
-pub(super) fn create(pod: &mut Value, setting: &Setting<'_>) -> Vec<String> {
+pub(super) fn create(pod: &mut Value, ctx: &RuleContext<'_>) -> Vec<String> {
     if let Some(meta) = meta::metadata_mut(pod) {
         meta.insert("generation".to_owned(), 1.into());
     }
@@ -27,7 +27,7 @@ pub(super) fn create(pod: &mut Value, setting: &Setting<'_>) -> Vec<String> {
             "reason": "SchedulingGated",
             "message": "Scheduling is blocked due to non-empty scheduling gates",
             "lastProbeTime": null,
-            "lastTransitionTime": setting.now.to_seconds_text(),
+            "lastTransitionTime": ctx.now.to_seconds_text(),
         }]);
     }
     if let Some(pod) = pod.as_object_mut() {

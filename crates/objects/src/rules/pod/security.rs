@@ -4,9 +4,9 @@
 use serde_json::Value;
 
 use super::super::names;
-use super::containers::Surroundings;
+use super::containers::PodContext;
 use super::{Scope, containers_of, for_each_container};
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 use crate::feature_gates::Gate;
 
 const ID: &str = "must be between 0 and 2147483647, inclusive";
@@ -171,7 +171,7 @@ fn validate_seccomp(profile: &Cursor<'_>, causes: &mut Causes) {
             causes.required(&path, "must be set when seccomp type is Localhost");
         }
     } else if path.is_set() {
-        let shown = Shown::literal(format!(
+        let shown = BadValue::literal(format!(
             "{{\"Type\":{},\"LocalhostProfile\":{}}}",
             kind.value(),
             path.value()
@@ -218,23 +218,19 @@ fn validate_app_armor(profile: &Cursor<'_>, causes: &mut Causes) {
 }
 
 /// A container's security context.
-pub(super) fn validate_context(
-    context: &Cursor<'_>,
-    around: &Surroundings<'_>,
-    causes: &mut Causes,
-) {
+pub(super) fn validate_context(context: &Cursor<'_>, pod: &PodContext<'_>, causes: &mut Causes) {
     if !context.is_set() {
         return;
     }
     let privileged = context.field("privileged");
-    if privileged.is_true() && !around.scope.allow_privileged {
+    if privileged.is_true() && !pod.scope.allow_privileged {
         causes.forbidden(&privileged, "disallowed by cluster policy");
     }
     validate_id(&context.field("runAsUser"), causes);
     validate_id(&context.field("runAsGroup"), causes);
     let proc_mount = context.field("procMount");
     choice(&proc_mount, &["Default", "Unmasked"], causes);
-    if around.host_users && proc_mount.text() == "Unmasked" {
+    if pod.host_users && proc_mount.text() == "Unmasked" {
         causes.invalid(&proc_mount, "`hostUsers` must be false to use `Unmasked`");
     }
     validate_seccomp(&context.field("seccompProfile"), causes);
@@ -256,7 +252,7 @@ pub(super) fn validate_context(
 }
 
 /// A security context as upstream's messages show it: every field, under its Go name.
-fn shown_context(context: &Value) -> Shown {
+fn shown_context(context: &Value) -> BadValue {
     const FIELDS: [(&str, &str); 12] = [
         ("Capabilities", "capabilities"),
         ("Privileged", "privileged"),
@@ -283,7 +279,7 @@ fn shown_context(context: &Value) -> Shown {
         };
         format!("\"{go}\":{shown}")
     });
-    Shown::literal(format!("{{{}}}", fields.collect::<Vec<_>>().join(",")))
+    BadValue::literal(format!("{{{}}}", fields.collect::<Vec<_>>().join(",")))
 }
 
 fn validate_windows_options(options: &Cursor<'_>, causes: &mut Causes) {

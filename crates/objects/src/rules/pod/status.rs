@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::names::{self, label_key_problems};
 use super::{Scope, annotations, containers_of};
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 
 const NOT_BACK: &str = "may not be transitioned to non-terminated state";
 const ONE_OF_EACH: &str = "may specify no more than one IP for each IP family";
@@ -182,9 +182,9 @@ fn is_dual_stack(ips: &Cursor<'_>) -> bool {
     families == [true, true]
 }
 
-fn shown_ips(ips: &Cursor<'_>) -> Shown {
+fn shown_ips(ips: &Cursor<'_>) -> BadValue {
     let ips = ips.items().map(|ip| format!("{{\"IP\":{}}}", Value::from(ip.field("ip").text())));
-    Shown::literal(format!("[{}]", ips.collect::<Vec<_>>().join(",")))
+    BadValue::literal(format!("[{}]", ips.collect::<Vec<_>>().join(",")))
 }
 
 fn validate_pod_ips(ips: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {

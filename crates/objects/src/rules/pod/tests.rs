@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{self as rules, Part, Setting};
+use super::super::{self as rules, Part, RuleContext};
 use super::class_resources;
 use crate::catalog::{self, Resource};
 use crate::feature_gates::FeatureGates;
@@ -13,8 +13,8 @@ fn pods() -> &'static Resource {
     catalog::find("", "v1", "pods").unwrap()
 }
 
-fn setting(gates: &FeatureGates) -> Setting<'_> {
-    Setting { gates, allow_privileged: true, now: Timestamp::new(0, 0) }
+fn ctx(gates: &FeatureGates) -> RuleContext<'_> {
+    RuleContext { gates, allow_privileged: true, now: Timestamp::new(0, 0) }
 }
 
 /// A pod as it would be stored, from a spec without containers and one container.
@@ -38,8 +38,8 @@ fn pod(spec: &Value, container: &Value) -> Value {
 fn created(pod: &Value, gates: &str) -> Vec<String> {
     let gates = FeatureGates::parse(gates).unwrap();
     let mut pod = pod.clone();
-    rules::prepare_create(pods(), &mut pod, &setting(&gates));
-    shown(rules::validate_create(pods(), &pod, &setting(&gates)))
+    rules::prepare_create(pods(), &mut pod, &ctx(&gates));
+    shown(rules::validate_create(pods(), &pod, &ctx(&gates)))
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn who_uses_an_annotation_for_app_armor_is_warned_unless_a_field_says_it() {
         pod["spec"]["containers"][0]["name"] = "c".into();
         pod["metadata"]["annotations"] = json!({key: annotation});
         let gates = FeatureGates::default();
-        let warnings = rules::prepare_create(pods(), &mut pod, &setting(&gates));
+        let warnings = rules::prepare_create(pods(), &mut pod, &ctx(&gates));
         assert_eq!(warnings, if warned { vec![said] } else { vec![] }, "{annotation} {pod}");
         let context = &pod["spec"]["containers"][0]["securityContext"];
         assert_eq!(context["appArmorProfile"], field, "{annotation} {pod}");
@@ -70,8 +70,8 @@ fn who_uses_an_annotation_for_app_armor_is_warned_unless_a_field_says_it() {
 fn updated(new: &Value, old: &Value, part: Part, gates: &str) -> Vec<String> {
     let gates = FeatureGates::parse(gates).unwrap();
     let mut new = new.clone();
-    rules::prepare_update(pods(), &mut new, old, part, &setting(&gates));
-    shown(rules::validate_update(pods(), &new, old, part, &setting(&gates)))
+    rules::prepare_update(pods(), &mut new, old, part, &ctx(&gates));
+    shown(rules::validate_update(pods(), &new, old, part, &ctx(&gates)))
 }
 
 fn shown(causes: crate::cursor::Causes) -> Vec<String> {
@@ -128,7 +128,7 @@ fn the_class_of_a_container_can_change_through_the_pod_and_through_resize() {
     }
     let mut bumped = silver.clone();
     let gates = FeatureGates::parse("QOSResources=true").unwrap();
-    rules::prepare_update(pods(), &mut bumped, &gold, Part::Main, &setting(&gates));
+    rules::prepare_update(pods(), &mut bumped, &gold, Part::Main, &ctx(&gates));
     assert_eq!(bumped["metadata"]["generation"], 1);
     let refused = class_resources::validate_changes(&silver, &gold, |_| Some(false));
     assert_eq!(
@@ -520,13 +520,13 @@ fn nothing_panics_on_values_of_the_wrong_kind() {
     ] {
         let mut pod = odd.clone();
         rules::set_defaults(pods(), &mut pod);
-        rules::prepare_create(pods(), &mut pod, &setting(&gates));
-        let _ = rules::validate_create(pods(), &pod, &setting(&gates));
+        rules::prepare_create(pods(), &mut pod, &ctx(&gates));
+        let _ = rules::validate_create(pods(), &pod, &ctx(&gates));
         let _ = rules::warnings(pods(), &pod, None);
         for part in [Part::Main, Part::Status, Part::Resize, Part::EphemeralContainers] {
             let mut new = odd.clone();
-            rules::prepare_update(pods(), &mut new, &pod, part, &setting(&gates));
-            let _ = rules::validate_update(pods(), &new, &pod, part, &setting(&gates));
+            rules::prepare_update(pods(), &mut new, &pod, part, &ctx(&gates));
+            let _ = rules::validate_update(pods(), &new, &pod, part, &ctx(&gates));
         }
     }
 }

@@ -9,7 +9,7 @@ use super::amounts::{self, Side};
 use super::scheduling::{REQUIRED, validate_tolerations};
 use super::spec::validate_pod;
 use super::{NO_FIELD, Scope, annotations, containers, equality, is_sidecar};
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 use crate::resources::{CPU, MEMORY};
 
 const MAY_CHANGE: &str = "pod updates may not change fields other than \
@@ -202,12 +202,12 @@ fn validate_gated_affinity(node: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Cau
             Value::Array(terms) => shown_list(terms, shown_term),
             _ => "null".to_owned(),
         };
-        return causes.invalid_as(&terms, Shown::literal(shown), detail);
+        return causes.invalid_as(&terms, BadValue::literal(shown), detail);
     }
     for (term, old) in terms.items().zip(old_terms.items()) {
         if !only_adds(&term, &old) {
             let detail = "only additions are allowed (no mutations or deletions)";
-            causes.invalid_as(&term, Shown::literal(shown_term(term.value())), detail);
+            causes.invalid_as(&term, BadValue::literal(shown_term(term.value())), detail);
         }
     }
 }

@@ -10,7 +10,7 @@ use super::super::names;
 use super::amounts::quantity;
 use super::security::{validate_descending_path, validate_local_path, validate_no_backsteps};
 use super::{Scope, containers, env, inline_volumes};
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 
 /// The valid volumes by name; containers can mount only these.
 pub(super) type KnownVolumes<'a> = BTreeMap<&'a str, &'a Value>;
@@ -541,7 +541,7 @@ fn validate_data_sources(spec: &Cursor<'_>, causes: &mut Causes) {
         _ => return,
     };
     // Upstream shows the path there, which as JSON is nothing.
-    causes.invalid_as(spec, Shown::literal("{}".to_owned()), detail);
+    causes.invalid_as(spec, BadValue::literal("{}".to_owned()), detail);
 }
 
 fn validate_class(class: &Cursor<'_>, causes: &mut Causes) {

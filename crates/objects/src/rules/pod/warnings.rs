@@ -391,7 +391,7 @@ fn about_container(
 }
 
 /// A port as far as ports can get in each other's way.
-struct Given<'a> {
+struct ContainerPort<'a> {
     list: &'static str,
     container: usize,
     index: usize,
@@ -402,7 +402,7 @@ struct Given<'a> {
     host_port: i64,
 }
 
-impl Given<'_> {
+impl ContainerPort<'_> {
     fn place(&self, spec: &Cursor<'_>) -> String {
         let list = spec.field(self.list);
         let container = list.index(self.container);
@@ -411,14 +411,14 @@ impl Given<'_> {
     }
 }
 
-fn ports_of<'a>(spec: &Cursor<'a>) -> Vec<Given<'a>> {
+fn ports_of<'a>(spec: &Cursor<'a>) -> Vec<ContainerPort<'a>> {
     let mut all = Vec::new();
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         let containers = spec.field(list);
         for (at, container) in containers.items().enumerate() {
             let ports = container.field("ports");
             for (index, port) in ports.items().enumerate() {
-                all.push(Given {
+                all.push(ContainerPort {
                     list,
                     container: at,
                     index,
@@ -436,54 +436,54 @@ fn ports_of<'a>(spec: &Cursor<'a>) -> Vec<Given<'a>> {
 
 fn about_ports(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     let ports = ports_of(spec);
-    let mut by_number: BTreeMap<(i64, &str), Vec<&Given<'_>>> = BTreeMap::new();
-    for given in &ports {
-        if !given.host_ip.is_empty() && given.host_port == 0 {
+    let mut by_number: BTreeMap<(i64, &str), Vec<&ContainerPort<'_>>> = BTreeMap::new();
+    for port in &ports {
+        if !port.host_ip.is_empty() && port.host_port == 0 {
             warnings.push(format!(
                 "{}: hostIP set without hostPort: {{Name:{} HostPort:0 ContainerPort:{} \
                  Protocol:{} HostIP:{}}}",
-                given.place(spec),
-                given.name,
-                given.number,
-                given.protocol,
-                given.host_ip
+                port.place(spec),
+                port.name,
+                port.number,
+                port.protocol,
+                port.host_ip
             ));
         }
-        let alike = by_number.entry((given.number, given.protocol)).or_default();
+        let alike = by_number.entry((port.number, port.protocol)).or_default();
         for other in alike.iter().copied() {
             // All pairs of ports are compared, and no more warnings are sent than this.
             if warnings.len() >= MAX_WARNINGS {
                 break;
             }
-            let same_port = given.host_port == other.host_port;
-            let what = if same_port && given.host_ip == other.host_ip {
+            let same_port = port.host_port == other.host_port;
+            let what = if same_port && port.host_ip == other.host_ip {
                 "duplicate"
-            } else if given.host_port == 0 || other.host_port == 0 {
+            } else if port.host_port == 0 || other.host_port == 0 {
                 "overlapping"
-            } else if same_port && given.host_ip.is_empty() != other.host_ip.is_empty() {
+            } else if same_port && port.host_ip.is_empty() != other.host_ip.is_empty() {
                 "dangerously ambiguous"
             } else {
                 continue;
             };
-            let (here, there) = (given.place(spec), other.place(spec));
+            let (here, there) = (port.place(spec), other.place(spec));
             warnings.push(format!("{here}: {what} port definition with {there}"));
         }
         if alike.len() < MAX_WARNINGS {
-            alike.push(given);
+            alike.push(port);
         }
     }
     // Of ports with one name only the first is found by it.
-    let mut by_name: BTreeMap<&str, &Given<'_>> = BTreeMap::new();
-    for given in ports.iter().filter(|port| !port.name.is_empty()) {
-        if let Some(first) = by_name.get(given.name) {
-            let (here, there) = (given.place(spec), first.place(spec));
-            let name = go_quoted(given.name);
+    let mut by_name: BTreeMap<&str, &ContainerPort<'_>> = BTreeMap::new();
+    for port in ports.iter().filter(|port| !port.name.is_empty()) {
+        if let Some(first) = by_name.get(port.name) {
+            let (here, there) = (port.place(spec), first.place(spec));
+            let name = go_quoted(port.name);
             warnings.push(format!(
                 "{here}: duplicate port name {name} with {there}, services and probes that \
                  select ports by name will use {there}"
             ));
         } else {
-            by_name.insert(given.name, given);
+            by_name.insert(port.name, port);
         }
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::catalog::{self, Resource};
 use crate::cursor::Causes;
 use crate::feature_gates::{FeatureGates, Gate};
-use crate::rules::{self, Part, Setting};
+use crate::rules::{self, Part, RuleContext};
 use crate::timestamp::Timestamp;
 
 fn gates() -> FeatureGates {
@@ -37,12 +37,12 @@ fn named(resource: &Resource, object: &Value) -> Value {
 /// What comes of a create: the object as it would be stored, and what is wrong with it.
 fn created(of: (&str, &str), object: &Value) -> (Value, Vec<String>) {
     let gates = gates();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     let resource = resource(of.0, of.1);
     let mut object = named(resource, object);
     rules::set_defaults(resource, &mut object);
-    rules::prepare_create(resource, &mut object, &setting);
-    let causes = rules::validate_create(resource, &object, &setting);
+    rules::prepare_create(resource, &mut object, &ctx);
+    let causes = rules::validate_create(resource, &object, &ctx);
     (object, texts(&causes))
 }
 
@@ -52,7 +52,7 @@ fn check(of: (&str, &str), object: &Value, expected: &[&str]) {
 
 fn check_update(of: (&str, &str), old: &Value, new: &Value, part: Part, expected: &[&str]) {
     let gates = gates();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     let resource = resource(of.0, of.1);
     let (old, new) = (named(resource, old), named(resource, new));
     let (mut old, mut new) = (old, new);
@@ -60,15 +60,15 @@ fn check_update(of: (&str, &str), old: &Value, new: &Value, part: Part, expected
         object["metadata"]["resourceVersion"] = "1".into();
         rules::set_defaults(resource, object);
     }
-    rules::prepare_update(resource, &mut new, &old, part, &setting);
-    let causes = rules::validate_update(resource, &new, &old, part, &setting);
+    rules::prepare_update(resource, &mut new, &old, part, &ctx);
+    let causes = rules::validate_update(resource, &new, &old, part, &ctx);
     assert_eq!(texts(&causes), expected, "{new}");
 }
 
 #[test]
 fn nothing_in_an_object_makes_a_rule_fail() {
     let gates = gates();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     for resource in catalog::RESOURCES {
         for odd in [
             json!(null),
@@ -80,13 +80,13 @@ fn nothing_in_an_object_makes_a_rule_fail() {
         ] {
             let mut object = odd.clone();
             rules::set_defaults(resource, &mut object);
-            rules::prepare_create(resource, &mut object, &setting);
-            let _ = rules::validate_create(resource, &object, &setting);
+            rules::prepare_create(resource, &mut object, &ctx);
+            let _ = rules::validate_create(resource, &object, &ctx);
             let _ = rules::warnings(resource, &object, None);
             for part in [Part::Main, Part::Status, Part::Finalize] {
                 let mut object = odd.clone();
-                rules::prepare_update(resource, &mut object, &json!({}), part, &setting);
-                let _ = rules::validate_update(resource, &object, &odd, part, &setting);
+                rules::prepare_update(resource, &mut object, &json!({}), part, &ctx);
+                let _ = rules::validate_update(resource, &object, &odd, part, &ctx);
             }
         }
     }
@@ -376,14 +376,14 @@ fn events_are_where_what_they_are_about_is() {
 fn services_keep_what_was_allocated_for_them() {
     let resource = resource("v1", "Service");
     let gates = gates();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     let old = json!({"spec": {"type": "NodePort", "clusterIP": "10.0.0.5", "clusterIPs": ["10.0.0.5"],
         "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "externalTrafficPolicy": "Cluster",
         "ports": [{"port": 80, "protocol": "TCP", "nodePort": 31000}]}, "status": {"loadBalancer": {}}});
     let updated = |spec: Value| {
         let mut new = json!({"spec": spec});
         rules::set_defaults(resource, &mut new);
-        rules::prepare_update(resource, &mut new, &old, Part::Main, &setting);
+        rules::prepare_update(resource, &mut new, &old, Part::Main, &ctx);
         new["spec"].clone()
     };
     let same = updated(json!({"type": "NodePort", "ports": [{"port": 80}]}));
@@ -505,13 +505,13 @@ fn a_suspended_job_may_move() {
     let moves = |old: &Value, new: &Value| {
         let resource = resource(JOB.0, JOB.1);
         let gates = gates();
-        let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+        let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
         let (mut old, mut new) = (named(resource, old), named(resource, new));
         for object in [&mut old, &mut new] {
             object["metadata"]["resourceVersion"] = "1".into();
             rules::set_defaults(resource, object);
         }
-        let causes = rules::validate_update(resource, &new, &old, Part::Main, &setting);
+        let causes = rules::validate_update(resource, &new, &old, Part::Main, &ctx);
         let fields: Vec<&str> = causes.0.iter().map(|cause| cause.field.as_str()).collect();
         assert!(matches!(fields.as_slice(), [] | ["spec.template"]), "{fields:?}");
         causes.is_empty()
@@ -556,17 +556,17 @@ fn revisions_do_not_change() {
 fn a_daemon_sets_template_is_numbered() {
     let resource = resource("apps/v1", "DaemonSet");
     let gates = gates();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     let mut set = json!({"metadata": {"name": "d", "generation": 7}, "spec": {"template": {"spec": {"containers": []}}}});
     rules::set_defaults(resource, &mut set);
-    rules::prepare_create(resource, &mut set, &setting);
+    rules::prepare_create(resource, &mut set, &ctx);
     assert_eq!(set["metadata"]["generation"], 1);
     let number = |set: &Value| set["metadata"]["annotations"][super::TEMPLATE_GENERATION].clone();
     assert_eq!(number(&set), "1");
     let mut changed = set.clone();
     changed["metadata"]["annotations"] = json!({});
     changed["spec"]["minReadySeconds"] = 5.into();
-    rules::prepare_update(resource, &mut changed, &set, Part::Main, &setting);
+    rules::prepare_update(resource, &mut changed, &set, Part::Main, &ctx);
     assert_eq!(
         (changed["metadata"]["generation"].clone(), number(&changed)),
         (2.into(), "1".into())
@@ -575,7 +575,7 @@ fn a_daemon_sets_template_is_numbered() {
     let before = changed.clone();
     let mut again = changed;
     again["spec"]["template"]["spec"]["hostNetwork"] = false.into();
-    rules::prepare_update(resource, &mut again, &before, Part::Main, &setting);
+    rules::prepare_update(resource, &mut again, &before, Part::Main, &ctx);
     assert_eq!((again["metadata"]["generation"].clone(), number(&again)), (3.into(), "2".into()));
 }
 
@@ -732,12 +732,12 @@ fn a_template_is_warned_of_again_when_it_counts() {
 fn a_deployment_hands_on_its_annotations_and_keeps_its_labels() {
     let resource = resource("apps/v1", "Deployment");
     let gates = gates();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     let old = json!({"metadata": {"name": "d", "generation": 7, "labels": {"a": "b"}}, "spec": {"replicas": 1}});
     let generation = |part: Part, metadata: &str| {
         let mut new = old.clone();
         new["metadata"][metadata] = json!({"k": "v"});
-        rules::prepare_update(resource, &mut new, &old, part, &setting);
+        rules::prepare_update(resource, &mut new, &old, part, &ctx);
         (new["metadata"]["generation"].clone(), new["metadata"]["labels"].clone())
     };
     assert_eq!(generation(Part::Main, "annotations"), (8.into(), json!({"a": "b"})));

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 use crate::rules::meta;
 use crate::selector::{FieldSelector, LabelSelector};
 
@@ -51,13 +51,13 @@ pub fn validate(kind: &str, review: &Value) -> Causes {
 }
 
 /// Access to a path as upstream prints it: with the names of its Go fields.
-fn shown_path(attributes: &Cursor<'_>) -> Shown {
+fn shown_path(attributes: &Cursor<'_>) -> BadValue {
     if !attributes.is_set() {
-        return Shown::literal("null".to_owned());
+        return BadValue::literal("null".to_owned());
     }
     let text = |field: &str| Value::from(attributes.field(field).text());
     let (path, verb) = (text("path"), text("verb"));
-    Shown::literal(format!("{{\"Path\":{path},\"Verb\":{verb}}}"))
+    BadValue::literal(format!("{{\"Path\":{path},\"Verb\":{verb}}}"))
 }
 
 /// Checks that a selector is given as text or as requirements, and not as both.

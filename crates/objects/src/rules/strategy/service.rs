@@ -1,7 +1,7 @@
 //! Services as objects: types, ports and addresses that go together. Nothing here routes.
 //!
 //! Addresses and node ports come from pools the server keeps. Between [`super::prepare_create`]
-//! and validation it asks [`wanted_address`], [`unset_node_ports`] and [`needs_health_port`] what
+//! and validation it asks [`requested_address`], [`unset_node_ports`] and [`needs_health_port`] what
 //! to allocate and puts the results in with [`set_address`], [`set_node_port`] and
 //! [`set_health_port`]; where it cannot, [`refuse_address`] and [`refuse_node_port`] say so.
 
@@ -15,7 +15,7 @@ use super::super::checks::{
 };
 use super::super::meta::validate_labels;
 use super::super::names;
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 
 /// Seconds a client stays with its pod: three hours.
 const AFFINITY_SECONDS: i64 = 10_800;
@@ -229,7 +229,7 @@ fn drop_for_type(service: &mut Value, old: &Value) {
 
 /// Which address a service asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WantedAddress {
+pub enum AddressRequest {
     /// It has none: headless, or another name for something outside.
     None,
     Any,
@@ -237,15 +237,15 @@ pub enum WantedAddress {
 }
 
 #[must_use]
-pub fn wanted_address(service: &Value) -> WantedAddress {
+pub fn requested_address(service: &Value) -> AddressRequest {
     let spec = &service["spec"];
     match (
         spec["type"].as_str().unwrap_or_default(),
         spec["clusterIP"].as_str().unwrap_or_default(),
     ) {
-        ("ExternalName", _) | (_, "None") => WantedAddress::None,
-        (_, "") => WantedAddress::Any,
-        (_, address) => WantedAddress::This(address.to_owned()),
+        ("ExternalName", _) | (_, "None") => AddressRequest::None,
+        (_, "") => AddressRequest::Any,
+        (_, address) => AddressRequest::This(address.to_owned()),
     }
 }
 
@@ -280,7 +280,7 @@ pub fn refuse_families(service: &Value) -> Causes {
     for (index, address) in list.items().enumerate() {
         let is_v6 = names::parse_ip(address.text()).is_some_and(|ip| ip.is_ipv6());
         if is_v6 && index >= families.len() {
-            let shown = Shown::literal(list.value().to_string());
+            let shown = BadValue::literal(list.value().to_string());
             causes.invalid_as(&address, shown, "IPv6 is not configured on this cluster");
         }
     }
@@ -429,7 +429,7 @@ pub fn refuse_address(service: &Value, refusal: AddressRefusal, range: &str) -> 
              {range}"
         ),
     };
-    let shown = Shown::literal(json!([address]).to_string());
+    let shown = BadValue::literal(json!([address]).to_string());
     let detail = format!("failed to allocate IP {address}: {why}");
     causes.invalid_as(&spec.field("clusterIPs"), shown, &detail);
     causes
@@ -695,7 +695,7 @@ fn validate_ports_together(spec: &Cursor<'_>, causes: &mut Causes) {
                 r#"{{"Name":"","Protocol":{},"AppProtocol":null,"Port":{number},"TargetPort":0,"NodePort":0}}"#,
                 json!(protocol)
             );
-            causes.duplicate_as(&port, Shown::literal(shown));
+            causes.duplicate_as(&port, BadValue::literal(shown));
         }
     }
 }
@@ -810,7 +810,7 @@ fn validate_address_change(spec: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Cau
     }
     let (list, before) = (spec.field("clusterIPs"), old.field("clusterIPs"));
     let text = |list: &Cursor<'_>, index: usize| list.value()[index].as_str().map(str::to_owned);
-    let shown = || Shown::literal(list.value().to_string());
+    let shown = || BadValue::literal(list.value().to_string());
     if list.len() == before.len() {
         for index in 0..list.len() {
             if text(&list, index) != text(&before, index) {
@@ -836,7 +836,7 @@ fn validate_family_change(spec: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Caus
     let (list, before) = (spec.field("ipFamilies"), old.field("ipFamilies"));
     let text = |list: &Cursor<'_>| list.value()[0].as_str().map(str::to_owned);
     let free = is_headless(spec) && spec.field("selector").is_empty();
-    let shown = || Shown::literal(list.value().to_string());
+    let shown = || BadValue::literal(list.value().to_string());
     if list.is_empty() && !before.is_empty() {
         causes.invalid_as(&list.index(0), shown(), "primary ipFamily can not be unset");
     } else if !free && !list.is_empty() && !before.is_empty() && text(&list) != text(&before) {

@@ -10,7 +10,7 @@ use super::super::checks::{
     self, IMMUTABLE, default, domain_prefixed_path, is_same, non_negative, part_mut,
     qualified_name, selects, shown_selector, unchanged,
 };
-use super::super::{Setting, meta, names, pod};
+use super::super::{RuleContext, meta, names, pod};
 use super::job_status::indexes;
 use crate::cursor::{Causes, Cursor, go_quoted};
 
@@ -126,7 +126,7 @@ fn mark(spec: &mut Map<String, Value>, name: &str, uid: &str) {
 pub(super) fn validate(
     job: &Cursor<'_>,
     old_spec: &Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     let spec = job.field("spec");
@@ -134,7 +134,7 @@ pub(super) fn validate(
     if is_new {
         validate_marks(job, causes);
     }
-    validate_spec(&spec, old_spec, setting, causes);
+    validate_spec(&spec, old_spec, ctx, causes);
     let selector = spec.field("selector");
     if !selector.is_set() {
         causes.required(&selector, "");
@@ -208,7 +208,7 @@ fn validate_host_names(job: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-fn validate_spec(spec: &Cursor<'_>, old_spec: &Value, setting: &Setting<'_>, causes: &mut Causes) {
+fn validate_spec(spec: &Cursor<'_>, old_spec: &Value, ctx: &RuleContext<'_>, causes: &mut Causes) {
     for field in [
         "parallelism",
         "completions",
@@ -245,7 +245,7 @@ fn validate_spec(spec: &Cursor<'_>, old_spec: &Value, setting: &Setting<'_>, cau
     }
     validate_replacement(spec, causes);
     let template = spec.field("template");
-    pod::validate_template(&template, &old_spec["template"], setting, causes);
+    pod::validate_template(&template, &old_spec["template"], ctx, causes);
     let pod = template.field("spec");
     let policy = pod.field("restartPolicy");
     match policy.text() {

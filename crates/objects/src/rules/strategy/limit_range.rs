@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::super::checks::{quantity, round_amounts};
 use super::super::names::{self, label_key_problems};
 use super::super::pod::class_resources;
-use super::super::{Setting, resource_names};
+use super::super::{RuleContext, resource_names};
 use super::quota::validate_capacities;
 use crate::cursor::{Causes, Cursor};
 use crate::feature_gates::Gate;
@@ -55,10 +55,10 @@ fn derive(item: &mut Value, from: &str, to: &str) {
 }
 
 /// Without the feature a limit range keeps the classes it has and gets no new ones.
-pub(super) fn prepare(range: &mut Value, old: Option<&Value>, setting: &Setting<'_>) {
+pub(super) fn prepare(range: &mut Value, old: Option<&Value>, ctx: &RuleContext<'_>) {
     let has_classes = |item: &Value| item.get("qosResources").is_some();
     let old = old.and_then(|old| old["spec"]["limits"].as_array());
-    if setting.gates.enabled(Gate::QosResources)
+    if ctx.gates.enabled(Gate::QosResources)
         || old.is_some_and(|items| items.iter().any(has_classes))
     {
         return;

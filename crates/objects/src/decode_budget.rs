@@ -1,4 +1,4 @@
-//! The memory that values take while they are decoded: [`Room`].
+//! The memory that values take while they are decoded: [`DecodeBudget`].
 //!
 //! Text of a few bytes can take a hundred times its size as values: `{"":0},` is seven bytes, and the
 //! map it becomes is a node of more than 600. Decoders of foreign bytes count what they build, and stop
@@ -36,14 +36,14 @@ const PIECE: usize = 16;
 
 /// The rest of a limit on memory.
 #[derive(Debug, Clone)]
-pub(crate) struct Room {
+pub(crate) struct DecodeBudget {
     limit: usize,
     left: usize,
 }
 
-impl Room {
-    pub(crate) fn new(limit: usize) -> Room {
-        Room { limit, left: limit }
+impl DecodeBudget {
+    pub(crate) fn new(limit: usize) -> DecodeBudget {
+        DecodeBudget { limit, left: limit }
     }
 
     fn take(&mut self, bytes: usize) -> Result<(), TooLarge> {

@@ -7,9 +7,9 @@ use super::super::checks::{
     self, IMMUTABLE, at_most_all, default, default_text, is_same, is_some_of, non_negative,
     number_or_percent, part_mut, selects, shown_selector, unchanged,
 };
-use super::super::{Setting, meta, names, pod};
+use super::super::{RuleContext, meta, names, pod};
 use crate::catalog::Resource;
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 
 /// Where `v1` keeps the number of a daemon set's template, which newer code does not look at.
 pub(crate) const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
@@ -109,11 +109,11 @@ fn validate_template(
     spec: &Cursor<'_>,
     old_spec: &Value,
     kind: &str,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     let template = spec.field("template");
-    pod::validate_template(&template, &old_spec["template"], setting, causes);
+    pod::validate_template(&template, &old_spec["template"], ctx, causes);
     let pod = template.field("spec");
     let policy = pod.field("restartPolicy");
     if policy.text() != "Always" {
@@ -136,7 +136,7 @@ fn report_mismatch(spec: &Cursor<'_>, causes: &mut Causes) {
 fn validate_selected_template(
     spec: &Cursor<'_>,
     old_spec: &Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     let selector = spec.field("selector");
@@ -159,30 +159,30 @@ fn validate_selected_template(
     if !means_all && !selects(read.as_ref(), labels) {
         report_mismatch(spec, causes);
     }
-    validate_template(spec, old_spec, "ReplicaSet", setting, causes);
+    validate_template(spec, old_spec, "ReplicaSet", ctx, causes);
 }
 
 pub(super) fn validate_replica_set(
     set: &Cursor<'_>,
     old_spec: &Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     let spec = set.field("spec");
     non_negative(&spec.field("replicas"), causes);
     non_negative(&spec.field("minReadySeconds"), causes);
-    validate_selected_template(&spec, old_spec, setting, causes);
+    validate_selected_template(&spec, old_spec, ctx, causes);
 }
 
 pub(super) fn validate_deployment(
     deployment: &Cursor<'_>,
     old_spec: &Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     let spec = deployment.field("spec");
     non_negative(&spec.field("replicas"), causes);
-    validate_selected_template(&spec, old_spec, setting, causes);
+    validate_selected_template(&spec, old_spec, ctx, causes);
     validate_strategy(&spec.field("strategy"), causes);
     let ready = spec.field("minReadySeconds");
     non_negative(&ready, causes);
@@ -195,7 +195,7 @@ pub(super) fn validate_deployment(
 }
 
 /// A strategy as Go shows the structure.
-fn shown_strategy(strategy: &Value) -> Shown {
+fn shown_strategy(strategy: &Value) -> BadValue {
     let rolling = match &strategy["rollingUpdate"] {
         Value::Null => "null".to_owned(),
         rolling => format!(
@@ -203,7 +203,7 @@ fn shown_strategy(strategy: &Value) -> Shown {
             rolling["maxUnavailable"], rolling["maxSurge"]
         ),
     };
-    Shown::literal(format!(r#"{{"Type":{},"RollingUpdate":{rolling}}}"#, strategy["type"]))
+    BadValue::literal(format!(r#"{{"Type":{},"RollingUpdate":{rolling}}}"#, strategy["type"]))
 }
 
 fn validate_strategy(strategy: &Cursor<'_>, causes: &mut Causes) {
@@ -233,7 +233,7 @@ fn validate_strategy(strategy: &Cursor<'_>, causes: &mut Causes) {
 pub(super) fn validate_daemon_set(
     set: &Cursor<'_>,
     old_spec: &Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     let spec = set.field("spec");
@@ -249,7 +249,7 @@ pub(super) fn validate_daemon_set(
         let shown = shown_selector(selector.value());
         causes.invalid_as(&selector, shown, "empty selector is invalid for daemonset");
     }
-    validate_template(&spec, old_spec, "DaemonSet", setting, causes);
+    validate_template(&spec, old_spec, "DaemonSet", ctx, causes);
     non_negative(&spec.field("minReadySeconds"), causes);
     validate_update_strategy(&spec.field("updateStrategy"), causes);
     non_negative(&spec.field("revisionHistoryLimit"), causes);

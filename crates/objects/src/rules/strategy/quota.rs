@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::super::checks::{NOT_NEGATIVE, round_amounts};
 use super::super::names::{self, label_key_problems};
 use super::super::pod::class_resources;
-use super::super::{Setting, resource_names};
-use crate::cursor::{Causes, Cursor, Shown};
+use super::super::{RuleContext, resource_names};
+use crate::cursor::{BadValue, Causes, Cursor};
 use crate::feature_gates::Gate;
 
 const SCOPES: [&str; 7] = [
@@ -31,9 +31,9 @@ pub(super) fn set_defaults(quota: &mut Value) {
 }
 
 /// Without the feature a quota keeps the classes it has and gets no new ones.
-pub(super) fn prepare(quota: &mut Value, old: Option<&Value>, setting: &Setting<'_>) {
+pub(super) fn prepare(quota: &mut Value, old: Option<&Value>, ctx: &RuleContext<'_>) {
     let kept = old.is_some_and(|old| old["spec"].get("qosResources").is_some());
-    if setting.gates.enabled(Gate::QosResources) || kept {
+    if ctx.gates.enabled(Gate::QosResources) || kept {
         return;
     }
     if let Some(spec) = quota.get_mut("spec").and_then(Value::as_object_mut) {
@@ -163,7 +163,7 @@ fn validate_selector(spec: &Cursor<'_>, causes: &mut Causes) {
 }
 
 /// A scope selector as Go shows the structure.
-fn shown_selector(selector: &Value) -> Shown {
+fn shown_selector(selector: &Value) -> BadValue {
     let expressions = selector["matchExpressions"].as_array().into_iter().flatten();
     let shown = expressions.map(|expression| {
         format!(
@@ -172,7 +172,7 @@ fn shown_selector(selector: &Value) -> Shown {
         )
     });
     let shown: Vec<String> = shown.collect();
-    Shown::literal(format!(r#"{{"MatchExpressions":[{}]}}"#, shown.join(",")))
+    BadValue::literal(format!(r#"{{"MatchExpressions":[{}]}}"#, shown.join(",")))
 }
 
 /// Classes with a number each, for pods and for containers.

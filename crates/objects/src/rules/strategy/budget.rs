@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::super::checks::{at_most_all, non_negative, number_or_percent, selector_text};
 use super::super::meta::validate_label_selector;
 use super::super::names;
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 
 const REASON_LIMIT: usize = 1024;
 const MESSAGE_LIMIT: usize = 32 << 10;
@@ -31,8 +31,8 @@ pub(super) fn validate(budget: &Cursor<'_>, causes: &mut Causes) {
 }
 
 /// A budget's spec as Go shows the structure.
-fn shown_spec(spec: &Value) -> Shown {
-    Shown::literal(format!(
+fn shown_spec(spec: &Value) -> BadValue {
+    BadValue::literal(format!(
         r#"{{"MinAvailable":{},"Selector":{},"MaxUnavailable":{},"UnhealthyPodEvictionPolicy":{}}}"#,
         spec["minAvailable"],
         selector_text(&spec["selector"]),

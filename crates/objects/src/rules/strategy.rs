@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::meta::{self, MetaRule};
 use super::names::NameRule;
-use super::{Part, Setting, checks};
+use super::{Part, RuleContext, checks};
 use crate::catalog::Resource;
 use crate::cursor::{Causes, Cursor};
 use crate::schema::Schema;
@@ -94,7 +94,7 @@ pub(super) fn set_defaults(resource: &Resource, object: &mut Value) {
     }
 }
 
-pub(super) fn prepare_create(resource: &Resource, object: &mut Value, setting: &Setting<'_>) {
+pub(super) fn prepare_create(resource: &Resource, object: &mut Value, ctx: &RuleContext<'_>) {
     if has_status(resource) && resource.kind != "Node" {
         checks::set(object, "status", empty_status(resource));
     }
@@ -105,11 +105,11 @@ pub(super) fn prepare_create(resource: &Resource, object: &mut Value, setting: &
     workload::prepare_template(object, &Value::Null);
     match (resource.group, resource.kind) {
         ("", "Namespace") => namespace::prepare_create(object),
-        ("", "Node") => node::prepare_create(object, setting),
+        ("", "Node") => node::prepare_create(object, ctx),
         ("", "Service") => service::prepare_create(object),
         ("", "ServiceAccount") => config::prepare_account(object),
-        ("", "LimitRange") => limit_range::prepare(object, None, setting),
-        ("", "ResourceQuota") => quota::prepare(object, None, setting),
+        ("", "LimitRange") => limit_range::prepare(object, None, ctx),
+        ("", "ResourceQuota") => quota::prepare(object, None, ctx),
         ("apps", "DaemonSet") => workload::prepare_daemon_set(object),
         ("batch", "Job") => job::prepare_create(object),
         ("coordination.k8s.io", "Lease") => lease::prepare(object, None),
@@ -122,7 +122,7 @@ pub(super) fn prepare_update(
     object: &mut Value,
     old: &Value,
     part: Part,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
 ) {
     if part == Part::Status {
         checks::keep(object, old, "spec");
@@ -134,11 +134,11 @@ pub(super) fn prepare_update(
     }
     match (resource.group, resource.kind) {
         ("", "Namespace") => namespace::prepare_update(object, old, part),
-        ("", "Node") => node::prepare_update(object, old, part, setting),
+        ("", "Node") => node::prepare_update(object, old, part, ctx),
         ("", "Service") if part == Part::Main => service::prepare_update(object, old),
         ("", "ServiceAccount") => config::prepare_account(object),
-        ("", "LimitRange") => limit_range::prepare(object, Some(old), setting),
-        ("", "ResourceQuota") if part == Part::Main => quota::prepare(object, Some(old), setting),
+        ("", "LimitRange") => limit_range::prepare(object, Some(old), ctx),
+        ("", "ResourceQuota") if part == Part::Main => quota::prepare(object, Some(old), ctx),
         ("apps", "DaemonSet") => workload::prepare_daemon_set_update(object, old),
         ("apps", "Deployment") if part == Part::Status => meta::keep_labels(object, old),
         ("coordination.k8s.io", "Lease") => lease::prepare(object, Some(old)),
@@ -158,7 +158,7 @@ pub(super) fn prepare_update(
 pub(super) fn validate_create(
     resource: &Resource,
     object: &Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
 ) -> Causes {
     let mut causes = Causes::default();
     let shorn = (resource.group, resource.kind) == ("batch", "Job");
@@ -167,7 +167,7 @@ pub(super) fn validate_create(
     if let Some(rule) = meta_rule(resource) {
         meta::validate(&top.field("metadata"), rule, &mut causes);
     }
-    validate(resource, &top, None, setting, &mut causes);
+    validate(resource, &top, None, ctx, &mut causes);
     if causes.is_empty() {
         meta::validate(&top.field("metadata"), plain_rule(resource), &mut causes);
     }
@@ -179,7 +179,7 @@ pub(super) fn validate_update(
     object: &Value,
     old: &Value,
     part: Part,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
 ) -> Causes {
     let mut causes = Causes::default();
     let (top, old) = (Cursor::top(object, ""), Cursor::top(old, ""));
@@ -189,7 +189,7 @@ pub(super) fn validate_update(
     let own_rule = rule.unwrap_or(plain_rule(resource));
     if part != Part::Main {
         meta::validate_update(&meta, &old_meta, own_rule, &mut causes);
-        validate_part(resource, &top, &old, part, setting, &mut causes);
+        validate_part(resource, &top, &old, part, ctx, &mut causes);
         return causes;
     }
     // Upstream asks three questions, in an order that differs between kinds.
@@ -200,9 +200,9 @@ pub(super) fn validate_update(
         if let Some(rule) = rule {
             meta::validate(&meta, rule, causes);
         }
-        validate(resource, &top, Some(&old), setting, causes);
+        validate(resource, &top, Some(&old), ctx, causes);
     };
-    let change = |causes: &mut Causes| validate_change(resource, &top, &old, setting, causes);
+    let change = |causes: &mut Causes| validate_change(resource, &top, &old, ctx, causes);
     match resource.kind {
         "ConfigMap" | "Secret" | "Service" | "ServiceAccount" => {
             metadata(&mut causes);
@@ -212,7 +212,7 @@ pub(super) fn validate_update(
         "Deployment" | "Job" | "Lease" | "PriorityClass" | "ResourceQuota"
         | "ControllerRevision" => {
             metadata(&mut causes);
-            validate(resource, &top, Some(&old), setting, &mut causes);
+            validate(resource, &top, Some(&old), ctx, &mut causes);
             change(&mut causes);
         }
         // The older form of events is never compared with what it was.
@@ -231,24 +231,24 @@ fn validate(
     resource: &Resource,
     top: &Cursor<'_>,
     old: Option<&Cursor<'_>>,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     let old_spec = old.map_or(&Value::Null, |old| old.value().get("spec").unwrap_or(&Value::Null));
     match (resource.group, resource.kind) {
         ("", "Namespace") => namespace::validate(top, causes),
-        ("", "Node") => node::validate(top, old, setting, causes),
+        ("", "Node") => node::validate(top, old, ctx, causes),
         ("", "ConfigMap") => config::validate_config_map(top, causes),
         ("", "Secret") => config::validate_secret(top, causes),
         ("", "Service") => service::validate(top, causes),
         ("", "ResourceQuota") => quota::validate(top, old.is_some(), causes),
         ("", "LimitRange") => limit_range::validate(top, causes),
         ("" | "events.k8s.io", "Event") => event::validate(top, resource.group, old, causes),
-        ("apps", "DaemonSet") => workload::validate_daemon_set(top, old_spec, setting, causes),
-        ("apps", "Deployment") => workload::validate_deployment(top, old_spec, setting, causes),
-        ("apps", "ReplicaSet") => workload::validate_replica_set(top, old_spec, setting, causes),
+        ("apps", "DaemonSet") => workload::validate_daemon_set(top, old_spec, ctx, causes),
+        ("apps", "Deployment") => workload::validate_deployment(top, old_spec, ctx, causes),
+        ("apps", "ReplicaSet") => workload::validate_replica_set(top, old_spec, ctx, causes),
         ("apps", "ControllerRevision") => workload::validate_revision(top, causes),
-        ("batch", "Job") => job::validate(top, old_spec, setting, causes),
+        ("batch", "Job") => job::validate(top, old_spec, ctx, causes),
         ("policy", "PodDisruptionBudget") => budget::validate(top, causes),
         ("scheduling.k8s.io", "PriorityClass") if old.is_none() => {
             class::validate_priority(top, causes);
@@ -264,11 +264,11 @@ fn validate_change(
     resource: &Resource,
     top: &Cursor<'_>,
     old: &Cursor<'_>,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     match (resource.group, resource.kind) {
-        ("", "Node") => node::validate_change(top, old, setting, causes),
+        ("", "Node") => node::validate_change(top, old, ctx, causes),
         ("", "ConfigMap") => config::validate_frozen(top, old, &["data", "binaryData"], causes),
         ("", "Secret") => {
             checks::unchanged(&top.field("type"), &old.field("type"), causes);
@@ -294,12 +294,12 @@ fn validate_part(
     top: &Cursor<'_>,
     old: &Cursor<'_>,
     part: Part,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     match (resource.group, resource.kind) {
         ("", "Namespace") => namespace::validate_part(top, part, causes),
-        ("", "Node") => node::validate_change(top, old, setting, causes),
+        ("", "Node") => node::validate_change(top, old, ctx, causes),
         ("", "ResourceQuota") => quota::validate_status(top, causes),
         ("", "Service") => service::validate_status(top, causes),
         ("apps", "DaemonSet") => workload::validate_daemon_set_status(top, old, causes),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::checks::{IMMUTABLE, default, unchanged};
 use super::super::meta::validate_labels;
 use super::super::{names, pod, resource_names};
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 
 const SYSTEM_PREFIX: &str = "system-";
 const HIGHEST_OF_USERS: i64 = 1_000_000_000;
@@ -103,9 +103,9 @@ fn validate_tolerations(tolerations: &Cursor<'_>, causes: &mut Causes) {
 }
 
 /// A toleration as Go shows the structure.
-fn shown_toleration(toleration: &Value) -> Shown {
+fn shown_toleration(toleration: &Value) -> BadValue {
     let text = |field: &str| json!(toleration[field].as_str().unwrap_or_default());
-    Shown::literal(format!(
+    BadValue::literal(format!(
         r#"{{"Key":{},"Operator":{},"Value":{},"Effect":{},"TolerationSeconds":{}}}"#,
         text("key"),
         text("operator"),

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::super::checks::{cidr, is_same, parse_cidr, part_mut, round_amounts};
 use super::super::names::{self, label_key_problems, label_value_problems};
 use super::super::pod::class_resources;
-use super::super::{Part, Setting, resource_names};
+use super::super::{Part, RuleContext, resource_names};
 use super::quota::{resource_names_of, validate_capacities};
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 use crate::feature_gates::Gate;
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -63,8 +63,8 @@ fn set_pod_networks(node: &mut Value) {
 }
 
 /// A new node is not ready, and says so by a taint until it is.
-pub(super) fn prepare_create(node: &mut Value, setting: &Setting<'_>) {
-    drop_disabled(node, &Value::Null, setting);
+pub(super) fn prepare_create(node: &mut Value, ctx: &RuleContext<'_>) {
+    drop_disabled(node, &Value::Null, ctx);
     let Some(spec) = part_mut(node, "spec") else { return };
     let taints = spec.entry("taints").or_insert_with(|| json!([]));
     if !taints.is_array() {
@@ -76,14 +76,14 @@ pub(super) fn prepare_create(node: &mut Value, setting: &Setting<'_>) {
     }
 }
 
-pub(super) fn prepare_update(node: &mut Value, old: &Value, part: Part, setting: &Setting<'_>) {
+pub(super) fn prepare_update(node: &mut Value, old: &Value, part: Part, ctx: &RuleContext<'_>) {
     if part == Part::Main || part == Part::Status {
-        drop_disabled(node, old, setting);
+        drop_disabled(node, old, ctx);
     }
 }
 
 /// Takes off what is no longer, or not yet, offered and was not there before.
-fn drop_disabled(node: &mut Value, old: &Value, setting: &Setting<'_>) {
+fn drop_disabled(node: &mut Value, old: &Value, ctx: &RuleContext<'_>) {
     let mut drop = |part: &str, field: &str| {
         let fields = node.get_mut(part).and_then(Value::as_object_mut);
         if let Some(fields) = fields.filter(|_| old[part].get(field).is_none()) {
@@ -92,7 +92,7 @@ fn drop_disabled(node: &mut Value, old: &Value, setting: &Setting<'_>) {
     };
     drop("spec", "configSource");
     drop("status", "config");
-    if !setting.gates.enabled(Gate::QosResources) {
+    if !ctx.gates.enabled(Gate::QosResources) {
         drop("status", "qosResources");
     }
 }
@@ -100,7 +100,7 @@ fn drop_disabled(node: &mut Value, old: &Value, setting: &Setting<'_>) {
 pub(super) fn validate(
     node: &Cursor<'_>,
     old: Option<&Cursor<'_>>,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     validate_taints(node, causes);
@@ -119,7 +119,7 @@ pub(super) fn validate(
     if count > 1 && families.len() == count && (!both || count > 2) {
         causes.invalid(&networks, "may specify no more than one CIDR for each IP family");
     }
-    validate_classes(node, old, setting, causes);
+    validate_classes(node, old, ctx, causes);
 }
 
 fn validate_amounts(node: &Cursor<'_>, causes: &mut Causes) {
@@ -176,7 +176,7 @@ fn shown_taint(taint: &Value) -> String {
 pub(super) fn validate_change(
     node: &Cursor<'_>,
     old: &Cursor<'_>,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     validate_amounts(node, causes);
@@ -205,11 +205,11 @@ pub(super) fn validate_change(
         let detail = format!("field cannot be {how} once set");
         causes.invalid_as(&provider, &Value::Null, &detail);
     }
-    validate_classes(node, Some(old), setting, causes);
+    validate_classes(node, Some(old), ctx, causes);
 }
 
-fn shown_address(address: &Value) -> Shown {
-    Shown::literal(format!(r#"{{"Type":{},"Address":{}}}"#, address["type"], address["address"]))
+fn shown_address(address: &Value) -> BadValue {
+    BadValue::literal(format!(r#"{{"Type":{},"Address":{}}}"#, address["type"], address["address"]))
 }
 
 /// Whether a node that is stored has an official name that does not exist.
@@ -223,11 +223,11 @@ fn has_unknown_classes(node: &Cursor<'_>) -> bool {
 fn validate_classes(
     node: &Cursor<'_>,
     old: Option<&Cursor<'_>>,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
-    let strict = setting.gates.enabled(Gate::QosResourcesStrictNames)
-        && !old.is_some_and(has_unknown_classes);
+    let strict =
+        ctx.gates.enabled(Gate::QosResourcesStrictNames) && !old.is_some_and(has_unknown_classes);
     let status = node.field("status");
     let resources = status.field("qosResources");
     let lists = [resources.field(SPELLINGS[0].0), resources.field(SPELLINGS[1].0)];

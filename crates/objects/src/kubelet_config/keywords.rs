@@ -10,28 +10,28 @@ use crate::suggest::nearest;
 use crate::yaml::read::{At, Findings};
 
 /// The words of a setting and what they mean.
-pub(super) type Words<T> = &'static [(&'static str, T)];
+pub(super) type Keywords<T> = &'static [(&'static str, T)];
 
 /// A setting with a fixed set of words.
-pub(super) trait Word: Copy + 'static {
-    const WORDS: Words<Self>;
+pub(super) trait Keyword: Copy + 'static {
+    const KEYWORDS: Keywords<Self>;
 }
 
-impl Word for CpuManagerPolicy {
-    const WORDS: Words<Self> =
+impl Keyword for CpuManagerPolicy {
+    const KEYWORDS: Keywords<Self> =
         &[("none", CpuManagerPolicy::None), ("static", CpuManagerPolicy::Static)];
 }
 
-impl Word for MemoryManagerPolicy {
-    const WORDS: Words<Self> = &[
+impl Keyword for MemoryManagerPolicy {
+    const KEYWORDS: Keywords<Self> = &[
         ("None", MemoryManagerPolicy::None),
         ("Static", MemoryManagerPolicy::Static),
         ("BestEffort", MemoryManagerPolicy::BestEffort),
     ];
 }
 
-impl Word for TopologyManagerPolicy {
-    const WORDS: Words<Self> = &[
+impl Keyword for TopologyManagerPolicy {
+    const KEYWORDS: Keywords<Self> = &[
         ("none", TopologyManagerPolicy::None),
         ("best-effort", TopologyManagerPolicy::BestEffort),
         ("restricted", TopologyManagerPolicy::Restricted),
@@ -39,28 +39,28 @@ impl Word for TopologyManagerPolicy {
     ];
 }
 
-impl Word for TopologyManagerScope {
-    const WORDS: Words<Self> =
+impl Keyword for TopologyManagerScope {
+    const KEYWORDS: Keywords<Self> =
         &[("container", TopologyManagerScope::Container), ("pod", TopologyManagerScope::Pod)];
 }
 
-impl Word for WindowsAffinity {
-    const WORDS: Words<Self> =
+impl Keyword for WindowsAffinity {
+    const KEYWORDS: Keywords<Self> =
         &[("union", WindowsAffinity::Union), ("cpu-only", WindowsAffinity::CpuOnly)];
 }
 
-impl Word for CgroupDriver {
-    const WORDS: Words<Self> =
+impl Keyword for CgroupDriver {
+    const KEYWORDS: Keywords<Self> =
         &[("cgroupfs", CgroupDriver::Cgroupfs), ("systemd", CgroupDriver::Systemd)];
 }
 
-impl Word for SwapBehavior {
-    const WORDS: Words<Self> =
+impl Keyword for SwapBehavior {
+    const KEYWORDS: Keywords<Self> =
         &[("NoSwap", SwapBehavior::NoSwap), ("LimitedSwap", SwapBehavior::LimitedSwap)];
 }
 
-impl Word for Enforcement {
-    const WORDS: Words<Self> = &[
+impl Keyword for Enforcement {
+    const KEYWORDS: Keywords<Self> = &[
         ("none", Enforcement::None),
         ("pods", Enforcement::Pods),
         ("system-reserved", Enforcement::SystemReserved),
@@ -70,13 +70,13 @@ impl Word for Enforcement {
     ];
 }
 
-impl Word for EvictionSignal {
-    const WORDS: Words<Self> = SIGNALS;
+impl Keyword for EvictionSignal {
+    const KEYWORDS: Keywords<Self> = SIGNALS;
 }
 
 /// The word a setting is written with.
-pub(super) fn written<T: Word + PartialEq>(value: T) -> &'static str {
-    T::WORDS.iter().find(|(_, meaning)| *meaning == value).map_or("", |(word, _)| word)
+pub(super) fn written<T: Keyword + PartialEq>(value: T) -> &'static str {
+    T::KEYWORDS.iter().find(|(_, meaning)| *meaning == value).map_or("", |(word, _)| word)
 }
 
 macro_rules! shown {
@@ -101,26 +101,27 @@ shown!(
 );
 
 /// Reads a word; `None` if it is empty, which means the default, or a mistake, which is noted.
-pub(super) fn read<T: Word>(at: &At<'_>, findings: &mut Findings) -> Option<T> {
+pub(super) fn read<T: Keyword>(at: &At<'_>, findings: &mut Findings) -> Option<T> {
     let text = at.text(findings)?;
     if text.is_empty() { None } else { interpret(&text, at, findings) }
 }
 
 /// Interprets a word that was read at `at` or is a key of it.
-pub(super) fn interpret<T: Word>(text: &str, at: &At<'_>, findings: &mut Findings) -> Option<T> {
-    if let Some((_, meaning)) = T::WORDS.iter().find(|(word, _)| *word == text) {
+pub(super) fn interpret<T: Keyword>(text: &str, at: &At<'_>, findings: &mut Findings) -> Option<T> {
+    if let Some((_, meaning)) = T::KEYWORDS.iter().find(|(word, _)| *word == text) {
         return Some(*meaning);
     }
     let letters = |word: &str| -> String {
         word.chars().filter(|c| c.is_ascii_alphanumeric()).collect::<String>().to_ascii_lowercase()
     };
-    if let Some((word, meaning)) = T::WORDS.iter().find(|(word, _)| letters(word) == letters(text))
+    if let Some((word, meaning)) =
+        T::KEYWORDS.iter().find(|(word, _)| letters(word) == letters(text))
     {
         at.warn(format!("{text:?} is taken as {word:?}; upstream accepts only {word:?}"), findings);
         return Some(*meaning);
     }
-    let words: Vec<_> = T::WORDS.iter().map(|(word, _)| format!("{word:?}")).collect();
-    let meant = crate::yaml::did_you_mean(nearest(text, T::WORDS.iter().map(|(word, _)| *word)));
+    let words: Vec<_> = T::KEYWORDS.iter().map(|(word, _)| format!("{word:?}")).collect();
+    let meant = crate::yaml::did_you_mean(nearest(text, T::KEYWORDS.iter().map(|(word, _)| *word)));
     let text = crate::yaml::shortened(text);
     at.error(format!("{text:?} is not one of {}{meant}", words.join(", ")), findings);
     None
