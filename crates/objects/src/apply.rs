@@ -248,14 +248,14 @@ fn check_applied(
     by: &FieldManager<'_>,
 ) -> Result<(), ApplyError> {
     let text = |name: &str| applied.get(name).and_then(Value::as_str).unwrap_or_default();
-    let of = walker.schema.get(id);
+    let type_ = walker.schema.get(id);
     let (api_version, kind) = (text("apiVersion"), text("kind"));
     let slashed = match api_version.contains('/') {
         true => api_version.to_owned(),
         false => format!("/{api_version}"),
     };
     let type_text = format!("{slashed}, Kind={kind}");
-    if Some(kind) != of.kind.as_deref() || api_version != by.api_version {
+    if Some(kind) != type_.kind.as_deref() || api_version != by.api_version {
         return Err(ApplyError::Invalid(format!("invalid object type: {type_text}")));
     }
     if entries::list(applied).is_some_and(Value::is_array) {
@@ -407,14 +407,14 @@ fn conflict_text(conflicts: &[Conflict]) -> String {
         return format!("Apply failed with 1 conflict: conflict with {manager}: {field}");
     }
     let mut text = format!("Apply failed with {} conflicts: ", conflicts.len());
-    let mut of = None;
+    let mut current = None;
     for Conflict { manager, field } in conflicts {
-        if of != Some(manager) {
-            if of.is_some() {
+        if current != Some(manager) {
+            if current.is_some() {
                 text.push('\n');
             }
             text.push_str(&format!("conflicts with {manager}:"));
-            of = Some(manager);
+            current = Some(manager);
         }
         text.push_str(&format!("\n- {field}"));
     }

@@ -177,8 +177,8 @@ const fn core(
     }
 }
 
-const fn grouped(group: &'static str, package: &'static str, of: Resource) -> Resource {
-    Resource { group, package, ..of }
+const fn grouped(group: &'static str, package: &'static str, resource: Resource) -> Resource {
+    Resource { group, package, ..resource }
 }
 
 const IN_ALL: &[&str] = &["all"];
@@ -187,8 +187,8 @@ const AUTHENTICATION: &str = "io.k8s.api.authentication.v1";
 const AUTHORIZATION: &str = "io.k8s.api.authorization.v1";
 const SCALE: (&str, &str) = ("autoscaling", "v1");
 
-const fn review(group: &'static str, package: &'static str, of: Resource) -> Resource {
-    Resource { verbs: CREATE, namespaced: false, ..grouped(group, package, of) }
+const fn review(group: &'static str, package: &'static str, resource: Resource) -> Resource {
+    Resource { verbs: CREATE, namespaced: false, ..grouped(group, package, resource) }
 }
 
 const AUTHN: &str = "authentication.k8s.io";

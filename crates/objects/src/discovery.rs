@@ -58,7 +58,7 @@ pub fn resources(resources: &[Resource], group: &str, version: &str) -> Option<V
     let list: Vec<Value> = members(resources, group, version)
         .flat_map(|resource| {
             let subresources = resource.subresources.iter();
-            let subresources = subresources.map(|of| subresource_entry(resource, of));
+            let subresources = subresources.map(|sub| subresource_entry(resource, sub));
             std::iter::once(resource_entry(resource)).chain(subresources)
         })
         .collect();
@@ -159,15 +159,15 @@ fn name_further(resource: &Resource, entry: &mut Map<String, Value>) {
     }
 }
 
-fn subresource_entry(resource: &Resource, of: &Subresource) -> Value {
+fn subresource_entry(resource: &Resource, sub: &Subresource) -> Value {
     let mut entry = json!({
-        "name": format!("{}/{}", resource.plural, of.name),
+        "name": format!("{}/{}", resource.plural, sub.name),
         "singularName": "",
         "namespaced": resource.namespaced,
-        "kind": of.kind,
-        "verbs": verb_names(of.verbs),
+        "kind": sub.kind,
+        "verbs": verb_names(sub.verbs),
     });
-    if let Some((group, version)) = of.elsewhere {
+    if let Some((group, version)) = sub.elsewhere {
         entry["group"] = group.into();
         entry["version"] = version.into();
     }
@@ -218,11 +218,11 @@ fn aggregated_resource(resource: &Resource) -> Value {
     entry.insert("singularResource".to_owned(), resource.singular.into());
     entry.insert("verbs".to_owned(), verb_names(resource.verbs).into());
     name_further(resource, &mut entry);
-    let subresource = |of: &Subresource| {
+    let subresource = |sub: &Subresource| {
         json!({
-            "subresource": of.name,
-            "responseKind": response_kind(of.kind, of.elsewhere),
-            "verbs": verb_names(of.verbs),
+            "subresource": sub.name,
+            "responseKind": response_kind(sub.kind, sub.elsewhere),
+            "verbs": verb_names(sub.verbs),
         })
     };
     if !resource.subresources.is_empty() {

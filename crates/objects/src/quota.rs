@@ -170,17 +170,18 @@ pub fn charge(
         }
         bounding.push(*quota);
     }
-    let asked = usage(resource, object, now);
+    let requested = usage(resource, object, now);
     let negative: Vec<String> =
-        asked.iter().filter(|(_, a)| a.is_negative()).map(|(name, _)| name.clone()).collect();
+        requested.iter().filter(|(_, a)| a.is_negative()).map(|(name, _)| name.clone()).collect();
     if !negative.is_empty() {
         return Err(QuotaRefusal::Negative { resources: negative });
     }
     // A quota that covered the object before is charged for what is more. One that the update moves the
     // object into is charged for all of it. The quota it leaves is corrected by the next count, so that
     // an update that is refused later frees nothing.
-    let more = old.map(|old| without_zeros(subtract(asked.clone(), &usage(resource, old, now))));
-    let all = without_zeros(asked);
+    let more =
+        old.map(|old| without_zeros(subtract(requested.clone(), &usage(resource, old, now))));
+    let all = without_zeros(requested);
     let covered_before = |quota: &Value| old.is_some_and(|old| scope::covers(quota, resource, old));
     let mut charged: BTreeMap<String, Value> = BTreeMap::new();
     for quota in bounding {

@@ -60,11 +60,11 @@ impl<'s> Checker<'s> {
         }
         match type_ref.shape {
             Shape::Struct(id) => {
-                let of = self.walker.schema.get(*id);
+                let type_ = self.walker.schema.get(*id);
                 let Value::Object(map) = value else { return self.expected("map", value) };
                 for (name, value) in map {
                     let step = format!(".{name}");
-                    match of.field(name) {
+                    match type_.field(name) {
                         Some(field) => self.below(&step, TypeRef::field(field), value),
                         None => {
                             self.path.push_str(&step);

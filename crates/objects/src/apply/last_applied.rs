@@ -61,6 +61,6 @@ pub(super) fn renew(merged: &mut Value, applied: &Value) {
 }
 
 fn size(annotations: &Map<String, Value>) -> usize {
-    let of = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
-    annotations.iter().map(of).sum()
+    let size = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
+    annotations.iter().map(size).sum()
 }

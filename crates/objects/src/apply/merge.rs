@@ -32,8 +32,8 @@ impl<'s> Walker<'s> {
         if is_bare(live) && is_bare(applied) {
             return Some(applied.clone());
         }
-        let of = if is_bare(applied) { live } else { applied };
-        let granularity = self.granularity(type_ref, of);
+        let present = if is_bare(applied) { live } else { applied };
+        let granularity = self.granularity(type_ref, present);
         match (granularity, live, applied) {
             (Granularity::Leaf, ..) => Some(applied.clone()),
             (_, live, Value::Null) => Some(live.clone()),
@@ -45,7 +45,7 @@ impl<'s> Walker<'s> {
             ) => {
                 let merged = zip(live, applied).filter_map(|(name, live, applied)| {
                     let inner = match granularity {
-                        Granularity::Struct(of) => TypeRef::field(of.field(name)?),
+                        Granularity::Struct(type_) => TypeRef::field(type_.field(name)?),
                         Granularity::Map(inner) => inner,
                         _ => return None,
                     };
@@ -141,7 +141,7 @@ impl<'s> Walker<'s> {
                 let mut kept = Map::new();
                 for (name, value) in map {
                     let inner = match granularity {
-                        Granularity::Struct(of) => of.field(name).map(TypeRef::field),
+                        Granularity::Struct(type_) => type_.field(name).map(TypeRef::field),
                         Granularity::Map(inner) => Some(inner),
                         _ => None,
                     };

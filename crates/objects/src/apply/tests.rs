@@ -69,9 +69,9 @@ fn owners(object: &Value) -> Vec<String> {
     let list = object["metadata"]["managedFields"].as_array();
     let line = |entry: &Value| {
         let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
-        let words = [text("manager"), text("operation"), text("subresource")];
-        let words: Vec<String> = words.into_iter().filter(|word| !word.is_empty()).collect();
-        format!("{} {}", words.join(" "), entry["fieldsV1"])
+        let parts = [text("manager"), text("operation"), text("subresource")];
+        let parts: Vec<String> = parts.into_iter().filter(|word| !word.is_empty()).collect();
+        format!("{} {}", parts.join(" "), entry["fieldsV1"])
     };
     list.into_iter().flatten().map(line).collect()
 }
@@ -372,7 +372,7 @@ fn conflicts_are_told_manager_by_manager() {
 #[test]
 fn what_does_not_fit_the_schema_is_refused_with_its_place() {
     let pod = |spec: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": spec});
-    for (spec, said) in [
+    for (spec, expected) in [
         (json!({"bogus": 1}), ".spec.bogus: field not declared in schema"),
         (json!("x"), ".spec: expected map, got &{x}"),
         (json!({"containers": {}}), ".spec.containers: expected list, got &{map[]}"),
@@ -401,13 +401,14 @@ fn what_does_not_fit_the_schema_is_refused_with_its_place() {
         ),
     ] {
         let error = applied(pods(), None, &pod(spec), "m", false).unwrap_err();
-        let said = format!("failed to create typed patch object (n/p; /v1, Kind=Pod): {said}");
-        assert_eq!((error.status(), error.to_string()), (400, said));
+        let expected =
+            format!("failed to create typed patch object (n/p; /v1, Kind=Pod): {expected}");
+        assert_eq!((error.status(), error.to_string()), (400, expected));
     }
     let config = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "finalizers": ["a", "a", {}]}});
     let error = applied(pods(), None, &config, "m", false).unwrap_err().to_string();
-    let said = "errors:\n  .metadata.finalizers: duplicate entries for key [=\"a\"]\n  .metadata.finalizers: element 2: associative list without keys has an element that's a map type";
-    assert!(error.ends_with(said), "{error}");
+    let expected = "errors:\n  .metadata.finalizers: duplicate entries for key [=\"a\"]\n  .metadata.finalizers: element 2: associative list without keys has an element that's a map type";
+    assert!(error.ends_with(expected), "{error}");
 }
 
 #[test]

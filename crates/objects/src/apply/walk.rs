@@ -84,8 +84,8 @@ impl<'s> Walker<'s> {
         match (type_ref.shape, type_ref.ownership) {
             (_, Ownership::Atomic) => Granularity::Leaf,
             (Shape::Struct(id), _) => {
-                let of = self.schema.get(*id);
-                if of.atomic { Granularity::Leaf } else { Granularity::Struct(of) }
+                let type_ = self.schema.get(*id);
+                if type_.atomic { Granularity::Leaf } else { Granularity::Struct(type_) }
             }
             (Shape::Map(value), _) => Granularity::Map(TypeRef::inner(value)),
             (Shape::List(_), Ownership::Set) => Granularity::Set,
@@ -101,14 +101,14 @@ impl<'s> Walker<'s> {
     /// How `new` differs from `old`, bookkeeping aside.
     pub(super) fn compare(self, id: TypeId, old: &Value, new: &Value) -> Difference {
         let empty = Map::new();
-        let of = self.schema.get(id);
+        let type_ = self.schema.get(id);
         let (old, new) = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
         let mut comparison = Comparison::default();
         for (name, old, new) in zip(old, new) {
             if UNOWNED.contains(&name) {
                 continue;
             }
-            let Some(field) = of.field(name) else { continue };
+            let Some(field) = type_.field(name) else { continue };
             match (name, old, new) {
                 ("metadata", Some(Value::Object(old)), Some(Value::Object(new))) => {
                     let mut below = Comparison::default();
@@ -122,7 +122,7 @@ impl<'s> Walker<'s> {
                     }
                     comparison.put(name, below);
                 }
-                _ => self.compare_field(of, name, old, new, &mut comparison),
+                _ => self.compare_field(type_, name, old, new, &mut comparison),
             }
         }
         Difference { changed: FieldSet(comparison.changed), removed: FieldSet(comparison.removed) }
@@ -139,13 +139,13 @@ impl<'s> Walker<'s> {
 
     fn compare_field(
         self,
-        of: &'s Type,
+        type_: &'s Type,
         name: &str,
         old: Option<&Value>,
         new: Option<&Value>,
         to: &mut Comparison,
     ) {
-        if let Some(field) = of.field(name) {
+        if let Some(field) = type_.field(name) {
             let (changed, removed) = self.differ(TypeRef::field(field), old, new);
             to.insert(|| format!("f:{name}"), changed, removed);
         }
@@ -169,8 +169,8 @@ impl<'s> Walker<'s> {
             // Empty against null: the place itself is what changed.
             return (Some(Node::new()), None);
         }
-        let of = if is_bare(new) { old } else { new };
-        let granularity = self.granularity(type_ref, of);
+        let present = if is_bare(new) { old } else { new };
+        let granularity = self.granularity(type_ref, present);
         let fits = match granularity {
             Granularity::Leaf => false,
             Granularity::Struct(_) | Granularity::Map(_) => is_map(old) && is_map(new),
@@ -183,10 +183,10 @@ impl<'s> Walker<'s> {
         let mut comparison = Comparison::default();
         match granularity {
             Granularity::Leaf => {}
-            Granularity::Struct(of) => {
+            Granularity::Struct(type_) => {
                 let maps = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
                 for (name, old, new) in zip(maps.0, maps.1) {
-                    self.compare_field(of, name, old, new, &mut comparison);
+                    self.compare_field(type_, name, old, new, &mut comparison);
                 }
             }
             Granularity::Map(inner) => {
@@ -246,9 +246,9 @@ impl<'s> Walker<'s> {
     fn whole(self, type_ref: TypeRef<'s>, value: &Value) -> Node {
         let mut node = Node::new();
         match (self.granularity(type_ref, value), value) {
-            (Granularity::Struct(of), Value::Object(map)) => {
+            (Granularity::Struct(type_), Value::Object(map)) => {
                 for (name, value) in map {
-                    if let Some(field) = of.field(name) {
+                    if let Some(field) = type_.field(name) {
                         let below = self.whole(TypeRef::field(field), value);
                         node.insert(prefixed("f:", name), Value::Object(below));
                     }
@@ -304,9 +304,9 @@ impl<'s> Walker<'s> {
         match (granularity, value) {
             (Granularity::Leaf, _) => return Some(node),
             (_, Value::Null) => return None,
-            (Granularity::Struct(of), Value::Object(map)) => {
+            (Granularity::Struct(type_), Value::Object(map)) => {
                 for (name, value) in map {
-                    let Some(field) = of.field(name) else { continue };
+                    let Some(field) = type_.field(name) else { continue };
                     let below = self.claims(TypeRef::field(field), value);
                     if let Some(below) = below.or(is_empty_map(value).then(Node::new)) {
                         node.insert(prefixed("f:", name), Value::Object(below));

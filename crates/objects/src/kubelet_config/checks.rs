@@ -249,11 +249,11 @@ pub(super) fn values(object: &Object<'_>, findings: &mut Findings) {
             invalid(&at, format!("{field} {text:?} {problem}"), findings);
         }
     }
-    for (field, named, words) in CHOICES {
+    for (field, named, choices) in CHOICES {
         if let Some((at, text)) = text(object, field)
-            && !words.contains(&text.as_str())
+            && !choices.contains(&text.as_str())
         {
-            let (last, others) = words.split_last().unwrap_or((&"", &[]));
+            let (last, others) = choices.split_last().unwrap_or((&"", &[]));
             let others: Vec<String> = others.iter().map(|word| format!("{word:?}")).collect();
             let others = others.join(", ");
             let message = format!(

@@ -75,21 +75,21 @@ impl Keyword for EvictionSignal {
 }
 
 /// The word a setting is written with.
-pub(super) fn written<T: Keyword + PartialEq>(value: T) -> &'static str {
+pub(super) fn keyword<T: Keyword + PartialEq>(value: T) -> &'static str {
     T::KEYWORDS.iter().find(|(_, meaning)| *meaning == value).map_or("", |(word, _)| word)
 }
 
-macro_rules! shown {
+macro_rules! display {
     ($($type:ty),*) => {$(
         impl std::fmt::Display for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(written(*self))
+                f.write_str(keyword(*self))
             }
         }
     )*};
 }
 
-shown!(
+display!(
     CgroupDriver,
     CpuManagerPolicy,
     Enforcement,

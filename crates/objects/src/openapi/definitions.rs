@@ -74,7 +74,9 @@ impl<'a> Definitions<'a> {
         if !kinds.is_empty() {
             let kinds: Vec<Value> = kinds
                 .iter()
-                .map(|of| json!({"group": of.group, "kind": of.kind, "version": of.version}))
+                .map(
+                    |kind| json!({"group": kind.group, "kind": kind.kind, "version": kind.version}),
+                )
                 .collect();
             insert(&mut definition, "x-kubernetes-group-version-kind", kinds);
         }
@@ -123,9 +125,9 @@ impl<'a> Definitions<'a> {
             Shape::Any => refer(RAW_EXTENSION),
             Shape::Fields => refer(FIELDS),
             Shape::Struct(id) => refer(&self.served.schema.get(*id).full_name()),
-            Shape::List(of) => json!({"type": "array", "items": self.element(of, refers)}),
-            Shape::Map(of) => {
-                json!({"type": "object", "additionalProperties": self.element(of, refers)})
+            Shape::List(inner) => json!({"type": "array", "items": self.element(inner, refers)}),
+            Shape::Map(inner) => {
+                json!({"type": "object", "additionalProperties": self.element(inner, refers)})
             }
         };
         match value {

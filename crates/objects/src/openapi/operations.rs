@@ -101,8 +101,8 @@ fn described(operation: &Operation) -> Map<String, Value> {
     out.insert("description".to_owned(), operation.doc.as_str().into());
     out.insert("operationId".to_owned(), operation.id.as_str().into());
     out.insert("tags".to_owned(), json!([operation.tag]));
-    if let Some((action, of)) = &operation.acts {
-        let kind = json!({"group": of.group, "kind": of.kind, "version": of.version});
+    if let Some((action, kind)) = &operation.acts {
+        let kind = json!({"group": kind.group, "kind": kind.kind, "version": kind.version});
         out.insert("x-kubernetes-action".to_owned(), (*action).into());
         out.insert("x-kubernetes-group-version-kind".to_owned(), kind);
     }
@@ -148,22 +148,22 @@ fn v2_body(body: &Body, shared: &mut Map<String, Value>) -> Value {
     parameter
 }
 
-fn v2_parameter(of: &Parameter, shared: &mut Map<String, Value>) -> Value {
-    let mut parameter = json!({
-        "description": of.doc,
-        "in": of.place,
-        "name": of.name,
-        "type": of.kind,
+fn v2_parameter(parameter: &Parameter, shared: &mut Map<String, Value>) -> Value {
+    let mut json = json!({
+        "description": parameter.doc,
+        "in": parameter.place,
+        "name": parameter.name,
+        "type": parameter.kind,
         "uniqueItems": true,
     });
-    if of.place == "path" {
-        parameter["required"] = true.into();
+    if parameter.place == "path" {
+        json["required"] = true.into();
     }
     // A name's description says of what kind.
-    if NOT_SHARED.contains(&of.name) || of.name == "name" {
-        return parameter;
+    if NOT_SHARED.contains(&parameter.name) || parameter.name == "name" {
+        return json;
     }
-    share(of.name, parameter, shared)
+    share(parameter.name, json, shared)
 }
 
 /// Puts a parameter among those of the document and gives a reference to it. Equal ones are one;
@@ -179,15 +179,15 @@ fn share(name: &str, parameter: Value, shared: &mut Map<String, Value>) -> Value
     reference
 }
 
-fn v3_parameter(of: &Parameter) -> Value {
-    let mut parameter = json!({
-        "description": of.doc,
-        "in": of.place,
-        "name": of.name,
-        "schema": {"type": of.kind, "uniqueItems": true},
+fn v3_parameter(parameter: &Parameter) -> Value {
+    let mut json = json!({
+        "description": parameter.doc,
+        "in": parameter.place,
+        "name": parameter.name,
+        "schema": {"type": parameter.kind, "uniqueItems": true},
     });
-    if of.place == "path" {
-        parameter["required"] = true.into();
+    if parameter.place == "path" {
+        json["required"] = true.into();
     }
-    parameter
+    json
 }

@@ -277,29 +277,29 @@ impl ResourcePaths<'_> {
         self.with_name(operations)
     }
 
-    fn subresource(&self, of: &Subresource) -> Vec<Operation> {
-        let kind = kind_of_subresource(self.resource, of);
-        if of.name == "log" {
+    fn subresource(&self, sub: &Subresource) -> Vec<Operation> {
+        let kind = kind_of_subresource(self.resource, sub);
+        if sub.name == "log" {
             let doc = format!("read log of the specified {}", self.kind.kind);
             let mut log = self.read("Log", &doc, &kind, &self.type_);
             log.produces = LOG;
             log.responses = vec![("200", Response::Text)];
-            log.parameters.extend(parameters::of_subresource(of.name).iter().cloned());
+            log.parameters.extend(parameters::of_subresource(sub.name).iter().cloned());
             return self.with_name(vec![log]);
         }
         let Some(type_) = self.served.type_name(&kind.group, &kind.version, &kind.kind) else {
-            return self.connections(of, &kind);
+            return self.connections(sub, &kind);
         };
-        let word = capital(of.name);
-        let the = format!("{} of the specified {}", of.name, self.kind.kind);
-        let operations = of.verbs.iter().filter_map(|verb| match verb {
+        let word = capital(sub.name);
+        let the = format!("{} of the specified {}", sub.name, self.kind.kind);
+        let operations = sub.verbs.iter().filter_map(|verb| match verb {
             Verb::Get => Some(self.read(&word, &format!("read {the}"), &kind, &type_)),
             Verb::Update => Some(self.replace(&word, &format!("replace {the}"), &kind, &type_)),
             Verb::Patch => {
                 Some(self.patch(&word, &format!("partially update {the}"), &kind, &type_))
             }
             Verb::Create => {
-                let doc = format!("create {} of {}", of.name, a(&self.kind.kind));
+                let doc = format!("create {} of {}", sub.name, a(&self.kind.kind));
                 Some(self.create(&word, &doc, &kind, &type_))
             }
             _ => None,
@@ -308,7 +308,7 @@ impl ResourcePaths<'_> {
     }
 
     /// A subresource whose kind is no object but options in the query: a stream both ways.
-    fn connections(&self, of: &Subresource, kind: &GroupVersionKind) -> Vec<Operation> {
+    fn connections(&self, sub: &Subresource, kind: &GroupVersionKind) -> Vec<Operation> {
         let connect = |verb: &Verb| {
             let (method, word) = match verb {
                 Verb::Create => ("post", "Post"),
@@ -317,17 +317,17 @@ impl ResourcePaths<'_> {
             };
             let method_name = method.to_uppercase();
             let doc =
-                format!("connect {method_name} requests to {} of {}", of.name, self.kind.kind);
-            let id = self.id("connect", word, &capital(of.name));
+                format!("connect {method_name} requests to {} of {}", sub.name, self.kind.kind);
+            let id = self.id("connect", word, &capital(sub.name));
             let mut operation = self.operation(method, id, doc, "connect");
             operation.acts = Some(("connect", kind.clone()));
             operation.parameters.retain(|parameter| parameter.name != "pretty");
-            operation.parameters.extend(parameters::of_subresource(of.name).iter().cloned());
+            operation.parameters.extend(parameters::of_subresource(sub.name).iter().cloned());
             operation.produces = ANYTHING;
             operation.responses = vec![("200", Response::Text)];
             Some(operation)
         };
-        self.with_name(of.verbs.iter().filter_map(connect).collect())
+        self.with_name(sub.verbs.iter().filter_map(connect).collect())
     }
 
     fn read(&self, word: &str, doc: &str, kind: &GroupVersionKind, type_: &str) -> Operation {

@@ -84,7 +84,7 @@ impl<'a> ServedTypes<'a> {
 }
 
 /// Group, version and kind of what a subresource takes or gives.
-pub(super) fn kind_of_subresource(resource: &Resource, of: &Subresource) -> GroupVersionKind {
-    let (group, version) = of.elsewhere.unwrap_or((resource.group, resource.version));
-    GroupVersionKind::new(group, version, of.kind)
+pub(super) fn kind_of_subresource(resource: &Resource, sub: &Subresource) -> GroupVersionKind {
+    let (group, version) = sub.elsewhere.unwrap_or((resource.group, resource.version));
+    GroupVersionKind::new(group, version, sub.kind)
 }

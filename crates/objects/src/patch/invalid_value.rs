@@ -123,14 +123,15 @@ impl Writer<'_> {
         map: &Map<String, Value>,
         visited: Option<&VisitedPaths>,
     ) {
-        let of = match shape {
+        let type_ = match shape {
             Shape::Struct(id) => Some(self.schema.get(*id)),
             _ => None,
         };
         let mut keys: Vec<&String> = map.keys().collect();
         // What is new came from the patch, not from a structure.
-        if let (Some(of), None, true) = (of, visited, live.is_some_and(Value::is_object)) {
-            let position = |key: &String| of.field(key).map_or(usize::MAX, |field| field.position);
+        if let (Some(type_), None, true) = (type_, visited, live.is_some_and(Value::is_object)) {
+            let position =
+                |key: &String| type_.field(key).map_or(usize::MAX, |field| field.position);
             keys.sort_by_key(|key| position(key));
         }
         self.text.push('{');
@@ -142,7 +143,9 @@ impl Writer<'_> {
             self.text.push(':');
             let inner = match shape {
                 Shape::Map(inner) => inner,
-                _ => of.and_then(|of| of.field(key)).map_or(&Shape::Any, |field| &field.shape),
+                _ => type_
+                    .and_then(|type_| type_.field(key))
+                    .map_or(&Shape::Any, |field| &field.shape),
             };
             let below = visited.and_then(|visited| visited.0.get(key));
             let value = map.get(key).unwrap_or(&Value::Null);

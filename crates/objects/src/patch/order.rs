@@ -10,8 +10,8 @@ const INSERTION_SORT: usize = 20;
 
 /// Tells the items of a list apart: by the merge key for structures, else by value.
 pub(super) fn identity(item: &Value, merge_key: Option<&str>) -> String {
-    let of = merge_key.map_or(Some(item), |key| item.get(key));
-    of.map(Value::to_string).unwrap_or_default()
+    let key = merge_key.map_or(Some(item), |key| item.get(key));
+    key.map(Value::to_string).unwrap_or_default()
 }
 
 /// Where each item of a list is.

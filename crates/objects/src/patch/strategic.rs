@@ -90,8 +90,8 @@ impl<'s> Merger<'s> {
             MapType::Map(value) => Ok((value, &UNMARKED)),
             MapType::Opaque => Err(unknown("RawExtension")),
             MapType::Struct(id) => {
-                let of = self.schema.get(id);
-                let field = of.field(key).ok_or_else(|| unknown(&of.name))?;
+                let type_ = self.schema.get(id);
+                let field = type_.field(key).ok_or_else(|| unknown(&type_.name))?;
                 Ok((&field.shape, &field.strategy))
             }
         }

@@ -92,8 +92,8 @@ fn json_operations_that_do_not_fit_are_unprocessable() {
     ] {
         let error = json_patched(&start, &json!([operation])).unwrap_err();
         assert_eq!(error.status(), 422, "{operation}");
-        let told = "the server rejected our request due to an error in our request";
-        assert_eq!(error.to_string(), told);
+        let message = "the server rejected our request due to an error in our request";
+        assert_eq!(error.to_string(), message);
     }
 }
 
@@ -130,18 +130,18 @@ fn texts_that_are_no_patch_are_bad_requests() {
         ("null", Ok(()), Err("Invalid JSON Patch"), Ok(())),
         ("[]", Ok(()), Err(&*format!("error decoding patch: {map}")), Err(map)),
     ] {
-        let told = |result: Result<Patched, PatchError>| {
+        let message = |result: Result<Patched, PatchError>| {
             result.map(drop).map_err(|error| {
                 assert_eq!(error.status(), 400);
                 error.to_string()
             })
         };
-        let wanted = |said: Result<(), &str>| said.map_err(str::to_owned);
-        assert_eq!(told(json(object(), text.as_bytes())), wanted(as_json));
-        assert_eq!(told(merge(object(), text.as_bytes())), wanted(as_merge));
-        assert_eq!(told(strategic(schema, id, object(), text.as_bytes())), wanted(as_strategic));
+        let wanted = |expected: Result<(), &str>| expected.map_err(str::to_owned);
+        assert_eq!(message(json(object(), text.as_bytes())), wanted(as_json));
+        assert_eq!(message(merge(object(), text.as_bytes())), wanted(as_merge));
+        assert_eq!(message(strategic(schema, id, object(), text.as_bytes())), wanted(as_strategic));
     }
-    for (text, said) in [
+    for (text, expected) in [
         (
             "\"\"",
             "error decoding patch: json: cannot unmarshal string into Go value of type []handlers.jsonPatchOp",
@@ -155,7 +155,7 @@ fn texts_that_are_no_patch_are_bad_requests() {
             "error decoding patch: json: cannot unmarshal number into Go struct field jsonPatchOp.op of type string",
         ),
     ] {
-        assert_eq!(json(object(), text.as_bytes()).unwrap_err().to_string(), said);
+        assert_eq!(json(object(), text.as_bytes()).unwrap_err().to_string(), expected);
     }
 }
 
@@ -191,8 +191,11 @@ fn what_cannot_be_decoded_is_shown_as_upstream_has_it_at_hand() {
         invalid_value(PatchKind::Merge, schema, id, &live, text, &patched),
         r#"{"apiVersion":"v1","bogus":{"y":2,"z":1},"kind":"Pod","metadata":{"labels":{"a":"1","b":"\u003c","l":"s"},"name":"p","namespace":"n"},"spec":{"containers":[{"name":"c","image":"i"}]}}"#
     );
-    let said = "map[bogus:map[y:2 z:1] metadata:map[labels:map[l:s]]]";
-    assert_eq!(invalid_value(PatchKind::Strategic, schema, id, &live, text, &Value::Null), said);
+    let expected = "map[bogus:map[y:2 z:1] metadata:map[labels:map[l:s]]]";
+    assert_eq!(
+        invalid_value(PatchKind::Strategic, schema, id, &live, text, &Value::Null),
+        expected
+    );
     let text = br#"[{"op":"add","path":"/spec/containers/0/bogus","value":1}]"#;
     let patched = json(live.clone(), text).unwrap().value;
     assert_eq!(
@@ -294,7 +297,7 @@ fn directives_replace_delete_and_retain() {
 #[test]
 fn strategic_patches_that_make_no_sense_are_bad_requests() {
     let live = json!({"metadata": {"finalizers": ["a"], "labels": {"a": "b"}}, "spec": {"containers": [{"name": "a"}], "tolerations": [{"key": "k"}]}});
-    for (patch, said) in [
+    for (patch, expected) in [
         (
             json!({"spec": {"containers": [{"image": "x"}]}}),
             "map: map[image:x] does not contain declared merge key: name",
@@ -350,7 +353,7 @@ fn strategic_patches_that_make_no_sense_are_bad_requests() {
         (json!({"metadata": {"$retainKeys": 1}}), "invalid patch format of retainKeys"),
     ] {
         let error = strategic_patched(&live, &patch).unwrap_err();
-        assert_eq!((error.status(), error.to_string().as_str()), (400, said), "{patch}");
+        assert_eq!((error.status(), error.to_string().as_str()), (400, expected), "{patch}");
     }
     let error = strategic_patched(&live, &json!({"metadata": {"finalizers": [["a"]]}}));
     assert_eq!(error.unwrap_err().status(), 400);

@@ -122,8 +122,8 @@ impl<'s> Decoder<'s> {
             return Err(Fault::Value(format!("more than {DEEP} messages within each other")));
         }
         let schema = self.schema;
-        let of = schema.get(id);
-        self.fields(&of.fields, &of.wire, message, object)?;
+        let type_ = schema.get(id);
+        self.fields(&type_.fields, &type_.wire, message, object)?;
         schema.fill(id, object, &mut self.budget)?;
         Ok(())
     }

@@ -49,10 +49,10 @@ fn structure(
     object: &Map<String, Value>,
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
-    let of = schema.get(id);
+    let type_ = schema.get(id);
     let mut given: Vec<(&Field, &Value)> = Vec::with_capacity(object.len());
     for (name, value) in object {
-        match of.field(name) {
+        match type_.field(name) {
             Some(field) if !value.is_null() && field.number != Number::Nowhere => {
                 given.push((field, value));
             }
@@ -115,15 +115,17 @@ fn repeated(
             items.iter().try_for_each(|value| single(schema, name, item, number, value, out))
         }
         (Shape::List(_), other) => Err(wrong(name, other, "a list")),
-        (Shape::Map(of), Value::Object(entries)) => entries.iter().try_for_each(|(key, value)| {
-            put_message(out, number, |out| {
-                put_bytes(out, 1, key.as_bytes());
-                match value {
-                    Value::Null => Ok(()),
-                    value => single(schema, key, of, 2, value, out),
-                }
+        (Shape::Map(inner), Value::Object(entries)) => {
+            entries.iter().try_for_each(|(key, value)| {
+                put_message(out, number, |out| {
+                    put_bytes(out, 1, key.as_bytes());
+                    match value {
+                        Value::Null => Ok(()),
+                        value => single(schema, key, inner, 2, value, out),
+                    }
+                })
             })
-        }),
+        }
         (Shape::Map(_), other) => Err(wrong(name, other, "an object")),
         (shape, value) => single(schema, name, shape, number, value, out),
     }

@@ -302,9 +302,9 @@ fn unknown_fields_are_named_if_they_hold_something() {
 
 #[test]
 fn what_is_wrong_is_said_with_its_place() {
-    let said =
+    let error_text =
         |kind: &str, object: &[u8]| read(&enveloped("v1", kind, object)).unwrap_err().to_string();
-    for (object, words) in [
+    for (object, expected) in [
         (int(1, 0), "proto: metadata: the wire type is Varint and should be Length"),
         (
             len(1, &len(1, b"\xff")),
@@ -322,9 +322,9 @@ fn what_is_wrong_is_said_with_its_place() {
             "proto: metadata.creationTimestamp: 72057594037927935 seconds since 1970 are not in the years 1 to 9999",
         ),
     ] {
-        assert_eq!(said("Pod", &object), words);
+        assert_eq!(error_text("Pod", &object), expected);
     }
-    for (bytes, words) in [
+    for (bytes, expected) in [
         (
             &b""[..],
             "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]",
@@ -340,7 +340,7 @@ fn what_is_wrong_is_said_with_its_place() {
             "the envelope: the content type \"x\" is not \"application/vnd.kubernetes.protobuf\"",
         ),
     ] {
-        assert_eq!(Envelope::read(bytes).unwrap_err().to_string(), words);
+        assert_eq!(Envelope::read(bytes).unwrap_err().to_string(), expected);
     }
 }
 
@@ -389,14 +389,20 @@ fn a_long_list_is_one_list_in_several_pieces() {
 #[test]
 fn every_field_of_every_kind_has_a_number() {
     let schema = Schema::served();
-    for (_, of) in schema.types().filter(|(_, of)| !of.package.ends_with("pkg.version")) {
-        let has_kind = of.kind.is_some() || of.list_of.is_some();
-        for field in &of.fields {
+    for (_, type_) in schema.types().filter(|(_, type_)| !type_.package.ends_with("pkg.version")) {
+        let has_kind = type_.kind.is_some() || type_.list_of.is_some();
+        for field in &type_.fields {
             let in_envelope = has_kind && matches!(field.name.as_str(), "kind" | "apiVersion");
-            assert_eq!(field.number == Number::Nowhere, in_envelope, "{}.{}", of.name, field.name);
+            assert_eq!(
+                field.number == Number::Nowhere,
+                in_envelope,
+                "{}.{}",
+                type_.name,
+                field.name
+            );
             let ours = field.name.starts_with("qosResources");
             if ours {
-                assert!(matches!(field.number, Number::Own(1000..2000)), "{}", of.name);
+                assert!(matches!(field.number, Number::Own(1000..2000)), "{}", type_.name);
             }
         }
     }
@@ -482,8 +488,8 @@ fn as_go_sends(schema: &Schema, id: TypeId, value: &Value) -> Value {
 }
 
 fn served_kinds() -> Vec<TypeId> {
-    let has_kind = |of: &crate::schema::Type| of.kind.is_some() || of.list_of.is_some();
-    Schema::served().types().filter(|(_, of)| has_kind(of)).map(|(id, _)| id).collect()
+    let has_kind = |type_: &crate::schema::Type| type_.kind.is_some() || type_.list_of.is_some();
+    Schema::served().types().filter(|(_, type_)| has_kind(type_)).map(|(id, _)| id).collect()
 }
 
 proptest! {

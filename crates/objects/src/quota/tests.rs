@@ -267,7 +267,7 @@ fn pod_strategy() -> impl Strategy<Value = Value> {
 proptest! {
     #[test]
     fn charging_one_by_one_comes_to_the_same_as_counting_all(
-        asked in prop::collection::vec(pod_strategy(), 0..8),
+        requested in prop::collection::vec(pod_strategy(), 0..8),
         updates in prop::collection::vec((any::<prop::sample::Index>(), pod_strategy()), 0..4),
     ) {
         let mut quota = quota(json!({
@@ -278,7 +278,7 @@ proptest! {
             },
         }));
         let mut there: Vec<Value> = Vec::new();
-        for pod in asked {
+        for pod in requested {
             if let Ok(charged) = charge(&[&quota], pods(), &pod, None, now()) {
                 quota = charged.into_iter().next().unwrap_or(quota);
                 there.push(pod);

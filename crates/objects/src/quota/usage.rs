@@ -149,21 +149,21 @@ pub(super) fn unspecified(
     if !is_pod(resource) {
         return missing;
     }
-    let said = |holder: &Value| {
+    let resources = |holder: &Value| {
         compute(
             &amounts(&holder["resources"]["requests"]),
             &amounts(&holder["resources"]["limits"]),
         )
     };
-    let of_pod = said(&object["spec"]);
+    let of_pod = resources(&object["spec"]);
     let required: Vec<&String> = bounded
         .iter()
         .filter(|name| MUST_SPECIFY.contains(&name.as_str()) && !of_pod.contains_key(*name))
         .collect();
     for list in ["containers", "initContainers"] {
         for container in object["spec"][list].as_array().into_iter().flatten() {
-            let said = said(container);
-            for name in required.iter().filter(|name| !said.contains_key(**name)) {
+            let specified = resources(container);
+            for name in required.iter().filter(|name| !specified.contains_key(**name)) {
                 let container = container["name"].as_str().unwrap_or_default().to_owned();
                 missing.entry((*name).clone()).or_default().push(container);
             }

@@ -98,7 +98,7 @@ pub(super) fn port_number(at: &Cursor<'_>, causes: &mut Causes) {
 }
 
 /// A label selector as messages show it: in the order Go declares its fields.
-pub(super) fn shown_selector(selector: &Value) -> BadValue {
+pub(super) fn render_selector(selector: &Value) -> BadValue {
     BadValue::literal(selector_text(selector))
 }
 
@@ -287,7 +287,7 @@ mod tests {
     fn a_selector_is_shown_labels_first() {
         let selector = json!({"matchLabels": {"a": "b"}, "matchExpressions": [{"operator": "Exists", "key": "k"}]});
         let mut causes = Causes::default();
-        causes.invalid_as(&Cursor::top(&selector, "s"), shown_selector(&selector), "");
+        causes.invalid_as(&Cursor::top(&selector, "s"), render_selector(&selector), "");
         let shown = r#"Invalid value: {"matchLabels":{"a":"b"},"matchExpressions":[{"key":"k","operator":"Exists"}]}"#;
         assert_eq!(causes.0[0].message, shown);
     }

@@ -425,10 +425,10 @@ mod tests {
         assert!(distinct_owners(&mut object).is_empty());
         for version in ["a/b/c", "a/"] {
             let meta = json!({"name": "a", "namespace": "n", "ownerReferences": [owner(version)]});
-            let said = format!(
+            let expected = format!(
                 "metadata.ownerReferences[0].apiVersion: Invalid value: {version:?}: version must not be empty"
             );
-            assert_eq!(problems(&meta), [said]);
+            assert_eq!(problems(&meta), [expected]);
         }
     }
 

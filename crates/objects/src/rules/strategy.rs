@@ -144,7 +144,7 @@ pub(super) fn prepare_update(
         ("coordination.k8s.io", "Lease") => lease::prepare(object, Some(old)),
         _ => {}
     }
-    let changed = |of: &str| !checks::is_same(&object[of], &old[of]);
+    let changed = |field: &str| !checks::is_same(&object[field], &old[field]);
     // The annotations of a deployment are handed on to its replica sets.
     let annotations = |object: &Value| object["metadata"]["annotations"].clone();
     let counts = changed("spec")

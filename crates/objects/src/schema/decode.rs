@@ -149,9 +149,9 @@ impl Schema {
             Shape::Any => "runtime.RawExtension".to_owned(),
             Shape::Fields => "v1.FieldsV1".to_owned(),
             Shape::Struct(id) => {
-                let of = self.get(*id);
-                let version = of.package.rsplit('.').next().unwrap_or_default();
-                format!("{version}.{}", of.name)
+                let type_ = self.get(*id);
+                let version = type_.package.rsplit('.').next().unwrap_or_default();
+                format!("{version}.{}", type_.name)
             }
             Shape::List(item) => format!("[]{}", self.go_name(item)),
             Shape::Map(value) => format!("map[string]{}", self.go_name(value)),
@@ -412,11 +412,11 @@ fn structure<'de, A: MapAccess<'de>>(
     mut entries: A,
 ) -> Result<Value, A::Error> {
     let schema = decoder.schema;
-    let of = schema.get(id);
+    let type_ = schema.get(id);
     let mut object = Map::new();
-    let mut seen = vec![false; of.fields.len()];
+    let mut seen = vec![false; type_.fields.len()];
     decoder.holders.push(id);
-    while let Some(found) = entries.next_key_seed(KeySeed { of })? {
+    while let Some(found) = entries.next_key_seed(KeySeed { type_ })? {
         let place = match found {
             Key::Known(place) => place,
             Key::Unknown(name) => {
@@ -427,7 +427,7 @@ fn structure<'de, A: MapAccess<'de>>(
                 continue;
             }
         };
-        let field = &of.fields[place];
+        let field = &type_.fields[place];
         decoder.path.push(Step::Field(&field.name));
         if std::mem::replace(&mut seen[place], true) {
             decoder.note("duplicate");
@@ -518,7 +518,7 @@ enum Key {
 
 /// Looks a name up without copying it.
 struct KeySeed<'s> {
-    of: &'s super::Type,
+    type_: &'s super::Type,
 }
 
 impl<'de> DeserializeSeed<'de> for KeySeed<'_> {
@@ -537,7 +537,7 @@ impl Visitor<'_> for KeySeed<'_> {
     }
 
     fn visit_str<E: de::Error>(self, name: &str) -> Result<Key, E> {
-        Ok(self.of.place(name).map_or_else(|| Key::Unknown(name.to_owned()), Key::Known))
+        Ok(self.type_.place(name).map_or_else(|| Key::Unknown(name.to_owned()), Key::Known))
     }
 }
 

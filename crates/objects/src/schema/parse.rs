@@ -217,7 +217,7 @@ fn implied(name: &str, number: Number, shape: Shape, presence: Presence, doc: &s
 
 fn read_field(
     draft: &Draft<'_>,
-    of: &TypeDraft<'_>,
+    type_draft: &TypeDraft<'_>,
     names: &HashMap<String, TypeId>,
 ) -> Result<Field, String> {
     let number = Number::parse(draft.number)?;
@@ -229,7 +229,7 @@ fn read_field(
         Some(text) => (text, true),
         None => (text, false),
     };
-    let shape = read_shape(text, of.package, names)?;
+    let shape = read_shape(text, type_draft.package, names)?;
     // A structure or a time that is no pointer is written even when zero.
     let solid = matches!(shape, Shape::Struct(_) | Shape::Time | Shape::MicroTime);
     let presence = match (pointer, always || solid) {

@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn complaints_are_gos() {
-        for (json, said) in [
+        for (json, expected) in [
             ("", "unexpected end of JSON input"),
             ("   ", "unexpected end of JSON input"),
             ("{", "unexpected end of JSON input"),
@@ -249,7 +249,7 @@ mod tests {
             ("\"\\x\"", "invalid character 'x' in string escape code"),
             ("1.x", "invalid character 'x' after decimal point in numeric literal"),
         ] {
-            assert_eq!(go_error(json.as_bytes()).as_deref(), Some(said), "{json:?}");
+            assert_eq!(go_error(json.as_bytes()).as_deref(), Some(expected), "{json:?}");
         }
         for json in ["{}", " [1, -2.5e3, true, null, \"\\u00e4\"] ", "{\"a\":{\"b\":[]}}"] {
             assert_eq!(go_error(json.as_bytes()), None, "{json:?}");

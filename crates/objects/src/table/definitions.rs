@@ -16,8 +16,8 @@ const fn number(name: &'static str, description: &'static str) -> Column {
 }
 
 /// Shown with `-o wide` only.
-const fn wide(of: Column) -> Column {
-    Column { priority: 1, ..of }
+const fn wide(column: Column) -> Column {
+    Column { priority: 1, ..column }
 }
 
 const NAME: Column = Column {

@@ -224,15 +224,15 @@ fn event(event: &Value, now: Timestamp) -> Vec<Value> {
     let either = |core: &'static str, events: &'static str| {
         if event[core].is_null() { &event[events] } else { &event[core] }
     };
-    let seen = |time: &Value| age::since(time, now);
+    let age = |time: &Value| age::since(time, now);
     let known = |time: &Value| time.is_string();
     let first_time = either("firstTimestamp", "deprecatedFirstTimestamp");
-    let first = if known(first_time) { seen(first_time) } else { seen(&event["eventTime"]) };
+    let first = if known(first_time) { age(first_time) } else { age(&event["eventTime"]) };
     let last_time = either("lastTimestamp", "deprecatedLastTimestamp");
-    let mut last = if known(last_time) { seen(last_time) } else { first.clone() };
+    let mut last = if known(last_time) { age(last_time) } else { first.clone() };
     let mut times = either("count", "deprecatedCount").as_i64().unwrap_or(0);
     if event["series"].is_object() {
-        last = seen(&event["series"]["lastObservedTime"]);
+        last = age(&event["series"]["lastObservedTime"]);
         times = event["series"]["count"].as_i64().unwrap_or(0);
     } else if times == 0 {
         times = 1;

@@ -93,8 +93,8 @@ fn keep_served(group: &mut Value, name: &str) {
             return false;
         };
         if let Some(Value::Array(subresources)) = entry.get_mut("subresources") {
-            let known = |of: &Value| resource.subresource(of["subresource"].as_str().unwrap());
-            subresources.retain(|of| known(of).is_some());
+            let known = |sub: &Value| resource.subresource(sub["subresource"].as_str().unwrap());
+            subresources.retain(|sub| known(sub).is_some());
         }
         true
     });

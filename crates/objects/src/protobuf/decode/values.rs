@@ -25,14 +25,14 @@ impl Decoder<'_> {
     }
 
     pub(super) fn int_or_string(&mut self, bytes: &[u8]) -> Result<Value, Fault> {
-        let (mut is_text, mut whole, mut words) = (0, 0, String::new());
+        let (mut is_text, mut whole, mut string) = (0, 0, String::new());
         self.each(bytes, |_, number, kind, reader| {
             match number {
                 1 => is_text = int(kind, reader)?,
                 2 => whole = int32(int(kind, reader)?)?,
                 3 => {
                     expect(kind, Kind::Length)?;
-                    words = text(reader.bytes()?)?;
+                    string = text(reader.bytes()?)?;
                 }
                 _ => return Ok(false),
             }
@@ -40,7 +40,7 @@ impl Decoder<'_> {
         })?;
         match is_text {
             0 => Ok(Value::from(whole)),
-            1 => Ok(Value::String(words)),
+            1 => Ok(Value::String(string)),
             other => {
                 Err(Fault::Value(format!("the type {other} is neither 0, int, nor 1, string")))
             }

@@ -110,12 +110,12 @@ pub fn default_tolerations(pod: &mut Value) {
 }
 
 /// Adds to a pod, or to what binds it, the labels of its node that say where that is.
-pub fn add_topology(told: &mut Value, node: &Value) {
-    let of_node = node["metadata"].get("labels").and_then(Value::as_object);
-    let found = of_node.into_iter().flatten().filter(|(key, _)| TOPOLOGY.contains(&key.as_str()));
+pub fn add_topology(pod: &mut Value, node: &Value) {
+    let labels = node["metadata"].get("labels").and_then(Value::as_object);
+    let found = labels.into_iter().flatten().filter(|(key, _)| TOPOLOGY.contains(&key.as_str()));
     let found: Vec<(String, Value)> =
         found.map(|(key, value)| (key.clone(), value.clone())).collect();
-    let meta = told.get_mut("metadata").and_then(Value::as_object_mut);
+    let meta = pod.get_mut("metadata").and_then(Value::as_object_mut);
     let Some(meta) = meta.filter(|_| !found.is_empty()) else { return };
     let labels = meta.entry("labels").or_insert_with(|| json!({}));
     if let Some(labels) = labels.as_object_mut() {
@@ -374,8 +374,8 @@ mod tests {
         };
         let check = |spec: Value, wanted: &str| {
             let refusal = refused(spec, Some(&node));
-            let said = refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
-            assert_eq!(said, wanted);
+            let expected = refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
+            assert_eq!(expected, wanted);
         };
         let containers = |cpu: &str, memory: &str| {
             let resources = json!({"requests": {"cpu": cpu, "memory": memory}});
@@ -401,7 +401,7 @@ mod tests {
         let bare = json!({"metadata": {}});
         let none =
             "cpu, requested: 1000, allocatable: 0; memory, requested: 1048576, allocatable: 0";
-        for (node, said, cause) in [
+        for (node, expected, cause) in [
             (None, "node \"n\" not found".to_owned(), None),
             (
                 Some(&windows),
@@ -411,7 +411,7 @@ mod tests {
             (Some(&bare), format!("{no}{none}"), Some("NodeCapacity")),
         ] {
             let refusal = refused(small(), node).unwrap();
-            assert_eq!((refusal.to_string(), refusal.cause()), (said, cause));
+            assert_eq!((refusal.to_string(), refusal.cause()), (expected, cause));
         }
         assert_eq!(check_resize(&json!({"spec": small()}), |_| None), Ok(()));
     }

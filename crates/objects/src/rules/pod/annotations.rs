@@ -170,8 +170,8 @@ fn agree(
     causes: &mut Causes,
 ) {
     let text = annotation.text();
-    let differs = |causes: &mut Causes, field: &str, of: &str| {
-        let detail = format!("{what} {of} in annotation and field must match");
+    let differs = |causes: &mut Causes, field: &str, other: &str| {
+        let detail = format!("{what} {other} in annotation and field must match");
         causes.forbidden(&profile.field(field), &detail);
     };
     match profile.field("type").text() {

@@ -35,8 +35,8 @@ fn is_lower_hex(b: u8) -> bool {
 }
 
 fn is_digest(digest: &str) -> bool {
-    digest.split_once(':').is_some_and(|(of, digits)| {
-        DIGESTS.contains(&(of, digits.len())) && digits.bytes().all(is_lower_hex)
+    digest.split_once(':').is_some_and(|(algorithm, digits)| {
+        DIGESTS.contains(&(algorithm, digits.len())) && digits.bytes().all(is_lower_hex)
     })
 }
 

@@ -220,7 +220,7 @@ fn flex(source: &Cursor<'_>, causes: &mut Causes) {
     let options = source.field("options");
     for (key, value) in options.entries() {
         let domain = key.split_once('/').map_or(key, |(domain, _)| domain).to_lowercase();
-        let reserved = |of: &str| domain == of || domain.ends_with(&format!(".{of}"));
+        let reserved = |suffix: &str| domain == suffix || domain.ends_with(&format!(".{suffix}"));
         if reserved("kubernetes.io") || reserved("k8s.io") {
             let detail = "kubernetes.io and k8s.io namespaces are reserved";
             causes.invalid_as(&value, key, detail);

@@ -99,8 +99,8 @@ pub fn api_objects(spec: &Value) -> Option<&'static str> {
     })
 }
 
-fn items<'a>(of: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
-    of.get(list).and_then(Value::as_array).into_iter().flatten()
+fn items<'a>(holder: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
+    holder.get(list).and_then(Value::as_array).into_iter().flatten()
 }
 
 fn containers(spec: &Value) -> impl Iterator<Item = &Value> {

@@ -237,14 +237,14 @@ pub(super) fn validate_context(context: &Cursor<'_>, pod: &PodContext<'_>, cause
     if context.field("allowPrivilegeEscalation").bool() == Some(false) {
         if privileged.is_true() {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-            causes.invalid_as(context, shown_context(context.value()), detail);
+            causes.invalid_as(context, render_context(context.value()), detail);
         }
         let capabilities = context.field("capabilities");
         let added = capabilities.field("add");
         for _ in added.items().filter(|capability| capability.text() == "CAP_SYS_ADMIN") {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` \
                           CAP_SYS_ADMIN";
-            causes.invalid_as(context, shown_context(context.value()), detail);
+            causes.invalid_as(context, render_context(context.value()), detail);
         }
     }
     validate_windows_options(&context.field("windowsOptions"), causes);
@@ -252,7 +252,7 @@ pub(super) fn validate_context(context: &Cursor<'_>, pod: &PodContext<'_>, cause
 }
 
 /// A security context as upstream's messages show it: every field, under its Go name.
-fn shown_context(context: &Value) -> BadValue {
+fn render_context(context: &Value) -> BadValue {
     const FIELDS: [(&str, &str); 12] = [
         ("Capabilities", "capabilities"),
         ("Privileged", "privileged"),

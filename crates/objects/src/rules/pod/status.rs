@@ -182,7 +182,7 @@ fn is_dual_stack(ips: &Cursor<'_>) -> bool {
     families == [true, true]
 }
 
-fn shown_ips(ips: &Cursor<'_>) -> BadValue {
+fn render_ips(ips: &Cursor<'_>) -> BadValue {
     let ips = ips.items().map(|ip| format!("{{\"IP\":{}}}", Value::from(ip.field("ip").text())));
     BadValue::literal(format!("[{}]", ips.collect::<Vec<_>>().join(",")))
 }
@@ -207,7 +207,7 @@ fn validate_families(ips: &Cursor<'_>, causes: &mut Causes) {
         causes.add("InternalError", ips.path(), message);
     }
     if !is_dual_stack(ips) || ips.len() > 2 {
-        causes.invalid_as(ips, shown_ips(ips), ONE_OF_EACH);
+        causes.invalid_as(ips, render_ips(ips), ONE_OF_EACH);
     }
 }
 
@@ -273,9 +273,9 @@ fn validate_devices(statuses: &Cursor<'_>, containers: &Cursor<'_>, causes: &mut
                 let (found, detail) = match name.text().strip_prefix("claim:") {
                     Some(claim) => {
                         let claims = resources.field("claims");
-                        let found = claims.items().any(|of| {
+                        let found = claims.items().any(|reference| {
                             let (name, request) =
-                                (of.field("name").text(), of.field("request").text());
+                                (reference.field("name").text(), reference.field("request").text());
                             match claim.strip_prefix(name) {
                                 Some("") => request.is_empty(),
                                 Some(rest) => {

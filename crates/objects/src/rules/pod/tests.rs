@@ -45,7 +45,7 @@ fn created(pod: &Value, gates: &str) -> Vec<String> {
 #[test]
 fn who_uses_an_annotation_for_app_armor_is_warned_unless_a_field_says_it() {
     let key = "container.apparmor.security.beta.kubernetes.io/c";
-    let said = "metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: deprecated \
+    let expected = "metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: deprecated \
                 since v1.30; use the \"appArmorProfile\" field instead";
     let default = json!({"type": "RuntimeDefault"});
     let check = |annotation: &str, spec: Value, container: Value, warned: bool, field: Value| {
@@ -54,7 +54,7 @@ fn who_uses_an_annotation_for_app_armor_is_warned_unless_a_field_says_it() {
         pod["metadata"]["annotations"] = json!({key: annotation});
         let gates = FeatureGates::default();
         let warnings = rules::prepare_create(pods(), &mut pod, &ctx(&gates));
-        assert_eq!(warnings, if warned { vec![said] } else { vec![] }, "{annotation} {pod}");
+        assert_eq!(warnings, if warned { vec![expected] } else { vec![] }, "{annotation} {pod}");
         let context = &pod["spec"]["containers"][0]["securityContext"];
         assert_eq!(context["appArmorProfile"], field, "{annotation} {pod}");
     };
@@ -456,20 +456,20 @@ fn containers_with_claims_and_pods_the_node_keeps_to_itself_are_not_resized() {
         );
     }
     let requests = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
-    let check = |spec: Value, annotations: Value, part: Part, said: &str| {
+    let check = |spec: Value, annotations: Value, part: Part, expected: &str| {
         let with = |cpu: &str| {
             let mut pod = pod(&spec, &requests(cpu));
             pod["metadata"]["annotations"] = annotations.clone();
             pod
         };
-        let said = format!("[]: Forbidden: {said}");
-        assert_eq!(updated(&with("2"), &with("1"), part, ""), [said]);
+        let expected = format!("[]: Forbidden: {expected}");
+        assert_eq!(updated(&with("2"), &with("1"), part, ""), [expected]);
     };
     let mirror = json!({"kubernetes.io/config.mirror": "x"});
     let bound = || json!({"nodeName": "n"});
     check(bound(), mirror.clone(), Part::Resize, "static pods cannot be resized");
-    let said = "static pods do not support ephemeral containers";
-    check(bound(), mirror, Part::EphemeralContainers, said);
+    let expected = "static pods do not support ephemeral containers";
+    check(bound(), mirror, Part::EphemeralContainers, expected);
     let windows = json!({"os": {"name": "windows"}});
     check(windows, json!({}), Part::Resize, "windows pods cannot be resized");
 }

@@ -199,7 +199,7 @@ fn validate_gated_affinity(node: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Cau
     if !old_terms.is_empty() && old_terms.len() != terms.len() {
         let detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
         let shown = match terms.value() {
-            Value::Array(terms) => shown_list(terms, shown_term),
+            Value::Array(terms) => render_list(terms, render_term),
             _ => "null".to_owned(),
         };
         return causes.invalid_as(&terms, BadValue::literal(shown), detail);
@@ -207,26 +207,26 @@ fn validate_gated_affinity(node: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Cau
     for (term, old) in terms.items().zip(old_terms.items()) {
         if !only_adds(&term, &old) {
             let detail = "only additions are allowed (no mutations or deletions)";
-            causes.invalid_as(&term, BadValue::literal(shown_term(term.value())), detail);
+            causes.invalid_as(&term, BadValue::literal(render_term(term.value())), detail);
         }
     }
 }
 
-fn shown_list(items: &[Value], shown: fn(&Value) -> String) -> String {
+fn render_list(items: &[Value], shown: fn(&Value) -> String) -> String {
     format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(","))
 }
 
 /// A term as upstream's messages show it: every field, under its Go name.
-fn shown_term(term: &Value) -> String {
+fn render_term(term: &Value) -> String {
     let shown = |field: &str, none: &str| match term.get(field).and_then(Value::as_array) {
-        Some(conditions) => shown_list(conditions, shown_condition),
+        Some(conditions) => render_list(conditions, render_condition),
         None => none.to_owned(),
     };
     let (expressions, fields) = (shown("matchExpressions", "[]"), shown("matchFields", "null"));
     format!("{{\"MatchExpressions\":{expressions},\"MatchFields\":{fields}}}")
 }
 
-fn shown_condition(condition: &Value) -> String {
+fn render_condition(condition: &Value) -> String {
     let text = |field: &str| Value::from(condition[field].as_str().unwrap_or_default());
     let (key, operator, values) = (text("key"), text("operator"), &condition["values"]);
     format!("{{\"Key\":{key},\"Operator\":{operator},\"Values\":{values}}}")

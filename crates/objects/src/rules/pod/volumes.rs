@@ -268,17 +268,17 @@ fn validate_projected(projected: &Cursor<'_>, scope: Scope, causes: &mut Causes)
     for source in sources.items() {
         let mut given = 0;
         for field in ["secret", "configMap"] {
-            let of = source.field(field);
-            if !of.is_set() {
+            let reference = source.field(field);
+            if !reference.is_set() {
                 continue;
             }
             given += 1;
-            required(&of, "name", causes);
-            let items = of.field("items");
+            required(&reference, "name", causes);
+            let items = reference.field("items");
             for item in items.items() {
                 validate_key_to_path(&item, causes);
                 let path = item.field("path").text().to_owned();
-                conflict(path, of.field("name").text(), causes);
+                conflict(path, reference.field("name").text(), causes);
             }
         }
         let downward = source.field("downwardAPI");

@@ -100,7 +100,7 @@ fn warn(warnings: &mut Vec<String>, at: &Cursor<'_>, what: &str) {
 fn collect(holder: &Cursor<'_>, is_template: bool, warnings: &mut Vec<String>) {
     let (meta, spec) = (holder.field("metadata"), holder.field("spec"));
     let annotations = meta.field("annotations");
-    about_nodes(&spec, warnings);
+    warn_about_nodes(&spec, warnings);
     for (key, what) in DEPRECATED_ANNOTATIONS {
         let at = annotations.key(key);
         if at.is_set() {
@@ -109,12 +109,12 @@ fn collect(holder: &Cursor<'_>, is_template: bool, warnings: &mut Vec<String>) {
     }
     let volumes = spec.field("volumes");
     for volume in volumes.items() {
-        about_volume(&volume, warnings);
+        warn_about_volume(&volume, warnings);
     }
-    about_paths(&volumes, warnings);
-    about_names(&spec, warnings);
+    warn_about_paths(&volumes, warnings);
+    warn_about_names(&spec, warnings);
     for resource in [MEMORY, EPHEMERAL_STORAGE] {
-        about_fraction(&spec.field("overhead").key(resource), warnings);
+        warn_about_fraction(&spec.field("overhead").key(resource), warnings);
     }
     let context = spec.field("securityContext");
     let profile = annotations.key(SECCOMP_POD);
@@ -124,15 +124,15 @@ fn collect(holder: &Cursor<'_>, is_template: bool, warnings: &mut Vec<String>) {
     }
     let app_armor = context.field("appArmorProfile").is_set();
     for_each_container(&spec, |container| {
-        about_container(container, &annotations, is_template && !app_armor, warnings);
+        warn_about_container(container, &annotations, is_template && !app_armor, warnings);
     });
-    about_ports(&spec, warnings);
+    warn_about_ports(&spec, warnings);
     let grace = spec.field("terminationGracePeriodSeconds");
     if grace.int().is_some_and(|seconds| seconds < 0) {
         let what = "must be >= 0; negative values are invalid and will be treated as 1";
         warn(warnings, &grace, what);
     }
-    about_neighbours(&spec, warnings);
+    warn_about_affinity(&spec, warnings);
     let dns = spec.field("dnsConfig");
     let servers = dns.field("nameservers");
     for server in servers.items() {
@@ -144,7 +144,7 @@ fn collect(holder: &Cursor<'_>, is_template: bool, warnings: &mut Vec<String>) {
     }
 }
 
-fn about_nodes(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
+fn warn_about_nodes(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     let selector = spec.field("nodeSelector");
     for (key, at) in selector.entries() {
         if let Some(what) = deprecated_node_label(key) {
@@ -156,11 +156,11 @@ fn about_nodes(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     let required = node.field(REQUIRED);
     let terms = required.field("nodeSelectorTerms");
     for term in terms.items() {
-        about_term(&term, false, warnings);
+        warn_about_term(&term, false, warnings);
     }
     let preferred = node.field(PREFERRED);
     for term in preferred.items() {
-        about_term(&term.field("preference"), true, warnings);
+        warn_about_term(&term.field("preference"), true, warnings);
     }
     let constraints = spec.field("topologySpreadConstraints");
     for constraint in constraints.items() {
@@ -175,7 +175,7 @@ fn about_nodes(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     }
 }
 
-fn about_term(term: &Cursor<'_>, check_values: bool, warnings: &mut Vec<String>) {
+fn warn_about_term(term: &Cursor<'_>, check_values: bool, warnings: &mut Vec<String>) {
     let expressions = term.field("matchExpressions");
     for expression in expressions.items() {
         let key = expression.field("key");
@@ -193,8 +193,8 @@ fn about_term(term: &Cursor<'_>, check_values: bool, warnings: &mut Vec<String>)
     }
 }
 
-fn about_volume(volume: &Cursor<'_>, warnings: &mut Vec<String>) {
-    let deprecated = |field: &str| DEPRECATED_VOLUMES.iter().any(|(of, _, _)| *of == field);
+fn warn_about_volume(volume: &Cursor<'_>, warnings: &mut Vec<String>) {
+    let deprecated = |field: &str| DEPRECATED_VOLUMES.iter().any(|(name, _, _)| *name == field);
     if !volume.entries().any(|(field, _)| field == "ephemeral" || deprecated(field)) {
         return;
     }
@@ -209,7 +209,7 @@ fn about_volume(volume: &Cursor<'_>, warnings: &mut Vec<String>) {
             let spec = template.field("spec");
             let resources = spec.field("resources");
             let requests = resources.field("requests");
-            about_fraction(&requests.key("storage"), warnings);
+            warn_about_fraction(&requests.key("storage"), warnings);
         }
     }
 }
@@ -225,7 +225,7 @@ impl File {
         File { path: path.trim_end_matches('/').to_owned(), source: source.to_owned() }
     }
 
-    fn shown(&self) -> String {
+    fn render(&self) -> String {
         let path = go_quoted(&self.path);
         if self.source.is_empty() { path } else { format!("{path} ({})", self.source) }
     }
@@ -242,7 +242,7 @@ fn files_of(source: &Cursor<'_>, from: &str) -> Vec<File> {
 }
 
 /// Files of a volume that hide each other.
-fn about_paths(volumes: &Cursor<'_>, warnings: &mut Vec<String>) {
+fn warn_about_paths(volumes: &Cursor<'_>, warnings: &mut Vec<String>) {
     for volume in volumes.items() {
         let name = go_quoted(volume.field("name").text());
         let report = |files: &[File], from: usize, what: &str, warnings: &mut Vec<String>| {
@@ -250,21 +250,21 @@ fn about_paths(volumes: &Cursor<'_>, warnings: &mut Vec<String>) {
                 for other in files[..at].iter().filter(|other| file.overlaps(other)) {
                     warnings.push(format!(
                         "volume {name} ({what}): overlapping paths: {} with {}",
-                        file.shown(),
-                        other.shown()
+                        file.render(),
+                        other.render()
                     ));
                 }
             }
         };
         let config = volume.field("configMap");
         if config.is_set() {
-            let of = format!("ConfigMap {}", go_quoted(config.field("name").text()));
-            report(&files_of(&config, ""), 0, &of, warnings);
+            let owner = format!("ConfigMap {}", go_quoted(config.field("name").text()));
+            report(&files_of(&config, ""), 0, &owner, warnings);
         }
         let secret = volume.field("secret");
         if secret.is_set() {
-            let of = format!("Secret {}", go_quoted(secret.field("secretName").text()));
-            report(&files_of(&secret, ""), 0, &of, warnings);
+            let owner = format!("Secret {}", go_quoted(secret.field("secretName").text()));
+            report(&files_of(&secret, ""), 0, &owner, warnings);
         }
         let downward = volume.field("downwardAPI");
         if downward.is_set() {
@@ -286,10 +286,10 @@ fn about_paths(volumes: &Cursor<'_>, warnings: &mut Vec<String>) {
 
 fn projected_files(source: &Cursor<'_>) -> Vec<File> {
     for (field, kind) in [("configMap", "ConfigMap"), ("secret", "Secret")] {
-        let of = source.field(field);
-        if of.is_set() {
-            let from = format!("{kind} {}", go_quoted(of.field("name").text()));
-            return files_of(&of, &from);
+        let reference = source.field(field);
+        if reference.is_set() {
+            let from = format!("{kind} {}", go_quoted(reference.field("name").text()));
+            return files_of(&reference, &from);
         }
     }
     let downward = source.field("downwardAPI");
@@ -312,7 +312,7 @@ fn projected_files(source: &Cursor<'_>) -> Vec<File> {
     Vec::new()
 }
 
-fn about_names(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
+fn warn_about_names(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     for (list, field, what) in [("hostAliases", "ip", "ip"), ("imagePullSecrets", "name", "name")] {
         let list = spec.field(list);
         let mut seen = BTreeSet::new();
@@ -332,7 +332,7 @@ fn about_names(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     }
 }
 
-fn about_fraction(at: &Cursor<'_>, warnings: &mut Vec<String>) {
+fn warn_about_fraction(at: &Cursor<'_>, warnings: &mut Vec<String>) {
     if at.is_set() && quantity(at.value()).milli_value() % 1000 != 0 {
         let shown = go_quoted(at.text());
         let what = format!("fractional byte value {shown} is invalid, must be an integer");
@@ -340,10 +340,10 @@ fn about_fraction(at: &Cursor<'_>, warnings: &mut Vec<String>) {
     }
 }
 
-fn about_container(
+fn warn_about_container(
     container: &Cursor<'_>,
     annotations: &Cursor<'_>,
-    about_app_armor: bool,
+    warn_about_app_armor: bool,
     warnings: &mut Vec<String>,
 ) {
     let context = container.field("securityContext");
@@ -357,14 +357,14 @@ fn about_container(
         }
         let key = format!("{APP_ARMOR}{name}");
         let profile = annotations.key(&key);
-        if about_app_armor && profile.is_set() && !context.field("appArmorProfile").is_set() {
+        if warn_about_app_armor && profile.is_set() && !context.field("appArmorProfile").is_set() {
             warn(warnings, &profile, USE_THE_FIELD);
         }
     }
     let resources = container.field("resources");
     for resource in [MEMORY, EPHEMERAL_STORAGE] {
         for side in ["limits", "requests"] {
-            about_fraction(&resources.field(side).key(resource), warnings);
+            warn_about_fraction(&resources.field(side).key(resource), warnings);
         }
     }
     let variables = container.field("env");
@@ -434,7 +434,7 @@ fn ports_of<'a>(spec: &Cursor<'a>) -> Vec<ContainerPort<'a>> {
     all
 }
 
-fn about_ports(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
+fn warn_about_ports(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     let ports = ports_of(spec);
     let mut by_number: BTreeMap<(i64, &str), Vec<&ContainerPort<'_>>> = BTreeMap::new();
     for port in &ports {
@@ -488,7 +488,7 @@ fn about_ports(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     }
 }
 
-fn about_neighbours(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
+fn warn_about_affinity(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     let affinity = spec.field("affinity");
     for kind in ["podAffinity", "podAntiAffinity"] {
         let pods = affinity.field(kind);

@@ -17,7 +17,7 @@ pub(super) fn validate(budget: &Cursor<'_>, causes: &mut Causes) {
     let (min, max) = (spec.field("minAvailable"), spec.field("maxUnavailable"));
     if min.is_set() && max.is_set() {
         let detail = "minAvailable and maxUnavailable cannot be both set";
-        causes.invalid_as(&spec, shown_spec(spec.value()), detail);
+        causes.invalid_as(&spec, render_spec(spec.value()), detail);
     }
     for bound in [&min, &max] {
         number_or_percent(bound, causes);
@@ -31,7 +31,7 @@ pub(super) fn validate(budget: &Cursor<'_>, causes: &mut Causes) {
 }
 
 /// A budget's spec as Go shows the structure.
-fn shown_spec(spec: &Value) -> BadValue {
+fn render_spec(spec: &Value) -> BadValue {
     BadValue::literal(format!(
         r#"{{"MinAvailable":{},"Selector":{},"MaxUnavailable":{},"UnhealthyPodEvictionPolicy":{}}}"#,
         spec["minAvailable"],

@@ -97,13 +97,13 @@ fn validate_tolerations(tolerations: &Cursor<'_>, causes: &mut Causes) {
     let mut seen = HashSet::new();
     for toleration in tolerations.items() {
         if !seen.insert(toleration.value()) {
-            causes.duplicate_as(&toleration, shown_toleration(toleration.value()));
+            causes.duplicate_as(&toleration, render_toleration(toleration.value()));
         }
     }
 }
 
 /// A toleration as Go shows the structure.
-fn shown_toleration(toleration: &Value) -> BadValue {
+fn render_toleration(toleration: &Value) -> BadValue {
     let text = |field: &str| json!(toleration[field].as_str().unwrap_or_default());
     BadValue::literal(format!(
         r#"{{"Key":{},"Operator":{},"Value":{},"Effect":{},"TolerationSeconds":{}}}"#,

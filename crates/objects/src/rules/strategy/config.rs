@@ -153,8 +153,8 @@ fn validate_json(at: &Cursor<'_>, causes: &mut Causes) {
         Ok(Value::Number(_)) => "number",
         Ok(Value::Bool(_)) => "bool",
         Err(error) => {
-            let said = crate::schema::syntax::go_error(&bytes);
-            let detail = said.unwrap_or_else(|| error.to_string());
+            let go_error = crate::schema::syntax::go_error(&bytes);
+            let detail = go_error.unwrap_or_else(|| error.to_string());
             return causes.invalid_as(at, REDACTED, &detail);
         }
     };

@@ -166,8 +166,9 @@ fn validate_new(event: &Cursor<'_>, causes: &mut Causes) {
         causes.invalid_as(&count, "", "needs to be unset");
     }
     let source = event.field("source");
-    let said = |field: &str| !source.field(field).value().as_str().unwrap_or_default().is_empty();
-    if said("component") || said("host") {
+    let is_given =
+        |field: &str| !source.field(field).value().as_str().unwrap_or_default().is_empty();
+    if is_given("component") || is_given("host") {
         causes.invalid_as(&source, "", "needs to be unset");
     }
 }

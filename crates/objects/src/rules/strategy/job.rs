@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::checks::{
     self, IMMUTABLE, default, domain_prefixed_path, is_same, non_negative, part_mut,
-    qualified_name, selects, shown_selector, unchanged,
+    qualified_name, render_selector, selects, unchanged,
 };
 use super::super::{RuleContext, meta, names, pod};
 use super::job_status::indexes;
@@ -187,7 +187,7 @@ fn validate_marks(job: &Cursor<'_>, causes: &mut Causes) {
     if let Ok(read) = crate::selector::LabelSelector::from_value(selector.value())
         && !selects(Some(&read), &Value::Object(made))
     {
-        let shown = shown_selector(selector.value());
+        let shown = render_selector(selector.value());
         causes.invalid_as(&selector, shown, "`selector` not auto-generated");
     }
 }
@@ -324,17 +324,17 @@ fn validate_replacement(spec: &Cursor<'_>, causes: &mut Causes) {
 }
 
 /// Words as Go's `%q` shows a list of them.
-fn quoted(words: &[&str]) -> String {
-    let words: Vec<String> = words.iter().map(|word| go_quoted(word)).collect();
-    format!("[{}]", words.join(" "))
+fn quoted(values: &[&str]) -> String {
+    let values: Vec<String> = values.iter().map(|value| go_quoted(value)).collect();
+    format!("[{}]", values.join(" "))
 }
 
 /// One of some words; what is missing is told apart from what is wrong.
-fn one_of(at: &Cursor<'_>, words: &[&str], causes: &mut Causes) {
+fn one_of(at: &Cursor<'_>, values: &[&str], causes: &mut Causes) {
     if at.text().is_empty() {
-        causes.required(at, &format!("valid values: {}", quoted(words)));
-    } else if !words.contains(&at.text()) {
-        causes.not_supported(at, words);
+        causes.required(at, &format!("valid values: {}", quoted(values)));
+    } else if !values.contains(&at.text()) {
+        causes.not_supported(at, values);
     }
 }
 
@@ -468,7 +468,7 @@ pub(super) fn validate_change(job: &Cursor<'_>, old: &Cursor<'_>, causes: &mut C
     }
     let (selector, old_selector) = (spec.field("selector"), old_spec.field("selector"));
     if !is_same(selector.value(), old_selector.value()) {
-        causes.invalid_as(&selector, shown_selector(selector.value()), IMMUTABLE);
+        causes.invalid_as(&selector, render_selector(selector.value()), IMMUTABLE);
     }
     validate_template_kept(job, old, causes);
     for field in

@@ -146,12 +146,12 @@ fn validate_bounds(item: &Cursor<'_>, kind: &str, causes: &mut Causes) {
                          high: &Option<Quantity>,
                          at: &str,
                          shown: &Option<Quantity>,
-                         words: (&str, &str)| {
+                         labels: (&str, &str)| {
             if let (Some(low), Some(high), Some(shown)) = (low, high, shown)
                 && low > high
             {
                 let detail =
-                    format!("{} value {low} is greater than {} value {high}", words.0, words.1);
+                    format!("{} value {low} is greater than {} value {high}", labels.0, labels.1);
                 let shown = shown.to_string();
                 causes.invalid_as(&lists[at].key(name), shown.as_str(), &detail);
             }

@@ -152,7 +152,7 @@ fn validate_taints(node: &Cursor<'_>, causes: &mut Causes) {
             _ => causes.not_supported(&effect, &["NoSchedule", "PreferNoSchedule", "NoExecute"]),
         }
         if !seen.insert((key.text().to_owned(), effect.text().to_owned())) {
-            let shown = shown_taint(taint.value());
+            let shown = render_taint(taint.value());
             let message =
                 format!("Duplicate value: {shown}: taints must be unique by key and effect pair");
             causes.add("FieldValueDuplicate", taint.path(), message);
@@ -161,7 +161,7 @@ fn validate_taints(node: &Cursor<'_>, causes: &mut Causes) {
 }
 
 /// A taint as Go shows the structure.
-fn shown_taint(taint: &Value) -> String {
+fn render_taint(taint: &Value) -> String {
     let text = |field: &str| json!(taint[field].as_str().unwrap_or_default());
     format!(
         r#"{{"Key":{},"Value":{},"Effect":{},"TimeAdded":{}}}"#,
@@ -185,7 +185,7 @@ pub(super) fn validate_change(
     let mut seen = HashSet::new();
     for address in addresses.items() {
         if !seen.insert(address.value()) {
-            causes.duplicate_as(&address, shown_address(address.value()));
+            causes.duplicate_as(&address, render_address(address.value()));
         }
     }
     let (spec, old_spec) = (node.field("spec"), old.field("spec"));
@@ -208,7 +208,7 @@ pub(super) fn validate_change(
     validate_classes(node, Some(old), ctx, causes);
 }
 
-fn shown_address(address: &Value) -> BadValue {
+fn render_address(address: &Value) -> BadValue {
     BadValue::literal(format!(r#"{{"Type":{},"Address":{}}}"#, address["type"], address["address"]))
 }
 

@@ -121,7 +121,7 @@ fn validate_selector(spec: &Cursor<'_>, causes: &mut Causes) {
             causes.invalid_as(&scope, scope.text(), "unsupported scope");
         }
         for _ in 0..has_unfit_resource(spec, scope.text()) {
-            let shown = shown_selector(selector.value());
+            let shown = render_selector(selector.value());
             causes.invalid_as(&expressions, shown, "unsupported scope applied to resource");
         }
         let needs_exists = matches!(
@@ -163,7 +163,7 @@ fn validate_selector(spec: &Cursor<'_>, causes: &mut Causes) {
 }
 
 /// A scope selector as Go shows the structure.
-fn shown_selector(selector: &Value) -> BadValue {
+fn render_selector(selector: &Value) -> BadValue {
     let expressions = selector["matchExpressions"].as_array().into_iter().flatten();
     let shown = expressions.map(|expression| {
         format!(

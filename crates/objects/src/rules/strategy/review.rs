@@ -15,7 +15,7 @@ pub fn validate(kind: &str, review: &Value) -> Causes {
     let (resource, other) = (spec.field("resourceAttributes"), spec.field("nonResourceAttributes"));
     if resource.is_set() == other.is_set() {
         let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        causes.invalid_as(&spec, shown_path(&other), why);
+        causes.invalid_as(&spec, render_path(&other), why);
     }
     if resource.is_set() && !other.is_set() {
         validate_field_selector(&resource.field("fieldSelector"), &mut causes);
@@ -44,14 +44,14 @@ pub fn validate(kind: &str, review: &Value) -> Causes {
         }
         if other.is_set() {
             let why = "disallowed on this kind of request";
-            causes.invalid_as(&other, shown_path(&other), why);
+            causes.invalid_as(&other, render_path(&other), why);
         }
     }
     causes
 }
 
 /// Access to a path as upstream prints it: with the names of its Go fields.
-fn shown_path(attributes: &Cursor<'_>) -> BadValue {
+fn render_path(attributes: &Cursor<'_>) -> BadValue {
     if !attributes.is_set() {
         return BadValue::literal("null".to_owned());
     }
@@ -186,10 +186,10 @@ mod tests {
             json!({"metadata": {"name": "n"}, "spec": {"resourceAttributes": pods}}),
             &[("metadata", "must be empty")],
         );
-        let of = "SubjectAccessReview";
-        check(of, json!({"spec": {"resourceAttributes": pods, "groups": ["g"]}}), &[]);
+        let kind = "SubjectAccessReview";
+        check(kind, json!({"spec": {"resourceAttributes": pods, "groups": ["g"]}}), &[]);
         check(
-            of,
+            kind,
             json!({"spec": {"resourceAttributes": pods}}),
             &[("spec.user", "at least one of user or group must be specified")],
         );

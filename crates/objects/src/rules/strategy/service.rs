@@ -267,8 +267,8 @@ pub fn refuse_families(service: &Value) -> Causes {
         (given, _) => given,
     };
     if wanted == "SingleStack" {
-        for (of, what) in [(&list, "cluster IPs"), (&families, "IP families")] {
-            if of.len() == 2 {
+        for (list, what) in [(&list, "cluster IPs"), (&families, "IP families")] {
+            if list.len() == 2 {
                 let detail = format!(
                     "must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are \
                      specified"

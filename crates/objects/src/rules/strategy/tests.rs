@@ -35,10 +35,10 @@ fn named(resource: &Resource, object: &Value) -> Value {
 }
 
 /// What comes of a create: the object as it would be stored, and what is wrong with it.
-fn created(of: (&str, &str), object: &Value) -> (Value, Vec<String>) {
+fn created(kind: (&str, &str), object: &Value) -> (Value, Vec<String>) {
     let gates = gates();
     let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
-    let resource = resource(of.0, of.1);
+    let resource = resource(kind.0, kind.1);
     let mut object = named(resource, object);
     rules::set_defaults(resource, &mut object);
     rules::prepare_create(resource, &mut object, &ctx);
@@ -46,14 +46,14 @@ fn created(of: (&str, &str), object: &Value) -> (Value, Vec<String>) {
     (object, texts(&causes))
 }
 
-fn check(of: (&str, &str), object: &Value, expected: &[&str]) {
-    assert_eq!(created(of, object).1, expected, "{object}");
+fn check(kind: (&str, &str), object: &Value, expected: &[&str]) {
+    assert_eq!(created(kind, object).1, expected, "{object}");
 }
 
-fn check_update(of: (&str, &str), old: &Value, new: &Value, part: Part, expected: &[&str]) {
+fn check_update(kind: (&str, &str), old: &Value, new: &Value, part: Part, expected: &[&str]) {
     let gates = gates();
     let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
-    let resource = resource(of.0, of.1);
+    let resource = resource(kind.0, kind.1);
     let (old, new) = (named(resource, old), named(resource, new));
     let (mut old, mut new) = (old, new);
     for object in [&mut old, &mut new] {
@@ -591,15 +591,15 @@ fn accounts_keep_the_names_of_their_secrets() {
 
 #[test]
 fn registry_secrets_hold_an_object() {
-    for (encoded, said) in [
+    for (encoded, expected) in [
         ("eHg=", "invalid character 'x' looking for beginning of value"),
         ("", "unexpected end of JSON input"),
         ("W10=", "json: cannot unmarshal array into Go value of type map[string]interface {}"),
     ] {
         let secret = json!({"type": "kubernetes.io/dockercfg", "data": {".dockercfg": encoded}});
-        let said =
-            format!("data[.dockercfg]: Invalid value: \"<secret contents redacted>\": {said}");
-        check(("v1", "Secret"), &secret, &[&said]);
+        let expected =
+            format!("data[.dockercfg]: Invalid value: \"<secret contents redacted>\": {expected}");
+        check(("v1", "Secret"), &secret, &[&expected]);
     }
 }
 
@@ -639,9 +639,9 @@ fn a_long_name_of_a_job_is_wrong_where_it_was_put() {
     let mut long = job(json!({}));
     let name = "x".repeat(64);
     long["metadata"] = json!({"name": name});
-    let said =
+    let expected =
         format!("spec.template.labels: Invalid value: {name:?}: must be no more than 63 bytes");
-    check(("batch/v1", "Job"), &long, &[&said]);
+    check(("batch/v1", "Job"), &long, &[&expected]);
 }
 
 #[test]
@@ -706,7 +706,7 @@ fn runtime_classes_warn_of_labels_that_have_new_names() {
 
 #[test]
 fn a_template_is_warned_of_again_when_it_counts() {
-    let of = |generation: i64, ready: i64, image: &str| {
+    let status = |generation: i64, ready: i64, image: &str| {
         let container = json!({"name": "c", "image": image});
         let volumes = json!([{"name": "v", "gitRepo": {"repository": "r"}}]);
         json!({
@@ -718,14 +718,14 @@ fn a_template_is_warned_of_again_when_it_counts() {
         })
     };
     let warned = |kind: &str, new: &Value| {
-        !rules::warnings(resource("apps/v1", kind), new, Some(&of(1, 0, "i"))).is_empty()
+        !rules::warnings(resource("apps/v1", kind), new, Some(&status(1, 0, "i"))).is_empty()
     };
     for kind in ["Deployment", "ReplicaSet"] {
-        assert!(!warned(kind, &of(1, 0, "i")));
-        assert!(warned(kind, &of(2, 5, "i")));
+        assert!(!warned(kind, &status(1, 0, "i")));
+        assert!(warned(kind, &status(2, 5, "i")));
     }
-    assert!(!warned("DaemonSet", &of(2, 5, "i")));
-    assert!(warned("DaemonSet", &of(2, 0, "j")));
+    assert!(!warned("DaemonSet", &status(2, 5, "i")));
+    assert!(warned("DaemonSet", &status(2, 0, "j")));
 }
 
 #[test]
@@ -748,7 +748,7 @@ fn a_deployment_hands_on_its_annotations_and_keeps_its_labels() {
 
 #[test]
 fn families_a_cluster_does_not_have_are_refused() {
-    for (spec, said) in [
+    for (spec, expected) in [
         (
             json!({"ipFamilies": ["IPv6"]}),
             "spec.ipFamilies[0]: Invalid value: \"IPv6\": not configured on this cluster",
@@ -767,7 +767,7 @@ fn families_a_cluster_does_not_have_are_refused() {
         ),
     ] {
         let causes = super::service::refuse_families(&json!({"spec": spec}));
-        assert_eq!(texts(&causes), [said]);
+        assert_eq!(texts(&causes), [expected]);
     }
     // Endpoints of a headless service without a selector are made by hand, in any family.
     let mut free =

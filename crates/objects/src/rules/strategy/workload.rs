@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::checks::{
     self, IMMUTABLE, at_most_all, default, default_text, is_same, is_some_of, non_negative,
-    number_or_percent, part_mut, selects, shown_selector, unchanged,
+    number_or_percent, part_mut, render_selector, selects, unchanged,
 };
 use super::super::{RuleContext, meta, names, pod};
 use crate::catalog::Resource;
@@ -147,11 +147,11 @@ fn validate_selected_template(
     let empty =
         selector.field("matchLabels").is_empty() && selector.field("matchExpressions").is_empty();
     if selector.is_set() && empty {
-        let shown = shown_selector(selector.value());
+        let shown = render_selector(selector.value());
         causes.invalid_as(&selector, shown, "empty selector is invalid for deployment");
     }
     let Some(read) = read else {
-        let shown = shown_selector(selector.value());
+        let shown = render_selector(selector.value());
         return causes.invalid_as(&selector, shown, "invalid label selector");
     };
     let labels = &spec.value()["template"]["metadata"]["labels"];
@@ -195,7 +195,7 @@ pub(super) fn validate_deployment(
 }
 
 /// A strategy as Go shows the structure.
-fn shown_strategy(strategy: &Value) -> BadValue {
+fn render_strategy(strategy: &Value) -> BadValue {
     let rolling = match &strategy["rollingUpdate"] {
         Value::Null => "null".to_owned(),
         rolling => format!(
@@ -224,7 +224,7 @@ fn validate_strategy(strategy: &Cursor<'_>, causes: &mut Causes) {
             at_most_all(&unavailable, causes);
         }
         _ => {
-            let shown = shown_strategy(strategy.value());
+            let shown = render_strategy(strategy.value());
             causes.not_supported_as(strategy, shown, &["Recreate", "RollingUpdate"]);
         }
     }
@@ -246,7 +246,7 @@ pub(super) fn validate_daemon_set(
     let empty =
         selector.field("matchLabels").is_empty() && selector.field("matchExpressions").is_empty();
     if selector.is_set() && empty {
-        let shown = shown_selector(selector.value());
+        let shown = render_selector(selector.value());
         causes.invalid_as(&selector, shown, "empty selector is invalid for daemonset");
     }
     validate_template(&spec, old_spec, "DaemonSet", ctx, causes);
@@ -279,7 +279,7 @@ fn validate_update_strategy(strategy: &Cursor<'_>, causes: &mut Causes) {
             }
         }
         _ => {
-            let shown = shown_strategy(strategy.value());
+            let shown = render_strategy(strategy.value());
             causes.not_supported_as(strategy, shown, &["RollingUpdate", "OnDelete"]);
         }
     }
@@ -290,7 +290,7 @@ pub(super) fn validate_selector_kept(object: &Cursor<'_>, old: &Cursor<'_>, caus
     let (spec, old_spec) = (object.field("spec"), old.field("spec"));
     let (selector, old_selector) = (spec.field("selector"), old_spec.field("selector"));
     if !is_same(selector.value(), old_selector.value()) {
-        causes.invalid_as(&selector, shown_selector(selector.value()), IMMUTABLE);
+        causes.invalid_as(&selector, render_selector(selector.value()), IMMUTABLE);
     }
 }
 
