@@ -47,38 +47,25 @@ pub enum Part {
     Finalize,
 }
 
-/// Whether the resource is pods.
-fn is_pods(resource: &Resource) -> bool {
-    resource.group.is_empty() && resource.kind == "Pod"
-}
-
-/// Sets what a client left out and the API promises.
+/// Sets the defaults of fields that a client left out.
 pub fn set_defaults(resource: &Resource, object: &mut Value) {
-    match is_pods(resource) {
-        true => pod::set_defaults(object),
-        false => strategy::set_defaults(resource, object),
-    }
+    (strategy::find(resource).set_defaults)(object);
 }
 
-/// Clears what a client may not set on a new object and sets what the server does: generation,
-/// status. The object's name and id must be known, as a job's labels are made from them, and what
-/// admission fills in must be there, as a pod's QoS class follows from it. Returns warnings of what
-/// can no longer be seen afterwards.
+/// Clears fields that a client may not set on a new object, and sets the generation and the status.
+/// The name and the UID must be known, because the labels of a job contain them. Admission must have
+/// run, because the QoS class of a pod depends on it. Returns warnings about fields that were removed.
 pub fn prepare_create(
     resource: &Resource,
     object: &mut Value,
     ctx: &RuleContext<'_>,
 ) -> Vec<String> {
     meta::prepare_create(object);
-    if is_pods(resource) {
-        return pod::prepare_create(object, ctx);
-    }
-    strategy::prepare_create(resource, object, ctx);
-    Vec::new()
+    strategy::find(resource).prepare_create(resource, object, ctx)
 }
 
-/// Puts back what a request to `part` may not change, and counts the generation on where the
-/// rest changed what the generation counts.
+/// Restores what a request to `part` may not change, and increments the generation if what it counts
+/// has changed.
 pub fn prepare_update(
     resource: &Resource,
     object: &mut Value,
@@ -87,19 +74,12 @@ pub fn prepare_update(
     ctx: &RuleContext<'_>,
 ) {
     meta::prepare_update(object, old);
-    match is_pods(resource) {
-        true => pod::prepare_update(object, old, part),
-        false => strategy::prepare_update(resource, object, old, part, ctx),
-    }
+    strategy::find(resource).prepare_update(resource, object, old, part, ctx);
 }
 
 #[must_use]
 pub fn validate_create(resource: &Resource, object: &Value, ctx: &RuleContext<'_>) -> Causes {
-    let causes = match is_pods(resource) {
-        true => pod::validate_create(object, ctx),
-        false => strategy::validate_create(resource, object, ctx),
-    };
-    causes.distinct()
+    strategy::find(resource).validate_create(resource, object, ctx).distinct()
 }
 
 #[must_use]
@@ -110,18 +90,11 @@ pub fn validate_update(
     part: Part,
     ctx: &RuleContext<'_>,
 ) -> Causes {
-    let causes = match is_pods(resource) {
-        true => pod::validate_update(object, old, part, ctx),
-        false => strategy::validate_update(resource, object, old, part, ctx),
-    };
-    causes.distinct()
+    strategy::find(resource).validate_update(resource, object, old, part, ctx).distinct()
 }
 
-/// What a client should hear about an object that is accepted, in `Warning` headers.
+/// Returns the `Warning` headers for an object that is accepted.
 #[must_use]
 pub fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
-    match is_pods(resource) {
-        true => pod::warnings(object, old),
-        false => strategy::warnings(resource, object, old),
-    }
+    (strategy::find(resource).warnings)(resource, object, old)
 }

@@ -1,7 +1,8 @@
-//! The rules of every kind that is not a pod: which module has them, and what all kinds share:
-//! metadata, generation, the status kept apart.
+//! The rules of every kind: [`Strategy`] has what differs between kinds, and the functions here the
+//! steps that kinds share (metadata, generation, the separate status).
 //!
-//! One module for each kind, or for a few small ones that are alike.
+//! [`table`] has one strategy for each kind. The rules themselves are in one module for each kind, or for
+//! a few small ones that are alike. Pods have steps of their own ([`super::pod`]).
 
 use serde_json::Value;
 
@@ -27,6 +28,7 @@ pub mod review;
 pub mod scale;
 pub mod service;
 mod service_warnings;
+mod table;
 #[cfg(test)]
 mod tests;
 pub mod token;
@@ -35,291 +37,225 @@ mod workload;
 pub use class::is_system_priority;
 pub(crate) use workload::TEMPLATE_GENERATION;
 
-/// How the objects of a kind are named; nothing for kinds that leave it to the server's own rule.
-fn meta_rule(resource: &Resource) -> Option<MetaRule> {
-    let name = match (resource.group, resource.kind) {
-        ("", "Namespace" | "Service") => NameRule::DnsLabel,
-        ("policy", "PodDisruptionBudget") | ("" | "events.k8s.io", "Event") => return None,
-        _ => NameRule::DnsSubdomain,
-    };
-    Some(MetaRule {
-        name,
-        namespaced: resource.namespaced,
-        standard_finalizers: resource.group != "coordination.k8s.io",
-    })
+/// The rules of one kind (a strategy in upstream's registry).
+pub(super) struct Strategy {
+    group: &'static str,
+    kind: &'static str,
+    /// The rule for names; `None` for kinds that leave names to the rule for all objects.
+    name: Option<NameRule>,
+    standard_finalizers: bool,
+    generation: Generation,
+    /// A create request cannot set the status.
+    clears_status: bool,
+    pub(super) set_defaults: fn(&mut Value),
+    prepare_create: fn(&mut Value, &RuleContext<'_>),
+    prepare_update: fn(&mut Value, &Value, Part, &RuleContext<'_>),
+    /// Returns a new object without the labels that the server generates for it.
+    without_generated: Option<fn(&Value) -> Value>,
+    /// Validates an object; on update, with the old one.
+    validate: fn(&Cursor<'_>, Option<&Cursor<'_>>, &RuleContext<'_>, &mut Causes),
+    /// Validates the difference between an object and the old one.
+    validate_change: fn(&Cursor<'_>, &Cursor<'_>, &RuleContext<'_>, &mut Causes),
+    /// Validates a write to a subresource.
+    validate_part: fn(&Cursor<'_>, &Cursor<'_>, Part, &RuleContext<'_>, &mut Causes),
+    update_order: UpdateOrder,
+    pub(super) warnings: fn(&Resource, &Value, Option<&Value>) -> Vec<String>,
+    /// Steps that replace the shared ones.
+    steps: Option<Steps>,
 }
 
-/// What holds for any object: its name can stand in a path.
+/// Which changes increase `metadata.generation`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Generation {
+    /// The kind has no generation.
+    None,
+    /// The generation is 1 for ever.
+    Constant,
+    Spec,
+    SpecAndAnnotations,
+}
+
+/// The order in which upstream validates an update, which differs between kinds.
+#[derive(Clone, Copy)]
+enum UpdateOrder {
+    ObjectMetadataChange,
+    MetadataChangeObject,
+    /// The metadata of the object is validated only against the old one.
+    MetadataSpecChange,
+    /// The object is never compared with the old one.
+    ObjectOnly,
+}
+
+/// The steps of a kind whose rules do not follow the order of the other kinds.
+struct Steps {
+    prepare_create: fn(&mut Value, &RuleContext<'_>) -> Vec<String>,
+    prepare_update: fn(&mut Value, &Value, Part),
+    validate_create: fn(&Value, &RuleContext<'_>) -> Causes,
+    validate_update: fn(&Value, &Value, Part, &RuleContext<'_>) -> Causes,
+}
+
+/// Returns the strategy of a resource's kind.
+pub(super) fn find(resource: &Resource) -> &'static Strategy {
+    let fits =
+        |strategy: &&Strategy| strategy.kind == resource.kind && strategy.group == resource.group;
+    table::STRATEGIES.iter().find(fits).unwrap_or(&table::PLAIN)
+}
+
+/// The rule for the metadata of any object: its name must be usable in a path.
 fn plain_rule(resource: &Resource) -> MetaRule {
     let name = NameRule::PathSegment;
     MetaRule { name, namespaced: resource.namespaced, standard_finalizers: false }
 }
 
-/// Whether changes of the spec are counted.
-fn counts_generation(resource: &Resource) -> bool {
-    matches!(
-        (resource.group, resource.kind),
-        ("apps", "DaemonSet" | "Deployment" | "ReplicaSet")
-            | ("batch", "Job")
-            | ("policy", "PodDisruptionBudget")
-    )
-}
-
-/// Whether the status is written through a subresource only.
+/// Returns true if the status is written only through a subresource.
 fn has_status(resource: &Resource) -> bool {
     resource.subresource("status").is_some()
 }
 
-/// What a status is before anything was observed.
+/// Returns the status of an object that was not observed yet.
 fn empty_status(resource: &Resource) -> Value {
     let schema = Schema::served();
     let name = format!("{}.{}Status", resource.package, resource.kind);
     schema.find(&name).map_or_else(|| Value::Object(serde_json::Map::new()), |id| schema.zero(id))
 }
 
-pub(super) fn set_defaults(resource: &Resource, object: &mut Value) {
-    match (resource.group, resource.kind) {
-        ("", "Namespace") => namespace::set_defaults(object),
-        ("", "Node") => node::set_defaults(object),
-        ("", "Secret") => config::set_secret_defaults(object),
-        ("", "Service") => service::set_defaults(object),
-        ("", "ResourceQuota") => quota::set_defaults(object),
-        ("", "LimitRange") => limit_range::set_defaults(object),
-        ("apps", "DaemonSet") => workload::set_daemon_set_defaults(object),
-        ("apps", "Deployment") => workload::set_deployment_defaults(object),
-        ("apps", "ReplicaSet") => workload::set_replica_set_defaults(object),
-        ("batch", "Job") => job::set_defaults(object),
-        ("scheduling.k8s.io", "PriorityClass") => class::set_priority_defaults(object),
-        _ => {}
+impl Strategy {
+    fn meta_rule(&self, resource: &Resource) -> Option<MetaRule> {
+        let (namespaced, standard_finalizers) = (resource.namespaced, self.standard_finalizers);
+        self.name.map(|name| MetaRule { name, namespaced, standard_finalizers })
     }
-}
 
-pub(super) fn prepare_create(resource: &Resource, object: &mut Value, ctx: &RuleContext<'_>) {
-    if has_status(resource) && resource.kind != "Node" {
-        checks::set(object, "status", empty_status(resource));
-    }
-    let first = counts_generation(resource) || resource.kind == "PriorityClass";
-    if first && let Some(meta) = meta::metadata_mut(object) {
-        meta.insert("generation".to_owned(), 1.into());
-    }
-    workload::prepare_template(object, &Value::Null);
-    match (resource.group, resource.kind) {
-        ("", "Namespace") => namespace::prepare_create(object),
-        ("", "Node") => node::prepare_create(object, ctx),
-        ("", "Service") => service::prepare_create(object),
-        ("", "ServiceAccount") => config::prepare_account(object),
-        ("", "LimitRange") => limit_range::prepare(object, None, ctx),
-        ("", "ResourceQuota") => quota::prepare(object, None, ctx),
-        ("apps", "DaemonSet") => workload::prepare_daemon_set(object),
-        ("batch", "Job") => job::prepare_create(object),
-        ("coordination.k8s.io", "Lease") => lease::prepare(object, None),
-        _ => {}
-    }
-}
-
-pub(super) fn prepare_update(
-    resource: &Resource,
-    object: &mut Value,
-    old: &Value,
-    part: Part,
-    ctx: &RuleContext<'_>,
-) {
-    if part == Part::Status {
-        checks::keep(object, old, "spec");
-    } else if has_status(resource) {
-        checks::keep(object, old, "status");
-    }
-    if part == Part::Main {
-        workload::prepare_template(object, old);
-    }
-    match (resource.group, resource.kind) {
-        ("", "Namespace") => namespace::prepare_update(object, old, part),
-        ("", "Node") => node::prepare_update(object, old, part, ctx),
-        ("", "Service") if part == Part::Main => service::prepare_update(object, old),
-        ("", "ServiceAccount") => config::prepare_account(object),
-        ("", "LimitRange") => limit_range::prepare(object, Some(old), ctx),
-        ("", "ResourceQuota") if part == Part::Main => quota::prepare(object, Some(old), ctx),
-        ("apps", "DaemonSet") => workload::prepare_daemon_set_update(object, old),
-        ("apps", "Deployment") if part == Part::Status => meta::keep_labels(object, old),
-        ("coordination.k8s.io", "Lease") => lease::prepare(object, Some(old)),
-        _ => {}
-    }
-    let changed = |field: &str| !checks::is_same(&object[field], &old[field]);
-    // The annotations of a deployment are handed on to its replica sets.
-    let annotations = |object: &Value| object["metadata"]["annotations"].clone();
-    let counts = changed("spec")
-        || (resource.kind == "Deployment"
-            && !checks::is_same(&annotations(object), &annotations(old)));
-    if part == Part::Main && counts_generation(resource) && counts {
-        meta::bump_generation(object);
-    }
-}
-
-pub(super) fn validate_create(
-    resource: &Resource,
-    object: &Value,
-    ctx: &RuleContext<'_>,
-) -> Causes {
-    let mut causes = Causes::default();
-    let shorn = (resource.group, resource.kind) == ("batch", "Job");
-    let shorn = shorn.then(|| job::without_made_labels(object));
-    let top = Cursor::top(shorn.as_ref().unwrap_or(object), "");
-    if let Some(rule) = meta_rule(resource) {
-        meta::validate(&top.field("metadata"), rule, &mut causes);
-    }
-    validate(resource, &top, None, ctx, &mut causes);
-    if causes.is_empty() {
-        meta::validate(&top.field("metadata"), plain_rule(resource), &mut causes);
-    }
-    causes
-}
-
-pub(super) fn validate_update(
-    resource: &Resource,
-    object: &Value,
-    old: &Value,
-    part: Part,
-    ctx: &RuleContext<'_>,
-) -> Causes {
-    let mut causes = Causes::default();
-    let (top, old) = (Cursor::top(object, ""), Cursor::top(old, ""));
-    let (meta, old_meta) = (top.field("metadata"), old.field("metadata"));
-    meta::validate(&meta, plain_rule(resource), &mut causes);
-    let rule = meta_rule(resource);
-    let own_rule = rule.unwrap_or(plain_rule(resource));
-    if part != Part::Main {
-        meta::validate_update(&meta, &old_meta, own_rule, &mut causes);
-        validate_part(resource, &top, &old, part, ctx, &mut causes);
-        return causes;
-    }
-    // Upstream asks three questions, in an order that differs between kinds.
-    let metadata = |causes: &mut Causes| {
-        meta::validate_update(&meta, &old_meta, own_rule, causes);
-    };
-    let object = |causes: &mut Causes| {
-        if let Some(rule) = rule {
-            meta::validate(&meta, rule, causes);
+    pub(super) fn prepare_create(
+        &self,
+        resource: &Resource,
+        object: &mut Value,
+        ctx: &RuleContext<'_>,
+    ) -> Vec<String> {
+        if let Some(steps) = &self.steps {
+            return (steps.prepare_create)(object, ctx);
         }
-        validate(resource, &top, Some(&old), ctx, causes);
-    };
-    let change = |causes: &mut Causes| validate_change(resource, &top, &old, ctx, causes);
-    match resource.kind {
-        "ConfigMap" | "Secret" | "Service" | "ServiceAccount" => {
+        if has_status(resource) && self.clears_status {
+            checks::set(object, "status", empty_status(resource));
+        }
+        if self.generation != Generation::None
+            && let Some(meta) = meta::metadata_mut(object)
+        {
+            meta.insert("generation".to_owned(), 1.into());
+        }
+        workload::prepare_template(object, &Value::Null);
+        (self.prepare_create)(object, ctx);
+        Vec::new()
+    }
+
+    pub(super) fn prepare_update(
+        &self,
+        resource: &Resource,
+        object: &mut Value,
+        old: &Value,
+        part: Part,
+        ctx: &RuleContext<'_>,
+    ) {
+        if let Some(steps) = &self.steps {
+            return (steps.prepare_update)(object, old, part);
+        }
+        if part == Part::Status {
+            checks::keep(object, old, "spec");
+        } else if has_status(resource) {
+            checks::keep(object, old, "status");
+        }
+        if part == Part::Main {
+            workload::prepare_template(object, old);
+        }
+        (self.prepare_update)(object, old, part, ctx);
+        if part == Part::Main && self.is_new_generation(object, old) {
+            meta::bump_generation(object);
+        }
+    }
+
+    fn is_new_generation(&self, object: &Value, old: &Value) -> bool {
+        let spec = || !checks::is_same(&object["spec"], &old["spec"]);
+        let annotations = |object: &Value| object["metadata"]["annotations"].clone();
+        match self.generation {
+            Generation::None | Generation::Constant => false,
+            Generation::Spec => spec(),
+            Generation::SpecAndAnnotations => {
+                spec() || !checks::is_same(&annotations(object), &annotations(old))
+            }
+        }
+    }
+
+    pub(super) fn validate_create(
+        &self,
+        resource: &Resource,
+        object: &Value,
+        ctx: &RuleContext<'_>,
+    ) -> Causes {
+        if let Some(steps) = &self.steps {
+            return (steps.validate_create)(object, ctx);
+        }
+        let mut causes = Causes::default();
+        let stripped = self.without_generated.map(|strip| strip(object));
+        let top = Cursor::top(stripped.as_ref().unwrap_or(object), "");
+        if let Some(rule) = self.meta_rule(resource) {
+            meta::validate(&top.field("metadata"), rule, &mut causes);
+        }
+        (self.validate)(&top, None, ctx, &mut causes);
+        if causes.is_empty() {
+            meta::validate(&top.field("metadata"), plain_rule(resource), &mut causes);
+        }
+        causes
+    }
+
+    pub(super) fn validate_update(
+        &self,
+        resource: &Resource,
+        object: &Value,
+        old: &Value,
+        part: Part,
+        ctx: &RuleContext<'_>,
+    ) -> Causes {
+        if let Some(steps) = &self.steps {
+            return (steps.validate_update)(object, old, part, ctx);
+        }
+        let mut causes = Causes::default();
+        let (top, old) = (Cursor::top(object, ""), Cursor::top(old, ""));
+        let (meta, old_meta) = (top.field("metadata"), old.field("metadata"));
+        meta::validate(&meta, plain_rule(resource), &mut causes);
+        let rule = self.meta_rule(resource);
+        let metadata = |causes: &mut Causes| {
+            meta::validate_update(&meta, &old_meta, rule.unwrap_or(plain_rule(resource)), causes);
+        };
+        if part != Part::Main {
             metadata(&mut causes);
-            change(&mut causes);
-            object(&mut causes);
+            (self.validate_part)(&top, &old, part, ctx, &mut causes);
+            return causes;
         }
-        "Deployment" | "Job" | "Lease" | "PriorityClass" | "ResourceQuota"
-        | "ControllerRevision" => {
-            metadata(&mut causes);
-            validate(resource, &top, Some(&old), ctx, &mut causes);
-            change(&mut causes);
+        let spec = |causes: &mut Causes| (self.validate)(&top, Some(&old), ctx, causes);
+        let object = |causes: &mut Causes| {
+            if let Some(rule) = rule {
+                meta::validate(&meta, rule, causes);
+            }
+            spec(causes);
+        };
+        let change = |causes: &mut Causes| (self.validate_change)(&top, &old, ctx, causes);
+        match self.update_order {
+            UpdateOrder::ObjectMetadataChange => {
+                object(&mut causes);
+                metadata(&mut causes);
+                change(&mut causes);
+            }
+            UpdateOrder::MetadataChangeObject => {
+                metadata(&mut causes);
+                change(&mut causes);
+                object(&mut causes);
+            }
+            UpdateOrder::MetadataSpecChange => {
+                metadata(&mut causes);
+                spec(&mut causes);
+                change(&mut causes);
+            }
+            UpdateOrder::ObjectOnly => object(&mut causes),
         }
-        // The older form of events is never compared with what it was.
-        "Event" if resource.group.is_empty() => object(&mut causes),
-        _ => {
-            object(&mut causes);
-            metadata(&mut causes);
-            change(&mut causes);
-        }
-    }
-    causes
-}
-
-/// What must hold of an object, new or changed.
-fn validate(
-    resource: &Resource,
-    top: &Cursor<'_>,
-    old: Option<&Cursor<'_>>,
-    ctx: &RuleContext<'_>,
-    causes: &mut Causes,
-) {
-    let old_spec = old.map_or(&Value::Null, |old| old.value().get("spec").unwrap_or(&Value::Null));
-    match (resource.group, resource.kind) {
-        ("", "Namespace") => namespace::validate(top, causes),
-        ("", "Node") => node::validate(top, old, ctx, causes),
-        ("", "ConfigMap") => config::validate_config_map(top, causes),
-        ("", "Secret") => config::validate_secret(top, causes),
-        ("", "Service") => service::validate(top, causes),
-        ("", "ResourceQuota") => quota::validate(top, old.is_some(), causes),
-        ("", "LimitRange") => limit_range::validate(top, causes),
-        ("" | "events.k8s.io", "Event") => event::validate(top, resource.group, old, causes),
-        ("apps", "DaemonSet") => workload::validate_daemon_set(top, old_spec, ctx, causes),
-        ("apps", "Deployment") => workload::validate_deployment(top, old_spec, ctx, causes),
-        ("apps", "ReplicaSet") => workload::validate_replica_set(top, old_spec, ctx, causes),
-        ("apps", "ControllerRevision") => workload::validate_revision(top, causes),
-        ("batch", "Job") => job::validate(top, old_spec, ctx, causes),
-        ("policy", "PodDisruptionBudget") => budget::validate(top, causes),
-        ("scheduling.k8s.io", "PriorityClass") if old.is_none() => {
-            class::validate_priority(top, causes);
-        }
-        ("node.k8s.io", "RuntimeClass") => class::validate_runtime(top, causes),
-        ("coordination.k8s.io", "Lease") => lease::validate(top, causes),
-        _ => {}
-    }
-}
-
-/// What must hold between an object and what it was.
-fn validate_change(
-    resource: &Resource,
-    top: &Cursor<'_>,
-    old: &Cursor<'_>,
-    ctx: &RuleContext<'_>,
-    causes: &mut Causes,
-) {
-    match (resource.group, resource.kind) {
-        ("", "Node") => node::validate_change(top, old, ctx, causes),
-        ("", "ConfigMap") => config::validate_frozen(top, old, &["data", "binaryData"], causes),
-        ("", "Secret") => {
-            checks::unchanged(&top.field("type"), &old.field("type"), causes);
-            config::validate_frozen(top, old, &["data"], causes);
-        }
-        ("", "Service") => service::validate_change(top, old, causes),
-        ("", "ResourceQuota") => quota::validate_change(top, old, causes),
-        ("events.k8s.io", "Event") => event::validate_change(top, old, causes),
-        ("apps", "DaemonSet" | "Deployment" | "ReplicaSet") => {
-            workload::validate_selector_kept(top, old, causes);
-        }
-        ("apps", "ControllerRevision") => workload::validate_revision_change(top, old, causes),
-        ("batch", "Job") => job::validate_change(top, old, causes),
-        ("scheduling.k8s.io", "PriorityClass") => class::validate_priority_change(top, old, causes),
-        ("node.k8s.io", "RuntimeClass") => class::validate_runtime_change(top, old, causes),
-        _ => {}
-    }
-}
-
-/// What must hold of a status, or of another part that is written by itself.
-fn validate_part(
-    resource: &Resource,
-    top: &Cursor<'_>,
-    old: &Cursor<'_>,
-    part: Part,
-    ctx: &RuleContext<'_>,
-    causes: &mut Causes,
-) {
-    match (resource.group, resource.kind) {
-        ("", "Namespace") => namespace::validate_part(top, part, causes),
-        ("", "Node") => node::validate_change(top, old, ctx, causes),
-        ("", "ResourceQuota") => quota::validate_status(top, causes),
-        ("", "Service") => service::validate_status(top, causes),
-        ("apps", "DaemonSet") => workload::validate_daemon_set_status(top, old, causes),
-        ("apps", "Deployment") => workload::validate_deployment_status(top, old, causes),
-        ("apps", "ReplicaSet") => workload::validate_replica_set_status(top, causes),
-        ("batch", "Job") => job_status::validate(top, old, causes),
-        ("policy", "PodDisruptionBudget") => budget::validate_status(top, causes),
-        _ => {}
-    }
-}
-
-pub(super) fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
-    match (resource.group, resource.kind) {
-        ("", "Service") => service_warnings::warnings(object),
-        ("", "ServiceAccount") => config::service_account_warnings(object, old),
-        ("", "Node") => node::warnings(object),
-        ("node.k8s.io", "RuntimeClass") => class::runtime_warnings(object),
-        ("apps", "DaemonSet" | "Deployment" | "ReplicaSet") | ("batch", "Job") => {
-            workload::warnings(resource, object, old)
-        }
-        _ => Vec::new(),
+        causes
     }
 }
