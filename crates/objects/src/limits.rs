@@ -1,13 +1,13 @@
-//! What limit ranges do to pods: [`set_defaults`] gives containers amounts and classes they did
-//! not ask for, [`check_pod`] refuses what is outside the bounds.
+//! Limit ranges: [`set_defaults`] sets default amounts and classes of containers, [`check_pod`]
+//! rejects pods that are outside the bounds.
 //!
-//! Limit ranges are read as stored, in the order given. The order of causes is that of resource
-//! names, where upstream's is that of a map. Which requests are looked at (creates of pods and
-//! claims, resizes of pods) is the server's to know.
+//! Limit ranges are read as stored, in the order given. Causes are ordered by resource name, where
+//! upstream's order is that of a map. The API server decides which requests are checked (creates of
+//! pods and claims, resizes of pods).
 //!
-//! Class bounds: `max` lists the classes that are allowed and how many uses one pod or container
-//! may have of each, 0 being any number. A container is in at most one class of a resource, so a
-//! bound of a range for containers only tells which classes there are; one for pods counts its
+//! Class bounds: `max` lists the classes that are allowed and the number of uses that one pod or
+//! container may have of each; 0 means no limit. A container is in at most one class of a resource,
+//! so a bound of a range for containers only lists the allowed classes; one for pods counts its
 //! containers.
 
 use std::collections::{BTreeMap, HashSet};
@@ -23,12 +23,12 @@ use crate::totals::{self, Side, With, amounts, class_of, class_uses, pod_classes
 #[cfg(test)]
 mod tests;
 
-/// Where upstream notes what it filled in.
+/// The annotation in which upstream lists the defaults that it set.
 const NOTE: &str = "kubernetes.io/limit-ranger";
-/// Beyond this many whole units thousandths do not fit in 64 bits.
+/// Above this many units, milli-units do not fit in 64 bits.
 const MILLI_LIMIT: i64 = i64::MAX / 1000;
 
-/// Why a limit range does not let an object pass.
+/// A limit range rejects an object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LimitRefusal {
     /// `Pod`, `Container` or `PersistentVolumeClaim`.
@@ -37,7 +37,7 @@ pub struct LimitRefusal {
     pub bound: Bound,
 }
 
-/// The bound that is not kept, and the actual value.
+/// The violated bound and the actual value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Bound {
     Min {
@@ -119,7 +119,7 @@ impl fmt::Display for LimitRefusal {
     }
 }
 
-/// What an answer says about refusals; nothing if there are none.
+/// Returns the message of a response with these refusals; `None` without any.
 #[must_use]
 pub fn message(refusals: &[LimitRefusal]) -> Option<String> {
     match refusals {
@@ -145,7 +145,7 @@ fn items<'a>(range: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Value>
     list(&range["spec"]["limits"]).iter().filter(move |item| item["type"] == kind)
 }
 
-/// Gives a pod's containers what they lack, from each range in turn.
+/// Sets the missing amounts of a pod's containers, from each range in turn.
 pub fn set_defaults(pod: &mut Value, ranges: &[&Value]) {
     for range in ranges {
         let (mut limits, mut requests) = (Map::new(), Map::new());
@@ -172,7 +172,7 @@ pub fn set_defaults(pod: &mut Value, ranges: &[&Value]) {
     }
 }
 
-/// Adds to a container's list what only the defaults have; gives their names.
+/// Adds the defaults that a container's list does not have; returns their names.
 fn fill(container: &mut Value, side: &str, defaults: &Map<String, Value>) -> Vec<String> {
     let present = |name: &String| container["resources"][side].get(name).is_some();
     let mut missing: Vec<String> = defaults.keys().filter(|name| !present(name)).cloned().collect();
@@ -208,7 +208,7 @@ fn set_annotation(pod: &mut Value, text: String) {
     }
 }
 
-/// Puts a pod, and containers, into the class that is given where none is asked for.
+/// Sets the default class of a pod and of containers that have none.
 fn set_default_classes(pod: &mut Value, range: &Value) {
     let defaults = |kind: &'static str| {
         let resources = items(range, kind).flat_map(|item| list(&item["qosResources"]));
@@ -250,7 +250,7 @@ fn push_class(holder: &mut Map<String, Value>, name: &str, class: &str) {
     }
 }
 
-/// What of a pod is outside the bounds of the first range that does not let it pass.
+/// Returns the violations of the first range that rejects a pod.
 #[must_use]
 pub fn check_pod(pod: &Value, ranges: &[&Value]) -> Vec<LimitRefusal> {
     let checked = ranges.iter().map(|range| check_against(pod, range));
@@ -285,7 +285,7 @@ fn check_against(pod: &Value, range: &Value) -> Vec<LimitRefusal> {
     refusals
 }
 
-/// What of a claim to storage is outside the bounds of the first range that refuses it.
+/// Returns the violations of the first range that rejects a volume claim.
 #[must_use]
 pub fn check_claim(claim: &Value, ranges: &[&Value]) -> Vec<LimitRefusal> {
     const KIND: &str = "PersistentVolumeClaim";
@@ -384,7 +384,8 @@ fn ratio_above(
     (ratio * 1000.0 > number(most)).then_some(ActualRatio::Ratio(ratio))
 }
 
-/// The classes an item allows of one resource, with the number of uses, 0 being any.
+/// Returns the classes that an item allows of one resource, with the number of uses; 0 means no
+/// limit.
 fn allowed(resource: &Value) -> BTreeMap<&str, i64> {
     let classes = list(&resource["max"]).iter();
     classes
@@ -394,7 +395,7 @@ fn allowed(resource: &Value) -> BTreeMap<&str, i64> {
         .collect()
 }
 
-/// The bound a number of uses of a class breaks.
+/// Returns the bound that a number of uses of a class violates.
 fn class_bound(allowed: &BTreeMap<&str, i64>, class: &str, uses: i64) -> Option<Bound> {
     match allowed.get(class) {
         None => Some(Bound::Class {
@@ -424,8 +425,8 @@ fn check_container_classes(
     }
 }
 
-/// A resource containers name, or a range has for containers, is counted by container; any other
-/// is the pod's own.
+/// A resource that containers name, or that a range has for containers, is counted by container;
+/// any other belongs to the pod.
 fn check_pod_classes(item: &Value, pod: &Value, range: &Value, refusals: &mut Vec<LimitRefusal>) {
     let of_containers: Vec<&str> = items(range, "Container")
         .flat_map(|item| list(&item["qosResources"]))

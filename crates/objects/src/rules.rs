@@ -1,10 +1,10 @@
-//! What the API server does to an object between reading and storing it, kind by kind.
+//! The rules that the API server applies to an object between decoding and storing it, by kind.
 //!
-//! In the order of a request: [`set_defaults`], what admission puts in (elsewhere),
-//! [`prepare_create`] or [`prepare_update`] (fields a client may not set, status, generation),
-//! [`validate_create`] or [`validate_update`], [`warnings`], what admission refuses (elsewhere). Objects are canonical values ([`crate::schema`]). Everything
-//! is a function of its arguments; other objects (quotas, limit ranges, priority classes) are
-//! admission's business.
+//! In the order of a request: [`set_defaults`], mutating admission (elsewhere), [`prepare_create`]
+//! or [`prepare_update`] (fields that a client may not set, status, generation),
+//! [`validate_create`] or [`validate_update`], [`warnings`], validating admission (elsewhere).
+//! Objects are canonical values ([`crate::schema`]). Everything is a function of its arguments;
+//! admission handles other objects (quotas, limit ranges, priority classes).
 
 mod checks;
 pub mod meta;
@@ -24,7 +24,7 @@ use crate::cursor::Causes;
 use crate::feature_gates::FeatureGates;
 use crate::timestamp::Timestamp;
 
-/// What a rule may know beside the object.
+/// The inputs of a rule apart from the object.
 #[derive(Debug, Clone, Copy)]
 pub struct RuleContext<'a> {
     pub gates: &'a FeatureGates,
@@ -33,7 +33,7 @@ pub struct RuleContext<'a> {
     pub now: Timestamp,
 }
 
-/// Which part of an object a request may write.
+/// The part of an object that a request writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
     /// Everything but the status.

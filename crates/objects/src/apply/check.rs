@@ -1,5 +1,5 @@
-//! Whether an applied object fits the schema: unknown fields, wrong types, list items that cannot
-//! be told apart. Texts are upstream's. What the values mean is validation's.
+//! Checks that an applied object fits the schema: unknown fields, wrong types, list items with
+//! equal keys. Texts are upstream's. Validation of values is elsewhere.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::patch::go_value;
 use crate::schema::{Ownership, Shape, TypeId};
 
 impl<'s> Walker<'s> {
-    /// What is wrong with an applied object, as one text; nothing if it fits.
+    /// Returns all problems of an applied object as one text.
     pub(super) fn check(self, id: TypeId, object: &Value) -> Result<(), String> {
         let shape = Shape::Struct(id);
         let mut checker = Checker {
@@ -31,11 +31,11 @@ struct Checker<'s> {
     walker: Walker<'s>,
     path: String,
     found: Vec<String>,
-    /// How much more text is kept.
+    /// The number of bytes that may still be added.
     left: usize,
 }
 
-/// How much text is returned. Each problem repeats the path to it.
+/// The limit on the returned text. Each problem repeats the path to it.
 const MAX_TEXT: usize = 256 << 10;
 
 impl<'s> Checker<'s> {
@@ -70,7 +70,7 @@ impl<'s> Checker<'s> {
                             self.path.push_str(&step);
                             self.wrong("field not declared in schema");
                             self.path.truncate(self.path.len() - step.len());
-                            // Upstream looks no further in this map.
+                            // Upstream does not check the rest of this map.
                             return;
                         }
                     }
@@ -154,7 +154,7 @@ fn go_type(value: &Value) -> &'static str {
     }
 }
 
-/// A value as Go source would have it.
+/// Renders a value in Go syntax.
 fn go_syntax(value: &Value) -> String {
     match value {
         Value::Null => "interface {}(nil)".to_owned(),

@@ -1,7 +1,7 @@
-//! An applied object merged into the live one, and fields taken out of an object by a set.
+//! Merges an applied object into the live one, and removes a set of fields from an object.
 //!
-//! Merging keeps what only the live object has; lists with keys and sets are merged item by item
-//! in the applied order, with the live object's other items where they were as far as that goes.
+//! Merging keeps what only the live object has. Lists with keys and sets are merged item by item in
+//! the applied order; other items of the live object keep their position if the order allows it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -72,7 +72,7 @@ impl<'s> Walker<'s> {
             items.iter().map(|item| self.element(granularity, item).unwrap_or_default()).collect()
         };
         let (live_elements, applied_elements) = (with_elements(live), with_elements(applied));
-        // A live item that comes more than once has nothing to merge with.
+        // A live item that occurs more than once has no counterpart to merge with.
         let mut live_at: HashMap<&str, Option<usize>> = HashMap::with_capacity(live.len());
         for (at, element) in live_elements.iter().enumerate() {
             live_at.entry(element).and_modify(|first| *first = None).or_insert(Some(at));
@@ -127,7 +127,7 @@ impl<'s> Walker<'s> {
         merged
     }
 
-    /// The object without the members of a set. What is left empty becomes null.
+    /// Returns the object without the members of a set. What becomes empty is set to null.
     pub(super) fn without(self, id: TypeId, object: &Value, set: &FieldSet) -> Value {
         let shape = Shape::Struct(id);
         let walker = Walker { schema: self.schema };

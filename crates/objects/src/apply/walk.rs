@@ -1,9 +1,9 @@
-//! Objects walked under the schema: what differs between two ([`Walker::compare`]), which fields
-//! one sets ([`Walker::claimed`]), and the path elements of list items.
+//! Walks objects along the schema: the difference of two ([`Walker::compare`]), the fields that one
+//! sets ([`Walker::claimed`]), and the path elements of list items.
 //!
 //! The rules are those of structured-merge-diff: a structure or map is granular unless marked
-//! atomic, a list is atomic unless it is a set or has keys. Merging is [`super::merge`]'s,
-//! checking what a client sent [`super::check`]'s.
+//! atomic, a list is atomic unless it is a set or has keys. [`super::merge`] merges and
+//! [`super::check`] checks applied objects.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,7 +17,7 @@ use crate::schema::{Field, Ownership, Presence, Schema, Shape, Type, TypeId};
 pub(super) static UNMARKED: Ownership = Ownership::Unmarked;
 static ANY: Shape = Shape::Any;
 
-/// What the schema says of a value: its shape, and how it is owned there.
+/// The type of a value in the schema: its shape and its ownership there.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TypeRef<'s> {
     pub(super) shape: &'s Shape,
@@ -29,35 +29,35 @@ impl<'s> TypeRef<'s> {
         TypeRef { shape: &field.shape, ownership: &field.ownership }
     }
 
-    /// An item or a map's value, which has no marks of its own.
+    /// The type of a list item or of a map's value, which has no marks of its own.
     pub(super) fn inner(shape: &'s Shape) -> TypeRef<'s> {
         TypeRef { shape, ownership: &UNMARKED }
     }
 }
 
-/// How finely a value is owned.
+/// The granularity at which a value is owned.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Granularity<'s> {
     /// As a whole.
     Leaf,
     Struct(&'s Type),
-    /// By key, each value being of a shape.
+    /// By key, with values of this type.
     Map(TypeRef<'s>),
-    /// A list whose items are told apart by value.
+    /// A list whose items are identified by value.
     Set,
-    /// A list whose items are told apart by fields.
+    /// A list whose items are identified by fields.
     Keyed(&'s Shape, &'s [String]),
 }
 
-/// How two objects differ.
+/// The difference of two objects.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Difference {
-    /// Fields with another value, and new ones.
+    /// New fields and fields with another value.
     pub(super) changed: FieldSet,
     pub(super) removed: FieldSet,
 }
 
-/// Fields at and below a place, or none.
+/// Fields at and below a node, if there are any.
 type Subtree = Option<Node>;
 
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +65,7 @@ pub(super) struct Walker<'s> {
     pub(super) schema: &'s Schema,
 }
 
-/// Bookkeeping of the server that nobody owns.
+/// Fields that the server maintains and that have no owner.
 const UNOWNED: &[&str] = &["apiVersion", "kind"];
 const UNOWNED_METADATA: &[&str] = &[
     "clusterName",
@@ -90,7 +90,7 @@ impl<'s> Walker<'s> {
             (Shape::Map(value), _) => Granularity::Map(TypeRef::inner(value)),
             (Shape::List(_), Ownership::Set) => Granularity::Set,
             (Shape::List(item), Ownership::Map(keys)) => Granularity::Keyed(item, keys),
-            // What the schema does not know is granular as far as it is maps.
+            // Maps that the schema does not know are granular.
             (Shape::Any | Shape::Fields, _) if value.is_object() => {
                 Granularity::Map(TypeRef::inner(&ANY))
             }
@@ -98,7 +98,7 @@ impl<'s> Walker<'s> {
         }
     }
 
-    /// How `new` differs from `old`, bookkeeping aside.
+    /// Returns the difference of two objects, without the fields that the server maintains.
     pub(super) fn compare(self, id: TypeId, old: &Value, new: &Value) -> Difference {
         let empty = Map::new();
         let type_ = self.schema.get(id);
@@ -128,7 +128,7 @@ impl<'s> Walker<'s> {
         Difference { changed: FieldSet(comparison.changed), removed: FieldSet(comparison.removed) }
     }
 
-    /// How two structures differ, with everything in them.
+    /// Returns the difference of two structures, with all fields.
     pub(super) fn compare_all(self, id: TypeId, old: &Value, new: &Value) -> Difference {
         let shape = Shape::Struct(id);
         let walker = Walker { schema: self.schema };
@@ -151,7 +151,7 @@ impl<'s> Walker<'s> {
         }
     }
 
-    /// What changed and what was removed at and below a place.
+    /// Returns what changed and what was removed at and below a node.
     fn differ(
         self,
         type_ref: TypeRef<'s>,
@@ -166,7 +166,7 @@ impl<'s> Walker<'s> {
             (Some(old), Some(new)) => (old, new),
         };
         if is_bare(old) && is_bare(new) {
-            // Empty against null: the place itself is what changed.
+            // Empty against null: the value itself has changed.
             return (Some(Node::new()), None);
         }
         let present = if is_bare(new) { old } else { new };
@@ -227,7 +227,7 @@ impl<'s> Walker<'s> {
                 (old @ ([] | [_]), new @ ([] | [_])) => {
                     self.differ(type_ref, old.first().copied(), new.first().copied())
                 }
-                // Items of one key that come more than once are owned as one.
+                // Items with the same key are owned as one.
                 ([_, _, ..], [_, _, ..]) => ((old != new).then(Node::new), None),
                 ([_, _, ..], new) => {
                     let (changed, _) = self.differ(type_ref, None, new.first().copied());
@@ -242,7 +242,7 @@ impl<'s> Walker<'s> {
         }
     }
 
-    /// Everything at and below a place that is all new or all gone.
+    /// Returns everything at and below a value that was added or removed as a whole.
     fn whole(self, type_ref: TypeRef<'s>, value: &Value) -> Node {
         let mut node = Node::new();
         match (self.granularity(type_ref, value), value) {
@@ -275,7 +275,7 @@ impl<'s> Walker<'s> {
         node
     }
 
-    /// The fields an applied object claims, bookkeeping aside.
+    /// Returns the fields that an applied object claims, without those that the server maintains.
     pub(super) fn claimed(self, id: TypeId, object: &Value) -> FieldSet {
         let mut set = self.claimed_with_bookkeeping(id, object);
         for name in UNOWNED {
@@ -341,12 +341,12 @@ impl<'s> Walker<'s> {
         (!node.is_empty()).then_some(node)
     }
 
-    /// The path element of a list's item; `None` if it has no right one.
+    /// Returns the path element of a list's item; `None` if the item is malformed.
     pub(super) fn element(self, granularity: Granularity<'s>, item: &Value) -> Option<String> {
         self.try_element(granularity, item).ok()
     }
 
-    /// The path element of a list's item, or what is wrong with the item.
+    /// Returns the path element of a list's item, or what is wrong with the item.
     pub(super) fn try_element(
         self,
         granularity: Granularity<'s>,
@@ -407,7 +407,8 @@ impl<'s> Walker<'s> {
         Ok(element)
     }
 
-    /// What a key is that an item leaves out: its default, or zero where OpenAPI implies that.
+    /// Returns the value of a key that an item leaves out: its default, or zero where OpenAPI
+    /// implies that.
     fn key_default(self, shape: &Shape, name: &str) -> Result<Value, String> {
         let field = match shape {
             Shape::Struct(id) => self.schema.get(*id).field(name),
@@ -428,8 +429,8 @@ impl<'s> Walker<'s> {
         })
     }
 
-    /// Makes members of the named fields on the way to a set's members. Removal goes by members,
-    /// and a structure is otherwise none.
+    /// Makes members of the named fields on the path to a set's members. Only members are removed,
+    /// and a structure is otherwise not one.
     pub(super) fn with_named_fields(self, id: TypeId, mut set: FieldSet) -> FieldSet {
         let shape = Shape::Struct(id);
         let walker = Walker { schema: self.schema };
@@ -491,7 +492,7 @@ fn is_list(value: &Value) -> bool {
     matches!(value, Value::Array(_) | Value::Null)
 }
 
-/// The two sides of a difference while it is found.
+/// A difference while it is being computed.
 #[derive(Default)]
 struct Comparison {
     changed: Node,
@@ -534,7 +535,7 @@ pub(super) fn prefixed(prefix: &str, name: &str) -> String {
     element
 }
 
-/// The keys of two maps in order, with what each map has there.
+/// Iterates over the keys of two maps in order, with the value of each map.
 pub(super) fn zip<'v>(
     one: &'v Map<String, Value>,
     other: &'v Map<String, Value>,
@@ -563,7 +564,7 @@ fn write_json(text: &mut String, value: &Value) {
     }
 }
 
-/// A JSON string; nearly none has anything to escape.
+/// Writes a JSON string; strings rarely need escapes.
 fn write_text(text: &mut String, string: &str) {
     let plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
     if string.bytes().all(plain) {

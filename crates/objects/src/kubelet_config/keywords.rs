@@ -1,5 +1,5 @@
-//! Settings that are one of a few words. Kind about case where the meaning is plain: the CPU
-//! manager wants `static`, the memory manager `Static`, and people mix them up.
+//! Settings that take one of a few keywords. The case is ignored if the meaning is clear: the CPU
+//! manager takes `static`, the memory manager `Static`, and users mix them up.
 
 use super::eviction::SIGNALS;
 use super::{
@@ -9,10 +9,10 @@ use super::{
 use crate::suggest::nearest;
 use crate::yaml::read::{At, Findings};
 
-/// The words of a setting and what they mean.
+/// The keywords of a setting and their values.
 pub(super) type Keywords<T> = &'static [(&'static str, T)];
 
-/// A setting with a fixed set of words.
+/// A setting with a fixed set of keywords.
 pub(super) trait Keyword: Copy + 'static {
     const KEYWORDS: Keywords<Self>;
 }
@@ -74,7 +74,7 @@ impl Keyword for EvictionSignal {
     const KEYWORDS: Keywords<Self> = SIGNALS;
 }
 
-/// The word a setting is written with.
+/// Returns the keyword of a value.
 pub(super) fn keyword<T: Keyword + PartialEq>(value: T) -> &'static str {
     T::KEYWORDS.iter().find(|(_, meaning)| *meaning == value).map_or("", |(word, _)| word)
 }
@@ -100,13 +100,14 @@ display!(
     WindowsAffinity
 );
 
-/// Reads a word; `None` if it is empty, which means the default, or a mistake, which is noted.
+/// Reads a keyword. Returns `None` if it is empty, which means the default, or wrong, which is
+/// reported.
 pub(super) fn read<T: Keyword>(at: &At<'_>, findings: &mut Findings) -> Option<T> {
     let text = at.text(findings)?;
     if text.is_empty() { None } else { interpret(&text, at, findings) }
 }
 
-/// Interprets a word that was read at `at` or is a key of it.
+/// Interprets a keyword that was read at `at` or is a key of it.
 pub(super) fn interpret<T: Keyword>(text: &str, at: &At<'_>, findings: &mut Findings) -> Option<T> {
     if let Some((_, meaning)) = T::KEYWORDS.iter().find(|(word, _)| *word == text) {
         return Some(*meaning);

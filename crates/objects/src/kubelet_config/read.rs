@@ -1,4 +1,4 @@
-//! Reading and checking the configuration file, field by field, all mistakes in one go.
+//! Reads and checks the configuration file, field by field, and collects all errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,8 +16,7 @@ use crate::suggest::nearest;
 use crate::yaml::read::{At, Findings, Object};
 use crate::yaml::{self, Mark, Problem, YamlError, did_you_mean};
 
-/// Reads a configuration file: the configuration with what is worth a warning, or everything that
-/// is wrong with it (and the warnings besides).
+/// Reads a configuration file. Returns the configuration with warnings, or all errors and warnings.
 pub fn read(text: &str) -> Result<(KubeletConfig, Vec<YamlError>), Findings> {
     let (documents, errors) = yaml::parse(text);
     let mut findings = Findings { errors, warnings: Vec::new() };
@@ -175,7 +174,7 @@ impl Reader<'_, '_> {
         number.and_then(|n| u32::try_from(n).ok()).unwrap_or(default)
     }
 
-    /// A duration; zero stands for the default, as upstream has it.
+    /// Reads a duration; zero stands for the default, as upstream has it.
     fn duration(&mut self, name: &str, default: Duration) -> Duration {
         let given = self.field(name, read_duration);
         given.filter(|duration| !duration.is_zero()).unwrap_or(default)
@@ -211,7 +210,7 @@ impl Reader<'_, '_> {
     }
 }
 
-/// A map of options with known names, values checked by `check`, which says what would be right.
+/// Reads a map of options with known names. `check` returns the expected form of a wrong value.
 fn options(
     at: &At<'_>,
     known: &[&str],
@@ -255,7 +254,7 @@ fn truth(value: &str) -> Result<(), &'static str> {
     parse_bool(value).map(|_| ()).ok_or("true or false")
 }
 
-/// `systemReserved` and `kubeReserved`. Upstream wants the amounts as text; a bare number means
+/// `systemReserved` and `kubeReserved`. Upstream requires the amounts as text; a bare number means
 /// the same.
 fn reservation(at: &At<'_>, findings: &mut Findings) -> ResourceList {
     const KNOWN: [&str; 4] = [CPU, MEMORY, EPHEMERAL_STORAGE, "pid"];
@@ -293,7 +292,7 @@ fn reserved_memory(at: &At<'_>, findings: &mut Findings) -> Vec<MemoryReservatio
             Some(at) => {
                 at.integer(0, i32::MAX.into(), findings).and_then(|n| u32::try_from(n).ok())
             }
-            // Go's zero value: upstream takes a missing number for node 0.
+            // Go's zero value: upstream takes a missing number as node 0.
             None => Some(0),
         };
         let Some(numa_node) = numa_node else { continue };
@@ -410,8 +409,8 @@ fn swap(at: &At<'_>, findings: &mut Findings) -> Option<super::SwapBehavior> {
     keywords::read(&object.field("swapBehavior")?, findings)
 }
 
-/// Gates nobody here knows are a mistake if they are nearly the name of a known one; upstream has
-/// more gates than are worth listing, so others pass with a warning.
+/// An unknown gate is an error if its name is close to a known one. Others pass with a warning,
+/// because upstream has more gates than are listed here.
 fn feature_gates(at: &At<'_>, findings: &mut Findings) -> FeatureGates {
     let mut gates = FeatureGates::default();
     let Some(object) = at.object(findings) else { return gates };

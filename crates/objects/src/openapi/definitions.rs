@@ -1,4 +1,5 @@
-//! Types as OpenAPI schemas: [`Definitions`] collects those asked for and all they refer to.
+//! Types as OpenAPI schemas: [`Definitions`] collects requested types and all types that they refer
+//! to.
 
 use serde_json::{Map, Value, json};
 
@@ -43,7 +44,7 @@ impl<'a> Definitions<'a> {
         self.found
     }
 
-    /// A definition with bare references, whose names are put on `refers`.
+    /// Returns a definition with bare references, whose names are pushed to `refers`.
     fn define(&self, name: &str, refers: &mut Vec<String>) -> Value {
         if let Some(definition) = built_in(name, self.edition) {
             return definition;
@@ -136,7 +137,8 @@ impl<'a> Definitions<'a> {
         }
     }
 
-    /// What is in a list or map. Go has no pointers there, so zero stands for what is missing.
+    /// Returns the schema of a list item or map value. Go has no pointers there, so zero stands for
+    /// a missing value.
     fn element(&self, shape: &Shape, refers: &mut Vec<String>) -> Map<String, Value> {
         let mut element = self.shape(shape, refers);
         if self.edition == SpecVersion::V3
@@ -152,14 +154,14 @@ fn insert(map: &mut Map<String, Value>, key: &str, value: impl Into<Value>) {
     map.insert(key.to_owned(), value.into());
 }
 
-/// In the order the fields are written down.
+/// In the order of the schema.
 fn required(type_: &Type) -> Vec<Value> {
     let mut fields: Vec<&Field> = type_.fields.iter().filter(|field| field.required).collect();
     fields.sort_by_key(|field| field.position);
     fields.iter().map(|field| field.name.as_str().into()).collect()
 }
 
-/// What Go has when a field that is no pointer and not `omitempty` is missing.
+/// Returns Go's zero value of a missing field that is neither a pointer nor `omitempty`.
 fn implied_default(field: &Field) -> Option<Value> {
     let always = field.presence == Presence::Always;
     let struct_ = matches!(field.shape, Shape::Struct(_));
@@ -169,7 +171,7 @@ fn implied_default(field: &Field) -> Option<Value> {
     zero(&field.shape)
 }
 
-/// Types that write themselves (quantities, times and the like) have none.
+/// Types with their own encoding (quantities, times) have none.
 fn zero(shape: &Shape) -> Option<Value> {
     match shape {
         Shape::String => Some("".into()),
@@ -210,8 +212,8 @@ fn describe_strategy(field: &Field, property: &mut Map<String, Value>) {
     }
 }
 
-/// OpenAPI 3.0 ignores what stands beside a reference, so a reference that has company goes into
-/// an `allOf` of its own.
+/// OpenAPI 3.0 ignores siblings of a reference, so a reference with siblings is put into an
+/// `allOf`.
 fn wrap_references(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -227,7 +229,7 @@ fn wrap_references(value: &mut Value) {
     }
 }
 
-/// Types that write themselves. The second edition has no `oneOf`.
+/// Types with their own encoding. OpenAPI v2 has no `oneOf`.
 fn built_in(name: &str, edition: SpecVersion) -> Option<Value> {
     let v3 = edition == SpecVersion::V3;
     Some(match name {

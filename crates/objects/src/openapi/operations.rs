@@ -1,6 +1,6 @@
-//! [`Path`]s as path items of either edition.
+//! [`Path`]s as path items of either version of OpenAPI.
 //!
-//! A parameter that all operations of a path have stands at the path, as upstream does it.
+//! A parameter that all operations of a path have is put at the path, as upstream does.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -95,7 +95,7 @@ fn common(path: &Path) -> Vec<&Parameter> {
     first.parameters.iter().filter(everywhere).collect()
 }
 
-/// What both editions say alike.
+/// The members that both versions of OpenAPI have in common.
 fn described(operation: &Operation) -> Map<String, Value> {
     let mut out = Map::new();
     out.insert("description".to_owned(), operation.doc.as_str().into());
@@ -141,7 +141,7 @@ fn v2_body(body: &Body, shared: &mut Map<String, Value>) -> Value {
     if body.required {
         parameter["required"] = true.into();
     }
-    // The others are of one kind each.
+    // The other parameters have one kind each.
     if body.type_ == meta("Patch") || body.type_ == meta("DeleteOptions") {
         return share("body", parameter, shared);
     }
@@ -159,15 +159,15 @@ fn v2_parameter(parameter: &Parameter, shared: &mut Map<String, Value>) -> Value
     if parameter.place == "path" {
         json["required"] = true.into();
     }
-    // A name's description says of what kind.
+    // The description of a name contains the kind.
     if NOT_SHARED.contains(&parameter.name) || parameter.name == "name" {
         return json;
     }
     share(parameter.name, json, shared)
 }
 
-/// Puts a parameter among those of the document and gives a reference to it. Equal ones are one;
-/// those that only have the name in common are told apart by a hash.
+/// Adds a parameter to those of the document and returns a reference to it. Equal parameters share
+/// one entry; different ones with the same name are distinguished by a hash.
 fn share(name: &str, parameter: Value, shared: &mut Map<String, Value>) -> Value {
     const LETTERS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
     let digest = Sha256::digest(parameter.to_string());

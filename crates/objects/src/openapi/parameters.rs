@@ -1,11 +1,11 @@
-//! What can be put into a request's path and query: [`Parameter`].
+//! Parameters in the path and the query of requests: [`Parameter`].
 
 use std::borrow::Cow;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
-    /// `query` or `path`. A part of the path must be given.
+    /// `query` or `path`. Path parameters are required.
     pub(super) place: &'static str,
     /// `string`, `integer` or `boolean`.
     pub(super) kind: &'static str,
@@ -154,7 +154,7 @@ const TTY: Parameter = query("tty", "boolean", "Give the process a terminal.");
 const COMMAND: Parameter =
     query("command", "string", "Program and arguments, one parameter each; not run in a shell.");
 
-/// What a subresource takes besides the usual, by the subresource's name.
+/// Returns the additional parameters of a subresource.
 pub(super) fn of_subresource(name: &str) -> &'static [Parameter] {
     match name {
         "attach" => ATTACH,

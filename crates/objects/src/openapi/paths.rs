@@ -1,11 +1,11 @@
-//! Every path the server has, with its operations: [`Path`], in no edition yet.
+//! Every path of the server with its operations: [`Path`], independent of the version of OpenAPI.
 
 use super::definitions::meta;
 use super::parameters::{self, Parameter};
 use super::served::{GroupVersionKind, ServedTypes, kind_of_subresource};
 use crate::catalog::{Resource, Subresource, Verb};
 
-/// What the server writes objects in.
+/// The media types of responses with objects.
 const OBJECTS: &[&str] =
     &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 const LISTS: &[&str] = &[
@@ -17,7 +17,7 @@ const LISTS: &[&str] = &[
 ];
 const ANYTHING: &[&str] = &["*/*"];
 const LOG: &[&str] = &["text/plain", "application/json", "application/yaml"];
-/// What PATCH understands, the usual one first.
+/// The media types of PATCH, the default first.
 const PATCHES: &[&str] = &[
     "application/json-patch+json",
     "application/merge-patch+json",
@@ -28,7 +28,7 @@ const PATCHES: &[&str] = &[
 #[derive(Debug)]
 pub(super) struct Path {
     pub(super) path: String,
-    /// The document of the third edition it belongs to: `apis/apps/v1`.
+    /// The document of OpenAPI v3 that it belongs to: `apis/apps/v1`.
     pub(super) document: String,
     pub(super) operations: Vec<Operation>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Operation {
     pub(super) id: String,
     pub(super) doc: String,
     pub(super) tag: String,
-    /// What of Kubernetes' verbs it is, and on what. Discovery has neither.
+    /// The Kubernetes verb of the operation, and its kind. Discovery has neither.
     pub(super) acts: Option<(&'static str, GroupVersionKind)>,
     /// By name.
     pub(super) parameters: Vec<Parameter>,
@@ -63,7 +63,7 @@ pub(super) enum Response {
 }
 
 impl Path {
-    /// Types its operations speak of.
+    /// The types of its operations.
     pub(super) fn types(&self) -> impl Iterator<Item = &str> {
         self.operations.iter().flat_map(|operation| {
             let responses = operation.responses.iter().filter_map(|(_, answer)| match answer {
@@ -110,7 +110,7 @@ pub(super) fn all(served: &ServedTypes<'_>) -> Vec<Path> {
     paths
 }
 
-/// Discovery and the version: one GET and nothing else.
+/// Discovery and the version: a single GET.
 fn info(path: &str, document: &str, id: &str, tag: &str, type_: &str) -> Path {
     let what = match type_.rsplit('.').next().unwrap_or_default() {
         "APIVersions" | "APIGroupList" => "get available API versions",
@@ -147,7 +147,7 @@ fn document(resource: &Resource) -> String {
     root(resource).trim_start_matches('/').to_owned()
 }
 
-/// `core`, `apps`, `events`: the group as it stands in tags.
+/// `core`, `apps`, `events`: the group in tags.
 fn group_tag(group: &str) -> String {
     let tag = group.trim_end_matches(".k8s.io").replace('.', "_");
     if tag.is_empty() { "core".to_owned() } else { tag }
@@ -157,7 +157,7 @@ fn tag(resource: &Resource) -> String {
     format!("{}_{}", group_tag(resource.group), resource.version)
 }
 
-/// `Core`, `Apps`, `RbacAuthorization`: the group as it stands in operation ids.
+/// `Core`, `Apps`, `RbacAuthorization`: the group in operation ids.
 fn group_word(group: &str) -> String {
     group_tag(group).split('_').map(capital).collect()
 }
@@ -204,7 +204,7 @@ fn add_resource(served: &ServedTypes<'_>, resource: &Resource, paths: &mut Vec<P
     }
 }
 
-/// One resource, while its operations are put together.
+/// Builds the operations of one resource.
 struct ResourcePaths<'a> {
     served: &'a ServedTypes<'a>,
     resource: &'a Resource,
@@ -307,7 +307,7 @@ impl ResourcePaths<'_> {
         self.with_name(operations.collect())
     }
 
-    /// A subresource whose kind is no object but options in the query: a stream both ways.
+    /// A subresource whose kind is not an object but options in the query: a bidirectional stream.
     fn connections(&self, sub: &Subresource, kind: &GroupVersionKind) -> Vec<Operation> {
         let connect = |verb: &Verb| {
             let (method, word) = match verb {

@@ -1,14 +1,14 @@
-//! The second edition as protobuf, in the messages of gnostic's `openapi.v2`.
+//! OpenAPI v2 as protobuf, in the messages of gnostic's `openapi.v2`.
 //!
-//! kubectl's discovery client asks for `/openapi/v2` in this form only. Field numbers stand beside
-//! the names they have there. Only what our documents hold is written; what a message does not
-//! know of (`x-…`) travels as YAML text, for which JSON will do.
+//! kubectl's discovery client requests `/openapi/v2` only in this form. Field numbers are next to
+//! the names they have there. Only members that our documents have are written. Extensions (`x-…`),
+//! which a message has no field for, are written as YAML text; JSON is valid there.
 
 use serde_json::{Map, Value};
 
 use crate::protobuf::wire::{Kind, put_bytes, put_int, put_tag};
 
-/// A message as it grows.
+/// A message that is being written.
 #[derive(Default)]
 pub(super) struct Message(Vec<u8>);
 
@@ -30,7 +30,7 @@ impl Message {
         self.bytes(field, &message.0);
     }
 
-    /// A text if there is one.
+    /// Writes a text if there is one.
     pub(super) fn text(&mut self, field: u32, value: Option<&Value>) {
         if let Some(text) = value.and_then(Value::as_str) {
             self.bytes(field, text.as_bytes());
@@ -49,7 +49,7 @@ impl Message {
         }
     }
 
-    /// A flag of a choice, which is written even if it is not set.
+    /// Writes a flag of a choice, even if it is false.
     pub(super) fn choice(&mut self, field: u32, flag: bool) {
         put_int(&mut self.0, field, i64::from(flag));
     }
@@ -61,7 +61,7 @@ impl Message {
         }
     }
 
-    /// A name and what it stands for: `name = 1`, `value = 2`.
+    /// A name and its value: `name = 1`, `value = 2`.
     pub(super) fn named(&mut self, field: u32, name: &str, value: &Message) {
         let mut named = Message::default();
         named.bytes(1, name.as_bytes());
@@ -81,7 +81,7 @@ pub(super) fn any(value: &Value) -> Message {
     any
 }
 
-/// A document as [`super::v2`] makes it.
+/// Encodes a document of [`super::v2`].
 pub(super) fn encode(document: &Value) -> Vec<u8> {
     let mut out = Message::default();
     out.text(1, document.get("swagger"));

@@ -1,13 +1,13 @@
-//! The third edition as protobuf, in the messages of gnostic's `openapi.v3`.
+//! OpenAPI v3 as protobuf, in the messages of gnostic's `openapi.v3`.
 //!
-//! Entry: [`encode`]. Field numbers stand beside the names they have in a document. Only what our
-//! documents hold is written.
+//! Entry: [`encode`]. Field numbers are next to the names they have in a document. Only members
+//! that our documents have are written.
 
 use serde_json::Value;
 
 use super::protobuf::{Message, any, entries};
 
-/// Encodes a document as [`super::v3`] makes it.
+/// Encodes a document of [`super::v3`].
 pub(super) fn encode(document: &Value) -> Vec<u8> {
     let mut out = Message::default();
     out.text(1, document.get("openapi"));
@@ -40,7 +40,7 @@ pub(super) fn encode(document: &Value) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// `…OrReference` with what it is: field 1.
+/// Wraps a message in `…OrReference`: field 1.
 fn wrapped(message: &Message) -> Message {
     let mut out = Message::default();
     out.message(1, message);

@@ -1,8 +1,8 @@
-//! The text of a patched object that could not be decoded, as an answer shows it.
+//! The text of a patched object that could not be decoded, for the error of the response.
 //!
-//! Upstream shows what its libraries have at hand: for a strategic patch the patch as a Go map,
-//! for the others the patched JSON. In that, what the patch went through has its keys sorted and
-//! the rest is as the server wrote it, in the order of the fields' declaration.
+//! Upstream shows what its libraries have: for a strategic patch the patch as a Go map, for the
+//! others the patched JSON. In that, maps that the patch visited have sorted keys, and the others
+//! are as the server wrote them, in the order of the fields' declaration.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::{PatchKind, go_value, text};
 use crate::schema::{Schema, Shape, TypeId};
 
-/// The invalid value of the answer, given the object before and after a patch.
+/// Returns the invalid value of the response, given the object before and after a patch.
 #[must_use]
 pub fn invalid_value(
     kind: PatchKind,
@@ -33,7 +33,7 @@ pub fn invalid_value(
     writer.text
 }
 
-/// The maps and lists a patch went through, by key.
+/// The maps and lists that a patch visited, by key.
 #[derive(Default)]
 struct VisitedPaths(BTreeMap<String, VisitedPaths>);
 
@@ -50,8 +50,8 @@ impl VisitedPaths {
         visited
     }
 
-    /// Follows the operations' paths as far as the patched object has them: a path can be longer than
-    /// any value is deep.
+    /// Follows the operations' paths within the patched object: a path can be longer than any value
+    /// is deep.
     fn by_operations(patched: &Value, patch: &Value) -> VisitedPaths {
         let mut visited = VisitedPaths::default();
         for operation in patch.as_array().into_iter().flatten() {
@@ -128,7 +128,7 @@ impl Writer<'_> {
             _ => None,
         };
         let mut keys: Vec<&String> = map.keys().collect();
-        // What is new came from the patch, not from a structure.
+        // A new value came from the patch, not from a structure.
         if let (Some(type_), None, true) = (type_, visited, live.is_some_and(Value::is_object)) {
             let position =
                 |key: &String| type_.field(key).map_or(usize::MAX, |field| field.position);
@@ -154,7 +154,7 @@ impl Writer<'_> {
         self.text.push('}');
     }
 
-    /// A JSON string as Go writes it, fit for HTML.
+    /// Writes a JSON string as Go does, escaped for HTML.
     fn write_string(&mut self, string: &str) {
         let text = Value::from(string).to_string();
         for character in text.chars() {

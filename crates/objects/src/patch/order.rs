@@ -1,20 +1,20 @@
-//! The order of a merged list: what the patch names follows the patch, what only the object has
-//! stays where it was as far as that goes.
+//! The order of a merged list: items in the patch follow the patch, the others keep their position
+//! if the order allows it.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 
-/// Up to this many items Go sorts by insertion, which shows where the order is not total.
+/// Up to this many items Go uses insertion sort, whose result differs where the order is not total.
 const INSERTION_SORT: usize = 20;
 
-/// Tells the items of a list apart: by the merge key for structures, else by value.
+/// Identifies an item of a list: by the merge key for structures, else by value.
 pub(super) fn identity(item: &Value, merge_key: Option<&str>) -> String {
     let key = merge_key.map_or(Some(item), |key| item.get(key));
     key.map(Value::to_string).unwrap_or_default()
 }
 
-/// Where each item of a list is.
+/// The position of each item of a list.
 pub(super) struct Positions(HashMap<String, usize>);
 
 impl Positions {
@@ -37,8 +37,8 @@ struct SortItem {
     live: Option<usize>,
 }
 
-/// Puts `merged` in order: the items `wanted` has in its order, the others in the order of
-/// `live`, the two interleaved by `live`.
+/// Sorts `merged`: items of `wanted` in its order, the others in the order of `live`, the two
+/// interleaved by `live`.
 pub(super) fn arrange(
     merged: Vec<Value>,
     wanted: &Positions,
@@ -69,7 +69,7 @@ pub(super) fn arrange(
     }
 }
 
-/// By position. Items without one go before whatever they are compared with.
+/// Sorts by position. Items without one come before all items that they are compared with.
 fn sorted(
     mut items: Vec<SortItem>,
     position: impl Fn(&SortItem) -> Option<usize>,

@@ -1,9 +1,8 @@
-//! Strategic merge patch: a merge patch that knows from the schema which lists are merged by
-//! which key, with the directives `$patch`, `$retainKeys`, `$setElementOrder/…` and
-//! `$deleteFromPrimitiveList/…`.
+//! Strategic merge patch: a merge patch that merges lists by the keys of the schema, with the
+//! directives `$patch`, `$retainKeys`, `$setElementOrder/…` and `$deleteFromPrimitiveList/…`.
 //!
-//! What upstream answers with 500 (no merge key, an unknown directive, an order that does not
-//! fit) is a malformed patch here.
+//! Errors for which upstream returns 500 (no merge key, an unknown directive, an order that does
+//! not match) are malformed patches here.
 
 use std::collections::{HashMap, HashSet};
 
@@ -48,13 +47,13 @@ fn malformed(text: impl Into<String>) -> PatchError {
     PatchError::Malformed(text.into())
 }
 
-/// What the schema says of the map we are in.
+/// The type of a map in the schema.
 #[derive(Clone, Copy)]
 enum MapType<'s> {
     Struct(TypeId),
-    /// A map to values of a shape.
+    /// A map with values of a shape.
     Map(&'s Shape),
-    /// Something with no inner structure the schema knows.
+    /// A map whose contents the schema does not describe.
     Opaque,
 }
 
@@ -165,7 +164,8 @@ impl<'s> Merger<'s> {
         Ok(())
     }
 
-    /// Merges every list the patch gives an order for, and takes list and order off the patch.
+    /// Merges every list for which the patch gives an order, and removes list and order from the
+    /// patch.
     fn set_orders(
         &self,
         original: &mut Map<String, Value>,
@@ -203,7 +203,7 @@ impl<'s> Merger<'s> {
                 (None, None) => continue,
             };
             if kind? == ElementKind::Map {
-                // An empty key is how upstream shows that there is none.
+                // Upstream shows a missing key as an empty one.
                 check_keys(&merged, merge_key.unwrap_or_default())?;
                 check_keys(&order, merge_key.unwrap_or_default())?;
             }
@@ -265,13 +265,14 @@ impl<'s> Merger<'s> {
     }
 }
 
-/// The key a directive is about: `None` if it is another key, `Some(None)` if it is malformed.
+/// Returns the key that a directive is about: `None` if it is another key, `Some(None)` if it is
+/// malformed.
 fn target<'k>(key: &'k str, directive: &str) -> Option<Option<&'k str>> {
     let rest = key.strip_prefix(directive)?;
     Some(rest.strip_prefix('/'))
 }
 
-/// Clears what the patch does not list as to be kept.
+/// Removes the keys that the patch does not list in `$retainKeys`.
 fn retain_keys(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
@@ -307,7 +308,7 @@ fn merge_scalars(original: Vec<Value>, patch: Vec<Value>, deletes: bool) -> Vec<
     arrange(merged, &wanted, &live, None)
 }
 
-/// Does what items with a directive ask for; the rest is left to merge.
+/// Executes the directives of items; the other items are left to merge.
 fn take_special(
     mut original: Vec<Value>,
     patch: Vec<Value>,
@@ -349,7 +350,7 @@ fn take_special(
     Ok((original, rest))
 }
 
-/// The patch's items must come in the order it asks for, and be in it.
+/// Checks that the items of the patch are in the order that it asks for.
 fn check_order(
     patch: &[Value],
     order: &[Value],
@@ -439,7 +440,7 @@ enum ElementKind {
     Map,
 }
 
-/// What all the items are.
+/// Returns the common kind of all items.
 fn element_kind(lists: &[&[Value]]) -> Result<ElementKind, PatchError> {
     let mut found = None;
     for item in lists.iter().copied().flatten() {
@@ -476,7 +477,7 @@ fn discard_nulls(value: &mut Value) {
     }
 }
 
-/// A new value without the parts that are only directives; `None` if all of it is one.
+/// Returns a new value without directives; `None` if it is only a directive.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(map) if map.contains_key(DIRECTIVE) => None,

@@ -118,7 +118,7 @@ fn copies_of_copies_and_towers_end() {
 }
 
 #[test]
-fn texts_that_are_no_patch_are_bad_requests() {
+fn malformed_patches_are_bad_requests() {
     let (schema, id) = pod();
     let object = || json!({"a": 1});
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
@@ -182,7 +182,7 @@ fn content_types_name_the_patch() {
 }
 
 #[test]
-fn what_cannot_be_decoded_is_shown_as_upstream_has_it_at_hand() {
+fn undecodable_values_are_shown_as_upstream_shows_them() {
     let (schema, id) = pod();
     let live = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n", "labels": {"b": "<", "a": "1"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     let text = br#"{"bogus":{"z":1,"y":2},"metadata":{"labels":{"l":"s"}}}"#;
@@ -387,7 +387,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The rules of RFC 7386, and no `null` left in anything new.
+/// The rules of RFC 7386, without any `null` in new values.
 fn plainly_merged(target: &Value, patch: &Value) -> Value {
     let Value::Object(patch) = patch else {
         return match (target, patch) {

@@ -1,4 +1,4 @@
-//! The text of a patch as a value, with a note of every key given twice. The last one counts.
+//! Parses a patch, and reports every duplicate key. The last value counts.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -37,7 +37,7 @@ struct Reader {
     path: Vec<Step>,
     strict: Problems,
     budget: DecodeBudget,
-    /// Set once the room is used up.
+    /// Set once the budget is used up.
     full: Option<TooLarge>,
 }
 
@@ -134,7 +134,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let reader = self.0;
         let mut object = Map::new();
-        // The path to a key may be long, so each key is noted once.
+        // The path to a key may be long, so each key is reported once.
         let mut repeated = HashSet::new();
         while let Some(key) = entries.next_key::<String>()? {
             let first_again = object.contains_key(&key) && repeated.insert(key.clone());

@@ -1,4 +1,4 @@
-//! Vectors written by hand, byte for byte, and what holds for every type of the schema.
+//! Vectors written by hand, byte by byte, and properties of every type of the schema.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -52,7 +52,7 @@ fn read(bytes: &[u8]) -> Result<(Value, Vec<String>), ProtobufError> {
     Ok((value, decoded.strict))
 }
 
-/// `sent` is what Go sends, `written` what we do, `object` the JSON of both.
+/// `sent` is the message of Go, `written` ours, `object` the JSON of both.
 #[track_caller]
 fn check(sent: &[u8], written: &[u8], object: &Value) {
     let schema = Schema::served();
@@ -110,7 +110,8 @@ fn a_pod_is_read_and_written() {
         ),
         len(3, &[]),
     ]);
-    // As Go sends it: zeros of everything that is no pointer, an empty time for none.
+    // As Go sends it: zeros of all fields that are not pointers, and an empty time for an unset
+    // one.
     let sent = message(&[
         len(
             1,
@@ -160,7 +161,7 @@ fn a_deployment_is_read_and_written() {
         len(2, &len(2, &message(&[len(1, b"web"), len(2, b"nginx"), len(8, &[])]))),
     ]);
     let spec = message(&[
-        // Given, though it is zero: replicas is a pointer.
+        // Set to zero: replicas is a pointer.
         int(1, 0),
         len(2, &labels(1)),
         len(3, &template),
@@ -301,7 +302,7 @@ fn unknown_fields_are_named_if_they_hold_something() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn errors_contain_the_path() {
     let error_text =
         |kind: &str, object: &[u8]| read(&enveloped("v1", kind, object)).unwrap_err().to_string();
     for (object, expected) in [
@@ -408,7 +409,7 @@ fn every_field_of_every_kind_has_a_number() {
     }
 }
 
-/// Decisions read from bytes, all the same once these are used up; so proptest can shrink.
+/// Decisions read from bytes; constant once these are used up, so that proptest can shrink.
 struct Choices<'a>(std::slice::Iter<'a, u8>);
 
 impl Choices<'_> {
@@ -417,7 +418,7 @@ impl Choices<'_> {
     }
 }
 
-/// Some value of a shape in canonical form, without empty lists and maps.
+/// Generates a value of a shape in canonical form, without empty lists and maps.
 fn some(schema: &Schema, shape: &Shape, choices: &mut Choices<'_>) -> Value {
     let pick = choices.below(4);
     match shape {
@@ -459,7 +460,7 @@ fn some_structure(schema: &Schema, id: TypeId, choices: &mut Choices<'_>) -> Map
     object
 }
 
-/// The value with everything that Go would send though it is zero.
+/// Returns the value with all zeros that Go would send.
 fn as_go_sends(schema: &Schema, id: TypeId, value: &Value) -> Value {
     let mut object = Map::new();
     for field in &schema.get(id).fields {
@@ -496,7 +497,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn what_is_encoded_comes_back(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+    fn encoded_values_are_decoded_unchanged(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
         let schema = Schema::served();
         for id in served_kinds() {
             let drawn = Value::Object(some_structure(schema, id, &mut Choices(bytes.iter())));
@@ -513,7 +514,7 @@ proptest! {
         }
     }
 
-    /// Two halves of a message one after the other are the message.
+    /// The two halves of a message concatenated are the message.
     #[test]
     fn fields_may_come_in_any_order(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
         let schema = Schema::served();
@@ -532,7 +533,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever comes is an object or an error, and an object is canonical.
+    /// Any bytes are an object or an error, and an object is canonical.
     #[test]
     fn random_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let schema = Schema::served();

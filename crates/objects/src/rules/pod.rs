@@ -1,10 +1,10 @@
-//! Pods, and the pod templates of workloads: defaults, what a create or an update may set, what
-//! must hold, what a client is warned of.
+//! Pods, and the pod templates of workloads: defaults, fields that a create or an update may set,
+//! validation, warnings.
 //!
 //! The functions here take whole pods. [`set_template_defaults`], [`validate_template`],
-//! [`drop_template_fields`] and [`template_warnings`] do the same for a template wherever it
-//! stands. What other objects have a say in (priorities, runtime classes) is in [`admission`],
-//! and what accounts have in [`accounts`]; quotas and limit ranges are elsewhere.
+//! [`drop_template_fields`] and [`template_warnings`] do the same for templates. [`admission`] has
+//! the rules that depend on other objects (priorities, runtime classes), and [`accounts`] those of
+//! service accounts; quotas and limit ranges are elsewhere.
 
 use serde_json::Value;
 
@@ -48,19 +48,19 @@ pub(super) use status::ip_warning;
 pub(super) use warnings::deprecated_node_label;
 pub use warnings::template_warnings;
 
-/// How pods are named and where they live.
+/// The rule for the metadata of pods.
 pub const META: MetaRule =
     MetaRule { name: NameRule::DnsSubdomain, namespaced: true, standard_finalizers: true };
 
-/// Where a complaint about the pod as such stands.
+/// The path of errors about the pod as a whole.
 const NO_FIELD: &str = "[]";
 
-/// What applies to the pod spec at hand. Some rules came later than pods that break them: what a
-/// stored pod has it may keep.
+/// The rules for one pod spec. Some rules are newer than stored pods that violate them: such pods
+/// keep what they have.
 #[derive(Debug, Clone, Copy)]
 struct Scope {
     allow_privileged: bool,
-    /// The spec is a pod's own, not a template's.
+    /// The spec belongs to a pod, not to a template.
     is_pod: bool,
     host_process: bool,
     class_resources: class_resources::RequestRules,
@@ -156,7 +156,7 @@ pub(super) fn validate_update(
     causes
 }
 
-/// What is wrong with a workload's pod template; `old` is the stored one on update, else null.
+/// Validates a workload's pod template; `old` is the stored one on update, else null.
 pub fn validate_template(
     template: &Cursor<'_>,
     old: &Value,
@@ -174,13 +174,13 @@ pub(super) fn warnings(pod: &Value, old: Option<&Value>) -> Vec<String> {
     }
 }
 
-/// What a client should hear about a status it wrote.
+/// Returns warnings about a status that a client wrote.
 #[must_use]
 pub fn status_warnings(pod: &Value) -> Vec<String> {
     status::warnings(pod)
 }
 
-/// All containers of a spec with their places: init containers, containers, ephemeral containers.
+/// Visits all containers of a spec: init containers, containers, ephemeral containers.
 fn for_each_container(spec: &Cursor<'_>, mut visit: impl FnMut(&Cursor<'_>)) {
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         let list = spec.field(list);
@@ -190,7 +190,7 @@ fn for_each_container(spec: &Cursor<'_>, mut visit: impl FnMut(&Cursor<'_>)) {
     }
 }
 
-/// All containers of a spec, in the same order.
+/// Iterates over all containers of a spec, in the same order.
 fn containers_of(spec: &Value) -> impl Iterator<Item = &Value> {
     ["initContainers", "containers", "ephemeralContainers"]
         .into_iter()
@@ -198,7 +198,7 @@ fn containers_of(spec: &Value) -> impl Iterator<Item = &Value> {
         .flatten()
 }
 
-/// Whether an init container keeps running beside the others.
+/// Reports whether an init container is a sidecar, which keeps running.
 fn is_sidecar(container: &Value) -> bool {
     container.get("restartPolicy").and_then(Value::as_str) == Some("Always")
 }

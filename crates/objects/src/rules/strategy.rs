@@ -1,8 +1,8 @@
-//! The rules of every kind: [`Strategy`] has what differs between kinds, and the functions here the
-//! steps that kinds share (metadata, generation, the separate status).
+//! The rules of every kind: [`Strategy`] has the differences between kinds, and the functions here
+//! the steps that kinds share (metadata, generation, the separate status).
 //!
-//! [`table`] has one strategy for each kind. The rules themselves are in one module for each kind, or for
-//! a few small ones that are alike. Pods have steps of their own ([`super::pod`]).
+//! [`table`] has one strategy for each kind. The rules themselves are in one module for each kind,
+//! or for a few small ones that are alike. Pods have steps of their own ([`super::pod`]).
 
 use serde_json::Value;
 
@@ -69,7 +69,7 @@ pub(super) struct Strategy {
 enum Generation {
     /// The kind has no generation.
     None,
-    /// The generation is 1 for ever.
+    /// The generation is always 1.
     Constant,
     Spec,
     SpecAndAnnotations,

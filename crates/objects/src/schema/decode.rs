@@ -1,11 +1,11 @@
-//! JSON into the canonical value of a type.
+//! Decodes JSON to the canonical value of a type.
 //!
-//! [`Schema::decode`] reads bytes, [`Schema::decode_value`] a value that some other step made (a
-//! patched object, YAML). Both leave the value as Go would write it: empty optional fields gone,
-//! obligatory ones there, quantities and times in their canonical form. Fields the schema does not
-//! know and fields given twice are dropped and listed in [`Decoded::strict`]; whether that is an
-//! error, a warning or nothing is the caller's to say. A value of the wrong type is an error, and so is
-//! a body that nests too deep or whose values take too much memory ([`crate::room`]).
+//! [`Schema::decode`] reads bytes, [`Schema::decode_value`] a value from another step (a patched
+//! object, YAML). Both produce the value as Go would write it: without empty optional fields, with
+//! required ones, quantities and times in their canonical form. Unknown and duplicate fields are
+//! dropped and listed in [`Decoded::strict`]; the caller decides whether that is an error, a
+//! warning or ignored. A value of the wrong type is an error, and so is a body that is nested too
+//! deep or whose values take too much memory ([`crate::decode_budget`]).
 
 use std::fmt::{self, Write as _};
 
@@ -20,16 +20,16 @@ use crate::problems::Problems;
 use crate::quantity::Quantity;
 use crate::timestamp::{Timestamp, is_micro_time};
 
-/// A value in canonical form, and what was dropped on the way.
+/// A value in canonical form, and the dropped fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
     pub value: Value,
-    /// `unknown field "spec.x"` and `duplicate field "spec.y"`, in the order of the text. There are at
-    /// most 100, as upstream reports.
+    /// `unknown field "spec.x"` and `duplicate field "spec.y"`, in the order of the text. There are
+    /// at most 100, as upstream reports.
     pub strict: Vec<String>,
 }
 
-/// Why a text is not an object of its type.
+/// A text is not an object of its type.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// Not JSON.
@@ -37,7 +37,7 @@ pub enum DecodeError {
     Syntax(String),
     #[error("json: cannot unmarshal {found} into Go struct field {holder}.{path} of type {wanted}")]
     Type { found: String, holder: String, path: String, wanted: String },
-    /// The type is right and the text in it is not: a quantity, a time, base64.
+    /// The type is right and the text in it is malformed: a quantity, a time, base64.
     #[error("{detail}")]
     Value { path: String, detail: String },
     #[error("exceeded max depth: the value of {path:?} is nested deeper than {MAX_DEPTH} levels")]
@@ -67,12 +67,12 @@ impl Schema {
         }
     }
 
-    /// Reads JSON of any form, within the limits on depth and memory that objects have.
+    /// Reads any JSON, within the limits on depth and memory of objects.
     pub fn decode_any(&self, json: &[u8]) -> Result<Value, DecodeError> {
         self.decode_any_within(json, 0, &mut DecodeBudget::new(MAX_DECODED))
     }
 
-    /// Reads JSON of any form that stands in an object, `depth` lists and maps deep.
+    /// Reads any JSON inside an object, at a depth of `depth` lists and maps.
     pub(crate) fn decode_any_within(
         &self,
         json: &[u8],
@@ -91,7 +91,7 @@ impl Schema {
         Ok(value)
     }
 
-    /// A structure with nothing set, as Go writes it.
+    /// Returns a structure with nothing set, as Go writes it.
     #[must_use]
     pub fn zero(&self, id: TypeId) -> Value {
         let mut object = Map::new();
@@ -134,7 +134,7 @@ impl Schema {
         }
     }
 
-    /// The name Go has for a type.
+    /// Returns the name that Go has for a type.
     fn go_name(&self, shape: &Shape) -> String {
         match shape {
             Shape::String | Shape::Bytes => "string".to_owned(),
@@ -168,9 +168,9 @@ enum Step<'s> {
 struct Decoder<'s> {
     schema: &'s Schema,
     path: Vec<Step<'s>>,
-    /// How deep in another object the top of this one is.
+    /// The depth of this object in another one.
     depth: usize,
-    /// The structures we are in, innermost last.
+    /// The enclosing structures, innermost last.
     holders: Vec<TypeId>,
     strict: Problems,
     budget: DecodeBudget,
@@ -220,7 +220,7 @@ impl<'s> Decoder<'s> {
         text
     }
 
-    /// Notes a problem of the value at the current place; serde only hears that there is one.
+    /// Stores an error of the current value; serde gets only a placeholder.
     fn value_error<E: de::Error>(&mut self, detail: impl Into<String>) -> E {
         self.failure = Some(DecodeError::Value { path: self.place(), detail: detail.into() });
         E::custom("value")
@@ -247,7 +247,7 @@ impl<'s> Decoder<'s> {
         }
     }
 
-    /// Fails if the room for values is used up.
+    /// Fails if the budget is used up.
     fn within<E: de::Error>(
         &mut self,
         take: impl FnOnce(&mut DecodeBudget) -> Result<(), TooLarge>,
@@ -258,7 +258,7 @@ impl<'s> Decoder<'s> {
         })
     }
 
-    /// Fails if the list or map at the current place is nested too deep.
+    /// Fails if the current list or map is nested too deep.
     fn check_depth<E: de::Error>(&mut self) -> Result<(), E> {
         if self.depth + self.path.len() < MAX_DEPTH {
             return Ok(());
@@ -455,7 +455,7 @@ fn fill_within<E: de::Error>(
     decoder.within(|budget| schema.fill(id, object, budget))
 }
 
-/// Returns what stands in a list or map for `null`.
+/// Returns the value that replaces `null` in a list or map.
 fn zero_within<E: de::Error>(decoder: &mut Decoder<'_>, shape: &Shape) -> Result<Value, E> {
     let zero = match shape {
         Shape::Any => Value::Null,
@@ -492,7 +492,7 @@ fn map<'de, A: MapAccess<'de>>(
     Ok(Value::Object(object))
 }
 
-/// Whether Go would write the field with this value.
+/// Reports whether Go would write the field with this value.
 pub(crate) fn is_written(field: &Field, value: &Value) -> bool {
     match field.presence {
         Presence::Always => {
@@ -511,7 +511,7 @@ pub(crate) fn is_written(field: &Field, value: &Value) -> bool {
 }
 
 enum Key {
-    /// A field's place in its type.
+    /// The index of a field in its type.
     Known(usize),
     Unknown(String),
 }
@@ -563,7 +563,7 @@ fn time<E: de::Error>(decoder: &mut Decoder<'_>, shape: &Shape, text: &str) -> R
     }
 }
 
-/// Where a text stops being standard base64, as Go counts it.
+/// Returns the position where a text stops being standard base64, as Go counts it.
 fn base64_fault(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut digits = 0;

@@ -22,7 +22,7 @@ use super::{Field, Number, Ownership, Presence, Schema, Shape, Strategy, Type, T
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-/// What is wrong with a schema's text, and where.
+/// An error in a schema's text, with its position.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{file}:{line}: {what}")]
 pub struct SchemaError {
@@ -31,7 +31,7 @@ pub struct SchemaError {
     pub what: String,
 }
 
-/// A field before the names of types are known.
+/// A field before the names of types are resolved.
 struct Draft<'a> {
     line: usize,
     name: &'a str,
@@ -230,7 +230,7 @@ fn read_field(
         None => (text, false),
     };
     let shape = read_shape(text, type_draft.package, names)?;
-    // A structure or a time that is no pointer is written even when zero.
+    // A structure or a time that is not a pointer is written even when zero.
     let solid = matches!(shape, Shape::Struct(_) | Shape::Time | Shape::MicroTime);
     let presence = match (pointer, always || solid) {
         (_, true) if !pointer || always => Presence::Always,

@@ -44,7 +44,7 @@ fn decoded(json: &Value) -> Result<Decoded, DecodeError> {
 }
 
 #[test]
-fn a_text_without_a_type_or_with_an_unknown_word_says_where() {
+fn schema_errors_have_positions() {
     for (text, expected) in [
         ("type", "x.api:1: a type needs a name"),
         ("type A\n  a", "x.api:2: a field needs a name, a protobuf number and a type"),

@@ -1,4 +1,4 @@
-//! The columns of every kind, in upstream's names and order with descriptions of our own.
+//! The columns of every kind, with upstream's names and order and our own descriptions.
 
 use super::Column;
 use crate::catalog::Resource;
@@ -157,7 +157,7 @@ const QUOTA: &[Column] = &[
     AGE,
 ];
 
-/// Of the `scale` of a workload.
+/// The columns of the `scale` of a workload.
 pub(super) const SCALE: &[Column] = &[
     NAME,
     number("Desired", "How many pods there should be."),

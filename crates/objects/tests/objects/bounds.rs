@@ -1,5 +1,5 @@
-//! Limit ranges and quotas of the recorded scenarios, applied to the objects of the requests: what
-//! is filled in, what is refused in which words, and what the quotas count.
+//! Limit ranges and quotas of the recorded scenarios, applied to the objects of the requests:
+//! defaults, error texts, and the usage of quotas.
 
 use objects::FeatureGates;
 use objects::catalog::{self, Resource};
@@ -14,7 +14,7 @@ use crate::recorded::{self, Kept, Scenario, Step};
 fn recorded_bounds_are_kept() {
     let mut compared = 0;
     for scenario in recorded::scenarios(&["limitrange/", "quota/"]) {
-        // Upstream charges a create that then fails; ours need not.
+        // Upstream charges a create that then fails; ours does not have to.
         if scenario.id == "quota/charged-before-storage" {
             continue;
         }
@@ -30,7 +30,7 @@ fn of_kind<'a>(kept: &'a Kept, kind: &str) -> Vec<&'a Value> {
     kept.0.values().filter(|object| object["kind"] == kind).collect()
 }
 
-/// Plays a step; whether there was something to compare.
+/// Replays a step; returns true if there was something to compare.
 fn play(scenario: &Scenario, step: &Step, kept: &mut Kept) -> bool {
     let (method, path) = (step.request.method.as_str(), step.request.path.as_str());
     if method == "POST" && path.ends_with("/persistentvolumeclaims") {
@@ -44,7 +44,7 @@ fn play(scenario: &Scenario, step: &Step, kept: &mut Kept) -> bool {
             None => vec![expected],
         };
         for (made, expected) in of_kind(kept, "ResourceQuota").into_iter().zip(expected) {
-            // Claims are not ours to count.
+            // Volume claims are not counted here.
             if scenario.id != "quota/services-pvc" {
                 assert_eq!(made["status"], expected["status"], "{}", scenario.id);
             }
@@ -128,7 +128,7 @@ fn create(scenario: &Scenario, step: &Step, resource: &Resource, kept: &mut Kept
     }
 }
 
-/// A message, or its parts where their order is a map's.
+/// Returns a message, or its parts if their order is that of a map.
 fn words<'a>(message: &'a str, scenario: &Scenario) -> Vec<&'a str> {
     if scenario.any_order != true {
         return vec![message];

@@ -1,7 +1,7 @@
-//! Recorded creates and updates of every kind but pods, gone through decoding, defaults and
-//! validation: the object that comes out, or the causes, must be the recorded ones.
+//! Recorded creates and updates of every kind but pods, replayed through decoding, defaults and
+//! validation: the resulting object, or the causes, must be the recorded ones.
 //!
-//! What needs more than pure functions is left out: admission by other objects, conflicts,
+//! Steps that need more than pure functions are left out: admission by other objects, conflicts,
 //! patches other than merge patches.
 
 use objects::FeatureGates;
@@ -63,7 +63,7 @@ fn ctx(gates: &FeatureGates) -> RuleContext<'_> {
     RuleContext { gates, allow_privileged: true, now: recorded::recorded_at() }
 }
 
-/// What comes of one step, if it is one to replay.
+/// Returns the result of one step, if it can be replayed.
 fn replay(scenario: &Scenario, step: &Step, kept: &Kept) -> Option<Result<(), String>> {
     let target = recorded::target(&step.request.path)?;
     let is_other = matches!(target.resource.kind, "Pod" | "Binding")
@@ -122,7 +122,7 @@ fn create(target: &Target<'_>, step: &Step, ctx: &RuleContext<'_>) -> (Value, Ca
     (object, causes)
 }
 
-/// Gives a service some address and ports.
+/// Sets an address and ports of a service.
 fn allocate(service: &mut Value) {
     match service::requested_address(service) {
         service::AddressRequest::None => service::set_address(service, None),
@@ -206,7 +206,7 @@ fn compare(
             made.sort_by_key(Value::to_string);
             expected.sort_by_key(Value::to_string);
         }
-        // Upstream shows its own structures here, which is not compared.
+        // Upstream shows its Go structures here, which are not compared.
         for cause in made.iter_mut().chain(&mut expected) {
             let is_template = cause["field"] == "spec.template"
                 && cause["message"]
@@ -234,7 +234,7 @@ fn compare(
     }
 }
 
-/// Addresses and ports a pool gave are not compared.
+/// Removes allocated addresses and ports, which are not compared.
 fn hide_allocated(object: &mut Value) {
     if object["kind"] != "Service" {
         return;

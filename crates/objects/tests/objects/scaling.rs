@@ -1,8 +1,9 @@
-//! The work for a list grows with its length, not with the square of it.
+//! The work for a list grows linearly with its length.
 //!
-//! Each case is measured with a list and with one that is eight times as long. Time is compared with time,
-//! by a factor that lies between linear and square growth. On a machine under load the longer run may be
-//! interrupted and the shorter one not, so a case is tried many times and fails only if every try does.
+//! Each case is measured with a list and with one that is eight times as long. The times are
+//! compared by a factor between linear and quadratic growth. On a machine under load the longer run
+//! may be interrupted and the shorter one not, so a case is repeated and fails only if every
+//! attempt does.
 
 use std::time::{Duration, Instant};
 
@@ -19,10 +20,10 @@ use serde_json::{Map, Value, json};
 const SHORT: usize = 1000;
 const LONG: usize = 8 * SHORT;
 
-/// Linear work takes 8 times as long for the long list, square work 64 times.
+/// Linear work takes 8 times as long for the long list, quadratic work 64 times.
 const FACTOR: u32 = 28;
 
-/// Linear work passes at one of the first tries, square work at none.
+/// Linear work passes in one of the first attempts, quadratic work in none.
 const ATTEMPTS: usize = 40;
 
 fn now() -> Timestamp {

@@ -1,5 +1,5 @@
-//! Tables of recorded objects, compared with the recorded tables: columns without their
-//! descriptions, cells, row conditions and what a row carries.
+//! Tables of recorded objects, compared with the recorded tables: columns without descriptions,
+//! cells, row conditions and the objects of rows.
 
 use objects::table::{self, IncludeObject, TableOptions, TableVersion};
 use serde_json::Value;
@@ -81,7 +81,7 @@ fn columns(table: &Value) -> Vec<Value> {
     columns
 }
 
-/// Equal but for an age, which only has to be one.
+/// Equal except for ages.
 fn is_same(made: &Value, expected: &Value) -> bool {
     let expected_text = expected.as_str().unwrap_or_default();
     let Some((before, after)) = expected_text.split_once("<age>") else {

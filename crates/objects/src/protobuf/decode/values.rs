@@ -1,4 +1,4 @@
-//! Messages that stand for one value of JSON: quantities, ports, times, JSON itself.
+//! Messages that are one value in JSON: quantities, ports, times, raw JSON.
 
 use serde_json::Value;
 
@@ -47,9 +47,10 @@ impl Decoder<'_> {
         }
     }
 
-    /// No bytes are no time. `Time` has whole seconds, `MicroTime` whole microseconds.
+    /// Reads a time; empty bytes are an unset one. `Time` has whole seconds, `MicroTime` whole
+    /// microseconds.
     pub(super) fn time(&mut self, bytes: &[u8], micro: bool) -> Result<Value, Fault> {
-        /// The years 1 to 9999, which is what RFC 3339 can write.
+        /// The years 1 to 9999, the range of RFC 3339.
         const WRITABLE: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
         if bytes.is_empty() {
             return Ok(Value::Null);

@@ -1,5 +1,5 @@
-//! Containers: what all kinds of them have in common, and what init, ordinary and ephemeral ones
-//! may not have.
+//! Containers: the rules that all types of containers share, and what init, ordinary and ephemeral
+//! ones may not have.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use crate::cursor::{Causes, Cursor};
 
 const EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
 const NOT_FOR_INIT: &str = "may not be set for init containers without restartPolicy=Always";
-/// The resize policy that starts a container again.
+/// The resize policy that restarts a container.
 const RESTART: &str = "RestartContainer";
 const MOST_RESTART_RULES: usize = 20;
 const MOST_EXIT_CODES: usize = 255;
 
-/// What containers need to know of the pod around them.
+/// The properties of the pod that the rules of containers need.
 pub(super) struct PodContext<'a> {
     pub(super) volumes: &'a KnownVolumes<'a>,
     pub(super) claims: BTreeSet<&'a str>,
@@ -96,8 +96,8 @@ fn validate_init<'a>(
         if !name.text().is_empty() && !names.insert(name.text()) {
             causes.duplicate(&name);
         }
-        // Init containers run one by one, so each is looked at alone; upstream speaks of the
-        // first whichever it is.
+        // Init containers run one by one, so each is checked alone; upstream's message always names
+        // the first.
         let first = containers.index(0);
         check_host_ports(&container, &first, &mut BTreeSet::new(), causes);
         if is_sidecar(container.value()) {
@@ -117,7 +117,7 @@ fn validate_init<'a>(
     }
 }
 
-/// What runs once is not started again to give it other resources.
+/// A container that runs once is not restarted for a resize.
 fn validate_no_restarts(policies: &Cursor<'_>, causes: &mut Causes) {
     for policy in policies.items() {
         let restart = policy.field("restartPolicy");
@@ -128,7 +128,7 @@ fn validate_no_restarts(policies: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Whether an init container that is no sidecar is to be restarted for other resources.
+/// Reports whether an init container that is not a sidecar has a resize policy with a restart.
 pub(super) fn has_init_restarts(spec: &Value) -> bool {
     let init = spec.get("initContainers").and_then(Value::as_array).into_iter().flatten();
     init.filter(|container| !is_sidecar(container))
@@ -223,7 +223,7 @@ pub(super) fn validate_pull_policy(policy: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// In a pod, though not in a template, an image has no blanks around it.
+/// Checks that the image of a pod, but not of a template, has no leading or trailing blanks.
 pub(super) fn validate_image_of_pod(container: &Cursor<'_>, causes: &mut Causes) {
     let image = container.field("image");
     if image.text().trim().len() != image.text().len() {

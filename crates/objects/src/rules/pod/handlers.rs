@@ -1,4 +1,4 @@
-//! Probes and lifecycle hooks of containers, and the actions both consist of.
+//! Probes and lifecycle hooks of containers, and their actions.
 
 use super::super::names;
 use super::containers::{PodContext, validate_port_number};
@@ -6,10 +6,10 @@ use crate::cursor::{Causes, Cursor};
 
 const NEGATIVE: &str = "must be greater than or equal to 0";
 
-/// Signals a Windows container can be ended with.
+/// Signals that can stop a Windows container.
 const WINDOWS_SIGNALS: [&str; 2] = ["SIGKILL", "SIGTERM"];
 
-/// Signals a Linux container can be ended with.
+/// Signals that can stop a Linux container.
 #[rustfmt::skip] // A list, not a column.
 const LINUX_SIGNALS: [&str; 65] = [
     "SIGABRT", "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCLD", "SIGCONT", "SIGFPE", "SIGHUP", "SIGILL",
@@ -102,7 +102,7 @@ pub(super) fn validate_lifecycle(
     }
 }
 
-/// Exactly one of the actions, and that one in order.
+/// Checks that there is exactly one action, and validates it.
 fn validate_handler(
     handler: &Cursor<'_>,
     actions: &[&str],
@@ -153,7 +153,7 @@ fn validate_http(http: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// A port's number or name.
+/// Checks a port number or name.
 fn validate_port(port: &Cursor<'_>, causes: &mut Causes) {
     match port.value().as_str() {
         Some(name) => names::report(causes, port, &names::port_name(name)),

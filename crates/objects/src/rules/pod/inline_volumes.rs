@@ -1,5 +1,5 @@
-//! Volumes of storage providers written into a pod itself. Most are deprecated and none is
-//! mounted by Berth; what is stored is still checked as upstream checks it.
+//! Volumes of storage providers that are specified in a pod itself. Most are deprecated and Berth
+//! mounts none of them; they are validated as upstream does.
 
 use super::super::names;
 use super::volumes::required;
@@ -79,7 +79,7 @@ fn disk(source: &Cursor<'_>, name: &str, causes: &mut Causes) {
     }
 }
 
-/// A name of an iSCSI target or initiator, of one of three kinds.
+/// Reports whether a text is the name of an iSCSI target or initiator, in one of three formats.
 fn is_iscsi_name(name: &str) -> bool {
     let alphanumeric = |text: &str, length: usize| {
         text.len() == length && text.bytes().all(|b| b.is_ascii_alphanumeric())

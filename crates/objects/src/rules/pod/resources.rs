@@ -17,7 +17,7 @@ use crate::resources::{
 
 const NEGATIVE: &str = "must be greater than or equal to 0";
 
-/// Resource names without a domain that mean something somewhere, if only in a quota.
+/// Resource names without a domain that are valid somewhere, some only in quotas.
 const STANDARD: [&str; 20] = [
     CPU,
     MEMORY,
@@ -41,7 +41,7 @@ const STANDARD: [&str; 20] = [
     "services.loadbalancers",
 ];
 
-/// Whose resources they are.
+/// The level of a list of resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Level {
     Container,
@@ -66,7 +66,7 @@ pub(super) fn validate_overhead(overhead: &Cursor<'_>, scope: Scope, causes: &mu
     if !overhead.is_set() {
         return;
     }
-    // Upstream checks overhead as if it were limits of a container.
+    // Upstream validates overhead like limits of a container.
     let limits = overhead.field("limits").at_value(overhead.value());
     for (name, amount) in limits.entries() {
         validate_name(&amount, name, Level::Container, causes);
@@ -102,8 +102,8 @@ pub(super) fn validate_pod_level(spec: &Cursor<'_>, scope: Scope, causes: &mut C
     validate_consistency(spec, &resources, causes);
 }
 
-/// The pod has at least what its containers request together, and no container may use more than
-/// the pod.
+/// Checks that the pod requests at least the sum of its containers, and that the limit of a
+/// container is at most that of the pod.
 fn validate_consistency(spec: &Cursor<'_>, resources: &Cursor<'_>, causes: &mut Causes) {
     let requests = resources.field("requests");
     for (name, total) in amounts::of_containers(spec.value(), Side::Requests) {
@@ -196,7 +196,7 @@ fn validate_quantity(at: &Cursor<'_>, name: &str, amount: &Quantity, causes: &mu
     }
 }
 
-/// Whether a resource is counted in whole units.
+/// Reports whether a resource is counted in whole units.
 fn is_whole(name: &str) -> bool {
     is_extended(name)
         || matches!(
@@ -245,7 +245,7 @@ pub(super) fn has_indivisible_huge_pages(spec: &Value) -> bool {
 }
 
 fn validate_name(at: &Cursor<'_>, name: &str, level: Level, causes: &mut Causes) {
-    // The common case without looking at every rule.
+    // The common case, without checking every rule.
     if matches!(name, CPU | MEMORY) || (level == Level::Container && name == EPHEMERAL_STORAGE) {
         return;
     }
@@ -277,12 +277,12 @@ fn validate_name(at: &Cursor<'_>, name: &str, level: Level, causes: &mut Causes)
     }
 }
 
-/// Whether a vendor's name would also do with `requests.` before it, as quotas write it.
+/// Reports whether a vendor's name is still valid with the prefix `requests.`, as quotas write it.
 fn is_extended_name(name: &str) -> bool {
     is_extended(name) && label_key_problems(&format!("requests.{name}")).is_empty()
 }
 
-/// Claims of a container: each names one of the pod's, none twice.
+/// Checks the claims of a container: each names a claim of the pod, and none occurs twice.
 fn validate_claims(claims: &Cursor<'_>, known: &BTreeSet<&str>, causes: &mut Causes) {
     let mut seen: BTreeSet<(&str, &str)> = BTreeSet::new();
     for claim in claims.items() {
@@ -323,7 +323,7 @@ fn validate_claims(claims: &Cursor<'_>, known: &BTreeSet<&str>, causes: &mut Cau
     }
 }
 
-/// The pod's own claims.
+/// Checks the claims of the pod.
 pub(super) fn validate_pod_claims(claims: &Cursor<'_>, is_mirror: bool, causes: &mut Causes) {
     let mut seen = BTreeSet::new();
     for claim in claims.items() {

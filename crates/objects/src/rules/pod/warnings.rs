@@ -1,5 +1,5 @@
-//! What is accepted and probably not meant: deprecated labels and volumes, duplicates, fractions
-//! of bytes, selectors that select nothing.
+//! Warnings about pods that are accepted but probably wrong: deprecated labels and volumes,
+//! duplicates, fractions of bytes, selectors that select nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ const DEPRECATED_ANNOTATIONS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Sources of volumes that are on their way out, and what the warning calls them.
+/// Deprecated volume sources, and their names in the warning.
 const DEPRECATED_VOLUMES: [(&str, &str, &str); 9] = [
     (
         "photonPersistentDisk",
@@ -49,7 +49,7 @@ const DEPRECATED_VOLUMES: [(&str, &str, &str); 9] = [
 
 const SELECTS_NOTHING: &str = "a null labelSelector results in matching no pod";
 
-/// What to say about a label of nodes that has a new name.
+/// Returns the warning about a node label that was renamed.
 #[must_use]
 pub(in super::super) fn deprecated_node_label(key: &str) -> Option<&'static str> {
     Some(match key {
@@ -85,7 +85,7 @@ pub(super) fn on_create(pod: &Value) -> Vec<String> {
     warnings
 }
 
-/// Warnings about a workload's template.
+/// Returns the warnings about a workload's template.
 #[must_use]
 pub fn template_warnings(template: &Cursor<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -214,7 +214,7 @@ fn warn_about_volume(volume: &Cursor<'_>, warnings: &mut Vec<String>) {
     }
 }
 
-/// A path of a file in a volume, and whence it is.
+/// The path of a file in a volume, and its source.
 struct File {
     path: String,
     source: String,
@@ -241,7 +241,7 @@ fn files_of(source: &Cursor<'_>, from: &str) -> Vec<File> {
     items.items().map(|item| File::new(item.field("path").text(), from)).collect()
 }
 
-/// Files of a volume that hide each other.
+/// Warns about files of a volume that hide each other.
 fn warn_about_paths(volumes: &Cursor<'_>, warnings: &mut Vec<String>) {
     for volume in volumes.items() {
         let name = go_quoted(volume.field("name").text());
@@ -390,7 +390,7 @@ fn warn_about_container(
     }
 }
 
-/// A port as far as ports can get in each other's way.
+/// A port, with the fields that can conflict.
 struct ContainerPort<'a> {
     list: &'static str,
     container: usize,
@@ -451,7 +451,7 @@ fn warn_about_ports(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
         }
         let alike = by_number.entry((port.number, port.protocol)).or_default();
         for other in alike.iter().copied() {
-            // All pairs of ports are compared, and no more warnings are sent than this.
+            // All pairs of ports are compared; this limits the number of warnings.
             if warnings.len() >= MAX_WARNINGS {
                 break;
             }
@@ -472,7 +472,7 @@ fn warn_about_ports(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
             alike.push(port);
         }
     }
-    // Of ports with one name only the first is found by it.
+    // Only the first of several ports with one name is found by it.
     let mut by_name: BTreeMap<&str, &ContainerPort<'_>> = BTreeMap::new();
     for port in ports.iter().filter(|port| !port.name.is_empty()) {
         if let Some(first) = by_name.get(port.name) {

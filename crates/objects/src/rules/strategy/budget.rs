@@ -30,7 +30,7 @@ pub(super) fn validate(budget: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// A budget's spec as Go shows the structure.
+/// Renders a budget's spec as Go does.
 fn render_spec(spec: &Value) -> BadValue {
     BadValue::literal(format!(
         r#"{{"MinAvailable":{},"Selector":{},"MaxUnavailable":{},"UnhealthyPodEvictionPolicy":{}}}"#,
@@ -49,7 +49,8 @@ pub(super) fn validate_status(budget: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Conditions in the form most newer kinds use: each type once, everything but the message given.
+/// Validates conditions in the form of newer kinds: each type once, every field but the message
+/// required.
 fn validate_conditions(conditions: &Cursor<'_>, causes: &mut Causes) {
     let mut seen = BTreeSet::new();
     for condition in conditions.items() {

@@ -11,11 +11,11 @@ use crate::cursor::{BadValue, Causes, Cursor};
 
 const SYSTEM_PREFIX: &str = "system-";
 const HIGHEST_OF_USERS: i64 = 1_000_000_000;
-/// Upstream's own, with their priorities.
+/// The priority classes of the system, with their priorities.
 const SYSTEM: [(&str, i64); 2] =
     [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
-/// Whether a priority class is one of upstream's own.
+/// Reports whether a priority class is one of the system's.
 #[must_use]
 pub fn is_system_priority(name: &str) -> bool {
     SYSTEM.iter().any(|(known, _)| *known == name)
@@ -53,7 +53,7 @@ pub(super) fn validate_priority(class: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Why a class is not one of the system's.
+/// Returns why a class is not one of the system's.
 fn not_known(name: &str, value: i64, global: bool) -> Option<String> {
     match SYSTEM.iter().find(|(known, _)| *known == name) {
         None => Some(format!("{name} is not a known system priority class")),
@@ -81,7 +81,7 @@ pub(super) fn validate_runtime(class: &Cursor<'_>, causes: &mut Causes) {
         names::report(causes, &handler, &names::dns_label(handler.text()));
     }
     let overhead = class.field("overhead");
-    // Upstream checks the overhead as if it were a container's limits, and says so.
+    // Upstream validates the overhead like a container's limits, and the message shows that.
     let fixed = overhead.field("podFixed").called("limits");
     for (name, amount) in fixed.entries() {
         resource_names::of_containers(&amount, name, causes);
@@ -102,7 +102,7 @@ fn validate_tolerations(tolerations: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// A toleration as Go shows the structure.
+/// Renders a toleration as Go does.
 fn render_toleration(toleration: &Value) -> BadValue {
     let text = |field: &str| json!(toleration[field].as_str().unwrap_or_default());
     BadValue::literal(format!(

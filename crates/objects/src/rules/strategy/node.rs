@@ -1,5 +1,4 @@
-//! Nodes: taints, pod networks, what the status may claim, and the classes of QoS resources it
-//! offers.
+//! Nodes: taints, pod CIDRs, the status, and the classes of QoS resources that a node offers.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -15,13 +14,12 @@ use crate::feature_gates::Gate;
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
-/// The lists of QoS resources in a node's status, as they are written, and the other spelling
-/// in which they are understood.
+/// The lists of QoS resources in a node's status, and the alternative spelling that is accepted.
 const SPELLINGS: [(&str, &str); 2] =
     [("podQOSResources", "podQoSResources"), ("containerQOSResources", "containerQoSResources")];
 
-/// Rewrites the other spelling of the lists of QoS resources in a request's body, before it is
-/// decoded, to the one the schema knows. A list that is already there in that spelling wins.
+/// Renames the alternative spelling of the lists of QoS resources in a request's body, before it is
+/// decoded. A list with the right name wins.
 pub fn respell(node: &mut Value) {
     let resources = node.get_mut("status").and_then(|status| status.get_mut("qosResources"));
     let Some(resources) = resources.and_then(Value::as_object_mut) else { return };
@@ -45,7 +43,7 @@ pub(super) fn set_defaults(node: &mut Value) {
     }
 }
 
-/// `podCIDR` is the first of `podCIDRs`; where they differ the older field wins.
+/// Sets `podCIDR` to the first of `podCIDRs`; where they differ the older field wins.
 fn set_pod_networks(node: &mut Value) {
     let spec = &node["spec"];
     let single = spec["podCIDR"].as_str().unwrap_or_default().to_owned();
@@ -62,7 +60,7 @@ fn set_pod_networks(node: &mut Value) {
     }
 }
 
-/// A new node is not ready, and says so by a taint until it is.
+/// Adds the not-ready taint to a new node.
 pub(super) fn prepare_create(node: &mut Value, ctx: &RuleContext<'_>) {
     drop_disabled(node, &Value::Null, ctx);
     let Some(spec) = part_mut(node, "spec") else { return };
@@ -82,7 +80,7 @@ pub(super) fn prepare_update(node: &mut Value, old: &Value, part: Part, ctx: &Ru
     }
 }
 
-/// Takes off what is no longer, or not yet, offered and was not there before.
+/// Removes fields of disabled features that the old node did not have.
 fn drop_disabled(node: &mut Value, old: &Value, ctx: &RuleContext<'_>) {
     let mut drop = |part: &str, field: &str| {
         let fields = node.get_mut(part).and_then(Value::as_object_mut);
@@ -132,7 +130,7 @@ fn validate_amounts(node: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Taints are reported as if they stood in the metadata, where they once did.
+/// Taints are reported as if they were in the metadata, their old position.
 fn validate_taints(node: &Cursor<'_>, causes: &mut Causes) {
     let meta = node.field("metadata");
     let value = &node.value()["spec"]["taints"];
@@ -160,7 +158,7 @@ fn validate_taints(node: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// A taint as Go shows the structure.
+/// Renders a taint as Go does.
 fn render_taint(taint: &Value) -> String {
     let text = |field: &str| json!(taint[field].as_str().unwrap_or_default());
     format!(
@@ -172,7 +170,7 @@ fn render_taint(taint: &Value) -> String {
     )
 }
 
-/// What holds between a node and what it was; also all that is asked of a status.
+/// Validates the change of a node; also the only validation of a status.
 pub(super) fn validate_change(
     node: &Cursor<'_>,
     old: &Cursor<'_>,
@@ -212,14 +210,14 @@ fn render_address(address: &Value) -> BadValue {
     BadValue::literal(format!(r#"{{"Type":{},"Address":{}}}"#, address["type"], address["address"]))
 }
 
-/// Whether a node that is stored has an official name that does not exist.
+/// Reports whether a stored node has an official name that does not exist.
 fn has_unknown_classes(node: &Cursor<'_>) -> bool {
     let resources = &node.value()["status"]["qosResources"];
     let names = SPELLINGS.iter().flat_map(|(list, _)| resource_names_of(&resources[*list]));
     names.into_iter().any(class_resources::is_unknown)
 }
 
-/// The QoS resources a node says it has: a name is used once, for pods or for containers.
+/// Validates the QoS resources of a node: a name is used once, for pods or for containers.
 fn validate_classes(
     node: &Cursor<'_>,
     old: Option<&Cursor<'_>>,

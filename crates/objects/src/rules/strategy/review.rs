@@ -1,4 +1,4 @@
-//! Questions about access, which are answered and never stored.
+//! Access reviews, which are answered and never stored.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use crate::cursor::{BadValue, Causes, Cursor};
 use crate::rules::meta;
 use crate::selector::{FieldSelector, LabelSelector};
 
-/// Reports what is wrong with a review of access.
+/// Validates an access review.
 #[must_use]
 pub fn validate(kind: &str, review: &Value) -> Causes {
     let mut causes = Causes::default();
@@ -30,7 +30,7 @@ pub fn validate(kind: &str, review: &Value) -> Causes {
     let is_local = kind == "LocalSubjectAccessReview";
     let none = Map::new();
     let mut given = metadata.value().as_object().unwrap_or(&none).iter();
-    // Who made it is noted by the server, not by the client.
+    // The server sets the manager, not the client.
     let is_free = |field: &str| field == "managedFields" || (is_local && field == "namespace");
     if given.any(|(field, value)| !value.is_null() && !is_free(field)) {
         let except = if is_local { " except for namespace" } else { "" };
@@ -50,7 +50,7 @@ pub fn validate(kind: &str, review: &Value) -> Causes {
     causes
 }
 
-/// Access to a path as upstream prints it: with the names of its Go fields.
+/// Renders access to a path as upstream does: with the names of its Go fields.
 fn render_path(attributes: &Cursor<'_>) -> BadValue {
     if !attributes.is_set() {
         return BadValue::literal("null".to_owned());
@@ -76,7 +76,7 @@ fn validate_form(selector: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// An operator that is not known comes from a newer client and is no mistake: such a requirement is
+/// An unknown operator comes from a newer client and is not an error: such a requirement is
 /// ignored, see [`ignored_selectors`].
 fn validate_field_selector(selector: &Cursor<'_>, causes: &mut Causes) {
     if !selector.is_set() {
@@ -103,8 +103,8 @@ fn validate_label_selector(selector: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Returns the `evaluationError` of a review whose selectors are not all understood. Such a selector is
-/// ignored, wholly or in part, and the review is answered.
+/// Returns the `evaluationError` of a review whose selectors are not all understood. Such a
+/// selector is ignored, wholly or in part, and the review is answered.
 #[must_use]
 pub fn ignored_selectors(attributes: &Value) -> Option<String> {
     let (fields, labels) = (&attributes["fieldSelector"], &attributes["labelSelector"]);
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thing_is_asked_about_somebody() {
+    fn review_has_one_resource_or_path_and_a_subject() {
         let pods = json!({"verb": "get", "resource": "pods", "namespace": "a"});
         let path = json!({"verb": "get", "path": "/metrics"});
         let check = |kind: &str, review: Value, wrong: &[(&str, &str)]| {

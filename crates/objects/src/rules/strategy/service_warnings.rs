@@ -1,5 +1,5 @@
-//! What whoever writes a service is warned of: what will not be looked at, and what is on its way
-//! out. What is wrong with a service is in [`super::service`].
+//! Warnings about services: ignored fields, and deprecated values. [`super::service`] validates
+//! services.
 
 use serde_json::Value;
 
@@ -63,8 +63,8 @@ pub(super) fn warnings(service: &Value) -> Vec<String> {
     warnings
 }
 
-/// What to say about a block of addresses that is not written as it should be. Forms that older
-/// versions read are refused before anybody is warned.
+/// Returns the warning about a CIDR that is not in canonical notation. Notations that only older
+/// versions accepted are rejected before.
 fn cidr_warning(at: &Cursor<'_>) -> Option<String> {
     let (address, length) = parse_cidr(at.text())?;
     let better = format!("{address}/{length}");

@@ -1,4 +1,4 @@
-//! Rules the recordings do not show, one table for each kind.
+//! Rules that the recordings do not cover, one table for each kind.
 
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ fn named(resource: &Resource, object: &Value) -> Value {
     object
 }
 
-/// What comes of a create: the object as it would be stored, and what is wrong with it.
+/// Returns the result of a create: the object as it would be stored, and the causes.
 fn created(kind: (&str, &str), object: &Value) -> (Value, Vec<String>) {
     let gates = gates();
     let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
@@ -604,7 +604,7 @@ fn registry_secrets_hold_an_object() {
 }
 
 #[test]
-fn counts_that_are_not_told_are_zero() {
+fn absent_counts_are_zero() {
     check_update(
         ("apps/v1", "ReplicaSet"),
         &json!({}),
@@ -626,7 +626,7 @@ fn bounds_of_a_strategy_that_does_not_roll_are_numbers() {
         created(("apps/v1", "DaemonSet"), &json!({"spec": {"updateStrategy": strategy}}));
     let rolling = &made["spec"]["updateStrategy"]["rollingUpdate"];
     assert_eq!(*rolling, json!({"maxUnavailable": 2, "maxSurge": 0}));
-    // A number that is written as a text is wrong, and not nothing.
+    // A number written as text is an error, not zero.
     let strategy = json!({"rollingUpdate": {"maxUnavailable": "5"}});
     let (_, causes) =
         created(("apps/v1", "DaemonSet"), &json!({"spec": {"updateStrategy": strategy}}));
@@ -635,7 +635,7 @@ fn bounds_of_a_strategy_that_does_not_roll_are_numbers() {
 }
 
 #[test]
-fn a_long_name_of_a_job_is_wrong_where_it_was_put() {
+fn long_job_name_is_reported_at_its_generated_label() {
     let mut long = job(json!({}));
     let name = "x".repeat(64);
     long["metadata"] = json!({"name": name});
@@ -769,7 +769,7 @@ fn families_a_cluster_does_not_have_are_refused() {
         let causes = super::service::refuse_families(&json!({"spec": spec}));
         assert_eq!(texts(&causes), [expected]);
     }
-    // Endpoints of a headless service without a selector are made by hand, in any family.
+    // Endpoints of a headless service without a selector are created manually, in any family.
     let mut free =
         json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv6"]}});
     assert!(super::service::refuse_families(&free).is_empty());
