@@ -215,17 +215,17 @@ pub enum Problem {
     Syntax(String),
     #[error("the field is given twice (first at {first})")]
     DuplicateKey { first: Mark },
-    #[error("a key must be a single word")]
+    #[error("a key must be a scalar")]
     KeyNotText,
     #[error("nested deeper than {limit} levels")]
     TooDeep { limit: usize },
-    #[error("anchors and aliases unfold to more than {limit} values")]
+    #[error("anchors and aliases expand to more than {limit} values")]
     TooManyAliases { limit: usize },
-    #[error("anchors and aliases unfold to more than {limit} bytes of text")]
+    #[error("anchors and aliases expand to more than {limit} bytes of text")]
     TooLongAliases { limit: usize },
     #[error("the text has more than {limit} values")]
     TooManyValues { limit: usize },
-    #[error("the alias stands inside the value it names")]
+    #[error("the alias is inside the value that it refers to")]
     AliasInsideItself,
     #[error("'<<' takes a map or a list of maps")]
     MergeOfNoMap,

@@ -234,8 +234,9 @@ fn built_in(name: &str, edition: SpecVersion) -> Option<Value> {
     let v3 = edition == SpecVersion::V3;
     Some(match name {
         QUANTITY => {
-            let doc = "An exact number with an optional suffix, as 100m, 1.5Gi or 2e3: k, M, G, T, P \
-                       and E count by 1000, Ki, Mi, Gi, Ti, Pi and Ei by 1024, m, u and n divide.";
+            let doc = "An exact number with an optional suffix, for example 100m, 1.5Gi or 2e3. \
+                       Suffixes: k, M, G, T, P, E (powers of 1000), Ki, Mi, Gi, Ti, Pi, Ei (powers of \
+                       1024), and m, u, n.";
             match v3 {
                 true => {
                     json!({"description": doc, "oneOf": [{"type": "string"}, {"type": "number"}]})
@@ -244,7 +245,7 @@ fn built_in(name: &str, edition: SpecVersion) -> Option<Value> {
             }
         }
         INT_OR_STRING => {
-            let doc = "A number or a text, for example a port's number or name, or a percentage.";
+            let doc = "An integer or a string, for example the number or name of a port, or a percentage.";
             let format = "int-or-string";
             match v3 {
                 true => json!({

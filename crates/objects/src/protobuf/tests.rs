@@ -313,7 +313,7 @@ fn errors_contain_the_path() {
         ),
         (vec![0x0a, 5, 0], "proto: metadata: the message ends within a field"),
         (vec![0x0a], "proto: metadata: the message ends within a field"),
-        (vec![0x07], "proto: 0 is no field number"),
+        (vec![0x07], "proto: 0 is not a field number"),
         (
             len(2, &len(2, &len(8, &len(1, &message(&[len(1, b"cpu"), len(2, &len(1, b"?"))]))))),
             "proto: spec.containers[0].resources.limits.cpu: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",

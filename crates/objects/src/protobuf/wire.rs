@@ -21,11 +21,11 @@ pub enum WireError {
     Truncated,
     #[error("a varint is longer than ten bytes or 64 bits")]
     Varint,
-    #[error("{0} is no field number")]
+    #[error("{0} is not a field number")]
     Number(u64),
-    #[error("{0} is no wire type")]
+    #[error("{0} is not a wire type")]
     Kind(u8),
-    #[error("a group ends that did not begin, or one does not end")]
+    #[error("unbalanced start and end of a group")]
     Group,
 }
 

@@ -160,10 +160,9 @@ fn finish(draft: &TypeDraft<'_>, names: &HashMap<String, TypeId>) -> Result<Type
         finished.fields.push(read);
     }
     if finished.kind.is_some() || finished.list_of.is_some() {
-        for (name, doc) in [
-            ("apiVersion", "The version of the API this object is written in."),
-            ("kind", "The kind of object this is."),
-        ] {
+        for (name, doc) in
+            [("apiVersion", "API version of the object."), ("kind", "Kind of the object.")]
+        {
             let number = Number::Nowhere;
             finished.fields.push(implied(name, number, Shape::String, Presence::NonZero, doc));
         }
@@ -176,11 +175,11 @@ fn finish(draft: &TypeDraft<'_>, names: &HashMap<String, TypeId>) -> Result<Type
         let item = known(format!("{}.{kind}", draft.package))?;
         let metadata = known(format!("{META}.ListMeta"))?;
         let items = Shape::List(Box::new(item));
-        let doc = "The objects of the list.";
+        let doc = "Items of the list.";
         let mut items = implied("items", Number::Own(2), items, Presence::Always, doc);
         items.required = true;
         finished.fields.push(items);
-        let doc = "Of the list as a whole: its version and where to go on.";
+        let doc = "Standard list metadata.";
         let number = Number::Own(1);
         finished.fields.push(implied("metadata", number, metadata, Presence::Always, doc));
     }

@@ -85,7 +85,7 @@ fn an_alias_bomb_is_defused() {
     }
     let errors = errors(&text);
     assert_eq!(errors.len(), 1, "{errors:?}");
-    assert!(errors[0].contains("unfold to more than 100000 values"), "{errors:?}");
+    assert!(errors[0].contains("expand to more than 100000 values"), "{errors:?}");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn aliases_of_a_long_word_are_refused_by_their_length() {
     assert_eq!(one(&text(40)).get("b").unwrap().to_json()[39], serde_json::json!(word));
     let errors = errors(&text(10_000));
     assert_eq!(errors.len(), 1, "{errors:?}");
-    assert!(errors[0].contains("unfold to more than 4194304 bytes of text"), "{errors:?}");
+    assert!(errors[0].contains("expand to more than 4194304 bytes of text"), "{errors:?}");
     // Nothing was copied after the limit, so the size of the tree is bounded by the text and the
     // limit.
     let words = |node: &Node| node.to_json().to_string().len();
@@ -109,7 +109,7 @@ fn anchors_within_anchors_are_not_copied_once_for_each() {
     let text = format!("{anchors}{}{}", "x,".repeat(10_000), "]".repeat(90));
     let errors = errors(&text);
     assert_eq!(errors.len(), 1, "{errors:?}");
-    assert!(errors[0].contains("unfold to more than 100000 values"), "{errors:?}");
+    assert!(errors[0].contains("expand to more than 100000 values"), "{errors:?}");
     // An anchor without an alias costs its own size.
     assert_eq!(parse(&format!("&a [{}]", "x,".repeat(50_000))).1, []);
 }
