@@ -137,6 +137,19 @@ fn write_go_value(text: &mut String, value: &Value) {
     }
 }
 
+/// Returns the Go type of a decoded value.
+pub(crate) fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
+
 /// Returns the name that Go's decoder has for the type of a value.
 fn json_name(value: &Value) -> &'static str {
     match value {

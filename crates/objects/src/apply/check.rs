@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::set::render_element;
 use super::walk::{Granularity, TypeRef, Walker};
-use crate::patch::go_value;
+use crate::patch::{go_type, go_value};
 use crate::schema::{Ownership, Shape, TypeId};
 
 impl<'s> Walker<'s> {
@@ -139,18 +139,6 @@ impl<'s> Checker<'s> {
 
     fn expected(&mut self, wanted: &str, found: &Value) {
         self.wrong(&format!("expected {wanted}, got &{{{}}}", go_value(found)));
-    }
-}
-
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
     }
 }
 

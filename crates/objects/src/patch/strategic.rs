@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::order::{Positions, arrange, identity};
-use super::{PatchError, Patched, go_value, json_name, text};
+use super::{PatchError, Patched, go_type, go_value, json_name, text};
 use crate::schema::{Schema, Shape, Strategy, TypeId};
 
 const DIRECTIVE: &str = "$patch";
@@ -410,15 +410,7 @@ fn unknown_directive(directive: &Value, map: &Map<String, Value>) -> PatchError 
 }
 
 fn wrong_kind(wanted: &str, found: &Value) -> PatchError {
-    let found = match found {
-        Value::Null => "%!s(<nil>)",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    };
+    let found = if found.is_null() { "%!s(<nil>)" } else { go_type(found) };
     malformed(format!("expected a {wanted}, but received a {found}"))
 }
 

@@ -152,7 +152,10 @@ impl<'a> At<'a> {
             (scalar, resolved) => {
                 if resolved != Resolved::Text {
                     let text = &scalar.text;
-                    self.warn(format!("taken as text; upstream requires quotes: {text:?}"), findings);
+                    self.warn(
+                        format!("taken as text; upstream requires quotes: {text:?}"),
+                        findings,
+                    );
                 }
                 Some(scalar.text.clone())
             }
