@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use http::{Method, StatusCode};
 use objects::catalog::{self, Verb};
-use objects::rules::Setting;
+use objects::rules::RuleContext;
 use objects::selector::FieldSelector;
 use objects::timestamp::Timestamp;
 use objects::{FeatureGates, Gate};
@@ -127,9 +127,9 @@ impl Api {
         Timestamp::new(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
     }
 
-    pub(crate) fn setting(&self) -> Setting<'_> {
+    pub(crate) fn setting(&self) -> RuleContext<'_> {
         let Options { gates, allow_privileged, .. } = &self.shared.options;
-        Setting { gates, allow_privileged: *allow_privileged, now: self.now() }
+        RuleContext { gates, allow_privileged: *allow_privileged, now: self.now() }
     }
 
     pub(crate) fn has(&self, plugin: Plugin) -> bool {

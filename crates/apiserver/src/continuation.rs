@@ -52,7 +52,7 @@ impl Continuation {
         };
         let bytes = LENIENT.decode(text).map_err(|error| bad(error.to_string()))?;
         let token: Token = serde_json::from_slice(&bytes).map_err(|error| {
-            bad(syntax::in_go_words(&bytes).unwrap_or_else(|| error.to_string()))
+            bad(syntax::go_error(&bytes).unwrap_or_else(|| error.to_string()))
         })?;
         if token.v != VERSION {
             let what = format!("server does not recognize this encoded version {}", token.v);

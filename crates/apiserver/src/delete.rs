@@ -161,7 +161,7 @@ impl DeleteOptions {
 fn check_kind(body: &[u8]) -> Result<(), Refusal> {
     let read: Result<Value, _> = serde_json::from_slice(body);
     let value = read.map_err(|error| {
-        let said = objects::schema::syntax::in_go_words(body).unwrap_or_else(|| error.to_string());
+        let said = objects::schema::syntax::go_error(body).unwrap_or_else(|| error.to_string());
         Refusal::bad_request(format!("couldn't get version/kind; json parse error: {said}"))
     })?;
     match value["kind"].as_str() {

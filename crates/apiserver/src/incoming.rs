@@ -249,7 +249,7 @@ impl<'a> Expected<'a> {
     /// Looks at kind and version before anything else is read.
     fn check_header(&self, json: &[u8], body: &[u8]) -> Result<Header, Refusal> {
         let header: Option<Header> = serde_json::from_slice(json).map_err(|error| {
-            let said = objects::schema::syntax::in_go_words(json)
+            let said = objects::schema::syntax::go_error(json)
                 .unwrap_or_else(|| header_type_error(json).unwrap_or_else(|| error.to_string()));
             self.unrecognized(&format!("couldn't get version/kind; json parse error: {said}"), body)
         })?;

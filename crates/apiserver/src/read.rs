@@ -134,10 +134,10 @@ pub(crate) fn enveloped(id: TypeId, object: &Value) -> Result<Vec<u8>, Refusal> 
 }
 
 /// The form of a table: `includeObject=` says how much of the object a row carries.
-pub(crate) fn table_form(call: &Call, wanted: Wanted) -> Result<table::Form, Refusal> {
+pub(crate) fn table_form(call: &Call, wanted: Wanted) -> Result<table::TableOptions, Refusal> {
     let include = table::IncludeObject::parse(call.query.text("includeObject"))
         .map_err(|error| Refusal::bad_request(error.to_string()))?;
-    Ok(table::Form { version: wanted.version, include, with_columns: true })
+    Ok(table::TableOptions { version: wanted.version, include, with_columns: true })
 }
 
 /// `resourceVersion=` as a number; `None` for none and for zero, which mean "any".
@@ -293,7 +293,7 @@ struct ListWriter {
     place: Place,
     selection: Selection,
     wanted: Wanted,
-    table: table::Form,
+    table: table::TableOptions,
     revision: Revision,
     buffer: BytesMut,
     /// Takes the items instead, for a list in protobuf, and the list's metadata at its end.

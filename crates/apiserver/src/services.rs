@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use objects::cursor::Causes;
-use objects::rules::service::{self, AddressRefusal, WantedAddress};
+use objects::rules::service::{self, AddressRefusal, AddressRequest};
 use serde_json::Value;
 
 use crate::admission;
@@ -145,12 +145,12 @@ pub(crate) fn allocate(api: &Api, service: &mut Value) -> Result<(), Refusal> {
     if !causes.is_empty() {
         return Err(refused(causes));
     }
-    let address = match service::wanted_address(service) {
-        WantedAddress::None => None,
-        WantedAddress::Any => {
+    let address = match service::requested_address(service) {
+        AddressRequest::None => None,
+        AddressRequest::Any => {
             Some(taken.free_address(service_range).ok_or_else(|| none_left("service address"))?)
         }
-        WantedAddress::This(address) => {
+        AddressRequest::This(address) => {
             let offset = range(service_range)
                 .zip(address.parse::<Ipv4Addr>().ok())
                 .and_then(|((start, size), at)| Some((u32::from(at).checked_sub(start)?, size)));

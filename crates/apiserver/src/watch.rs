@@ -134,7 +134,7 @@ struct Watcher {
     selection: Selection,
     wanted: Wanted,
     /// Carries the columns until they are sent.
-    table: table::Form,
+    table: table::TableOptions,
     sender: mpsc::Sender<Bytes>,
     /// The user that unread bytes are counted for.
     user: User,

@@ -666,7 +666,7 @@ pub(crate) fn patched_type(
     let decoded = schema.decode_value(id, outcome.value.clone());
     let invalid = |detail: &str| {
         let mut causes = Causes::default();
-        let shown = patch::shown(kind, schema, id, old, body, &outcome.value);
+        let shown = patch::invalid_value(kind, schema, id, old, body, &outcome.value);
         let shown = objects::cursor::go_quoted(&shown);
         causes.add("FieldValueInvalid", "patch", format!("Invalid value: {shown}: {detail}"));
         Refusal::invalid_kind("", "", "", &causes)

@@ -1,5 +1,6 @@
-//! Who owns which fields, on the path of every write. Figures are from 2 shared cores of a cloud
-//! machine, 2026-11, the least of a hundred samples. `cargo bench -p objects` prints today's.
+//! Benchmarks of field ownership, which every write updates. Figures are from 2 shared cores of a
+//! cloud machine, 2026-11, the minimum of a hundred samples. `cargo bench -p objects` prints
+//! current ones.
 #![allow(clippy::unwrap_used)]
 
 use std::hint::black_box;

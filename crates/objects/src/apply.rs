@@ -1,12 +1,12 @@
-//! Who owns which fields: [`track_update`] keeps `metadata.managedFields` for creates, updates and
+//! Field ownership: [`track_update`] maintains `metadata.managedFields` for creates, updates and
 //! patches, [`apply()`] is server-side apply.
 //!
 //! Both follow upstream's order. A create, update or patch is tracked once the request's object is
-//! decoded and defaulted, before admission changes it and before the rules put back what the
-//! request may not write; a table here says what those rules put back. An applied object is merged
-//! into the live one here, and what comes out is decoded, defaulted, admitted and validated by
-//! the caller. [`keep_times`] comes last of all, before the object is compared with the stored
-//! one. Nothing here reads a clock.
+//! decoded and defaulted, before admission changes it and before the rules restore what the request
+//! may not write; `reset` has a table of what those rules restore. An applied object is merged into
+//! the live one here, and the caller decodes, defaults, admits and validates the result.
+//! [`keep_times`] comes last, before the object is compared with the stored one. Nothing here reads
+//! a clock.
 
 use serde_json::Value;
 use thiserror::Error;
@@ -29,10 +29,10 @@ pub use set::{FieldSet, ParseFieldSetError};
 use entries::{Entry, Operation};
 use walk::{Difference, Walker};
 
-/// Owner of what an object had before it was first applied to.
+/// The owner of the fields that an object had before it was first applied to.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
-/// Who writes, by which version of the API and through which subresource.
+/// The manager of a write, the API version it uses and the subresource it writes through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FieldManager<'a> {
     pub name: &'a str,
@@ -43,8 +43,8 @@ pub struct FieldManager<'a> {
 }
 
 impl FieldManager<'_> {
-    /// The name of a manager who gave none: what comes before the first `/` of the user agent,
-    /// as far as it can be printed and in at most 128 bytes.
+    /// Returns the name of a manager that gave none: the printable part of the user agent before
+    /// the first `/`, in at most 128 bytes.
     #[must_use]
     pub fn name_of_agent(user_agent: &str) -> String {
         let mut name = String::new();
@@ -61,7 +61,7 @@ impl FieldManager<'_> {
     }
 }
 
-/// A field somebody else owns that an apply would change.
+/// A field of another owner that an apply would change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// `"hpa" with subresource "scale" using apps/v1`.
@@ -71,7 +71,7 @@ pub struct Conflict {
 }
 
 impl Conflict {
-    /// Of the cause in the answer, whose reason is `FieldManagerConflict`.
+    /// The message of the cause in the response, whose reason is `FieldManagerConflict`.
     #[must_use]
     pub fn message(&self) -> String {
         format!("conflict with {}", self.manager)
@@ -83,13 +83,14 @@ impl Conflict {
 pub enum ApplyError {
     #[error("{}", conflict_text(.0))]
     Conflicts(Vec<Conflict>),
-    /// Not an object that can be applied.
+    /// The object cannot be applied.
     #[error("{0}")]
     Invalid(String),
 }
 
 impl ApplyError {
-    /// Of the answer. Upstream has 500 for objects that do not fit the schema.
+    /// The HTTP status of the response. Upstream returns 500 for objects that do not match the
+    /// schema.
     #[must_use]
     pub fn status(&self) -> u16 {
         match self {
@@ -107,11 +108,11 @@ impl ApplyError {
     }
 }
 
-/// Sets the `managedFields` of an object that was created, updated or patched. `live` is the
-/// object as stored, `None` on create.
+/// Sets the `managedFields` of an object that was created, updated or patched. `live` is the stored
+/// object, `None` on create.
 ///
-/// What `new` has as `managedFields` counts: as the list to go on from, or, if it is empty or one
-/// empty entry, as the wish to have none. Through a subresource it does not.
+/// The `managedFields` of `new` are the list to continue from; an empty list, or one empty entry,
+/// removes all managers. Through a subresource they are ignored.
 pub fn track_update(
     schema: &Schema,
     id: TypeId,
@@ -122,7 +123,7 @@ pub fn track_update(
 ) {
     let mut entries = entries_to_go_on_from(live, new, by);
     if entries.is_empty() && live.is_some() {
-        // Nobody tracks this object, or the client just said so.
+        // The object is not tracked, or the client has just asked for that.
         entries::write(entries, new);
         return;
     }
@@ -158,7 +159,7 @@ fn entries_to_go_on_from(live: Option<&Value>, new: &Value, by: &FieldManager<'_
     }
 }
 
-/// Moves what changed to who changed it.
+/// Gives changed fields to the manager that changed them.
 fn update(
     kind: &str,
     difference: Difference,
@@ -191,16 +192,16 @@ fn update(
     }
 }
 
-/// Whether a version of a kind still exists; entries of one that does not are dropped.
+/// Reports whether a version of a kind still exists; entries of other versions are dropped.
 fn is_served(kind: &str, api_version: &str) -> bool {
-    // A Scale is no resource of its own.
+    // A Scale is not a resource of its own.
     kind == "Scale" || catalog::of_kind(api_version, kind).is_some()
 }
 
-/// Merges an applied object, as the client sent it, into the live one. What comes out has its
+/// Merges an applied object, as the client sent it, into the live one. The result has its
 /// `managedFields` set and is neither decoded nor defaulted.
 ///
-/// An empty `live` is a create. With `force`, fields change hands instead of being in conflict.
+/// An empty `live` is a create. With `force`, fields change owner instead of being in conflict.
 pub fn apply(
     schema: &Schema,
     id: TypeId,
@@ -248,14 +249,14 @@ fn check_applied(
     by: &FieldManager<'_>,
 ) -> Result<(), ApplyError> {
     let text = |name: &str| applied.get(name).and_then(Value::as_str).unwrap_or_default();
-    let of = walker.schema.get(id);
+    let type_ = walker.schema.get(id);
     let (api_version, kind) = (text("apiVersion"), text("kind"));
     let slashed = match api_version.contains('/') {
         true => api_version.to_owned(),
         false => format!("/{api_version}"),
     };
     let type_text = format!("{slashed}, Kind={kind}");
-    if Some(kind) != of.kind.as_deref() || api_version != by.api_version {
+    if Some(kind) != type_.kind.as_deref() || api_version != by.api_version {
         return Err(ApplyError::Invalid(format!("invalid object type: {type_text}")));
     }
     if entries::list(applied).is_some_and(Value::is_array) {
@@ -302,7 +303,7 @@ impl Task<'_> {
             Some(entry) => (entry.fields, entry.time),
             None => (FieldSet::default(), None),
         };
-        // Names are nobody's, but an object that is applied has one: its metadata stays.
+        // Names have no owner, but an applied object has one: its metadata stays.
         let whole = walker.claimed_with_bookkeeping(id, self.applied);
         let whole = reset::written(self.kind, self.by.subresource, whole);
         let merged = self.prune(merged, &whole, &last, &entries);
@@ -322,7 +323,7 @@ impl Task<'_> {
             entry.fields.subtract(&removed);
             !entry.fields.is_empty()
         });
-        // An apply that changes nothing keeps its time, or has none.
+        // An apply that changes nothing keeps its time, which may be unset.
         let time = if merged == *self.live { last_time } else { Some(self.now.to_seconds_text()) };
         if !claimed.is_empty() {
             entries.push(Entry { time, ..Entry::of(self.by, Operation::Apply, claimed) });
@@ -332,8 +333,8 @@ impl Task<'_> {
         Ok(merged)
     }
 
-    /// Applies by force if all conflicts are over fields client-side apply set and nobody touched
-    /// since; else says which are not.
+    /// Applies by force if all conflicts are over fields that client-side apply set and that have
+    /// not changed since; otherwise returns the remaining conflicts.
     fn upgrade(&self, entries: Vec<Entry>, allowed: &FieldSet) -> Result<Value, ApplyError> {
         let others = entries.iter().filter(|entry| !self.is_own(entry)).cloned();
         let others = others.map(|mut entry| {
@@ -348,7 +349,7 @@ impl Task<'_> {
         }
     }
 
-    /// Takes out what the manager applied last time, does not apply now, and nobody else owns.
+    /// Removes what the manager applied last time, does not apply now, and no other manager owns.
     fn prune(&self, merged: Value, claimed: &FieldSet, last: &FieldSet, others: &[Entry]) -> Value {
         if last.is_empty() {
             return merged;
@@ -407,22 +408,23 @@ fn conflict_text(conflicts: &[Conflict]) -> String {
         return format!("Apply failed with 1 conflict: conflict with {manager}: {field}");
     }
     let mut text = format!("Apply failed with {} conflicts: ", conflicts.len());
-    let mut of = None;
+    let mut current = None;
     for Conflict { manager, field } in conflicts {
-        if of != Some(manager) {
-            if of.is_some() {
+        if current != Some(manager) {
+            if current.is_some() {
                 text.push('\n');
             }
             text.push_str(&format!("conflicts with {manager}:"));
-            of = Some(manager);
+            current = Some(manager);
         }
         text.push_str(&format!("\n- {field}"));
     }
     text
 }
 
-/// Puts back the times of `managedFields` if nothing else of an object changed, so that a write
-/// without effect stays one. True if the object is now as it was, its `resourceVersion` aside.
+/// Restores the times of `managedFields` if nothing else of an object changed, so that a write
+/// without effect stays one. Returns true if the object is now equal to the old one, apart from its
+/// `resourceVersion`.
 pub fn keep_times(live: &Value, new: &mut Value) -> bool {
     let (Some(old), Some(given)) = (entries::list(live), entries::list(new)) else {
         return same_but_for_list(live, new) && entries::list(live) == entries::list(new);

@@ -1,11 +1,11 @@
-//! What is served: every [`Resource`] with its names, verbs and subresources.
+//! The resources that are served: every [`Resource`] with its names, verbs and subresources.
 //!
-//! Routing, discovery, OpenAPI and access reviews all read this one table. What a kind's objects
-//! look like is [`crate::schema`]'s; what they mean is validation's.
+//! Routing, discovery, OpenAPI and access reviews all read this one table. [`crate::schema`] has
+//! the fields of a kind, [`crate::rules`] its validation.
 
 use crate::schema::{Schema, TypeId};
 
-/// What can be asked of a resource.
+/// A verb of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verb {
     Create,
@@ -34,7 +34,7 @@ impl Verb {
     }
 }
 
-/// A kind as the API offers it.
+/// A resource of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resource {
     /// Empty for the core group.
@@ -57,7 +57,7 @@ pub struct Resource {
 pub struct Subresource {
     pub name: &'static str,
     pub kind: &'static str,
-    /// Group and version of the kind where they are not the resource's own.
+    /// Group and version of the kind, if they are not those of the resource.
     pub elsewhere: Option<(&'static str, &'static str)>,
     pub verbs: &'static [Verb],
 }
@@ -81,21 +81,21 @@ impl Resource {
         }
     }
 
-    /// Where the kind's type is in the schema.
+    /// Returns the kind's type in the schema.
     #[must_use]
     pub fn type_id(&self, schema: &Schema) -> Option<TypeId> {
         schema.find(&format!("{}.{}", self.package, self.kind))
     }
 
-    /// Whether DELETE answers with the object, and not with a Status.
+    /// Reports whether DELETE returns the object instead of a Status.
     #[must_use]
     pub fn returns_deleted(&self) -> bool {
         let plurals = ["pods", "resourcequotas", "serviceaccounts", "services"];
         self.group.is_empty() && plurals.contains(&self.plural)
     }
 
-    /// Group and version objects are kept in; events of both groups are the same objects. None for
-    /// what is answered and forgotten.
+    /// Returns the group and version in which objects are stored; events of both groups are the
+    /// same objects. `None` for kinds that are never stored.
     #[must_use]
     pub fn stored_as(&self) -> Option<(&'static str, &'static str)> {
         match (self.verbs.contains(&Verb::List), self.group) {
@@ -111,14 +111,14 @@ impl Resource {
     }
 }
 
-/// The resource of a path.
+/// Finds the resource of a path.
 #[must_use]
 pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
     let fits = |r: &&Resource| r.group == group && r.version == version && r.plural == plural;
     RESOURCES.iter().find(fits)
 }
 
-/// The resource whose objects have this `apiVersion` and `kind`.
+/// Finds the resource whose objects have this `apiVersion` and `kind`.
 #[must_use]
 pub fn of_kind(api_version: &str, kind: &str) -> Option<&'static Resource> {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
@@ -177,8 +177,8 @@ const fn core(
     }
 }
 
-const fn grouped(group: &'static str, package: &'static str, of: Resource) -> Resource {
-    Resource { group, package, ..of }
+const fn grouped(group: &'static str, package: &'static str, resource: Resource) -> Resource {
+    Resource { group, package, ..resource }
 }
 
 const IN_ALL: &[&str] = &["all"];
@@ -187,15 +187,15 @@ const AUTHENTICATION: &str = "io.k8s.api.authentication.v1";
 const AUTHORIZATION: &str = "io.k8s.api.authorization.v1";
 const SCALE: (&str, &str) = ("autoscaling", "v1");
 
-const fn review(group: &'static str, package: &'static str, of: Resource) -> Resource {
-    Resource { verbs: CREATE, namespaced: false, ..grouped(group, package, of) }
+const fn review(group: &'static str, package: &'static str, resource: Resource) -> Resource {
+    Resource { verbs: CREATE, namespaced: false, ..grouped(group, package, resource) }
 }
 
 const AUTHN: &str = "authentication.k8s.io";
 const AUTHZ: &str = "authorization.k8s.io";
 
-/// All resources, each group's in the order of their names. The order of the groups is upstream's:
-/// where a bare name fits several, kubectl takes the first.
+/// All resources, sorted by name within each group. The order of the groups is upstream's: where a
+/// bare name matches several, kubectl takes the first.
 #[rustfmt::skip] // A resource a few lines, not a field a line.
 pub const RESOURCES: &[Resource] = &[
     Resource { verbs: CREATE, ..core("Binding", "bindings", "binding", &[]) },

@@ -1,5 +1,5 @@
-//! Walking an object for validation: [`Place`] is a value and the way to it, [`Causes`] collects
-//! what is wrong in the form API answers carry it.
+//! Validation walks an object with a [`ValueCursor`], a value and its path. [`Causes`] collects the
+//! errors in the form of API responses.
 //!
 //! A cursor at an absent field is a cursor at `null`, so that a walk needs no `if let` per step.
 //! The path is a chain of borrowed steps; text is made only when there is something to report.
@@ -9,17 +9,17 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
-/// A value in an object, and where it is. The value outlives the way to it: what is read from a
-/// place can be kept after the place is gone.
+/// A value in an object, and its path. The value outlives the path: a value that was read from a
+/// cursor can be kept after the cursor is gone.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'v, 'p> {
+pub struct ValueCursor<'v, 'p> {
     value: &'v Value,
-    parent: Option<&'p Place<'v, 'p>>,
+    parent: Option<&'p ValueCursor<'v, 'p>>,
     step: Step<'p>,
 }
 
-/// A [`Place`] as functions take it.
-pub type Cursor<'a> = Place<'a, 'a>;
+/// A [`ValueCursor`] with one lifetime, for parameters.
+pub type Cursor<'a> = ValueCursor<'a, 'a>;
 
 #[derive(Debug, Clone, Copy)]
 enum Step<'a> {
@@ -30,59 +30,61 @@ enum Step<'a> {
 
 static NULL: Value = Value::Null;
 
-impl<'v, 'p> Place<'v, 'p> {
-    /// The top of an object, or of a part of one that is at `path` of it (may be empty).
+impl<'v, 'p> ValueCursor<'v, 'p> {
+    /// Returns a cursor at the top of an object, or at a part of one whose path is `path` (may be
+    /// empty).
     #[must_use]
-    pub fn top(value: &'v Value, path: &'p str) -> Place<'v, 'p> {
-        Place { value, parent: None, step: Step::Field(path) }
+    pub fn top(value: &'v Value, path: &'p str) -> ValueCursor<'v, 'p> {
+        ValueCursor { value, parent: None, step: Step::Field(path) }
     }
 
     #[must_use]
-    pub fn field<'c>(&'c self, name: &'c str) -> Place<'v, 'c> {
+    pub fn field<'c>(&'c self, name: &'c str) -> ValueCursor<'v, 'c> {
         let value = self.value.get(name).unwrap_or(&NULL);
-        Place { value, parent: Some(self), step: Step::Field(name) }
+        ValueCursor { value, parent: Some(self), step: Step::Field(name) }
     }
 
-    /// The same value under a map key: `[key]`.
+    /// Returns the value of a map key: `[key]`.
     #[must_use]
-    pub fn key<'c>(&'c self, key: &'c str) -> Place<'v, 'c> {
+    pub fn key<'c>(&'c self, key: &'c str) -> ValueCursor<'v, 'c> {
         let value = self.value.get(key).unwrap_or(&NULL);
-        Place { value, parent: Some(self), step: Step::Key(key) }
+        ValueCursor { value, parent: Some(self), step: Step::Key(key) }
     }
 
     #[must_use]
-    pub fn index<'c>(&'c self, index: usize) -> Place<'v, 'c> {
+    pub fn index<'c>(&'c self, index: usize) -> ValueCursor<'v, 'c> {
         let value = self.value.get(index).unwrap_or(&NULL);
-        Place { value, parent: Some(self), step: Step::Index(index) }
+        ValueCursor { value, parent: Some(self), step: Step::Index(index) }
     }
 
-    /// The items of a list; none if it is no list.
-    pub fn items<'c>(&'c self) -> impl Iterator<Item = Place<'v, 'c>> {
+    /// Iterates over the items of a list; empty for other values.
+    pub fn items<'c>(&'c self) -> impl Iterator<Item = ValueCursor<'v, 'c>> {
         let items = self.value.as_array().map(Vec::as_slice).unwrap_or_default();
-        let place = |(index, value)| Place { value, parent: Some(self), step: Step::Index(index) };
+        let place =
+            |(index, value)| ValueCursor { value, parent: Some(self), step: Step::Index(index) };
         items.iter().enumerate().map(place)
     }
 
-    /// The entries of a map, by key; none if it is no map.
-    pub fn entries<'c>(&'c self) -> impl Iterator<Item = (&'v str, Place<'v, 'c>)>
+    /// Iterates over the entries of a map; empty for other values.
+    pub fn entries<'c>(&'c self) -> impl Iterator<Item = (&'v str, ValueCursor<'v, 'c>)>
     where
         'v: 'c,
     {
         self.value.as_object().into_iter().flatten().map(|(key, value)| {
-            (key.as_str(), Place { value, parent: Some(self), step: Step::Key(key) })
+            (key.as_str(), ValueCursor { value, parent: Some(self), step: Step::Key(key) })
         })
     }
 
-    /// The same value under another name, where messages do not use the field's own.
+    /// Returns the same value under another name, where messages do not use the field's own.
     #[must_use]
-    pub fn called(self, name: &'p str) -> Place<'v, 'p> {
-        Place { step: Step::Field(name), ..self }
+    pub fn called(self, name: &'p str) -> ValueCursor<'v, 'p> {
+        ValueCursor { step: Step::Field(name), ..self }
     }
 
-    /// Another value at this place.
+    /// Returns another value at the same path.
     #[must_use]
-    pub fn at_value(self, value: &'v Value) -> Place<'v, 'p> {
-        Place { value, ..self }
+    pub fn at_value(self, value: &'v Value) -> ValueCursor<'v, 'p> {
+        ValueCursor { value, ..self }
     }
 
     #[must_use]
@@ -90,13 +92,13 @@ impl<'v, 'p> Place<'v, 'p> {
         self.value
     }
 
-    /// Whether there is anything: not absent and not `null`.
+    /// Reports whether the value is neither absent nor `null`.
     #[must_use]
     pub fn is_set(&self) -> bool {
         !self.value.is_null()
     }
 
-    /// The text; empty where there is none.
+    /// Returns the text, or an empty one.
     #[must_use]
     pub fn text(&self) -> &'v str {
         self.value.as_str().unwrap_or_default()
@@ -117,7 +119,7 @@ impl<'v, 'p> Place<'v, 'p> {
         self.bool() == Some(true)
     }
 
-    /// How many items or entries there are.
+    /// Returns the number of items or entries.
     #[must_use]
     pub fn len(&self) -> usize {
         match self.value {
@@ -162,7 +164,7 @@ impl<'v, 'p> Place<'v, 'p> {
     }
 }
 
-/// One thing that is wrong, as `details.causes` of an answer lists it.
+/// One error, as `details.causes` of a response lists it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Cause {
     pub reason: &'static str,
@@ -170,13 +172,14 @@ pub struct Cause {
     pub field: String,
 }
 
-/// How many causes are kept. Upstream has no limit; a hundred thousand causes are an answer of 10 MB.
+/// The number of causes that are kept. Upstream has no limit; a hundred thousand causes are a
+/// response of 10 MB.
 const MAX_CAUSES: usize = 1000;
 
-/// How much text causes may have together. Some show a whole list for each of its items.
+/// The limit on the text of all causes. Some show a whole list for each of its items.
 const MAX_TEXT: usize = 256 << 10;
 
-/// Everything that is wrong with an object, in the order it was found, up to a limit.
+/// All errors of an object, in the order in which they were found, up to a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Causes(pub Vec<Cause>, Text);
 
@@ -190,7 +193,7 @@ impl Causes {
         self.0.is_empty()
     }
 
-    /// Returns whether further causes are dropped. The first one never is.
+    /// Reports whether further causes are dropped. The first one never is.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.0.len() >= MAX_CAUSES || self.1.0 >= MAX_TEXT
@@ -208,7 +211,7 @@ impl Causes {
         }
     }
 
-    /// Adds a cause at a place given as text.
+    /// Adds a cause with a path given as text.
     pub fn add(&mut self, reason: &'static str, field: impl Into<String>, message: String) {
         if self.is_full() {
             return;
@@ -218,7 +221,7 @@ impl Causes {
         self.0.push(Cause { reason, message, field });
     }
 
-    /// Adds a cause at a place. Texts are made only for causes that are kept.
+    /// Adds a cause at a cursor. Texts are made only for causes that are kept.
     fn add_at(&mut self, reason: &'static str, at: &Cursor<'_>, message: impl FnOnce() -> String) {
         if !self.is_full() {
             self.add(reason, at.path(), message());
@@ -229,13 +232,13 @@ impl Causes {
         self.add_at("FieldValueRequired", at, || with_detail("Required value", detail));
     }
 
-    /// The value there is not allowed.
+    /// Reports a value that is not allowed.
     pub fn invalid(&mut self, at: &Cursor<'_>, detail: &str) {
         self.invalid_as(at, at.value, detail);
     }
 
-    /// As [`Causes::invalid`], with another value shown than the one there.
-    pub fn invalid_as(&mut self, at: &Cursor<'_>, shown: impl Into<Shown>, detail: &str) {
+    /// Like [`Causes::invalid`], but shows another value.
+    pub fn invalid_as(&mut self, at: &Cursor<'_>, shown: impl Into<BadValue>, detail: &str) {
         self.add_at("FieldValueInvalid", at, || {
             with_detail(&format!("Invalid value: {}", shown.into().0), detail)
         });
@@ -249,7 +252,7 @@ impl Causes {
         self.duplicate_as(at, at.value);
     }
 
-    pub fn duplicate_as(&mut self, at: &Cursor<'_>, shown: impl Into<Shown>) {
+    pub fn duplicate_as(&mut self, at: &Cursor<'_>, shown: impl Into<BadValue>) {
         let message = || format!("Duplicate value: {}", shown.into().0);
         self.add_at("FieldValueDuplicate", at, message);
     }
@@ -267,17 +270,17 @@ impl Causes {
         self.add_at("FieldValueTooLong", at, message);
     }
 
-    pub fn not_found_as(&mut self, at: &Cursor<'_>, shown: impl Into<Shown>, detail: &str) {
+    pub fn not_found_as(&mut self, at: &Cursor<'_>, shown: impl Into<BadValue>, detail: &str) {
         self.add_at("FieldValueNotFound", at, || {
             with_detail(&format!("Not found: {}", shown.into().0), detail)
         });
     }
 
-    /// As [`Causes::not_supported`], with another value shown than the one there.
+    /// Like [`Causes::not_supported`], but shows another value.
     pub fn not_supported_as(
         &mut self,
         at: &Cursor<'_>,
-        shown: impl Into<Shown>,
+        shown: impl Into<BadValue>,
         supported: &[&str],
     ) {
         self.add_at("FieldValueNotSupported", at, || {
@@ -287,7 +290,7 @@ impl Causes {
         });
     }
 
-    /// Leaves one of causes that say the same, as answers do.
+    /// Removes repeated causes, as upstream does.
     #[must_use]
     pub fn distinct(mut self) -> Causes {
         let mut seen = std::collections::BTreeSet::new();
@@ -307,45 +310,45 @@ fn with_detail(message: &str, detail: &str) -> String {
 
 /// A value as a message shows it: text quoted, everything else as JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown(String);
+pub struct BadValue(String);
 
-impl Shown {
-    /// A text that is shown as it is, without quotes.
+impl BadValue {
+    /// A text that is shown without quotes.
     #[must_use]
-    pub fn literal(text: String) -> Shown {
-        Shown(text)
+    pub fn literal(text: String) -> BadValue {
+        BadValue(text)
     }
 }
 
-impl From<&Value> for Shown {
-    fn from(value: &Value) -> Shown {
+impl From<&Value> for BadValue {
+    fn from(value: &Value) -> BadValue {
         match value {
-            Value::String(text) => Shown::from(text.as_str()),
-            Value::Null => Shown("null".to_owned()),
-            value => Shown(value.to_string()),
+            Value::String(text) => BadValue::from(text.as_str()),
+            Value::Null => BadValue("null".to_owned()),
+            value => BadValue(value.to_string()),
         }
     }
 }
 
-impl From<&str> for Shown {
-    fn from(text: &str) -> Shown {
-        Shown(go_quoted(text))
+impl From<&str> for BadValue {
+    fn from(text: &str) -> BadValue {
+        BadValue(go_quoted(text))
     }
 }
 
-impl From<i64> for Shown {
-    fn from(number: i64) -> Shown {
-        Shown(number.to_string())
+impl From<i64> for BadValue {
+    fn from(number: i64) -> BadValue {
+        BadValue(number.to_string())
     }
 }
 
-impl From<bool> for Shown {
-    fn from(value: bool) -> Shown {
-        Shown(value.to_string())
+impl From<bool> for BadValue {
+    fn from(value: bool) -> BadValue {
+        BadValue(value.to_string())
     }
 }
 
-/// A text in Go's quotes.
+/// Quotes a text as Go does.
 #[must_use]
 pub fn go_quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);

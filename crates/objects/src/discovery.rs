@@ -1,24 +1,24 @@
-//! Which groups, versions and resources there are, in the documents clients ask for first: the
-//! single ones under `/api` and `/apis`, and the one that has everything (`APIGroupDiscoveryList`).
+//! Discovery documents of groups, versions and resources: the separate ones under `/api` and
+//! `/apis`, and the aggregated one (`APIGroupDiscoveryList`).
 //!
-//! Pure functions of the catalog. Which of the two forms a request gets is the API server's.
+//! Pure functions of the catalog. The API server chooses the form of a response.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::catalog::{Resource, Subresource, Verb};
 
-/// Media type of the document that has everything. Clients up to 1.29 ask for `v=v2beta1` alone, and
-/// then for plain JSON, which they should be given.
+/// Media type of the aggregated document. Clients up to 1.29 ask for `v=v2beta1` alone, and then
+/// for plain JSON, which they should get.
 pub const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-/// The same in YAML.
+/// The aggregated document in YAML.
 pub const AGGREGATED_YAML: &str =
     "application/yaml;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-/// The same in protobuf.
+/// The aggregated document in protobuf.
 pub const AGGREGATED_PROTOBUF: &str =
     "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// `/api`. The address is the server's own, with its port.
+/// `/api`. The address is that of the server, with its port.
 #[must_use]
 pub fn core_versions(resources: &[Resource], address: &str) -> Value {
     let versions: Vec<&str> = versions(resources, "");
@@ -58,7 +58,7 @@ pub fn resources(resources: &[Resource], group: &str, version: &str) -> Option<V
     let list: Vec<Value> = members(resources, group, version)
         .flat_map(|resource| {
             let subresources = resource.subresources.iter();
-            let subresources = subresources.map(|of| subresource_entry(resource, of));
+            let subresources = subresources.map(|sub| subresource_entry(resource, sub));
             std::iter::once(resource_entry(resource)).chain(subresources)
         })
         .collect();
@@ -67,20 +67,20 @@ pub fn resources(resources: &[Resource], group: &str, version: &str) -> Option<V
         "groupVersion": group_version(group, version),
         "resources": list,
     });
-    // The core group's is older than the rule that every object says its version.
+    // The document of the core group is older than the rule that every object has an `apiVersion`.
     if !group.is_empty() {
         document["apiVersion"] = "v1".into();
     }
     Some(document)
 }
 
-/// `/api` in the form that has everything.
+/// `/api` in the aggregated form.
 #[must_use]
 pub fn aggregated_core(resources: &[Resource]) -> Value {
     aggregated_list(&[aggregated_group(resources, "")])
 }
 
-/// `/apis` in the form that has everything.
+/// `/apis` in the aggregated form.
 #[must_use]
 pub fn aggregated(resources: &[Resource]) -> Value {
     let groups = named_groups(resources).into_iter();
@@ -88,7 +88,7 @@ pub fn aggregated(resources: &[Resource]) -> Value {
     aggregated_list(&groups)
 }
 
-/// All but the core group, in the order of the catalog.
+/// All groups but the core group, in the order of the catalog.
 fn named_groups(resources: &[Resource]) -> Vec<&'static str> {
     let mut names: Vec<&str> = Vec::new();
     for resource in resources {
@@ -99,7 +99,7 @@ fn named_groups(resources: &[Resource]) -> Vec<&'static str> {
     names
 }
 
-/// The preferred one first.
+/// The preferred version comes first.
 fn versions(resources: &[Resource], group: &str) -> Vec<&'static str> {
     let mut versions: Vec<&str> = Vec::new();
     for resource in resources {
@@ -159,29 +159,29 @@ fn name_further(resource: &Resource, entry: &mut Map<String, Value>) {
     }
 }
 
-fn subresource_entry(resource: &Resource, of: &Subresource) -> Value {
+fn subresource_entry(resource: &Resource, sub: &Subresource) -> Value {
     let mut entry = json!({
-        "name": format!("{}/{}", resource.plural, of.name),
+        "name": format!("{}/{}", resource.plural, sub.name),
         "singularName": "",
         "namespaced": resource.namespaced,
-        "kind": of.kind,
-        "verbs": verb_names(of.verbs),
+        "kind": sub.kind,
+        "verbs": verb_names(sub.verbs),
     });
-    if let Some((group, version)) = of.elsewhere {
+    if let Some((group, version)) = sub.elsewhere {
         entry["group"] = group.into();
         entry["version"] = version.into();
     }
     entry
 }
 
-/// Says in which version objects are stored; clients compare it and nothing else. The first eight
-/// bytes of a SHA-256 in base64, as upstream has it.
+/// Identifies the version in which objects are stored; clients only compare it. The first eight
+/// bytes of a SHA-256 in base64, as upstream.
 fn storage_version_hash(resource: &Resource) -> Option<String> {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let (group, version) = resource.stored_as()?;
     let digest = Sha256::digest(format!("{group}/{version}/{}", resource.kind));
     let bytes = digest.iter().take(8).fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
-    // Eight bytes are ten digits of six bits, and four bits over that an eleventh begins with.
+    // Eight bytes are ten digits of six bits, and four bits that begin an eleventh.
     let mut hash: String = (0..10)
         .map(|index| char::from(DIGITS[(bytes >> (58 - 6 * index) & 0x3f) as usize]))
         .collect();
@@ -218,11 +218,11 @@ fn aggregated_resource(resource: &Resource) -> Value {
     entry.insert("singularResource".to_owned(), resource.singular.into());
     entry.insert("verbs".to_owned(), verb_names(resource.verbs).into());
     name_further(resource, &mut entry);
-    let subresource = |of: &Subresource| {
+    let subresource = |sub: &Subresource| {
         json!({
-            "subresource": of.name,
-            "responseKind": response_kind(of.kind, of.elsewhere),
-            "verbs": verb_names(of.verbs),
+            "subresource": sub.name,
+            "responseKind": response_kind(sub.kind, sub.elsewhere),
+            "verbs": verb_names(sub.verbs),
         })
     };
     if !resource.subresources.is_empty() {
@@ -232,7 +232,7 @@ fn aggregated_resource(resource: &Resource) -> Value {
     entry.into()
 }
 
-/// Group and version only where they are not those of the document.
+/// Sets group and version only if they are not those of the document.
 fn response_kind(kind: &str, elsewhere: Option<(&str, &str)>) -> Value {
     let (group, version) = elsewhere.unwrap_or(("", ""));
     json!({"group": group, "version": version, "kind": kind})

@@ -1,6 +1,6 @@
-//! Durations as Kubernetes writes them: `10s`, `1m30s`, `1.5h`. Entry: [`parse`]. Negative ones,
-//! which the notation allows and no setting here means, are not read. [`fault`] gives Go's message for
-//! a text that is not a duration.
+//! Durations as Kubernetes writes them: `10s`, `1m30s`, `1.5h`. Entry: [`parse`]. Negative
+//! durations are rejected, because no setting here takes one. [`fault`] returns Go's message for a
+//! text that is not a duration.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub fn fault(text: &str) -> Option<String> {
     Some(format!("time: invalid duration {text:?}"))
 }
 
-/// Reads a duration in Go's notation; `None` if it is none or negative.
+/// Reads a duration in Go's notation; `None` if the text is malformed or negative.
 #[must_use]
 pub fn parse(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
@@ -78,7 +78,7 @@ pub fn parse(text: &str) -> Option<Duration> {
     Some(total)
 }
 
-/// Writes a duration in the notation [`parse`] reads, with the units a person would use.
+/// Writes a duration in the notation that [`parse`] reads, with natural units.
 #[must_use]
 pub fn render(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_duration_has_gos_message() {
+    fn malformed_durations_have_gos_message() {
         for fine in ["1s", "-1s", "+1.5h", "0", "-0", "1h2m3.5s"] {
             assert_eq!(fault(fine), None, "{fine}");
         }
@@ -151,7 +151,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read_back(nanos in any::<u64>()) {
+        fn durations_survive_a_round_trip(nanos in any::<u64>()) {
             let duration = Duration::from_nanos(nanos);
             prop_assert_eq!(parse(&render(duration)), Some(duration));
         }

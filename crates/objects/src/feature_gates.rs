@@ -1,8 +1,8 @@
-//! Feature gates: which of the switches upstream knows are on.
+//! Feature gates: which of upstream's gates are enabled.
 //!
 //! Main type: [`FeatureGates`]. Gates that change what Berth decides are a [`Gate`] with stage and
-//! default as in Kubernetes 1.37; the other gates of a kubelet are known by name and do nothing.
-//! What a gate switches is decided where it is asked for.
+//! default as in Kubernetes 1.37; the other gates of a kubelet are known by name and have no
+//! effect. The code that reads a gate decides its meaning.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,19 +12,19 @@ use thiserror::Error;
 use crate::suggest::nearest;
 use crate::yaml::did_you_mean;
 
-/// How far a feature has come.
+/// The maturity of a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     Alpha,
     Beta,
-    /// On for good: the gate is still accepted but cannot be switched off.
+    /// The feature is always on: the gate is accepted but cannot be disabled.
     Ga,
     Deprecated,
 }
 
 macro_rules! gates {
     ($($gate:ident, $name:literal, $stage:ident, $default:literal;)*) => {
-        /// A gate Berth acts on.
+        /// A gate that Berth acts on.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Gate { $(#[doc = concat!("`", $name, "`")] $gate,)* }
 
@@ -73,14 +73,14 @@ gates! {
     KubeletPodResourcesGet, "KubeletPodResourcesGet", Ga, true;
     DraNodeAllocatableResources, "DRANodeAllocatableResources", Alpha, false;
     QosResources, "QOSResources", Alpha, false;
-    // Ours: upstream has no QoS-class resources yet, and so nothing to be strict about.
+    // A gate of Berth: upstream has no QoS-class resources yet.
     QosResourcesStrictNames, "QOSResourcesStrictNames", Beta, true;
 }
 
 const ALL_ALPHA: &str = "AllAlpha";
 const ALL_BETA: &str = "AllBeta";
 
-/// Gates that appear in real kubelet configurations and change nothing Berth decides.
+/// Gates that occur in real kubelet configurations and have no effect in Berth.
 const WITHOUT_EFFECT: &[&str] = &[
     "APIServerIdentity",
     "AllowParsingUserUIDFromCertAuth",
@@ -176,7 +176,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "VolumeLimitScaling",
 ];
 
-/// Why a gate could not be set. The first words of each text are upstream's.
+/// A gate could not be set. The first words of each text are upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum GateError {
     #[error("unrecognized feature gate: {name}{}", did_you_mean(.nearest.as_deref()))]
@@ -195,7 +195,7 @@ impl fmt::Display for Gate {
     }
 }
 
-/// Which gates are on: what was set, and the defaults for the rest.
+/// The state of all gates: explicit values, and the defaults for the rest.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FeatureGates {
     set: BTreeMap<Gate, bool>,
@@ -209,7 +209,7 @@ impl FeatureGates {
         FeatureGates::default().with(text)
     }
 
-    /// These gates with those of a text in the same notation changed.
+    /// Returns these gates with those of a text in the same notation changed.
     pub fn with(self, text: &str) -> Result<FeatureGates, Vec<GateError>> {
         let mut gates = self;
         let mut errors = Vec::new();
@@ -231,7 +231,7 @@ impl FeatureGates {
         if errors.is_empty() { Ok(gates) } else { Err(errors) }
     }
 
-    /// Sets a gate by the name it has in configuration files, `AllAlpha` and `AllBeta` included.
+    /// Sets a gate by its name in configuration files, including `AllAlpha` and `AllBeta`.
     pub fn set_named(&mut self, name: &str, value: bool) -> Result<(), GateError> {
         if let Some(gate) = Gate::ALL.iter().copied().find(|gate| gate.name() == name) {
             return self.set(gate, value);
@@ -259,7 +259,7 @@ impl FeatureGates {
         Ok(())
     }
 
-    /// These gates with one switched on, unless something was said of it or of all of its stage.
+    /// Returns these gates with one enabled, unless it or its whole stage was set explicitly.
     #[must_use]
     pub fn on_unless_said(mut self, gate: Gate) -> FeatureGates {
         let of_stage = match gate.stage() {
@@ -273,7 +273,7 @@ impl FeatureGates {
         self
     }
 
-    /// Whether a gate is on: what was set for it, else for all of its stage, else its default.
+    /// Reports whether a gate is enabled: its own value, else that of its stage, else its default.
     #[must_use]
     pub fn enabled(&self, gate: Gate) -> bool {
         let of_stage = match gate.stage() {
@@ -284,7 +284,7 @@ impl FeatureGates {
         self.set.get(&gate).copied().or(of_stage).unwrap_or_else(|| gate.default())
     }
 
-    /// What was set, in the notation of `--feature-gates`.
+    /// Returns the explicit values, in the notation of `--feature-gates`.
     #[must_use]
     pub fn render(&self) -> String {
         let stages = [(ALL_ALPHA, self.all_alpha), (ALL_BETA, self.all_beta)];
@@ -295,7 +295,7 @@ impl FeatureGates {
     }
 }
 
-/// The words Go's `strconv.ParseBool` takes, which every flag and option of a kubelet takes.
+/// Parses the booleans of Go's `strconv.ParseBool`, as every flag and option of a kubelet does.
 #[must_use]
 pub fn parse_bool(text: &str) -> Option<bool> {
     match text {
@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gate_is_switched_on_where_nothing_was_said_of_it() {
+    fn gate_is_enabled_unless_it_was_set_explicitly() {
         let check = |text: &str, on: bool| {
             let gates = FeatureGates::parse(text).unwrap().on_unless_said(Gate::QosResources);
             assert_eq!(gates.enabled(Gate::QosResources), on, "{text}");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_follows_its_own_setting_then_its_stage_then_its_default() {
+    fn gate_follows_its_own_value_then_stage_then_default() {
         let gates = FeatureGates::parse("AllAlpha=true,QOSResources=false, MemoryQoS=0").unwrap();
         assert!(gates.enabled(Gate::CpuManagerPolicyAlphaOptions));
         assert!(!gates.enabled(Gate::QosResources));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_of_a_real_kubelet_that_change_nothing_here_are_accepted() {
+    fn kubelet_gates_without_effect_are_accepted() {
         assert_eq!(FeatureGates::parse("NodeSwap=true").unwrap(), FeatureGates::default());
     }
 
@@ -372,7 +372,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_set_is_written_and_read_back(
+        fn explicit_gates_survive_a_round_trip(
             set in prop::collection::btree_map(0..Gate::ALL.len(), any::<bool>(), 0..5)
         ) {
             let mut gates = FeatureGates::default();

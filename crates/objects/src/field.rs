@@ -1,6 +1,6 @@
-//! Where in an object something is wrong, and what: [`FieldPath`] (`spec.containers[0].name`) and
-//! [`FieldError`] with upstream's wording (`Required value`, `Invalid value: "x": …`). Lines and
-//! columns of a file are [`crate::yaml`]'s business.
+//! Field paths and errors: [`FieldPath`] (`spec.containers[0].name`) and [`FieldError`] with
+//! upstream's texts (`Required value`, `Invalid value: "x": …`). [`crate::yaml`] has the lines and
+//! columns of a file.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub enum Step {
     Index(usize),
 }
 
-/// The way from an object's top to one of its values.
+/// The path from the top of an object to one of its values.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct FieldPath(Vec<Step>);
 
@@ -30,7 +30,7 @@ impl FieldPath {
         FieldPath::default()
     }
 
-    /// A path of fields only, given with points: `spec.resources`.
+    /// A path of fields only, separated by dots: `spec.resources`.
     #[must_use]
     pub fn of(fields: &str) -> FieldPath {
         FieldPath(fields.split('.').map(|f| Step::Field(f.to_owned())).collect())
@@ -51,7 +51,7 @@ impl FieldPath {
         self.with(Step::Index(index))
     }
 
-    /// This path below `prefix`.
+    /// Returns this path below `prefix`.
     #[must_use]
     pub fn under(&self, prefix: &FieldPath) -> FieldPath {
         FieldPath(prefix.0.iter().chain(&self.0).cloned().collect())
@@ -85,7 +85,7 @@ impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, step) in self.0.iter().enumerate() {
             match step {
-                // A name with a point in it would read as two.
+                // A name with a dot would read as two names.
                 Step::Field(name) if name.contains('.') => write!(f, "[{}]", shortened(name))?,
                 Step::Field(name) if n == 0 => f.write_str(&shortened(name))?,
                 Step::Field(name) => write!(f, ".{}", shortened(name))?,
@@ -97,7 +97,7 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// What is wrong with a value, in upstream's words.
+/// An error in a value, with upstream's text.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FieldProblem {
     #[error("Required value{}", after_colon(.detail))]
@@ -112,7 +112,7 @@ pub enum FieldProblem {
     NotSupported { value: String, supported: Vec<String> },
 }
 
-/// A problem and its place.
+/// An error and the path of the value.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{path}: {problem}")]
 pub struct FieldError {

@@ -1,9 +1,9 @@
 //! A kubelet's configuration file: KubeletConfiguration, `kubelet.config.k8s.io/v1beta1`.
 //!
-//! Main type: [`KubeletConfig`]; entry: [`read`], which gives the configuration with everything
-//! worth a warning, or every mistake with its place. Every value is checked as upstream's
-//! ValidateKubeletConfiguration checks it, and every field that Berth does not act on gets a warning.
-//! `placement::configured` checks what depends on the machine or on feature gates.
+//! Main type: [`KubeletConfig`]; entry: [`read`], which returns the configuration with all
+//! warnings, or every error with its position. Every value is checked as upstream's
+//! ValidateKubeletConfiguration checks it, and every field that Berth does not act on gets a
+//! warning. `placement::configured` checks what depends on the machine or on feature gates.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::yaml::read::{At, Findings};
 mod checks;
 mod eviction;
 mod fields;
+mod keywords;
 mod names;
 mod read;
-mod words;
 
 pub use eviction::{EvictionSignal, Threshold, Thresholds};
 pub use read::read;
@@ -73,7 +73,7 @@ pub enum TopologyManagerScope {
     Pod,
 }
 
-/// Which CPUs a Windows container may use (Berth's own field).
+/// The CPUs that a Windows container may use (Berth's own field).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WindowsAffinity {
     /// Its CPUs and those of its memory's nodes, except other containers' exclusive ones.
@@ -97,7 +97,7 @@ pub enum SwapBehavior {
     LimitedSwap,
 }
 
-/// A place where node allocatable is enforced.
+/// A cgroup where node allocatable is enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Enforcement {
     None,
@@ -108,14 +108,14 @@ pub enum Enforcement {
     KubeReservedCompressible,
 }
 
-/// An entry of `reservedMemory`: what of one NUMA node's memory no container gets.
+/// An entry of `reservedMemory`: memory of one NUMA node that containers do not get.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryReservation {
     pub numa_node: u32,
     pub limits: ResourceList,
 }
 
-/// A kubelet's configuration, defaults filled in.
+/// A kubelet's configuration with defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KubeletConfig {
     pub cpu_manager_policy: CpuManagerPolicy,
@@ -125,18 +125,18 @@ pub struct KubeletConfig {
     pub topology_manager_policy: TopologyManagerPolicy,
     pub topology_manager_scope: TopologyManagerScope,
     pub topology_manager_policy_options: BTreeMap<String, String>,
-    /// A CPU list, not yet read as one.
+    /// A CPU list, not parsed.
     pub reserved_system_cpus: Option<String>,
     pub system_reserved: ResourceList,
     pub kube_reserved: ResourceList,
     pub reserved_memory: Vec<MemoryReservation>,
-    /// As given; see [`KubeletConfig::hard_eviction`] for what is in force.
+    /// The value as written; [`KubeletConfig::hard_eviction`] returns the effective thresholds.
     pub eviction_hard: Option<Thresholds>,
     pub eviction_soft: Thresholds,
     pub eviction_soft_grace_period: BTreeMap<EvictionSignal, Duration>,
     pub eviction_minimum_reclaim: Thresholds,
     pub merge_default_eviction_settings: bool,
-    /// Percent of a resource kept for Guaranteed pods.
+    /// Percent of a resource that is kept for Guaranteed pods.
     pub qos_reserved: BTreeMap<String, u8>,
     pub enforce_node_allocatable: Vec<Enforcement>,
     pub system_reserved_cgroup: Option<String>,
@@ -159,12 +159,12 @@ pub struct KubeletConfig {
     pub pods_per_core: u32,
     pub static_pod_path: Option<String>,
     pub windows_affinity: WindowsAffinity,
-    /// Fields without a type of their own here, as written. Their values have been checked.
+    /// Fields without a typed reader, as written. Their values have been checked.
     pub untyped: Untyped,
 }
 
 impl Default for KubeletConfig {
-    /// What a kubelet does with an empty file.
+    /// Returns the configuration of a kubelet with an empty file.
     fn default() -> KubeletConfig {
         KubeletConfig {
             cpu_manager_policy: CpuManagerPolicy::default(),
@@ -209,8 +209,8 @@ impl Default for KubeletConfig {
 }
 
 impl KubeletConfig {
-    /// The hard eviction thresholds in force: those given, with the defaults where none are given
-    /// at all or merging is asked for.
+    /// Returns the effective hard eviction thresholds: those given, with the defaults if none are
+    /// given or if merging is enabled.
     #[must_use]
     pub fn hard_eviction(&self, os: OsName) -> Thresholds {
         let defaults = eviction::default_hard(os);
@@ -223,8 +223,8 @@ impl KubeletConfig {
         }
     }
 
-    /// How many bytes of memory the hard eviction threshold keeps from pods on a machine with
-    /// `capacity` bytes.
+    /// Returns the bytes of memory that the hard eviction threshold keeps from pods on a machine
+    /// with `capacity` bytes.
     #[must_use]
     pub fn memory_kept_for_eviction(&self, os: OsName, capacity: u64) -> u64 {
         match self.hard_eviction(os).get(&EvictionSignal::MemoryAvailable) {
@@ -233,7 +233,7 @@ impl KubeletConfig {
         }
     }
 
-    /// What system and Kubernetes daemons have reserved together, without eviction thresholds.
+    /// Returns the total reservation of system and Kubernetes daemons, without eviction thresholds.
     #[must_use]
     pub fn reserved(&self) -> ResourceList {
         let mut sum = self.system_reserved.clone();
@@ -241,9 +241,9 @@ impl KubeletConfig {
         sum
     }
 
-    /// What node allocatable leaves out of `resource` on a machine with `capacity` of it: the
-    /// reservations, and for memory the hard eviction threshold. The memory manager wants
-    /// `reservedMemory` to add up to exactly this.
+    /// Returns the amount of `resource` that node allocatable leaves out on a machine with
+    /// `capacity` of it: the reservations, and for memory the hard eviction threshold. The memory
+    /// manager requires `reservedMemory` to add up to exactly this.
     #[must_use]
     pub fn kept_from_pods(&self, os: OsName, resource: &str, capacity: u64) -> Quantity {
         let reserved = self.reserved().remove(resource).unwrap_or_default();
@@ -258,9 +258,9 @@ impl KubeletConfig {
     }
 }
 
-/// Reads a duration. A negative one is an error of its own: no field takes one.
+/// Reads a duration. A negative one has an error of its own, because no field takes one.
 fn read_duration(at: &At<'_>, findings: &mut Findings) -> Option<Duration> {
-    // A number is refused, `0` too, as by a kubelet.
+    // A number is rejected, even `0`, as by a kubelet.
     let Some(text) = at.text(&mut Findings::default()) else {
         at.expected("a duration such as 10s, 100ms or 1m30s", findings);
         return None;

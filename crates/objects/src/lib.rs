@@ -1,11 +1,12 @@
 //! Kubernetes objects as Berth serves them: kinds, quantities, defaulting, validation.
 //!
 //! Everything here is a value or a pure function over text: no files, no clock, no log. Readers
-//! ([`yaml`]) collect every problem with its place instead of stopping at the first.
+//! ([`yaml`]) collect every error with its position instead of stopping at the first.
 
 pub mod apply;
 pub mod catalog;
 pub mod cursor;
+pub mod decode_budget;
 pub mod discovery;
 pub mod duration;
 pub mod feature_gates;
@@ -20,7 +21,6 @@ pub mod protobuf;
 pub mod quantity;
 pub mod quota;
 pub mod resources;
-pub mod room;
 pub mod rules;
 pub mod schema;
 pub mod selector;

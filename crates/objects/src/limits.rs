@@ -1,13 +1,13 @@
-//! What limit ranges do to pods: [`set_defaults`] gives containers amounts and classes they did
-//! not ask for, [`check_pod`] refuses what is outside the bounds.
+//! Limit ranges: [`set_defaults`] sets default amounts and classes of containers, [`check_pod`]
+//! rejects pods that are outside the bounds.
 //!
-//! Limit ranges are read as stored, in the order given. The order of causes is that of resource
-//! names, where upstream's is that of a map. Which requests are looked at (creates of pods and
-//! claims, resizes of pods) is the server's to know.
+//! Limit ranges are read as stored, in the order given. Causes are ordered by resource name, where
+//! upstream's order is that of a map. The API server decides which requests are checked (creates of
+//! pods and claims, resizes of pods).
 //!
-//! Class bounds: `max` lists the classes that are allowed and how many uses one pod or container
-//! may have of each, 0 being any number. A container is in at most one class of a resource, so a
-//! bound of a range for containers only tells which classes there are; one for pods counts its
+//! Class bounds: `max` lists the classes that are allowed and the number of uses that one pod or
+//! container may have of each; 0 means no limit. A container is in at most one class of a resource,
+//! so a bound of a range for containers only lists the allowed classes; one for pods counts its
 //! containers.
 
 use std::collections::{BTreeMap, HashSet};
@@ -23,12 +23,12 @@ use crate::totals::{self, Side, With, amounts, class_of, class_uses, pod_classes
 #[cfg(test)]
 mod tests;
 
-/// Where upstream notes what it filled in.
+/// The annotation in which upstream lists the defaults that it set.
 const NOTE: &str = "kubernetes.io/limit-ranger";
-/// Beyond this many whole units thousandths do not fit in 64 bits.
+/// Above this many units, milli-units do not fit in 64 bits.
 const MILLI_LIMIT: i64 = i64::MAX / 1000;
 
-/// Why a limit range does not let an object pass.
+/// A limit range rejects an object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LimitRefusal {
     /// `Pod`, `Container` or `PersistentVolumeClaim`.
@@ -37,20 +37,20 @@ pub struct LimitRefusal {
     pub bound: Bound,
 }
 
-/// The bound that is not kept, and what was found instead.
+/// The violated bound and the actual value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Bound {
     Min {
         least: Quantity,
-        found: Found,
+        actual: ActualAmount,
     },
     Max {
         most: Quantity,
-        found: Found,
+        actual: ActualAmount,
     },
     Ratio {
         most: Quantity,
-        found: FoundRatio,
+        actual: ActualRatio,
     },
     /// A class that is not among those allowed.
     Class {
@@ -61,12 +61,12 @@ pub enum Bound {
     Uses {
         class: String,
         most: i64,
-        found: i64,
+        actual: i64,
     },
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Found {
+pub enum ActualAmount {
     Request(Quantity),
     Limit(Quantity),
     NoRequest,
@@ -74,7 +74,7 @@ pub enum Found {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum FoundRatio {
+pub enum ActualRatio {
     Ratio(f64),
     NoRequest,
     NoLimit,
@@ -83,24 +83,25 @@ pub enum FoundRatio {
 impl fmt::Display for LimitRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, resource) = (&self.kind, &self.resource);
-        let bounded = |f: &mut fmt::Formatter<'_>, word: &str, bound: &Quantity, found: &Found| {
-            write!(f, "{word} {resource} usage per {kind} is {bound}")?;
-            match found {
-                Found::Request(amount) => write!(f, ", but request is {amount}"),
-                Found::Limit(amount) => write!(f, ", but limit is {amount}"),
-                Found::NoRequest => write!(f, ".  No request is specified"),
-                Found::NoLimit => write!(f, ".  No limit is specified"),
-            }
-        };
+        let bounded =
+            |f: &mut fmt::Formatter<'_>, word: &str, bound: &Quantity, actual: &ActualAmount| {
+                write!(f, "{word} {resource} usage per {kind} is {bound}")?;
+                match actual {
+                    ActualAmount::Request(amount) => write!(f, ", but request is {amount}"),
+                    ActualAmount::Limit(amount) => write!(f, ", but limit is {amount}"),
+                    ActualAmount::NoRequest => write!(f, ".  No request is specified"),
+                    ActualAmount::NoLimit => write!(f, ".  No limit is specified"),
+                }
+            };
         match &self.bound {
-            Bound::Min { least, found } => bounded(f, "minimum", least, found),
-            Bound::Max { most, found } => bounded(f, "maximum", most, found),
-            Bound::Ratio { most, found } => {
+            Bound::Min { least, actual } => bounded(f, "minimum", least, actual),
+            Bound::Max { most, actual } => bounded(f, "maximum", most, actual),
+            Bound::Ratio { most, actual } => {
                 write!(f, "{resource} max limit to request ratio per {kind} is {most}, but ")?;
-                match found {
-                    FoundRatio::Ratio(ratio) => write!(f, "provided ratio is {ratio:.6}"),
-                    FoundRatio::NoRequest => write!(f, "no request is specified or request is 0"),
-                    FoundRatio::NoLimit => write!(f, "no limit is specified or limit is 0"),
+                match actual {
+                    ActualRatio::Ratio(ratio) => write!(f, "provided ratio is {ratio:.6}"),
+                    ActualRatio::NoRequest => write!(f, "no request is specified or request is 0"),
+                    ActualRatio::NoLimit => write!(f, "no limit is specified or limit is 0"),
                 }
             }
             Bound::Class { class, allowed } => {
@@ -110,15 +111,15 @@ impl fmt::Display for LimitRefusal {
                     "allowed {resource} classes per {kind} are {allowed}, but class is {class}"
                 )
             }
-            Bound::Uses { class, most, found } => write!(
+            Bound::Uses { class, most, actual } => write!(
                 f,
-                "maximum {resource} class {class} usage per {kind} is {most}, but usage is {found}"
+                "maximum {resource} class {class} usage per {kind} is {most}, but usage is {actual}"
             ),
         }
     }
 }
 
-/// What an answer says about refusals; nothing if there are none.
+/// Returns the message of a response with these refusals; `None` without any.
 #[must_use]
 pub fn message(refusals: &[LimitRefusal]) -> Option<String> {
     match refusals {
@@ -144,7 +145,7 @@ fn items<'a>(range: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Value>
     list(&range["spec"]["limits"]).iter().filter(move |item| item["type"] == kind)
 }
 
-/// Gives a pod's containers what they lack, from each range in turn.
+/// Sets the missing amounts of a pod's containers, from each range in turn.
 pub fn set_defaults(pod: &mut Value, ranges: &[&Value]) {
     for range in ranges {
         let (mut limits, mut requests) = (Map::new(), Map::new());
@@ -171,7 +172,7 @@ pub fn set_defaults(pod: &mut Value, ranges: &[&Value]) {
     }
 }
 
-/// Adds to a container's list what only the defaults have; gives their names.
+/// Adds the defaults that a container's list does not have; returns their names.
 fn fill(container: &mut Value, side: &str, defaults: &Map<String, Value>) -> Vec<String> {
     let present = |name: &String| container["resources"][side].get(name).is_some();
     let mut missing: Vec<String> = defaults.keys().filter(|name| !present(name)).cloned().collect();
@@ -207,7 +208,7 @@ fn set_annotation(pod: &mut Value, text: String) {
     }
 }
 
-/// Puts a pod, and containers, into the class that is given where none is asked for.
+/// Sets the default class of a pod and of containers that have none.
 fn set_default_classes(pod: &mut Value, range: &Value) {
     let defaults = |kind: &'static str| {
         let resources = items(range, kind).flat_map(|item| list(&item["qosResources"]));
@@ -249,7 +250,7 @@ fn push_class(holder: &mut Map<String, Value>, name: &str, class: &str) {
     }
 }
 
-/// What of a pod is outside the bounds of the first range that does not let it pass.
+/// Returns the violations of the first range that rejects a pod.
 #[must_use]
 pub fn check_pod(pod: &Value, ranges: &[&Value]) -> Vec<LimitRefusal> {
     let checked = ranges.iter().map(|range| check_against(pod, range));
@@ -284,7 +285,7 @@ fn check_against(pod: &Value, range: &Value) -> Vec<LimitRefusal> {
     refusals
 }
 
-/// What of a claim to storage is outside the bounds of the first range that refuses it.
+/// Returns the violations of the first range that rejects a volume claim.
 #[must_use]
 pub fn check_claim(claim: &Value, ranges: &[&Value]) -> Vec<LimitRefusal> {
     const KIND: &str = "PersistentVolumeClaim";
@@ -297,12 +298,14 @@ pub fn check_claim(claim: &Value, ranges: &[&Value]) -> Vec<LimitRefusal> {
                 refuse(&mut refusals, KIND, &resource, bound);
             }
             for (resource, most) in amounts(&item["max"]) {
-                let found = match requests.get(&resource) {
-                    None => Some(Found::NoRequest),
-                    Some(request) if *request > most => Some(Found::Request(request.clone())),
+                let actual = match requests.get(&resource) {
+                    None => Some(ActualAmount::NoRequest),
+                    Some(request) if *request > most => {
+                        Some(ActualAmount::Request(request.clone()))
+                    }
                     Some(_) => None,
                 };
-                let bound = found.map(|found| Bound::Max { most: most.clone(), found });
+                let bound = actual.map(|actual| Bound::Max { most: most.clone(), actual });
                 refuse(&mut refusals, KIND, &resource, bound);
             }
         }
@@ -331,18 +334,18 @@ fn check_amounts(
         refuse(refusals, kind, &resource, below(&resource, &least, requests, limits));
     }
     for (resource, most) in amounts(&item["max"]) {
-        let found = match (limits.get(&resource), requests.get(&resource)) {
-            (None, _) => Some(Found::NoLimit),
-            (Some(limit), _) if *limit > most => Some(Found::Limit(limit.clone())),
-            (_, Some(request)) if *request > most => Some(Found::Request(request.clone())),
+        let actual = match (limits.get(&resource), requests.get(&resource)) {
+            (None, _) => Some(ActualAmount::NoLimit),
+            (Some(limit), _) if *limit > most => Some(ActualAmount::Limit(limit.clone())),
+            (_, Some(request)) if *request > most => Some(ActualAmount::Request(request.clone())),
             _ => None,
         };
-        let bound = found.map(|found| Bound::Max { most: most.clone(), found });
+        let bound = actual.map(|actual| Bound::Max { most: most.clone(), actual });
         refuse(refusals, kind, &resource, bound);
     }
     for (resource, most) in amounts(&item["maxLimitRequestRatio"]) {
-        let found = ratio_above(&most, requests.get(&resource), limits.get(&resource));
-        let bound = found.map(|found| Bound::Ratio { most: most.clone(), found });
+        let actual = ratio_above(&most, requests.get(&resource), limits.get(&resource));
+        let bound = actual.map(|actual| Bound::Ratio { most: most.clone(), actual });
         refuse(refusals, kind, &resource, bound);
     }
 }
@@ -353,35 +356,36 @@ fn below(
     requests: &ResourceList,
     limits: &ResourceList,
 ) -> Option<Bound> {
-    let found = match (requests.get(resource), limits.get(resource)) {
-        (None, _) => Found::NoRequest,
-        (Some(request), _) if request < least => Found::Request(request.clone()),
-        (_, Some(limit)) if limit < least => Found::Limit(limit.clone()),
+    let actual = match (requests.get(resource), limits.get(resource)) {
+        (None, _) => ActualAmount::NoRequest,
+        (Some(request), _) if request < least => ActualAmount::Request(request.clone()),
+        (_, Some(limit)) if limit < least => ActualAmount::Limit(limit.clone()),
         _ => return None,
     };
-    Some(Bound::Min { least: least.clone(), found })
+    Some(Bound::Min { least: least.clone(), actual })
 }
 
 fn ratio_above(
     most: &Quantity,
     request: Option<&Quantity>,
     limit: Option<&Quantity>,
-) -> Option<FoundRatio> {
+) -> Option<ActualRatio> {
     let number = |amount: &Quantity| match amount.value() {
         whole if whole <= MILLI_LIMIT => amount.milli_value() as f64,
         whole => whole as f64 * 1000.0,
     };
     let Some(request) = request.filter(|amount| !amount.is_zero()) else {
-        return Some(FoundRatio::NoRequest);
+        return Some(ActualRatio::NoRequest);
     };
     let Some(limit) = limit.filter(|amount| !amount.is_zero()) else {
-        return Some(FoundRatio::NoLimit);
+        return Some(ActualRatio::NoLimit);
     };
     let ratio = number(limit) / number(request);
-    (ratio * 1000.0 > number(most)).then_some(FoundRatio::Ratio(ratio))
+    (ratio * 1000.0 > number(most)).then_some(ActualRatio::Ratio(ratio))
 }
 
-/// The classes an item allows of one resource, with the number of uses, 0 being any.
+/// Returns the classes that an item allows of one resource, with the number of uses; 0 means no
+/// limit.
 fn allowed(resource: &Value) -> BTreeMap<&str, i64> {
     let classes = list(&resource["max"]).iter();
     classes
@@ -391,7 +395,7 @@ fn allowed(resource: &Value) -> BTreeMap<&str, i64> {
         .collect()
 }
 
-/// The bound a number of uses of a class breaks.
+/// Returns the bound that a number of uses of a class violates.
 fn class_bound(allowed: &BTreeMap<&str, i64>, class: &str, uses: i64) -> Option<Bound> {
     match allowed.get(class) {
         None => Some(Bound::Class {
@@ -399,7 +403,7 @@ fn class_bound(allowed: &BTreeMap<&str, i64>, class: &str, uses: i64) -> Option<
             allowed: allowed.keys().map(|name| (*name).to_owned()).collect(),
         }),
         Some(most) if *most != 0 && uses > *most => {
-            Some(Bound::Uses { class: class.to_owned(), most: *most, found: uses })
+            Some(Bound::Uses { class: class.to_owned(), most: *most, actual: uses })
         }
         Some(_) => None,
     }
@@ -421,8 +425,8 @@ fn check_container_classes(
     }
 }
 
-/// A resource containers name, or a range has for containers, is counted by container; any other
-/// is the pod's own.
+/// A resource that containers name, or that a range has for containers, is counted by container;
+/// any other belongs to the pod.
 fn check_pod_classes(item: &Value, pod: &Value, range: &Value, refusals: &mut Vec<LimitRefusal>) {
     let of_containers: Vec<&str> = items(range, "Container")
         .flat_map(|item| list(&item["qosResources"]))

@@ -1,10 +1,9 @@
-//! What the server says of itself in OpenAPI: [`OpenApi`], from the schema and the catalog.
+//! OpenAPI documents of the server: [`OpenApi`], from the schema and the catalog.
 //!
-//! Shaped as kube-apiserver shapes it, because clients lean on it: `kubectl explain` reads
+//! The form is that of kube-apiserver, because clients depend on it: `kubectl explain` reads
 //! descriptions and types, `kubectl apply` patch keys and strategies, and every kubectl looks for
 //! `dryRun` and `fieldValidation` among the parameters of an operation whose
-//! `x-kubernetes-group-version-kind` fits. Which answer goes to which request (Accept, ETag, gzip)
-//! is the API server's.
+//! `x-kubernetes-group-version-kind` matches. The API server handles Accept, ETag and gzip.
 
 use std::collections::BTreeMap;
 
@@ -25,16 +24,16 @@ mod served;
 mod tests;
 
 use definitions::Definitions;
-use served::Served;
+use served::ServedTypes;
 
-/// What clients up to kubectl 1.26 and the discovery client of every later one ask `/openapi/v2`
-/// for; they do not read JSON there.
+/// The media type in which clients up to kubectl 1.26, and the discovery client of every later one,
+/// request `/openapi/v2`; they do not read JSON there.
 pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-/// The same without the `@`, which is no token of a media type; answers carry this one.
+/// The media type of responses: the same without the `@`, which is not allowed in a media type.
 pub const V2_PROTOBUF_ANSWER: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-/// The same of the third edition, which clients may ask for in either spelling.
+/// The media type of OpenAPI v3, which clients may request in either spelling.
 pub const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
-/// The spelling that answers carry.
+/// The spelling in responses.
 pub const V3_PROTOBUF_ANSWER: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
 
 /// All documents.
@@ -44,13 +43,13 @@ pub struct OpenApi {
     pub v2: Document,
     /// `/openapi/v2` as protobuf.
     pub v2_protobuf: Document,
-    /// `/openapi/v3`: where the others are.
+    /// `/openapi/v3`: the index of the documents.
     pub v3_index: Document,
     /// `/openapi/v3/{key}` by key: `api/v1`, `apis/apps/v1`.
     pub v3: BTreeMap<String, Document>,
 }
 
-/// A document, and a hash that changes when it does.
+/// A document and its hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
     pub body: Vec<u8>,
@@ -77,27 +76,27 @@ fn hex(nibble: u8) -> char {
     char::from(b"0123456789ABCDEF"[usize::from(nibble)])
 }
 
-/// Which edition of OpenAPI. They say the same in other places.
+/// The version of OpenAPI. Both have the same content in different places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Edition {
+enum SpecVersion {
     V2,
     V3,
 }
 
-impl Edition {
+impl SpecVersion {
     fn reference(self, name: &str) -> String {
         match self {
-            Edition::V2 => format!("#/definitions/{name}"),
-            Edition::V3 => format!("#/components/schemas/{name}"),
+            SpecVersion::V2 => format!("#/definitions/{name}"),
+            SpecVersion::V3 => format!("#/components/schemas/{name}"),
         }
     }
 }
 
 impl OpenApi {
-    /// The documents of these resources; `version` is the server's, as `/version` gives it.
+    /// Renders the documents of these resources; `version` is the server's, as in `/version`.
     #[must_use]
     pub fn render(schema: &Schema, resources: &[Resource], version: &str) -> OpenApi {
-        let served = Served::new(schema, resources);
+        let served = ServedTypes::new(schema, resources);
         let v2 = v2(&served, version);
         let v3: BTreeMap<_, _> = v3(&served, version)
             .into_iter()
@@ -111,8 +110,8 @@ impl OpenApi {
         }
     }
 
-    /// Returns `/openapi/v3/{key}` as protobuf. It has the hash of the JSON form, as upstream's has. Few
-    /// clients ask for it, so that it is encoded for each of them and not kept.
+    /// Returns `/openapi/v3/{key}` as protobuf. It has the hash of the JSON form, as upstream's
+    /// has. Few clients request it, so it is encoded for each request and not cached.
     #[must_use]
     pub fn v3_protobuf(&self, key: &str) -> Option<Document> {
         let Document { body, hash } = self.v3.get(key)?;
@@ -130,9 +129,9 @@ fn security() -> Value {
     })
 }
 
-fn v2(served: &Served<'_>, version: &str) -> Value {
+fn v2(served: &ServedTypes<'_>, version: &str) -> Value {
     let paths = paths::all(served);
-    let mut definitions = Definitions::new(served, Edition::V2);
+    let mut definitions = Definitions::new(served, SpecVersion::V2);
     let mut shared = Map::new();
     let mut items = Map::new();
     for path in &paths {
@@ -151,12 +150,12 @@ fn v2(served: &Served<'_>, version: &str) -> Value {
 }
 
 /// By key, which is the path of the group and version without the first slash.
-fn v3(served: &Served<'_>, version: &str) -> BTreeMap<String, Value> {
+fn v3(served: &ServedTypes<'_>, version: &str) -> BTreeMap<String, Value> {
     let mut documents: BTreeMap<String, (Map<String, Value>, Definitions<'_>)> = BTreeMap::new();
     for path in &paths::all(served) {
         let (items, definitions) = documents
             .entry(path.document.clone())
-            .or_insert_with(|| (Map::new(), Definitions::new(served, Edition::V3)));
+            .or_insert_with(|| (Map::new(), Definitions::new(served, SpecVersion::V3)));
         definitions.add_all(path.types());
         items.insert(path.path.clone(), operations::v3(path));
     }

@@ -1,30 +1,29 @@
 //! Patches: [`json()`] (RFC 6902), [`merge()`] (RFC 7386) and [`strategic()`], each from an object
-//! and the text of a request to a [`Patched`] value or a [`PatchError`].
+//! and the body of a request to a [`Patched`] value or a [`PatchError`].
 //!
-//! The value is raw: whoever asked decodes it under the schema, which finds unknown fields and
-//! wrong types. Server-side apply is [`crate::apply`]'s. Nothing here knows defaults or
-//! validation.
+//! The value is raw: the caller decodes it under the schema, which finds unknown fields and wrong
+//! types. [`crate::apply`] has server-side apply. Defaults and validation are elsewhere.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::room::TooLarge;
+use crate::decode_budget::TooLarge;
 
+mod invalid_value;
 mod json;
 mod merge;
 mod order;
-mod shown;
 mod strategic;
 mod text;
 
+pub use invalid_value::invalid_value;
 pub use json::{MAX_COPIED_BYTES, MAX_OPERATIONS, json};
 pub use merge::merge;
-pub use shown::shown;
 pub use strategic::strategic;
 
-/// The forms of a patch, told apart by the content type.
+/// The formats of a patch, selected by the content type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PatchKind {
     Json,
@@ -35,7 +34,7 @@ pub enum PatchKind {
 }
 
 impl PatchKind {
-    /// `None` is answered with 415. Parameters after a `;` do not count.
+    /// Returns `None` for a type that is answered with 415. Parameters after a `;` are ignored.
     #[must_use]
     pub fn of_content_type(content_type: &str) -> Option<PatchKind> {
         match content_type.split(';').next().unwrap_or_default().trim() {
@@ -52,17 +51,17 @@ impl PatchKind {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Patched {
     pub value: Value,
-    /// `duplicate field "data.a"` of the patch's text. Whether that is an error, a warning or
-    /// nothing is the caller's to say; it comes before what decoding finds.
+    /// `duplicate field "data.a"` of the patch. The caller decides whether that is an error, a
+    /// warning or ignored. It comes before the findings of decoding.
     pub strict: Vec<String>,
 }
 
-/// Why an object could not be patched.
+/// An object could not be patched.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PatchError {
     #[error("invalid JSON patch")]
     NotJson,
-    /// JSON, and not a patch.
+    /// Valid JSON, but not a patch.
     #[error("{0}")]
     Malformed(String),
     #[error(
@@ -72,13 +71,13 @@ pub enum PatchError {
     TooManyOperations(usize),
     #[error("Request entity too large: {0}")]
     TooLarge(TooLarge),
-    /// A patch that does not fit this object. Clients are told no more than this.
+    /// The patch does not fit this object. Clients get no further details.
     #[error("the server rejected our request due to an error in our request")]
     DoesNotApply(String),
 }
 
 impl PatchError {
-    /// Of the answer.
+    /// The HTTP status of the response.
     #[must_use]
     pub fn status(&self) -> u16 {
         match self {
@@ -98,15 +97,15 @@ impl PatchError {
     }
 }
 
-/// A value as Go prints it: `map[a:1 b:[x y]]`.
+/// Renders a value as Go does: `map[a:1 b:[x y]]`.
 #[must_use]
-pub fn go_text(value: &Value) -> String {
+pub fn go_value(value: &Value) -> String {
     let mut text = String::new();
-    write_go_text(&mut text, value);
+    write_go_value(&mut text, value);
     text
 }
 
-fn write_go_text(text: &mut String, value: &Value) {
+fn write_go_value(text: &mut String, value: &Value) {
     match value {
         Value::Null => text.push_str("<nil>"),
         Value::String(string) => text.push_str(string),
@@ -119,7 +118,7 @@ fn write_go_text(text: &mut String, value: &Value) {
                 if index > 0 {
                     text.push(' ');
                 }
-                write_go_text(text, item);
+                write_go_value(text, item);
             }
             text.push(']');
         }
@@ -131,14 +130,27 @@ fn write_go_text(text: &mut String, value: &Value) {
                 }
                 text.push_str(key);
                 text.push(':');
-                write_go_text(text, value);
+                write_go_value(text, value);
             }
             text.push(']');
         }
     }
 }
 
-/// What Go's decoder calls a value of the wrong type.
+/// Returns the Go type of a decoded value.
+pub(crate) fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
+
+/// Returns the name that Go's decoder has for the type of a value.
 fn json_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

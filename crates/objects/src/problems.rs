@@ -6,7 +6,7 @@ use std::collections::HashSet;
 /// How many problems are reported; upstream's limit.
 pub(crate) const MAX_PROBLEMS: usize = 100;
 
-/// How much text problems may have together. A path is as long as the keys on it, and each problem
+/// The limit on the text of all problems. A path is as long as the keys on it, and each problem
 /// repeats it.
 const MAX_TEXT: usize = 64 << 10;
 
@@ -19,7 +19,7 @@ pub(crate) struct Problems {
 }
 
 impl Problems {
-    /// Returns whether further problems are dropped. Callers ask before they make a text.
+    /// Reports whether further problems are dropped. Callers check this before they make a text.
     pub(crate) fn is_full(&self) -> bool {
         self.list.len() >= MAX_PROBLEMS || self.length >= MAX_TEXT
     }

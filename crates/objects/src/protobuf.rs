@@ -1,13 +1,12 @@
 //! Kubernetes' protobuf encoding, driven by the same schema as JSON.
 //!
-//! [`decode`] and [`encode`] turn one message of a type into the canonical value JSON would have
-//! given, and back; [`Envelope`] is what objects travel in, [`watch_event`] one change of a watch.
-//! What upstream's generated code does for each type is here done once, by the field numbers of
-//! `api/*.api`. ADR 0011 says what is and what is not the same.
+//! [`decode`] and [`encode`] convert one message of a type to the canonical value of JSON, and
+//! back; [`Envelope`] wraps objects, [`watch_event`] one change of a watch. Upstream has generated
+//! code for each type; here one implementation uses the field numbers of `api/*.api`. ADR 0011
+//! lists the differences.
 //!
-//! A message cannot tell an empty list or map from none, so both become none; the kind of an
-//! object inside another one is not sent. Which type belongs to which kind is known ([`type_of`]);
-//! what is done with an object is not.
+//! A message cannot distinguish an empty list or map from an absent one, so both become absent; the
+//! kind of an object inside another one is not sent. [`type_of`] maps kinds to types.
 
 mod base64;
 mod decode;
@@ -27,7 +26,7 @@ pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 /// The media type of a watch: frames of a big-endian length of four bytes and a `WatchEvent`.
 pub const WATCH_MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
-/// The type of a kind. Kinds like `Status` and `DeleteOptions` belong to every group.
+/// Returns the type of a kind. Kinds like `Status` and `DeleteOptions` belong to every group.
 #[must_use]
 pub fn type_of(schema: &Schema, api_version: &str, kind: &str) -> Option<TypeId> {
     let (group, version) = api_version.split_once('/').unwrap_or(("core", api_version));

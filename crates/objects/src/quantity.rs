@@ -1,11 +1,10 @@
 //! Kubernetes resource quantities: `500m`, `1.5Gi`, `12e6`.
 //!
-//! Main type: [`Quantity`], an exact decimal that remembers in which of the three notations it was
-//! written. Parsing, rounding, the integer views and the canonical text follow upstream digit for
-//! digit, including what upstream does when a value leaves 64 bits: [`Quantity::value`] wraps or
-//! gives zero there. Whoever decides by a quantity uses [`Quantity::checked_value`] or
-//! [`Quantity::checked_milli_value`], which say so instead. What a quantity measures (CPUs, bytes)
-//! is not known here.
+//! Main type: [`Quantity`], an exact decimal that remembers its notation. Parsing, rounding, the
+//! integer views and the canonical text follow upstream digit by digit, including its behaviour
+//! beyond 64 bits: [`Quantity::value`] wraps or returns zero there. Callers that decide by a
+//! quantity use [`Quantity::checked_value`] or [`Quantity::checked_milli_value`], which return
+//! `None` instead. The unit of a quantity (CPUs, bytes) is not known here.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -20,7 +19,7 @@ use self::decimal::{Decimal, Small};
 mod decimal;
 mod parse;
 
-/// How a quantity is written.
+/// The notation of a quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// `12M`: powers of 1,000 with a suffix.
@@ -31,7 +30,7 @@ pub enum Format {
     DecimalExponent,
 }
 
-/// Why a text is not a quantity. The texts are upstream's.
+/// A text is not a quantity. The texts are upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ParseQuantityError {
     #[error(
@@ -46,8 +45,8 @@ pub enum ParseQuantityError {
 }
 
 /// The number itself. Upstream keeps most numbers as 64-bit mantissa and exponent and the rest as
-/// big decimals; which of the two it is shows in [`Quantity::as_i64`] and on overflow, so the
-/// split is kept here.
+/// big decimals. The difference is visible in [`Quantity::as_i64`] and on overflow, so the split is
+/// kept here.
 #[derive(Debug, Clone)]
 enum Amount {
     Small(Small),
@@ -59,12 +58,12 @@ enum Amount {
 pub struct Quantity {
     amount: Amount,
     format: Format,
-    /// The text as it was written, kept where upstream keeps it instead of the canonical one.
+    /// The text as written, kept where upstream keeps it instead of the canonical one.
     text: Option<Box<str>>,
 }
 
 impl Quantity {
-    /// Reads a quantity as it is written in manifests and configuration files.
+    /// Parses a quantity.
     pub fn parse(text: &str) -> Result<Quantity, ParseQuantityError> {
         parse::parse(text)
     }
@@ -81,7 +80,7 @@ impl Quantity {
         Quantity { amount: Amount::Small(Small { value, exponent: 0 }), format, text: None }
     }
 
-    /// Thousandths, such as the milli-CPUs of a CPU request.
+    /// A number of milli-units, such as the milli-CPUs of a CPU request.
     #[must_use]
     pub fn from_milli(value: i64) -> Quantity {
         let amount = Amount::Small(Small { value, exponent: -3 });
@@ -106,14 +105,14 @@ impl Quantity {
         self.format
     }
 
-    /// The value rounded up to a whole number, as upstream computes it: beyond 64 bits the result
-    /// is what upstream's arithmetic leaves there. See [`Quantity::checked_value`].
+    /// Returns the value rounded up to an integer, as upstream computes it: beyond 64 bits the
+    /// result is that of upstream's arithmetic. See [`Quantity::checked_value`].
     #[must_use]
     pub fn value(&self) -> i64 {
         self.scaled_value(0)
     }
 
-    /// The value in thousandths, rounded up; beyond 64 bits as upstream computes it. See
+    /// Returns the value in milli-units, rounded up; beyond 64 bits as upstream computes it. See
     /// [`Quantity::checked_milli_value`].
     #[must_use]
     pub fn milli_value(&self) -> i64 {
@@ -127,21 +126,21 @@ impl Quantity {
         }
     }
 
-    /// The value rounded up to a whole number, or `None` if that needs more than 64 bits.
+    /// Returns the value rounded up to an integer, or `None` if that needs more than 64 bits.
     #[must_use]
     pub fn checked_value(&self) -> Option<i64> {
         self.decimal().ceil_at(0)
     }
 
-    /// The value in thousandths, rounded up, or `None` if that needs more than 64 bits.
+    /// Returns the value in milli-units, rounded up, or `None` if that needs more than 64 bits.
     #[must_use]
     pub fn checked_milli_value(&self) -> Option<i64> {
         self.decimal().ceil_at(-3)
     }
 
-    /// The value as upstream's quick integer view gives it: `None` for fractions, for what needs
-    /// more than 64 bits, and for every value upstream holds as a big decimal or with a negative
-    /// exponent, whole or not. `1.5Gi` has none; its canonical form `1536Mi` has.
+    /// Returns upstream's integer view: `None` for fractions, for values beyond 64 bits, and for
+    /// every value that upstream holds as a big decimal or with a negative exponent, whole or not.
+    /// `1.5Gi` has none; its canonical form `1536Mi` has.
     #[must_use]
     pub fn as_i64(&self) -> Option<i64> {
         match &self.amount {
@@ -150,7 +149,7 @@ impl Quantity {
         }
     }
 
-    /// Whether a CPU quantity asks for whole CPUs, as the static CPU policy sees it.
+    /// Reports whether a CPU quantity is a whole number of CPUs for the static CPU policy.
     #[must_use]
     pub fn is_whole_cpus(&self) -> bool {
         self.value().wrapping_mul(1000) == self.milli_value()
@@ -175,7 +174,7 @@ impl Quantity {
         self.sign() < 0
     }
 
-    /// Rounds away from zero to a thousandth, as defaulting does with every resource list.
+    /// Rounds away from zero to a milli-unit, as defaulting does with every resource list.
     #[must_use]
     pub fn round_up_to_milli(self) -> Quantity {
         let amount = match &self.amount {
@@ -191,15 +190,15 @@ impl Quantity {
         Quantity { amount, format: self.format, text: None }
     }
 
-    /// The sum, in the notation of `self` (of `other` if `self` is zero). `None` if the two differ
-    /// so much in magnitude that the sum would need thousands of digits.
+    /// Returns the sum, in the notation of `self` (of `other` if `self` is zero). `None` if the
+    /// magnitudes differ so much that the sum would need thousands of digits.
     #[must_use]
     pub fn checked_add(&self, other: &Quantity) -> Option<Quantity> {
         self.combine(other, Small::checked_add, Decimal::checked_add)
     }
 
-    /// The difference, in the notation of `self` (of `other` if `self` is zero); `None` as in
-    /// [`Quantity::checked_add`]. The result may be negative.
+    /// Returns the difference, in the notation of `self` (of `other` if `self` is zero); `None` as
+    /// in [`Quantity::checked_add`]. The result may be negative.
     #[must_use]
     pub fn checked_sub(&self, other: &Quantity) -> Option<Quantity> {
         self.combine(other, Small::checked_sub, Decimal::checked_sub)
@@ -223,7 +222,7 @@ impl Quantity {
         Some(Quantity { amount, format, text: None })
     }
 
-    /// `self` taken `times` times, such as the request of all replicas together.
+    /// Returns `self` multiplied by `times`, such as the request of all replicas together.
     #[must_use]
     pub fn times(&self, times: u64) -> Quantity {
         let mut product = self.decimal();
@@ -254,7 +253,8 @@ impl Quantity {
                 Some((mantissa, power)) => {
                     return write!(out, "{mantissa}{}", parse::BINARY_SUFFIXES[power]);
                 }
-                // A binary suffix would lose the fraction, or be no shorter: show it as decimal.
+                // A binary suffix would lose the fraction, or would not be shorter: use the decimal
+                // form.
                 None => format = Format::DecimalSi,
             }
         }

@@ -1,14 +1,13 @@
-//! What quotas let a namespace use: [`charge`] decides on one request and gives the quotas with
-//! their new usage, [`recompute`] counts from scratch.
+//! Resource quotas: [`charge`] decides on one request and returns the quotas with their new usage,
+//! [`recompute`] counts from scratch.
 //!
-//! What is enforced is what a quota's status says (`hard`, `used`), as upstream has it: one whose
-//! status is not calculated limits nothing. The classes of QoS resources are the exception: they
-//! are a permission, and hold from the moment the quota is there. If any quota that covers a pod
-//! speaks of classes, a resource that none of them lists cannot be used, and each that lists the
-//! resource must list the class.
+//! A quota enforces its status (`hard`, `used`), as upstream: one whose status is not calculated
+//! yet limits nothing. The classes of QoS resources are the exception: they are a permission, and
+//! apply from the moment the quota exists. If any quota that covers a pod lists classes, a resource
+//! that none of them lists cannot be used, and each that lists the resource must list the class.
 //!
-//! Which requests count (no subresource but a pod's resize), and storing the result so that two
-//! requests at once do not both pass, is the server's business.
+//! The API server decides which requests count (no subresource but a pod's resize), and stores the
+//! result so that two concurrent requests cannot both pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,10 +28,10 @@ mod usage;
 
 pub use usage::usage;
 
-/// Why a quota does not let a request pass. Shown after `… is forbidden: `.
+/// A quota rejects a request. Shown after `… is forbidden: `.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QuotaRefusal {
-    /// Containers that do not say how much of a bounded resource they need, by resource.
+    /// Containers that do not specify a bounded resource, by resource.
     Unspecified {
         quota: String,
         missing: BTreeMap<String, Vec<String>>,
@@ -42,7 +41,7 @@ pub enum QuotaRefusal {
         quota: String,
         resources: Vec<String>,
     },
-    /// The object asks for less than nothing.
+    /// The object requests a negative amount.
     Negative {
         resources: Vec<String>,
     },
@@ -52,7 +51,7 @@ pub enum QuotaRefusal {
         used: ResourceList,
         limited: ResourceList,
     },
-    /// A class the namespace was not given.
+    /// A class that the quotas of the namespace do not list.
     ClassNotAllowed {
         quota: String,
         level: Level,
@@ -70,7 +69,7 @@ pub enum QuotaRefusal {
     },
 }
 
-/// Whether pods or containers are in a class.
+/// The level of a class: of pods or of containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     Pod,
@@ -138,8 +137,8 @@ impl fmt::Display for QuotaRefusal {
     }
 }
 
-/// Charges a request to the quotas of its namespace: `old` is what an update replaces. Gives the
-/// quotas that change, with their new status.
+/// Charges a request to the quotas of its namespace: `old` is the object that an update replaces.
+/// Returns the quotas that change, with their new status.
 pub fn charge(
     quotas: &[&Value],
     resource: &Resource,
@@ -170,17 +169,18 @@ pub fn charge(
         }
         bounding.push(*quota);
     }
-    let asked = usage(resource, object, now);
+    let requested = usage(resource, object, now);
     let negative: Vec<String> =
-        asked.iter().filter(|(_, a)| a.is_negative()).map(|(name, _)| name.clone()).collect();
+        requested.iter().filter(|(_, a)| a.is_negative()).map(|(name, _)| name.clone()).collect();
     if !negative.is_empty() {
         return Err(QuotaRefusal::Negative { resources: negative });
     }
-    // A quota that covered the object before is charged for what is more. One that the update moves the
-    // object into is charged for all of it. The quota it leaves is corrected by the next count, so that
-    // an update that is refused later frees nothing.
-    let more = old.map(|old| without_zeros(subtract(asked.clone(), &usage(resource, old, now))));
-    let all = without_zeros(asked);
+    // A quota that covered the object before is charged for the increase. One that the update moves
+    // the object into is charged for all of it. The quota it leaves is corrected by the next count,
+    // so that an update that is rejected later frees nothing.
+    let more =
+        old.map(|old| without_zeros(subtract(requested.clone(), &usage(resource, old, now))));
+    let all = without_zeros(requested);
     let covered_before = |quota: &Value| old.is_some_and(|old| scope::covers(quota, resource, old));
     let mut charged: BTreeMap<String, Value> = BTreeMap::new();
     for quota in bounding {
@@ -205,7 +205,7 @@ fn without_zeros(list: ResourceList) -> ResourceList {
     list.into_iter().filter(|(_, amount)| !amount.is_zero()).collect()
 }
 
-/// What is more than before; nothing where there is less.
+/// Returns the increase of each amount; decreases count as zero.
 fn subtract(mut new: ResourceList, old: &ResourceList) -> ResourceList {
     for (name, amount) in &mut new {
         if let Some(before) = old.get(name) {
@@ -216,7 +216,7 @@ fn subtract(mut new: ResourceList, old: &ResourceList) -> ResourceList {
     new
 }
 
-/// The new `used` of one quota, nothing if it does not change.
+/// Returns the new `used` of one quota, `None` if it does not change.
 fn charge_one(quota: &Value, delta: &ResourceList) -> Result<Option<Value>, QuotaRefusal> {
     let hard = amounts(&quota["status"]["hard"]);
     let mut requested = delta.clone();
@@ -249,7 +249,7 @@ fn rendered(list: &ResourceList) -> Value {
     Value::Object(entries.collect())
 }
 
-/// The status of a quota, counted from all objects of its namespace, each with its resource.
+/// Computes the status of a quota from all objects of its namespace, each with its resource.
 #[must_use]
 pub fn recompute<'a>(
     quota: &Value,
@@ -258,7 +258,7 @@ pub fn recompute<'a>(
 ) -> Value {
     let hard = amounts(&quota["spec"]["hard"]);
     let mut used: ResourceList = hard.keys().map(|name| (name.clone(), Quantity::zero())).collect();
-    let mut counted = classes::Counted::new(&quota["spec"]["qosResources"]);
+    let mut counted = classes::ClassUsage::new(&quota["spec"]["qosResources"]);
     for (resource, object) in objects {
         if !scope::covers(quota, resource, object) {
             continue;

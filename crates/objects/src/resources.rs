@@ -1,7 +1,7 @@
-//! Resource names, lists and requirements: what a container asks for.
+//! Resource names, lists and requirements of containers.
 //!
-//! Main type: [`ResourceRequirements`]. Names keep upstream's rules: which are overcommittable,
-//! which are extended, which are huge pages. How much a machine has of each is not known here.
+//! Main type: [`ResourceRequirements`]. The rules for names are upstream's: overcommittable,
+//! extended and huge-page resources. The capacity of a machine is not known here.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub const HUGEPAGES_PREFIX: &str = "hugepages-";
 /// Resource name → amount.
 pub type ResourceList = BTreeMap<String, Quantity>;
 
-/// A resource of classes (KEP-3008): a name a runtime advertises, such as `k8s.io/rdt`.
+/// A class resource (KEP-3008): a name that a runtime advertises, such as `k8s.io/rdt`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassResource(pub String);
 
@@ -23,7 +23,7 @@ pub struct ClassResource(pub String);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassName(pub String);
 
-/// An entry of `qosResources`: the class of one class resource that is asked for.
+/// An entry of `qosResources`: the requested class of one class resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassRequest {
     pub resource: ClassResource,
@@ -40,7 +40,7 @@ pub struct ResourceRequirements {
     pub untyped: BTreeMap<String, serde_json::Value>,
 }
 
-/// `hugepages-2Mi` and its like.
+/// Reports whether a resource is huge pages, such as `hugepages-2Mi`.
 #[must_use]
 pub fn is_huge_pages(name: &str) -> bool {
     name.starts_with(HUGEPAGES_PREFIX)
@@ -53,25 +53,26 @@ pub fn huge_page_size(name: &str) -> Option<i64> {
     Quantity::parse(size).ok()?.checked_value().filter(|bytes| *bytes > 0)
 }
 
-/// Whether the resource is Kubernetes' own rather than a vendor's.
+/// Reports whether the resource belongs to Kubernetes and not to a vendor.
 #[must_use]
 pub fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// Whether the resource is a vendor's, such as `nvidia.com/gpu`: counted in whole units.
+/// Reports whether the resource belongs to a vendor, such as `nvidia.com/gpu`. Such resources are
+/// counted in whole units.
 #[must_use]
 pub fn is_extended(name: &str) -> bool {
     !is_native(name) && !name.starts_with("requests.")
 }
 
-/// Whether a request may stay below the limit.
+/// Reports whether a request may be lower than the limit.
 #[must_use]
 pub fn may_be_overcommitted(name: &str) -> bool {
     is_native(name) && !is_huge_pages(name)
 }
 
-/// Whether `spec.resources` of a pod may speak of it.
+/// Reports whether `spec.resources` of a pod may list the resource.
 #[must_use]
 pub fn is_pod_level(name: &str) -> bool {
     name == CPU || name == MEMORY || is_huge_pages(name)
@@ -81,7 +82,8 @@ pub fn is_pod_level(name: &str) -> bool {
 pub fn add(list: &mut ResourceList, other: &ResourceList) {
     for (name, amount) in other {
         let sum = match list.get(name) {
-            // Amounts too far apart to add are refused by validation; the larger one stands in.
+            // Amounts whose magnitudes differ too much to be added are rejected by validation; the
+            // larger one is used here.
             Some(have) => have.checked_add(amount).unwrap_or_else(|| have.max(amount).clone()),
             None => amount.clone(),
         };

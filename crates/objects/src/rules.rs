@@ -1,21 +1,21 @@
-//! What the API server does to an object between reading and storing it, kind by kind.
+//! The rules that the API server applies to an object between decoding and storing it, by kind.
 //!
-//! In the order of a request: [`set_defaults`], what admission puts in (elsewhere),
-//! [`prepare_create`] or [`prepare_update`] (fields a client may not set, status, generation),
-//! [`validate_create`] or [`validate_update`], [`warnings`], what admission refuses (elsewhere). Objects are canonical values ([`crate::schema`]). Everything
-//! is a function of its arguments; other objects (quotas, limit ranges, priority classes) are
-//! admission's business.
+//! In the order of a request: [`set_defaults`], mutating admission (elsewhere), [`prepare_create`]
+//! or [`prepare_update`] (fields that a client may not set, status, generation),
+//! [`validate_create`] or [`validate_update`], [`warnings`], validating admission (elsewhere).
+//! Objects are canonical values ([`crate::schema`]). Everything is a function of its arguments;
+//! admission handles other objects (quotas, limit ranges, priority classes).
 
 mod checks;
-mod kinds;
 pub mod meta;
 pub mod names;
 pub mod pod;
 pub mod pod_security;
 mod resource_names;
+mod strategy;
 
-pub(crate) use kinds::TEMPLATE_GENERATION;
-pub use kinds::{event, is_system_priority, node, review, scale, service, token};
+pub(crate) use strategy::TEMPLATE_GENERATION;
+pub use strategy::{event, is_system_priority, node, review, scale, service, token};
 
 use serde_json::Value;
 
@@ -24,16 +24,16 @@ use crate::cursor::Causes;
 use crate::feature_gates::FeatureGates;
 use crate::timestamp::Timestamp;
 
-/// What a rule may know beside the object.
+/// The inputs of a rule apart from the object.
 #[derive(Debug, Clone, Copy)]
-pub struct Setting<'a> {
+pub struct RuleContext<'a> {
     pub gates: &'a FeatureGates,
     /// `--allow-privileged`.
     pub allow_privileged: bool,
     pub now: Timestamp,
 }
 
-/// Which part of an object a request may write.
+/// The part of an object that a request writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
     /// Everything but the status.
@@ -47,59 +47,39 @@ pub enum Part {
     Finalize,
 }
 
-/// Whether the resource is pods.
-fn is_pods(resource: &Resource) -> bool {
-    resource.group.is_empty() && resource.kind == "Pod"
-}
-
-/// Sets what a client left out and the API promises.
+/// Sets the defaults of fields that a client left out.
 pub fn set_defaults(resource: &Resource, object: &mut Value) {
-    match is_pods(resource) {
-        true => pod::set_defaults(object),
-        false => kinds::set_defaults(resource, object),
-    }
+    (strategy::find(resource).set_defaults)(object);
 }
 
-/// Clears what a client may not set on a new object and sets what the server does: generation,
-/// status. The object's name and id must be known, as a job's labels are made from them, and what
-/// admission fills in must be there, as a pod's QoS class follows from it. Returns warnings of what
-/// can no longer be seen afterwards.
+/// Clears fields that a client may not set on a new object, and sets the generation and the status.
+/// The name and the UID must be known, because the labels of a job contain them. Admission must have
+/// run, because the QoS class of a pod depends on it. Returns warnings about fields that were removed.
 pub fn prepare_create(
     resource: &Resource,
     object: &mut Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
 ) -> Vec<String> {
     meta::prepare_create(object);
-    if is_pods(resource) {
-        return pod::prepare_create(object, setting);
-    }
-    kinds::prepare_create(resource, object, setting);
-    Vec::new()
+    strategy::find(resource).prepare_create(resource, object, ctx)
 }
 
-/// Puts back what a request to `part` may not change, and counts the generation on where the
-/// rest changed what the generation counts.
+/// Restores what a request to `part` may not change, and increments the generation if what it counts
+/// has changed.
 pub fn prepare_update(
     resource: &Resource,
     object: &mut Value,
     old: &Value,
     part: Part,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
 ) {
     meta::prepare_update(object, old);
-    match is_pods(resource) {
-        true => pod::prepare_update(object, old, part),
-        false => kinds::prepare_update(resource, object, old, part, setting),
-    }
+    strategy::find(resource).prepare_update(resource, object, old, part, ctx);
 }
 
 #[must_use]
-pub fn validate_create(resource: &Resource, object: &Value, setting: &Setting<'_>) -> Causes {
-    let causes = match is_pods(resource) {
-        true => pod::validate_create(object, setting),
-        false => kinds::validate_create(resource, object, setting),
-    };
-    causes.distinct()
+pub fn validate_create(resource: &Resource, object: &Value, ctx: &RuleContext<'_>) -> Causes {
+    strategy::find(resource).validate_create(resource, object, ctx).distinct()
 }
 
 #[must_use]
@@ -108,20 +88,13 @@ pub fn validate_update(
     object: &Value,
     old: &Value,
     part: Part,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
 ) -> Causes {
-    let causes = match is_pods(resource) {
-        true => pod::validate_update(object, old, part, setting),
-        false => kinds::validate_update(resource, object, old, part, setting),
-    };
-    causes.distinct()
+    strategy::find(resource).validate_update(resource, object, old, part, ctx).distinct()
 }
 
-/// What a client should hear about an object that is accepted, in `Warning` headers.
+/// Returns the `Warning` headers for an object that is accepted.
 #[must_use]
 pub fn warnings(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<String> {
-    match is_pods(resource) {
-        true => pod::warnings(object, old),
-        false => kinds::warnings(resource, object, old),
-    }
+    (strategy::find(resource).warnings)(resource, object, old)
 }

@@ -1,9 +1,8 @@
-//! The shape of every object the API serves: [`Schema`], read from the text files in `api/`.
+//! The schema of every object that the API serves: [`Schema`], read from the text files in `api/`.
 //!
 //! One definition is the source of decoding ([`decode`]), canonical form, strategic merge,
-//! server-side apply, protobuf, OpenAPI and `kubectl explain`. ADR 0007 says why objects are values under a
-//! schema and not one Rust struct per kind. What the values mean (defaults, validation) is not
-//! known here.
+//! server-side apply, protobuf, OpenAPI and `kubectl explain`. ADR 0007 explains why objects are
+//! values under a schema and not one Rust struct per kind. Defaults and validation are elsewhere.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -38,7 +37,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("version.api", include_str!("../api/version.api")),
 ];
 
-/// Which type, in a [`Schema`].
+/// The index of a type in a [`Schema`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeId(u16);
 
@@ -58,9 +57,9 @@ pub struct Type {
     pub doc: String,
     /// Server-side apply owns it as a whole.
     pub atomic: bool,
-    /// The kind this is the top of.
+    /// The kind whose objects have this type.
     pub kind: Option<String>,
-    /// The kind this is the list of.
+    /// The kind whose lists have this type.
     pub list_of: Option<String>,
     /// By name.
     pub fields: Vec<Field>,
@@ -71,19 +70,19 @@ pub struct Type {
 #[derive(Debug, Clone)]
 pub struct Field {
     pub name: String,
-    /// Where it is in protobuf.
+    /// The position in protobuf.
     pub number: Number,
     pub shape: Shape,
     pub presence: Presence,
-    /// A Go pointer: OpenAPI gives it no implied default.
+    /// A Go pointer: OpenAPI implies no default.
     pub pointer: bool,
-    /// Its place among the fields as they are written down, which is Go's order.
+    /// Its index among the fields as declared, which is Go's order.
     pub position: usize,
-    /// Must be given, as OpenAPI says it.
+    /// Required in OpenAPI.
     pub required: bool,
-    /// How server-side apply sees a list, map or structure here.
+    /// The ownership of a list, map or structure in server-side apply.
     pub ownership: Ownership,
-    /// How a strategic merge patch treats it.
+    /// The treatment in a strategic merge patch.
     pub strategy: Strategy,
     /// The values a string may have.
     pub one_of: Vec<String>,
@@ -117,12 +116,12 @@ pub enum Shape {
     Map(Box<Shape>),
 }
 
-/// When a field is written, which is how Go declares it.
+/// When a field is written, which depends on its declaration in Go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     /// Left out when zero or empty.
     NonZero,
-    /// Left out when not given; an explicit zero stays.
+    /// Omitted when not given; an explicit zero stays.
     Given,
     /// Always written: zero, `null` or `{}`.
     Always,
@@ -135,7 +134,7 @@ pub enum Ownership {
     Unmarked,
     Atomic,
     Set,
-    /// A list of structures told apart by these fields.
+    /// A list of structures identified by these fields.
     Map(Vec<String>),
 }
 
@@ -144,16 +143,16 @@ pub struct Strategy {
     pub merge: bool,
     pub merge_key: Option<String>,
     pub retain_keys: bool,
-    /// The patch's structure takes the place of the old one instead of being merged into it.
+    /// The patch's structure replaces the old one instead of being merged into it.
     pub replace: bool,
 }
 
 impl Schema {
-    /// The schema of what Berth serves.
+    /// The schema of the served API.
     ///
     /// # Panics
     ///
-    /// If one of the texts built into the program is malformed, which a test rules out.
+    /// If a built-in text is malformed, which a test rules out.
     #[must_use]
     #[expect(clippy::panic, reason = "the texts are constants that a test reads")]
     pub fn served() -> &'static Schema {
@@ -162,7 +161,7 @@ impl Schema {
         &SERVED
     }
 
-    /// Reads texts, each with its file's name.
+    /// Parses texts, each with its file name.
     pub fn parse(texts: &[(&str, &str)]) -> Result<Schema, SchemaError> {
         parse::parse(texts)
     }
@@ -172,7 +171,7 @@ impl Schema {
         &self.types[usize::from(id.0)]
     }
 
-    /// By full name: `io.k8s.api.core.v1.Pod`.
+    /// Finds a type by full name: `io.k8s.api.core.v1.Pod`.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<TypeId> {
         self.by_name.get(name).copied()
@@ -189,7 +188,7 @@ impl Type {
         self.place(name).map(|place| &self.fields[place])
     }
 
-    /// Returns the place of a field among [`Type::fields`].
+    /// Returns the index of a field in [`Type::fields`].
     fn place(&self, name: &str) -> Option<usize> {
         self.fields.binary_search_by(|field| field.name.as_str().cmp(name)).ok()
     }
@@ -202,7 +201,7 @@ impl Type {
 }
 
 impl Field {
-    /// Whether server-side apply owns the value as a whole.
+    /// Reports whether server-side apply owns the value as a whole.
     #[must_use]
     pub fn is_atomic(&self, schema: &Schema) -> bool {
         match (&self.ownership, &self.shape) {

@@ -1,10 +1,10 @@
-//! Selectors: which objects are meant, by their labels, their fields, or (for nodes) both.
+//! Selectors of objects, by labels, by fields, or (for nodes) by both.
 //!
-//! Main types: [`LabelSelector`], read from an object's `matchLabels`/`matchExpressions` or from the
-//! text of a `labelSelector=` query, [`FieldSelector`] of a `fieldSelector=` query, and
+//! Main types: [`LabelSelector`], read from an object's `matchLabels`/`matchExpressions` or from
+//! the text of a `labelSelector=` query, [`FieldSelector`] of a `fieldSelector=` query, and
 //! [`NodeSelector`] of a pod's node affinity. Matching looks labels up and allocates nothing. An
-//! absent selector is the caller's `None`: upstream means *nothing* by it in some places and
-//! *everything* in others. Which fields a kind can be selected by is the server's business.
+//! absent selector is `None`: it selects *nothing* in some places of upstream and *everything* in
+//! others. The server decides by which fields a kind can be selected.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,8 +25,8 @@ pub use names::{label_key_problems, label_value_problems};
 pub use node::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 pub use parse::ParseSelectorError;
 
-/// How a requirement relates a label to its values. `=`, `==` and `in (x)` mean the same and are told
-/// apart only because upstream writes them back as they were.
+/// The operator of a requirement. `=`, `==` and `in (x)` mean the same and are separate only
+/// because upstream writes them back as given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Operator {
     In,
@@ -41,8 +41,8 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// The operator of a node selector's expression: `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt`,
-    /// `Lt`. A label selector knows the first four.
+    /// Parses the operator of a node selector's expression: `In`, `NotIn`, `Exists`,
+    /// `DoesNotExist`, `Gt`, `Lt`. A label selector has the first four.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Operator> {
         Some(match word {
@@ -65,18 +65,18 @@ pub struct Requirement {
     values: Box<[Box<str>]>,
 }
 
-/// What is wrong with one part of a requirement, in upstream's words.
+/// An error in a part of a requirement, with upstream's text.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{at}: Invalid value: {value}: {detail}")]
 pub struct RequirementProblem {
-    /// `key`, `values`, `values[0]`, `values[0][app]`, or `<nil>` as upstream prints no path.
+    /// `key`, `values`, `values[0]`, `values[0][app]`, or `<nil>` where upstream has no path.
     pub at: String,
     /// The value as upstream prints it: text in quotes, a list as JSON.
     pub value: String,
     pub detail: String,
 }
 
-/// Why a requirement cannot be built: everything that is wrong with it.
+/// All errors of a requirement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequirementError(pub Vec<RequirementProblem>);
 
@@ -96,7 +96,7 @@ impl fmt::Display for RequirementError {
 impl std::error::Error for RequirementError {}
 
 impl Requirement {
-    /// A requirement whose key, number of values and values are right.
+    /// Creates a requirement after checking its key, number of values and values.
     pub fn new(
         key: &str,
         operator: Operator,
@@ -170,7 +170,7 @@ impl Requirement {
         self.values.iter().map(|v| &**v)
     }
 
-    /// Whether a label that has this value, or is absent, satisfies the requirement.
+    /// Reports whether a label with this value, or an absent one, satisfies the requirement.
     #[must_use]
     pub fn holds(&self, label: Option<&str>) -> bool {
         let listed = |value: &str| self.values.iter().any(|v| **v == *value);
@@ -214,13 +214,13 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// All of some requirements; with none of them, every object is meant. Sorted by key.
+/// A conjunction of requirements, sorted by key; an empty one selects every object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct LabelSelector {
     requirements: Box<[Requirement]>,
 }
 
-/// Why an object's `labelSelector` cannot be used.
+/// An object's `labelSelector` is invalid.
 #[derive(Debug, Error)]
 pub enum LabelSelectorError {
     #[error("{0:?} is not a valid label selector operator")]
@@ -231,7 +231,7 @@ pub enum LabelSelectorError {
     Shape(#[source] serde_json::Error),
 }
 
-/// The structure as objects carry it.
+/// The structure in objects.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Structured {
@@ -256,8 +256,8 @@ impl LabelSelector {
         LabelSelector { requirements: requirements.into() }
     }
 
-    /// The selector of objects that carry all these labels, such as a Service's. Labels of existing
-    /// objects are not checked again.
+    /// Creates the selector of objects with all these labels, such as a Service's. Labels of
+    /// existing objects are not checked again.
     #[must_use]
     pub fn of_labels<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> LabelSelector {
         let equals =
@@ -270,7 +270,7 @@ impl LabelSelector {
         Structured::deserialize(value).map_err(LabelSelectorError::Shape)?.try_into()
     }
 
-    /// Reads the text of a `labelSelector=` query, as `a=b,c in (d,e),!f`.
+    /// Parses the text of a `labelSelector=` query, such as `a=b,c in (d,e),!f`.
     pub fn parse(text: &str) -> Result<LabelSelector, ParseSelectorError> {
         parse::requirements(text).map(LabelSelector::new)
     }
@@ -280,13 +280,13 @@ impl LabelSelector {
         &self.requirements
     }
 
-    /// Whether every object is meant.
+    /// Reports whether every object is selected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
-    /// Whether an object whose labels are looked up like this is meant.
+    /// Reports whether an object with these labels is selected.
     pub fn matches<'a>(&self, labels: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.requirements.iter().all(|r| r.holds(labels(&r.key)))
     }
@@ -296,7 +296,7 @@ impl LabelSelector {
         self.matches(|key| labels.get(key).map(String::as_str))
     }
 
-    /// Whether an object of the API, with its `metadata.labels`, is meant.
+    /// Reports whether an API object, with its `metadata.labels`, is selected.
     #[must_use]
     pub fn matches_object(&self, object: &Value) -> bool {
         let labels = object.pointer("/metadata/labels");
@@ -340,7 +340,7 @@ impl std::str::FromStr for LabelSelector {
     }
 }
 
-/// The text of a query that means the same, as upstream writes it.
+/// Writes the equivalent text of a query, as upstream does.
 impl fmt::Display for LabelSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, requirement) in self.requirements.iter().enumerate() {

@@ -1,16 +1,16 @@
-//! "Did you mean": the known name nearest to one that is not known. Entry: [`nearest`]. Says
-//! nothing when nothing is near; a wild guess is worse than none.
+//! "Did you mean": the known name that is closest to an unknown one. Entry: [`nearest`]. Returns
+//! nothing without a close match; a wrong guess is worse than none.
 
 use strsim::osa_distance;
 
-/// The candidate a person most likely meant by `name`: the same letters in another case first,
-/// otherwise the fewest slips of the keyboard, at most one per three letters.
+/// Returns the candidate that was most likely meant by `name`: the same letters in another case
+/// first, otherwise the smallest edit distance, at most one edit per three letters.
 pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
     let lower = name.to_ascii_lowercase();
-    // Comparing costs time in proportion to both lengths; no known name is longer than this.
+    // The comparison takes time proportional to both lengths; no known name is longer than this.
     if lower.len() > 100 {
         return None;
     }

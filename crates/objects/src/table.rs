@@ -1,9 +1,9 @@
-//! The server-side form of `kubectl get`: [`columns`] and [`cells`] of every kind served, and the
-//! `Table` documents around them.
+//! Server-side printing for `kubectl get`: [`columns`] and [`cells`] of every kind, and the `Table`
+//! documents.
 //!
 //! Column names, their order, types and priorities are upstream's, because clients print them and
-//! people's scripts cut them; the descriptions are ours. Which form a client asked for
-//! (`Accept: …;as=Table`) and which objects are in it is the server's business.
+//! scripts parse them; the descriptions are ours. The server selects the form (`Accept:
+//! …;as=Table`) and the objects.
 
 use serde_json::{Map, Value, json};
 
@@ -33,7 +33,7 @@ pub struct Column {
     pub description: &'static str,
 }
 
-/// The version of `meta.k8s.io` a client asked the table in.
+/// The version of `meta.k8s.io` in which a client requested the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TableVersion {
     #[default]
@@ -51,7 +51,7 @@ impl TableVersion {
     }
 }
 
-/// How much of an object its row carries: the query parameter `includeObject`.
+/// How much of an object is in its row: the query parameter `includeObject`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IncludeObject {
     None,
@@ -60,7 +60,7 @@ pub enum IncludeObject {
     Object,
 }
 
-/// An `includeObject` that is none of the known words.
+/// An unknown value of `includeObject`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "Unable to convert to Table as requested: includeObject: Invalid value: {}: must be 'Metadata', 'Object', 'None', or empty",
@@ -79,18 +79,22 @@ impl IncludeObject {
     }
 }
 
-/// A table of what some request answers with.
+/// The options of a table in a response.
 #[derive(Debug, Clone, Copy)]
-pub struct Form {
+pub struct TableOptions {
     pub version: TableVersion,
     pub include: IncludeObject,
     /// Watch events after the first leave the columns out.
     pub with_columns: bool,
 }
 
-impl Default for Form {
-    fn default() -> Form {
-        Form { version: TableVersion::V1, include: IncludeObject::Metadata, with_columns: true }
+impl Default for TableOptions {
+    fn default() -> TableOptions {
+        TableOptions {
+            version: TableVersion::V1,
+            include: IncludeObject::Metadata,
+            with_columns: true,
+        }
     }
 }
 
@@ -106,30 +110,30 @@ pub fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<Value> 
     kinds::cells(resource, object, now)
 }
 
-/// A list's table. `list_meta` is the `metadata` of the list.
+/// Returns the table of a list. `list_meta` is the `metadata` of the list.
 #[must_use]
 pub fn of_list<'a>(
     resource: &Resource,
     list_meta: Value,
     items: impl IntoIterator<Item = &'a Value>,
-    form: Form,
+    form: TableOptions,
     now: Timestamp,
 ) -> Value {
     let rows = items.into_iter().map(|object| row(resource, object, form, now)).collect();
     table(columns(resource), list_meta, rows, form)
 }
 
-/// One object's table: the answer to a get, create, update or delete, or the object of a watch
-/// event.
+/// Returns the table of one object: the response to a get, create, update or delete, or the object
+/// of a watch event.
 #[must_use]
-pub fn of_object(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> Value {
+pub fn of_object(resource: &Resource, object: &Value, form: TableOptions, now: Timestamp) -> Value {
     let rows = vec![row(resource, object, form, now)];
     table(columns(resource), meta_of(object), rows, form)
 }
 
-/// The table of the `scale` of a workload.
+/// Returns the table of the `scale` of a workload.
 #[must_use]
-pub fn of_scale(scale: &Value, form: Form, now: Timestamp) -> Value {
+pub fn of_scale(scale: &Value, form: TableOptions, now: Timestamp) -> Value {
     let row = json!({"cells": kinds::scale(scale, now), "object": carried(scale, form)});
     table(definitions::SCALE, meta_of(scale), vec![row], form)
 }
@@ -142,7 +146,7 @@ fn meta_of(object: &Value) -> Value {
     Value::Object(meta)
 }
 
-fn table(columns: &[Column], meta: Value, rows: Vec<Value>, form: Form) -> Value {
+fn table(columns: &[Column], meta: Value, rows: Vec<Value>, form: TableOptions) -> Value {
     let definitions = match form.with_columns {
         true => columns.iter().map(definition).collect(),
         false => Value::Null,
@@ -156,7 +160,7 @@ fn table(columns: &[Column], meta: Value, rows: Vec<Value>, form: Form) -> Value
     Value::Object(table)
 }
 
-/// The `columnDefinitions` of a resource's table.
+/// Returns the `columnDefinitions` of a resource's table.
 #[must_use]
 pub fn column_definitions(resource: &Resource) -> Value {
     columns(resource).iter().map(definition).collect()
@@ -172,9 +176,9 @@ fn definition(column: &Column) -> Value {
     })
 }
 
-/// An object's row.
+/// Returns the row of an object.
 #[must_use]
-pub fn row(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> Value {
+pub fn row(resource: &Resource, object: &Value, form: TableOptions, now: Timestamp) -> Value {
     let mut row = Map::new();
     row.insert("cells".to_owned(), cells(resource, object, now).into());
     if let Some(condition) = row_condition(resource, object) {
@@ -184,8 +188,8 @@ pub fn row(resource: &Resource, object: &Value, form: Form, now: Timestamp) -> V
     Value::Object(row)
 }
 
-/// What a row carries of its object.
-fn carried(object: &Value, form: Form) -> Value {
+/// Returns the part of an object that its row contains.
+fn carried(object: &Value, form: TableOptions) -> Value {
     match form.include {
         IncludeObject::None => Value::Null,
         IncludeObject::Metadata => partial_metadata(object, form.version),
@@ -193,7 +197,7 @@ fn carried(object: &Value, form: Form) -> Value {
     }
 }
 
-/// What `as=PartialObjectMetadata` gives: the metadata alone.
+/// Returns `PartialObjectMetadata`: the metadata alone.
 #[must_use]
 pub fn partial_metadata(object: &Value, version: TableVersion) -> Value {
     let mut metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
@@ -205,7 +209,7 @@ pub fn partial_metadata(object: &Value, version: TableVersion) -> Value {
     })
 }
 
-/// The number of a daemon set's template is an annotation in the whole object only.
+/// The template generation of a daemon set is an annotation only in the whole object.
 fn drop_internal(metadata: &mut Value) {
     let Some(meta) = metadata.as_object_mut() else { return };
     let annotations = meta.get_mut("annotations").and_then(Value::as_object_mut);
@@ -215,7 +219,7 @@ fn drop_internal(metadata: &mut Value) {
     }
 }
 
-/// A pod that is done is marked, so that a client can leave it out.
+/// A completed pod is marked, so that a client can hide it.
 fn row_condition(resource: &Resource, object: &Value) -> Option<Value> {
     if (resource.group, resource.kind) != ("", "Pod") {
         return None;

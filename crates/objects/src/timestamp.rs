@@ -1,22 +1,22 @@
-//! Points in time as the API writes them: [`Timestamp`], seconds and nanoseconds since 1970 in
-//! UTC, read and written as RFC 3339. There is no clock here; whoever has one passes a value in.
+//! Points in time of the API: [`Timestamp`], seconds and nanoseconds since 1970 in UTC, read and
+//! written as RFC 3339. There is no clock here; callers pass the time.
 
 use std::fmt;
 
-/// A point in time. Orders by time.
+/// A point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     seconds: i64,
     nanos: u32,
 }
 
-/// A text that is not RFC 3339.
+/// The text is not RFC 3339.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a time such as 2006-01-02T15:04:05Z")]
 pub struct ParseTimestampError;
 
 impl Timestamp {
-    /// `nanos` beyond a second are carried over.
+    /// Nanoseconds above a second are carried over.
     #[must_use]
     pub fn new(seconds: i64, nanos: u32) -> Timestamp {
         let carried = seconds.saturating_add(i64::from(nanos / 1_000_000_000));
@@ -78,7 +78,7 @@ impl Timestamp {
         Ok(Timestamp { seconds, nanos })
     }
 
-    /// `2006-01-02T15:04:05Z`: what a `Time` field holds.
+    /// `2006-01-02T15:04:05Z`, for `Time` fields.
     #[must_use]
     pub fn to_seconds_text(self) -> String {
         let (year, month, day) = civil_from_days(self.seconds.div_euclid(86_400));
@@ -87,7 +87,7 @@ impl Timestamp {
         format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
     }
 
-    /// `2006-01-02T15:04:05.000000Z`: what a `MicroTime` field holds.
+    /// `2006-01-02T15:04:05.000000Z`, for `MicroTime` fields.
     #[must_use]
     pub fn to_micros_text(self) -> String {
         let mut text = self.to_seconds_text();
@@ -97,7 +97,7 @@ impl Timestamp {
 }
 
 impl Timestamp {
-    /// `Mon, 02 Jan 2006 15:04:05 GMT`: what HTTP headers hold.
+    /// `Mon, 02 Jan 2006 15:04:05 GMT`, for HTTP headers.
     #[must_use]
     pub fn to_http_text(self) -> String {
         const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
@@ -122,7 +122,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Whether a `MicroTime` accepts the text: it wants exactly six digits of fraction.
+/// Reports whether a `MicroTime` accepts the text: it requires exactly six digits of fraction.
 #[must_use]
 pub fn is_micro_time(text: &str) -> bool {
     let six = text.get(19..26).is_some_and(|fraction| {
@@ -139,7 +139,7 @@ fn digits(bytes: &[u8], at: usize, count: usize) -> Result<i64, ParseTimestampEr
     })
 }
 
-/// The fraction that may follow the seconds, and where the zone begins.
+/// Reads the optional fraction, and returns the position of the zone.
 fn fraction(bytes: &[u8], at: usize) -> Result<(u32, usize), ParseTimestampError> {
     if bytes.get(at) != Some(&b'.') {
         return Ok((0, at));
@@ -166,7 +166,8 @@ fn days_in(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days since 1970 of a date. Counts years from March, so that the leap day is a year's last.
+/// Returns the days since 1970 of a date. Years start in March, so that the leap day is the last of
+/// a year.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn malformed_times_are_rejected() {
         for text in [
             "",
             "now",

@@ -1,9 +1,9 @@
-//! YAML and JSON text as trees of values that know their line and column.
+//! YAML and JSON text as trees of values with line and column.
 //!
-//! Main type: [`Node`]; entry: [`parse`], which reads a stream of documents and returns all it
-//! could read together with all that is wrong. [`read`] has the typed readers on top. Duplicate
-//! keys, deep nesting, and anchors that unfold to too many values or too much text are refused here;
-//! what the fields mean is not known. JSON is read as the YAML it is. ADR 0003 says which parser is below and why.
+//! Main type: [`Node`]; entry: [`parse`], which reads a stream of documents and returns everything
+//! it could read together with all errors. [`read`] has the typed readers. Duplicate keys, deep
+//! nesting, and anchors that expand to too many values or too much text are rejected here. JSON is
+//! read as YAML. ADR 0003 describes the choice of the parser.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub mod read;
 
 pub use build::{parse, parse_within};
 
-/// A place in a text, counted from one.
+/// A position in a text, counted from one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mark {
     pub line: u32,
@@ -33,7 +33,7 @@ impl fmt::Display for Mark {
     }
 }
 
-/// A value and where it begins.
+/// A value and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     pub mark: Mark,
@@ -55,16 +55,16 @@ pub struct Entry {
     pub value: Node,
 }
 
-/// A single word or number, not yet interpreted: `1` is a number for one field and would be a
-/// mistake in another, and a quantity wants its digits as written.
+/// A scalar, not yet interpreted: `1` is a number for one field and an error for another, and a
+/// quantity needs its digits as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scalar {
     pub text: String,
-    /// Written without quotes, so that `true`, `12` and `null` mean more than their letters.
+    /// Written without quotes, so that `true`, `12` and `null` are not text.
     pub plain: bool,
 }
 
-/// What an unquoted word stands for.
+/// The meaning of an unquoted scalar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolved {
     Null,
@@ -74,7 +74,7 @@ pub enum Resolved {
 }
 
 impl Scalar {
-    /// The word's meaning by the rules Kubernetes' own reader applies.
+    /// Returns the meaning of the scalar by the rules of Kubernetes' own reader.
     #[must_use]
     pub fn resolve(&self) -> Resolved {
         if !self.plain {
@@ -112,7 +112,7 @@ impl Node {
         matches!(&self.value, Value::Scalar(s) if s.resolve() == Resolved::Null)
     }
 
-    /// The value of a field; `None` if this is no map or has no such field.
+    /// Returns the value of a field; `None` if this is not a map or has no such field.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Node> {
         self.entry(key).map(|entry| &entry.value)
@@ -125,7 +125,7 @@ impl Node {
         }
     }
 
-    /// The text of a field that is a single word.
+    /// Returns the text of a scalar field.
     #[must_use]
     pub fn get_text(&self, key: &str) -> Option<&str> {
         match &self.get(key)?.value {
@@ -134,7 +134,7 @@ impl Node {
         }
     }
 
-    /// Where the value at `path` is written, or the nearest thing around it that is.
+    /// Returns the position of the value at `path`, or of its nearest parent that is in the text.
     #[must_use]
     pub fn locate(&self, path: &FieldPath) -> Mark {
         let (mut node, mut mark) = (self, self.mark);
@@ -154,7 +154,7 @@ impl Node {
         mark
     }
 
-    /// What a person would call this value.
+    /// Describes the type of this value for people.
     #[must_use]
     pub fn describe(&self) -> String {
         match &self.value {
@@ -169,7 +169,7 @@ impl Node {
         }
     }
 
-    /// The value without places, as JSON has it.
+    /// Returns the value as JSON, without positions.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         use serde_json::Value as Json;
@@ -199,7 +199,7 @@ fn json_number(text: &str) -> serde_json::Value {
     number.map_or_else(|| serde_json::Value::String(text.to_owned()), serde_json::Value::Number)
 }
 
-/// Enough of a text to recognise it in a message.
+/// Shortens a text for a message.
 pub(crate) fn shortened(text: &str) -> String {
     const ENOUGH: usize = 60;
     match text.char_indices().nth(ENOUGH) {
@@ -208,24 +208,24 @@ pub(crate) fn shortened(text: &str) -> String {
     }
 }
 
-/// What is wrong with a text.
+/// An error in a text.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Problem {
     #[error("not YAML: {0}")]
     Syntax(String),
     #[error("the field is given twice (first at {first})")]
     DuplicateKey { first: Mark },
-    #[error("a key must be a single word")]
+    #[error("a key must be a scalar")]
     KeyNotText,
     #[error("nested deeper than {limit} levels")]
     TooDeep { limit: usize },
-    #[error("anchors and aliases unfold to more than {limit} values")]
+    #[error("anchors and aliases expand to more than {limit} values")]
     TooManyAliases { limit: usize },
-    #[error("anchors and aliases unfold to more than {limit} bytes of text")]
+    #[error("anchors and aliases expand to more than {limit} bytes of text")]
     TooLongAliases { limit: usize },
     #[error("the text has more than {limit} values")]
     TooManyValues { limit: usize },
-    #[error("the alias stands inside the value it names")]
+    #[error("the alias is inside the value that it refers to")]
     AliasInsideItself,
     #[error("'<<' takes a map or a list of maps")]
     MergeOfNoMap,
@@ -237,7 +237,7 @@ pub enum Problem {
     UnknownField { name: String, nearest: Option<String> },
     #[error(transparent)]
     Field(#[from] FieldProblem),
-    /// Anything else; says what was found and what would be right.
+    /// Any other error; the text has the actual and the expected value.
     #[error("{0}")]
     Other(String),
 }
@@ -246,8 +246,7 @@ pub(crate) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map(|name| format!("; did you mean {name:?}?")).unwrap_or_default()
 }
 
-/// A problem, the field it is about, and its place in the text. The caller puts the file's name in
-/// front.
+/// An error, its field, and its position in the text. The caller adds the file name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub struct YamlError {
     pub mark: Mark,

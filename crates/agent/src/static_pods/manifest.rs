@@ -5,7 +5,7 @@
 //! takes the pod is for admission to say.
 
 use objects::field::Step;
-use objects::rules::{self, Setting};
+use objects::rules::{self, RuleContext};
 use objects::schema::{DecodeError, Schema};
 use objects::timestamp::Timestamp;
 use objects::yaml::{self, Mark, Node, Problem};
@@ -55,8 +55,8 @@ pub fn read(
         return Err(ManifestError::at(Mark::START, FieldPath::root(), "pods are not known"));
     };
     rules::set_defaults(resource, &mut pod);
-    let setting = Setting { gates: around.gates, allow_privileged: true, now };
-    let causes = rules::validate_create(resource, &pod, &setting);
+    let ctx = RuleContext { gates: around.gates, allow_privileged: true, now };
+    let causes = rules::validate_create(resource, &pod, &ctx);
     let found = causes.0.into_iter().map(|cause| located(&document, &cause.field, cause.message));
     let mut problems: Vec<YamlError> = found.collect();
     if let Some((path, kind)) = references::of_api(&pod) {

@@ -273,7 +273,7 @@ async fn what_cannot_be_read_is_refused_by_name_and_unknown_fields_are_not_lost_
         ),
         (
             b"k8s\0\x12\x03\x0a\x01\x0f".to_vec(),
-            "Pod in version \"v1\" cannot be handled as a Pod: proto: metadata: 7 is no wire type",
+            "Pod in version \"v1\" cannot be handled as a Pod: proto: metadata: 7 is not a wire type",
         ),
         (
             bytes_of(&json!({"apiVersion": "v1", "kind": "Secret"})),

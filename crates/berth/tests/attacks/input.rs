@@ -49,7 +49,7 @@ async fn yaml_aliases_do_not_unfold_to_gigabytes() {
          k: &a {word}\n{aliases}"
     );
     let answer = server.ask(Who::Token(&token), Method::POST, SELF_REVIEWS, YAML, body).await;
-    assert_refused(&answer, StatusCode::BAD_REQUEST, "BadRequest", "unfold to more than");
+    assert_refused(&answer, StatusCode::BAD_REQUEST, "BadRequest", "expand to more than");
     assert!(server.peak_memory() < ENOUGH, "{}", server.peak_memory());
     // Server-side apply reads the same notation.
     let body = format!(
@@ -60,7 +60,7 @@ async fn yaml_aliases_do_not_unfold_to_gigabytes() {
     let path = format!("{CONFIG_MAPS}/c?fieldManager=m");
     let headers = &[("content-type", "application/apply-patch+yaml")];
     let answer = server.ask(Who::Admin, Method::PATCH, &path, headers, body).await;
-    assert_refused(&answer, StatusCode::BAD_REQUEST, "BadRequest", "unfold to more than");
+    assert_refused(&answer, StatusCode::BAD_REQUEST, "BadRequest", "expand to more than");
     assert!(server.peak_memory() < ENOUGH, "{}", server.peak_memory());
     server.assert_alive().await;
 }

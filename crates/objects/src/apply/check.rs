@@ -1,15 +1,15 @@
-//! Whether an applied object fits the schema: unknown fields, wrong types, list items that cannot
-//! be told apart. Texts are upstream's. What the values mean is validation's.
+//! Checks that an applied object fits the schema: unknown fields, wrong types, list items with
+//! equal keys. Texts are upstream's. Validation of values is elsewhere.
 
 use serde_json::Value;
 
-use super::set::shown;
-use super::walk::{Grain, Spot, Walker};
-use crate::patch::go_text;
+use super::set::render_element;
+use super::walk::{Granularity, TypeRef, Walker};
+use crate::patch::{go_type, go_value};
 use crate::schema::{Ownership, Shape, TypeId};
 
 impl<'s> Walker<'s> {
-    /// What is wrong with an applied object, as one text; nothing if it fits.
+    /// Returns all problems of an applied object as one text.
     pub(super) fn check(self, id: TypeId, object: &Value) -> Result<(), String> {
         let shape = Shape::Struct(id);
         let mut checker = Checker {
@@ -18,7 +18,7 @@ impl<'s> Walker<'s> {
             found: Vec::new(),
             left: MAX_TEXT,
         };
-        checker.check(Spot::inner(&shape), object);
+        checker.check(TypeRef::inner(&shape), object);
         match checker.found.as_slice() {
             [] => Ok(()),
             [one] => Err(one.clone()),
@@ -31,11 +31,11 @@ struct Checker<'s> {
     walker: Walker<'s>,
     path: String,
     found: Vec<String>,
-    /// How much more text is kept.
+    /// The number of bytes that may still be added.
     left: usize,
 }
 
-/// How much text is returned. Each problem repeats the path to it.
+/// The limit on the returned text. Each problem repeats the path to it.
 const MAX_TEXT: usize = 256 << 10;
 
 impl<'s> Checker<'s> {
@@ -47,30 +47,30 @@ impl<'s> Checker<'s> {
         }
     }
 
-    fn below(&mut self, step: &str, spot: Spot<'s>, value: &Value) {
+    fn below(&mut self, step: &str, type_ref: TypeRef<'s>, value: &Value) {
         let length = self.path.len();
         self.path.push_str(step);
-        self.check(spot, value);
+        self.check(type_ref, value);
         self.path.truncate(length);
     }
 
-    fn check(&mut self, spot: Spot<'s>, value: &Value) {
+    fn check(&mut self, type_ref: TypeRef<'s>, value: &Value) {
         if value.is_null() {
             return;
         }
-        match spot.shape {
+        match type_ref.shape {
             Shape::Struct(id) => {
-                let of = self.walker.schema.get(*id);
+                let type_ = self.walker.schema.get(*id);
                 let Value::Object(map) = value else { return self.expected("map", value) };
                 for (name, value) in map {
                     let step = format!(".{name}");
-                    match of.field(name) {
-                        Some(field) => self.below(&step, Spot::of(field), value),
+                    match type_.field(name) {
+                        Some(field) => self.below(&step, TypeRef::field(field), value),
                         None => {
                             self.path.push_str(&step);
                             self.wrong("field not declared in schema");
                             self.path.truncate(self.path.len() - step.len());
-                            // Upstream looks no further in this map.
+                            // Upstream does not check the rest of this map.
                             return;
                         }
                     }
@@ -79,12 +79,12 @@ impl<'s> Checker<'s> {
             Shape::Map(inner) => {
                 let Value::Object(map) = value else { return self.expected("map", value) };
                 for (name, value) in map {
-                    self.below(&format!(".{name}"), Spot::inner(inner), value);
+                    self.below(&format!(".{name}"), TypeRef::inner(inner), value);
                 }
             }
             Shape::List(item) => {
                 let Value::Array(items) = value else { return self.expected("list", value) };
-                self.check_items(spot, item, value, items);
+                self.check_items(type_ref, item, value, items);
             }
             Shape::String | Shape::Bytes if !value.is_string() => {
                 let shown = go_syntax(value);
@@ -105,48 +105,44 @@ impl<'s> Checker<'s> {
         }
     }
 
-    fn check_items(&mut self, spot: Spot<'s>, item: &'s Shape, list: &Value, items: &[Value]) {
-        let grain = match spot.ownership {
-            Ownership::Set | Ownership::Map(_) => self.walker.grain(spot, list),
-            _ => Grain::Leaf,
+    fn check_items(
+        &mut self,
+        type_ref: TypeRef<'s>,
+        item: &'s Shape,
+        list: &Value,
+        items: &[Value],
+    ) {
+        let granularity = match type_ref.ownership {
+            Ownership::Set | Ownership::Map(_) => self.walker.granularity(type_ref, list),
+            _ => Granularity::Leaf,
         };
         let mut seen = std::collections::HashSet::new();
         for (index, value) in items.iter().enumerate() {
-            let step = match grain {
-                Grain::Set | Grain::Keyed(..) => match self.walker.try_element(grain, value) {
-                    Ok(element) => {
-                        let step = shown(&element);
-                        if !seen.insert(element) {
-                            self.wrong(&format!("duplicate entries for key {step}"));
+            let step = match granularity {
+                Granularity::Set | Granularity::Keyed(..) => {
+                    match self.walker.try_element(granularity, value) {
+                        Ok(element) => {
+                            let step = render_element(&element);
+                            if !seen.insert(element) {
+                                self.wrong(&format!("duplicate entries for key {step}"));
+                            }
+                            step
                         }
-                        step
+                        Err(what) => return self.wrong(&format!("element {index}: {what}")),
                     }
-                    Err(what) => return self.wrong(&format!("element {index}: {what}")),
-                },
+                }
                 _ => format!("[{index}]"),
             };
-            self.below(&step, Spot::inner(item), value);
+            self.below(&step, TypeRef::inner(item), value);
         }
     }
 
     fn expected(&mut self, wanted: &str, found: &Value) {
-        self.wrong(&format!("expected {wanted}, got &{{{}}}", go_text(found)));
+        self.wrong(&format!("expected {wanted}, got &{{{}}}", go_value(found)));
     }
 }
 
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
-}
-
-/// A value as Go source would have it.
+/// Renders a value in Go syntax.
 fn go_syntax(value: &Value) -> String {
     match value {
         Value::Null => "interface {}(nil)".to_owned(),

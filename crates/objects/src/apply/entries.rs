@@ -1,5 +1,5 @@
-//! `metadata.managedFields`: which manager owns which fields, as [`Entry`] values; how they are
-//! read, ordered, kept few and written. Who owns what is decided in [`super`].
+//! `metadata.managedFields`: the fields that each manager owns, as [`Entry`] values. Reads, orders,
+//! limits and writes them. Ownership is decided in [`super`].
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::FieldManager;
 use super::set::FieldSet;
 
-/// More writers than this are not told apart: the oldest share one entry.
+/// The number of managers with entries of their own; the oldest others share one entry.
 const MAX_UPDATERS: usize = 10;
 
 /// The manager of the shared entry.
@@ -30,13 +30,13 @@ impl Operation {
     }
 }
 
-/// What one manager owns by one kind of operation.
+/// The fields that one manager owns by one kind of operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) manager: String,
     pub(super) operation: Operation,
     pub(super) api_version: String,
-    /// RFC 3339 in UTC, so that texts order as times do.
+    /// RFC 3339 in UTC, so that texts sort as times do.
     pub(super) time: Option<String>,
     pub(super) subresource: String,
     pub(super) fields: FieldSet,
@@ -54,8 +54,8 @@ impl Entry {
         }
     }
 
-    /// Whether writes by `by` go to this entry. One who applies has one entry whatever the
-    /// version; one who updates has one for each.
+    /// Reports whether writes by `by` go to this entry. A manager that applies has one entry for
+    /// all versions; one that updates has one for each.
     pub(super) fn is_of(&self, by: &FieldManager<'_>, operation: Operation) -> bool {
         self.operation == operation
             && self.manager == by.name
@@ -63,7 +63,7 @@ impl Entry {
             && (operation == Operation::Apply || self.api_version == by.api_version)
     }
 
-    /// Upstream's key of an entry, which gives some orders.
+    /// Upstream's key of an entry, used for sorting.
     pub(super) fn identifier(&self) -> String {
         let mut text = format!(
             "{{\"manager\":{},\"operation\":{:?}",
@@ -98,12 +98,12 @@ impl Entry {
     }
 }
 
-/// The list as it stands in an object.
+/// The list as it is in an object.
 pub(super) fn list(object: &Value) -> Option<&Value> {
     object.get("metadata")?.get("managedFields")
 }
 
-/// Whether a client asks to forget all managers: an empty list, or one empty entry.
+/// Reports whether a client asks to remove all managers: an empty list, or one empty entry.
 pub(super) fn is_reset(list: &Value) -> bool {
     match list.as_array().map(Vec::as_slice) {
         Some([]) => true,
@@ -112,12 +112,12 @@ pub(super) fn is_reset(list: &Value) -> bool {
     }
 }
 
-/// Reads entries; none at all if one is wrong.
+/// Reads entries; `None` if one of them is malformed.
 pub(super) fn read(list: Option<&Value>) -> Option<Vec<Entry>> {
     read_with(list, |fields| FieldSet::parse(fields).ok())
 }
 
-/// Reads entries the server wrote.
+/// Reads entries that the server wrote.
 pub(super) fn read_own(object: Option<&Value>) -> Vec<Entry> {
     let list = object.and_then(list);
     read_with(list, |fields| Some(FieldSet::trusted(fields))).unwrap_or_default()
@@ -147,7 +147,7 @@ fn read_with(
             subresource: text("subresource").to_owned(),
             fields: fields(value.get("fieldsV1").unwrap_or(&Value::Null))?,
         };
-        // The last of several entries of one manager counts.
+        // Of several entries of one manager the last one counts.
         match places.entry(entry.identifier()) {
             Occupied(at) => entries[*at.get()] = entry,
             Vacant(at) => {
@@ -171,7 +171,7 @@ pub(super) fn cap(entries: &mut Vec<Entry>) {
 
     let mut kept: Vec<Entry> = Vec::with_capacity(updates.len());
     let mut left = updates.len();
-    // The first entry of a version becomes its bucket when a second one has to go in.
+    // The first entry of a version becomes its bucket when a second one is merged.
     let mut first_of: HashMap<String, usize> = HashMap::new();
     let mut bucket_of: HashMap<String, usize> = HashMap::new();
     let is_bucket = |entry: &Entry| entry.manager == ANCIENT && entry.subresource.is_empty();
@@ -199,7 +199,7 @@ pub(super) fn cap(entries: &mut Vec<Entry>) {
     *entries = kept;
 }
 
-/// Writes entries into an object in their order, or takes the list off when there are none.
+/// Writes sorted entries into an object, or removes the list when there are none.
 pub(super) fn write(entries: Vec<Entry>, object: &mut Value) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     match written(entries) {
@@ -212,7 +212,7 @@ pub(super) fn write(entries: Vec<Entry>, object: &mut Value) {
     }
 }
 
-/// Entries as a list: applies first, then by time, then by name.
+/// Returns entries as a list: applies first, then by time, then by name.
 pub(super) fn written(mut entries: Vec<Entry>) -> Value {
     entries.sort_by(|a, b| {
         let key = |e: &Entry| (e.operation, e.time.clone().unwrap_or_default());

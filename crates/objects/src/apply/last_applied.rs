@@ -1,5 +1,6 @@
-//! The annotation client-side apply leaves behind, where `kubectl` goes over to server-side
-//! apply: it allows conflicts over fields it set, and is kept up to date.
+//! The last-applied annotation of client-side apply, for `kubectl` when it changes to server-side
+//! apply: the annotation resolves conflicts over fields that client-side apply set, and is kept up
+//! to date.
 
 use serde_json::{Map, Value};
 
@@ -8,12 +9,12 @@ use super::set::FieldSet;
 use super::walk::Walker;
 use crate::schema::TypeId;
 
-/// The one manager this is done for.
+/// The only manager with this behaviour.
 pub(super) const KUBECTL: &str = "kubectl";
 
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// What all annotations of an object may take.
+/// The limit on the size of all annotations of an object.
 const MAX_ANNOTATIONS: usize = 256 << 10;
 
 fn annotation(object: &Value) -> Option<&str> {
@@ -21,7 +22,7 @@ fn annotation(object: &Value) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// The fields client-side apply set that still are as it set them.
+/// Returns the fields that client-side apply set and that have not changed since.
 pub(super) fn allowed(
     walker: Walker<'_>,
     id: TypeId,
@@ -40,7 +41,7 @@ pub(super) fn allowed(
     Some(fields)
 }
 
-/// Sets the annotation to what was applied, if the object has one.
+/// Sets the annotation to the applied object, if there is one.
 pub(super) fn renew(merged: &mut Value, applied: &Value) {
     if annotation(merged).is_none() {
         return;
@@ -61,6 +62,6 @@ pub(super) fn renew(merged: &mut Value, applied: &Value) {
 }
 
 fn size(annotations: &Map<String, Value>) -> usize {
-    let of = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
-    annotations.iter().map(of).sum()
+    let size = |(key, value): (&String, &Value)| key.len() + value.as_str().map_or(0, str::len);
+    annotations.iter().map(size).sum()
 }

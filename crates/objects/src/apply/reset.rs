@@ -1,17 +1,17 @@
-//! Which fields a write through a resource or subresource cannot touch, so that nobody comes to
-//! own them that way: the table of upstream's strategies.
+//! The table of fields that a write through a resource or subresource cannot change, as in
+//! upstream's strategies. Such a write does not own them.
 
 use serde_json::Value;
 
 use super::set::{FieldSet, Node, is_member, make_member};
 
-/// What happens to fields of a set.
+/// The treatment of the fields of a set.
 #[derive(Debug, Clone, Copy)]
 enum Reset {
-    /// These places and all below them are put back.
+    /// These fields and all fields in them are restored.
     Except(&'static [&'static [&'static str]]),
-    /// Only these places, those on the way to them and those below them are written. `*` stands
-    /// for any list item.
+    /// Only these fields, their parents and the fields in them are written. `*` stands for any list
+    /// item.
     Only(&'static [&'static [&'static str]]),
 }
 
@@ -63,7 +63,7 @@ fn of(kind: &str, subresource: &str) -> Option<Reset> {
     }
 }
 
-/// The fields of a set that a write through a subresource of a kind really writes.
+/// Returns the fields of a set that a write through a subresource of a kind really writes.
 pub(super) fn written(kind: &str, subresource: &str, mut set: FieldSet) -> FieldSet {
     match of(kind, subresource) {
         None => set,

@@ -1,5 +1,5 @@
-//! Managers of the scale subresource: the owners of a workload's `spec.replicas` seen as owners
-//! of the same field of its Scale object, and back.
+//! Managers of the scale subresource: translates the owners of a workload's `spec.replicas` to
+//! owners of the same field of its Scale object, and back.
 
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ pub fn to_scale(workload: &Value) -> Value {
 }
 
 /// The `managedFields` of a workload after a write to its Scale object, given the workload before
-/// and the Scale object after. Who came to own the replicas has no time, as upstream has it.
+/// and the Scale object after. The new owner of the replicas has no time, as upstream.
 #[must_use]
 pub fn to_workload(workload: &Value, scale: &Value, api_version: &str) -> Value {
     let mut scaled = entries::read_own(Some(scale));

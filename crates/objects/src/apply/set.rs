@@ -1,29 +1,29 @@
-//! Sets of fields: [`FieldSet`], kept in the form `managedFields` writes them.
+//! Sets of fields: [`FieldSet`], stored in the form of `managedFields`.
 //!
 //! A set is a tree of path elements: `f:name` is a field or key, `k:{…}` an item of a list by its
-//! keys, `v:…` an item by value, `i:…` one by index. A place with nothing below it is in the set;
-//! one with places below it is only if it also has `.`. Reading keeps that form, so a set is
-//! written without being rebuilt. Which fields an object has is [`super::walk`]'s to say.
+//! keys, `v:…` an item by value, `i:…` one by index. A leaf is a member of the set; an inner node
+//! is a member only if it also has `.`. Reading keeps that form, so a set is written without being
+//! rebuilt. [`super::walk`] computes the fields of an object.
 
 use serde_json::{Map, Value};
 
-/// What marks a place with others below it as a member itself.
+/// Marks an inner node as a member.
 const SELF: &str = ".";
 
-/// A part of the tree: what is below a place.
+/// A subtree: the path elements below a node.
 pub(super) type Node = Map<String, Value>;
 
 /// Fields of an object, for instance those a manager owns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FieldSet(pub(super) Node);
 
-/// A text that is not a set of fields.
+/// The value is not a set of fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a set of fields")]
 pub struct ParseFieldSetError;
 
 impl FieldSet {
-    /// Reads `fieldsV1`. Path elements of a kind nobody knows are dropped, as upstream does.
+    /// Reads `fieldsV1`. Path elements of an unknown kind are dropped, as upstream does.
     pub fn parse(value: &Value) -> Result<FieldSet, ParseFieldSetError> {
         match value {
             Value::Null => Ok(FieldSet::default()),
@@ -36,7 +36,7 @@ impl FieldSet {
         }
     }
 
-    /// What was written by [`FieldSet::into_value`] and needs no check.
+    /// Reads a set that [`FieldSet::into_value`] wrote and that needs no check.
     pub(super) fn trusted(value: &Value) -> FieldSet {
         FieldSet(value.as_object().cloned().unwrap_or_default())
     }
@@ -51,7 +51,7 @@ impl FieldSet {
         self.0.is_empty()
     }
 
-    /// Whether the place is a member, given its path elements: `["f:spec", "f:replicas"]`.
+    /// Reports whether a field is a member, given its path elements: `["f:spec", "f:replicas"]`.
     #[must_use]
     pub fn has(&self, path: &[&str]) -> bool {
         let Some((last, holders)) = path.split_last() else { return false };
@@ -63,7 +63,7 @@ impl FieldSet {
         node.get(*last).is_some_and(|at| at.as_object().is_some_and(is_member))
     }
 
-    /// A set of one place.
+    /// A set with one member.
     #[must_use]
     pub fn of(path: &[&str]) -> FieldSet {
         let mut node = Node::new();
@@ -78,14 +78,14 @@ impl FieldSet {
         unite(&mut self.0, &other.0);
     }
 
-    /// Takes the members of another set out.
+    /// Removes the members of another set.
     pub fn subtract(&mut self, other: &FieldSet) {
-        subtract(&mut self.0, &other.0, Below::Kept);
+        subtract(&mut self.0, &other.0, Descendants::Keep);
     }
 
-    /// Takes the members of another set out, and all that is below them.
+    /// Removes the members of another set with all their descendants.
     pub fn subtract_with_all_below(&mut self, other: &FieldSet) {
-        subtract(&mut self.0, &other.0, Below::Taken);
+        subtract(&mut self.0, &other.0, Descendants::Remove);
     }
 
     #[must_use]
@@ -93,9 +93,9 @@ impl FieldSet {
         FieldSet(intersect(&self.0, &other.0))
     }
 
-    /// Every member as a path for people: `.spec.containers[name="c"].image`. Members of a place
-    /// come before what is below them. The list ends where its text exceeds a limit: each path repeats
-    /// the keys on the way, which may be long.
+    /// Returns every member as a readable path: `.spec.containers[name="c"].image`. The members of
+    /// a node come before those of its children. The list ends where its text exceeds a limit,
+    /// because each path repeats its parents' keys, which may be long.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Paths { list: Vec::new(), left: MAX_PATHS_TEXT };
@@ -108,7 +108,7 @@ pub(super) fn is_member(node: &Node) -> bool {
     node.is_empty() || node.contains_key(SELF)
 }
 
-/// Makes a place a member.
+/// Makes a node a member.
 pub(super) fn make_member(node: &mut Node) {
     if !node.is_empty() {
         node.insert(SELF.to_owned(), Value::Object(Node::new()));
@@ -122,8 +122,8 @@ fn below(node: &Node) -> impl Iterator<Item = (&String, &Node)> {
     })
 }
 
-/// Puts a place in the form a member, or what is no member, has.
-fn settle(node: &mut Node, member: bool) {
+/// Sets or removes the mark of a member.
+fn set_member(node: &mut Node, member: bool) {
     node.remove(SELF);
     if member {
         make_member(node);
@@ -145,7 +145,7 @@ fn read_below(from: &Node, to: &mut Node) -> Result<(), ParseFieldSetError> {
             }
             _ => return Err(ParseFieldSetError),
         };
-        settle(&mut node, member);
+        set_member(&mut node, member);
         if member || !node.is_empty() {
             to.insert(element, Value::Object(node));
         }
@@ -153,7 +153,7 @@ fn read_below(from: &Node, to: &mut Node) -> Result<(), ParseFieldSetError> {
     Ok(())
 }
 
-/// A path element in its one spelling; `None` if it is of an unknown kind.
+/// Normalises a path element; `None` if its kind is unknown.
 fn checked(element: &str) -> Result<Option<String>, ParseFieldSetError> {
     let bytes = element.as_bytes();
     if bytes.len() < 2 || bytes[1] != b':' {
@@ -184,7 +184,7 @@ fn unite(to: &mut Node, from: &Node) {
             Some(Value::Object(node)) => {
                 let member = is_member(node) || is_member(at);
                 unite(node, at);
-                settle(node, member);
+                set_member(node, member);
             }
             _ => {
                 to.insert(element.clone(), Value::Object(at.clone()));
@@ -194,18 +194,18 @@ fn unite(to: &mut Node, from: &Node) {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Below {
-    Kept,
-    Taken,
+enum Descendants {
+    Keep,
+    Remove,
 }
 
-/// Goes through the smaller of the two: there may be thousands of managers with one field each, and one
-/// change of thousands of fields.
-fn subtract(from: &mut Node, what: &Node, under: Below) {
+/// Iterates over the smaller of the two: there may be thousands of managers with one field each,
+/// and one change of thousands of fields.
+fn subtract(from: &mut Node, what: &Node, descendants: Descendants) {
     if from.len() < what.len() {
         from.retain(|element, node| match (node, what.get(element)) {
             (Value::Object(node), Some(Value::Object(at))) if element != SELF => {
-                stays(node, at, under)
+                subtract_at(node, at, descendants)
             }
             _ => true,
         });
@@ -213,20 +213,20 @@ fn subtract(from: &mut Node, what: &Node, under: Below) {
     }
     for (element, at) in below(what) {
         let Some(Value::Object(node)) = from.get_mut(element) else { continue };
-        if !stays(node, at, under) {
+        if !subtract_at(node, at, descendants) {
             from.remove(element);
         }
     }
 }
 
-/// Subtracts at a place, and returns whether anything is left there.
-fn stays(node: &mut Node, what: &Node, under: Below) -> bool {
-    if under == Below::Taken && is_member(what) {
+/// Subtracts from a node, and reports whether anything is left.
+fn subtract_at(node: &mut Node, what: &Node, descendants: Descendants) -> bool {
+    if descendants == Descendants::Remove && is_member(what) {
         return false;
     }
     let member = is_member(node) && !is_member(what);
-    subtract(node, what, under);
-    settle(node, member);
+    subtract(node, what, descendants);
+    set_member(node, member);
     member || !node.is_empty()
 }
 
@@ -237,7 +237,7 @@ fn intersect(one: &Node, other: &Node) -> Node {
         let Some(Value::Object(opposite)) = other.get(element) else { continue };
         let member = is_member(at) && is_member(opposite);
         let mut node = intersect(at, opposite);
-        settle(&mut node, member);
+        set_member(&mut node, member);
         if member || !node.is_empty() {
             common.insert(element.clone(), Value::Object(node));
         }
@@ -245,7 +245,7 @@ fn intersect(one: &Node, other: &Node) -> Node {
     common
 }
 
-/// How much text [`FieldSet::paths`] returns.
+/// The limit on the text that [`FieldSet::paths`] returns.
 const MAX_PATHS_TEXT: usize = 256 << 10;
 
 struct Paths {
@@ -259,7 +259,7 @@ impl Paths {
             if self.left == 0 {
                 return;
             }
-            let path = format!("{prefix}{}", shown(element));
+            let path = format!("{prefix}{}", render_element(element));
             self.left = self.left.saturating_sub(path.len());
             self.list.push(path);
         }
@@ -267,17 +267,17 @@ impl Paths {
             if self.left == 0 {
                 return;
             }
-            self.add(at, &format!("{prefix}{}", shown(element)));
+            self.add(at, &format!("{prefix}{}", render_element(element)));
         }
     }
 }
 
-/// A path element as people read it: `.name`, `[name="c"]`, `[="v"]`, `[3]`.
-pub(super) fn shown(element: &str) -> String {
+/// Renders a path element for people: `.name`, `[name="c"]`, `[="v"]`, `[3]`.
+pub(super) fn render_element(element: &str) -> String {
     let (kind, rest) = element.split_once(':').unwrap_or(("f", element));
     match kind {
         "k" => match serde_json::from_str(rest) {
-            Ok(Value::Object(keys)) => shown_keys(&keys),
+            Ok(Value::Object(keys)) => render_keys(&keys),
             _ => format!("[{rest}]"),
         },
         "v" => format!("[={rest}]"),
@@ -286,7 +286,7 @@ pub(super) fn shown(element: &str) -> String {
     }
 }
 
-fn shown_keys(keys: &Map<String, Value>) -> String {
+fn render_keys(keys: &Map<String, Value>) -> String {
     let keys: Vec<String> = keys.iter().map(|(name, value)| format!("{name}={value}")).collect();
     format!("[{}]", keys.join(","))
 }

@@ -24,7 +24,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::new(seconds, 0)
 }
 
-/// `new` after a write by a manager, and with a uid, as it is stored.
+/// Returns `new` after a write by a manager, with a uid, as it is stored.
 fn tracked(
     id: TypeId,
     live: Option<&Value>,
@@ -52,7 +52,7 @@ fn map(data: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": data})
 }
 
-/// What kubectl sends after it made over what client-side apply owned.
+/// kubectl sends this after it has migrated the ownership of client-side apply.
 #[test]
 fn giving_up_the_last_annotation_keeps_the_name() {
     let mut live = map(&json!({"a": "1"}));
@@ -64,14 +64,14 @@ fn giving_up_the_last_annotation_keeps_the_name() {
     assert_eq!(left["data"], json!({"b": "2"}));
 }
 
-/// `manager operation subresource -> fields`, one line an entry.
+/// `manager operation subresource -> fields`, one line for each entry.
 fn owners(object: &Value) -> Vec<String> {
     let list = object["metadata"]["managedFields"].as_array();
     let line = |entry: &Value| {
         let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
-        let words = [text("manager"), text("operation"), text("subresource")];
-        let words: Vec<String> = words.into_iter().filter(|word| !word.is_empty()).collect();
-        format!("{} {}", words.join(" "), entry["fieldsV1"])
+        let parts = [text("manager"), text("operation"), text("subresource")];
+        let parts: Vec<String> = parts.into_iter().filter(|word| !word.is_empty()).collect();
+        format!("{} {}", parts.join(" "), entry["fieldsV1"])
     };
     list.into_iter().flatten().map(line).collect()
 }
@@ -165,12 +165,12 @@ fn a_subresource_owns_only_what_it_writes() {
     );
     let main = write("", &|new| new["status"] = json!({"phase": "Running"}));
     assert_eq!(main, [""; 0]);
-    // A list of managers sent through a subresource is not looked at.
+    // A list of managers sent through a subresource is ignored.
     assert_eq!(write("status", &|new| new["metadata"]["managedFields"] = json!([])), [""; 0]);
 }
 
 #[test]
-fn fields_go_to_who_changes_them_and_go_with_their_values() {
+fn changed_fields_change_owner_and_removed_ones_lose_it() {
     let one = tracked(maps(), None, &map(&json!({"a": "1", "b": "2", "c": "3"})), &by("one"), 1);
     let same = tracked(maps(), Some(&one), &one, &by("two"), 2);
     assert_eq!(same, one);
@@ -204,7 +204,7 @@ fn a_client_may_set_or_reset_the_list() {
         let stored = with(reset);
         assert_eq!(owners(&stored), [""; 0]);
         assert!(stored["metadata"].get("managedFields").is_none());
-        // Nobody is tracked until somebody applies.
+        // Fields are not tracked until the first apply.
         let next = tracked(maps(), Some(&stored), &map(&json!({"a": "2"})), &by("x"), 3);
         assert_eq!(owners(&next), [""; 0]);
     }
@@ -264,14 +264,14 @@ fn lists_are_applied_by_their_kind() {
     );
     let live = tracked(pods(), None, &live, &by("u"), 1);
     for (metadata, spec, wanted_metadata, wanted_spec) in [
-        // A set is united, what is applied in its order.
+        // A set is united, with the applied items in their order.
         (
             json!({"finalizers": ["x/c", "x/a"]}),
             json!({}),
             json!(["x/c", "x/a", "x/b"]),
             json!(null),
         ),
-        // Items are merged by name; those of others stay where they were.
+        // Items are merged by name; the items of others keep their position.
         (
             json!({}),
             json!({"containers": [{"name": "c"}, {"name": "d"}, {"name": "a", "tty": true}]}),
@@ -285,7 +285,7 @@ fn lists_are_applied_by_their_kind() {
             assert_eq!(merged["spec"]["containers"], wanted_spec);
         }
     }
-    // What is atomic is one field.
+    // An atomic value is one field.
     let config = pod(json!({}), json!({"tolerations": [{"key": "z"}]}));
     let error = applied(pods(), Some(&live), &config, "m", false).unwrap_err();
     assert_eq!(
@@ -297,10 +297,10 @@ fn lists_are_applied_by_their_kind() {
 }
 
 #[test]
-fn what_an_applier_gives_up_goes_unless_somebody_has_it() {
+fn field_no_longer_applied_is_removed_unless_another_owns_it() {
     let one =
         applied(maps(), None, &map(&json!({"a": "1", "b": "2", "c": "3"})), "one", false).unwrap();
-    // Two shares `a`, and the updater takes `b`.
+    // `two` shares `a`, and the updater takes `b`.
     let two = applied(maps(), Some(&one), &map(&json!({"a": "1"})), "two", false).unwrap();
     let mut new = two.clone();
     new["data"]["b"] = "9".into();
@@ -321,7 +321,7 @@ fn what_an_applier_gives_up_goes_unless_somebody_has_it() {
 }
 
 #[test]
-fn an_item_goes_with_its_last_applier_and_stays_for_others_fields() {
+fn list_item_stays_while_another_manager_owns_a_field() {
     let pod = |containers: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": containers}});
     let config = pod(json!([{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]));
     let live = applied(pods(), None, &config, "one", false).unwrap();
@@ -334,7 +334,7 @@ fn an_item_goes_with_its_last_applier_and_stays_for_others_fields() {
 }
 
 #[test]
-fn an_object_nobody_tracked_belongs_to_its_past() {
+fn untracked_object_belongs_to_before_first_apply() {
     let mut live = map(&json!({"a": "1", "b": "2"}));
     live["metadata"]["uid"] = "u".into();
     let error = applied(maps(), Some(&live), &map(&json!({"a": "9"})), "m", false).unwrap_err();
@@ -353,7 +353,7 @@ fn an_object_nobody_tracked_belongs_to_its_past() {
 }
 
 #[test]
-fn conflicts_are_told_manager_by_manager() {
+fn conflicts_are_listed_by_manager() {
     let live = tracked(maps(), None, &map(&json!({"a": "1", "b": "2", "c": "3"})), &by("u"), 1);
     let live = applied(maps(), Some(&live), &map(&json!({"a": "1"})), "m", false).unwrap();
     let config = map(&json!({"a": "9", "b": "9", "c": "3"}));
@@ -370,9 +370,9 @@ fn conflicts_are_told_manager_by_manager() {
 }
 
 #[test]
-fn what_does_not_fit_the_schema_is_refused_with_its_place() {
+fn schema_violations_are_reported_with_their_path() {
     let pod = |spec: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": spec});
-    for (spec, said) in [
+    for (spec, expected) in [
         (json!({"bogus": 1}), ".spec.bogus: field not declared in schema"),
         (json!("x"), ".spec: expected map, got &{x}"),
         (json!({"containers": {}}), ".spec.containers: expected list, got &{map[]}"),
@@ -401,13 +401,14 @@ fn what_does_not_fit_the_schema_is_refused_with_its_place() {
         ),
     ] {
         let error = applied(pods(), None, &pod(spec), "m", false).unwrap_err();
-        let said = format!("failed to create typed patch object (n/p; /v1, Kind=Pod): {said}");
-        assert_eq!((error.status(), error.to_string()), (400, said));
+        let expected =
+            format!("failed to create typed patch object (n/p; /v1, Kind=Pod): {expected}");
+        assert_eq!((error.status(), error.to_string()), (400, expected));
     }
     let config = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "finalizers": ["a", "a", {}]}});
     let error = applied(pods(), None, &config, "m", false).unwrap_err().to_string();
-    let said = "errors:\n  .metadata.finalizers: duplicate entries for key [=\"a\"]\n  .metadata.finalizers: element 2: associative list without keys has an element that's a map type";
-    assert!(error.ends_with(said), "{error}");
+    let expected = "errors:\n  .metadata.finalizers: duplicate entries for key [=\"a\"]\n  .metadata.finalizers: element 2: associative list without keys has an element that's a map type";
+    assert!(error.ends_with(expected), "{error}");
 }
 
 #[test]
@@ -425,7 +426,7 @@ fn kubectl_goes_over_to_server_side_apply_without_conflicts() {
     let annotation =
         &merged["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"];
     assert_eq!(annotation.as_str().unwrap(), format!("{config}\n"));
-    // Another changed `b` since, so it is not kubectl's to take.
+    // Another manager has changed `b` since, so kubectl may not take it.
     let error = applied(maps(), Some(&live), &map(&json!({"a": "9", "b": "0"})), "kubectl", false);
     assert_eq!(
         error.unwrap_err().to_string(),
@@ -434,7 +435,7 @@ fn kubectl_goes_over_to_server_side_apply_without_conflicts() {
 }
 
 #[test]
-fn who_scales_takes_the_replicas_from_who_had_them() {
+fn scaling_moves_ownership_of_replicas() {
     let scale_id = id_of("io.k8s.api.autoscaling.v1.Scale");
     let apps = FieldManager { api_version: "apps/v1", ..by("kubectl") };
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
@@ -459,7 +460,7 @@ fn who_scales_takes_the_replicas_from_who_had_them() {
     assert_eq!(owners(&once), wanted);
     assert_eq!(scaled(&once, 5, 6), once);
     assert_eq!(scaled(&live, 3, 3), live);
-    // Applied to the subresource, the replicas are somebody's too.
+    // A manager that applies to the subresource owns the replicas too.
     let config = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"}, "spec": {"replicas": 9}});
     let other = FieldManager { name: "other", ..hpa };
     let old = scale(5, scale::to_scale(&once));
@@ -478,7 +479,7 @@ fn a_manager_without_a_name_is_called_after_its_program() {
 }
 
 #[test]
-fn times_alone_are_no_change() {
+fn change_of_times_alone_is_not_a_change() {
     let live = tracked(maps(), None, &map(&json!({"a": "1"})), &by("u"), 1);
     let mut new = live.clone();
     new["metadata"]["managedFields"][0]["time"] = "1970-01-01T00:00:09Z".into();
@@ -523,7 +524,7 @@ fn text() -> impl Strategy<Value = String> {
     "[a-c]"
 }
 
-/// What a client might apply of a pod.
+/// Generates a configuration that a client might apply to a pod.
 fn config() -> impl Strategy<Value = Value> {
     let labels = prop::option::of(prop::collection::btree_map(text(), text(), 0..3));
     let finalizers = prop::option::of(prop::collection::btree_set("x/[a-c]", 0..3));
@@ -589,14 +590,14 @@ fn config() -> impl Strategy<Value = Value> {
     )
 }
 
-/// An object as the server would have stored it: decoded, with a uid.
+/// Returns an object as the server would have stored it: decoded, with a uid.
 fn stored(id: TypeId, object: Value) -> Value {
     let mut object = Schema::served().decode_value(id, object).unwrap().value;
     object["metadata"]["uid"] = "u".into();
     object
 }
 
-/// Whether all of `part` is in `whole`, list items found by name, key or value.
+/// Reports whether all of `part` is in `whole`, with list items found by name, key or value.
 fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => part.iter().all(|(key, part)| {
@@ -630,7 +631,7 @@ proptest! {
     }
 
     #[test]
-    fn without_conflicts_nobody_elses_value_changes(one in config(), config in config()) {
+    fn apply_without_conflicts_keeps_values_of_other_owners(one in config(), config in config()) {
         let live = stored(pods(), applied(pods(), None, &one, "one", false).unwrap());
         if let Ok(merged) = applied(pods(), Some(&live), &config, "m", false) {
             prop_assert!(contains(&merged, &one), "{} in {}", one, merged);
@@ -640,7 +641,7 @@ proptest! {
     #[test]
     fn every_field_has_an_owner(one in config(), two in config(), three in config()) {
         let stored = |mut object: Value| {
-            // An object of which nobody owned anything would not be tracked.
+            // An object without any owner would not be tracked.
             object["metadata"]["annotations"] = json!({"a": "b"});
             stored(pods(), object)
         };
@@ -651,7 +652,7 @@ proptest! {
         for entry in entries::read_own(Some(&live)) {
             fields.subtract(&entry.fields);
         }
-        // What is always there is nobody's.
+        // Fields that are always present have no owner.
         let ours = fields.paths();
         prop_assert!(ours.iter().all(|path| path == ".status" || path == ".spec.containers"), "{:?}", ours);
     }

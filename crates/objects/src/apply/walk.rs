@@ -1,9 +1,9 @@
-//! Objects walked under the schema: what differs between two ([`Walker::compare`]), which fields
-//! one sets ([`Walker::claimed`]), and the path elements of list items.
+//! Walks objects along the schema: the difference of two ([`Walker::compare`]), the fields that one
+//! sets ([`Walker::claimed`]), and the path elements of list items.
 //!
 //! The rules are those of structured-merge-diff: a structure or map is granular unless marked
-//! atomic, a list is atomic unless it is a set or has keys. Merging is [`super::merge`]'s,
-//! checking what a client sent [`super::check`]'s.
+//! atomic, a list is atomic unless it is a set or has keys. [`super::merge`] merges and
+//! [`super::check`] checks applied objects.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,55 +17,55 @@ use crate::schema::{Field, Ownership, Presence, Schema, Shape, Type, TypeId};
 pub(super) static UNMARKED: Ownership = Ownership::Unmarked;
 static ANY: Shape = Shape::Any;
 
-/// What the schema says of a value: its shape, and how it is owned there.
+/// The type of a value in the schema: its shape and its ownership there.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Spot<'s> {
+pub(super) struct TypeRef<'s> {
     pub(super) shape: &'s Shape,
     pub(super) ownership: &'s Ownership,
 }
 
-impl<'s> Spot<'s> {
-    pub(super) fn of(field: &'s Field) -> Spot<'s> {
-        Spot { shape: &field.shape, ownership: &field.ownership }
+impl<'s> TypeRef<'s> {
+    pub(super) fn field(field: &'s Field) -> TypeRef<'s> {
+        TypeRef { shape: &field.shape, ownership: &field.ownership }
     }
 
-    /// An item or a map's value, which has no marks of its own.
-    pub(super) fn inner(shape: &'s Shape) -> Spot<'s> {
-        Spot { shape, ownership: &UNMARKED }
+    /// The type of a list item or of a map's value, which has no marks of its own.
+    pub(super) fn inner(shape: &'s Shape) -> TypeRef<'s> {
+        TypeRef { shape, ownership: &UNMARKED }
     }
 }
 
-/// How finely a value is owned.
+/// The granularity at which a value is owned.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Grain<'s> {
+pub(super) enum Granularity<'s> {
     /// As a whole.
     Leaf,
     Struct(&'s Type),
-    /// By key, each value being of a shape.
-    Map(Spot<'s>),
-    /// A list whose items are told apart by value.
+    /// By key, with values of this type.
+    Map(TypeRef<'s>),
+    /// A list whose items are identified by value.
     Set,
-    /// A list whose items are told apart by fields.
+    /// A list whose items are identified by fields.
     Keyed(&'s Shape, &'s [String]),
 }
 
-/// How two objects differ.
+/// The difference of two objects.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Difference {
-    /// Fields with another value, and new ones.
+    /// New fields and fields with another value.
     pub(super) changed: FieldSet,
     pub(super) removed: FieldSet,
 }
 
-/// Fields at and below a place, or none.
-type Found = Option<Node>;
+/// Fields at and below a node, if there are any.
+type Subtree = Option<Node>;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Walker<'s> {
     pub(super) schema: &'s Schema,
 }
 
-/// Bookkeeping of the server that nobody owns.
+/// Fields that the server maintains and that have no owner.
 const UNOWNED: &[&str] = &["apiVersion", "kind"];
 const UNOWNED_METADATA: &[&str] = &[
     "clusterName",
@@ -80,36 +80,38 @@ const UNOWNED_METADATA: &[&str] = &[
 ];
 
 impl<'s> Walker<'s> {
-    pub(super) fn grain(self, spot: Spot<'s>, value: &Value) -> Grain<'s> {
-        match (spot.shape, spot.ownership) {
-            (_, Ownership::Atomic) => Grain::Leaf,
+    pub(super) fn granularity(self, type_ref: TypeRef<'s>, value: &Value) -> Granularity<'s> {
+        match (type_ref.shape, type_ref.ownership) {
+            (_, Ownership::Atomic) => Granularity::Leaf,
             (Shape::Struct(id), _) => {
-                let of = self.schema.get(*id);
-                if of.atomic { Grain::Leaf } else { Grain::Struct(of) }
+                let type_ = self.schema.get(*id);
+                if type_.atomic { Granularity::Leaf } else { Granularity::Struct(type_) }
             }
-            (Shape::Map(value), _) => Grain::Map(Spot::inner(value)),
-            (Shape::List(_), Ownership::Set) => Grain::Set,
-            (Shape::List(item), Ownership::Map(keys)) => Grain::Keyed(item, keys),
-            // What the schema does not know is granular as far as it is maps.
-            (Shape::Any | Shape::Fields, _) if value.is_object() => Grain::Map(Spot::inner(&ANY)),
-            _ => Grain::Leaf,
+            (Shape::Map(value), _) => Granularity::Map(TypeRef::inner(value)),
+            (Shape::List(_), Ownership::Set) => Granularity::Set,
+            (Shape::List(item), Ownership::Map(keys)) => Granularity::Keyed(item, keys),
+            // Maps that the schema does not know are granular.
+            (Shape::Any | Shape::Fields, _) if value.is_object() => {
+                Granularity::Map(TypeRef::inner(&ANY))
+            }
+            _ => Granularity::Leaf,
         }
     }
 
-    /// How `new` differs from `old`, bookkeeping aside.
+    /// Returns the difference of two objects, without the fields that the server maintains.
     pub(super) fn compare(self, id: TypeId, old: &Value, new: &Value) -> Difference {
         let empty = Map::new();
-        let of = self.schema.get(id);
+        let type_ = self.schema.get(id);
         let (old, new) = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
-        let mut both = Sides::default();
+        let mut comparison = Comparison::default();
         for (name, old, new) in zip(old, new) {
             if UNOWNED.contains(&name) {
                 continue;
             }
-            let Some(field) = of.field(name) else { continue };
+            let Some(field) = type_.field(name) else { continue };
             match (name, old, new) {
                 ("metadata", Some(Value::Object(old)), Some(Value::Object(new))) => {
-                    let mut below = Sides::default();
+                    let mut below = Comparison::default();
                     if let Shape::Struct(id) = field.shape {
                         let metadata = self.schema.get(id);
                         for (name, old, new) in zip(old, new) {
@@ -118,139 +120,152 @@ impl<'s> Walker<'s> {
                             }
                         }
                     }
-                    both.put(name, below);
+                    comparison.put(name, below);
                 }
-                _ => self.compare_field(of, name, old, new, &mut both),
+                _ => self.compare_field(type_, name, old, new, &mut comparison),
             }
         }
-        Difference { changed: FieldSet(both.changed), removed: FieldSet(both.removed) }
+        Difference { changed: FieldSet(comparison.changed), removed: FieldSet(comparison.removed) }
     }
 
-    /// How two structures differ, with everything in them.
+    /// Returns the difference of two structures, with all fields.
     pub(super) fn compare_all(self, id: TypeId, old: &Value, new: &Value) -> Difference {
         let shape = Shape::Struct(id);
         let walker = Walker { schema: self.schema };
-        let (changed, removed) = walker.differ(Spot::inner(&shape), Some(old), Some(new));
-        let set = |found: Found| FieldSet(found.unwrap_or_default());
+        let (changed, removed) = walker.differ(TypeRef::inner(&shape), Some(old), Some(new));
+        let set = |subtree: Subtree| FieldSet(subtree.unwrap_or_default());
         Difference { changed: set(changed), removed: set(removed) }
     }
 
     fn compare_field(
         self,
-        of: &'s Type,
+        type_: &'s Type,
         name: &str,
         old: Option<&Value>,
         new: Option<&Value>,
-        to: &mut Sides,
+        to: &mut Comparison,
     ) {
-        if let Some(field) = of.field(name) {
-            let (changed, removed) = self.differ(Spot::of(field), old, new);
-            to.put_found(|| format!("f:{name}"), changed, removed);
+        if let Some(field) = type_.field(name) {
+            let (changed, removed) = self.differ(TypeRef::field(field), old, new);
+            to.insert(|| format!("f:{name}"), changed, removed);
         }
     }
 
-    /// What changed and what was removed at and below a place.
-    fn differ(self, spot: Spot<'s>, old: Option<&Value>, new: Option<&Value>) -> (Found, Found) {
+    /// Returns what changed and what was removed at and below a node.
+    fn differ(
+        self,
+        type_ref: TypeRef<'s>,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) -> (Subtree, Subtree) {
         let (old, new) = match (old, new) {
             (None, None) => return (None, None),
-            (None, Some(new)) => return (Some(self.whole(spot, new)), None),
-            (Some(old), None) => return (None, Some(self.whole(spot, old))),
+            (None, Some(new)) => return (Some(self.whole(type_ref, new)), None),
+            (Some(old), None) => return (None, Some(self.whole(type_ref, old))),
             (Some(old), Some(new)) if old == new => return (None, None),
             (Some(old), Some(new)) => (old, new),
         };
         if is_bare(old) && is_bare(new) {
-            // Empty against null: the place itself is what changed.
+            // Empty against null: the value itself has changed.
             return (Some(Node::new()), None);
         }
-        let of = if is_bare(new) { old } else { new };
-        let grain = self.grain(spot, of);
-        let fits = match grain {
-            Grain::Leaf => false,
-            Grain::Struct(_) | Grain::Map(_) => is_map(old) && is_map(new),
-            Grain::Set | Grain::Keyed(..) => is_list(old) && is_list(new),
+        let present = if is_bare(new) { old } else { new };
+        let granularity = self.granularity(type_ref, present);
+        let fits = match granularity {
+            Granularity::Leaf => false,
+            Granularity::Struct(_) | Granularity::Map(_) => is_map(old) && is_map(new),
+            Granularity::Set | Granularity::Keyed(..) => is_list(old) && is_list(new),
         };
         if !fits {
             return (Some(Node::new()), None);
         }
         let empty = Map::new();
-        let mut both = Sides::default();
-        match grain {
-            Grain::Leaf => {}
-            Grain::Struct(of) => {
+        let mut comparison = Comparison::default();
+        match granularity {
+            Granularity::Leaf => {}
+            Granularity::Struct(type_) => {
                 let maps = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
                 for (name, old, new) in zip(maps.0, maps.1) {
-                    self.compare_field(of, name, old, new, &mut both);
+                    self.compare_field(type_, name, old, new, &mut comparison);
                 }
             }
-            Grain::Map(inner) => {
+            Granularity::Map(inner) => {
                 let maps = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
                 for (name, old, new) in zip(maps.0, maps.1) {
                     let (changed, removed) = self.differ(inner, old, new);
-                    both.put_found(|| format!("f:{name}"), changed, removed);
+                    comparison.insert(|| format!("f:{name}"), changed, removed);
                 }
             }
-            Grain::Set | Grain::Keyed(..) => self.differ_items(grain, old, new, &mut both),
+            Granularity::Set | Granularity::Keyed(..) => {
+                self.differ_items(granularity, old, new, &mut comparison)
+            }
         }
-        both.found()
+        comparison.into_subtrees()
     }
 
-    fn differ_items(self, grain: Grain<'s>, old: &Value, new: &Value, both: &mut Sides) {
+    fn differ_items(
+        self,
+        granularity: Granularity<'s>,
+        old: &Value,
+        new: &Value,
+        comparison: &mut Comparison,
+    ) {
         let mut items: BTreeMap<String, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
         for item in old.as_array().into_iter().flatten() {
-            if let Some(element) = self.element(grain, item) {
+            if let Some(element) = self.element(granularity, item) {
                 items.entry(element).or_default().0.push(item);
             }
         }
         for item in new.as_array().into_iter().flatten() {
-            if let Some(element) = self.element(grain, item) {
+            if let Some(element) = self.element(granularity, item) {
                 items.entry(element).or_default().1.push(item);
             }
         }
-        let spot = item_spot(grain);
+        let type_ref = item_type(granularity);
         for (element, (old, new)) in items {
             let (changed, removed) = match (old.as_slice(), new.as_slice()) {
                 (old @ ([] | [_]), new @ ([] | [_])) => {
-                    self.differ(spot, old.first().copied(), new.first().copied())
+                    self.differ(type_ref, old.first().copied(), new.first().copied())
                 }
-                // Items of one key that come more than once are owned as one.
+                // Items with the same key are owned as one.
                 ([_, _, ..], [_, _, ..]) => ((old != new).then(Node::new), None),
                 ([_, _, ..], new) => {
-                    let (changed, _) = self.differ(spot, None, new.first().copied());
+                    let (changed, _) = self.differ(type_ref, None, new.first().copied());
                     (changed, Some(Node::new()))
                 }
                 (old, _) => {
-                    let (_, removed) = self.differ(spot, old.first().copied(), None);
+                    let (_, removed) = self.differ(type_ref, old.first().copied(), None);
                     (Some(Node::new()), removed)
                 }
             };
-            both.put_found(|| element, changed, removed);
+            comparison.insert(|| element, changed, removed);
         }
     }
 
-    /// Everything at and below a place that is all new or all gone.
-    fn whole(self, spot: Spot<'s>, value: &Value) -> Node {
+    /// Returns everything at and below a value that was added or removed as a whole.
+    fn whole(self, type_ref: TypeRef<'s>, value: &Value) -> Node {
         let mut node = Node::new();
-        match (self.grain(spot, value), value) {
-            (Grain::Struct(of), Value::Object(map)) => {
+        match (self.granularity(type_ref, value), value) {
+            (Granularity::Struct(type_), Value::Object(map)) => {
                 for (name, value) in map {
-                    if let Some(field) = of.field(name) {
-                        let below = self.whole(Spot::of(field), value);
+                    if let Some(field) = type_.field(name) {
+                        let below = self.whole(TypeRef::field(field), value);
                         node.insert(prefixed("f:", name), Value::Object(below));
                     }
                 }
             }
-            (Grain::Map(inner), Value::Object(map)) => {
+            (Granularity::Map(inner), Value::Object(map)) => {
                 for (name, value) in map {
                     let below = self.whole(inner, value);
                     node.insert(prefixed("f:", name), Value::Object(below));
                 }
             }
-            (grain @ (Grain::Set | Grain::Keyed(..)), Value::Array(items)) => {
+            (granularity @ (Granularity::Set | Granularity::Keyed(..)), Value::Array(items)) => {
                 for item in items {
-                    let Some(element) = self.element(grain, item) else { continue };
+                    let Some(element) = self.element(granularity, item) else { continue };
                     let again = node.contains_key(&element);
                     let below =
-                        if again { Node::new() } else { self.whole(item_spot(grain), item) };
+                        if again { Node::new() } else { self.whole(item_type(granularity), item) };
                     node.insert(element, Value::Object(below));
                 }
             }
@@ -260,7 +275,7 @@ impl<'s> Walker<'s> {
         node
     }
 
-    /// The fields an applied object claims, bookkeeping aside.
+    /// Returns the fields that an applied object claims, without those that the server maintains.
     pub(super) fn claimed(self, id: TypeId, object: &Value) -> FieldSet {
         let mut set = self.claimed_with_bookkeeping(id, object);
         for name in UNOWNED {
@@ -280,39 +295,40 @@ impl<'s> Walker<'s> {
     pub(super) fn claimed_with_bookkeeping(self, id: TypeId, object: &Value) -> FieldSet {
         let shape = Shape::Struct(id);
         let walker = Walker { schema: self.schema };
-        FieldSet(walker.claims(Spot::inner(&shape), object).unwrap_or_default())
+        FieldSet(walker.claims(TypeRef::inner(&shape), object).unwrap_or_default())
     }
 
-    fn claims(self, spot: Spot<'s>, value: &Value) -> Found {
-        let grain = self.grain(spot, value);
+    fn claims(self, type_ref: TypeRef<'s>, value: &Value) -> Subtree {
+        let granularity = self.granularity(type_ref, value);
         let mut node = Node::new();
-        match (grain, value) {
-            (Grain::Leaf, _) => return Some(node),
+        match (granularity, value) {
+            (Granularity::Leaf, _) => return Some(node),
             (_, Value::Null) => return None,
-            (Grain::Struct(of), Value::Object(map)) => {
+            (Granularity::Struct(type_), Value::Object(map)) => {
                 for (name, value) in map {
-                    let Some(field) = of.field(name) else { continue };
-                    let below = self.claims(Spot::of(field), value);
+                    let Some(field) = type_.field(name) else { continue };
+                    let below = self.claims(TypeRef::field(field), value);
                     if let Some(below) = below.or(is_empty_map(value).then(Node::new)) {
                         node.insert(prefixed("f:", name), Value::Object(below));
                     }
                 }
             }
-            (Grain::Map(inner), Value::Object(map)) => {
+            (Granularity::Map(inner), Value::Object(map)) => {
                 for (name, value) in map {
                     let mut below = self.claims(inner, value).unwrap_or_default();
                     make_member(&mut below);
                     node.insert(prefixed("f:", name), Value::Object(below));
                 }
             }
-            (Grain::Set | Grain::Keyed(..), Value::Array(items)) => {
+            (Granularity::Set | Granularity::Keyed(..), Value::Array(items)) => {
                 let mut claims: BTreeMap<String, Node> = BTreeMap::new();
                 for item in items {
-                    let Some(element) = self.element(grain, item) else { continue };
+                    let Some(element) = self.element(granularity, item) else { continue };
                     match claims.entry(element) {
                         Entry::Occupied(mut twice) => twice.get_mut().clear(),
                         Entry::Vacant(first) => {
-                            let mut below = self.claims(item_spot(grain), item).unwrap_or_default();
+                            let mut below =
+                                self.claims(item_type(granularity), item).unwrap_or_default();
                             make_member(&mut below);
                             first.insert(below);
                         }
@@ -325,15 +341,19 @@ impl<'s> Walker<'s> {
         (!node.is_empty()).then_some(node)
     }
 
-    /// The path element of a list's item; `None` if it has no right one.
-    pub(super) fn element(self, grain: Grain<'s>, item: &Value) -> Option<String> {
-        self.try_element(grain, item).ok()
+    /// Returns the path element of a list's item; `None` if the item is malformed.
+    pub(super) fn element(self, granularity: Granularity<'s>, item: &Value) -> Option<String> {
+        self.try_element(granularity, item).ok()
     }
 
-    /// The path element of a list's item, or what is wrong with the item.
-    pub(super) fn try_element(self, grain: Grain<'s>, item: &Value) -> Result<String, String> {
-        match grain {
-            Grain::Keyed(shape, keys) => self.keyed(shape, keys, item),
+    /// Returns the path element of a list's item, or what is wrong with the item.
+    pub(super) fn try_element(
+        self,
+        granularity: Granularity<'s>,
+        item: &Value,
+    ) -> Result<String, String> {
+        match granularity {
+            Granularity::Keyed(shape, keys) => self.keyed(shape, keys, item),
             _ => match item {
                 Value::Object(_) => {
                     Err("associative list without keys has an element that's a map type".into())
@@ -387,7 +407,8 @@ impl<'s> Walker<'s> {
         Ok(element)
     }
 
-    /// What a key is that an item leaves out: its default, or zero where OpenAPI implies that.
+    /// Returns the value of a key that an item leaves out: its default, or zero where OpenAPI
+    /// implies that.
     fn key_default(self, shape: &Shape, name: &str) -> Result<Value, String> {
         let field = match shape {
             Shape::Struct(id) => self.schema.get(*id).field(name),
@@ -408,8 +429,8 @@ impl<'s> Walker<'s> {
         })
     }
 
-    /// Makes members of the named fields on the way to a set's members. Removal goes by members,
-    /// and a structure is otherwise none.
+    /// Makes members of the named fields on the path to a set's members. Only members are removed,
+    /// and a structure is otherwise not one.
     pub(super) fn with_named_fields(self, id: TypeId, mut set: FieldSet) -> FieldSet {
         let shape = Shape::Struct(id);
         let walker = Walker { schema: self.schema };
@@ -438,10 +459,10 @@ impl<'s> Walker<'s> {
     }
 }
 
-pub(super) fn item_spot(grain: Grain<'_>) -> Spot<'_> {
-    match grain {
-        Grain::Keyed(item, _) => Spot::inner(item),
-        _ => Spot::inner(&ANY),
+pub(super) fn item_type(granularity: Granularity<'_>) -> TypeRef<'_> {
+    match granularity {
+        Granularity::Keyed(item, _) => TypeRef::inner(item),
+        _ => TypeRef::inner(&ANY),
     }
 }
 
@@ -471,15 +492,15 @@ fn is_list(value: &Value) -> bool {
     matches!(value, Value::Array(_) | Value::Null)
 }
 
-/// The two sides of a difference while it is found.
+/// A difference while it is being computed.
 #[derive(Default)]
-struct Sides {
+struct Comparison {
     changed: Node,
     removed: Node,
 }
 
-impl Sides {
-    fn put_found(&mut self, element: impl FnOnce() -> String, changed: Found, removed: Found) {
+impl Comparison {
+    fn insert(&mut self, element: impl FnOnce() -> String, changed: Subtree, removed: Subtree) {
         match (changed, removed) {
             (None, None) => {}
             (Some(changed), None) => {
@@ -496,14 +517,14 @@ impl Sides {
         }
     }
 
-    fn put(&mut self, name: &str, below: Sides) {
-        let (changed, removed) = below.found();
-        self.put_found(|| prefixed("f:", name), changed, removed);
+    fn put(&mut self, name: &str, below: Comparison) {
+        let (changed, removed) = below.into_subtrees();
+        self.insert(|| prefixed("f:", name), changed, removed);
     }
 
-    fn found(self) -> (Found, Found) {
-        let found = |node: Node| (!node.is_empty()).then_some(node);
-        (found(self.changed), found(self.removed))
+    fn into_subtrees(self) -> (Subtree, Subtree) {
+        let subtree = |node: Node| (!node.is_empty()).then_some(node);
+        (subtree(self.changed), subtree(self.removed))
     }
 }
 
@@ -514,7 +535,7 @@ pub(super) fn prefixed(prefix: &str, name: &str) -> String {
     element
 }
 
-/// The keys of two maps in order, with what each map has there.
+/// Iterates over the keys of two maps in order, with the value of each map.
 pub(super) fn zip<'v>(
     one: &'v Map<String, Value>,
     other: &'v Map<String, Value>,
@@ -543,7 +564,7 @@ fn write_json(text: &mut String, value: &Value) {
     }
 }
 
-/// A JSON string; nearly none has anything to escape.
+/// Writes a JSON string; strings rarely need escapes.
 fn write_text(text: &mut String, string: &str) {
     let plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
     if string.bytes().all(plain) {

@@ -1,8 +1,8 @@
-//! Limits of values, and of values together, as upstream's ValidateKubeletConfiguration has them and in
-//! its words.
+//! Limits of single values and of combinations, as in upstream's ValidateKubeletConfiguration and
+//! with its texts.
 //!
-//! Main entries: [`types`], [`values`], [`together`] and [`without_effect`]. Fields that depend on feature
-//! gates or on the machine are checked by `placement::configured`.
+//! Main entries: [`types`], [`values`], [`together`] and [`without_effect`]. Fields that depend on
+//! feature gates or on the machine are checked by `placement::configured`.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::quantity::Quantity;
 use crate::rules::names;
 use crate::yaml::read::{At, Findings, Object};
 
-/// A whole number with limits. Upstream's message has `{}` in place of the value.
+/// An integer with limits. Upstream's message has `{}` in place of the value.
 #[derive(Clone, Copy)]
 struct Limit {
     field: &'static str,
@@ -32,7 +32,7 @@ const fn or_zero(limit: Limit) -> Limit {
     Limit { zero_is_default: true, ..limit }
 }
 
-/// The highest number of the type of most fields.
+/// The maximum of the type of most fields.
 const HIGHEST: i64 = i32::MAX as i64;
 
 const LIMITS: &[Limit] = &[
@@ -147,7 +147,7 @@ const LIMITS: &[Limit] = &[
     ),
 ];
 
-/// Words of which a field takes one.
+/// The keywords that a field accepts.
 const CHOICES: &[(&str, &str, &[&str])] = &[
     (
         "hairpinMode",
@@ -171,7 +171,7 @@ fn invalid(at: &At<'_>, message: impl AsRef<str>, findings: &mut Findings) {
     at.error(format!("invalid configuration: {}", message.as_ref()), findings);
 }
 
-/// Reads a whole number within the limits of its field. Zero is `None` where it stands for the default.
+/// Reads an integer within the limits of its field. Zero is `None` where it stands for the default.
 pub(super) fn number(object: &Object<'_>, field: &str, findings: &mut Findings) -> Option<i64> {
     let at = object.field(field)?;
     let Some(limit) = LIMITS.iter().find(|limit| limit.field == field) else {
@@ -188,7 +188,7 @@ pub(super) fn number(object: &Object<'_>, field: &str, findings: &mut Findings) 
     None
 }
 
-/// Checks the types of all fields that have no reader of their own, and the limits of numbers.
+/// Checks the types of all fields without a typed reader, and the limits of numbers.
 pub(super) fn types(object: &Object<'_>, findings: &mut Findings) {
     for (name, kind, _) in FIELDS {
         let Some(at) = object.field(name) else { continue };
@@ -223,7 +223,7 @@ pub(super) fn types(object: &Object<'_>, findings: &mut Findings) {
     }
 }
 
-/// The text of a field whose type has been checked. An empty text stands for the default.
+/// Returns the text of a field whose type has been checked. An empty text stands for the default.
 fn text<'a>(object: &Object<'a>, field: &str) -> Option<(At<'a>, String)> {
     let at = object.field(field)?;
     let text = at.text(&mut Findings::default())?;
@@ -240,7 +240,7 @@ fn time(object: &Object<'_>, field: &str) -> Duration {
     time.unwrap_or_default()
 }
 
-/// Checks values by themselves that are right in type.
+/// Checks single values that have the right type.
 pub(super) fn values(object: &Object<'_>, findings: &mut Findings) {
     for field in ["address", "healthzBindAddress"] {
         if let Some((at, text)) = text(object, field)
@@ -249,11 +249,11 @@ pub(super) fn values(object: &Object<'_>, findings: &mut Findings) {
             invalid(&at, format!("{field} {text:?} {problem}"), findings);
         }
     }
-    for (field, named, words) in CHOICES {
+    for (field, named, choices) in CHOICES {
         if let Some((at, text)) = text(object, field)
-            && !words.contains(&text.as_str())
+            && !choices.contains(&text.as_str())
         {
-            let (last, others) = words.split_last().unwrap_or((&"", &[]));
+            let (last, others) = choices.split_last().unwrap_or((&"", &[]));
             let others: Vec<String> = others.iter().map(|word| format!("{word:?}")).collect();
             let others = others.join(", ");
             let message = format!(
@@ -317,7 +317,7 @@ fn back_off(object: &Object<'_>, findings: &mut Findings) {
     }
 }
 
-/// Only sysctls that the kernel keeps apart by namespaces can be set for one pod.
+/// Only sysctls that are namespaced by the kernel can be set for one pod.
 fn sysctls(object: &Object<'_>, findings: &mut Findings) {
     const NAMESPACED: [&str; 5] = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.", "net."];
     let Some(at) = object.field("allowedUnsafeSysctls") else { return };
@@ -363,7 +363,8 @@ fn taints(object: &Object<'_>, findings: &mut Findings) {
     }
 }
 
-/// Absolute on this or the other system: a configuration is checked for any machine.
+/// Reports whether a path is absolute on Linux or Windows: a configuration is checked for any
+/// machine.
 fn is_absolute(path: &str) -> bool {
     let mut start = path.chars();
     path.starts_with('/')
@@ -379,7 +380,7 @@ fn is_clean(path: &str) -> bool {
     path == "/" || inner.iter().all(|part| !matches!(*part, "" | "." | ".."))
 }
 
-/// Checks values that depend on each other.
+/// Checks combinations of values.
 pub(super) fn together(object: &Object<'_>, config: &KubeletConfig, findings: &mut Findings) {
     enforcement(object, config, findings);
     eviction(object, config, findings);
@@ -548,7 +549,7 @@ fn shutdown(object: &Object<'_>, findings: &mut Findings) {
     }
 }
 
-/// Warns of every field that asks for something Berth does not do.
+/// Warns about every field that requests something Berth does not do.
 pub(super) fn without_effect(object: &Object<'_>, config: &KubeletConfig, findings: &mut Findings) {
     for (name, _, effect) in FIELDS {
         let Some(at) = object.field(name) else { continue };

@@ -1,16 +1,16 @@
-//! Eviction signals and thresholds: at how little of what a kubelet starts to evict.
+//! Eviction signals and thresholds: the amounts below which a kubelet evicts pods.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::words::Words;
+use super::keywords::Keywords;
 use crate::pod::OsName;
 use crate::quantity::Quantity;
 
 /// Signal → threshold.
 pub type Thresholds = BTreeMap<EvictionSignal, Threshold>;
 
-/// What eviction watches.
+/// A signal that eviction watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EvictionSignal {
     MemoryAvailable,
@@ -24,7 +24,7 @@ pub enum EvictionSignal {
     PidAvailable,
 }
 
-pub(super) const SIGNALS: Words<EvictionSignal> = &[
+pub(super) const SIGNALS: Keywords<EvictionSignal> = &[
     ("memory.available", EvictionSignal::MemoryAvailable),
     ("allocatableMemory.available", EvictionSignal::AllocatableMemoryAvailable),
     ("nodefs.available", EvictionSignal::NodefsAvailable),
@@ -43,7 +43,7 @@ impl fmt::Display for EvictionSignal {
     }
 }
 
-/// An amount, or a share of what the machine has.
+/// An amount, or a percentage of the machine's capacity.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Threshold {
     Quantity(Quantity),
@@ -52,7 +52,7 @@ pub enum Threshold {
 }
 
 impl Threshold {
-    /// Reads `100Mi` or `10%`; the error says what is wrong with it.
+    /// Reads `100Mi` or `10%`; the error states the problem.
     pub(super) fn parse(text: &str) -> Result<Threshold, String> {
         if let Some(number) = text.strip_suffix('%') {
             let percent: f64 =
@@ -71,8 +71,7 @@ impl Threshold {
         Ok(Threshold::Quantity(quantity))
     }
 
-    /// The threshold in units of what the machine has `capacity` of, at least 0; no threshold
-    /// counts as zero.
+    /// Returns the threshold in units of `capacity`, at least 0; no threshold counts as zero.
     #[must_use]
     pub fn of(&self, capacity: u64) -> u64 {
         match self {
@@ -80,7 +79,7 @@ impl Threshold {
                 quantity.checked_value().and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
             }
             Threshold::Percentage(percent) if *percent <= 0.0 || *percent >= 100.0 => 0,
-            // Upstream computes the share in 32-bit floating point; so must we to add up alike.
+            // Upstream computes the share in 32-bit floating point; the sums must be equal.
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_precision_loss,
@@ -115,7 +114,7 @@ pub(super) fn default_hard(os: OsName) -> Thresholds {
             (EvictionSignal::NodefsInodesFree, Threshold::Percentage(5.0)),
             (EvictionSignal::ImagefsInodesFree, Threshold::Percentage(5.0)),
         ]),
-        // Windows counts no inodes, its runtimes report no image file system, and its own processes
+        // Windows has no inodes, its runtimes report no image file system, and its own processes
         // need more memory.
         OsName::Windows => {
             thresholds.insert(EvictionSignal::MemoryAvailable, mebibytes(500));

@@ -1,9 +1,9 @@
-//! Every field of KubeletConfiguration (`kubelet.config.k8s.io/v1beta1`, Kubernetes 1.34 to 1.37) and
-//! of Berth's own: the type of its value, and whether Berth acts on it.
+//! Every field of KubeletConfiguration (`kubelet.config.k8s.io/v1beta1`, Kubernetes 1.34 to 1.37)
+//! and of Berth's own: the type of its value, and its effect in Berth.
 //!
-//! Main items: [`FIELDS`] and [`Effect`]. A name that is not in the table is a mistake of the writer.
-//! `docs/guide/configuration.md` lists the same fields for users, and a test compares the two. Limits of
-//! values are in `checks`.
+//! Main items: [`FIELDS`] and [`Effect`]. A name that is not in the table is an error.
+//! `docs/guide/configuration.md` lists the same fields for users, and a test compares the two.
+//! Limits of values are in `checks`.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use super::duration_of;
 /// The type of a value, as upstream's decoder has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Type {
-    /// A reader of its own checks the value.
+    /// A typed reader checks the value.
     Own,
     Bool,
     Int32,
@@ -29,14 +29,14 @@ pub(super) enum Effect {
     Acted,
     /// Berth acts on a part of the field. The text names the part.
     Partly(&'static str),
-    /// Berth does not act on the field. The values listed, as JSON, describe what Berth does anyway, so
-    /// that they need no warning. Neither do values that are empty or zero.
+    /// Berth does not act on the field. The values listed, as JSON, describe the behaviour of Berth
+    /// and need no warning. Neither do values that are empty or zero.
     Ignored(&'static [&'static str]),
 }
 use Effect::{Acted, Ignored, Partly};
 use Type::{Bool, Duration, Int32, Map, Maps, Own, Text, Texts};
 
-/// In the order of the alphabet.
+/// Sorted by name.
 pub(super) const FIELDS: &[(&str, Type, Effect)] = &[
     ("address", Text, Acted),
     ("allowedUnsafeSysctls", Texts, Acted),
@@ -191,16 +191,16 @@ pub(super) fn names() -> Vec<&'static str> {
     FIELDS.iter().map(|(name, ..)| *name).collect()
 }
 
-/// The names of the fields that have a reader of their own.
+/// The names of the fields that have a typed reader.
 pub(super) fn typed() -> Vec<&'static str> {
     FIELDS.iter().filter(|(_, kind, _)| *kind == Own).map(|(name, ..)| *name).collect()
 }
 
-/// Reports whether a value of a field that is not acted on asks for something else than Berth does.
+/// Reports whether a value of a field without effect requests something else than Berth does.
 pub(super) fn differs(value: &Value, quiet: &[&str]) -> bool {
     let is_quiet =
         |text: &&str| serde_json::from_str(text).is_ok_and(|usual: Value| is_same(value, &usual));
-    // The zero value of a switch that is on by default switches something off.
+    // The zero value of a switch that is on by default disables something.
     let is_off = *value == Value::Bool(false) && quiet.contains(&"true");
     !(quiet.iter().any(is_quiet) || (is_zero(value) && !is_off))
 }

@@ -1,4 +1,4 @@
-//! Reading and checking the configuration file, field by field, all mistakes in one go.
+//! Reads and checks the configuration file, field by field, and collects all errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::names::{MEMORY_SWAP, RESERVED_MEMORY};
 use super::{
     API_VERSION, CPU_POLICY_OPTIONS, Enforcement, EvictionSignal, KIND, KubeletConfig,
-    MemoryReservation, TOPOLOGY_POLICY_OPTIONS, Threshold, Thresholds, checks, fields,
-    read_duration, words,
+    MemoryReservation, TOPOLOGY_POLICY_OPTIONS, Threshold, Thresholds, checks, fields, keywords,
+    read_duration,
 };
 use crate::duration;
 use crate::feature_gates::{FeatureGates, GateError, parse_bool};
@@ -16,8 +16,7 @@ use crate::suggest::nearest;
 use crate::yaml::read::{At, Findings, Object};
 use crate::yaml::{self, Mark, Problem, YamlError, did_you_mean};
 
-/// Reads a configuration file: the configuration with what is worth a warning, or everything that
-/// is wrong with it (and the warnings besides).
+/// Reads a configuration file. Returns the configuration with warnings, or all errors and warnings.
 pub fn read(text: &str) -> Result<(KubeletConfig, Vec<YamlError>), Findings> {
     let (documents, errors) = yaml::parse(text);
     let mut findings = Findings { errors, warnings: Vec::new() };
@@ -150,8 +149,8 @@ impl Reader<'_, '_> {
         self.object.field(name).map(|at| read(&at, self.findings)).unwrap_or_default()
     }
 
-    fn word<T: words::Word + Default>(&mut self, name: &str) -> T {
-        self.field(name, words::read::<T>).unwrap_or_default()
+    fn word<T: keywords::Keyword + Default>(&mut self, name: &str) -> T {
+        self.field(name, keywords::read::<T>).unwrap_or_default()
     }
 
     fn text(&mut self, name: &str) -> Option<String> {
@@ -175,7 +174,7 @@ impl Reader<'_, '_> {
         number.and_then(|n| u32::try_from(n).ok()).unwrap_or(default)
     }
 
-    /// A duration; zero stands for the default, as upstream has it.
+    /// Reads a duration; zero stands for the default, as upstream has it.
     fn duration(&mut self, name: &str, default: Duration) -> Duration {
         let given = self.field(name, read_duration);
         given.filter(|duration| !duration.is_zero()).unwrap_or(default)
@@ -211,7 +210,7 @@ impl Reader<'_, '_> {
     }
 }
 
-/// A map of options with known names, values checked by `check`, which says what would be right.
+/// Reads a map of options with known names. `check` returns the expected form of a wrong value.
 fn options(
     at: &At<'_>,
     known: &[&str],
@@ -255,7 +254,7 @@ fn truth(value: &str) -> Result<(), &'static str> {
     parse_bool(value).map(|_| ()).ok_or("true or false")
 }
 
-/// `systemReserved` and `kubeReserved`. Upstream wants the amounts as text; a bare number means
+/// `systemReserved` and `kubeReserved`. Upstream requires the amounts as text; a bare number means
 /// the same.
 fn reservation(at: &At<'_>, findings: &mut Findings) -> ResourceList {
     const KNOWN: [&str; 4] = [CPU, MEMORY, EPHEMERAL_STORAGE, "pid"];
@@ -293,7 +292,7 @@ fn reserved_memory(at: &At<'_>, findings: &mut Findings) -> Vec<MemoryReservatio
             Some(at) => {
                 at.integer(0, i32::MAX.into(), findings).and_then(|n| u32::try_from(n).ok())
             }
-            // Go's zero value: upstream takes a missing number for node 0.
+            // Go's zero value: upstream takes a missing number as node 0.
             None => Some(0),
         };
         let Some(numa_node) = numa_node else { continue };
@@ -343,7 +342,7 @@ fn thresholds(at: &At<'_>, bound: Bound, findings: &mut Findings) -> Thresholds 
     let Some(object) = at.object(findings) else { return Thresholds::new() };
     let mut thresholds = Thresholds::new();
     for (name, at) in object.fields() {
-        let signal = words::interpret::<EvictionSignal>(name, &at, findings);
+        let signal = keywords::interpret::<EvictionSignal>(name, &at, findings);
         let Some(text) = at.text_like(findings) else { continue };
         let threshold = match Threshold::parse(&text) {
             Ok(threshold) => threshold,
@@ -378,7 +377,7 @@ fn grace_periods(at: &At<'_>, findings: &mut Findings) -> BTreeMap<EvictionSigna
     let Some(object) = at.object(findings) else { return BTreeMap::new() };
     let mut periods = BTreeMap::new();
     for (name, at) in object.fields() {
-        let signal = words::interpret::<EvictionSignal>(name, &at, findings);
+        let signal = keywords::interpret::<EvictionSignal>(name, &at, findings);
         if let (Some(period), Some(signal)) = (read_duration(&at, findings), signal) {
             periods.insert(signal, period);
         }
@@ -401,17 +400,17 @@ fn qos_reserved(at: &At<'_>, findings: &mut Findings) -> BTreeMap<String, u8> {
 
 fn enforcements(at: &At<'_>, findings: &mut Findings) -> Vec<Enforcement> {
     let items = at.items(findings);
-    items.iter().filter_map(|item| words::read(item, findings)).collect()
+    items.iter().filter_map(|item| keywords::read(item, findings)).collect()
 }
 
 fn swap(at: &At<'_>, findings: &mut Findings) -> Option<super::SwapBehavior> {
     let object = at.object(findings)?;
     object.refuse_unknown(MEMORY_SWAP, findings);
-    words::read(&object.field("swapBehavior")?, findings)
+    keywords::read(&object.field("swapBehavior")?, findings)
 }
 
-/// Gates nobody here knows are a mistake if they are nearly the name of a known one; upstream has
-/// more gates than are worth listing, so others pass with a warning.
+/// An unknown gate is an error if its name is close to a known one. Others pass with a warning,
+/// because upstream has more gates than are listed here.
 fn feature_gates(at: &At<'_>, findings: &mut Findings) -> FeatureGates {
     let mut gates = FeatureGates::default();
     let Some(object) = at.object(findings) else { return gates };

@@ -27,7 +27,7 @@ fn an_empty_configuration_is_the_defaults() {
 }
 
 #[test]
-fn a_real_file_is_read_and_what_is_not_acted_on_is_kept() {
+fn real_file_is_read_and_fields_without_effect_are_kept() {
     let config = config(
         "\
 address: 0.0.0.0
@@ -109,7 +109,7 @@ fn the_obvious_spelling_is_accepted_with_a_warning() {
 }
 
 #[test]
-fn all_mistakes_are_listed_in_one_go_with_places_and_what_is_right() {
+fn all_errors_are_reported_with_positions_and_expected_values() {
     let text = file(
         "\
 cpuManagerPolicy: dynamic
@@ -188,7 +188,7 @@ enforceNodeAllocatable: [pods, none]
 }
 
 #[test]
-fn a_file_of_another_kind_is_refused_with_what_it_should_say() {
+fn file_of_another_kind_is_rejected_with_the_expected_kind() {
     assert_eq!(
         errors("kind: Pod\n"),
         [
@@ -210,14 +210,14 @@ fn the_list_of_fields_is_complete_and_sorted() {
 }
 
 #[test]
-fn settings_are_written_with_the_words_they_are_read_with() {
+fn keywords_are_written_as_they_are_read() {
     assert_eq!(CpuManagerPolicy::Static.to_string(), "static");
     assert_eq!(MemoryManagerPolicy::Static.to_string(), "Static");
     assert_eq!(TopologyManagerPolicy::SingleNumaNode.to_string(), "single-numa-node");
     assert_eq!(EvictionSignal::MemoryAvailable.to_string(), "memory.available");
 }
 
-/// Values that upstream's validation refuses, and a part of its message.
+/// Values that upstream's validation rejects, and a part of its message.
 const REFUSED: &[(&str, &str)] = &[
     ("address: nowhere", "address \"nowhere\" must be a valid IP address"),
     ("port: 70000", "port (--port) 70000 must be between 1 and 65535, inclusive"),

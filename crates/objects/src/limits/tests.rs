@@ -1,4 +1,4 @@
-//! Bounds no recording shows, classes, and that defaults settle at once.
+//! Bounds that no recording shows, classes, and that setting defaults is idempotent.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ fn a_ratio_is_of_limit_to_request() {
 }
 
 #[test]
-fn a_pods_sidecars_count_beside_its_containers() {
+fn sidecars_count_in_addition_to_containers() {
     let container = |cpu: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}}});
     let mut sidecar = container("1");
     sidecar["restartPolicy"] = "Always".into();
@@ -42,7 +42,7 @@ fn a_pods_sidecars_count_beside_its_containers() {
 }
 
 #[test]
-fn only_the_first_range_that_refuses_is_told() {
+fn only_the_first_violated_range_is_reported() {
     let pod = json!({"spec": {"containers": [{"name": "c", "resources": {}}]}});
     let one = range(json!([{"type": "Container", "min": {"cpu": "1"}}]));
     let two = range(json!([{"type": "Container", "min": {"memory": "1"}}]));

@@ -1,9 +1,10 @@
-//! Types as OpenAPI schemas: [`Definitions`] collects those asked for and all they refer to.
+//! Types as OpenAPI schemas: [`Definitions`] collects requested types and all types that they refer
+//! to.
 
 use serde_json::{Map, Value, json};
 
-use super::Edition;
-use super::served::{META, Served};
+use super::SpecVersion;
+use super::served::{META, ServedTypes};
 use crate::schema::{Field, Ownership, Presence, Shape, Type};
 
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
@@ -15,13 +16,13 @@ const FIELDS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1";
 
 #[derive(Debug)]
 pub(super) struct Definitions<'a> {
-    served: &'a Served<'a>,
-    edition: Edition,
+    served: &'a ServedTypes<'a>,
+    edition: SpecVersion,
     found: Map<String, Value>,
 }
 
 impl<'a> Definitions<'a> {
-    pub(super) fn new(served: &'a Served<'a>, edition: Edition) -> Self {
+    pub(super) fn new(served: &'a ServedTypes<'a>, edition: SpecVersion) -> Self {
         Definitions { served, edition, found: Map::new() }
     }
 
@@ -32,7 +33,7 @@ impl<'a> Definitions<'a> {
                 continue;
             }
             let mut definition = self.define(&name, &mut wanted);
-            if self.edition == Edition::V3 {
+            if self.edition == SpecVersion::V3 {
                 wrap_references(&mut definition);
             }
             self.found.insert(name, definition);
@@ -43,7 +44,7 @@ impl<'a> Definitions<'a> {
         self.found
     }
 
-    /// A definition with bare references, whose names are put on `refers`.
+    /// Returns a definition with bare references, whose names are pushed to `refers`.
     fn define(&self, name: &str, refers: &mut Vec<String>) -> Value {
         if let Some(definition) = built_in(name, self.edition) {
             return definition;
@@ -74,7 +75,9 @@ impl<'a> Definitions<'a> {
         if !kinds.is_empty() {
             let kinds: Vec<Value> = kinds
                 .iter()
-                .map(|of| json!({"group": of.group, "kind": of.kind, "version": of.version}))
+                .map(
+                    |kind| json!({"group": kind.group, "kind": kind.kind, "version": kind.version}),
+                )
                 .collect();
             insert(&mut definition, "x-kubernetes-group-version-kind", kinds);
         }
@@ -94,7 +97,7 @@ impl<'a> Definitions<'a> {
                 _ => insert(&mut property, "enum", values),
             }
         }
-        if self.edition == Edition::V3
+        if self.edition == SpecVersion::V3
             && let Some(default) = field.default.clone().or_else(|| implied_default(field))
         {
             insert(&mut property, "default", default);
@@ -123,9 +126,9 @@ impl<'a> Definitions<'a> {
             Shape::Any => refer(RAW_EXTENSION),
             Shape::Fields => refer(FIELDS),
             Shape::Struct(id) => refer(&self.served.schema.get(*id).full_name()),
-            Shape::List(of) => json!({"type": "array", "items": self.element(of, refers)}),
-            Shape::Map(of) => {
-                json!({"type": "object", "additionalProperties": self.element(of, refers)})
+            Shape::List(inner) => json!({"type": "array", "items": self.element(inner, refers)}),
+            Shape::Map(inner) => {
+                json!({"type": "object", "additionalProperties": self.element(inner, refers)})
             }
         };
         match value {
@@ -134,10 +137,11 @@ impl<'a> Definitions<'a> {
         }
     }
 
-    /// What is in a list or map. Go has no pointers there, so zero stands for what is missing.
+    /// Returns the schema of a list item or map value. Go has no pointers there, so zero stands for
+    /// a missing value.
     fn element(&self, shape: &Shape, refers: &mut Vec<String>) -> Map<String, Value> {
         let mut element = self.shape(shape, refers);
-        if self.edition == Edition::V3
+        if self.edition == SpecVersion::V3
             && let Some(zero) = zero(shape)
         {
             insert(&mut element, "default", zero);
@@ -150,14 +154,14 @@ fn insert(map: &mut Map<String, Value>, key: &str, value: impl Into<Value>) {
     map.insert(key.to_owned(), value.into());
 }
 
-/// In the order the fields are written down.
+/// In the order of the schema.
 fn required(type_: &Type) -> Vec<Value> {
     let mut fields: Vec<&Field> = type_.fields.iter().filter(|field| field.required).collect();
     fields.sort_by_key(|field| field.position);
     fields.iter().map(|field| field.name.as_str().into()).collect()
 }
 
-/// What Go has when a field that is no pointer and not `omitempty` is missing.
+/// Returns Go's zero value of a missing field that is neither a pointer nor `omitempty`.
 fn implied_default(field: &Field) -> Option<Value> {
     let always = field.presence == Presence::Always;
     let struct_ = matches!(field.shape, Shape::Struct(_));
@@ -167,7 +171,7 @@ fn implied_default(field: &Field) -> Option<Value> {
     zero(&field.shape)
 }
 
-/// Types that write themselves (quantities, times and the like) have none.
+/// Types with their own encoding (quantities, times) have none.
 fn zero(shape: &Shape) -> Option<Value> {
     match shape {
         Shape::String => Some("".into()),
@@ -208,8 +212,8 @@ fn describe_strategy(field: &Field, property: &mut Map<String, Value>) {
     }
 }
 
-/// OpenAPI 3.0 ignores what stands beside a reference, so a reference that has company goes into
-/// an `allOf` of its own.
+/// OpenAPI 3.0 ignores siblings of a reference, so a reference with siblings is put into an
+/// `allOf`.
 fn wrap_references(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -225,13 +229,14 @@ fn wrap_references(value: &mut Value) {
     }
 }
 
-/// Types that write themselves. The second edition has no `oneOf`.
-fn built_in(name: &str, edition: Edition) -> Option<Value> {
-    let v3 = edition == Edition::V3;
+/// Types with their own encoding. OpenAPI v2 has no `oneOf`.
+fn built_in(name: &str, edition: SpecVersion) -> Option<Value> {
+    let v3 = edition == SpecVersion::V3;
     Some(match name {
         QUANTITY => {
-            let doc = "An exact number with an optional suffix, as 100m, 1.5Gi or 2e3: k, M, G, T, P \
-                       and E count by 1000, Ki, Mi, Gi, Ti, Pi and Ei by 1024, m, u and n divide.";
+            let doc = "An exact number with an optional suffix, for example 100m, 1.5Gi or 2e3. \
+                       Suffixes: k, M, G, T, P, E (powers of 1000), Ki, Mi, Gi, Ti, Pi, Ei (powers of \
+                       1024), and m, u, n.";
             match v3 {
                 true => {
                     json!({"description": doc, "oneOf": [{"type": "string"}, {"type": "number"}]})
@@ -240,7 +245,7 @@ fn built_in(name: &str, edition: Edition) -> Option<Value> {
             }
         }
         INT_OR_STRING => {
-            let doc = "A number or a text, for example a port's number or name, or a percentage.";
+            let doc = "An integer or a string, for example the number or name of a port, or a percentage.";
             let format = "int-or-string";
             match v3 {
                 true => json!({

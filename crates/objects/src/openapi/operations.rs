@@ -1,14 +1,14 @@
-//! [`Path`]s as path items of either edition.
+//! [`Path`]s as path items of either version of OpenAPI.
 //!
-//! A parameter that all operations of a path have stands at the path, as upstream does it.
+//! A parameter that all operations of a path have is put at the path, as upstream does.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::Edition;
+use super::SpecVersion;
 use super::definitions::meta;
 use super::parameters::Parameter;
-use super::paths::{Answer, Body, Operation, Path};
+use super::paths::{Body, Operation, Path, Response};
 
 /// Old kubectl looks for these among an operation's parameters and does not follow references.
 const NOT_SHARED: &[&str] = &["dryRun", "fieldValidation"];
@@ -33,14 +33,14 @@ pub(super) fn v2(path: &Path, shared: &mut Map<String, Value>) -> Value {
         if !parameters.is_empty() {
             out.insert("parameters".to_owned(), parameters.into());
         }
-        let answers = answers(operation, |answer| {
-            let schema = match answer {
-                Answer::Object(name) => json!({"$ref": Edition::V2.reference(name)}),
-                Answer::Text => json!({"type": "string"}),
+        let responses = responses(operation, |response| {
+            let schema = match response {
+                Response::Object(name) => json!({"$ref": SpecVersion::V2.reference(name)}),
+                Response::Text => json!({"type": "string"}),
             };
             ("schema", schema)
         });
-        out.insert("responses".to_owned(), answers.into());
+        out.insert("responses".to_owned(), responses.into());
         item.insert(operation.method.to_owned(), out.into());
     }
     if !common.is_empty() {
@@ -61,7 +61,7 @@ pub(super) fn v3(path: &Path) -> Value {
             out.insert("parameters".to_owned(), own.into());
         }
         if let Some(body) = &operation.body {
-            let schema = json!({"$ref": Edition::V3.reference(&body.type_)});
+            let schema = json!({"$ref": SpecVersion::V3.reference(&body.type_)});
             let mut request = Map::new();
             request.insert("content".to_owned(), content(operation.consumes, &schema));
             if body.required {
@@ -69,14 +69,14 @@ pub(super) fn v3(path: &Path) -> Value {
             }
             out.insert("requestBody".to_owned(), request.into());
         }
-        let answers = answers(operation, |answer| {
-            let schema = match answer {
-                Answer::Object(name) => json!({"$ref": Edition::V3.reference(name)}),
-                Answer::Text => json!({"type": "string"}),
+        let responses = responses(operation, |response| {
+            let schema = match response {
+                Response::Object(name) => json!({"$ref": SpecVersion::V3.reference(name)}),
+                Response::Text => json!({"type": "string"}),
             };
             ("content", content(operation.produces, &schema))
         });
-        out.insert("responses".to_owned(), answers.into());
+        out.insert("responses".to_owned(), responses.into());
         item.insert(operation.method.to_owned(), out.into());
     }
     if !common.is_empty() {
@@ -95,36 +95,36 @@ fn common(path: &Path) -> Vec<&Parameter> {
     first.parameters.iter().filter(everywhere).collect()
 }
 
-/// What both editions say alike.
+/// The members that both versions of OpenAPI have in common.
 fn described(operation: &Operation) -> Map<String, Value> {
     let mut out = Map::new();
     out.insert("description".to_owned(), operation.doc.as_str().into());
     out.insert("operationId".to_owned(), operation.id.as_str().into());
     out.insert("tags".to_owned(), json!([operation.tag]));
-    if let Some((action, of)) = &operation.acts {
-        let kind = json!({"group": of.group, "kind": of.kind, "version": of.version});
+    if let Some((action, kind)) = &operation.acts {
+        let kind = json!({"group": kind.group, "kind": kind.kind, "version": kind.version});
         out.insert("x-kubernetes-action".to_owned(), (*action).into());
         out.insert("x-kubernetes-group-version-kind".to_owned(), kind);
     }
     out
 }
 
-fn answers(
+fn responses(
     operation: &Operation,
-    body: impl Fn(&Answer) -> (&'static str, Value),
+    body: impl Fn(&Response) -> (&'static str, Value),
 ) -> Map<String, Value> {
-    let mut answers = Map::new();
-    for (code, answer) in &operation.answers {
+    let mut responses = Map::new();
+    for (code, response) in &operation.responses {
         let word = match *code {
             "201" => "Created",
             "202" => "Accepted",
             _ => "OK",
         };
-        let (key, value) = body(answer);
-        answers.insert((*code).to_owned(), json!({"description": word, key: value}));
+        let (key, value) = body(response);
+        responses.insert((*code).to_owned(), json!({"description": word, key: value}));
     }
-    answers.insert("401".to_owned(), json!({"description": "Unauthorized"}));
-    answers
+    responses.insert("401".to_owned(), json!({"description": "Unauthorized"}));
+    responses
 }
 
 fn content(types: &[&str], schema: &Value) -> Value {
@@ -136,38 +136,38 @@ fn v2_body(body: &Body, shared: &mut Map<String, Value>) -> Value {
     let mut parameter = json!({
         "in": "body",
         "name": "body",
-        "schema": {"$ref": Edition::V2.reference(&body.type_)},
+        "schema": {"$ref": SpecVersion::V2.reference(&body.type_)},
     });
     if body.required {
         parameter["required"] = true.into();
     }
-    // The others are of one kind each.
+    // The other parameters have one kind each.
     if body.type_ == meta("Patch") || body.type_ == meta("DeleteOptions") {
         return share("body", parameter, shared);
     }
     parameter
 }
 
-fn v2_parameter(of: &Parameter, shared: &mut Map<String, Value>) -> Value {
-    let mut parameter = json!({
-        "description": of.doc,
-        "in": of.place,
-        "name": of.name,
-        "type": of.kind,
+fn v2_parameter(parameter: &Parameter, shared: &mut Map<String, Value>) -> Value {
+    let mut json = json!({
+        "description": parameter.doc,
+        "in": parameter.place,
+        "name": parameter.name,
+        "type": parameter.kind,
         "uniqueItems": true,
     });
-    if of.place == "path" {
-        parameter["required"] = true.into();
+    if parameter.place == "path" {
+        json["required"] = true.into();
     }
-    // A name's description says of what kind.
-    if NOT_SHARED.contains(&of.name) || of.name == "name" {
-        return parameter;
+    // The description of a name contains the kind.
+    if NOT_SHARED.contains(&parameter.name) || parameter.name == "name" {
+        return json;
     }
-    share(of.name, parameter, shared)
+    share(parameter.name, json, shared)
 }
 
-/// Puts a parameter among those of the document and gives a reference to it. Equal ones are one;
-/// those that only have the name in common are told apart by a hash.
+/// Adds a parameter to those of the document and returns a reference to it. Equal parameters share
+/// one entry; different ones with the same name are distinguished by a hash.
 fn share(name: &str, parameter: Value, shared: &mut Map<String, Value>) -> Value {
     const LETTERS: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
     let digest = Sha256::digest(parameter.to_string());
@@ -179,15 +179,15 @@ fn share(name: &str, parameter: Value, shared: &mut Map<String, Value>) -> Value
     reference
 }
 
-fn v3_parameter(of: &Parameter) -> Value {
-    let mut parameter = json!({
-        "description": of.doc,
-        "in": of.place,
-        "name": of.name,
-        "schema": {"type": of.kind, "uniqueItems": true},
+fn v3_parameter(parameter: &Parameter) -> Value {
+    let mut json = json!({
+        "description": parameter.doc,
+        "in": parameter.place,
+        "name": parameter.name,
+        "schema": {"type": parameter.kind, "uniqueItems": true},
     });
-    if of.place == "path" {
-        parameter["required"] = true.into();
+    if parameter.place == "path" {
+        json["required"] = true.into();
     }
-    parameter
+    json
 }

@@ -1,11 +1,11 @@
-//! What can be put into a request's path and query: [`Parameter`].
+//! Parameters in the path and the query of requests: [`Parameter`].
 
 use std::borrow::Cow;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Parameter {
     pub(super) name: &'static str,
-    /// `query` or `path`. A part of the path must be given.
+    /// `query` or `path`. Path parameters are required.
     pub(super) place: &'static str,
     /// `string`, `integer` or `boolean`.
     pub(super) kind: &'static str,
@@ -17,7 +17,7 @@ const fn query(name: &'static str, kind: &'static str, doc: &'static str) -> Par
 }
 
 pub(super) const PRETTY: Parameter =
-    query("pretty", "string", "If true, the answer is indented for people to read.");
+    query("pretty", "string", "If true, the response is indented.");
 
 pub(super) const NAMESPACE: Parameter = Parameter {
     name: "namespace",
@@ -38,79 +38,86 @@ pub(super) fn name(kind: &str) -> Parameter {
 const CONTINUE: Parameter = query(
     "continue",
     "string",
-    "Token from the metadata of a list that was cut by a limit; asks for the next part. \
-     If it has become too old the answer is 410 with a new one.",
+    "Token of a list that was truncated by a limit, for the next chunk. \
+     If it has expired the response is 410 with a new one.",
 );
 const DRY_RUN: Parameter = query(
     "dryRun",
     "string",
-    "All: go through every step without storing anything. Other values are refused.",
+    "All processes the request without storing the result. Other values are rejected.",
 );
 const FIELD_MANAGER: Parameter = query(
     "fieldManager",
     "string",
-    "Name under which the fields of this request are remembered; at most 128 printable characters. \
-     Required for apply patches, otherwise the beginning of the User-Agent if not given.",
+    "Name of the manager of the fields of this request; at most 128 printable characters. \
+     Required for apply patches, otherwise defaults to the beginning of the User-Agent.",
 );
-const FIELD_SELECTOR: Parameter =
-    query("fieldSelector", "string", "Only objects whose fields fit, as status.phase=Running.");
+const FIELD_SELECTOR: Parameter = query(
+    "fieldSelector",
+    "string",
+    "Selects objects by fields, for example status.phase=Running.",
+);
 const FIELD_VALIDATION: Parameter = query(
     "fieldValidation",
     "string",
-    "What becomes of unknown and repeated fields. Ignore: they are dropped. Warn: they are dropped \
-     with a warning, the default. Strict: the request fails.",
+    "Handling of unknown and duplicate fields. Ignore drops them. Warn (the default) drops them \
+     with a warning. Strict rejects the request.",
 );
-const FORCE: Parameter =
-    query("force", "boolean", "Take over fields that others manage. Only for apply patches.");
+const FORCE: Parameter = query(
+    "force",
+    "boolean",
+    "Takes ownership of fields of other managers. Only for apply patches.",
+);
 const GRACE: Parameter = query(
     "gracePeriodSeconds",
     "integer",
-    "Seconds the object may take to end. Zero deletes at once; not given uses the kind's default.",
+    "Seconds that the object has to terminate gracefully. Zero deletes immediately. Defaults to the \
+     value of the kind.",
 );
 const IGNORE_READ_ERROR: Parameter = query(
     "ignoreStoreReadErrorWithClusterBreakingPotential",
     "boolean",
-    "Delete even though the stored object cannot be read. Skips finalizers and may harm the cluster.",
+    "Deletes an object that cannot be read from the store. Skips finalizers and may break the \
+     cluster.",
 );
 const LABEL_SELECTOR: Parameter =
-    query("labelSelector", "string", "Only objects whose labels fit, as app=web,tier!=db.");
+    query("labelSelector", "string", "Selects objects by labels, for example app=web,tier!=db.");
 const LIMIT: Parameter = query(
     "limit",
     "integer",
-    "The most objects in one answer; if there are more its metadata has a continue token.",
+    "Maximum number of objects in one response; if there are more its metadata has a continue token.",
 );
 const ORPHAN_DEPENDENTS: Parameter = query(
     "orphanDependents",
     "boolean",
-    "Older form of propagationPolicy: true leaves dependents alone.",
+    "Deprecated form of propagationPolicy: true orphans dependents.",
 );
 const PROPAGATION: Parameter = query(
     "propagationPolicy",
     "string",
-    "What becomes of dependents: Orphan leaves them, Background collects them afterwards, \
+    "Deletion of dependents: Orphan keeps them, Background deletes them afterwards, \
      Foreground before.",
 );
 const RESOURCE_VERSION: Parameter = query(
     "resourceVersion",
     "string",
-    "Version of the store to read at or to watch from; resourceVersionMatch says how exactly.",
+    "Resource version to read at or to watch from; see resourceVersionMatch.",
 );
 const RESOURCE_VERSION_MATCH: Parameter =
-    query("resourceVersionMatch", "string", "How resourceVersion is meant: Exact or NotOlderThan.");
+    query("resourceVersionMatch", "string", "Meaning of resourceVersion: Exact or NotOlderThan.");
 const SEND_INITIAL_EVENTS: Parameter = query(
     "sendInitialEvents",
     "boolean",
-    "With watch: begin with an event for every object there is, and then a bookmark annotated \
-     k8s.io/initial-events-end. Needs resourceVersionMatch NotOlderThan.",
+    "With watch: starts with an event for every existing object, and then a bookmark annotated \
+     k8s.io/initial-events-end. Requires resourceVersionMatch NotOlderThan.",
 );
-const TIMEOUT: Parameter =
-    query("timeoutSeconds", "integer", "Seconds after which the request is ended.");
+const TIMEOUT: Parameter = query("timeoutSeconds", "integer", "Timeout of the request in seconds.");
 const WATCH: Parameter =
-    query("watch", "boolean", "Send changes as they happen instead of a list.");
+    query("watch", "boolean", "Watches for changes instead of returning a list.");
 const ALLOW_BOOKMARKS: Parameter = query(
     "allowWatchBookmarks",
     "boolean",
-    "With watch: now and then send a BOOKMARK event that only has a version to go on from.",
+    "With watch: sends BOOKMARK events with a resource version to resume from.",
 );
 
 pub(super) const LIST: &[Parameter] = &[
@@ -146,15 +153,15 @@ pub(super) const DELETE_COLLECTION: &[Parameter] = &[
 ];
 
 const CONTAINER: Parameter =
-    query("container", "string", "Name of the container; needed if the pod has several.");
-const STDIN: Parameter = query("stdin", "boolean", "Send standard input to the process.");
-const STDOUT: Parameter = query("stdout", "boolean", "Receive standard output of the process.");
-const STDERR: Parameter = query("stderr", "boolean", "Receive standard error of the process.");
-const TTY: Parameter = query("tty", "boolean", "Give the process a terminal.");
+    query("container", "string", "Name of the container; required if the pod has several.");
+const STDIN: Parameter = query("stdin", "boolean", "Streams standard input to the process.");
+const STDOUT: Parameter = query("stdout", "boolean", "Streams standard output of the process.");
+const STDERR: Parameter = query("stderr", "boolean", "Streams standard error of the process.");
+const TTY: Parameter = query("tty", "boolean", "Allocates a TTY for the process.");
 const COMMAND: Parameter =
-    query("command", "string", "Program and arguments, one parameter each; not run in a shell.");
+    query("command", "string", "Command and arguments, one parameter each; not run in a shell.");
 
-/// What a subresource takes besides the usual, by the subresource's name.
+/// Returns the additional parameters of a subresource.
 pub(super) fn of_subresource(name: &str) -> &'static [Parameter] {
     match name {
         "attach" => ATTACH,
@@ -168,19 +175,19 @@ pub(super) fn of_subresource(name: &str) -> &'static [Parameter] {
 const ATTACH: &[Parameter] = &[CONTAINER, STDERR, STDIN, STDOUT, TTY];
 const EXEC: &[Parameter] = &[COMMAND, CONTAINER, STDERR, STDIN, STDOUT, TTY];
 const PORT_FORWARD: &[Parameter] =
-    &[query("ports", "integer", "Ports to forward. Needed when WebSockets are used.")];
+    &[query("ports", "integer", "Ports to forward. Required with WebSockets.")];
 const LOG: &[Parameter] = &[
     CONTAINER,
-    query("follow", "boolean", "Send lines as they are written."),
+    query("follow", "boolean", "Follows the log stream."),
     query(
         "insecureSkipTLSVerifyBackend",
         "boolean",
-        "Do not check the certificate of the node that has the log.",
+        "Skips verification of the node's certificate.",
     ),
-    query("limitBytes", "integer", "The most bytes to send."),
-    query("previous", "boolean", "The log of the container's last run instead of this one."),
-    query("sinceSeconds", "integer", "Only lines of the last so many seconds."),
-    query("stream", "string", "Which stream: All, Stdout or Stderr; All if not given."),
-    query("tailLines", "integer", "Only so many lines from the end."),
-    query("timestamps", "boolean", "Put the time before every line."),
+    query("limitBytes", "integer", "Maximum number of bytes to return."),
+    query("previous", "boolean", "Returns the log of the previous container instance."),
+    query("sinceSeconds", "integer", "Returns only lines of the last seconds."),
+    query("stream", "string", "Stream to return: All, Stdout or Stderr. Defaults to All."),
+    query("tailLines", "integer", "Number of lines from the end of the log."),
+    query("timestamps", "boolean", "Adds a timestamp to every line."),
 ];

@@ -1,11 +1,11 @@
-//! Every path the server has, with its operations: [`Path`], in no edition yet.
+//! Every path of the server with its operations: [`Path`], independent of the version of OpenAPI.
 
 use super::definitions::meta;
 use super::parameters::{self, Parameter};
-use super::served::{GroupVersionKind, Served, kind_of_subresource};
+use super::served::{GroupVersionKind, ServedTypes, kind_of_subresource};
 use crate::catalog::{Resource, Subresource, Verb};
 
-/// What the server writes objects in.
+/// The media types of responses with objects.
 const OBJECTS: &[&str] =
     &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 const LISTS: &[&str] = &[
@@ -17,7 +17,7 @@ const LISTS: &[&str] = &[
 ];
 const ANYTHING: &[&str] = &["*/*"];
 const LOG: &[&str] = &["text/plain", "application/json", "application/yaml"];
-/// What PATCH understands, the usual one first.
+/// The media types of PATCH, the default first.
 const PATCHES: &[&str] = &[
     "application/json-patch+json",
     "application/merge-patch+json",
@@ -28,7 +28,7 @@ const PATCHES: &[&str] = &[
 #[derive(Debug)]
 pub(super) struct Path {
     pub(super) path: String,
-    /// The document of the third edition it belongs to: `apis/apps/v1`.
+    /// The document of OpenAPI v3 that it belongs to: `apis/apps/v1`.
     pub(super) document: String,
     pub(super) operations: Vec<Operation>,
 }
@@ -40,14 +40,14 @@ pub(super) struct Operation {
     pub(super) id: String,
     pub(super) doc: String,
     pub(super) tag: String,
-    /// What of Kubernetes' verbs it is, and on what. Discovery has neither.
+    /// The Kubernetes verb of the operation, and its kind. Discovery has neither.
     pub(super) acts: Option<(&'static str, GroupVersionKind)>,
     /// By name.
     pub(super) parameters: Vec<Parameter>,
     pub(super) body: Option<Body>,
     pub(super) consumes: &'static [&'static str],
     pub(super) produces: &'static [&'static str],
-    pub(super) answers: Vec<(&'static str, Answer)>,
+    pub(super) responses: Vec<(&'static str, Response)>,
 }
 
 #[derive(Debug)]
@@ -57,26 +57,26 @@ pub(super) struct Body {
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Answer {
+pub(super) enum Response {
     Object(String),
     Text,
 }
 
 impl Path {
-    /// Types its operations speak of.
+    /// The types of its operations.
     pub(super) fn types(&self) -> impl Iterator<Item = &str> {
         self.operations.iter().flat_map(|operation| {
-            let answers = operation.answers.iter().filter_map(|(_, answer)| match answer {
-                Answer::Object(name) => Some(name.as_str()),
-                Answer::Text => None,
+            let responses = operation.responses.iter().filter_map(|(_, answer)| match answer {
+                Response::Object(name) => Some(name.as_str()),
+                Response::Text => None,
             });
-            answers.chain(operation.body.as_ref().map(|body| body.type_.as_str()))
+            responses.chain(operation.body.as_ref().map(|body| body.type_.as_str()))
         })
     }
 }
 
 /// All paths, in the order of the catalog.
-pub(super) fn all(served: &Served<'_>) -> Vec<Path> {
+pub(super) fn all(served: &ServedTypes<'_>) -> Vec<Path> {
     let mut paths = vec![
         info(
             "/version/",
@@ -105,12 +105,12 @@ pub(super) fn all(served: &Served<'_>) -> Vec<Path> {
             let list = meta("APIResourceList");
             paths.push(info(&path, &document(resource), &id, &tag(resource), &list));
         }
-        of_resource(served, resource, &mut paths);
+        add_resource(served, resource, &mut paths);
     }
     paths
 }
 
-/// Discovery and the version: one GET and nothing else.
+/// Discovery and the version: a single GET.
 fn info(path: &str, document: &str, id: &str, tag: &str, type_: &str) -> Path {
     let what = match type_.rsplit('.').next().unwrap_or_default() {
         "APIVersions" | "APIGroupList" => "get available API versions",
@@ -131,7 +131,7 @@ fn info(path: &str, document: &str, id: &str, tag: &str, type_: &str) -> Path {
             body: None,
             consumes: &[],
             produces: &["application/json"],
-            answers: vec![("200", Answer::Object(type_.to_owned()))],
+            responses: vec![("200", Response::Object(type_.to_owned()))],
         }],
     }
 }
@@ -147,7 +147,7 @@ fn document(resource: &Resource) -> String {
     root(resource).trim_start_matches('/').to_owned()
 }
 
-/// `core`, `apps`, `events`: the group as it stands in tags.
+/// `core`, `apps`, `events`: the group in tags.
 fn group_tag(group: &str) -> String {
     let tag = group.trim_end_matches(".k8s.io").replace('.', "_");
     if tag.is_empty() { "core".to_owned() } else { tag }
@@ -157,7 +157,7 @@ fn tag(resource: &Resource) -> String {
     format!("{}_{}", group_tag(resource.group), resource.version)
 }
 
-/// `Core`, `Apps`, `RbacAuthorization`: the group as it stands in operation ids.
+/// `Core`, `Apps`, `RbacAuthorization`: the group in operation ids.
 fn group_word(group: &str) -> String {
     group_tag(group).split('_').map(capital).collect()
 }
@@ -173,8 +173,8 @@ fn capital(word: &str) -> String {
         .map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }
 
-fn of_resource(served: &Served<'_>, resource: &Resource, paths: &mut Vec<Path>) {
-    let of = Of {
+fn add_resource(served: &ServedTypes<'_>, resource: &Resource, paths: &mut Vec<Path>) {
+    let builder = ResourcePaths {
         served,
         resource,
         type_: format!("{}.{}", resource.package, resource.kind),
@@ -192,27 +192,27 @@ fn of_resource(served: &Served<'_>, resource: &Resource, paths: &mut Vec<Path>) 
         false => format!("{root}/{plural}"),
     };
     if resource.namespaced && resource.verbs.contains(&Verb::List) {
-        let mut everywhere = of.list();
+        let mut everywhere = builder.list();
         everywhere.id = format!("list{}{}ForAllNamespaces", version_word(resource), resource.kind);
         everywhere.parameters.retain(|parameter| parameter.name != "namespace");
         push(format!("{root}/{plural}"), vec![everywhere]);
     }
-    push(home.clone(), of.collection());
-    push(format!("{home}/{{name}}"), of.item());
+    push(home.clone(), builder.collection());
+    push(format!("{home}/{{name}}"), builder.item());
     for subresource in resource.subresources {
-        push(format!("{home}/{{name}}/{}", subresource.name), of.subresource(subresource));
+        push(format!("{home}/{{name}}/{}", subresource.name), builder.subresource(subresource));
     }
 }
 
-/// One resource, while its operations are put together.
-struct Of<'a> {
-    served: &'a Served<'a>,
+/// Builds the operations of one resource.
+struct ResourcePaths<'a> {
+    served: &'a ServedTypes<'a>,
     resource: &'a Resource,
     type_: String,
     kind: GroupVersionKind,
 }
 
-impl Of<'_> {
+impl ResourcePaths<'_> {
     fn collection(&self) -> Vec<Operation> {
         let mut operations = Vec::new();
         for verb in self.resource.verbs {
@@ -232,7 +232,7 @@ impl Of<'_> {
                     let mut delete = self.operation("delete", id, doc, "deletecollection");
                     delete.parameters.extend(parameters::DELETE_COLLECTION.iter().cloned());
                     delete.body = Some(Body { type_: meta("DeleteOptions"), required: false });
-                    delete.answers = vec![("200", Answer::Object(meta("Status")))];
+                    delete.responses = vec![("200", Response::Object(meta("Status")))];
                     operations.push(delete);
                 }
                 Verb::Delete | Verb::Get | Verb::Patch | Verb::Update | Verb::Watch => {}
@@ -246,7 +246,7 @@ impl Of<'_> {
         let mut list = self.operation("get", self.id("list", "", ""), doc, "list");
         list.parameters.extend(parameters::LIST.iter().cloned());
         list.produces = LISTS;
-        list.answers = vec![("200", Answer::Object(format!("{}List", self.type_)))];
+        list.responses = vec![("200", Response::Object(format!("{}List", self.type_)))];
         sorted(list)
     }
 
@@ -277,29 +277,29 @@ impl Of<'_> {
         self.with_name(operations)
     }
 
-    fn subresource(&self, of: &Subresource) -> Vec<Operation> {
-        let kind = kind_of_subresource(self.resource, of);
-        if of.name == "log" {
+    fn subresource(&self, sub: &Subresource) -> Vec<Operation> {
+        let kind = kind_of_subresource(self.resource, sub);
+        if sub.name == "log" {
             let doc = format!("read log of the specified {}", self.kind.kind);
             let mut log = self.read("Log", &doc, &kind, &self.type_);
             log.produces = LOG;
-            log.answers = vec![("200", Answer::Text)];
-            log.parameters.extend(parameters::of_subresource(of.name).iter().cloned());
+            log.responses = vec![("200", Response::Text)];
+            log.parameters.extend(parameters::of_subresource(sub.name).iter().cloned());
             return self.with_name(vec![log]);
         }
         let Some(type_) = self.served.type_name(&kind.group, &kind.version, &kind.kind) else {
-            return self.connections(of, &kind);
+            return self.connections(sub, &kind);
         };
-        let word = capital(of.name);
-        let the = format!("{} of the specified {}", of.name, self.kind.kind);
-        let operations = of.verbs.iter().filter_map(|verb| match verb {
+        let word = capital(sub.name);
+        let the = format!("{} of the specified {}", sub.name, self.kind.kind);
+        let operations = sub.verbs.iter().filter_map(|verb| match verb {
             Verb::Get => Some(self.read(&word, &format!("read {the}"), &kind, &type_)),
             Verb::Update => Some(self.replace(&word, &format!("replace {the}"), &kind, &type_)),
             Verb::Patch => {
                 Some(self.patch(&word, &format!("partially update {the}"), &kind, &type_))
             }
             Verb::Create => {
-                let doc = format!("create {} of {}", of.name, a(&self.kind.kind));
+                let doc = format!("create {} of {}", sub.name, a(&self.kind.kind));
                 Some(self.create(&word, &doc, &kind, &type_))
             }
             _ => None,
@@ -307,8 +307,8 @@ impl Of<'_> {
         self.with_name(operations.collect())
     }
 
-    /// A subresource whose kind is no object but options in the query: a stream both ways.
-    fn connections(&self, of: &Subresource, kind: &GroupVersionKind) -> Vec<Operation> {
+    /// A subresource whose kind is not an object but options in the query: a bidirectional stream.
+    fn connections(&self, sub: &Subresource, kind: &GroupVersionKind) -> Vec<Operation> {
         let connect = |verb: &Verb| {
             let (method, word) = match verb {
                 Verb::Create => ("post", "Post"),
@@ -317,23 +317,23 @@ impl Of<'_> {
             };
             let method_name = method.to_uppercase();
             let doc =
-                format!("connect {method_name} requests to {} of {}", of.name, self.kind.kind);
-            let id = self.id("connect", word, &capital(of.name));
+                format!("connect {method_name} requests to {} of {}", sub.name, self.kind.kind);
+            let id = self.id("connect", word, &capital(sub.name));
             let mut operation = self.operation(method, id, doc, "connect");
             operation.acts = Some(("connect", kind.clone()));
             operation.parameters.retain(|parameter| parameter.name != "pretty");
-            operation.parameters.extend(parameters::of_subresource(of.name).iter().cloned());
+            operation.parameters.extend(parameters::of_subresource(sub.name).iter().cloned());
             operation.produces = ANYTHING;
-            operation.answers = vec![("200", Answer::Text)];
+            operation.responses = vec![("200", Response::Text)];
             Some(operation)
         };
-        self.with_name(of.verbs.iter().filter_map(connect).collect())
+        self.with_name(sub.verbs.iter().filter_map(connect).collect())
     }
 
     fn read(&self, word: &str, doc: &str, kind: &GroupVersionKind, type_: &str) -> Operation {
         let mut read = self.operation("get", self.id("read", "", word), doc.to_owned(), "get");
         read.acts = Some(("get", kind.clone()));
-        read.answers = answers(&["200"], type_);
+        read.responses = responses(&["200"], type_);
         read
     }
 
@@ -343,7 +343,7 @@ impl Of<'_> {
         create.acts = Some(("post", kind.clone()));
         create.parameters.extend(parameters::WRITE.iter().cloned());
         create.body = Some(Body { type_: type_.to_owned(), required: true });
-        create.answers = answers(&["200", "201", "202"], type_);
+        create.responses = responses(&["200", "201", "202"], type_);
         create
     }
 
@@ -353,7 +353,7 @@ impl Of<'_> {
         replace.acts = Some(("put", kind.clone()));
         replace.parameters.extend(parameters::WRITE.iter().cloned());
         replace.body = Some(Body { type_: type_.to_owned(), required: true });
-        replace.answers = answers(&["200", "201"], type_);
+        replace.responses = responses(&["200", "201"], type_);
         replace
     }
 
@@ -364,7 +364,7 @@ impl Of<'_> {
         patch.parameters.extend(parameters::PATCH.iter().cloned());
         patch.body = Some(Body { type_: meta("Patch"), required: true });
         patch.consumes = PATCHES;
-        patch.answers = answers(&["200", "201"], type_);
+        patch.responses = responses(&["200", "201"], type_);
         patch
     }
 
@@ -375,7 +375,7 @@ impl Of<'_> {
         delete.body = Some(Body { type_: meta("DeleteOptions"), required: false });
         let status = meta("Status");
         let type_ = if self.resource.returns_deleted() { &self.type_ } else { &status };
-        delete.answers = answers(&["200", "202"], type_);
+        delete.responses = responses(&["200", "202"], type_);
         delete
     }
 
@@ -400,7 +400,7 @@ impl Of<'_> {
             body: None,
             consumes: ANYTHING,
             produces: OBJECTS,
-            answers: Vec::new(),
+            responses: Vec::new(),
         }
     }
 
@@ -426,8 +426,8 @@ fn a(kind: &str) -> String {
     format!("{article} {kind}")
 }
 
-fn answers(codes: &[&'static str], type_: &str) -> Vec<(&'static str, Answer)> {
-    codes.iter().map(|code| (*code, Answer::Object(type_.to_owned()))).collect()
+fn responses(codes: &[&'static str], type_: &str) -> Vec<(&'static str, Response)> {
+    codes.iter().map(|code| (*code, Response::Object(type_.to_owned()))).collect()
 }
 
 fn sorted(mut operation: Operation) -> Operation {

@@ -1,14 +1,14 @@
-//! The second edition as protobuf, in the messages of gnostic's `openapi.v2`.
+//! OpenAPI v2 as protobuf, in the messages of gnostic's `openapi.v2`.
 //!
-//! kubectl's discovery client asks for `/openapi/v2` in this form only. Field numbers stand beside
-//! the names they have there. Only what our documents hold is written; what a message does not
-//! know of (`x-…`) travels as YAML text, for which JSON will do.
+//! kubectl's discovery client requests `/openapi/v2` only in this form. Field numbers are next to
+//! the names they have there. Only members that our documents have are written. Extensions (`x-…`),
+//! which a message has no field for, are written as YAML text; JSON is valid there.
 
 use serde_json::{Map, Value};
 
 use crate::protobuf::wire::{Kind, put_bytes, put_int, put_tag};
 
-/// A message as it grows.
+/// A message that is being written.
 #[derive(Default)]
 pub(super) struct Message(Vec<u8>);
 
@@ -30,7 +30,7 @@ impl Message {
         self.bytes(field, &message.0);
     }
 
-    /// A text if there is one.
+    /// Writes a text if there is one.
     pub(super) fn text(&mut self, field: u32, value: Option<&Value>) {
         if let Some(text) = value.and_then(Value::as_str) {
             self.bytes(field, text.as_bytes());
@@ -49,19 +49,19 @@ impl Message {
         }
     }
 
-    /// A flag of a choice, which is written even if it is not set.
+    /// Writes a flag of a choice, even if it is false.
     pub(super) fn choice(&mut self, field: u32, flag: bool) {
         put_int(&mut self.0, field, i64::from(flag));
     }
 
     /// `NamedAny` for everything whose name begins with `x-`.
-    pub(super) fn extensions(&mut self, field: u32, of: &Value) {
-        for (name, value) in entries(of).filter(|(name, _)| name.starts_with("x-")) {
+    pub(super) fn extensions(&mut self, field: u32, json: &Value) {
+        for (name, value) in entries(json).filter(|(name, _)| name.starts_with("x-")) {
             self.named(field, name, &any(value));
         }
     }
 
-    /// A name and what it stands for: `name = 1`, `value = 2`.
+    /// A name and its value: `name = 1`, `value = 2`.
     pub(super) fn named(&mut self, field: u32, name: &str, value: &Message) {
         let mut named = Message::default();
         named.bytes(1, name.as_bytes());
@@ -81,7 +81,7 @@ pub(super) fn any(value: &Value) -> Message {
     any
 }
 
-/// A document as [`super::v2`] makes it.
+/// Encodes a document of [`super::v2`].
 pub(super) fn encode(document: &Value) -> Vec<u8> {
     let mut out = Message::default();
     out.text(1, document.get("swagger"));
@@ -139,19 +139,19 @@ fn path_item(item: &Value) -> Message {
     out
 }
 
-fn operation(of: &Value) -> Message {
+fn operation(json: &Value) -> Message {
     let mut out = Message::default();
-    out.texts(1, of.get("tags"));
-    out.text(3, of.get("description"));
-    out.text(5, of.get("operationId"));
-    out.texts(6, of.get("produces"));
-    out.texts(7, of.get("consumes"));
-    parameters(&mut out, 8, of.get("parameters"));
+    out.texts(1, json.get("tags"));
+    out.text(3, json.get("description"));
+    out.text(5, json.get("operationId"));
+    out.texts(6, json.get("produces"));
+    out.texts(7, json.get("consumes"));
+    parameters(&mut out, 8, json.get("parameters"));
     let mut responses = Message::default();
-    for (code, answer) in entries(&of["responses"]) {
+    for (code, entry) in entries(&json["responses"]) {
         let mut response = Message::default();
-        response.text(1, answer.get("description"));
-        if let Some(given) = answer.get("schema") {
+        response.text(1, entry.get("description"));
+        if let Some(given) = entry.get("schema") {
             let mut item = Message::default();
             item.message(1, &schema(given));
             response.message(2, &item);
@@ -161,14 +161,14 @@ fn operation(of: &Value) -> Message {
         responses.named(1, code, &value);
     }
     out.message(9, &responses);
-    out.texts(10, of.get("schemes"));
-    out.extensions(13, of);
+    out.texts(10, json.get("schemes"));
+    out.extensions(13, json);
     out
 }
 
 /// `ParametersItem`s: a parameter or a reference to one.
-fn parameters(out: &mut Message, field: u32, of: Option<&Value>) {
-    for given in of.and_then(Value::as_array).into_iter().flatten() {
+fn parameters(out: &mut Message, field: u32, json: Option<&Value>) {
+    for given in json.and_then(Value::as_array).into_iter().flatten() {
         let mut item = Message::default();
         if given.get("$ref").is_some() {
             let mut reference = Message::default();
@@ -181,29 +181,29 @@ fn parameters(out: &mut Message, field: u32, of: Option<&Value>) {
     }
 }
 
-fn parameter(of: &Value) -> Message {
+fn parameter(json: &Value) -> Message {
     let mut out = Message::default();
     let mut inner = Message::default();
-    match of["in"].as_str() {
+    match json["in"].as_str() {
         Some("body") => {
-            inner.text(1, of.get("description"));
-            inner.text(2, of.get("name"));
-            inner.text(3, of.get("in"));
-            inner.flag(4, of.get("required"));
-            inner.message(5, &schema(&of["schema"]));
+            inner.text(1, json.get("description"));
+            inner.text(2, json.get("name"));
+            inner.text(3, json.get("in"));
+            inner.flag(4, json.get("required"));
+            inner.message(5, &schema(&json["schema"]));
             out.message(1, &inner); // body_parameter
         }
         place => {
             // The two differ from the fifth field on.
             let query = place == Some("query");
             let (kind, format, unique, which) = if query { (6, 7, 20, 3) } else { (5, 6, 19, 4) };
-            inner.flag(1, of.get("required"));
-            inner.text(2, of.get("in"));
-            inner.text(3, of.get("description"));
-            inner.text(4, of.get("name"));
-            inner.text(kind, of.get("type"));
-            inner.text(format, of.get("format"));
-            inner.flag(unique, of.get("uniqueItems"));
+            inner.flag(1, json.get("required"));
+            inner.text(2, json.get("in"));
+            inner.text(3, json.get("description"));
+            inner.text(4, json.get("name"));
+            inner.text(kind, json.get("type"));
+            inner.text(format, json.get("format"));
+            inner.flag(unique, json.get("uniqueItems"));
             let mut non_body = Message::default();
             non_body.message(which, &inner);
             out.message(2, &non_body);
@@ -212,37 +212,37 @@ fn parameter(of: &Value) -> Message {
     out
 }
 
-fn schema(of: &Value) -> Message {
+fn schema(json: &Value) -> Message {
     let mut out = Message::default();
-    out.text(1, of.get("$ref"));
-    out.text(2, of.get("format"));
-    out.text(4, of.get("description"));
-    out.texts(19, of.get("required"));
-    for value in of.get("enum").and_then(Value::as_array).into_iter().flatten() {
+    out.text(1, json.get("$ref"));
+    out.text(2, json.get("format"));
+    out.text(4, json.get("description"));
+    out.texts(19, json.get("required"));
+    for value in json.get("enum").and_then(Value::as_array).into_iter().flatten() {
         out.message(20, &any(value));
     }
-    if let Some(given) = of.get("additionalProperties") {
+    if let Some(given) = json.get("additionalProperties") {
         let mut item = Message::default();
         item.message(1, &schema(given));
         out.message(21, &item);
     }
-    if let Some(name) = of.get("type") {
+    if let Some(name) = json.get("type") {
         let mut item = Message::default();
         item.text(1, Some(name));
         out.message(22, &item);
     }
-    if let Some(given) = of.get("items") {
+    if let Some(given) = json.get("items") {
         let mut item = Message::default();
         item.message(1, &schema(given));
         out.message(23, &item);
     }
-    if let Some(given) = of.get("properties") {
+    if let Some(given) = json.get("properties") {
         let mut properties = Message::default();
         for (name, property) in entries(given) {
             properties.named(1, name, &schema(property));
         }
         out.message(25, &properties);
     }
-    out.extensions(31, of);
+    out.extensions(31, json);
     out
 }

@@ -1,13 +1,13 @@
-//! The third edition as protobuf, in the messages of gnostic's `openapi.v3`.
+//! OpenAPI v3 as protobuf, in the messages of gnostic's `openapi.v3`.
 //!
-//! Entry: [`encode`]. Field numbers stand beside the names they have in a document. Only what our
-//! documents hold is written.
+//! Entry: [`encode`]. Field numbers are next to the names they have in a document. Only members
+//! that our documents have are written.
 
 use serde_json::Value;
 
 use super::protobuf::{Message, any, entries};
 
-/// Encodes a document as [`super::v3`] makes it.
+/// Encodes a document of [`super::v3`].
 pub(super) fn encode(document: &Value) -> Vec<u8> {
     let mut out = Message::default();
     out.text(1, document.get("openapi"));
@@ -40,7 +40,7 @@ pub(super) fn encode(document: &Value) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// `…OrReference` with what it is: field 1.
+/// Wraps a message in `…OrReference`: field 1.
 fn wrapped(message: &Message) -> Message {
     let mut out = Message::default();
     out.message(1, message);
@@ -58,36 +58,36 @@ fn path_item(item: &Value) -> Message {
     out
 }
 
-fn operation(of: &Value) -> Message {
+fn operation(json: &Value) -> Message {
     let mut out = Message::default();
-    out.texts(1, of.get("tags"));
-    out.text(3, of.get("description"));
-    out.text(5, of.get("operationId"));
-    parameters(&mut out, 6, of.get("parameters"));
-    if let Some(given) = of.get("requestBody") {
+    out.texts(1, json.get("tags"));
+    out.text(3, json.get("description"));
+    out.text(5, json.get("operationId"));
+    parameters(&mut out, 6, json.get("parameters"));
+    if let Some(given) = json.get("requestBody") {
         let mut body = Message::default();
         body.message(2, &content(&given["content"]));
         body.flag(3, given.get("required"));
         out.message(7, &wrapped(&body));
     }
     let mut responses = Message::default();
-    for (code, answer) in entries(&of["responses"]) {
+    for (code, entry) in entries(&json["responses"]) {
         let mut response = Message::default();
-        response.text(1, answer.get("description"));
-        if let Some(given) = answer.get("content") {
+        response.text(1, entry.get("description"));
+        if let Some(given) = entry.get("content") {
             response.message(3, &content(given));
         }
         responses.named(2, code, &wrapped(&response));
     }
     out.message(8, &responses);
-    out.extensions(13, of);
+    out.extensions(13, json);
     out
 }
 
 /// `MediaTypes`: a schema for each.
-fn content(of: &Value) -> Message {
+fn content(json: &Value) -> Message {
     let mut out = Message::default();
-    for (media, given) in entries(of) {
+    for (media, given) in entries(json) {
         let mut entry = Message::default();
         entry.message(1, &schema_or_reference(&given["schema"]));
         out.named(1, media, &entry);
@@ -95,8 +95,8 @@ fn content(of: &Value) -> Message {
     out
 }
 
-fn parameters(out: &mut Message, field: u32, of: Option<&Value>) {
-    for given in of.and_then(Value::as_array).into_iter().flatten() {
+fn parameters(out: &mut Message, field: u32, json: Option<&Value>) {
+    for given in json.and_then(Value::as_array).into_iter().flatten() {
         let mut parameter = Message::default();
         parameter.text(1, given.get("name"));
         parameter.text(2, given.get("in"));
@@ -107,8 +107,8 @@ fn parameters(out: &mut Message, field: u32, of: Option<&Value>) {
     }
 }
 
-fn schema_or_reference(of: &Value) -> Message {
-    let Some(target) = of.get("$ref") else { return wrapped(&schema(of)) };
+fn schema_or_reference(json: &Value) -> Message {
+    let Some(target) = json.get("$ref") else { return wrapped(&schema(json)) };
     let mut reference = Message::default();
     reference.text(1, Some(target));
     let mut out = Message::default();
@@ -116,51 +116,51 @@ fn schema_or_reference(of: &Value) -> Message {
     out
 }
 
-fn schema(of: &Value) -> Message {
+fn schema(json: &Value) -> Message {
     let mut out = Message::default();
-    out.flag(1, of.get("nullable"));
-    out.flag(20, of.get("uniqueItems"));
-    out.texts(23, of.get("required"));
-    for value in of.get("enum").and_then(Value::as_array).into_iter().flatten() {
+    out.flag(1, json.get("nullable"));
+    out.flag(20, json.get("uniqueItems"));
+    out.texts(23, json.get("required"));
+    for value in json.get("enum").and_then(Value::as_array).into_iter().flatten() {
         out.message(24, &any(value));
     }
-    out.text(25, of.get("type"));
+    out.text(25, json.get("type"));
     for (field, name) in [(26, "allOf"), (27, "oneOf"), (28, "anyOf")] {
-        for given in of.get(name).and_then(Value::as_array).into_iter().flatten() {
+        for given in json.get(name).and_then(Value::as_array).into_iter().flatten() {
             out.message(field, &schema_or_reference(given));
         }
     }
-    if let Some(given) = of.get("items") {
+    if let Some(given) = json.get("items") {
         out.message(30, &wrapped(&schema_or_reference(given)));
     }
-    if let Some(given) = of.get("properties") {
+    if let Some(given) = json.get("properties") {
         let mut properties = Message::default();
         for (name, property) in entries(given) {
             properties.named(1, name, &schema_or_reference(property));
         }
         out.message(31, &properties);
     }
-    if let Some(given) = of.get("additionalProperties") {
+    if let Some(given) = json.get("additionalProperties") {
         out.message(32, &wrapped(&schema_or_reference(given)));
     }
-    if let Some(given) = of.get("default") {
+    if let Some(given) = json.get("default") {
         out.message(33, &default_value(given));
     }
-    out.text(34, of.get("description"));
-    out.text(35, of.get("format"));
-    out.extensions(36, of);
+    out.text(34, json.get("description"));
+    out.text(35, json.get("format"));
+    out.extensions(36, json);
     out
 }
 
 /// A default is a number, a flag or a text; gnostic leaves the message empty for anything else.
-fn default_value(of: &Value) -> Message {
+fn default_value(json: &Value) -> Message {
     let mut out = Message::default();
-    if let Some(number) = of.as_f64() {
+    if let Some(number) = json.as_f64() {
         out.number(1, number);
     }
-    if let Some(flag) = of.as_bool() {
+    if let Some(flag) = json.as_bool() {
         out.choice(2, flag);
     }
-    out.text(3, Some(of));
+    out.text(3, Some(json));
     out
 }

@@ -1,5 +1,5 @@
-//! Schema and catalog side by side: [`Served`] answers which type belongs to which group, version
-//! and kind. Knows nothing of OpenAPI.
+//! Schema and catalog together: [`ServedTypes`] maps types to group, version and kind. Independent
+//! of OpenAPI.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use crate::schema::{Schema, Type};
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 #[derive(Debug)]
-pub(super) struct Served<'a> {
+pub(super) struct ServedTypes<'a> {
     pub(super) schema: &'a Schema,
     pub(super) resources: &'a [Resource],
 }
 
-/// What `x-kubernetes-group-version-kind` holds.
+/// The value of `x-kubernetes-group-version-kind`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GroupVersionKind {
     pub(super) group: String,
@@ -32,12 +32,12 @@ impl GroupVersionKind {
     }
 }
 
-impl<'a> Served<'a> {
+impl<'a> ServedTypes<'a> {
     pub(super) fn new(schema: &'a Schema, resources: &'a [Resource]) -> Self {
-        Served { schema, resources }
+        ServedTypes { schema, resources }
     }
 
-    /// The group of a package. One that has no resource of its own is named after its group.
+    /// Returns the group of a package. A package without a resource is named after its group.
     fn group_of(&self, package: &str) -> String {
         let resource = self.resources.iter().find(|resource| resource.package == package);
         match resource {
@@ -46,7 +46,7 @@ impl<'a> Served<'a> {
         }
     }
 
-    /// The type of a group, version and kind, whether it is a resource or not.
+    /// Returns the type of a group, version and kind, which need not be a resource.
     pub(super) fn type_name(&self, group: &str, version: &str, kind: &str) -> Option<String> {
         let fits = |type_: &Type| {
             type_.kind.as_deref() == Some(kind)
@@ -57,7 +57,7 @@ impl<'a> Served<'a> {
         self.schema.types().find(|(_, type_)| fits(type_)).map(|(_, type_)| type_.full_name())
     }
 
-    /// The kinds a type is known as. Options and the like belong to every group and version.
+    /// Returns the kinds of a type. Options belong to every group and version.
     pub(super) fn kinds_of(&self, type_: &Type) -> Vec<GroupVersionKind> {
         let kind = match (&type_.kind, &type_.list_of) {
             (Some(kind), _) => kind.as_str(),
@@ -83,8 +83,8 @@ impl<'a> Served<'a> {
     }
 }
 
-/// Group, version and kind of what a subresource takes or gives.
-pub(super) fn kind_of_subresource(resource: &Resource, of: &Subresource) -> GroupVersionKind {
-    let (group, version) = of.elsewhere.unwrap_or((resource.group, resource.version));
-    GroupVersionKind::new(group, version, of.kind)
+/// Returns group, version and kind of the objects of a subresource.
+pub(super) fn kind_of_subresource(resource: &Resource, sub: &Subresource) -> GroupVersionKind {
+    let (group, version) = sub.elsewhere.unwrap_or((resource.group, resource.version));
+    GroupVersionKind::new(group, version, sub.kind)
 }

@@ -6,7 +6,7 @@ fn rendered(version: &str) -> OpenApi {
 }
 
 #[test]
-fn hashes_are_stable_and_tell_documents_apart() {
+fn hashes_are_stable_and_differ_between_documents() {
     let one = rendered("v1.37.0");
     assert_eq!(one.v2, rendered("v1.37.0").v2);
     assert_eq!(one.v3, rendered("v1.37.0").v3);
@@ -42,7 +42,7 @@ fn fields(mut message: &[u8]) -> Vec<(u64, &[u8])> {
     found
 }
 
-/// All values of a path of field numbers.
+/// Returns all values of a path of field numbers.
 fn at<'a>(message: &'a [u8], path: &[u64]) -> Vec<&'a [u8]> {
     let Some((first, rest)) = path.split_first() else {
         return vec![message];
@@ -55,7 +55,7 @@ fn text(message: &[u8], path: &[u64]) -> Vec<String> {
     at(message, path).iter().map(|bytes| String::from_utf8(bytes.to_vec()).unwrap()).collect()
 }
 
-/// The value of an entry, in a message whose entries are in a field.
+/// Returns the value of an entry, in a message whose entries are in a field.
 fn entry<'a>(message: &'a [u8], path: &[u64], name: &str) -> &'a [u8] {
     let entries = at(message, path);
     let found = entries.iter().find(|entry| text(entry, &[1]) == [name]);

@@ -1,24 +1,25 @@
-//! JSON patch (RFC 6902), as the library upstream uses reads it: `replace` of an absent key of a
-//! map succeeds, a negative index counts from the end, what comes before a path's first `/` is
-//! not looked at, and only `replace` and `test` can be about the document as a whole.
+//! JSON patch (RFC 6902), with the behaviour of upstream's library: `replace` of an absent key of a
+//! map succeeds, a negative index counts from the end, text before a path's first `/` is ignored,
+//! and only `replace` and `test` can apply to the whole document.
 
 use serde_json::{Map, Value};
 
 use super::{PatchError, Patched, json_name, text};
+use crate::decode_budget::MAX_DEPTH;
 use crate::problems::MAX_PROBLEMS;
-use crate::room::MAX_DEPTH;
 
-/// What upstream allows.
+/// Upstream's limit.
 pub const MAX_OPERATIONS: usize = 10_000;
 
-/// How much `copy` may add in one patch: copies of copies double with every operation.
+/// The limit on the bytes that `copy` adds in one patch: copies of copies double with every
+/// operation.
 pub const MAX_COPIED_BYTES: usize = 3 << 20;
 
-/// How many values and list items operations may touch in one patch. Without a bound, ten thousand
-/// inserts at the front of a long list, or moves of a large object, take minutes.
+/// The limit on values and list items that the operations of one patch process. Without a limit,
+/// ten thousand inserts at the front of a long list, or moves of a large object, take minutes.
 const MAX_TOUCHED: usize = 20_000_000;
 
-/// Does the operations of a patch in order, all or none.
+/// Applies all operations of a patch in order, or none.
 pub fn json(object: Value, patch: &[u8]) -> Result<Patched, PatchError> {
     let read = text::read(patch)?;
     let mut strict: Vec<String> =
@@ -32,7 +33,7 @@ pub fn json(object: Value, patch: &[u8]) -> Result<Patched, PatchError> {
     if operations.len() > MAX_OPERATIONS {
         return Err(PatchError::TooManyOperations(operations.len()));
     }
-    let mut document = Document { value: object, copied: 0, touched: 0 };
+    let mut document = Document { value: object, copied: 0, visited: 0 };
     for operation in operations {
         let operation = match operation {
             Value::Object(operation) => operation,
@@ -80,10 +81,10 @@ struct Document {
     /// Bytes.
     copied: usize,
     /// Against [`MAX_TOUCHED`].
-    touched: usize,
+    visited: usize,
 }
 
-/// A path: the tokens to what holds the place, and the token of the place.
+/// A path: the tokens of the parent, and the last token.
 struct Pointer<'p> {
     text: &'p str,
     holders: Vec<String>,
@@ -101,7 +102,7 @@ impl Pointer<'_> {
 
 /// `~1` is a slash and `~0` a tilde.
 fn unescaped(token: &str) -> String {
-    // In this order `~01` comes out as `~1`, as one pass from the left would have it.
+    // In this order `~01` becomes `~1`, as in one pass from the left.
     token.replace("~1", "/").replace("~0", "~")
 }
 
@@ -170,7 +171,7 @@ impl Document {
         }
     }
 
-    /// What is there; an absent key of a map is no error.
+    /// Returns the value at a path; an absent key of a map is not an error.
     fn get(&mut self, pointer: &Pointer<'_>) -> Result<Option<&Value>, String> {
         match self.holder(pointer)? {
             Value::Object(object) => Ok(object.get(&pointer.last)),
@@ -182,16 +183,16 @@ impl Document {
         }
     }
 
-    /// Counts what an operation touches.
+    /// Counts the values that an operation processes.
     fn touch(&mut self, values: usize) -> Result<(), String> {
-        self.touched = self.touched.saturating_add(values);
-        if self.touched > MAX_TOUCHED {
+        self.visited = self.visited.saturating_add(values);
+        if self.visited > MAX_TOUCHED {
             return Err("the operations touch too many values".to_owned());
         }
         Ok(())
     }
 
-    /// Keeps what operations build from nesting deeper than anything that can be read.
+    /// Rejects values that would be nested deeper than any value that can be read.
     fn admit(&mut self, pointer: &Pointer<'_>, value: &Value) -> Result<(), String> {
         let Measure { depth, values } = Measure::of(value);
         self.touch(values)?;
@@ -263,7 +264,7 @@ fn missing(path: &str) -> String {
     format!("doc is missing path: {path:?}")
 }
 
-/// How deep a value is nested, and how many values it is.
+/// The depth of a value, and the number of values in it.
 struct Measure {
     depth: usize,
     values: usize,
@@ -287,7 +288,7 @@ impl Measure {
     }
 }
 
-/// The place a token means in a list of a length.
+/// Returns the index that a token means in a list of a length.
 fn index(length: usize, token: &str) -> Result<usize, String> {
     let number: i64 =
         token.parse().map_err(|_| format!("value was not a proper array index: '{token}'"))?;

@@ -1,16 +1,15 @@
-//! Strategic merge patch: a merge patch that knows from the schema which lists are merged by
-//! which key, with the directives `$patch`, `$retainKeys`, `$setElementOrder/…` and
-//! `$deleteFromPrimitiveList/…`.
+//! Strategic merge patch: a merge patch that merges lists by the keys of the schema, with the
+//! directives `$patch`, `$retainKeys`, `$setElementOrder/…` and `$deleteFromPrimitiveList/…`.
 //!
-//! What upstream answers with 500 (no merge key, an unknown directive, an order that does not
-//! fit) is a malformed patch here.
+//! Errors for which upstream returns 500 (no merge key, an unknown directive, an order that does
+//! not match) are malformed patches here.
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::order::{Order, arrange, identity};
-use super::{PatchError, Patched, go_text, json_name, text};
+use super::order::{Positions, arrange, identity};
+use super::{PatchError, Patched, go_type, go_value, json_name, text};
 use crate::schema::{Schema, Shape, Strategy, TypeId};
 
 const DIRECTIVE: &str = "$patch";
@@ -40,7 +39,7 @@ pub fn strategic(
         Value::Object(object) => object,
         _ => Map::new(),
     };
-    Merger { schema }.merge_maps(&mut object, patch, Place::Struct(id))?;
+    Merger { schema }.merge_maps(&mut object, patch, MapType::Struct(id))?;
     Ok(Patched { value: Value::Object(object), strict: read.strict })
 }
 
@@ -48,22 +47,22 @@ fn malformed(text: impl Into<String>) -> PatchError {
     PatchError::Malformed(text.into())
 }
 
-/// What the schema says of the map we are in.
+/// The type of a map in the schema.
 #[derive(Clone, Copy)]
-enum Place<'s> {
+enum MapType<'s> {
     Struct(TypeId),
-    /// A map to values of a shape.
+    /// A map with values of a shape.
     Map(&'s Shape),
-    /// Something with no inner structure the schema knows.
+    /// A map whose contents the schema does not describe.
     Opaque,
 }
 
-impl Place<'_> {
-    fn of(shape: &Shape) -> Place<'_> {
+impl MapType<'_> {
+    fn new(shape: &Shape) -> MapType<'_> {
         match shape {
-            Shape::Struct(id) => Place::Struct(*id),
-            Shape::Map(value) => Place::Map(value),
-            _ => Place::Opaque,
+            Shape::Struct(id) => MapType::Struct(*id),
+            Shape::Map(value) => MapType::Map(value),
+            _ => MapType::Opaque,
         }
     }
 }
@@ -76,18 +75,22 @@ struct Merger<'s> {
 }
 
 impl<'s> Merger<'s> {
-    fn lookup(&self, at: Place<'s>, key: &str) -> Result<(&'s Shape, &'s Strategy), PatchError> {
+    fn lookup(
+        &self,
+        map_type: MapType<'s>,
+        key: &str,
+    ) -> Result<(&'s Shape, &'s Strategy), PatchError> {
         let unknown = |name: &str| {
             malformed(format!(
                 "unable to find api field in struct {name} for the json field {key:?}"
             ))
         };
-        match at {
-            Place::Map(value) => Ok((value, &UNMARKED)),
-            Place::Opaque => Err(unknown("RawExtension")),
-            Place::Struct(id) => {
-                let of = self.schema.get(id);
-                let field = of.field(key).ok_or_else(|| unknown(&of.name))?;
+        match map_type {
+            MapType::Map(value) => Ok((value, &UNMARKED)),
+            MapType::Opaque => Err(unknown("RawExtension")),
+            MapType::Struct(id) => {
+                let type_ = self.schema.get(id);
+                let field = type_.field(key).ok_or_else(|| unknown(&type_.name))?;
                 Ok((&field.shape, &field.strategy))
             }
         }
@@ -95,10 +98,10 @@ impl<'s> Merger<'s> {
 
     fn lookup_list(
         &self,
-        at: Place<'s>,
+        map_type: MapType<'s>,
         key: &str,
     ) -> Result<(&'s Shape, &'s Strategy), PatchError> {
-        match self.lookup(at, key)? {
+        match self.lookup(map_type, key)? {
             (Shape::List(item), strategy) => Ok((item, strategy)),
             _ => Err(malformed("expected slice or array type, but got: struct")),
         }
@@ -108,7 +111,7 @@ impl<'s> Merger<'s> {
         &self,
         original: &mut Map<String, Value>,
         mut patch: Map<String, Value>,
-        at: Place<'s>,
+        map_type: MapType<'s>,
     ) -> Result<(), PatchError> {
         if let Some(directive) = patch.get(DIRECTIVE) {
             match directive.as_str() {
@@ -122,7 +125,7 @@ impl<'s> Merger<'s> {
             return Ok(());
         }
         retain_keys(original, &mut patch)?;
-        self.set_orders(original, &mut patch, at)?;
+        self.set_orders(original, &mut patch, map_type)?;
         for (key, mut value) in patch {
             let (key, deletes) = match target(&key, DELETE_FROM) {
                 None => (key, false),
@@ -135,15 +138,15 @@ impl<'s> Merger<'s> {
             }
             match (original.get_mut(&key), value) {
                 (Some(Value::Object(current)), Value::Object(value)) => {
-                    let (shape, strategy) = self.lookup(at, &key)?;
+                    let (shape, strategy) = self.lookup(map_type, &key)?;
                     if strategy.replace {
                         *current = value;
                     } else {
-                        self.merge_maps(current, value, Place::of(shape))?;
+                        self.merge_maps(current, value, MapType::new(shape))?;
                     }
                 }
                 (Some(Value::Array(current)), Value::Array(value)) => {
-                    let (item, strategy) = self.lookup_list(at, &key)?;
+                    let (item, strategy) = self.lookup_list(map_type, &key)?;
                     let items = std::mem::take(current);
                     *current = self.merge_lists(items, value, item, strategy, deletes)?;
                 }
@@ -161,12 +164,13 @@ impl<'s> Merger<'s> {
         Ok(())
     }
 
-    /// Merges every list the patch gives an order for, and takes list and order off the patch.
+    /// Merges every list for which the patch gives an order, and removes list and order from the
+    /// patch.
     fn set_orders(
         &self,
         original: &mut Map<String, Value>,
         patch: &mut Map<String, Value>,
-        at: Place<'s>,
+        map_type: MapType<'s>,
     ) -> Result<(), PatchError> {
         let directives: Vec<String> =
             patch.keys().filter(|key| key.starts_with(SET_ORDER)).cloned().collect();
@@ -178,12 +182,12 @@ impl<'s> Merger<'s> {
             };
             let live = original.remove(key).map(list_of).transpose()?;
             let patched = patch.remove(key).map(list_of).transpose()?;
-            let (item, strategy) = self.lookup_list(at, key)?;
+            let (item, strategy) = self.lookup_list(map_type, key)?;
             let merge_key = strategy.merge_key.as_deref();
             if let Some(patched) = &patched {
                 check_order(patched, &order, merge_key)?;
             }
-            let places = Order::of(live.as_deref().unwrap_or_default(), merge_key);
+            let positions = Positions::new(live.as_deref().unwrap_or_default(), merge_key);
             let kind = element_kind(&[
                 live.as_deref().unwrap_or_default(),
                 patched.as_deref().unwrap_or_default(),
@@ -198,12 +202,13 @@ impl<'s> Merger<'s> {
                 }
                 (None, None) => continue,
             };
-            if kind? == Kind::Map {
-                // An empty key is how upstream shows that there is none.
+            if kind? == ElementKind::Map {
+                // Upstream shows a missing key as an empty one.
                 check_keys(&merged, merge_key.unwrap_or_default())?;
                 check_keys(&order, merge_key.unwrap_or_default())?;
             }
-            let arranged = arrange(merged, &Order::of(&order, merge_key), &places, merge_key);
+            let arranged =
+                arrange(merged, &Positions::new(&order, merge_key), &positions, merge_key);
             original.insert(key.to_owned(), Value::Array(arranged));
         }
         Ok(())
@@ -223,19 +228,19 @@ impl<'s> Merger<'s> {
         if original.is_empty() && patch.is_empty() {
             return Ok(original);
         }
-        if element_kind(&[&original, &patch])? != Kind::Map {
+        if element_kind(&[&original, &patch])? != ElementKind::Map {
             return Ok(merge_scalars(original, patch, deletes));
         }
         let Some(merge_key) = strategy.merge_key.as_deref() else {
             return Err(malformed("cannot merge lists without merge key for struct"));
         };
         let (original, patch) = take_special(original, patch, merge_key)?;
-        let live = Order::of(&original, Some(merge_key));
-        let wanted = Order::of(&patch, Some(merge_key));
-        let mut places: HashMap<String, usize> = HashMap::with_capacity(original.len());
-        for (place, item) in original.iter().enumerate() {
+        let live = Positions::new(&original, Some(merge_key));
+        let wanted = Positions::new(&patch, Some(merge_key));
+        let mut positions: HashMap<String, usize> = HashMap::with_capacity(original.len());
+        for (position, item) in original.iter().enumerate() {
             if item.get(merge_key).is_some() {
-                places.entry(identity(item, Some(merge_key))).or_insert(place);
+                positions.entry(identity(item, Some(merge_key))).or_insert(position);
             }
         }
         let mut merged = original;
@@ -244,13 +249,13 @@ impl<'s> Merger<'s> {
                 return Err(no_merge_key(&value, merge_key));
             }
             let identity = identity(&value, Some(merge_key));
-            let place = places.get(&identity).copied();
-            match (place.and_then(|place| merged.get_mut(place)), value) {
+            let position = positions.get(&identity).copied();
+            match (position.and_then(|position| merged.get_mut(position)), value) {
                 (Some(Value::Object(current)), Value::Object(value)) => {
-                    self.merge_maps(current, value, Place::of(item))?;
+                    self.merge_maps(current, value, MapType::new(item))?;
                 }
                 (_, value) => {
-                    places.insert(identity, merged.len());
+                    positions.insert(identity, merged.len());
                     merged.push(value);
                 }
             }
@@ -260,13 +265,14 @@ impl<'s> Merger<'s> {
     }
 }
 
-/// The key a directive is about: `None` if it is another key, `Some(None)` if it is malformed.
+/// Returns the key that a directive is about: `None` if it is another key, `Some(None)` if it is
+/// malformed.
 fn target<'k>(key: &'k str, directive: &str) -> Option<Option<&'k str>> {
     let rest = key.strip_prefix(directive)?;
     Some(rest.strip_prefix('/'))
 }
 
-/// Clears what the patch does not list as to be kept.
+/// Removes the keys that the patch does not list in `$retainKeys`.
 fn retain_keys(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
@@ -289,20 +295,20 @@ fn retain_keys(
 }
 
 fn merge_scalars(original: Vec<Value>, patch: Vec<Value>, deletes: bool) -> Vec<Value> {
-    let wanted = Order::of(&patch, None);
+    let wanted = Positions::new(&patch, None);
     if deletes {
         let kept =
-            original.into_iter().filter(|item| wanted.place(&identity(item, None)).is_none());
+            original.into_iter().filter(|item| wanted.position(&identity(item, None)).is_none());
         return kept.collect();
     }
-    let live = Order::of(&original, None);
+    let live = Positions::new(&original, None);
     let mut seen = HashSet::new();
     let both = original.into_iter().chain(patch);
     let merged = both.filter(|item| seen.insert(identity(item, None))).collect();
     arrange(merged, &wanted, &live, None)
 }
 
-/// Does what items with a directive ask for; the rest is left to merge.
+/// Executes the directives of items; the other items are left to merge.
 fn take_special(
     mut original: Vec<Value>,
     patch: Vec<Value>,
@@ -344,7 +350,7 @@ fn take_special(
     Ok((original, rest))
 }
 
-/// The patch's items must come in the order it asks for, and be in it.
+/// Checks that the items of the patch are in the order that it asks for.
 fn check_order(
     patch: &[Value],
     order: &[Value],
@@ -376,8 +382,8 @@ fn check_order(
         None => Ok(()),
         Some(_) => Err(malformed(format!(
             "The order in patch list:\n{}\n doesn't match {SET_ORDER} list:\n{}\n",
-            go_text(&Value::Array(patch.to_vec())),
-            go_text(&Value::Array(order.to_vec())),
+            go_value(&Value::Array(patch.to_vec())),
+            go_value(&Value::Array(order.to_vec())),
         ))),
     }
 }
@@ -394,25 +400,17 @@ fn check_keys(items: &[Value], merge_key: &str) -> Result<(), PatchError> {
 }
 
 fn no_merge_key(item: &Value, merge_key: &str) -> PatchError {
-    let item = go_text(item);
+    let item = go_value(item);
     malformed(format!("map: {item} does not contain declared merge key: {merge_key}"))
 }
 
 fn unknown_directive(directive: &Value, map: &Map<String, Value>) -> PatchError {
-    let map = go_text(&Value::Object(map.clone()));
-    malformed(format!("unknown patch type: {} in map: {map}", go_text(directive)))
+    let map = go_value(&Value::Object(map.clone()));
+    malformed(format!("unknown patch type: {} in map: {map}", go_value(directive)))
 }
 
 fn wrong_kind(wanted: &str, found: &Value) -> PatchError {
-    let found = match found {
-        Value::Null => "%!s(<nil>)",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    };
+    let found = if found.is_null() { "%!s(<nil>)" } else { go_type(found) };
     malformed(format!("expected a {wanted}, but received a {found}"))
 }
 
@@ -424,7 +422,7 @@ fn list_of(value: Value) -> Result<Vec<Value>, PatchError> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ElementKind {
     Null,
     Bool,
     Int,
@@ -434,26 +432,26 @@ enum Kind {
     Map,
 }
 
-/// What all the items are.
-fn element_kind(lists: &[&[Value]]) -> Result<Kind, PatchError> {
+/// Returns the common kind of all items.
+fn element_kind(lists: &[&[Value]]) -> Result<ElementKind, PatchError> {
     let mut found = None;
     for item in lists.iter().copied().flatten() {
         let kind = match item {
-            Value::Null => Kind::Null,
-            Value::Bool(_) => Kind::Bool,
-            Value::Number(number) if number.is_f64() => Kind::Float,
-            Value::Number(_) => Kind::Int,
-            Value::String(_) => Kind::String,
-            Value::Object(_) => Kind::Map,
+            Value::Null => ElementKind::Null,
+            Value::Bool(_) => ElementKind::Bool,
+            Value::Number(number) if number.is_f64() => ElementKind::Float,
+            Value::Number(_) => ElementKind::Int,
+            Value::String(_) => ElementKind::String,
+            Value::Object(_) => ElementKind::Map,
             Value::Array(_) if found.is_none() => {
                 let why = "lists of lists are not supported".to_owned();
                 return Err(PatchError::DoesNotApply(why));
             }
-            Value::Array(_) => Kind::List,
+            Value::Array(_) => ElementKind::List,
         };
         if *found.get_or_insert(kind) != kind {
             let lists = lists.iter().map(|items| Value::Array(items.to_vec())).collect();
-            let lists = go_text(&Value::Array(lists));
+            let lists = go_value(&Value::Array(lists));
             return Err(malformed(format!("list element types are not identical: {lists}")));
         }
     }
@@ -471,7 +469,7 @@ fn discard_nulls(value: &mut Value) {
     }
 }
 
-/// A new value without the parts that are only directives; `None` if all of it is one.
+/// Returns a new value without directives; `None` if it is only a directive.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(map) if map.contains_key(DIRECTIVE) => None,

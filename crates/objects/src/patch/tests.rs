@@ -92,8 +92,8 @@ fn json_operations_that_do_not_fit_are_unprocessable() {
     ] {
         let error = json_patched(&start, &json!([operation])).unwrap_err();
         assert_eq!(error.status(), 422, "{operation}");
-        let told = "the server rejected our request due to an error in our request";
-        assert_eq!(error.to_string(), told);
+        let message = "the server rejected our request due to an error in our request";
+        assert_eq!(error.to_string(), message);
     }
 }
 
@@ -118,7 +118,7 @@ fn copies_of_copies_and_towers_end() {
 }
 
 #[test]
-fn texts_that_are_no_patch_are_bad_requests() {
+fn malformed_patches_are_bad_requests() {
     let (schema, id) = pod();
     let object = || json!({"a": 1});
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
@@ -130,18 +130,18 @@ fn texts_that_are_no_patch_are_bad_requests() {
         ("null", Ok(()), Err("Invalid JSON Patch"), Ok(())),
         ("[]", Ok(()), Err(&*format!("error decoding patch: {map}")), Err(map)),
     ] {
-        let told = |result: Result<Patched, PatchError>| {
+        let message = |result: Result<Patched, PatchError>| {
             result.map(drop).map_err(|error| {
                 assert_eq!(error.status(), 400);
                 error.to_string()
             })
         };
-        let wanted = |said: Result<(), &str>| said.map_err(str::to_owned);
-        assert_eq!(told(json(object(), text.as_bytes())), wanted(as_json));
-        assert_eq!(told(merge(object(), text.as_bytes())), wanted(as_merge));
-        assert_eq!(told(strategic(schema, id, object(), text.as_bytes())), wanted(as_strategic));
+        let wanted = |expected: Result<(), &str>| expected.map_err(str::to_owned);
+        assert_eq!(message(json(object(), text.as_bytes())), wanted(as_json));
+        assert_eq!(message(merge(object(), text.as_bytes())), wanted(as_merge));
+        assert_eq!(message(strategic(schema, id, object(), text.as_bytes())), wanted(as_strategic));
     }
-    for (text, said) in [
+    for (text, expected) in [
         (
             "\"\"",
             "error decoding patch: json: cannot unmarshal string into Go value of type []handlers.jsonPatchOp",
@@ -155,7 +155,7 @@ fn texts_that_are_no_patch_are_bad_requests() {
             "error decoding patch: json: cannot unmarshal number into Go struct field jsonPatchOp.op of type string",
         ),
     ] {
-        assert_eq!(json(object(), text.as_bytes()).unwrap_err().to_string(), said);
+        assert_eq!(json(object(), text.as_bytes()).unwrap_err().to_string(), expected);
     }
 }
 
@@ -182,21 +182,24 @@ fn content_types_name_the_patch() {
 }
 
 #[test]
-fn what_cannot_be_decoded_is_shown_as_upstream_has_it_at_hand() {
+fn undecodable_values_are_shown_as_upstream_shows_them() {
     let (schema, id) = pod();
     let live = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n", "labels": {"b": "<", "a": "1"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     let text = br#"{"bogus":{"z":1,"y":2},"metadata":{"labels":{"l":"s"}}}"#;
     let patched = merge(live.clone(), text).unwrap().value;
     assert_eq!(
-        shown(PatchKind::Merge, schema, id, &live, text, &patched),
+        invalid_value(PatchKind::Merge, schema, id, &live, text, &patched),
         r#"{"apiVersion":"v1","bogus":{"y":2,"z":1},"kind":"Pod","metadata":{"labels":{"a":"1","b":"\u003c","l":"s"},"name":"p","namespace":"n"},"spec":{"containers":[{"name":"c","image":"i"}]}}"#
     );
-    let said = "map[bogus:map[y:2 z:1] metadata:map[labels:map[l:s]]]";
-    assert_eq!(shown(PatchKind::Strategic, schema, id, &live, text, &Value::Null), said);
+    let expected = "map[bogus:map[y:2 z:1] metadata:map[labels:map[l:s]]]";
+    assert_eq!(
+        invalid_value(PatchKind::Strategic, schema, id, &live, text, &Value::Null),
+        expected
+    );
     let text = br#"[{"op":"add","path":"/spec/containers/0/bogus","value":1}]"#;
     let patched = json(live.clone(), text).unwrap().value;
     assert_eq!(
-        shown(PatchKind::Json, schema, id, &live, text, &patched),
+        invalid_value(PatchKind::Json, schema, id, &live, text, &patched),
         r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"n","labels":{"a":"1","b":"\u003c"}},"spec":{"containers":[{"bogus":1,"image":"i","name":"c"}]}}"#
     );
 }
@@ -294,7 +297,7 @@ fn directives_replace_delete_and_retain() {
 #[test]
 fn strategic_patches_that_make_no_sense_are_bad_requests() {
     let live = json!({"metadata": {"finalizers": ["a"], "labels": {"a": "b"}}, "spec": {"containers": [{"name": "a"}], "tolerations": [{"key": "k"}]}});
-    for (patch, said) in [
+    for (patch, expected) in [
         (
             json!({"spec": {"containers": [{"image": "x"}]}}),
             "map: map[image:x] does not contain declared merge key: name",
@@ -350,7 +353,7 @@ fn strategic_patches_that_make_no_sense_are_bad_requests() {
         (json!({"metadata": {"$retainKeys": 1}}), "invalid patch format of retainKeys"),
     ] {
         let error = strategic_patched(&live, &patch).unwrap_err();
-        assert_eq!((error.status(), error.to_string().as_str()), (400, said), "{patch}");
+        assert_eq!((error.status(), error.to_string().as_str()), (400, expected), "{patch}");
     }
     let error = strategic_patched(&live, &json!({"metadata": {"finalizers": [["a"]]}}));
     assert_eq!(error.unwrap_err().status(), 400);
@@ -384,7 +387,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The rules of RFC 7386, and no `null` left in anything new.
+/// The rules of RFC 7386, without any `null` in new values.
 fn plainly_merged(target: &Value, patch: &Value) -> Value {
     let Value::Object(patch) = patch else {
         return match (target, patch) {

@@ -1,4 +1,4 @@
-//! The text of a patch as a value, with a note of every key given twice. The last one counts.
+//! Parses a patch, and reports every duplicate key. The last value counts.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -7,25 +7,25 @@ use serde::de::{self, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor
 use serde_json::{Map, Number, Value};
 
 use super::PatchError;
+use crate::decode_budget::{DecodeBudget, MAX_DECODED, TooLarge};
 use crate::problems::Problems;
-use crate::room::{MAX_DECODED, Room, TooLarge};
 
-pub(super) struct Read {
+pub(super) struct ParsedPatch {
     pub(super) value: Value,
     /// `duplicate field "data.a"`, in the order of the text.
     pub(super) strict: Vec<String>,
 }
 
-pub(super) fn read(text: &[u8]) -> Result<Read, PatchError> {
+pub(super) fn read(text: &[u8]) -> Result<ParsedPatch, PatchError> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let (path, strict) = (Vec::new(), Problems::default());
-    let mut reader = Reader { path, strict, room: Room::new(MAX_DECODED), full: None };
+    let mut reader = Reader { path, strict, budget: DecodeBudget::new(MAX_DECODED), full: None };
     let value = match Seed(&mut reader).deserialize(&mut deserializer) {
         Ok(value) => value,
         Err(_) => return Err(reader.full.map_or(PatchError::NotJson, PatchError::TooLarge)),
     };
     deserializer.end().map_err(|_| PatchError::NotJson)?;
-    Ok(Read { value, strict: reader.strict.into_list() })
+    Ok(ParsedPatch { value, strict: reader.strict.into_list() })
 }
 
 enum Step {
@@ -36,8 +36,8 @@ enum Step {
 struct Reader {
     path: Vec<Step>,
     strict: Problems,
-    room: Room,
-    /// Set once the room is used up.
+    budget: DecodeBudget,
+    /// Set once the budget is used up.
     full: Option<TooLarge>,
 }
 
@@ -46,28 +46,28 @@ impl Reader {
         if self.strict.is_full() {
             return;
         }
-        let mut place = String::new();
+        let mut path = String::new();
         for step in &self.path {
             match step {
-                Step::Index(index) => place.push_str(&format!("[{index}]")),
+                Step::Index(index) => path.push_str(&format!("[{index}]")),
                 Step::Key(key) => {
-                    if !place.is_empty() {
-                        place.push('.');
+                    if !path.is_empty() {
+                        path.push('.');
                     }
-                    place.push_str(key);
+                    path.push_str(key);
                 }
             }
         }
-        self.strict.note(format!("duplicate field {place:?}"));
+        self.strict.note(format!("duplicate field {path:?}"));
     }
 
     fn within<E: de::Error>(
         &mut self,
-        take: impl FnOnce(&mut Room) -> Result<(), TooLarge>,
+        take: impl FnOnce(&mut DecodeBudget) -> Result<(), TooLarge>,
     ) -> Result<(), E> {
-        take(&mut self.room).map_err(|error| {
+        take(&mut self.budget).map_err(|error| {
             self.full = Some(error);
-            E::custom("room")
+            E::custom("budget")
         })
     }
 }
@@ -114,7 +114,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_string<E: de::Error>(self, value: String) -> Result<Value, E> {
-        self.0.within(|room| room.text(&value))?;
+        self.0.within(|budget| budget.text(&value))?;
         Ok(Value::String(value))
     }
 
@@ -126,7 +126,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             let item = items.next_element_seed(Seed(reader))?;
             reader.path.pop();
             let Some(item) = item else { return Ok(Value::Array(list)) };
-            reader.within(Room::item)?;
+            reader.within(DecodeBudget::item)?;
             list.push(item);
         }
     }
@@ -134,7 +134,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let reader = self.0;
         let mut object = Map::new();
-        // The path to a key may be long, so each key is noted once.
+        // The path to a key may be long, so each key is reported once.
         let mut repeated = HashSet::new();
         while let Some(key) = entries.next_key::<String>()? {
             let first_again = object.contains_key(&key) && repeated.insert(key.clone());
@@ -146,7 +146,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             let Some(Step::Key(key)) = reader.path.pop() else {
                 return Err(A::Error::custom("path"));
             };
-            reader.within(|room| room.entry(object.len(), &key))?;
+            reader.within(|budget| budget.entry(object.len(), &key))?;
             object.insert(key, value);
         }
         Ok(Value::Object(object))

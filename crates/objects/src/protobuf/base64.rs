@@ -1,4 +1,4 @@
-//! Standard base64, which is how JSON holds what protobuf has as bytes.
+//! Standard base64, in which JSON holds the bytes of protobuf.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ pub(super) fn text_of(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// The bytes of a text, `None` if it is not base64. Line breaks are passed over, as in Go.
+/// Decodes base64, or returns `None`. Line breaks are skipped, as in Go.
 pub(super) fn bytes_of(text: &str) -> Option<Vec<u8>> {
     let line_break = |character| matches!(character, '\r' | '\n');
     match text.contains(line_break) {

@@ -1,8 +1,8 @@
-//! A message into the canonical value of its type.
+//! Decodes a message to the canonical value of its type.
 //!
-//! Go sends every field that is no pointer, zero or not; what JSON leaves out when it is zero is
-//! left out here. Fields whose number nobody knows are skipped and, unless they hold nothing,
-//! listed in [`Decoded::strict`] beside what JSON would list there.
+//! Go sends every field that is not a pointer, zero or not; fields that JSON omits when zero are
+//! omitted here. Fields with an unknown number are skipped and, unless they are empty, listed in
+//! [`Decoded::strict`] with the findings that JSON has.
 
 use std::fmt::Write as _;
 
@@ -11,18 +11,18 @@ use thiserror::Error;
 
 use super::base64;
 use super::wire::{Kind, Reader, WireError};
+use crate::decode_budget::{DecodeBudget, MAX_DECODED, TooLarge};
 use crate::problems::Problems;
-use crate::room::{MAX_DECODED, Room, TooLarge};
 use crate::schema::decode::is_written;
 use crate::schema::numbers::{Slot, Wire};
 use crate::schema::{Decoded, Field, Schema, Shape, TypeId};
 
 mod values;
 
-/// Why bytes are not an object.
+/// The bytes are not an object.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ProtobufError {
-    /// The words are Go's; the numbers are those of [`super::MAGIC`].
+    /// The text is Go's; the numbers are those of [`super::MAGIC`].
     #[error(
         "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"
     )]
@@ -37,13 +37,13 @@ pub enum ProtobufError {
     TooLarge(TooLarge),
 }
 
-/// Messages within messages. The schema is not that deep, and a body cannot make it so.
+/// The maximum nesting of messages. The schema is not that deep, and a body cannot make it so.
 const DEEP: usize = 64;
 
-/// The value of a message.
+/// Decodes a message.
 pub fn decode(schema: &Schema, id: TypeId, message: &[u8]) -> Result<Decoded, ProtobufError> {
     let (path, strict) = (Vec::new(), Problems::default());
-    let mut decoder = Decoder { schema, path, strict, room: Room::new(MAX_DECODED) };
+    let mut decoder = Decoder { schema, path, strict, budget: DecodeBudget::new(MAX_DECODED) };
     let mut object = Map::new();
     match decoder.structure(id, message, &mut object) {
         Ok(()) => Ok(Decoded { value: Value::Object(object), strict: decoder.strict.into_list() }),
@@ -56,7 +56,7 @@ pub fn decode(schema: &Schema, id: TypeId, message: &[u8]) -> Result<Decoded, Pr
     }
 }
 
-/// What went wrong at the decoder's place.
+/// An error at the decoder's current path.
 enum Fault {
     Wire(WireError),
     Value(String),
@@ -81,12 +81,12 @@ enum Step<'s> {
     Index(usize),
 }
 
-/// After an error the path still leads to where it was.
+/// After an error the path still leads to the value.
 struct Decoder<'s> {
     schema: &'s Schema,
     path: Vec<Step<'s>>,
     strict: Problems,
-    room: Room,
+    budget: DecodeBudget,
 }
 
 impl<'s> Decoder<'s> {
@@ -110,8 +110,8 @@ impl<'s> Decoder<'s> {
         text
     }
 
-    /// Reads fields into an object that may have some of them already: two messages for one field
-    /// are one.
+    /// Reads fields into an object that may already have some of them: two messages for one field
+    /// are merged.
     fn structure(
         &mut self,
         id: TypeId,
@@ -122,9 +122,9 @@ impl<'s> Decoder<'s> {
             return Err(Fault::Value(format!("more than {DEEP} messages within each other")));
         }
         let schema = self.schema;
-        let of = schema.get(id);
-        self.fields(&of.fields, &of.wire, message, object)?;
-        schema.fill(id, object, &mut self.room)?;
+        let type_ = schema.get(id);
+        self.fields(&type_.fields, &type_.wire, message, object)?;
+        schema.fill(id, object, &mut self.budget)?;
         Ok(())
     }
 
@@ -194,11 +194,11 @@ impl<'s> Decoder<'s> {
                 let (key, value) = self.entry(value, reader.bytes()?)?;
                 match object.get_mut(&field.name) {
                     Some(Value::Object(map)) => {
-                        self.room.entry(map.len(), &key)?;
+                        self.budget.entry(map.len(), &key)?;
                         map.insert(key, value);
                     }
                     _ => {
-                        self.room.entry(0, &key)?;
+                        self.budget.entry(0, &key)?;
                         let map = Map::from_iter([(key, value)]);
                         self.insert(object, field, Value::Object(map))?;
                     }
@@ -232,12 +232,12 @@ impl<'s> Decoder<'s> {
         field: &Field,
         value: Value,
     ) -> Result<(), Fault> {
-        self.room.entry(object.len(), &field.name)?;
+        self.budget.entry(object.len(), &field.name)?;
         object.insert(field.name.clone(), value);
         Ok(())
     }
 
-    /// One item of a list, or several numbers packed into one field.
+    /// Reads one item of a list, or several numbers packed into one field.
     fn items(
         &mut self,
         item: &'s Shape,
@@ -255,12 +255,12 @@ impl<'s> Decoder<'s> {
             Some(each) if kind == Kind::Length => {
                 let mut inner = Reader::new(reader.bytes()?);
                 while !inner.is_empty() {
-                    self.room.item()?;
+                    self.budget.item()?;
                     list.push(self.single(item, each, &mut inner)?);
                 }
             }
             _ => {
-                self.room.item()?;
+                self.budget.item()?;
                 list.push(self.single(item, kind, reader)?);
             }
         }
@@ -268,7 +268,7 @@ impl<'s> Decoder<'s> {
         Ok(())
     }
 
-    /// An entry of a map: the key is field 1, the value field 2.
+    /// Reads an entry of a map: the key is field 1, the value field 2.
     fn entry(&mut self, shape: &'s Shape, message: &[u8]) -> Result<(String, Value), Fault> {
         let mut reader = Reader::new(message);
         let (mut key, mut value) = (String::new(), None);
@@ -293,7 +293,7 @@ impl<'s> Decoder<'s> {
         Ok((key, value.unwrap_or_else(|| self.schema.zero_of(shape))))
     }
 
-    /// A value that is not spread over several fields.
+    /// Reads a value that is one field.
     fn single(
         &mut self,
         shape: &'s Shape,
@@ -321,12 +321,12 @@ impl<'s> Decoder<'s> {
         match shape {
             Shape::String => {
                 let text = text(bytes)?;
-                self.room.text(&text)?;
+                self.budget.text(&text)?;
                 Ok(Value::String(text))
             }
             Shape::Bytes => {
                 let text = base64::text_of(bytes);
-                self.room.text(&text)?;
+                self.budget.text(&text)?;
                 Ok(Value::String(text))
             }
             Shape::Quantity => self.quantity(bytes),
@@ -338,7 +338,7 @@ impl<'s> Decoder<'s> {
                 self.structure(*id, bytes, &mut object)?;
                 Ok(Value::Object(object))
             }
-            // A list as the value of a map is a message of which it is field 1.
+            // A list that is the value of a map is a message with the list as field 1.
             Shape::List(item) => {
                 let mut list = Vec::new();
                 self.each(bytes, |decoder, number, kind, reader| match number {
@@ -353,7 +353,7 @@ impl<'s> Decoder<'s> {
                     1 => {
                         expect(kind, Kind::Length)?;
                         let (key, value) = decoder.entry(value, reader.bytes()?)?;
-                        decoder.room.entry(map.len(), &key)?;
+                        decoder.budget.entry(map.len(), &key)?;
                         map.insert(key, value);
                         Ok(true)
                     }
@@ -367,7 +367,7 @@ impl<'s> Decoder<'s> {
         }
     }
 
-    /// Goes through the fields of a message; `take` says whether it knew one.
+    /// Iterates over the fields of a message; `take` returns true for a known field.
     fn each(
         &mut self,
         message: &[u8],

@@ -1,7 +1,7 @@
-//! A value into the message of its type, fields by number as upstream writes them.
+//! Encodes a value as the message of its type, with fields by number as upstream writes them.
 //!
-//! The value is in canonical form; what its type has no field for is not written. Of what Go sends
-//! and JSON leaves out (numbers that are zero, empty texts) nothing is sent: it reads the same.
+//! The value is in canonical form; members that its type has no field for are not written. Zero
+//! numbers and empty texts, which Go sends and JSON omits, are not sent: the result reads the same.
 
 use serde_json::{Map, Value};
 use thiserror::Error;
@@ -11,7 +11,7 @@ use super::wire::{Kind, put_bytes, put_int, put_message, put_tag};
 use crate::schema::{Field, Number, Schema, Shape, TypeId};
 use crate::timestamp::Timestamp;
 
-/// A value that is not of its type, which a canonical one is.
+/// A value does not have its type. Canonical values always have.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{field}: {found} is not {wanted}")]
 pub struct EncodeError {
@@ -49,10 +49,10 @@ fn structure(
     object: &Map<String, Value>,
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
-    let of = schema.get(id);
+    let type_ = schema.get(id);
     let mut given: Vec<(&Field, &Value)> = Vec::with_capacity(object.len());
     for (name, value) in object {
-        match of.field(name) {
+        match type_.field(name) {
             Some(field) if !value.is_null() && field.number != Number::Nowhere => {
                 given.push((field, value));
             }
@@ -91,7 +91,7 @@ fn structure(
     Ok(())
 }
 
-/// A field: once, or once for every item or entry.
+/// Writes a field: once, or once for every item or entry.
 fn put(
     schema: &Schema,
     field: &Field,
@@ -115,15 +115,17 @@ fn repeated(
             items.iter().try_for_each(|value| single(schema, name, item, number, value, out))
         }
         (Shape::List(_), other) => Err(wrong(name, other, "a list")),
-        (Shape::Map(of), Value::Object(entries)) => entries.iter().try_for_each(|(key, value)| {
-            put_message(out, number, |out| {
-                put_bytes(out, 1, key.as_bytes());
-                match value {
-                    Value::Null => Ok(()),
-                    value => single(schema, key, of, 2, value, out),
-                }
+        (Shape::Map(inner), Value::Object(entries)) => {
+            entries.iter().try_for_each(|(key, value)| {
+                put_message(out, number, |out| {
+                    put_bytes(out, 1, key.as_bytes());
+                    match value {
+                        Value::Null => Ok(()),
+                        value => single(schema, key, inner, 2, value, out),
+                    }
+                })
             })
-        }),
+        }
         (Shape::Map(_), other) => Err(wrong(name, other, "an object")),
         (shape, value) => single(schema, name, shape, number, value, out),
     }
@@ -197,7 +199,7 @@ fn single(
             }
             other => return Err(wrong(name, other, "an object")),
         },
-        // As the value of a map: a message of which it is field 1.
+        // The value of a map is a message with the list as field 1.
         Shape::List(_) | Shape::Map(_) => {
             put_message(out, number, |out| repeated(schema, name, shape, 1, value, out))?;
         }

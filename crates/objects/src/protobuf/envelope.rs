@@ -1,4 +1,4 @@
-//! What objects travel in: [`MAGIC`] and a `runtime.Unknown` of kind, version and message.
+//! The envelope of objects: [`MAGIC`] and a `runtime.Unknown` of kind, version and message.
 //!
 //! [`Envelope`] holds one object, read or written; [`ListEnvelope`] is written around items that
 //! were encoded one by one; [`watch_event`] is a frame of a watch.
@@ -10,7 +10,7 @@ use super::encode::{EncodeError, encode};
 use super::wire::{Kind, Reader, WireError, put_bytes, put_tag, put_varint, varint_len};
 use crate::schema::{Schema, TypeId};
 
-/// What every enveloped object begins with.
+/// The first bytes of every enveloped object.
 pub const MAGIC: &[u8; 4] = b"k8s\0";
 
 /// An object with its kind and version, as it was received.
@@ -41,7 +41,7 @@ impl<'a> Envelope<'a> {
                     Ok(())
                 })?,
                 2 => envelope.message = bytes,
-                // Nobody sets these; what they would change cannot be ignored.
+                // Clients never set these, and their effect cannot be ignored.
                 3 if !bytes.is_empty() => {
                     let encoding = String::from_utf8_lossy(bytes);
                     return Err(ProtobufError::Envelope(format!(
@@ -62,7 +62,7 @@ impl<'a> Envelope<'a> {
         Ok(envelope)
     }
 
-    /// The bytes of an object of a type. The kind and version are those the object has.
+    /// Encodes an object of a type, with its own kind and version.
     pub fn write(schema: &Schema, id: TypeId, object: &Value) -> Result<Vec<u8>, EncodeError> {
         let mut message = Vec::with_capacity(1024);
         encode(schema, id, object, &mut message)?;
@@ -74,7 +74,7 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// Everything before the message: its length comes last.
+/// Writes everything before the message; its length comes last.
 fn put_head(out: &mut Vec<u8>, api_version: &str, kind: &str, length: usize) {
     let mut names = Vec::with_capacity(48);
     put_bytes(&mut names, 1, api_version.as_bytes());
@@ -87,8 +87,8 @@ fn put_head(out: &mut Vec<u8>, api_version: &str, kind: &str, length: usize) {
 
 /// A list whose items are encoded as they are read.
 ///
-/// The length of a list stands before its items, so nothing can be sent until the last one is
-/// encoded. Items are held once, in the pieces they will be sent in.
+/// The length of a list precedes its items, so nothing can be sent until the last one is encoded.
+/// Items are held once, in the chunks in which they are sent.
 #[derive(Debug)]
 pub struct ListEnvelope {
     api_version: String,
@@ -97,7 +97,7 @@ pub struct ListEnvelope {
     item: Vec<u8>,
 }
 
-/// How large a piece of a list gets before the next one is begun.
+/// The size of a chunk of a list.
 const PIECE: usize = 256 * 1024;
 
 impl ListEnvelope {
@@ -121,8 +121,8 @@ impl ListEnvelope {
         Ok(())
     }
 
-    /// The finished list in pieces, the first of which has everything before the items. `metadata`
-    /// is of type `id`, a `ListMeta`.
+    /// Returns the finished list in chunks, the first of which has everything before the items.
+    /// `metadata` is of type `id`, a `ListMeta`.
     pub fn finish(
         mut self,
         schema: &Schema,
@@ -137,7 +137,7 @@ impl ListEnvelope {
         put_head(&mut head, &self.api_version, &self.kind, length);
         put_bytes(&mut head, 1, &meta);
         match self.pieces.as_mut_slice() {
-            // A short list is one piece.
+            // A short list is one chunk.
             [only] => {
                 head.append(only);
                 Ok(vec![head])
@@ -150,7 +150,8 @@ impl ListEnvelope {
     }
 }
 
-/// One frame of a watch: its length, and a `WatchEvent` of the change and the enveloped object.
+/// Encodes one frame of a watch: its length, and a `WatchEvent` of the change and the enveloped
+/// object.
 #[must_use]
 pub fn watch_event(change: &str, object: &[u8]) -> Vec<u8> {
     // RawExtension { raw = 1 }
@@ -165,7 +166,7 @@ pub fn watch_event(change: &str, object: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Goes through a message whose fields are all texts or messages.
+/// Iterates over a message whose fields are all texts or messages.
 fn each_text<'a>(
     message: &'a [u8],
     take: &mut dyn FnMut(u32, &'a [u8]) -> Result<(), ProtobufError>,

@@ -1,4 +1,4 @@
-//! Vectors written by hand, byte for byte, and what holds for every type of the schema.
+//! Vectors written by hand, byte by byte, and properties of every type of the schema.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -52,7 +52,7 @@ fn read(bytes: &[u8]) -> Result<(Value, Vec<String>), ProtobufError> {
     Ok((value, decoded.strict))
 }
 
-/// `sent` is what Go sends, `written` what we do, `object` the JSON of both.
+/// `sent` is the message of Go, `written` ours, `object` the JSON of both.
 #[track_caller]
 fn check(sent: &[u8], written: &[u8], object: &Value) {
     let schema = Schema::served();
@@ -110,7 +110,8 @@ fn a_pod_is_read_and_written() {
         ),
         len(3, &[]),
     ]);
-    // As Go sends it: zeros of everything that is no pointer, an empty time for none.
+    // As Go sends it: zeros of all fields that are not pointers, and an empty time for an unset
+    // one.
     let sent = message(&[
         len(
             1,
@@ -160,7 +161,7 @@ fn a_deployment_is_read_and_written() {
         len(2, &len(2, &message(&[len(1, b"web"), len(2, b"nginx"), len(8, &[])]))),
     ]);
     let spec = message(&[
-        // Given, though it is zero: replicas is a pointer.
+        // Set to zero: replicas is a pointer.
         int(1, 0),
         len(2, &labels(1)),
         len(3, &template),
@@ -301,10 +302,10 @@ fn unknown_fields_are_named_if_they_hold_something() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
-    let said =
+fn errors_contain_the_path() {
+    let error_text =
         |kind: &str, object: &[u8]| read(&enveloped("v1", kind, object)).unwrap_err().to_string();
-    for (object, words) in [
+    for (object, expected) in [
         (int(1, 0), "proto: metadata: the wire type is Varint and should be Length"),
         (
             len(1, &len(1, b"\xff")),
@@ -312,7 +313,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
         (vec![0x0a, 5, 0], "proto: metadata: the message ends within a field"),
         (vec![0x0a], "proto: metadata: the message ends within a field"),
-        (vec![0x07], "proto: 0 is no field number"),
+        (vec![0x07], "proto: 0 is not a field number"),
         (
             len(2, &len(2, &len(8, &len(1, &message(&[len(1, b"cpu"), len(2, &len(1, b"?"))]))))),
             "proto: spec.containers[0].resources.limits.cpu: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
@@ -322,9 +323,9 @@ fn what_is_wrong_is_said_with_its_place() {
             "proto: metadata.creationTimestamp: 72057594037927935 seconds since 1970 are not in the years 1 to 9999",
         ),
     ] {
-        assert_eq!(said("Pod", &object), words);
+        assert_eq!(error_text("Pod", &object), expected);
     }
-    for (bytes, words) in [
+    for (bytes, expected) in [
         (
             &b""[..],
             "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]",
@@ -340,7 +341,7 @@ fn what_is_wrong_is_said_with_its_place() {
             "the envelope: the content type \"x\" is not \"application/vnd.kubernetes.protobuf\"",
         ),
     ] {
-        assert_eq!(Envelope::read(bytes).unwrap_err().to_string(), words);
+        assert_eq!(Envelope::read(bytes).unwrap_err().to_string(), expected);
     }
 }
 
@@ -389,20 +390,26 @@ fn a_long_list_is_one_list_in_several_pieces() {
 #[test]
 fn every_field_of_every_kind_has_a_number() {
     let schema = Schema::served();
-    for (_, of) in schema.types().filter(|(_, of)| !of.package.ends_with("pkg.version")) {
-        let has_kind = of.kind.is_some() || of.list_of.is_some();
-        for field in &of.fields {
+    for (_, type_) in schema.types().filter(|(_, type_)| !type_.package.ends_with("pkg.version")) {
+        let has_kind = type_.kind.is_some() || type_.list_of.is_some();
+        for field in &type_.fields {
             let in_envelope = has_kind && matches!(field.name.as_str(), "kind" | "apiVersion");
-            assert_eq!(field.number == Number::Nowhere, in_envelope, "{}.{}", of.name, field.name);
+            assert_eq!(
+                field.number == Number::Nowhere,
+                in_envelope,
+                "{}.{}",
+                type_.name,
+                field.name
+            );
             let ours = field.name.starts_with("qosResources");
             if ours {
-                assert!(matches!(field.number, Number::Own(1000..2000)), "{}", of.name);
+                assert!(matches!(field.number, Number::Own(1000..2000)), "{}", type_.name);
             }
         }
     }
 }
 
-/// Decisions read from bytes, all the same once these are used up; so proptest can shrink.
+/// Decisions read from bytes; constant once these are used up, so that proptest can shrink.
 struct Choices<'a>(std::slice::Iter<'a, u8>);
 
 impl Choices<'_> {
@@ -411,7 +418,7 @@ impl Choices<'_> {
     }
 }
 
-/// Some value of a shape in canonical form, without empty lists and maps.
+/// Generates a value of a shape in canonical form, without empty lists and maps.
 fn some(schema: &Schema, shape: &Shape, choices: &mut Choices<'_>) -> Value {
     let pick = choices.below(4);
     match shape {
@@ -453,7 +460,7 @@ fn some_structure(schema: &Schema, id: TypeId, choices: &mut Choices<'_>) -> Map
     object
 }
 
-/// The value with everything that Go would send though it is zero.
+/// Returns the value with all zeros that Go would send.
 fn as_go_sends(schema: &Schema, id: TypeId, value: &Value) -> Value {
     let mut object = Map::new();
     for field in &schema.get(id).fields {
@@ -482,15 +489,15 @@ fn as_go_sends(schema: &Schema, id: TypeId, value: &Value) -> Value {
 }
 
 fn served_kinds() -> Vec<TypeId> {
-    let has_kind = |of: &crate::schema::Type| of.kind.is_some() || of.list_of.is_some();
-    Schema::served().types().filter(|(_, of)| has_kind(of)).map(|(id, _)| id).collect()
+    let has_kind = |type_: &crate::schema::Type| type_.kind.is_some() || type_.list_of.is_some();
+    Schema::served().types().filter(|(_, type_)| has_kind(type_)).map(|(id, _)| id).collect()
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn what_is_encoded_comes_back(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+    fn encoded_values_are_decoded_unchanged(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
         let schema = Schema::served();
         for id in served_kinds() {
             let drawn = Value::Object(some_structure(schema, id, &mut Choices(bytes.iter())));
@@ -507,7 +514,7 @@ proptest! {
         }
     }
 
-    /// Two halves of a message one after the other are the message.
+    /// The two halves of a message concatenated are the message.
     #[test]
     fn fields_may_come_in_any_order(bytes in proptest::collection::vec(any::<u8>(), 0..500)) {
         let schema = Schema::served();
@@ -526,7 +533,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever comes is an object or an error, and an object is canonical.
+    /// Any bytes are an object or an error, and an object is canonical.
     #[test]
     fn random_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let schema = Schema::served();

@@ -1,9 +1,9 @@
-//! The encoding below messages: varints, tags, lengths. [`Reader`] takes bytes from anybody and
-//! never reads past their end; the writing half appends to a vector.
+//! The encoding below messages: varints, tags, lengths. [`Reader`] takes untrusted bytes and never
+//! reads past their end; the writing half appends to a vector.
 
 use thiserror::Error;
 
-/// How a field's bytes are delimited.
+/// The wire type of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Varint,
@@ -14,22 +14,22 @@ pub(crate) enum Kind {
     Fixed32,
 }
 
-/// What is wrong with bytes that should be a message.
+/// Bytes that are not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum WireError {
     #[error("the message ends within a field")]
     Truncated,
     #[error("a varint is longer than ten bytes or 64 bits")]
     Varint,
-    #[error("{0} is no field number")]
+    #[error("{0} is not a field number")]
     Number(u64),
-    #[error("{0} is no wire type")]
+    #[error("{0} is not a wire type")]
     Kind(u8),
-    #[error("a group ends that did not begin, or one does not end")]
+    #[error("unbalanced start and end of a group")]
     Group,
 }
 
-/// How deep groups may be nested in a field that is skipped. Nobody has written groups since 2008.
+/// The maximum nesting of groups in a field that is skipped. Groups are deprecated since 2008.
 const GROUPS: usize = 32;
 
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
         let mut number = 0_u64;
         for (at, byte) in self.bytes.iter().enumerate() {
             let bits = u64::from(byte & 0x7f);
-            // The tenth byte holds the one bit that is left.
+            // The tenth byte holds the last bit.
             if at == 9 && *byte > 1 {
                 return Err(WireError::Varint);
             }
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
         Err(WireError::Truncated)
     }
 
-    /// A field's number and kind.
+    /// Reads a field's number and kind.
     pub(crate) fn tag(&mut self) -> Result<(u32, Kind), WireError> {
         let tag = self.varint()?;
         let number = match u32::try_from(tag >> 3) {
@@ -88,10 +88,10 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// Bytes behind their length.
+    /// Reads bytes with their length.
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8], WireError> {
         let length = self.varint()?;
-        // A length that does not fit cannot be there either.
+        // A length that does not fit in memory is beyond the end.
         self.take(usize::try_from(length).unwrap_or(usize::MAX))
     }
 
@@ -101,8 +101,8 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Passes over a field's value and says whether it held anything: Go sends numbers that are
-    /// zero, empty texts and structures of such alike, to clients that know the field or not.
+    /// Skips a field's value and reports whether it was non-empty: Go sends zero numbers, empty
+    /// texts and structures of such to clients that know the field and to those that do not.
     pub(crate) fn skip(&mut self, kind: Kind) -> Result<bool, WireError> {
         match kind {
             Kind::Varint => self.varint().map(|number| number != 0),
@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether bytes are a message in which nothing is set.
+/// Reports whether bytes are a message in which nothing is set.
 fn holds_nothing(bytes: &[u8], depth: usize) -> bool {
     const DEEP: usize = 8;
     let mut reader = Reader::new(bytes);
@@ -181,8 +181,8 @@ pub(crate) fn put_int(out: &mut Vec<u8>, number: u32, value: i64) {
     put_varint(out, value as u64);
 }
 
-/// Writes a message of which the length is known only afterwards. Most are short enough for one
-/// byte of length; the others are moved up to make room.
+/// Writes a message whose length is known only afterwards. Most are short enough for one byte of
+/// length; the others are moved up to make room.
 pub(crate) fn put_message<E>(
     out: &mut Vec<u8>,
     number: u32,
@@ -203,7 +203,7 @@ pub(crate) fn put_message<E>(
     Ok(())
 }
 
-/// How many bytes a varint takes.
+/// Returns the number of bytes of a varint.
 pub(crate) fn varint_len(number: u64) -> usize {
     let bits = 64 - (number | 1).leading_zeros() as usize;
     bits.div_ceil(7)
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_with_nothing_in_it_is_told_from_one_with_something() {
+    fn empty_fields_are_distinguished_from_set_ones() {
         let skip = |bytes: &[u8], kind| Reader::new(bytes).skip(kind).unwrap();
         assert!(!skip(&[0], Kind::Varint));
         assert!(skip(&[1], Kind::Varint));

@@ -1,13 +1,13 @@
-//! The arithmetic under quantities: a 64-bit mantissa with a decimal exponent ([`Small`]) and the
-//! unbounded form of it ([`Decimal`]). Both stand for `mantissa × 10^exponent`. Notation and
+//! The arithmetic of quantities: a 64-bit mantissa with a decimal exponent ([`Small`]) and the
+//! unbounded form of it ([`Decimal`]). Both represent `mantissa × 10^exponent`. Notation and
 //! suffixes are not known here.
 
 use std::cmp::Ordering;
 
 use num_bigint::{BigInt, BigUint, Sign};
 
-/// Numbers are aligned by writing out zeros; a larger gap than this is refused instead, so that a
-/// short text with a huge exponent cannot ask for gigabytes.
+/// Numbers are aligned by writing out zeros; a larger gap than this is rejected, so that a short
+/// text with a huge exponent cannot allocate gigabytes.
 const MAX_ALIGNMENT: u64 = 4096;
 
 #[derive(Debug, Clone, Copy)]
@@ -35,9 +35,9 @@ impl Small {
         quotient + remainder.signum()
     }
 
-    /// `value × 10^shift`: the exact product, and what upstream returns where there is none. It
-    /// multiplies in one step for the common shifts, which wraps, and digit by digit for others,
-    /// which stops and gives zero.
+    /// Returns `value × 10^shift`: the exact product, and upstream's result where there is none.
+    /// Upstream multiplies in one step for the common shifts, which wraps, and digit by digit for
+    /// others, which stops and returns zero.
     fn shifted_up(self, shift: i64) -> (Option<i64>, i64) {
         if self.value == 0 || shift == 0 {
             return (Some(self.value), self.value);
@@ -90,8 +90,8 @@ impl Decimal {
         }
     }
 
-    /// The same value with exactly this exponent, rounded away from zero; `None` if writing it out
-    /// would take too many digits.
+    /// Returns the same value with exactly this exponent, rounded away from zero; `None` if it
+    /// would have too many digits.
     pub(super) fn rounded_up(&self, exponent: i32) -> Option<Decimal> {
         let shift = i64::from(self.exponent) - i64::from(exponent);
         if self.sign() == 0 || shift == 0 {
@@ -100,7 +100,7 @@ impl Decimal {
         if shift > 0 {
             return Some(Decimal { unscaled: &self.unscaled * power_of_ten(shift)?, exponent });
         }
-        // Dividing by more than the number has digits leaves nothing but the rounding.
+        // Dividing by more than the number has digits leaves only the rounding.
         let digits_at_most = i64::try_from(self.unscaled.bits()).ok()? / 3 + 1;
         let unscaled = if -shift > digits_at_most {
             BigInt::from(self.sign())
@@ -112,7 +112,7 @@ impl Decimal {
         Some(Decimal { unscaled, exponent })
     }
 
-    /// The value in units of `10^exponent`, rounded up, if 64 bits hold it.
+    /// Returns the value in units of `10^exponent`, rounded up, if it fits in 64 bits.
     pub(super) fn ceil_at(&self, exponent: i32) -> Option<i64> {
         let shift = i64::from(self.exponent) - i64::from(exponent);
         if shift > 18 && self.sign() != 0 {
@@ -121,9 +121,9 @@ impl Decimal {
         i64::try_from(&self.rounded_up(exponent)?.unscaled).ok()
     }
 
-    /// The value in units of `10^exponent` as upstream computes it for big decimals: 64-bit
-    /// arithmetic on the lowest bits wherever it does not look closer, and a remainder always adds
-    /// one, below zero as well.
+    /// Returns the value in units of `10^exponent` as upstream computes it for big decimals: 64-bit
+    /// arithmetic on the lowest bits, except in special cases, and a remainder always adds one,
+    /// below zero as well.
     pub(super) fn scaled_value(&self, exponent: i32) -> i64 {
         let shift = i64::from(self.exponent) - i64::from(exponent);
         if shift >= 0 {
@@ -137,7 +137,7 @@ impl Decimal {
             let low = low_bits(&self.unscaled);
             return low / divisor + i64::from(low % divisor != 0);
         }
-        // Only numbers above the 64-bit range, or divided by more than 10^18, come here.
+        // Only numbers above the 64-bit range, or divided by more than 10^18, reach this.
         let Some(divisor) = power_of_ten(-shift) else { return i64::from(self.sign() != 0) };
         let (quotient, remainder) = (&self.unscaled / &divisor, &self.unscaled % &divisor);
         low_bits(&quotient).wrapping_add(i64::from(remainder.sign() != Sign::NoSign))
@@ -163,7 +163,7 @@ impl Decimal {
         if self.sign() != other.sign() || self.sign() == 0 {
             return self.sign().cmp(&other.sign());
         }
-        // The place of the leading digit decides unless it is the same; then the exponents differ
+        // The position of the leading digit decides unless it is equal; then the exponents differ
         // by no more than the numbers have digits, and aligning them is cheap.
         let magnitude = |d: &Decimal| digits(&d.unscaled) + i64::from(d.exponent);
         let by_magnitude = magnitude(self).cmp(&magnitude(other));
@@ -178,7 +178,7 @@ impl Decimal {
         if self.sign() < 0 { absolute.reverse() } else { absolute }
     }
 
-    /// Mantissa and exponent with the largest exponent that is a multiple of three.
+    /// Returns mantissa and exponent with the largest exponent that is a multiple of three.
     pub(super) fn base_1000(&self) -> (BigInt, i64) {
         let ten = BigInt::from(10);
         let (mut mantissa, mut exponent) = (self.unscaled.clone(), i64::from(self.exponent));
@@ -193,8 +193,8 @@ impl Decimal {
         (mantissa, exponent)
     }
 
-    /// Mantissa and power of 1,024 (at most six, `Ei`); `None` for fractions and for what is
-    /// smaller than 1,024 either way.
+    /// Returns mantissa and power of 1,024 (at most six, `Ei`); `None` for fractions and for
+    /// numbers smaller than 1,024 either way.
     pub(super) fn base_1024(&self) -> Option<(BigInt, usize)> {
         let whole = self.rounded_up(0)?;
         if whole.compare(self) != Ordering::Equal {
@@ -227,7 +227,7 @@ fn sign_of(number: &BigInt) -> BigInt {
     }
 }
 
-/// How many decimal digits a number has.
+/// Returns the number of decimal digits.
 fn digits(number: &BigInt) -> i64 {
     i64::try_from(number.magnitude().to_string().len()).unwrap_or(i64::MAX)
 }

@@ -1,5 +1,5 @@
-//! Reading quantities: taking the text apart, interpreting the suffix, and deciding between the
-//! 64-bit form and the big decimal exactly where upstream decides it. Entry: [`parse`].
+//! Parses quantities: splits the text, interprets the suffix, and chooses between the 64-bit form
+//! and the big decimal exactly as upstream does. Entry: [`parse`].
 
 use num_bigint::BigInt;
 
@@ -9,19 +9,19 @@ use super::{Amount, Format, ParseQuantityError, Quantity};
 /// Binary suffixes by power of 1,024.
 pub(super) const BINARY_SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
-/// Decimal suffixes by power of 1,000, from nano on.
+/// Decimal suffixes by power of 1,000, starting with nano.
 const DECIMAL_SUFFIXES: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 
-/// The finest part of a unit that is kept: a billionth.
+/// The smallest unit that is kept: 10^-9.
 const NANO: i32 = -9;
 
 /// Numbers of up to this many digits are tried as 64-bit integers.
 const MAX_SMALL_DIGITS: usize = 18;
 
-/// Longest text that is read. Upstream knows no limit; no honest quantity has a hundred digits.
+/// The longest text that is read. Upstream has no limit; no real quantity has a hundred digits.
 const MAX_LENGTH: usize = 1024;
 
-/// Largest exponent of ten a number with more digits than [`MAX_SMALL_DIGITS`] may have. Such a
+/// The largest exponent of ten of a number with more digits than [`MAX_SMALL_DIGITS`]. Such a
 /// number is written out digit by digit.
 const MAX_BIG_EXPONENT: i32 = 1024;
 
@@ -30,7 +30,7 @@ pub(super) fn decimal_suffix(exponent: i64) -> Option<&'static str> {
     DECIMAL_SUFFIXES.get(index).copied().filter(|_| exponent % 3 == 0)
 }
 
-/// The pieces of a quantity's text. `number` has sign and point as written.
+/// The parts of a quantity's text. `number` has sign and point as written.
 struct Pieces<'a> {
     negative: bool,
     number: &'a str,
@@ -39,7 +39,7 @@ struct Pieces<'a> {
     suffix: &'a str,
 }
 
-/// A suffix's meaning: times 10^exponent or times 2^exponent, by format.
+/// The factor of a suffix: 10^exponent or 2^exponent, by format.
 struct Unit {
     format: Format,
     exponent: i32,
@@ -64,8 +64,8 @@ pub(super) fn parse(text: &str) -> Result<Quantity, ParseQuantityError> {
     big(&pieces, &unit)
 }
 
-/// Takes the text apart without judging it more than needed: `Gi` is zero with a suffix, `1..5`
-/// fails because the second point can start no suffix.
+/// Splits the text with as few checks as needed: `Gi` is zero with a suffix, `1..5` fails because
+/// the second point cannot start a suffix.
 fn split(text: &str) -> Result<Pieces<'_>, ParseQuantityError> {
     let negative = text.starts_with('-');
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -105,13 +105,13 @@ fn interpret(suffix: &str) -> Option<Unit> {
         return Some(Unit { format: Format::BinarySi, exponent });
     }
     let exponent: i64 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-    // Upstream narrows the 64-bit exponent without a check.
+    // Upstream truncates the 64-bit exponent without a check.
     #[expect(clippy::cast_possible_truncation)]
     Some(Unit { format: Format::DecimalExponent, exponent: exponent as i32 })
 }
 
-/// The 64-bit form, if upstream would use it, and whether the text is kept as written: upstream
-/// takes some texts for canonical that are not quite (`+1`, `007`, `2104.330`).
+/// Returns the 64-bit form, if upstream would use it, and whether the text is kept as written:
+/// upstream takes some texts as canonical that are not (`+1`, `007`, `2104.330`).
 fn small(pieces: &Pieces<'_>, unit: &Unit) -> Option<(Small, bool)> {
     let Pieces { whole, fraction, .. } = *pieces;
     let mut exponent = 0_i32;
@@ -142,7 +142,7 @@ fn small(pieces: &Pieces<'_>, unit: &Unit) -> Option<(Small, bool)> {
     Some((Small { value: if pieces.negative { -value } else { value }, exponent }, as_written))
 }
 
-/// The big form: exact down to a billionth, finer parts rounded away from zero.
+/// Returns the big form: exact to 10^-9, smaller parts rounded away from zero.
 fn big(pieces: &Pieces<'_>, unit: &Unit) -> Result<Quantity, ParseQuantityError> {
     if !pieces.number.bytes().any(|b| b.is_ascii_digit()) {
         return Err(ParseQuantityError::Numeric);

@@ -40,7 +40,7 @@ fn texts_come_back_in_canonical_form() {
 }
 
 #[test]
-fn errors_say_what_upstream_says() {
+fn errors_have_upstream_texts() {
     let table = [
         ("", ParseQuantityError::Format),
         ("1..5", ParseQuantityError::Format),
@@ -119,7 +119,7 @@ fn multiples_are_exact() {
 }
 
 #[test]
-fn defaulting_rounds_up_to_a_thousandth_and_leaves_the_rest_alone() {
+fn defaulting_rounds_up_to_milli_units() {
     assert_eq!(q("1u").round_up_to_milli().to_string(), "1m");
     assert_eq!(q("0.3Mi").round_up_to_milli().to_string(), "314572800m");
     assert_eq!(q("0.1234567Ki").round_up_to_milli().to_string(), "126420m");
@@ -144,7 +144,7 @@ fn a_long_or_huge_number_is_refused_and_not_computed() {
     assert_eq!(q("1234567890123456789e-2000000000").to_string(), "1e-9");
 }
 
-/// Texts that look like quantities far more often than random ones do.
+/// Generates texts that resemble quantities.
 fn nearly_a_quantity() -> impl Strategy<Value = String> {
     "[+-]?[0-9.]{0,25}(([eE][+-]?[0-9]{0,11})|[numkKMGTPE]?i?)"
 }

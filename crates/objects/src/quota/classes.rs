@@ -1,8 +1,8 @@
-//! The classes of QoS resources a quota gives to a namespace, and how many of each are in use.
+//! The classes of QoS resources that quotas give to a namespace, and their usage.
 //!
-//! A resource listed for pods is counted by pod. One listed for containers is counted by
-//! container, those without a class of their own being in the pod's. A class with a capacity may
-//! be used that often at once, one without any number of times.
+//! A resource listed for pods is counted by pod. One listed for containers is counted by container;
+//! containers without a class are in the pod's. A class with a capacity may be used that many times
+//! at once, one without any number of times.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::rules::pod::class_resources::full_name;
 use crate::timestamp::Timestamp;
 use crate::totals::{class_uses, named_by_containers, pod_classes};
 
-/// How often which class of which resource is used.
+/// The number of uses by level, resource and class.
 type Uses = BTreeMap<(Level, String, String), i64>;
 
 const LEVELS: [Level; 2] = [Level::Pod, Level::Container];
@@ -22,7 +22,7 @@ fn items(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// What a quota gives: by level and full name the classes, with their capacity.
+/// Returns the classes that a quota gives, by level and full name, with their capacity.
 fn given(classes: &Value) -> BTreeMap<(Level, &str), BTreeMap<&str, i64>> {
     let mut given: BTreeMap<(Level, &str), BTreeMap<&str, i64>> = BTreeMap::new();
     for level in LEVELS {
@@ -39,14 +39,14 @@ fn given(classes: &Value) -> BTreeMap<(Level, &str), BTreeMap<&str, i64>> {
     given
 }
 
-/// The bounds a quota enforces: those of its status, or of its spec while there is none.
+/// The bounds that a quota enforces: those of its status, or of its spec while there is none.
 fn enforced(quota: &Value) -> &Value {
     let of_status = &quota["status"]["qosResources"];
     if of_status.is_null() { &quota["spec"]["qosResources"] } else { of_status }
 }
 
-/// What a pod uses. A resource the pod itself asks for is the containers' if the quotas say so,
-/// or if a container names it; else it is the pod's own.
+/// Returns the uses of a pod. A resource that the pod itself requests is counted by container if
+/// the quotas list it for containers, or if a container names it; else it is counted by pod.
 fn uses(pod: &Value, of_containers: &BTreeSet<&str>, now: Timestamp) -> Uses {
     let mut uses = Uses::new();
     if !is_alive(pod, now) {
@@ -69,14 +69,14 @@ fn uses(pod: &Value, of_containers: &BTreeSet<&str>, now: Timestamp) -> Uses {
     uses
 }
 
-/// The resources quotas have for containers.
+/// Returns the resources that quotas list for containers.
 fn container_resources<'a>(classes: impl Iterator<Item = &'a Value>) -> BTreeSet<&'a str> {
     let names = classes.flat_map(|classes| items(&classes["container"]));
     names.filter_map(|resource| resource["name"].as_str()).map(full_name).collect()
 }
 
-/// Charges the classes of a pod, into the quotas as they are charged so far. A quota that did not cover
-/// the old pod is charged for all of the new one.
+/// Charges the classes of a pod, to the quotas as they are charged so far. A quota that did not
+/// cover the old pod is charged for all of the new one.
 pub(super) fn charge(
     quotas: &[&Value],
     pod: &Value,
@@ -129,7 +129,7 @@ fn charge_one(
 ) -> Result<(), QuotaRefusal> {
     let name = name_of(quota);
     let known = quota["status"]["qosResourcesUsage"].is_object();
-    let mut counted = Counted::new(enforced(quota));
+    let mut counted = ClassUsage::new(enforced(quota));
     counted.read(&charged.get(&name).unwrap_or(quota)["status"]["qosResourcesUsage"]);
     let used = counted.uses.get(key).copied().unwrap_or(0);
     let (level, resource, class) = key.clone();
@@ -160,18 +160,18 @@ fn charge_one(
     Ok(())
 }
 
-/// The uses of everything a quota gives.
+/// The uses of all classes of a quota.
 #[derive(Debug)]
-pub(super) struct Counted<'a> {
+pub(super) struct ClassUsage<'a> {
     classes: &'a Value,
     of_containers: BTreeSet<&'a str>,
     uses: Uses,
 }
 
-impl<'a> Counted<'a> {
-    pub(super) fn new(classes: &'a Value) -> Counted<'a> {
+impl<'a> ClassUsage<'a> {
+    pub(super) fn new(classes: &'a Value) -> ClassUsage<'a> {
         let of_containers = container_resources(std::iter::once(classes));
-        Counted { classes, of_containers, uses: Uses::new() }
+        ClassUsage { classes, of_containers, uses: Uses::new() }
     }
 
     pub(super) fn add(&mut self, pod: &Value, now: Timestamp) {
@@ -181,7 +181,7 @@ impl<'a> Counted<'a> {
         }
     }
 
-    /// Takes over a usage as a status has it.
+    /// Adds a usage of a status.
     fn read(&mut self, usage: &Value) {
         for ((level, resource), classes) in given(usage) {
             for (class, count) in classes {
@@ -190,7 +190,7 @@ impl<'a> Counted<'a> {
         }
     }
 
-    /// The usage as a status has it: what the quota gives, in its order and spelling.
+    /// Renders the usage for a status: the classes of the quota, in its order and spelling.
     pub(super) fn rendered(&self) -> Value {
         let mut out = Map::new();
         for level in LEVELS {

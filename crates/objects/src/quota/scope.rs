@@ -1,5 +1,5 @@
-//! Which objects a quota is about: those that fit all its scopes. A quota with scopes is about
-//! pods only.
+//! The scopes of a quota: it covers the objects that match all of them. A quota with scopes covers
+//! only pods.
 
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ fn fits(pod: &Value, scope: &str, operator: &str, values: &[Value]) -> bool {
     }
 }
 
-/// The pod ends by itself, after a time.
+/// The pod has a deadline.
 fn is_terminating(pod: &Value) -> bool {
     pod["spec"]["activeDeadlineSeconds"].as_i64().is_some_and(|seconds| seconds >= 0)
 }
@@ -59,7 +59,7 @@ fn is_best_effort(pod: &Value) -> bool {
     }
 }
 
-/// Whether the pod's affinity is about pods of other namespaces.
+/// Reports whether the pod's affinity selects pods of other namespaces.
 fn looks_elsewhere(pod: &Value) -> bool {
     let crosses = |term: &Value| {
         !items(&term["namespaces"]).is_empty() || term.get("namespaceSelector").is_some()

@@ -1,5 +1,5 @@
-//! Scopes, counts and classes no recording shows, and that charging one by one comes to the same
-//! as counting all.
+//! Scopes, counts and classes that no recording shows, and that charging objects one by one equals
+//! counting all.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -58,7 +58,7 @@ fn an_update_is_charged_for_what_it_adds() {
 }
 
 #[test]
-fn an_update_that_moves_a_pod_into_a_scope_is_charged_for_all_of_it() {
+fn update_into_a_scope_is_charged_in_full() {
     let pod = |deadline: Value| {
         json!({"spec": {"activeDeadlineSeconds": deadline, "containers": [
             {"name": "c", "resources": {"requests": {"cpu": "1"}}},
@@ -82,14 +82,14 @@ fn an_update_that_moves_a_pod_into_a_scope_is_charged_for_all_of_it() {
         update(&scoped("into", "Terminating", "0")).unwrap_err().to_string(),
         "exceeded quota: into, requested: pods=1, used: pods=0, limited: pods=0"
     );
-    // Within the scope another deadline costs nothing, and leaving it is free.
+    // Within the scope another deadline costs nothing, and leaving the scope is free.
     let sooner = pod(json!(3));
     assert_eq!(charge(&[&into], pods(), &sooner, Some(&ending), now()), Ok(vec![]));
     assert_eq!(charge(&[&into], pods(), &lasting, Some(&ending), now()), Ok(vec![]));
 }
 
 #[test]
-fn classes_are_charged_to_a_quota_that_a_pod_moves_into() {
+fn classes_are_charged_when_a_pod_enters_a_quota() {
     let mut into = quota(json!({"scopes": ["Terminating"], "qosResources": {
         "container": [{"name": "k8s.io/rdt", "classes": [{"name": "gold", "capacity": 1}]}],
     }}));
@@ -207,7 +207,7 @@ fn a_class_is_used_as_often_as_its_capacity_allows() {
         "exceeded quota: q, requested: container.k8s.io/rdt/gold=1, used: container.k8s.io/rdt/gold=2, \
          limited: container.k8s.io/rdt/gold=2"
     );
-    // A pod that is there keeps what it has, whatever the quota says now.
+    // An existing pod keeps what it has, even if the quota no longer allows it.
     assert_eq!(charge(&[&charged], pods(), &asks, Some(&asks), now()), Ok(vec![]));
 }
 
@@ -266,8 +266,8 @@ fn pod_strategy() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn charging_one_by_one_comes_to_the_same_as_counting_all(
-        asked in prop::collection::vec(pod_strategy(), 0..8),
+    fn charging_one_by_one_equals_counting_all(
+        requested in prop::collection::vec(pod_strategy(), 0..8),
         updates in prop::collection::vec((any::<prop::sample::Index>(), pod_strategy()), 0..4),
     ) {
         let mut quota = quota(json!({
@@ -278,7 +278,7 @@ proptest! {
             },
         }));
         let mut there: Vec<Value> = Vec::new();
-        for pod in asked {
+        for pod in requested {
             if let Ok(charged) = charge(&[&quota], pods(), &pod, None, now()) {
                 quota = charged.into_iter().next().unwrap_or(quota);
                 there.push(pod);
@@ -286,7 +286,8 @@ proptest! {
         }
         let counted = recompute(&quota, there.iter().map(|pod| (pods(), pod)), now());
         prop_assert_eq!(&quota["status"], &counted);
-        // An update is charged for more and never paid back for less: that is the recount's work.
+        // An update is charged for an increase and never refunded for a decrease: the recount does
+        // that.
         for (index, pod) in updates {
             if there.is_empty() {
                 break;

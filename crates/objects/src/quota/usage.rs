@@ -1,4 +1,4 @@
-//! How much of what an object uses, by the names quotas have for it.
+//! The usage of objects, by the names that quotas use.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::resources::{ResourceList, is_extended, is_huge_pages, is_native};
 use crate::timestamp::Timestamp;
 use crate::totals::{self, Side, With, amounts};
 
-/// What every container must say if a quota bounds it. Upstream coupled the two before pods had
-/// classes of service, and kept it.
+/// Resources that every container must specify if a quota bounds them. Upstream introduced this
+/// before QoS classes, and kept it.
 const MUST_SPECIFY: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
@@ -41,7 +41,7 @@ fn is_service(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.kind == "Service"
 }
 
-/// Whether a request for the resource is charged. Updates of most kinds change nothing.
+/// Reports whether a request for the resource is charged. Updates of most kinds change nothing.
 pub(super) fn is_counted(resource: &Resource, is_update: bool) -> bool {
     resource.namespaced && (!is_update || is_pod(resource) || is_service(resource))
 }
@@ -50,7 +50,7 @@ fn count_name(resource: &Resource) -> String {
     format!("count/{}", resource.qualified())
 }
 
-/// Whether a name in a quota is about objects of the resource.
+/// Reports whether a name in a quota counts objects of the resource.
 pub(super) fn is_of(resource: &Resource, name: &str) -> bool {
     if is_pod(resource) {
         let is_vendors = name.starts_with("requests.") && !is_native(name);
@@ -68,7 +68,7 @@ pub(super) fn is_of(resource: &Resource, name: &str) -> bool {
     counts || is_bare || of_service
 }
 
-/// What an object uses.
+/// Returns the usage of an object.
 #[must_use]
 pub fn usage(resource: &Resource, object: &Value, now: Timestamp) -> ResourceList {
     let number = |count: usize| {
@@ -106,7 +106,7 @@ pub fn usage(resource: &Resource, object: &Value, now: Timestamp) -> ResourceLis
     usage
 }
 
-/// Whether a pod still uses anything: it has not ended, and is not stuck in ending.
+/// Reports whether a pod still uses resources: it has not ended, and its deletion is not overdue.
 pub(super) fn is_alive(pod: &Value, now: Timestamp) -> bool {
     if matches!(pod["status"]["phase"].as_str(), Some("Failed" | "Succeeded")) {
         return false;
@@ -119,7 +119,7 @@ pub(super) fn is_alive(pod: &Value, now: Timestamp) -> bool {
     }
 }
 
-/// Requests and limits under all the names quotas have for them.
+/// Returns requests and limits under all names that quotas use.
 fn compute(requests: &ResourceList, limits: &ResourceList) -> ResourceList {
     let mut usage = ResourceList::new();
     for (name, amount) in requests {
@@ -139,7 +139,7 @@ fn compute(requests: &ResourceList, limits: &ResourceList) -> ResourceList {
     usage
 }
 
-/// Which of the bounded resources which containers say nothing about.
+/// Returns the bounded resources that containers do not specify, with the containers.
 pub(super) fn unspecified(
     resource: &Resource,
     object: &Value,
@@ -149,21 +149,21 @@ pub(super) fn unspecified(
     if !is_pod(resource) {
         return missing;
     }
-    let said = |holder: &Value| {
+    let resources = |holder: &Value| {
         compute(
             &amounts(&holder["resources"]["requests"]),
             &amounts(&holder["resources"]["limits"]),
         )
     };
-    let of_pod = said(&object["spec"]);
+    let of_pod = resources(&object["spec"]);
     let required: Vec<&String> = bounded
         .iter()
         .filter(|name| MUST_SPECIFY.contains(&name.as_str()) && !of_pod.contains_key(*name))
         .collect();
     for list in ["containers", "initContainers"] {
         for container in object["spec"][list].as_array().into_iter().flatten() {
-            let said = said(container);
-            for name in required.iter().filter(|name| !said.contains_key(**name)) {
+            let specified = resources(container);
+            for name in required.iter().filter(|name| !specified.contains_key(**name)) {
                 let container = container["name"].as_str().unwrap_or_default().to_owned();
                 missing.entry((*name).clone()).or_default().push(container);
             }

@@ -1,7 +1,5 @@
-//! Checks many kinds share, on a [`Cursor`] into the object: numbers, percentages, selectors, what
-//! must not change. And the small steps by which objects are made ready: fields kept, set, cleared.
-//!
-//! What a check is for, and where, is the kinds' business.
+//! Checks that many kinds share, on a [`Cursor`] into the object: numbers, percentages, selectors,
+//! immutable fields. Also the small steps of preparing objects: fields kept, set, cleared.
 
 use std::net::IpAddr;
 
@@ -9,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::meta::validate_label_selector;
 use super::names::{self, Problems};
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 use crate::quantity::Quantity;
 use crate::selector::LabelSelector;
 
@@ -19,21 +17,21 @@ pub(super) const NOT_A_PORT: &str = "must be between 1 and 65535, inclusive";
 const PERCENT: &str = "a valid percent string must be a numeric string followed by an ending '%' \
     (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
 
-/// A number that is given is not below zero.
+/// Checks that a number is not negative.
 pub(super) fn non_negative(at: &Cursor<'_>, causes: &mut Causes) {
     if at.int().is_some_and(|number| number < 0) {
         causes.invalid(at, NOT_NEGATIVE);
     }
 }
 
-/// The value is what it was.
+/// Checks that a value has not changed.
 pub(super) fn unchanged(at: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     if !is_same(at.value(), old.value()) {
         causes.invalid(at, IMMUTABLE);
     }
 }
 
-/// Equal as upstream compares: nothing, an empty list and an empty map are all the same.
+/// Compares as upstream does: null, an empty list and an empty map are equal.
 pub(super) fn is_same(a: &Value, b: &Value) -> bool {
     let nothing = |value: &Value| match value {
         Value::Null => true,
@@ -54,12 +52,12 @@ pub(super) fn is_same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A quantity; nothing where there is none or it cannot be read.
+/// Reads a quantity; `None` if it is absent or malformed.
 pub(super) fn quantity(value: &Value) -> Option<Quantity> {
     Quantity::parse(value.as_str()?).ok()
 }
 
-/// A number, or a share such as `25%`: neither below zero.
+/// Checks a number, or a percentage such as `25%`: neither may be negative.
 pub(super) fn number_or_percent(at: &Cursor<'_>, causes: &mut Causes) {
     match at.value() {
         Value::String(text) if percent(text).is_none() => causes.invalid(at, PERCENT),
@@ -68,28 +66,28 @@ pub(super) fn number_or_percent(at: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// A share is at most everything.
+/// Checks that a percentage is at most 100.
 pub(super) fn at_most_all(at: &Cursor<'_>, causes: &mut Causes) {
     if percent(at.text()).is_some_and(|share| share > 100) {
         causes.invalid(at, "must not be greater than 100%");
     }
 }
 
-/// The number before the `%`.
+/// Returns the number before the `%`.
 pub(super) fn percent(text: &str) -> Option<u64> {
     let digits = text.strip_suffix('%')?;
     let all_digits = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
     all_digits.then(|| digits.parse().unwrap_or(u64::MAX))
 }
 
-/// Whether a number or share comes to something; so does a number that is written as a text, which
-/// is refused for that elsewhere.
+/// Reports whether a number or percentage is not zero. A number written as text counts as well; it
+/// is rejected elsewhere.
 pub(super) fn is_some_of(at: &Cursor<'_>) -> bool {
     let number = || at.int().or_else(|| at.text().parse().ok());
     percent(at.text()).map_or_else(|| number().is_some_and(|n: i64| n != 0), |share| share != 0)
 }
 
-/// A port's number.
+/// Checks a port number.
 pub(super) fn port_number(at: &Cursor<'_>, causes: &mut Causes) {
     let number = at.int().unwrap_or(0);
     if !(1..=65_535).contains(&number) {
@@ -97,12 +95,12 @@ pub(super) fn port_number(at: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// A label selector as messages show it: in the order Go declares its fields.
-pub(super) fn shown_selector(selector: &Value) -> Shown {
-    Shown::literal(selector_text(selector))
+/// Renders a label selector for messages: in the order in which Go declares its fields.
+pub(super) fn render_selector(selector: &Value) -> BadValue {
+    BadValue::literal(selector_text(selector))
 }
 
-/// The text of [`shown_selector`].
+/// The text of [`render_selector`].
 pub(super) fn selector_text(selector: &Value) -> String {
     if !selector.is_object() {
         return selector.to_string();
@@ -127,8 +125,8 @@ pub(super) fn selector_text(selector: &Value) -> String {
     format!("{{{}}}", parts.join(","))
 }
 
-/// Checks a selector and reads it; nothing if it cannot be read. No selector at all is read as one
-/// that fits nothing, which is `Some(None)`.
+/// Checks and reads a selector; `None` if it is malformed. An absent selector, which selects
+/// nothing, is `Some(None)`.
 pub(super) fn selector(at: &Cursor<'_>, causes: &mut Causes) -> Option<Option<LabelSelector>> {
     if !at.is_set() {
         return Some(None);
@@ -137,7 +135,7 @@ pub(super) fn selector(at: &Cursor<'_>, causes: &mut Causes) -> Option<Option<La
     LabelSelector::from_value(at.value()).ok().map(Some)
 }
 
-/// Whether labels are what a selector asks for; one that is not there asks for the impossible.
+/// Reports whether a selector selects labels; an absent one selects nothing.
 pub(super) fn selects(selector: Option<&LabelSelector>, labels: &Value) -> bool {
     selector.is_some_and(|s| s.matches(|key| labels.get(key).and_then(Value::as_str)))
 }
@@ -147,8 +145,8 @@ pub(super) fn qualified_name(at: &Cursor<'_>, causes: &mut Causes) {
     names::report_as(causes, at, at.text(), &names::label_key_problems(at.text()));
 }
 
-/// A block of addresses such as `10.9.8.0/24`. Forms older versions read are told apart from what
-/// is none.
+/// Checks a CIDR such as `10.9.8.0/24`. Notations that older versions accepted have a message of
+/// their own.
 pub(super) fn cidr(at: &Cursor<'_>, text: &str, causes: &mut Causes) {
     let Some((address, length)) = parse_cidr(text) else {
         let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
@@ -177,7 +175,7 @@ pub(super) fn parse_cidr(text: &str) -> Option<(IpAddr, u32)> {
     (length <= longest).then_some((address, length))
 }
 
-/// Something `domain/name`, as the value of `managedBy`.
+/// Checks a text `domain/name`, such as the value of `managedBy`.
 pub(super) fn domain_prefixed_path(at: &Cursor<'_>, causes: &mut Causes) {
     let text = at.text();
     if text.is_empty() {
@@ -196,7 +194,7 @@ pub(super) fn domain_prefixed_path(at: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// The fields of a structure inside an object, made where there is none.
+/// Returns the fields of a structure inside an object, which is created if it is absent.
 pub(super) fn part_mut<'a>(
     object: &'a mut Value,
     name: &str,
@@ -209,21 +207,21 @@ pub(super) fn part_mut<'a>(
     part.as_object_mut()
 }
 
-/// Sets a field that is not there.
+/// Sets a field that is absent.
 pub(super) fn default(fields: &mut Map<String, Value>, name: &str, value: impl Into<Value>) {
     if fields.get(name).is_none_or(Value::is_null) {
         fields.insert(name.to_owned(), value.into());
     }
 }
 
-/// Sets a text that is not there or empty.
+/// Sets a text that is absent or empty.
 pub(super) fn default_text(fields: &mut Map<String, Value>, name: &str, value: &str) {
     if fields.get(name).and_then(Value::as_str).unwrap_or_default().is_empty() {
         fields.insert(name.to_owned(), value.into());
     }
 }
 
-/// Puts a top-level field back to what it was.
+/// Restores a top-level field.
 pub(super) fn keep(object: &mut Value, old: &Value, name: &str) {
     let Some(fields) = object.as_object_mut() else { return };
     match old.get(name) {
@@ -242,7 +240,7 @@ pub(super) fn set(object: &mut Value, name: &str, value: impl Into<Value>) {
     }
 }
 
-/// Rounds every amount of a list of resources up to thousandths, as far as amounts are kept.
+/// Rounds every amount of a resource list up to milli-units, the precision that is kept.
 pub(super) fn round_amounts(list: Option<&mut Value>) {
     for amount in list.and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
         if let Some(read) = quantity(amount) {
@@ -276,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_addresses_are_told_from_addresses() {
+    fn cidrs_are_distinguished_from_addresses() {
         assert!(parse_cidr("10.0.0.0/24").is_some() && parse_cidr("fd00::/64").is_some());
         for text in ["10.0.0.0", "10.0.0.0/33", "x/8", "10.0.0.0/", "10.0.0.0/+8"] {
             assert!(parse_cidr(text).is_none(), "{text}");
@@ -287,7 +285,7 @@ mod tests {
     fn a_selector_is_shown_labels_first() {
         let selector = json!({"matchLabels": {"a": "b"}, "matchExpressions": [{"operator": "Exists", "key": "k"}]});
         let mut causes = Causes::default();
-        causes.invalid_as(&Cursor::top(&selector, "s"), shown_selector(&selector), "");
+        causes.invalid_as(&Cursor::top(&selector, "s"), render_selector(&selector), "");
         let shown = r#"Invalid value: {"matchLabels":{"a":"b"},"matchExpressions":[{"key":"k","operator":"Exists"}]}"#;
         assert_eq!(causes.0[0].message, shown);
     }

@@ -1,8 +1,8 @@
-//! `metadata`, for every kind: what must hold on create and on update, and what a request cannot
-//! change. Texts and order are upstream's.
+//! `metadata`, for every kind: validation on create and on update, and the fields that a request
+//! cannot change. Texts and order are upstream's.
 //!
-//! A kind's own name rule and whether it lives in a namespace are arguments ([`MetaRule`]). Names,
-//! ids, times and versions are made elsewhere.
+//! The name rule and the scope of a kind are arguments ([`MetaRule`]). Names, uids, times and
+//! versions are generated elsewhere.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -11,17 +11,17 @@ use serde_json::{Map, Value};
 use super::names::{self, NameRule, label_key_problems, label_value_problems};
 use crate::cursor::{Causes, Cursor};
 
-/// What differs between the kinds.
+/// The differences between kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetaRule {
     pub name: NameRule,
     pub namespaced: bool,
-    /// Whether a finalizer without a domain must be one of Kubernetes' own: so for the core
-    /// group's kinds.
+    /// A finalizer without a domain must be one of Kubernetes' own, as for the kinds of the core
+    /// group.
     pub standard_finalizers: bool,
 }
 
-/// The most bytes all annotations together may have.
+/// The limit on the bytes of all annotations.
 pub const ANNOTATIONS_LIMIT: usize = 256 << 10;
 
 const MANAGER_LIMIT: usize = 128;
@@ -29,7 +29,7 @@ const SUBRESOURCE_LIMIT: usize = 256;
 const IMMUTABLE: &str = "field is immutable";
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
-/// Takes off what only the server sets on a new object.
+/// Removes fields that only the server sets on a new object.
 pub fn prepare_create(object: &mut Value) {
     if let Some(meta) = metadata_mut(object) {
         for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
@@ -38,7 +38,7 @@ pub fn prepare_create(object: &mut Value) {
     }
 }
 
-/// Puts back what an update cannot touch: generation, id, times.
+/// Restores fields that an update cannot change: generation, uid, times.
 pub fn prepare_update(object: &mut Value, old: &Value) {
     let old = &old["metadata"];
     let Some(meta) = metadata_mut(object) else { return };
@@ -60,8 +60,7 @@ pub fn prepare_update(object: &mut Value, old: &Value) {
     meta.remove("selfLink");
 }
 
-/// Puts back everything but the version: what a request to a subresource may say about metadata
-/// counts for nothing.
+/// Restores everything but the version: a request to a subresource cannot change metadata.
 pub fn keep_old(object: &mut Value, old: &Value) {
     let old = &old["metadata"];
     let Some(meta) = metadata_mut(object) else { return };
@@ -77,15 +76,14 @@ pub fn keep_old(object: &mut Value, old: &Value) {
     }
 }
 
-/// Puts back the labels, for a status that is written without them.
+/// Restores the labels, for a status that is written without them.
 pub(super) fn keep_labels(object: &mut Value, old: &Value) {
     if let Some(meta) = metadata_mut(object) {
         put_back(meta, &old["metadata"], "labels");
     }
 }
 
-/// Leaves one of owner references that are the same in all they say, and gives the uids of those
-/// that went.
+/// Removes repeated owner references, and returns the uids of the removed ones.
 pub fn distinct_owners(object: &mut Value) -> Vec<String> {
     let owners = object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut);
     let Some(owners) = owners.filter(|owners| owners.len() > 1) else { return Vec::new() };
@@ -110,7 +108,7 @@ fn put_back(meta: &mut Map<String, Value>, old: &Value, field: &str) {
     }
 }
 
-/// `metadata` of an object, made if there is none.
+/// Returns `metadata` of an object, which is created if it is absent.
 pub(crate) fn metadata_mut(object: &mut Value) -> Option<&mut Map<String, Value>> {
     let object = object.as_object_mut()?;
     if !object.get("metadata").is_some_and(Value::is_object) {
@@ -119,7 +117,7 @@ pub(crate) fn metadata_mut(object: &mut Value) -> Option<&mut Map<String, Value>
     object.get_mut("metadata")?.as_object_mut()
 }
 
-/// Counts the generation on.
+/// Increments the generation.
 pub fn bump_generation(object: &mut Value) {
     if let Some(meta) = metadata_mut(object) {
         let generation = meta.get("generation").and_then(Value::as_i64).unwrap_or(0);
@@ -127,7 +125,7 @@ pub fn bump_generation(object: &mut Value) {
     }
 }
 
-/// What is wrong with the metadata of a new object; also asked on update.
+/// Validates the metadata of a new object; also used on update.
 pub fn validate(meta: &Cursor<'_>, rule: MetaRule, causes: &mut Causes) {
     let generate_name = meta.field("generateName");
     if !generate_name.text().is_empty() {
@@ -161,7 +159,7 @@ pub fn validate(meta: &Cursor<'_>, rule: MetaRule, causes: &mut Causes) {
     }
 }
 
-/// What is wrong with the change from `old` metadata.
+/// Validates the change from `old` metadata.
 pub fn validate_update(meta: &Cursor<'_>, old: &Cursor<'_>, rule: MetaRule, causes: &mut Causes) {
     let finalizers = meta.field("finalizers");
     if old.field("deletionTimestamp").is_set() {
@@ -209,7 +207,7 @@ pub fn validate_update(meta: &Cursor<'_>, old: &Cursor<'_>, rule: MetaRule, caus
     }
 }
 
-/// Labels, and other maps with the same rules such as a node selector.
+/// Validates labels, and other maps with the same rules such as a node selector.
 pub fn validate_labels(labels: &Cursor<'_>, causes: &mut Causes) {
     for (key, value) in labels.entries() {
         names::report_as(causes, labels, key, &label_key_problems(key));
@@ -258,7 +256,7 @@ fn validate_owners(owners: &Cursor<'_>, causes: &mut Causes) {
                         "Only one reference can have Controller set to true. Found \"true\" in \
                          references for {first} and {name}"
                     );
-                    causes.invalid_as(owners, ShownOwners(owners.value()), &detail);
+                    causes.invalid_as(owners, OwnerList(owners.value()), &detail);
                 }
                 None => controller = Some(name),
             }
@@ -266,11 +264,11 @@ fn validate_owners(owners: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Owner references as messages show them: in the order Go declares their fields.
-struct ShownOwners<'a>(&'a Value);
+/// Owner references as messages show them: in the order in which Go declares their fields.
+struct OwnerList<'a>(&'a Value);
 
-impl From<ShownOwners<'_>> for crate::cursor::Shown {
-    fn from(owners: ShownOwners<'_>) -> crate::cursor::Shown {
+impl From<OwnerList<'_>> for crate::cursor::BadValue {
+    fn from(owners: OwnerList<'_>) -> crate::cursor::BadValue {
         const ORDER: [&str; 6] =
             ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
         let items = owners.0.as_array().into_iter().flatten().map(|owner| {
@@ -279,7 +277,7 @@ impl From<ShownOwners<'_>> for crate::cursor::Shown {
                 .filter_map(|field| owner.get(field).map(|value| format!("\"{field}\":{value}")));
             format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
         });
-        crate::cursor::Shown::literal(format!("[{}]", items.collect::<Vec<_>>().join(",")))
+        crate::cursor::BadValue::literal(format!("[{}]", items.collect::<Vec<_>>().join(",")))
     }
 }
 
@@ -325,7 +323,7 @@ fn validate_managed_fields(entries: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// The name of a field manager, in an object or in a query.
+/// Validates the name of a field manager, in an object or in a query.
 pub fn validate_manager(manager: &Cursor<'_>, causes: &mut Causes) {
     if manager.text().len() > MANAGER_LIMIT {
         causes.too_long(manager, MANAGER_LIMIT);
@@ -339,7 +337,7 @@ pub fn validate_manager(manager: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// What is wrong with a label selector; nothing if there is none.
+/// Validates a label selector, which may be absent.
 pub fn validate_label_selector(
     selector: &Cursor<'_>,
     allow_invalid_values: bool,
@@ -425,10 +423,10 @@ mod tests {
         assert!(distinct_owners(&mut object).is_empty());
         for version in ["a/b/c", "a/"] {
             let meta = json!({"name": "a", "namespace": "n", "ownerReferences": [owner(version)]});
-            let said = format!(
+            let expected = format!(
                 "metadata.ownerReferences[0].apiVersion: Invalid value: {version:?}: version must not be empty"
             );
-            assert_eq!(problems(&meta), [said]);
+            assert_eq!(problems(&meta), [expected]);
         }
     }
 

@@ -1,15 +1,15 @@
-//! What the texts in objects may look like: names of objects, ports, variables, keys, paths.
+//! The syntax of texts in objects: names of objects, ports, variables, keys, paths.
 //!
-//! Every function returns what is wrong in upstream's words, nothing if all is well; that case
-//! costs no allocation. Label keys and values are in [`crate::selector`]. Where a text stands and
-//! whether it must be there is the caller's business.
+//! Every function returns upstream's messages, and none for a valid text, which costs no
+//! allocation. Label keys and values are in [`crate::selector`]. The caller checks whether a text
+//! is required.
 
 use std::borrow::Cow;
 
 use crate::cursor::{Causes, Cursor};
 pub use crate::selector::{label_key_problems, label_value_problems};
 
-/// What is wrong with a text.
+/// The messages about a text.
 pub type Problems = Vec<Cow<'static, str>>;
 
 pub(crate) const DNS_LABEL: &str = "a lowercase RFC 1123 label must consist of lower case \
@@ -40,13 +40,13 @@ const ENV_NAME: &str = "a valid environment variable name must consist only of p
 const HTTP_HEADER: &str = "a valid HTTP header must consist of alphanumeric characters or '-' \
     (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')";
 
-/// How the objects of a kind may be named.
+/// The syntax of the names of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameRule {
     DnsSubdomain,
     DnsLabel,
     Dns1035Label,
-    /// Anything that can stand between two slashes of a path.
+    /// Anything that is valid between two slashes of a path.
     PathSegment,
 }
 
@@ -61,14 +61,14 @@ impl NameRule {
         }
     }
 
-    /// What is wrong with a name the server will complete: it may end in a hyphen.
+    /// Returns the problems of a name that the server completes: it may end in a hyphen.
     #[must_use]
     pub fn prefix_problems(self, prefix: &str) -> Problems {
         if self == NameRule::PathSegment {
             return path_segment_marks(prefix);
         }
         match prefix.strip_suffix('-') {
-            // Upstream looks at the name with its last two characters replaced by a letter.
+            // Upstream checks the name with its last two characters replaced by a letter.
             Some(rest) if !rest.is_empty() => {
                 let mut masked = rest.to_owned();
                 masked.pop();
@@ -80,14 +80,14 @@ impl NameRule {
     }
 }
 
-/// Reports every problem of the text at a place.
+/// Reports every problem of the text at a cursor.
 pub(crate) fn report<P: AsRef<str>>(causes: &mut Causes, at: &Cursor<'_>, problems: &[P]) {
     for problem in problems {
         causes.invalid(at, problem.as_ref());
     }
 }
 
-/// Reports every problem of a text that is not, or not literally, what stands at the place.
+/// Reports every problem of a text that is not, or not literally, the one at the cursor.
 pub(crate) fn report_as<P: AsRef<str>>(
     causes: &mut Causes,
     at: &Cursor<'_>,
@@ -143,7 +143,7 @@ pub fn dns_subdomain(text: &str) -> Problems {
     problems
 }
 
-/// A search domain: underscores are allowed in it.
+/// Checks a search domain, which may contain underscores.
 #[must_use]
 pub fn dns_subdomain_with_underscore(text: &str) -> Problems {
     let mut problems = Problems::new();
@@ -194,7 +194,7 @@ fn path_segment_marks(name: &str) -> Problems {
     problems
 }
 
-/// A key of a ConfigMap or Secret.
+/// Checks a key of a ConfigMap or Secret.
 #[must_use]
 pub fn config_key(key: &str) -> Problems {
     let mut problems = Problems::new();
@@ -214,7 +214,7 @@ pub fn config_key(key: &str) -> Problems {
     problems
 }
 
-/// The name of an environment variable.
+/// Checks the name of an environment variable.
 #[must_use]
 pub fn env_name(name: &str) -> Problems {
     let mut problems = Problems::new();
@@ -236,7 +236,7 @@ pub fn http_header(name: &str) -> Problems {
     }
 }
 
-/// The name of a container's port.
+/// Checks the name of a container's port.
 #[must_use]
 pub fn port_name(name: &str) -> Problems {
     let mut problems = Problems::new();
@@ -259,7 +259,7 @@ pub fn port_name(name: &str) -> Problems {
     problems
 }
 
-/// What is wrong with an address. Forms older versions read are told apart from what is none.
+/// Checks an IP address. Notations that older versions accepted have a message of their own.
 #[must_use]
 pub fn ip(text: &str) -> Problems {
     let Some(address) = parse_ip(text) else { return vec![NOT_AN_IP.into()] };
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_may_end_in_a_hyphen_and_a_name_may_not() {
+    fn name_prefix_may_end_in_a_hyphen() {
         assert!(!NameRule::DnsLabel.problems("web-").is_empty());
         assert!(NameRule::DnsLabel.prefix_problems("web-").is_empty());
         assert!(!NameRule::DnsSubdomain.prefix_problems("Web-").is_empty());

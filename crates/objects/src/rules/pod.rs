@@ -1,16 +1,16 @@
-//! Pods, and the pod templates of workloads: defaults, what a create or an update may set, what
-//! must hold, what a client is warned of.
+//! Pods, and the pod templates of workloads: defaults, fields that a create or an update may set,
+//! validation, warnings.
 //!
 //! The functions here take whole pods. [`set_template_defaults`], [`validate_template`],
-//! [`drop_template_fields`] and [`template_warnings`] do the same for a template wherever it
-//! stands. What other objects have a say in (priorities, runtime classes) is in [`admission`],
-//! and what accounts have in [`accounts`]; quotas and limit ranges are elsewhere.
+//! [`drop_template_fields`] and [`template_warnings`] do the same for templates. [`admission`] has
+//! the rules that depend on other objects (priorities, runtime classes), and [`accounts`] those of
+//! service accounts; quotas and limit ranges are elsewhere.
 
 use serde_json::Value;
 
 use super::meta::{self, MetaRule};
 use super::names::NameRule;
-use super::{Part, Setting};
+use super::{Part, RuleContext};
 use crate::cursor::{Causes, Cursor};
 use crate::feature_gates::Gate;
 
@@ -48,22 +48,22 @@ pub(super) use status::ip_warning;
 pub(super) use warnings::deprecated_node_label;
 pub use warnings::template_warnings;
 
-/// How pods are named and where they live.
+/// The rule for the metadata of pods.
 pub const META: MetaRule =
     MetaRule { name: NameRule::DnsSubdomain, namespaced: true, standard_finalizers: true };
 
-/// Where a complaint about the pod as such stands.
+/// The path of errors about the pod as a whole.
 const NO_FIELD: &str = "[]";
 
-/// What applies to the pod spec at hand. Some rules came later than pods that break them: what a
-/// stored pod has it may keep.
+/// The rules for one pod spec. Some rules are newer than stored pods that violate them: such pods
+/// keep what they have.
 #[derive(Debug, Clone, Copy)]
 struct Scope {
     allow_privileged: bool,
-    /// The spec is a pod's own, not a template's.
+    /// The spec belongs to a pod, not to a template.
     is_pod: bool,
     host_process: bool,
-    class_resources: class_resources::Rules,
+    class_resources: class_resources::RequestRules,
     indivisible_huge_pages: bool,
     invalid_selector_values: bool,
     invalid_node_affinity_values: bool,
@@ -77,14 +77,14 @@ struct Scope {
 }
 
 impl Scope {
-    fn new(setting: &Setting<'_>, is_pod: bool, old_meta: &Value, old_spec: &Value) -> Scope {
+    fn new(ctx: &RuleContext<'_>, is_pod: bool, old_meta: &Value, old_spec: &Value) -> Scope {
         let update = !old_spec.is_null();
         Scope {
-            allow_privileged: setting.allow_privileged,
+            allow_privileged: ctx.allow_privileged,
             is_pod,
-            host_process: setting.gates.enabled(Gate::WindowsHostProcessContainers)
+            host_process: ctx.gates.enabled(Gate::WindowsHostProcessContainers)
                 || security::uses_host_process(old_spec),
-            class_resources: class_resources::Rules::new(setting.gates, old_spec),
+            class_resources: class_resources::RequestRules::new(ctx.gates, old_spec),
             indivisible_huge_pages: update && resources::has_indivisible_huge_pages(old_spec),
             invalid_selector_values: update && scheduling::has_invalid_selector_values(old_spec),
             invalid_node_affinity_values: update
@@ -100,12 +100,12 @@ impl Scope {
         }
     }
 
-    fn of_new(setting: &Setting<'_>, is_pod: bool) -> Scope {
-        Scope::new(setting, is_pod, &Value::Null, &Value::Null)
+    fn of_new(ctx: &RuleContext<'_>, is_pod: bool) -> Scope {
+        Scope::new(ctx, is_pod, &Value::Null, &Value::Null)
     }
 
-    fn of_update(setting: &Setting<'_>, old: &Value) -> Scope {
-        Scope::new(setting, true, &old["metadata"], &old["spec"])
+    fn of_update(ctx: &RuleContext<'_>, old: &Value) -> Scope {
+        Scope::new(ctx, true, &old["metadata"], &old["spec"])
     }
 }
 
@@ -113,18 +113,18 @@ pub(super) fn set_defaults(pod: &mut Value) {
     defaults::set_pod_defaults(pod);
 }
 
-pub(super) fn prepare_create(pod: &mut Value, setting: &Setting<'_>) -> Vec<String> {
-    prepare::create(pod, setting)
+pub(super) fn prepare_create(pod: &mut Value, ctx: &RuleContext<'_>) -> Vec<String> {
+    prepare::create(pod, ctx)
 }
 
 pub(super) fn prepare_update(pod: &mut Value, old: &Value, part: Part) {
     prepare::update(pod, old, part);
 }
 
-pub(super) fn validate_create(pod: &Value, setting: &Setting<'_>) -> Causes {
+pub(super) fn validate_create(pod: &Value, ctx: &RuleContext<'_>) -> Causes {
     let mut causes = Causes::default();
     let top = Cursor::top(pod, "");
-    let scope = Scope::of_new(setting, true);
+    let scope = Scope::of_new(ctx, true);
     spec::validate_pod(&top, scope, &mut causes);
     spec::validate_only_on_create(&top, &mut causes);
     causes
@@ -134,7 +134,7 @@ pub(super) fn validate_update(
     pod: &Value,
     old: &Value,
     part: Part,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
 ) -> Causes {
     let mut causes = Causes::default();
     let (top, old_top) = (Cursor::top(pod, ""), Cursor::top(old, ""));
@@ -144,7 +144,7 @@ pub(super) fn validate_update(
         &mut causes,
     );
     meta::validate_update(&top.field("metadata"), &old_top.field("metadata"), META, &mut causes);
-    let scope = Scope::of_update(setting, old);
+    let scope = Scope::of_update(ctx, old);
     match part {
         Part::Main | Part::Finalize => update::validate(&top, &old_top, scope, &mut causes),
         Part::Status => status::validate_update(&top, &old_top, scope, &mut causes),
@@ -156,14 +156,14 @@ pub(super) fn validate_update(
     causes
 }
 
-/// What is wrong with a workload's pod template; `old` is the stored one on update, else null.
+/// Validates a workload's pod template; `old` is the stored one on update, else null.
 pub fn validate_template(
     template: &Cursor<'_>,
     old: &Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
-    let scope = Scope::new(setting, false, &old["metadata"], &old["spec"]);
+    let scope = Scope::new(ctx, false, &old["metadata"], &old["spec"]);
     spec::validate_template(template, scope, causes);
 }
 
@@ -174,13 +174,13 @@ pub(super) fn warnings(pod: &Value, old: Option<&Value>) -> Vec<String> {
     }
 }
 
-/// What a client should hear about a status it wrote.
+/// Returns warnings about a status that a client wrote.
 #[must_use]
 pub fn status_warnings(pod: &Value) -> Vec<String> {
     status::warnings(pod)
 }
 
-/// All containers of a spec with their places: init containers, containers, ephemeral containers.
+/// Visits all containers of a spec: init containers, containers, ephemeral containers.
 fn for_each_container(spec: &Cursor<'_>, mut visit: impl FnMut(&Cursor<'_>)) {
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         let list = spec.field(list);
@@ -190,7 +190,7 @@ fn for_each_container(spec: &Cursor<'_>, mut visit: impl FnMut(&Cursor<'_>)) {
     }
 }
 
-/// All containers of a spec, in the same order.
+/// Iterates over all containers of a spec, in the same order.
 fn containers_of(spec: &Value) -> impl Iterator<Item = &Value> {
     ["initContainers", "containers", "ephemeralContainers"]
         .into_iter()
@@ -198,7 +198,7 @@ fn containers_of(spec: &Value) -> impl Iterator<Item = &Value> {
         .flatten()
 }
 
-/// Whether an init container keeps running beside the others.
+/// Reports whether an init container is a sidecar, which keeps running.
 fn is_sidecar(container: &Value) -> bool {
     container.get("restartPolicy").and_then(Value::as_str) == Some("Always")
 }

@@ -1,10 +1,9 @@
-//! Pod Security Standards: which of the levels `privileged`, `baseline` and `restricted` a
-//! namespace asks for, and what a pod does that its level forbids.
+//! Pod Security Standards: the level (`privileged`, `baseline` or `restricted`) of a namespace, and
+//! the violations of a pod.
 //!
 //! [`Policy::of_labels`] reads a namespace's labels, [`evaluate`] finds [`Violation`]s, and
-//! [`review_pod`], [`review_template`] and [`review_namespace`] make the answers, warnings and
-//! audit annotations out of them. Who is exempt is the caller's business. The single checks are
-//! in [`checks`].
+//! [`review_pod`], [`review_template`] and [`review_namespace`] make errors, warnings and audit
+//! annotations out of them. The caller handles exemptions. The individual checks are in [`checks`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -15,12 +14,12 @@ use crate::cursor::{Causes, Cursor, go_quoted};
 
 mod checks;
 
-/// The newest version any check has something of its own for.
+/// The newest version for which a check has a rule.
 const NEWEST: u32 = 35;
 
 const PREFIX: &str = "pod-security.kubernetes.io/";
 
-/// How much pods may do.
+/// A level of the Pod Security Standards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     Privileged,
@@ -39,7 +38,7 @@ impl Level {
     }
 }
 
-/// Of which Kubernetes version the rules are: `v1.25`, or the latest.
+/// The Kubernetes version of the rules: `v1.25`, or the latest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
     Minor(u32),
@@ -91,14 +90,14 @@ impl fmt::Display for Standard {
     }
 }
 
-/// What a namespace asks for.
+/// The policy of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Policy {
-    /// Pods that do not keep to it are refused.
+    /// Pods that violate it are rejected.
     pub enforce: Standard,
-    /// Noted in the audit log.
+    /// Violations are recorded in the audit log.
     pub audit: Standard,
-    /// Told to the client.
+    /// Violations are returned as warnings.
     pub warn: Standard,
 }
 
@@ -110,9 +109,9 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Reads a namespace's labels. What cannot be read counts as restricted where it is enforced
-    /// and as nothing elsewhere, and is reported at its label. Without labels of their own,
-    /// warnings and audit are for what is enforced.
+    /// Reads a namespace's labels. A malformed value counts as restricted for enforce and as
+    /// privileged for the others, and is reported at its label. Without labels of their own, warn
+    /// and audit follow enforce.
     pub fn of_labels(labels: &Value, causes: &mut Causes) -> Policy {
         let mut policy = Policy::default();
         if labels.as_object().is_none_or(|labels| labels.is_empty()) {
@@ -155,23 +154,23 @@ impl Policy {
         policy
     }
 
-    /// Whether there is nothing to look at, for pods.
+    /// Reports whether pods need no checks.
     #[must_use]
     pub fn is_privileged(&self) -> bool {
         [self.enforce, self.audit, self.warn].iter().all(|s| s.level == Level::Privileged)
     }
 }
 
-/// One thing a level forbids.
+/// A violation of a level.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// In a word or two: `hostProcess`.
+    /// A short name: `hostProcess`.
     pub reason: &'static str,
-    /// Where and what.
+    /// The containers or fields, and the value.
     pub detail: String,
 }
 
-/// What a pod does that a standard forbids, in upstream's order.
+/// Returns the violations of a standard by a pod, in upstream's order.
 #[must_use]
 pub fn evaluate(standard: Standard, metadata: &Value, spec: &Value) -> Vec<Violation> {
     match standard.level {
@@ -188,17 +187,17 @@ fn details(violations: &[Violation]) -> String {
     details.collect::<Vec<_>>().join(", ")
 }
 
-/// What comes of looking at a pod or a template.
+/// The result of the review of a pod or a template.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Review {
-    /// Why it is refused (403), without the name of what is refused.
+    /// The message of the rejection (403), without the name of the object.
     pub refusal: Option<String>,
     pub warnings: Vec<String>,
     /// Annotations of the audit event, without the plug-in's prefix.
     pub audit: BTreeMap<&'static str, String>,
 }
 
-/// Looks at a pod that is created, or updated in a way that [`is_significant`].
+/// Reviews a pod that is created, or updated in a way that [`is_significant`].
 #[must_use]
 pub fn review_pod(policy: &Policy, metadata: &Value, spec: &Value) -> Review {
     if policy.is_privileged() {
@@ -215,7 +214,7 @@ pub fn review_pod(policy: &Policy, metadata: &Value, spec: &Value) -> Review {
     review
 }
 
-/// Looks at the template of a workload: nothing is refused.
+/// Reviews the template of a workload, which is never rejected.
 #[must_use]
 pub fn review_template(policy: &Policy, metadata: &Value, spec: &Value) -> Review {
     let mut review = Review::default();
@@ -223,7 +222,7 @@ pub fn review_template(policy: &Policy, metadata: &Value, spec: &Value) -> Revie
     review
 }
 
-/// What is found against one standard, as text.
+/// The violations of one standard, as text.
 struct Finding {
     standard: Standard,
     text: Option<String>,
@@ -242,8 +241,7 @@ impl Finding {
     }
 }
 
-/// Audit and warnings. What was found already is not looked for again: the standards are mostly
-/// the same.
+/// Adds audit annotations and warnings. Earlier results are reused: the standards are mostly equal.
 fn look_further(
     policy: &Policy,
     enforced: Option<&Finding>,
@@ -261,7 +259,7 @@ fn look_further(
         }
     };
     review.audit.extend(audited.would().map(|text| ("audit-violations", text)));
-    // A client that gets an error needs no warning on top.
+    // A rejected request needs no warning in addition.
     if review.refusal.is_some() {
         return;
     }
@@ -272,7 +270,7 @@ fn look_further(
     });
 }
 
-/// Whether an update of a pod changes anything the standards look at.
+/// Reports whether an update of a pod changes a field that the standards check.
 #[must_use]
 pub fn is_significant(pod: &Value, old: &Value) -> bool {
     const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
@@ -307,8 +305,8 @@ pub fn is_significant(pod: &Value, old: &Value) -> bool {
         .any(|new| before.get(&new["name"]).is_none_or(|old| container_changed(new, old)))
 }
 
-/// Warnings for a namespace whose enforced standard changes from `old` to `new`, about the pods
-/// that are in it. Nothing is refused: the pods are there.
+/// Returns the warnings about existing pods of a namespace whose enforced standard changes from
+/// `old` to `new`. Nothing is rejected.
 #[must_use]
 pub fn review_namespace<'a>(
     name: &str,
@@ -321,7 +319,7 @@ pub fn review_namespace<'a>(
     if new.enforce == old.enforce || new.enforce.level == Level::Privileged || relaxed {
         return Vec::new();
     }
-    // Reasons → the first pod's name and how many there are.
+    // Reasons → the first pod's name and the number of pods.
     let mut found: BTreeMap<String, (String, usize)> = BTreeMap::new();
     for pod in pods {
         let violations = evaluate(new.enforce, &pod["metadata"], &pod["spec"]);

@@ -1,12 +1,11 @@
-//! Which names of resources may stand where, and which amounts they may have: quotas, limit
-//! ranges, nodes, overhead.
+//! Resource names and amounts that are valid in quotas, limit ranges, nodes and overhead.
 
 use super::checks::{NOT_NEGATIVE, quantity};
 use super::names::{self, label_key_problems};
 use crate::cursor::{Causes, Cursor};
 use crate::resources::{is_extended, is_huge_pages, is_native};
 
-/// What is counted in whole objects.
+/// Resources that are counted in whole objects.
 const COUNTED: [&str; 9] = [
     "pods",
     "services",
@@ -38,7 +37,7 @@ fn is_quota_huge_pages(name: &str) -> bool {
     is_huge_pages(name) || name.starts_with("requests.hugepages-")
 }
 
-/// Whether a quota can be about the name without saying which API it is of.
+/// Reports whether a quota can use the name without an API group.
 pub(super) fn is_standard_quota(name: &str) -> bool {
     COUNTED.contains(&name) || COMPUTE.contains(&name) || is_quota_huge_pages(name)
 }
@@ -47,7 +46,7 @@ fn is_standard(name: &str) -> bool {
     is_standard_quota(name) || name == "storage"
 }
 
-/// Whether quotas of a scope can bound the resource.
+/// Reports whether quotas of a scope can bound the resource.
 pub(super) fn fits_scope(scope: &str, name: &str) -> bool {
     const POD_COMPUTE: [&str; 6] =
         ["cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
@@ -65,7 +64,7 @@ pub(super) fn fits_scope(scope: &str, name: &str) -> bool {
     }
 }
 
-/// The name of any resource; `at` is where it stands as a key.
+/// Validates the name of any resource; `at` is the entry with that key.
 pub(super) fn any(at: &Cursor<'_>, name: &str, causes: &mut Causes) {
     let problems = label_key_problems(name);
     names::report_as(causes, at, name, &problems);
@@ -74,7 +73,7 @@ pub(super) fn any(at: &Cursor<'_>, name: &str, causes: &mut Causes) {
     }
 }
 
-/// The name of something containers can ask for.
+/// Validates the name of a resource that containers can request.
 pub(super) fn of_containers(at: &Cursor<'_>, name: &str, causes: &mut Causes) {
     any(at, name, causes);
     if !name.contains('/') {
@@ -86,7 +85,7 @@ pub(super) fn of_containers(at: &Cursor<'_>, name: &str, causes: &mut Causes) {
     }
 }
 
-/// The name of something a quota can bound.
+/// Validates the name of a resource that a quota can bound.
 pub(super) fn of_quotas(at: &Cursor<'_>, name: &str, causes: &mut Causes) {
     any(at, name, causes);
     if !name.contains('/') && !is_standard_quota(name) {
@@ -94,7 +93,8 @@ pub(super) fn of_quotas(at: &Cursor<'_>, name: &str, causes: &mut Causes) {
     }
 }
 
-/// The amount of a resource: not below zero, and whole where the resource comes in pieces.
+/// Validates the amount of a resource: not negative, and an integer where the resource is counted
+/// in units.
 pub(super) fn amount(at: &Cursor<'_>, name: &str, causes: &mut Causes) {
     let Some(amount) = quantity(at.value()) else { return };
     if amount.is_negative() {

@@ -1,11 +1,11 @@
-//! JSON into the canonical value of a type.
+//! Decodes JSON to the canonical value of a type.
 //!
-//! [`Schema::decode`] reads bytes, [`Schema::decode_value`] a value that some other step made (a
-//! patched object, YAML). Both leave the value as Go would write it: empty optional fields gone,
-//! obligatory ones there, quantities and times in their canonical form. Fields the schema does not
-//! know and fields given twice are dropped and listed in [`Decoded::strict`]; whether that is an
-//! error, a warning or nothing is the caller's to say. A value of the wrong type is an error, and so is
-//! a body that nests too deep or whose values take too much memory ([`crate::room`]).
+//! [`Schema::decode`] reads bytes, [`Schema::decode_value`] a value from another step (a patched
+//! object, YAML). Both produce the value as Go would write it: without empty optional fields, with
+//! required ones, quantities and times in their canonical form. Unknown and duplicate fields are
+//! dropped and listed in [`Decoded::strict`]; the caller decides whether that is an error, a
+//! warning or ignored. A value of the wrong type is an error, and so is a body that is nested too
+//! deep or whose values take too much memory ([`crate::decode_budget`]).
 
 use std::fmt::{self, Write as _};
 
@@ -15,21 +15,21 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::{Field, Presence, Schema, Shape, TypeId};
+use crate::decode_budget::{DecodeBudget, MAX_DECODED, MAX_DEPTH, TooLarge};
 use crate::problems::Problems;
 use crate::quantity::Quantity;
-use crate::room::{MAX_DECODED, MAX_DEPTH, Room, TooLarge};
 use crate::timestamp::{Timestamp, is_micro_time};
 
-/// A value in canonical form, and what was dropped on the way.
+/// A value in canonical form, and the dropped fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
     pub value: Value,
-    /// `unknown field "spec.x"` and `duplicate field "spec.y"`, in the order of the text. There are at
-    /// most 100, as upstream reports.
+    /// `unknown field "spec.x"` and `duplicate field "spec.y"`, in the order of the text. There are
+    /// at most 100, as upstream reports.
     pub strict: Vec<String>,
 }
 
-/// Why a text is not an object of its type.
+/// A text is not an object of its type.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// Not JSON.
@@ -37,7 +37,7 @@ pub enum DecodeError {
     Syntax(String),
     #[error("json: cannot unmarshal {found} into Go struct field {holder}.{path} of type {wanted}")]
     Type { found: String, holder: String, path: String, wanted: String },
-    /// The type is right and the text in it is not: a quantity, a time, base64.
+    /// The type is right and the text in it is malformed: a quantity, a time, base64.
     #[error("{detail}")]
     Value { path: String, detail: String },
     #[error("exceeded max depth: the value of {path:?} is nested deeper than {MAX_DEPTH} levels")]
@@ -67,22 +67,22 @@ impl Schema {
         }
     }
 
-    /// Reads JSON of any form, within the limits on depth and memory that objects have.
+    /// Reads any JSON, within the limits on depth and memory of objects.
     pub fn decode_any(&self, json: &[u8]) -> Result<Value, DecodeError> {
-        self.decode_any_within(json, 0, &mut Room::new(MAX_DECODED))
+        self.decode_any_within(json, 0, &mut DecodeBudget::new(MAX_DECODED))
     }
 
-    /// Reads JSON of any form that stands in an object, `depth` lists and maps deep.
+    /// Reads any JSON inside an object, at a depth of `depth` lists and maps.
     pub(crate) fn decode_any_within(
         &self,
         json: &[u8],
         depth: usize,
-        room: &mut Room,
+        budget: &mut DecodeBudget,
     ) -> Result<Value, DecodeError> {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
-        let mut decoder = Decoder { depth, room: room.clone(), ..Decoder::new(self, 0) };
+        let mut decoder = Decoder { depth, budget: budget.clone(), ..Decoder::new(self, 0) };
         let read = decoder.seed(&Shape::Any).deserialize(&mut deserializer);
-        *room = decoder.room.clone();
+        *budget = decoder.budget.clone();
         let value = match read {
             Ok(value) => value,
             Err(error) => return Err(decoder.failed(&error)),
@@ -91,12 +91,12 @@ impl Schema {
         Ok(value)
     }
 
-    /// A structure with nothing set, as Go writes it.
+    /// Returns a structure with nothing set, as Go writes it.
     #[must_use]
     pub fn zero(&self, id: TypeId) -> Value {
         let mut object = Map::new();
         // An object of zeros is small.
-        let _ = self.fill(id, &mut object, &mut Room::new(usize::MAX));
+        let _ = self.fill(id, &mut object, &mut DecodeBudget::new(usize::MAX));
         Value::Object(object)
     }
 
@@ -105,13 +105,13 @@ impl Schema {
         &self,
         id: TypeId,
         object: &mut Map<String, Value>,
-        room: &mut Room,
+        budget: &mut DecodeBudget,
     ) -> Result<(), TooLarge> {
         for field in &self.get(id).fields {
             if field.presence == Presence::Always && !object.contains_key(&field.name) {
                 let zero = if field.pointer { Value::Null } else { self.zero_of(&field.shape) };
-                room.entry(object.len(), &field.name)?;
-                room.value(&zero)?;
+                budget.entry(object.len(), &field.name)?;
+                budget.value(&zero)?;
                 object.insert(field.name.clone(), zero);
             }
         }
@@ -134,7 +134,7 @@ impl Schema {
         }
     }
 
-    /// The name Go has for a type.
+    /// Returns the name that Go has for a type.
     fn go_name(&self, shape: &Shape) -> String {
         match shape {
             Shape::String | Shape::Bytes => "string".to_owned(),
@@ -149,9 +149,9 @@ impl Schema {
             Shape::Any => "runtime.RawExtension".to_owned(),
             Shape::Fields => "v1.FieldsV1".to_owned(),
             Shape::Struct(id) => {
-                let of = self.get(*id);
-                let version = of.package.rsplit('.').next().unwrap_or_default();
-                format!("{version}.{}", of.name)
+                let type_ = self.get(*id);
+                let version = type_.package.rsplit('.').next().unwrap_or_default();
+                format!("{version}.{}", type_.name)
             }
             Shape::List(item) => format!("[]{}", self.go_name(item)),
             Shape::Map(value) => format!("map[string]{}", self.go_name(value)),
@@ -168,19 +168,27 @@ enum Step<'s> {
 struct Decoder<'s> {
     schema: &'s Schema,
     path: Vec<Step<'s>>,
-    /// How deep in another object the top of this one is.
+    /// The depth of this object in another one.
     depth: usize,
-    /// The structures we are in, innermost last.
+    /// The enclosing structures, innermost last.
     holders: Vec<TypeId>,
     strict: Problems,
-    room: Room,
+    budget: DecodeBudget,
     failure: Option<DecodeError>,
 }
 
 impl<'s> Decoder<'s> {
     fn new(schema: &'s Schema, memory: usize) -> Decoder<'s> {
         let (path, holders, strict) = (Vec::new(), Vec::new(), Problems::default());
-        Decoder { schema, path, depth: 0, holders, strict, room: Room::new(memory), failure: None }
+        Decoder {
+            schema,
+            path,
+            depth: 0,
+            holders,
+            strict,
+            budget: DecodeBudget::new(memory),
+            failure: None,
+        }
     }
 
     fn seed<'d>(&'d mut self, shape: &'d Shape) -> Seed<'d, 's> {
@@ -212,7 +220,7 @@ impl<'s> Decoder<'s> {
         text
     }
 
-    /// Notes a problem of the value at the current place; serde only hears that there is one.
+    /// Stores an error of the current value; serde gets only a placeholder.
     fn value_error<E: de::Error>(&mut self, detail: impl Into<String>) -> E {
         self.failure = Some(DecodeError::Value { path: self.place(), detail: detail.into() });
         E::custom("value")
@@ -239,18 +247,18 @@ impl<'s> Decoder<'s> {
         }
     }
 
-    /// Fails if the room for values is used up.
+    /// Fails if the budget is used up.
     fn within<E: de::Error>(
         &mut self,
-        take: impl FnOnce(&mut Room) -> Result<(), TooLarge>,
+        take: impl FnOnce(&mut DecodeBudget) -> Result<(), TooLarge>,
     ) -> Result<(), E> {
-        take(&mut self.room).map_err(|error| {
+        take(&mut self.budget).map_err(|error| {
             self.failure = Some(error.into());
-            E::custom("room")
+            E::custom("budget")
         })
     }
 
-    /// Fails if the list or map at the current place is nested too deep.
+    /// Fails if the current list or map is nested too deep.
     fn check_depth<E: de::Error>(&mut self) -> Result<(), E> {
         if self.depth + self.path.len() < MAX_DEPTH {
             return Ok(());
@@ -349,7 +357,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     }
 
     fn visit_string<E: de::Error>(self, value: String) -> Result<Value, E> {
-        self.decoder.within(|room| room.text(&value))?;
+        self.decoder.within(|budget| budget.text(&value))?;
         match self.shape {
             Shape::String | Shape::IntOrString | Shape::Any => Ok(Value::String(value)),
             Shape::Quantity => quantity(self.decoder, &value),
@@ -379,7 +387,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
             let item = items.next_element_seed(decoder.seed(shape))?;
             decoder.path.pop();
             let Some(item) = item else { return Ok(Value::Array(list)) };
-            decoder.within(Room::item)?;
+            decoder.within(DecodeBudget::item)?;
             list.push(match item {
                 Value::Null => zero_within(decoder, shape)?,
                 item => item,
@@ -404,11 +412,11 @@ fn structure<'de, A: MapAccess<'de>>(
     mut entries: A,
 ) -> Result<Value, A::Error> {
     let schema = decoder.schema;
-    let of = schema.get(id);
+    let type_ = schema.get(id);
     let mut object = Map::new();
-    let mut seen = vec![false; of.fields.len()];
+    let mut seen = vec![false; type_.fields.len()];
     decoder.holders.push(id);
-    while let Some(found) = entries.next_key_seed(KeySeed { of })? {
+    while let Some(found) = entries.next_key_seed(KeySeed { type_ })? {
         let place = match found {
             Key::Known(place) => place,
             Key::Unknown(name) => {
@@ -419,7 +427,7 @@ fn structure<'de, A: MapAccess<'de>>(
                 continue;
             }
         };
-        let field = &of.fields[place];
+        let field = &type_.fields[place];
         decoder.path.push(Step::Field(&field.name));
         if std::mem::replace(&mut seen[place], true) {
             decoder.note("duplicate");
@@ -428,7 +436,7 @@ fn structure<'de, A: MapAccess<'de>>(
         let value = entries.next_value_seed(decoder.seed(&field.shape))?;
         decoder.path.pop();
         if is_written(field, &value) {
-            decoder.within(|room| room.entry(object.len(), &field.name))?;
+            decoder.within(|budget| budget.entry(object.len(), &field.name))?;
             object.insert(field.name.clone(), value);
         }
     }
@@ -444,16 +452,16 @@ fn fill_within<E: de::Error>(
     object: &mut Map<String, Value>,
 ) -> Result<(), E> {
     let schema = decoder.schema;
-    decoder.within(|room| schema.fill(id, object, room))
+    decoder.within(|budget| schema.fill(id, object, budget))
 }
 
-/// Returns what stands in a list or map for `null`.
+/// Returns the value that replaces `null` in a list or map.
 fn zero_within<E: de::Error>(decoder: &mut Decoder<'_>, shape: &Shape) -> Result<Value, E> {
     let zero = match shape {
         Shape::Any => Value::Null,
         shape => decoder.schema.zero_of(shape),
     };
-    decoder.within(|room| room.value(&zero))?;
+    decoder.within(|budget| budget.value(&zero))?;
     Ok(zero)
 }
 
@@ -473,7 +481,7 @@ fn map<'de, A: MapAccess<'de>>(
             Value::Null => zero_within(decoder, shape)?,
             value => value,
         };
-        decoder.within(|room| room.entry(object.len(), &key))?;
+        decoder.within(|budget| budget.entry(object.len(), &key))?;
         if object.contains_key(&key) && !matches!(shape, Shape::Any) {
             decoder.path.push(Step::Key(key.clone()));
             decoder.note("duplicate");
@@ -484,7 +492,7 @@ fn map<'de, A: MapAccess<'de>>(
     Ok(Value::Object(object))
 }
 
-/// Whether Go would write the field with this value.
+/// Reports whether Go would write the field with this value.
 pub(crate) fn is_written(field: &Field, value: &Value) -> bool {
     match field.presence {
         Presence::Always => {
@@ -503,14 +511,14 @@ pub(crate) fn is_written(field: &Field, value: &Value) -> bool {
 }
 
 enum Key {
-    /// A field's place in its type.
+    /// The index of a field in its type.
     Known(usize),
     Unknown(String),
 }
 
 /// Looks a name up without copying it.
 struct KeySeed<'s> {
-    of: &'s super::Type,
+    type_: &'s super::Type,
 }
 
 impl<'de> DeserializeSeed<'de> for KeySeed<'_> {
@@ -529,7 +537,7 @@ impl Visitor<'_> for KeySeed<'_> {
     }
 
     fn visit_str<E: de::Error>(self, name: &str) -> Result<Key, E> {
-        Ok(self.of.place(name).map_or_else(|| Key::Unknown(name.to_owned()), Key::Known))
+        Ok(self.type_.place(name).map_or_else(|| Key::Unknown(name.to_owned()), Key::Known))
     }
 }
 
@@ -555,7 +563,7 @@ fn time<E: de::Error>(decoder: &mut Decoder<'_>, shape: &Shape, text: &str) -> R
     }
 }
 
-/// Where a text stops being standard base64, as Go counts it.
+/// Returns the position where a text stops being standard base64, as Go counts it.
 fn base64_fault(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut digits = 0;

@@ -1,8 +1,8 @@
-//! Where fields stand in Kubernetes' protobuf: [`Number`] of one, [`Wire`] of a type.
+//! Field numbers of Kubernetes' protobuf: [`Number`] of a field, [`Wire`] of a type.
 //!
-//! Numbers are upstream's up to v1.36. QoS-class fields of our own count from 1000, fields that
-//! upstream added later and whose numbers we have not seen from 2000; a type reached only through
-//! such a field counts from 1. Reading and writing is [`crate::protobuf`]'s.
+//! Numbers are upstream's up to v1.36. Our own QoS-class fields start at 1000, fields that upstream
+//! added later with unknown numbers at 2000; a type reached only through such a field starts at 1.
+//! [`crate::protobuf`] reads and writes messages.
 
 use super::Field;
 
@@ -12,8 +12,8 @@ pub enum Number {
     /// Not in protobuf: `kind` and `apiVersion` travel in the envelope.
     Nowhere,
     Own(u32),
-    /// `2.17`: Go embeds a structure, whose fields are the outer one's in JSON and in a message of
-    /// their own in protobuf.
+    /// `2.17`: Go embeds a structure, whose fields are those of the outer one in JSON and a
+    /// separate message in protobuf.
     Within(u32, u32),
 }
 
@@ -37,7 +37,7 @@ impl Number {
     }
 }
 
-/// The fields of a type by number. Fields are given as places in [`super::Type::fields`].
+/// The fields of a type by number. Fields are indexes into [`super::Type::fields`].
 #[derive(Debug, Clone, Default)]
 pub struct Wire {
     slots: Vec<(u32, Slot)>,
@@ -46,12 +46,12 @@ pub struct Wire {
 #[derive(Debug, Clone)]
 pub(crate) enum Slot {
     Field(usize),
-    /// A message whose fields are ours.
+    /// A message whose fields belong to the outer type.
     Embedded(Wire),
 }
 
 impl Wire {
-    /// Sorts fields by number, or says which number is taken twice.
+    /// Sorts fields by number, or returns the number that is used twice.
     pub(super) fn of(fields: &[Field]) -> Result<Wire, String> {
         let mut wire = Wire::default();
         for (place, field) in fields.iter().enumerate() {

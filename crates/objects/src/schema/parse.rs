@@ -22,7 +22,7 @@ use super::{Field, Number, Ownership, Presence, Schema, Shape, Strategy, Type, T
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-/// What is wrong with a schema's text, and where.
+/// An error in a schema's text, with its position.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{file}:{line}: {what}")]
 pub struct SchemaError {
@@ -31,7 +31,7 @@ pub struct SchemaError {
     pub what: String,
 }
 
-/// A field before the names of types are known.
+/// A field before the names of types are resolved.
 struct Draft<'a> {
     line: usize,
     name: &'a str,
@@ -160,10 +160,9 @@ fn finish(draft: &TypeDraft<'_>, names: &HashMap<String, TypeId>) -> Result<Type
         finished.fields.push(read);
     }
     if finished.kind.is_some() || finished.list_of.is_some() {
-        for (name, doc) in [
-            ("apiVersion", "The version of the API this object is written in."),
-            ("kind", "The kind of object this is."),
-        ] {
+        for (name, doc) in
+            [("apiVersion", "API version of the object."), ("kind", "Kind of the object.")]
+        {
             let number = Number::Nowhere;
             finished.fields.push(implied(name, number, Shape::String, Presence::NonZero, doc));
         }
@@ -176,11 +175,11 @@ fn finish(draft: &TypeDraft<'_>, names: &HashMap<String, TypeId>) -> Result<Type
         let item = known(format!("{}.{kind}", draft.package))?;
         let metadata = known(format!("{META}.ListMeta"))?;
         let items = Shape::List(Box::new(item));
-        let doc = "The objects of the list.";
+        let doc = "Items of the list.";
         let mut items = implied("items", Number::Own(2), items, Presence::Always, doc);
         items.required = true;
         finished.fields.push(items);
-        let doc = "Of the list as a whole: its version and where to go on.";
+        let doc = "Standard list metadata.";
         let number = Number::Own(1);
         finished.fields.push(implied("metadata", number, metadata, Presence::Always, doc));
     }
@@ -217,7 +216,7 @@ fn implied(name: &str, number: Number, shape: Shape, presence: Presence, doc: &s
 
 fn read_field(
     draft: &Draft<'_>,
-    of: &TypeDraft<'_>,
+    type_draft: &TypeDraft<'_>,
     names: &HashMap<String, TypeId>,
 ) -> Result<Field, String> {
     let number = Number::parse(draft.number)?;
@@ -229,8 +228,8 @@ fn read_field(
         Some(text) => (text, true),
         None => (text, false),
     };
-    let shape = read_shape(text, of.package, names)?;
-    // A structure or a time that is no pointer is written even when zero.
+    let shape = read_shape(text, type_draft.package, names)?;
+    // A structure or a time that is not a pointer is written even when zero.
     let solid = matches!(shape, Shape::Struct(_) | Shape::Time | Shape::MicroTime);
     let presence = match (pointer, always || solid) {
         (_, true) if !pointer || always => Presence::Always,

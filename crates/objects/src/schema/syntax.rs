@@ -1,8 +1,8 @@
-//! What is wrong with a text that is not JSON, in the words Go's reader uses.
+//! Go's error messages for text that is not JSON.
 //!
-//! Only for messages: reading is serde's, this looks again at a text that was refused.
+//! serde parses; this is used only for the message about a text that was rejected.
 
-/// Where the reader is.
+/// The state of the parser.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expect {
     Value,
@@ -13,9 +13,9 @@ enum Expect {
     CommaOrEnd,
 }
 
-/// The complaint about a text, or `None` if it is JSON after all.
+/// Returns Go's message about a text, or `None` if it is valid JSON.
 #[must_use]
-pub fn in_go_words(json: &[u8]) -> Option<String> {
+pub fn go_error(json: &[u8]) -> Option<String> {
     let mut reader = Reader { json, at: 0 };
     match reader.document() {
         Ok(()) => None,
@@ -39,7 +39,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn document(&mut self) -> Result<(), Fault> {
-        // Objects and lists that are open, `true` for an object.
+        // The open objects and lists, `true` for an object.
         let mut open: Vec<bool> = Vec::new();
         let mut expect = Expect::Value;
         loop {
@@ -213,7 +213,7 @@ fn fault<T>(context: &str) -> Result<T, Fault> {
     Err(Fault::Character(context.to_owned()))
 }
 
-/// A byte as Go shows it.
+/// Quotes a byte as Go does.
 fn quoted(byte: u8) -> String {
     match byte {
         b'\'' => r"'\''".to_owned(),
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn complaints_are_gos() {
-        for (json, said) in [
+        for (json, expected) in [
             ("", "unexpected end of JSON input"),
             ("   ", "unexpected end of JSON input"),
             ("{", "unexpected end of JSON input"),
@@ -249,10 +249,10 @@ mod tests {
             ("\"\\x\"", "invalid character 'x' in string escape code"),
             ("1.x", "invalid character 'x' after decimal point in numeric literal"),
         ] {
-            assert_eq!(in_go_words(json.as_bytes()).as_deref(), Some(said), "{json:?}");
+            assert_eq!(go_error(json.as_bytes()).as_deref(), Some(expected), "{json:?}");
         }
         for json in ["{}", " [1, -2.5e3, true, null, \"\\u00e4\"] ", "{\"a\":{\"b\":[]}}"] {
-            assert_eq!(in_go_words(json.as_bytes()), None, "{json:?}");
+            assert_eq!(go_error(json.as_bytes()), None, "{json:?}");
         }
     }
 }

@@ -44,8 +44,8 @@ fn decoded(json: &Value) -> Result<Decoded, DecodeError> {
 }
 
 #[test]
-fn a_text_without_a_type_or_with_an_unknown_word_says_where() {
-    for (text, said) in [
+fn schema_errors_have_positions() {
+    for (text, expected) in [
         ("type", "x.api:1: a type needs a name"),
         ("type A\n  a", "x.api:2: a field needs a name, a protobuf number and a type"),
         ("type A\n  a string", "x.api:2: a field needs a name, a protobuf number and a type"),
@@ -66,7 +66,7 @@ fn a_text_without_a_type_or_with_an_unknown_word_says_where() {
         ("type A\ntype A", "x.api:2: the type is defined twice"),
         ("nonsense", "x.api:1: neither `package` nor `type`"),
     ] {
-        assert_eq!(Schema::parse(&[("x.api", text)]).unwrap_err().to_string(), said);
+        assert_eq!(Schema::parse(&[("x.api", text)]).unwrap_err().to_string(), expected);
     }
 }
 
@@ -112,7 +112,7 @@ fn unknown_and_repeated_fields_are_dropped_and_named_in_order() {
 
 #[test]
 fn wrong_types_name_the_field_and_the_type() {
-    for (given, said) in [
+    for (given, expected) in [
         (
             json!({"flag": "yes"}),
             "cannot unmarshal string into Go struct field Thing.flag of type bool",
@@ -134,7 +134,7 @@ fn wrong_types_name_the_field_and_the_type() {
             "cannot unmarshal array into Go struct field Thing.limits of type map[string]resource.Quantity",
         ),
     ] {
-        assert_eq!(decoded(&given).unwrap_err().to_string(), format!("json: {said}"));
+        assert_eq!(decoded(&given).unwrap_err().to_string(), format!("json: {expected}"));
     }
     let wrong = decoded(&json!({"size": "big"})).unwrap_err();
     assert!(matches!(wrong, DecodeError::Value { ref path, .. } if path == "size"), "{wrong:?}");

@@ -1,13 +1,14 @@
-//! Field selectors: the text of a `fieldSelector=` query, as `metadata.name=x,status.phase!=Running`.
+//! Field selectors: the text of a `fieldSelector=` query, such as
+//! `metadata.name=x,status.phase!=Running`.
 //!
-//! Main type: [`FieldSelector`]. In values a backslash makes `\`, `,` and `=` plain. Which fields a
-//! kind has, and what they hold, is for the caller to look up.
+//! Main type: [`FieldSelector`]. In values a backslash escapes `\`, `,` and `=`. The caller looks
+//! up the fields of a kind.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// One field and the value that it must, or must not, have.
+/// A field and the value that it must, or must not, have.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FieldRequirement {
     pub field: String,
@@ -15,20 +16,20 @@ pub struct FieldRequirement {
     pub value: String,
 }
 
-/// All of some field requirements; with none, every object is meant.
+/// A conjunction of field requirements; an empty one selects every object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct FieldSelector {
     requirements: Vec<FieldRequirement>,
 }
 
-/// Why a text is no field selector.
+/// A text is not a field selector.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FieldSelectorError {
     #[error("invalid selector: '{selector}'; can't understand '{term}'")]
     Term { selector: String, term: String },
     #[error("invalid field selector: invalid escape sequence: {0}")]
     Escape(String),
-    /// Upstream prints the character's number.
+    /// Upstream prints the character's code point.
     #[error("invalid field selector: unescaped character in value: {}", u32::from(*.0))]
     Unescaped(char),
 }
@@ -36,11 +37,11 @@ pub enum FieldSelectorError {
 impl FieldSelector {
     pub fn parse(text: &str) -> Result<FieldSelector, FieldSelectorError> {
         let mut terms = split_terms(text);
-        // Upstream reads the terms in the order of their text, so the first mistake is the first so.
+        // Upstream sorts the terms by their text, so the first error is that of the sorted terms.
         terms.sort_unstable();
         let mut requirements = Vec::new();
         for term in terms.into_iter().filter(|t| !t.is_empty()) {
-            // The first sign splits: fields have no escapes.
+            // The first operator splits: fields have no escapes.
             let sign = |(at, _): (usize, char)| {
                 let rest = term.get(at..)?;
                 let signs = [("!=", false), ("==", true), ("=", true)];
@@ -64,20 +65,19 @@ impl FieldSelector {
         &self.requirements
     }
 
-    /// Whether every object is meant.
+    /// Reports whether every object is selected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
-    /// The value a field must have, if there is just one.
+    /// Returns the value that a field must have, if there is exactly one.
     #[must_use]
     pub fn requires_exactly(&self, field: &str) -> Option<&str> {
         self.requirements.iter().find(|r| r.equals && r.field == field).map(|r| r.value.as_str())
     }
 
-    /// Whether an object whose fields are looked up like this is meant. A field that is not there is
-    /// the empty text.
+    /// Reports whether an object with these fields is selected. An absent field is the empty text.
     pub fn matches<'a>(&self, fields: impl Fn(&str) -> Option<&'a str>) -> bool {
         let holds =
             |r: &FieldRequirement| (fields(&r.field).unwrap_or_default() == r.value) == r.equals;
@@ -109,7 +109,7 @@ impl fmt::Display for FieldSelector {
     }
 }
 
-/// The parts between commas that no backslash stands before.
+/// Splits at commas that are not escaped.
 fn split_terms(text: &str) -> Vec<&str> {
     let mut escaped = false;
     text.split(|c| {

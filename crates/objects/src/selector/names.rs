@@ -1,4 +1,4 @@
-//! What a label's key and value may look like, and upstream's words for what is wrong with one.
+//! The syntax of label keys and values, with upstream's messages.
 
 const NAME_LIMIT: usize = 63;
 const PREFIX_LIMIT: usize = 253;
@@ -15,7 +15,7 @@ const PREFIX: &str = "a lowercase RFC 1123 subdomain must consist of lower case 
     'example.com', regex used for validation is \
     '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 
-/// What is wrong with a label's key (also with any other qualified name); empty if nothing is.
+/// Checks a label's key, or any other qualified name; returns the messages.
 #[must_use]
 pub fn label_key_problems(key: &str) -> Vec<String> {
     let mut problems = Vec::new();
@@ -53,7 +53,7 @@ pub fn label_key_problems(key: &str) -> Vec<String> {
     problems
 }
 
-/// What is wrong with a label's value; empty if nothing is.
+/// Checks a label's value; returns the messages.
 #[must_use]
 pub fn label_value_problems(value: &str) -> Vec<String> {
     let mut problems = Vec::new();

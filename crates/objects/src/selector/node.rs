@@ -24,7 +24,7 @@ pub struct NodeSelectorTerm {
     pub fields: Vec<NodeSelectorRequirement>,
 }
 
-/// One expression; `None` inside means that it was malformed and never holds.
+/// An expression; `None` inside means that it was malformed and never matches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NodeSelectorRequirement(Option<Requirement>);
 
@@ -36,7 +36,7 @@ impl NodeSelectorRequirement {
         NodeSelectorRequirement(read)
     }
 
-    /// A condition on the node's name: `In` or `NotIn` with a single value.
+    /// Reads a condition on the node's name: `In` or `NotIn` with a single value.
     fn read_field(expression: StructuredExpression) -> NodeSelectorRequirement {
         let values = expression.values.unwrap_or_default();
         let operator = Operator::from_word(&expression.operator);
@@ -49,7 +49,7 @@ impl NodeSelectorRequirement {
         )
     }
 
-    /// The expression, unless it was malformed.
+    /// Returns the expression, unless it was malformed.
     #[must_use]
     pub fn requirement(&self) -> Option<&Requirement> {
         self.0.as_ref()
@@ -57,7 +57,7 @@ impl NodeSelectorRequirement {
 }
 
 impl NodeSelectorTerm {
-    /// Whether a node of this name whose labels are looked up like this is meant.
+    /// Reports whether a node with this name and these labels is selected.
     pub fn matches<'a>(&self, name: &str, labels: impl Fn(&str) -> Option<&'a str>) -> bool {
         let empty = self.labels.is_empty() && self.fields.is_empty();
         let label_holds =
@@ -69,7 +69,7 @@ impl NodeSelectorTerm {
 }
 
 impl NodeSelector {
-    /// Whether a node of this name whose labels are looked up like this is meant.
+    /// Reports whether a node with this name and these labels is selected.
     pub fn matches<'a>(&self, name: &str, labels: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.terms.iter().any(|term| term.matches(name, &labels))
     }

@@ -1,6 +1,7 @@
-//! The text of a `labelSelector=` query: `a=b,c==d,e!=f,g in (h,i),j notin (k),l,!m,n>1,o<2`.
+//! Parses the text of a `labelSelector=` query: `a=b,c==d,e!=f,g in (h,i),j notin
+//! (k),l,!m,n>1,o<2`.
 //!
-//! Main entry: [`requirements`]. What is wrong is said in the words kube-apiserver answers with.
+//! Main entry: [`requirements`]. Errors have kube-apiserver's texts.
 
 use std::collections::BTreeSet;
 
@@ -8,22 +9,22 @@ use thiserror::Error;
 
 use super::{Operator, Requirement, RequirementError, RequirementProblem, label_key_problems};
 
-/// Why a text is no label selector.
+/// A text is not a label selector.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ParseSelectorError {
-    /// Something stands between requirements that does not belong there.
+    /// An unexpected token between requirements.
     #[error("found '{found}', expected: {expected}")]
     Between { found: String, expected: &'static str },
     #[error("unable to parse requirement: {0}")]
     Requirement(#[from] InRequirement),
 }
 
-/// What is wrong inside one requirement.
+/// An error inside one requirement.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum InRequirement {
     #[error("found '{found}', expected: {expected}")]
     Unexpected { found: String, expected: &'static str },
-    /// Upstream has no comma in this one.
+    /// Upstream's text has no comma here.
     #[error("found '{found}' expected: '('")]
     NoList { found: String },
     #[error(transparent)]
@@ -74,7 +75,7 @@ impl Token<'_> {
 
 const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
 
-/// The text and how far it is read.
+/// The text and the position in it.
 struct Tokens<'a> {
     rest: &'a str,
 }
@@ -84,7 +85,7 @@ impl<'a> Tokens<'a> {
         let text = self.rest.trim_start_matches(BLANKS);
         let bytes = text.as_bytes();
         let (length, token) = match (bytes.first(), bytes.get(1)) {
-            // A zero byte ends the text for upstream.
+            // A NUL byte ends the text for upstream.
             (None | Some(0), _) => (0, Token::End),
             (Some(b'='), Some(b'=')) => (2, Token::DoubleEquals),
             (Some(b'='), _) => (1, Token::Equals),
@@ -110,7 +111,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// The requirements of a text, in its order.
+/// Parses the requirements of a text, in its order.
 pub(super) fn requirements(text: &str) -> Result<Vec<Requirement>, ParseSelectorError> {
     let mut tokens = Tokens { rest: text };
     let mut found = Vec::new();
@@ -174,7 +175,7 @@ fn requirement(tokens: &mut Tokens<'_>) -> Result<Requirement, InRequirement> {
     Ok(Requirement::new(key, operator, values)?)
 }
 
-/// `(a,b)`; an empty place between commas is the empty value.
+/// `(a,b)`; an empty item between commas is the empty value.
 fn list<'a>(tokens: &mut Tokens<'a>) -> Result<BTreeSet<&'a str>, InRequirement> {
     let token = tokens.next();
     if token != Token::Open {
@@ -222,7 +223,7 @@ fn list<'a>(tokens: &mut Tokens<'a>) -> Result<BTreeSet<&'a str>, InRequirement>
     Ok(values)
 }
 
-/// The value behind `=`, which may be empty.
+/// Parses the value after `=`, which may be empty.
 fn exact<'a>(tokens: &mut Tokens<'a>) -> Result<&'a str, InRequirement> {
     if matches!(tokens.peek(), Token::End | Token::Comma) {
         return Ok("");

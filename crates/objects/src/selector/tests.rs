@@ -1,4 +1,4 @@
-//! Tables for selectors. Texts of errors are those kube-apiserver answered with.
+//! Tables for selectors. Error texts are those of kube-apiserver.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ fn a_query_selects_by_its_requirements() {
     let check = |query: &str, pairs: &[(&str, &str)], expected: bool| {
         let selector = LabelSelector::parse(query).unwrap();
         assert_eq!(selector.matches_map(&labels(pairs)), expected, "{query:?} on {pairs:?}");
-        // What it is written as means the same and is written so again.
+        // The written form is equivalent and is written the same again.
         let again: LabelSelector = selector.to_string().parse().unwrap();
         assert_eq!(again.to_string(), selector.to_string());
         assert_eq!(again.matches_map(&labels(pairs)), expected, "{query:?} as {selector}");
@@ -47,7 +47,7 @@ fn a_query_selects_by_its_requirements() {
 }
 
 #[test]
-fn a_query_that_is_none_is_refused_in_upstream_words() {
+fn malformed_label_queries_have_upstream_errors() {
     let check = |query: &str, expected: &str| {
         assert_eq!(LabelSelector::parse(query).unwrap_err().to_string(), expected, "{query:?}");
     };
@@ -118,7 +118,7 @@ fn a_structured_selector_is_all_of_its_parts() {
 }
 
 #[test]
-fn a_structured_selector_that_is_wrong_says_what() {
+fn invalid_structured_selectors_are_rejected() {
     let check = |selector: Value, expected: &str| {
         assert_eq!(LabelSelector::from_value(&selector).unwrap_err().to_string(), expected);
     };
@@ -164,7 +164,7 @@ fn fields_select_by_value_and_absence_is_the_empty_text() {
 }
 
 #[test]
-fn a_field_query_that_is_none_is_refused_in_upstream_words() {
+fn malformed_field_queries_have_upstream_errors() {
     let check = |query: &str, expected: &str| {
         assert_eq!(FieldSelector::parse(query).unwrap_err().to_string(), expected, "{query:?}");
     };

@@ -1,4 +1,4 @@
-//! How long ago, for people: [`human_duration`], upstream's rounding, and the ages of cells.
+//! Ages for people: [`human_duration`], with upstream's rounding, and the ages of cells.
 
 use serde_json::Value;
 
@@ -9,8 +9,8 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// A duration in one or two units, as many as two or three digits need: `95s`, `4m10s`, `3h`,
-/// `5d2h`, `400d`, `3y12d`. Clocks may differ by a second, so a little in the future is `0s`.
+/// Renders a duration in one or two units, with two or three digits: `95s`, `4m10s`, `3h`, `5d2h`,
+/// `400d`, `3y12d`. Clocks may differ by a second, so a time slightly in the future is `0s`.
 #[must_use]
 pub fn human_duration(seconds: i64) -> String {
     match seconds {
@@ -28,7 +28,7 @@ pub fn human_duration(seconds: i64) -> String {
     }
 }
 
-/// The larger unit, and the smaller where something is left for it.
+/// Renders the larger unit, and the smaller if it is not zero.
 fn pair(seconds: i64, large: (i64, &str), small: (i64, &str)) -> String {
     let (whole, rest) = (seconds / large.0, seconds % large.0 / small.0);
     match rest {
@@ -37,7 +37,7 @@ fn pair(seconds: i64, large: (i64, &str), small: (i64, &str)) -> String {
     }
 }
 
-/// How long ago a time of an object is; `<unknown>` where there is none.
+/// Returns the age of a time of an object; `<unknown>` if it is absent.
 pub(super) fn since(time: &Value, now: Timestamp) -> String {
     match time.as_str().map(Timestamp::parse) {
         Some(Ok(then)) => human_duration(between(then, now)),
@@ -45,7 +45,7 @@ pub(super) fn since(time: &Value, now: Timestamp) -> String {
     }
 }
 
-/// Whole seconds from one time to another, cut towards zero.
+/// Returns the whole seconds between two times, truncated.
 pub(super) fn between(from: Timestamp, to: Timestamp) -> i64 {
     let nanos = i64::from(to.nanos()) - i64::from(from.nanos());
     let seconds = to.seconds().saturating_sub(from.seconds());

@@ -1,4 +1,4 @@
-//! The columns of every kind, in upstream's names and order with descriptions of our own.
+//! The columns of every kind, with upstream's names and order and our own descriptions.
 
 use super::Column;
 use crate::catalog::Resource;
@@ -16,78 +16,78 @@ const fn number(name: &'static str, description: &'static str) -> Column {
 }
 
 /// Shown with `-o wide` only.
-const fn wide(of: Column) -> Column {
-    Column { priority: 1, ..of }
+const fn wide(column: Column) -> Column {
+    Column { priority: 1, ..column }
 }
 
 const NAME: Column = Column {
     format: "name",
     ..text("Name", "The object's name, unique for its kind in its namespace.")
 };
-const AGE: Column = text("Age", "How long ago the object was created.");
+const AGE: Column = text("Age", "Time since the creation of the object.");
 const CONTAINERS: Column = wide(text("Containers", "The names of the template's containers."));
 const IMAGES: Column = wide(text("Images", "The images of the template's containers."));
-const SELECTOR: Column = wide(text("Selector", "The labels by which the object's pods are found."));
+const SELECTOR: Column = wide(text("Selector", "The selector of the object's pods."));
 
 /// The columns of a kind without any of its own.
-const PLAIN: &[Column] = &[NAME, column("Created At", "date", "When the object was created.")];
+const PLAIN: &[Column] = &[NAME, column("Created At", "date", "The creation time of the object.")];
 
 const POD: &[Column] = &[
     NAME,
-    text("Ready", "How many of the pod's containers are ready."),
-    text("Status", "What the pod is doing, as its containers tell."),
-    text("Restarts", "How often containers of the pod were restarted, and how long ago last."),
+    text("Ready", "The number of ready containers and of all containers."),
+    text("Status", "The state of the pod, from its phase and its containers."),
+    text("Restarts", "The number of container restarts, and the time since the last one."),
     AGE,
     wide(text("IP", "The pod's first address.")),
-    wide(text("Node", "The node the pod is bound to.")),
-    wide(text("Nominated Node", "The node where the pod waits for others to make room.")),
-    wide(text("Readiness Gates", "How many of the pod's readiness gates are open.")),
+    wide(text("Node", "The node that the pod is bound to.")),
+    wide(text("Nominated Node", "The node on which pods are preempted for this pod.")),
+    wide(text("Readiness Gates", "The number of readiness gates that are true and of all gates.")),
 ];
 
 const NODE: &[Column] = &[
     NAME,
-    text("Status", "Whether the node is ready, and whether it takes pods."),
-    text("Roles", "The roles the node's labels give it."),
+    text("Status", "The readiness and schedulability of the node."),
+    text("Roles", "The roles of the node, from its labels."),
     AGE,
-    text("Version", "The version of the node's agent."),
+    text("Version", "The version of the kubelet."),
     wide(text("Internal-IP", "The node's address inside the cluster.")),
-    wide(text("External-IP", "The node's address for the world outside.")),
-    wide(text("OS-Image", "The operating system, as it calls itself.")),
-    wide(text("Kernel-Version", "The kernel's version, and the machine's architecture.")),
+    wide(text("External-IP", "The node's external address.")),
+    wide(text("OS-Image", "The name of the operating system.")),
+    wide(text("Kernel-Version", "The kernel version and the architecture.")),
     wide(text("Container-Runtime", "The container runtime and its version.")),
 ];
 
 const EVENT: &[Column] = &[
-    text("Last Seen", "How long ago the event was last reported."),
+    text("Last Seen", "Time since the last occurrence of the event."),
     text("Type", "Normal or Warning."),
-    text("Reason", "Why it happened, in one word."),
-    text("Object", "What the event is about."),
-    wide(text("Subobject", "The part of the object the event is about.")),
-    wide(text("Source", "Who reported the event.")),
-    text("Message", "What happened."),
-    wide(text("First Seen", "How long ago the event was first reported.")),
-    wide(text("Count", "How often the event was reported.")),
+    text("Reason", "The machine-readable reason of the event."),
+    text("Object", "The object of the event."),
+    wide(text("Subobject", "The part of the object that the event refers to.")),
+    wide(text("Source", "The component that reported the event.")),
+    text("Message", "The human-readable message."),
+    wide(text("First Seen", "Time since the first occurrence of the event.")),
+    wide(text("Count", "The number of occurrences.")),
     wide(NAME),
 ];
 
 const SERVICE: &[Column] = &[
     NAME,
-    text("Type", "How the service is reached."),
+    text("Type", "The type of the service."),
     text("Cluster-IP", "The service's address inside the cluster."),
-    text("External-IP", "The service's addresses for the world outside."),
-    text("Port(s)", "The service's ports, with the nodes' ports that lead to them."),
+    text("External-IP", "The service's external addresses."),
+    text("Port(s)", "The service's ports and node ports."),
     AGE,
     SELECTOR,
 ];
 
 const DAEMON_SET: &[Column] = &[
     NAME,
-    number("Desired", "How many nodes should run the pod."),
-    number("Current", "How many of them run it."),
-    number("Ready", "How many of them run it and have it ready."),
-    number("Up-to-date", "How many of them run it by the newest template."),
-    number("Available", "How many of them have had it ready for long enough."),
-    text("Node Selector", "The labels a node needs."),
+    number("Desired", "The number of nodes that should run the pod."),
+    number("Current", "The number of these nodes that run the pod."),
+    number("Ready", "The number of these nodes with a ready pod."),
+    number("Up-to-date", "The number of these nodes with a pod of the current template."),
+    number("Available", "The number of these nodes with an available pod."),
+    text("Node Selector", "The node selector of the pods."),
     AGE,
     CONTAINERS,
     IMAGES,
@@ -96,9 +96,9 @@ const DAEMON_SET: &[Column] = &[
 
 const DEPLOYMENT: &[Column] = &[
     NAME,
-    text("Ready", "How many of the wanted pods are ready."),
-    text("Up-to-date", "How many pods are made by the newest template."),
-    text("Available", "How many pods have been ready for long enough."),
+    text("Ready", "The number of ready pods and of desired pods."),
+    text("Up-to-date", "The number of pods with the current template."),
+    text("Available", "The number of available pods."),
     AGE,
     CONTAINERS,
     IMAGES,
@@ -107,9 +107,9 @@ const DEPLOYMENT: &[Column] = &[
 
 const REPLICA_SET: &[Column] = &[
     NAME,
-    number("Desired", "How many pods there should be."),
-    number("Current", "How many pods there are."),
-    number("Ready", "How many pods are ready."),
+    number("Desired", "The desired number of pods."),
+    number("Current", "The current number of pods."),
+    number("Ready", "The number of ready pods."),
     AGE,
     CONTAINERS,
     IMAGES,
@@ -118,9 +118,9 @@ const REPLICA_SET: &[Column] = &[
 
 const JOB: &[Column] = &[
     NAME,
-    text("Status", "How the job is getting on."),
-    text("Completions", "How many pods succeeded, of how many."),
-    text("Duration", "How long the job took, or has been running."),
+    text("Status", "The state of the job."),
+    text("Completions", "The number of succeeded pods and of required completions."),
+    text("Duration", "The running time of the job."),
     AGE,
     CONTAINERS,
     IMAGES,
@@ -129,55 +129,49 @@ const JOB: &[Column] = &[
 
 const BUDGET: &[Column] = &[
     NAME,
-    text("Min Available", "How many pods must stay available."),
-    text("Max Unavailable", "How many pods may be unavailable."),
-    number("Allowed Disruptions", "How many pods may be evicted now."),
+    text("Min Available", "The minimum number of available pods."),
+    text("Max Unavailable", "The maximum number of unavailable pods."),
+    number("Allowed Disruptions", "The number of evictions that are currently allowed."),
     AGE,
 ];
 
 const PRIORITY_CLASS: &[Column] = &[
     NAME,
-    number("Value", "The priority pods of the class get."),
-    column("Global-Default", "boolean", "Whether pods that name no class get this one."),
+    number("Value", "The priority of pods of this class."),
+    column("Global-Default", "boolean", "True if this is the default class."),
     AGE,
-    text("PreemptionPolicy", "Whether pods of the class may push out others."),
+    text("PreemptionPolicy", "The preemption policy of pods of this class."),
 ];
 
 const CONTROLLER_REVISION: &[Column] = &[
     NAME,
-    text("Controller", "The object this is a state of."),
-    text("Revision", "The number of the state, counting up."),
+    text("Controller", "The controller of the revision."),
+    text("Revision", "The revision number."),
     AGE,
 ];
 
 const QUOTA: &[Column] = &[
     NAME,
-    text("Request", "What is used and allowed of requests and counts."),
-    text("Limit", "What is used and allowed of limits."),
+    text("Request", "Usage and hard limits of requests and object counts."),
+    text("Limit", "Usage and hard limits of limits."),
     AGE,
 ];
 
-/// Of the `scale` of a workload.
+/// The columns of the `scale` of a workload.
 pub(super) const SCALE: &[Column] = &[
     NAME,
-    number("Desired", "How many pods there should be."),
-    number("Available", "How many pods there are."),
+    number("Desired", "The desired number of pods."),
+    number("Available", "The current number of pods."),
     AGE,
 ];
 
-const NAMESPACE: &[Column] =
-    &[NAME, text("Status", "Whether the namespace is in use or going away."), AGE];
-const CONFIG_MAP: &[Column] = &[NAME, text("Data", "How many entries there are."), AGE];
-const SECRET: &[Column] = &[
-    NAME,
-    text("Type", "What the secret is for."),
-    text("Data", "How many entries there are."),
-    AGE,
-];
+const NAMESPACE: &[Column] = &[NAME, text("Status", "The phase of the namespace."), AGE];
+const CONFIG_MAP: &[Column] = &[NAME, text("Data", "The number of entries."), AGE];
+const SECRET: &[Column] =
+    &[NAME, text("Type", "The type of the secret."), text("Data", "The number of entries."), AGE];
 const SERVICE_ACCOUNT: &[Column] = &[NAME, AGE];
-const LEASE: &[Column] = &[NAME, text("Holder", "Who holds the lease."), AGE];
-const RUNTIME_CLASS: &[Column] =
-    &[NAME, text("Handler", "What the node's runtime calls this way to run pods."), AGE];
+const LEASE: &[Column] = &[NAME, text("Holder", "The holder of the lease."), AGE];
+const RUNTIME_CLASS: &[Column] = &[NAME, text("Handler", "The name of the runtime handler."), AGE];
 
 pub(super) fn of(resource: &Resource) -> &'static [Column] {
     match (resource.group, resource.kind) {

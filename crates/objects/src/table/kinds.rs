@@ -112,12 +112,12 @@ pub(super) fn scale(scale: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// A text, empty where there is none.
+/// Returns a text, or an empty one.
 pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// A text, `<none>` where there is none.
+/// Returns a text, or `<none>`.
 pub(super) fn or_none(value: &Value) -> Value {
     or(text(value), "<none>").into()
 }
@@ -126,7 +126,7 @@ fn or<'a>(text: &'a str, otherwise: &'a str) -> &'a str {
     if text.is_empty() { otherwise } else { text }
 }
 
-/// A number, 0 where there is none.
+/// Returns a number, or 0.
 fn count(value: &Value) -> Value {
     value.as_i64().unwrap_or(0).into()
 }
@@ -150,7 +150,7 @@ fn labels(map: &Value) -> String {
     pairs.join(",")
 }
 
-/// A structured selector as a query would write it.
+/// Renders a structured selector as the text of a query.
 fn selector(value: &Value) -> String {
     if value.is_null() {
         return "<none>".to_owned();
@@ -162,7 +162,7 @@ fn selector(value: &Value) -> String {
     }
 }
 
-/// The wide columns of everything with a pod template: containers, images, selector.
+/// Returns the wide columns of kinds with a pod template: containers, images, selector.
 fn template(spec: &Value) -> [Value; 3] {
     let containers = list(&spec["template"]["spec"]["containers"]);
     let joined = |field: &str| {
@@ -220,19 +220,19 @@ fn roles(labels: &Value) -> String {
 }
 
 fn event(event: &Value, now: Timestamp) -> Vec<Value> {
-    // The two groups spell the same fields differently.
+    // The two groups have different names for the same fields.
     let either = |core: &'static str, events: &'static str| {
         if event[core].is_null() { &event[events] } else { &event[core] }
     };
-    let seen = |time: &Value| age::since(time, now);
+    let age = |time: &Value| age::since(time, now);
     let known = |time: &Value| time.is_string();
     let first_time = either("firstTimestamp", "deprecatedFirstTimestamp");
-    let first = if known(first_time) { seen(first_time) } else { seen(&event["eventTime"]) };
+    let first = if known(first_time) { age(first_time) } else { age(&event["eventTime"]) };
     let last_time = either("lastTimestamp", "deprecatedLastTimestamp");
-    let mut last = if known(last_time) { seen(last_time) } else { first.clone() };
+    let mut last = if known(last_time) { age(last_time) } else { first.clone() };
     let mut times = either("count", "deprecatedCount").as_i64().unwrap_or(0);
     if event["series"].is_object() {
-        last = seen(&event["series"]["lastObservedTime"]);
+        last = age(&event["series"]["lastObservedTime"]);
         times = event["series"]["count"].as_i64().unwrap_or(0);
     } else if times == 0 {
         times = 1;
@@ -320,7 +320,7 @@ fn quota(status: &Value) -> (String, String) {
     (requests.join(", "), limits.join(", "))
 }
 
-/// `daemonset.apps/name` of the object that owns a revision.
+/// Returns `daemonset.apps/name` of the owner of a revision.
 fn controller(revision: &Value) -> String {
     let owners = list(&revision["metadata"]["ownerReferences"]);
     let Some(owner) = owners.iter().find(|owner| owner["controller"] == true) else {
@@ -369,7 +369,7 @@ fn job_duration(status: &Value, now: Timestamp) -> String {
     }
 }
 
-/// An int-or-string, `N/A` where there is none.
+/// Renders an int-or-string, or `N/A`.
 fn number_or_share(value: &Value) -> String {
     match value {
         Value::Number(number) => number.to_string(),

@@ -1,8 +1,8 @@
-//! A pod's cells: how many containers are ready, what the pod is doing, how often it restarted.
+//! A pod's cells: ready containers, status, restarts.
 //!
-//! The status is one word for a whole pod. It starts as the phase, or the reason given with it;
-//! the first init container that is not through replaces it with `Init:…`; after that the
-//! containers decide, the first one having the last word; deletion overrides all but the end.
+//! The status is one word for a whole pod. It starts as the phase, or the reason given with it; the
+//! first init container that has not completed replaces it with `Init:…`; after that the containers
+//! decide, where the first one has precedence; deletion overrides everything but completion.
 
 use serde_json::Value;
 
@@ -67,8 +67,8 @@ impl Summary {
         summary
     }
 
-    /// Goes through the init containers. Gives what the sidecars' restarts count for once the
-    /// pod is initialized, nothing while it is not.
+    /// Processes the init containers. Returns the restarts of the sidecars once the pod is
+    /// initialized, else `None`.
     fn initialize(
         &mut self,
         pod: &Value,
@@ -132,7 +132,7 @@ impl Summary {
     }
 }
 
-/// The status before any container is looked at.
+/// Returns the status before any container is considered.
 fn first_word(pod: &Value) -> String {
     let status = &pod["status"];
     let gated = |condition: &Value| {
@@ -147,7 +147,7 @@ fn first_word(pod: &Value) -> String {
     }
 }
 
-/// The reason of an end, or what can be said without one.
+/// Returns the reason of a termination, or the exit code or signal if there is none.
 fn end_word(terminated: &Value) -> String {
     match (text(&terminated["reason"]), terminated["signal"].as_i64().unwrap_or(0)) {
         ("", 0) => format!("ExitCode:{}", exit_code(terminated)),
@@ -160,7 +160,7 @@ fn exit_code(terminated: &Value) -> i64 {
     terminated["exitCode"].as_i64().unwrap_or(0)
 }
 
-/// When the container's run before this one ended.
+/// Returns the time at which the previous run of the container ended.
 fn last_end(status: &Value) -> Option<Timestamp> {
     Timestamp::parse(status["lastState"]["terminated"]["finishedAt"].as_str()?).ok()
 }

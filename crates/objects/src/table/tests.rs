@@ -1,4 +1,4 @@
-//! Ages, and the cells no recording shows.
+//! Ages, and cells that no recording shows.
 
 use serde_json::json;
 
@@ -83,7 +83,7 @@ fn an_event_is_shown_alike_in_both_groups() {
 }
 
 #[test]
-fn a_job_tells_how_far_it_is() {
+fn job_cells_show_completions_and_duration() {
     let job = |conditions: Value, spec: Value, status: Value| {
         let mut job = json!({"spec": spec, "status": status});
         job["status"]["conditions"] = conditions;
@@ -123,7 +123,7 @@ fn a_balanced_service_shows_every_way_in() {
 #[test]
 fn other_kinds_have_their_columns() {
     let revisions = catalog::find("apps", "v1", "controllerrevisions").unwrap();
-    // Upstream calls the number of a revision a text.
+    // Upstream declares the number of a revision as text.
     assert_eq!((columns(revisions)[2].name, columns(revisions)[2].shape), ("Revision", "string"));
     check(("v1", "LimitRange"), &json!({}), &json!(["x", "2026-01-01T00:00:00Z"]));
     check(
@@ -159,7 +159,7 @@ fn nothing_in_an_object_makes_a_table_fail() {
 fn a_later_watch_event_has_no_columns() {
     let pods = catalog::find("", "v1", "pods").unwrap();
     let pod = json!({"metadata": {"name": "p", "resourceVersion": "5"}});
-    let form = Form { with_columns: false, ..Form::default() };
+    let form = TableOptions { with_columns: false, ..TableOptions::default() };
     let table = of_object(pods, &pod, form, Timestamp::new(0, 0));
     assert!(table["columnDefinitions"].is_null());
     assert_eq!(table["metadata"], json!({"resourceVersion": "5"}));

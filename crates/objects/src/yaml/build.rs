@@ -1,37 +1,37 @@
-//! From the parser's events to a tree. Entry: [`parse`]. The only file that knows the parser.
+//! Builds a tree from the parser's events. Entry: [`parse`]. The only file that uses the parser.
 
 use std::collections::{HashMap, HashSet};
 
 use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
 use super::{Entry, Mark, Node, Problem, Scalar, Value, YamlError};
+use crate::decode_budget::MAX_DEPTH;
 use crate::field::{FieldPath, Step};
-use crate::room::MAX_DEPTH;
 
-/// How many values anchors and aliases may add to a stream. Nine lines of nested aliases stand for
-/// billions.
+/// The limit on values that anchors and aliases add to a stream. Nine lines of nested aliases
+/// expand to billions.
 const MAX_ALIASED: usize = 100_000;
 
-/// How many bytes of keys and words anchors and aliases may add to a stream. A long word can be
-/// repeated by an alias of three bytes.
+/// The limit on bytes of keys and scalars that anchors and aliases add to a stream. An alias of
+/// three bytes can repeat a long scalar.
 const MAX_ALIASED_BYTES: usize = 4 << 20;
 
-/// Broken documents after which reading stops: who feeds garbage learns no more from the rest.
+/// The number of broken documents after which reading stops: further errors would not help.
 const MAX_BROKEN: usize = 20;
 
-/// Complaints after which no more are noted.
+/// The number of errors after which no more are reported.
 const MAX_ERRORS: usize = 200;
 
-/// Reads a stream of YAML documents: everything that could be read, and everything that is wrong.
-/// A document that breaks off is left out and reading goes on with the next; empty documents are
-/// skipped. The documents may be acted on only if nothing is wrong.
+/// Reads a stream of YAML documents: everything that could be read, and all errors. A broken
+/// document is left out and reading continues with the next; empty documents are skipped. The
+/// documents may be used only if there are no errors.
 #[must_use]
 pub fn parse(text: &str) -> (Vec<Node>, Vec<YamlError>) {
     parse_within(text, usize::MAX)
 }
 
-/// Reads a stream as [`parse`] does, and stops with an error at a number of values. A value of one
-/// letter takes thirty times as much memory as it has text.
+/// Reads a stream like [`parse`], and stops with an error at a number of values. A value of one
+/// letter takes thirty times as much memory as its text.
 #[must_use]
 pub fn parse_within(text: &str, values: usize) -> (Vec<Node>, Vec<YamlError>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -51,7 +51,7 @@ pub fn parse_within(text: &str, values: usize) -> (Vec<Node>, Vec<YamlError>) {
                 let problem = if builder.values > values {
                     Problem::TooManyValues { limit: values }
                 } else if builder.open.len() > MAX_DEPTH {
-                    // The parser counts lists in brackets and lists by indentation apart.
+                    // The parser counts flow lists and block lists separately.
                     Problem::TooDeep { limit: MAX_DEPTH }
                 } else {
                     continue;
@@ -79,7 +79,7 @@ fn mark(marker: &granit_parser::Marker) -> Mark {
     Mark { line: from_one(marker.line()), column: from_one(marker.col().saturating_add(1)) }
 }
 
-/// A list or map whose end has not come yet.
+/// A list or map that is not complete.
 struct Open {
     mark: Mark,
     anchor: usize,
@@ -91,7 +91,7 @@ enum Content {
     Map { entries: Vec<Entry>, key: Option<(String, Mark)>, merged: Vec<Node> },
 }
 
-/// A finished value other places may repeat.
+/// A complete value that aliases may repeat.
 struct Anchored {
     node: Node,
     size: Size,
@@ -101,9 +101,9 @@ struct Anchored {
 #[derive(Clone, Copy, Default)]
 struct Size {
     values: usize,
-    /// The bytes of keys and words.
+    /// The bytes of keys and scalars.
     bytes: usize,
-    /// How many lists and maps are within each other.
+    /// The nesting of lists and maps.
     depth: usize,
 }
 
@@ -111,11 +111,11 @@ struct Size {
 struct Builder {
     open: Vec<Open>,
     anchors: HashMap<usize, Anchored>,
-    /// The values of the stream so far, those of aliases included.
+    /// The values of the stream so far, including those of aliases.
     values: usize,
     /// The amount that was copied for anchors and aliases.
     unfolded: Size,
-    /// There was more to copy than may be. Nothing is copied any more.
+    /// A limit on copies was exceeded. Nothing is copied any more.
     exhausted: bool,
     documents: Vec<Node>,
     errors: Vec<YamlError>,
@@ -161,20 +161,21 @@ impl Builder {
         self.open.push(Open { mark, anchor, content });
     }
 
-    /// Forgets the document that broke off.
+    /// Drops the broken document.
     fn abandon(&mut self) {
         self.open.clear();
         self.anchors.clear();
     }
 
     fn error(&mut self, mark: Mark, problem: Problem) {
-        // The path is made only if it is needed: it costs time, and there may be thousands of errors.
+        // The path is built only if it is needed: it costs time, and there may be thousands of
+        // errors.
         if self.errors.len() < MAX_ERRORS {
             self.errors.push(YamlError { mark, path: self.path(), problem });
         }
     }
 
-    /// The way to the value that is being read.
+    /// Returns the path of the value that is being read.
     fn path(&self) -> FieldPath {
         self.open
             .iter()
@@ -187,12 +188,11 @@ impl Builder {
             .collect()
     }
 
-    /// Whether a tag says that a scalar is text whatever it looks like. Tags of other making have
-    /// no meaning here and are complained about.
+    /// Reports whether a tag makes a scalar text. Other tags have no meaning here and are errors.
     fn said_to_be_text(&mut self, tag: Option<&Tag>, at: Mark) -> bool {
         match tag {
             Some(tag) if tag.is_yaml_core_schema() => tag.core_suffix() == Some("str"),
-            // The lone `!` says "not to be interpreted".
+            // A lone `!` means "do not interpret".
             Some(tag) if tag.suffix().is_empty() => true,
             Some(tag) => {
                 self.error(at, Problem::Tag(super::shortened(&tag.original())));
@@ -202,7 +202,7 @@ impl Builder {
         }
     }
 
-    /// Puts a finished value where it belongs.
+    /// Adds a complete value to its parent.
     fn finish(&mut self, node: Node, anchor: usize) {
         self.values += 1;
         if anchor != 0 && !self.exhausted {
@@ -218,7 +218,7 @@ impl Builder {
             if !node.is_null() {
                 self.documents.push(node);
             }
-            // Anchors do not reach into the next document.
+            // Anchors end with their document.
             self.anchors.clear();
             return;
         };
@@ -226,7 +226,7 @@ impl Builder {
             Content::List(items) => items.push(node),
             Content::Map { entries, key, merged } => match key.take() {
                 Some((key, mark)) if key == "<<" => {
-                    // Kept for the end of the map: fields given beside it win.
+                    // Kept for the end of the map: fields of the map itself win.
                     merged.push(Node { mark, ..node });
                 }
                 Some((key, mark)) => entries.push(Entry { key, mark, value: node }),
@@ -242,7 +242,7 @@ impl Builder {
         }
     }
 
-    /// Accounts for a copy, or returns which limit it exceeds.
+    /// Accounts for a copy, or returns the limit that it exceeds.
     fn unfold(&mut self, size: Size) -> Result<(), Problem> {
         self.unfolded.values = self.unfolded.values.saturating_add(size.values);
         self.unfolded.bytes = self.unfolded.bytes.saturating_add(size.bytes);
@@ -261,7 +261,7 @@ impl Builder {
         match self.copied(id) {
             Ok(Some(node)) => return self.finish(node, 0),
             Ok(None) => {}
-            // One complaint about unfolding is enough; there may be thousands.
+            // One error about expansion is enough; there may be thousands.
             Err(problem) if self.errors.iter().any(|error| error.problem == problem) => {}
             Err(problem) => self.error(at, problem),
         }
@@ -280,12 +280,12 @@ impl Builder {
             return Err(Problem::TooDeep { limit: MAX_DEPTH });
         }
         self.unfold(size)?;
-        // The value itself is counted where it is put.
+        // The value itself is counted where it is added.
         self.values += size.values - 1;
         Ok(self.anchors.get(&id).map(|anchored| anchored.node.clone()))
     }
 
-    /// Complains about keys given twice and keeps the first of each.
+    /// Reports duplicate keys and keeps the first of each.
     fn unique(&mut self, entries: Vec<Entry>) -> Vec<Entry> {
         let mut at: HashMap<String, (usize, Mark)> = HashMap::with_capacity(entries.len());
         let mut kept: Vec<Entry> = Vec::with_capacity(entries.len());
@@ -297,7 +297,7 @@ impl Builder {
                         let problem = Problem::DuplicateKey { first };
                         self.errors.push(YamlError { mark: entry.mark, path, problem });
                     }
-                    // A caller that goes on regardless goes on with the last.
+                    // A caller that ignores errors uses the last one.
                     kept[index] = entry;
                 }
                 None => {

@@ -1,6 +1,6 @@
-//! Typed reading of a tree: a cursor that knows its path ([`At`], [`Object`]) and a place for
-//! everything that turns out wrong ([`Findings`]). A reader asks for what it wants, notes what it
-//! gets instead, and goes on, so that one run lists all problems.
+//! Typed reading of a tree: a cursor with its path ([`At`], [`Object`]) and a list of errors and
+//! warnings ([`Findings`]). A reader reports a wrong value and continues, so that one run lists all
+//! problems.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use crate::field::{FieldError, FieldPath, Step};
 use crate::quantity::Quantity;
 use crate::suggest::nearest;
 
-/// What reading brought to light.
+/// The errors and warnings of a reader.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Findings {
     pub errors: Vec<YamlError>,
-    /// Accepted, but not as it should be.
+    /// Accepted, but not in the expected form.
     pub warnings: Vec<YamlError>,
 }
 
@@ -23,7 +23,7 @@ impl Findings {
         self.warnings.extend(other.warnings);
     }
 
-    /// Takes in what validation found, with the places looked up in the tree it came from.
+    /// Adds the errors of validation, with positions looked up in the tree.
     pub fn locate(&mut self, root: &Node, prefix: &FieldPath, errors: Vec<FieldError>) {
         self.errors.extend(errors.into_iter().map(|error| {
             let path = error.path.under(prefix);
@@ -31,7 +31,7 @@ impl Findings {
         }));
     }
 
-    /// Puts the findings in the order of the text.
+    /// Sorts the findings by position.
     #[must_use]
     pub fn sorted(mut self) -> Findings {
         self.errors.sort_by_key(|e| e.mark);
@@ -40,14 +40,14 @@ impl Findings {
     }
 }
 
-/// One step of a path that is not needed unless something is wrong.
+/// A step of a path that is rendered only for an error.
 #[derive(Debug, Clone, Copy)]
 enum StepRef<'a> {
     Field(&'a str),
     Index(usize),
 }
 
-/// A value and the way to it.
+/// A value and its path.
 #[derive(Debug, Clone, Copy)]
 pub struct At<'a> {
     pub node: &'a Node,
@@ -79,7 +79,7 @@ impl<'a> At<'a> {
         YamlError { mark: self.node.mark, path: self.path(), problem }
     }
 
-    /// Notes that something else was expected here.
+    /// Reports that another value was expected here.
     pub fn expected(&self, expected: impl Into<String>, findings: &mut Findings) {
         let found = self.node.describe();
         findings.errors.push(self.problem(Problem::Expected { expected: expected.into(), found }));
@@ -93,7 +93,7 @@ impl<'a> At<'a> {
         findings.warnings.push(self.problem(Problem::Other(message.into())));
     }
 
-    /// The value as a map of fields.
+    /// Reads a map of fields.
     pub fn object<'b>(&'b self, findings: &mut Findings) -> Option<Object<'b>> {
         match &self.node.value {
             Value::Map(entries) => Some(Object { at: self, entries }),
@@ -104,7 +104,7 @@ impl<'a> At<'a> {
         }
     }
 
-    /// The items of a list.
+    /// Reads the items of a list.
     pub fn items<'b>(&'b self, findings: &mut Findings) -> Vec<At<'b>> {
         let Value::List(items) = &self.node.value else {
             self.expected("a list", findings);
@@ -127,7 +127,7 @@ impl<'a> At<'a> {
         }
     }
 
-    /// A text; numbers and the like must be in quotes to be one.
+    /// Reads a text; numbers and booleans must be in quotes.
     pub fn text(&self, findings: &mut Findings) -> Option<String> {
         match self.scalar("a text", findings)? {
             (scalar, Resolved::Text) => Some(scalar.text.clone()),
@@ -142,8 +142,7 @@ impl<'a> At<'a> {
         }
     }
 
-    /// A text whose quotes may have been forgotten around a number or a truth value: that is taken
-    /// as meant, with a warning.
+    /// Reads a text without quotes around a number or boolean, with a warning.
     pub fn text_like(&self, findings: &mut Findings) -> Option<String> {
         match self.scalar("a text", findings)? {
             (_, Resolved::Null) => {
@@ -153,7 +152,10 @@ impl<'a> At<'a> {
             (scalar, resolved) => {
                 if resolved != Resolved::Text {
                     let text = &scalar.text;
-                    self.warn(format!("taken as text; upstream wants quotes: {text:?}"), findings);
+                    self.warn(
+                        format!("taken as text; upstream requires quotes: {text:?}"),
+                        findings,
+                    );
                 }
                 Some(scalar.text.clone())
             }
@@ -170,7 +172,7 @@ impl<'a> At<'a> {
         }
     }
 
-    /// A whole number within `least..=most`.
+    /// Reads an integer within `least..=most`.
     pub fn integer(&self, least: i64, most: i64, findings: &mut Findings) -> Option<i64> {
         let expected = match (least, most) {
             (i64::MIN, i64::MAX) => "a whole number".to_owned(),
@@ -199,7 +201,7 @@ impl<'a> At<'a> {
         number
     }
 
-    /// A resource quantity, written as text or as a number.
+    /// Reads a resource quantity, written as text or as a number.
     pub fn quantity(&self, findings: &mut Findings) -> Option<Quantity> {
         const EXPECTED: &str = "a quantity such as 500m, 2 or 1Gi";
         let (scalar, resolved) = self.scalar(EXPECTED, findings)?;
@@ -229,17 +231,17 @@ impl<'a> At<'a> {
         }
     }
 
-    /// A map of texts, such as labels.
+    /// Reads a map of texts, such as labels.
     pub fn text_map(&self, findings: &mut Findings) -> BTreeMap<String, String> {
         self.map_of(findings, |at, findings| at.text(findings))
     }
 
-    /// A map of resource names to quantities.
+    /// Reads a map of resource names to quantities.
     pub fn quantity_map(&self, findings: &mut Findings) -> BTreeMap<String, Quantity> {
         self.map_of(findings, |at, findings| at.quantity(findings))
     }
 
-    /// A map with values of one kind. Values that cannot be read are left out.
+    /// Reads a map with values of one type. Values that cannot be read are left out.
     pub fn map_of<T>(
         &self,
         findings: &mut Findings,
@@ -257,7 +259,7 @@ fn is_octal(text: &str) -> bool {
     text.len() > 1 && text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// What the writer probably meant, for the usual slips.
+/// Suggests the intended value for common mistakes.
 fn quantity_hint(text: &str) -> String {
     let text = text.trim();
     let suffix_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
@@ -283,7 +285,7 @@ fn quantity_hint(text: &str) -> String {
     }
 }
 
-/// A map of fields and the way to it.
+/// A map of fields and its path.
 #[derive(Debug, Clone, Copy)]
 pub struct Object<'a> {
     pub at: &'a At<'a>,
@@ -295,7 +297,7 @@ impl<'a> Object<'a> {
         At { node: &entry.value, parent: Some((self.at, StepRef::Field(&entry.key))) }
     }
 
-    /// A field; one that is null counts as not there.
+    /// Returns a field; one that is null counts as absent.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<At<'a>> {
         let entry = self.entries.iter().find(|entry| entry.key == name)?;
@@ -307,7 +309,7 @@ impl<'a> Object<'a> {
         self.entries.iter().map(|entry| (entry.key.as_str(), self.child(entry)))
     }
 
-    /// Complains about every field that is not among the known ones.
+    /// Reports every unknown field.
     pub fn refuse_unknown(&self, known: &[&str], findings: &mut Findings) {
         for entry in self.entries {
             if !known.contains(&entry.key.as_str()) {
@@ -322,7 +324,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The fields no typed reader takes, as they are.
+    /// Returns the fields that no typed reader takes, unchanged.
     #[must_use]
     pub fn untyped(&self, typed: &[&str]) -> BTreeMap<String, serde_json::Value> {
         self.entries
@@ -332,7 +334,7 @@ impl<'a> Object<'a> {
             .collect()
     }
 
-    /// Where the map begins.
+    /// Returns the position of the map.
     #[must_use]
     pub fn mark(&self) -> Mark {
         self.at.node.mark

@@ -32,13 +32,13 @@ fn json_is_yaml() {
 }
 
 #[test]
-fn a_byte_order_mark_and_windows_line_ends_do_no_harm() {
+fn byte_order_mark_and_windows_line_ends_are_accepted() {
     let node = one("\u{feff}a: 1\r\nb:\r\n  - x\r\n");
     assert_eq!(node.get("b").unwrap().value, one("[x]").value_with(Mark { line: 3, column: 5 }));
 }
 
 impl Node {
-    /// The value with all items moved to one place, to compare without places.
+    /// Returns the value with all positions set to one, for comparison.
     fn value_with(self, mark: Mark) -> Value {
         match self.value {
             Value::List(items) => {
@@ -85,7 +85,7 @@ fn an_alias_bomb_is_defused() {
     }
     let errors = errors(&text);
     assert_eq!(errors.len(), 1, "{errors:?}");
-    assert!(errors[0].contains("unfold to more than 100000 values"), "{errors:?}");
+    assert!(errors[0].contains("expand to more than 100000 values"), "{errors:?}");
 }
 
 #[test]
@@ -95,8 +95,9 @@ fn aliases_of_a_long_word_are_refused_by_their_length() {
     assert_eq!(one(&text(40)).get("b").unwrap().to_json()[39], serde_json::json!(word));
     let errors = errors(&text(10_000));
     assert_eq!(errors.len(), 1, "{errors:?}");
-    assert!(errors[0].contains("unfold to more than 4194304 bytes of text"), "{errors:?}");
-    // Nothing was copied after the limit, so the tree is no larger than the text and the limit.
+    assert!(errors[0].contains("expand to more than 4194304 bytes of text"), "{errors:?}");
+    // Nothing was copied after the limit, so the size of the tree is bounded by the text and the
+    // limit.
     let words = |node: &Node| node.to_json().to_string().len();
     let unfolded: usize = parse(&text(10_000)).0.iter().map(words).sum();
     assert!(unfolded < 6 << 20, "{unfolded}");
@@ -108,8 +109,8 @@ fn anchors_within_anchors_are_not_copied_once_for_each() {
     let text = format!("{anchors}{}{}", "x,".repeat(10_000), "]".repeat(90));
     let errors = errors(&text);
     assert_eq!(errors.len(), 1, "{errors:?}");
-    assert!(errors[0].contains("unfold to more than 100000 values"), "{errors:?}");
-    // An anchor that is no alias's costs its own size.
+    assert!(errors[0].contains("expand to more than 100000 values"), "{errors:?}");
+    // An anchor without an alias costs its own size.
     assert_eq!(parse(&format!("&a [{}]", "x,".repeat(50_000))).1, []);
 }
 
@@ -121,7 +122,7 @@ fn a_reader_can_limit_the_values_of_a_text() {
     assert_eq!(documents, []);
     let errors: Vec<_> = errors.iter().map(|error| error.problem.to_string()).collect();
     assert_eq!(errors, ["the text has more than 50 values"]);
-    // Those that aliases stand for count too.
+    // Values of aliases count too.
     let text = format!("a: &a [{}]\nb: [*a, *a]\n", "x,".repeat(50));
     assert_eq!(parse_within(&text, 200).1, []);
     assert!(!parse_within(&text, 150).1.is_empty());
@@ -198,7 +199,7 @@ fn words_resolve_as_kubernetes_reads_them() {
 }
 
 #[test]
-fn errors_name_line_column_field_what_was_found_and_what_is_right() {
+fn errors_have_position_field_actual_and_expected_value() {
     let node = one("spec:\n  containers:\n  - name: 5\n    cpu: 1GB\n    mem: 010\n    n: -1\n");
     let mut findings = Findings::default();
     let root = At::root(&node);

@@ -1,6 +1,6 @@
 //! The recorded exchanges (`testdata/golden-api`), as [`Scenario`] values.
 //!
-//! Replaying requests against a server is the API server's test; here only the answers matter.
+//! The API server's tests replay the requests; here only the responses matter.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -40,7 +40,7 @@ fn scenario(line: &str) -> Scenario {
     }
 }
 
-/// The first answer of a scenario to a request for a path.
+/// Returns the first response of a scenario to a request for a path.
 pub(crate) fn answer(scenario: &str, path: &str) -> &'static Value {
     let scenario = scenarios().iter().find(|s| s.id == scenario).unwrap();
     let step = scenario.steps.iter().find(|step| step["request"]["path"] == path).unwrap();

@@ -1,9 +1,9 @@
-//! Limit ranges and quotas of the recorded scenarios, applied to the objects of the requests: what
-//! is filled in, what is refused in which words, and what the quotas count.
+//! Limit ranges and quotas of the recorded scenarios, applied to the objects of the requests:
+//! defaults, error texts, and the usage of quotas.
 
 use objects::FeatureGates;
 use objects::catalog::{self, Resource};
-use objects::rules::{self, Setting, service};
+use objects::rules::{self, RuleContext, service};
 use objects::schema::Schema;
 use objects::{limits, quota};
 use serde_json::Value;
@@ -14,7 +14,7 @@ use crate::recorded::{self, Kept, Scenario, Step};
 fn recorded_bounds_are_kept() {
     let mut compared = 0;
     for scenario in recorded::scenarios(&["limitrange/", "quota/"]) {
-        // Upstream charges a create that then fails; ours need not.
+        // Upstream charges a create that then fails; ours does not have to.
         if scenario.id == "quota/charged-before-storage" {
             continue;
         }
@@ -30,7 +30,7 @@ fn of_kind<'a>(kept: &'a Kept, kind: &str) -> Vec<&'a Value> {
     kept.0.values().filter(|object| object["kind"] == kind).collect()
 }
 
-/// Plays a step; whether there was something to compare.
+/// Replays a step; returns true if there was something to compare.
 fn play(scenario: &Scenario, step: &Step, kept: &mut Kept) -> bool {
     let (method, path) = (step.request.method.as_str(), step.request.path.as_str());
     if method == "POST" && path.ends_with("/persistentvolumeclaims") {
@@ -44,7 +44,7 @@ fn play(scenario: &Scenario, step: &Step, kept: &mut Kept) -> bool {
             None => vec![expected],
         };
         for (made, expected) in of_kind(kept, "ResourceQuota").into_iter().zip(expected) {
-            // Claims are not ours to count.
+            // Volume claims are not counted here.
             if scenario.id != "quota/services-pvc" {
                 assert_eq!(made["status"], expected["status"], "{}", scenario.id);
             }
@@ -75,7 +75,7 @@ fn play_claim(step: &Step, kept: &Kept) -> bool {
 
 fn create(scenario: &Scenario, step: &Step, resource: &Resource, kept: &mut Kept) {
     let gates = FeatureGates::default();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: recorded::recorded_at() };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: recorded::recorded_at() };
     let schema = Schema::served();
     let body = step.request.body.clone();
     let mut object = schema.decode_value(resource.type_id(schema).unwrap(), body).unwrap().value;
@@ -85,7 +85,7 @@ fn create(scenario: &Scenario, step: &Step, resource: &Resource, kept: &mut Kept
     if resource.kind == "Pod" {
         limits::set_defaults(&mut object, &of_kind(kept, "LimitRange"));
     }
-    rules::prepare_create(resource, &mut object, &setting);
+    rules::prepare_create(resource, &mut object, &ctx);
     if resource.kind == "Service" {
         service::set_address(&mut object, Some("10.0.0.9"));
         for index in service::unset_node_ports(&object) {
@@ -93,14 +93,14 @@ fn create(scenario: &Scenario, step: &Step, resource: &Resource, kept: &mut Kept
         }
     }
     let at = format!("{} {}", scenario.id, object["metadata"]["name"]);
-    let causes = rules::validate_create(resource, &object, &setting);
+    let causes = rules::validate_create(resource, &object, &ctx);
     assert_eq!(causes.is_empty(), step.response.status != 422, "{at}: {causes:?}");
     if !causes.is_empty() {
         return;
     }
     let refused = match limits::message(&limits::check_pod(&object, &of_kind(kept, "LimitRange"))) {
         Some(text) if resource.kind == "Pod" => Err(text),
-        _ => quota::charge(&of_kind(kept, "ResourceQuota"), resource, &object, None, setting.now)
+        _ => quota::charge(&of_kind(kept, "ResourceQuota"), resource, &object, None, ctx.now)
             .map_err(|refusal| refusal.to_string()),
     };
     match refused {
@@ -128,7 +128,7 @@ fn create(scenario: &Scenario, step: &Step, resource: &Resource, kept: &mut Kept
     }
 }
 
-/// A message, or its parts where their order is a map's.
+/// Returns a message, or its parts if their order is that of a map.
 fn words<'a>(message: &'a str, scenario: &Scenario) -> Vec<&'a str> {
     if scenario.any_order != true {
         return vec![message];

@@ -1,10 +1,10 @@
-//! Functions that call themselves for what is inside a value: every way in refuses what is nested too
-//! deep, and what is let in is handled on the stack that a thread of a server has.
+//! Recursive functions: every entry point rejects values that are nested too deep, and accepted
+//! values are handled on the stack of a server's thread.
 
 use objects::apply::{self, FieldManager, FieldSet};
+use objects::decode_budget::MAX_DEPTH;
 use objects::patch::{self, PatchKind};
 use objects::protobuf;
-use objects::room::MAX_DEPTH;
 use objects::schema::{DecodeError, Schema, TypeId};
 use objects::timestamp::Timestamp;
 use objects::yaml;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// More than any limit, and more than any stack holds.
 const HOSTILE: [usize; 3] = [MAX_DEPTH + 1, 1000, 1_000_000];
 
-/// The one kind with a field of any form, which can be nested at will.
+/// The only kind with a field of any form, which can be nested to any depth.
 fn revision() -> (&'static Schema, TypeId) {
     let schema = Schema::served();
     (schema, schema.find("io.k8s.api.apps.v1.ControllerRevision").unwrap())
@@ -23,7 +23,7 @@ fn nested(open: &str, close: &str, depth: usize) -> String {
     format!("{}1{}", open.repeat(depth), close.repeat(depth))
 }
 
-/// An object that is nested so deep, itself included.
+/// Returns an object with this nesting, including itself.
 fn text(depth: usize) -> String {
     let data = nested("{\"a\":", "}", depth - 1);
     format!(
@@ -50,7 +50,7 @@ fn json_is_decoded_to_the_limit() {
                 let body = format!(r#"{{"metadata":{{}},"data":{data}}}"#);
                 assert!(schema.decode(id, body.as_bytes()).is_err());
                 assert!(schema.decode_any(body.as_bytes()).is_err());
-                // A field that is not known is passed over.
+                // An unknown field is skipped.
                 let body = format!(r#"{{"metadata":{{}},"x":{data}}}"#);
                 let _ = schema.decode(id, body.as_bytes());
             }
@@ -103,12 +103,12 @@ fn protobuf_is_decoded_to_the_limit() {
     };
     on_a_small_stack(move || {
         let decoded = protobuf::decode(schema, id, &message(MAX_DEPTH - 1)).unwrap();
-        // What is accepted can be written down and read again.
+        // An accepted object can be written and read again.
         let text = decoded.value.to_string();
         assert_eq!(schema.decode(id, text.as_bytes()).unwrap().value, decoded.value);
         for depth in HOSTILE {
             assert!(protobuf::decode(schema, id, &message(depth)).is_err());
-            // Groups and messages of unknown fields within each other.
+            // Nested groups and messages of unknown fields.
             let _ = protobuf::decode(schema, id, &vec![0x7b; depth]);
             let mut unknown = vec![0x7a, 0];
             for _ in 0..depth.min(1000) {
@@ -149,7 +149,7 @@ fn patches_are_read_and_merged_to_the_limit() {
                     outcome.map_or(true, |made| schema.decode_value(id, made.value).is_err());
                 assert!(refused, "{depth}");
             }
-            // Directives and nulls within new values.
+            // Directives and nulls in new values.
             for inner in ["{\"$patch\":\"delete\"}", "null"] {
                 let data = format!("{}{inner}{}", "{\"a\":[".repeat(depth), "]}".repeat(depth));
                 let body = format!(r#"{{"data":{data}}}"#);
@@ -188,7 +188,7 @@ fn a_refused_patch_is_shown_without_following_long_paths() {
         let patched = patch::json(live.clone(), body.as_bytes()).unwrap().value;
         for kind in [PatchKind::Json, PatchKind::Merge, PatchKind::Strategic] {
             let body = if kind == PatchKind::Json { body.clone() } else { text(MAX_DEPTH) };
-            let shown = patch::shown(kind, schema, id, &live, body.as_bytes(), &patched);
+            let shown = patch::invalid_value(kind, schema, id, &live, body.as_bytes(), &patched);
             assert!(shown.len() < 4096, "{}", shown.len());
         }
     });
@@ -209,11 +209,11 @@ fn objects_are_applied_to_the_limit() {
             let _ = apply::apply(schema, id, Some(&live), &config, &by, force, now);
         }
         let merged = apply::apply(schema, id, Some(&live), &config, &by, true, now).unwrap();
-        // What is applied no longer is taken out again.
+        // Fields that are no longer applied are removed.
         let mut less = config.clone();
         less["data"] = json!({"b": 1});
         apply::apply(schema, id, Some(&merged), &less, &by, true, now).unwrap();
-        // A field of the wrong type is shown with all that is in it.
+        // A field of the wrong type is shown with its contents.
         let mut wrong = config.clone();
         wrong["metadata"]["name"] = config["data"].clone();
         assert!(apply::apply(schema, id, None, &wrong, &by, true, now).is_err());
@@ -234,7 +234,7 @@ fn sets_of_fields_are_read_and_combined_to_the_limit() {
         assert_eq!(sum, FieldSet::of(&["f:a", "f:b"]));
         sum.subtract_with_all_below(&FieldSet::of(&["f:a"]));
         assert!(sum.is_empty());
-        // Values within path elements are JSON of their own.
+        // Values in path elements are separate JSON.
         for depth in HOSTILE {
             let element = format!("v:{}", nested("[", "]", depth));
             assert!(FieldSet::parse(&json!({element: {}})).is_err() || depth < 127);

@@ -1,4 +1,4 @@
-//! Discovery documents equal the recorded ones, as far as we serve the same.
+//! Discovery documents equal the recorded ones, for the resources that we serve.
 
 use objects::catalog::{self, RESOURCES};
 use objects::discovery;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::answers::answer;
 
-/// Keeps what we serve of a recorded list of resources.
+/// Keeps the served resources of a recorded list.
 fn served_resources(recorded: &Value, group: &str) -> Vec<Value> {
     let served = |entry: &&Value| {
         let (plural, subresource) = match entry["name"].as_str().unwrap().split_once('/') {
@@ -93,8 +93,8 @@ fn keep_served(group: &mut Value, name: &str) {
             return false;
         };
         if let Some(Value::Array(subresources)) = entry.get_mut("subresources") {
-            let known = |of: &Value| resource.subresource(of["subresource"].as_str().unwrap());
-            subresources.retain(|of| known(of).is_some());
+            let known = |sub: &Value| resource.subresource(sub["subresource"].as_str().unwrap());
+            subresources.retain(|sub| known(sub).is_some());
         }
         true
     });

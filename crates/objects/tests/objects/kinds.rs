@@ -1,13 +1,13 @@
-//! Recorded creates and updates of every kind but pods, gone through decoding, defaults and
-//! validation: the object that comes out, or the causes, must be the recorded ones.
+//! Recorded creates and updates of every kind but pods, replayed through decoding, defaults and
+//! validation: the resulting object, or the causes, must be the recorded ones.
 //!
-//! What needs more than pure functions is left out: admission by other objects, conflicts,
+//! Steps that need more than pure functions are left out: admission by other objects, conflicts,
 //! patches other than merge patches.
 
 use objects::FeatureGates;
 use objects::catalog::Resource;
 use objects::cursor::Causes;
-use objects::rules::{self, Part, Setting, service};
+use objects::rules::{self, Part, RuleContext, service};
 use objects::schema::Schema;
 use serde_json::{Value, json};
 
@@ -59,11 +59,11 @@ fn recorded_objects_and_causes_come_out_the_same() {
     assert!(compared >= 200, "{compared}");
 }
 
-fn setting(gates: &FeatureGates) -> Setting<'_> {
-    Setting { gates, allow_privileged: true, now: recorded::recorded_at() }
+fn ctx(gates: &FeatureGates) -> RuleContext<'_> {
+    RuleContext { gates, allow_privileged: true, now: recorded::recorded_at() }
 }
 
-/// What comes of one step, if it is one to replay.
+/// Returns the result of one step, if it can be replayed.
 fn replay(scenario: &Scenario, step: &Step, kept: &Kept) -> Option<Result<(), String>> {
     let target = recorded::target(&step.request.path)?;
     let is_other = matches!(target.resource.kind, "Pod" | "Binding")
@@ -74,16 +74,16 @@ fn replay(scenario: &Scenario, step: &Step, kept: &Kept) -> Option<Result<(), St
         return None;
     }
     let gates = FeatureGates::default();
-    let setting = setting(&gates);
+    let ctx = ctx(&gates);
     let (object, causes) = match (step.request.method.as_str(), target.name) {
-        ("POST", None) => create(&target, step, &setting),
-        ("PUT", Some(_)) => update(&target, step, step.request.body.clone(), kept, &setting)?,
+        ("POST", None) => create(&target, step, &ctx),
+        ("PUT", Some(_)) => update(&target, step, step.request.body.clone(), kept, &ctx)?,
         ("PATCH", Some(_))
             if step.request.headers["Content-Type"] == "application/merge-patch+json" =>
         {
             let mut merged = kept.get(&target)?.clone();
             merge(&mut merged, &step.request.body);
-            update(&target, step, merged, kept, &setting)?
+            update(&target, step, merged, kept, &ctx)?
         }
         _ => return None,
     };
@@ -99,7 +99,7 @@ fn decoded(resource: &Resource, body: Value) -> Value {
     object
 }
 
-fn create(target: &Target<'_>, step: &Step, setting: &Setting<'_>) -> (Value, Causes) {
+fn create(target: &Target<'_>, step: &Step, ctx: &RuleContext<'_>) -> (Value, Causes) {
     let mut object = decoded(target.resource, step.request.body.clone());
     rules::set_defaults(target.resource, &mut object);
     let answer = &step.response.body["metadata"];
@@ -114,20 +114,20 @@ fn create(target: &Target<'_>, step: &Step, setting: &Setting<'_>) -> (Value, Ca
             step.request.path.split('/').skip_while(|part| *part != "namespaces").nth(1);
         object["metadata"]["namespace"] = namespace.into();
     }
-    rules::prepare_create(target.resource, &mut object, setting);
+    rules::prepare_create(target.resource, &mut object, ctx);
     if target.resource.kind == "Service" {
         allocate(&mut object);
     }
-    let causes = rules::validate_create(target.resource, &object, setting);
+    let causes = rules::validate_create(target.resource, &object, ctx);
     (object, causes)
 }
 
-/// Gives a service some address and ports.
+/// Sets an address and ports of a service.
 fn allocate(service: &mut Value) {
-    match service::wanted_address(service) {
-        service::WantedAddress::None => service::set_address(service, None),
-        service::WantedAddress::Any => service::set_address(service, Some("10.0.0.9")),
-        service::WantedAddress::This(wanted) => service::set_address(service, Some(&wanted)),
+    match service::requested_address(service) {
+        service::AddressRequest::None => service::set_address(service, None),
+        service::AddressRequest::Any => service::set_address(service, Some("10.0.0.9")),
+        service::AddressRequest::This(wanted) => service::set_address(service, Some(&wanted)),
     }
     for index in service::unset_node_ports(service) {
         service::set_node_port(service, index, 30_000);
@@ -142,7 +142,7 @@ fn update(
     step: &Step,
     body: Value,
     kept: &Kept,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
 ) -> Option<(Value, Causes)> {
     let old = kept.get(target)?;
     let part = match target.subresource {
@@ -158,8 +158,8 @@ fn update(
             object["metadata"][field] = value.clone();
         }
     }
-    rules::prepare_update(target.resource, &mut object, old, part, setting);
-    let causes = rules::validate_update(target.resource, &object, old, part, setting);
+    rules::prepare_update(target.resource, &mut object, old, part, ctx);
+    let causes = rules::validate_update(target.resource, &object, old, part, ctx);
     if let Some(version) = step.response.body["metadata"].get("resourceVersion") {
         object["metadata"]["resourceVersion"] = version.clone();
     }
@@ -206,7 +206,7 @@ fn compare(
             made.sort_by_key(Value::to_string);
             expected.sort_by_key(Value::to_string);
         }
-        // Upstream shows its own structures here, which is not compared.
+        // Upstream shows its Go structures here, which are not compared.
         for cause in made.iter_mut().chain(&mut expected) {
             let is_template = cause["field"] == "spec.template"
                 && cause["message"]
@@ -234,7 +234,7 @@ fn compare(
     }
 }
 
-/// Addresses and ports a pool gave are not compared.
+/// Removes allocated addresses and ports, which are not compared.
 fn hide_allocated(object: &mut Value) {
     if object["kind"] != "Service" {
         return;

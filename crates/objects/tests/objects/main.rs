@@ -1,4 +1,5 @@
-//! What this crate's pure functions make of the exchanges recorded from upstream's API server.
+//! Replays the exchanges recorded from upstream's API server through the pure functions of this
+//! crate.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 

@@ -1,12 +1,12 @@
-//! Bodies that would take far more memory than they have bytes are refused while they are decoded, and
-//! what is reported about a body is bounded.
+//! Bodies whose values would take far more memory than the text are rejected while they are
+//! decoded, and the reports about a body are bounded.
 
 use objects::FeatureGates;
 use objects::apply::FieldSet;
 use objects::catalog;
 use objects::patch::{self, PatchError};
 use objects::protobuf::{self, ProtobufError};
-use objects::rules::{self, Setting};
+use objects::rules::{self, RuleContext};
 use objects::schema::{DecodeError, Schema, TypeId};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
@@ -96,7 +96,7 @@ fn a_hundred_unknown_fields_are_reported() {
     let strict = schema.decode(id, body.as_bytes()).unwrap().strict;
     assert_eq!(strict.len(), 100);
     assert_eq!(strict[99], r#"unknown field "x99""#);
-    // One that is repeated is reported once, and leaves room for others.
+    // A repeated problem is reported once, and leaves room for others.
     let body = format!(r#"{{{}"y":1}}"#, r#""x":1,"#.repeat(1000));
     let strict = schema.decode(id, body.as_bytes()).unwrap().strict;
     assert_eq!(strict, [r#"unknown field "x""#, r#"unknown field "y""#]);
@@ -121,7 +121,7 @@ fn duplicate_fields_of_a_patch_are_reported_with_little_text() {
 #[test]
 fn causes_and_warnings_are_bounded() {
     let gates = FeatureGates::default();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     let pods = catalog::of_kind("v1", "Pod").unwrap();
     let (schema, id) = pod_type();
     let pod = |container: Value, metadata: Value| {
@@ -130,7 +130,7 @@ fn causes_and_warnings_are_bounded() {
         rules::set_defaults(pods, &mut pod);
         pod
     };
-    // Each port is a duplicate of each before it.
+    // Each port is a duplicate of all previous ones.
     let ports: Vec<Value> = (0..5000).map(|_| json!({"containerPort": 80})).collect();
     let pod_of_ports = pod(json!({"name": "c", "ports": ports}), json!({"name": "p"}));
     assert!(rules::warnings(pods, &pod_of_ports, None).len() <= 200);
@@ -141,16 +141,16 @@ fn causes_and_warnings_are_bounded() {
     };
     let owners: Vec<Value> = (0..5000).map(owner).collect();
     let object = pod(json!({"name": "c"}), json!({"name": "p", "ownerReferences": owners}));
-    let causes = rules::validate_create(pods, &object, &setting);
+    let causes = rules::validate_create(pods, &object, &ctx);
     let text: usize = causes.0.iter().map(|cause| cause.message.len()).sum();
     assert!(causes.is_full() && text < 2 << 20, "{text}");
-    // Each claim that is not there is reported with all that are.
+    // Each unknown claim is reported with all known ones.
     let claims: Vec<Value> = (0..5000).map(|n| json!({"name": format!("x{n}")})).collect();
     let mut object =
         pod(json!({"name": "c", "resources": {"claims": claims}}), json!({"name": "p"}));
     let known: Vec<Value> = (0..5000).map(|n| json!({"name": format!("y{n}")})).collect();
     object["spec"]["resourceClaims"] = json!(known);
-    let causes = rules::validate_create(pods, &object, &setting);
+    let causes = rules::validate_create(pods, &object, &ctx);
     let text: usize = causes.0.iter().map(|cause| cause.message.len()).sum();
     assert!(causes.is_full() && text < 2 << 20, "{text}");
 }

@@ -1,4 +1,4 @@
-//! OpenAPI documents equal the recorded ones, apart from words and from what is our own.
+//! OpenAPI documents equal the recorded ones, apart from descriptions and our own fields.
 
 use std::sync::LazyLock;
 
@@ -20,7 +20,7 @@ fn v3(key: &str) -> Value {
     serde_json::from_slice(&DOCUMENTS.v3[key].body).unwrap()
 }
 
-/// Without descriptions, which are our own, and without fields upstream does not have.
+/// Returns a value without descriptions and without fields that upstream does not have.
 fn bare(value: &Value) -> Value {
     match value {
         Value::Object(entries) => entries
@@ -44,7 +44,7 @@ fn definitions_equal_the_recorded_ones() {
         let mut our = bare(&ours["definitions"][name]);
         let mut definition = definition.clone();
         if name.ends_with(".DeleteOptions") {
-            // Options belong to every group there is, and we have fewer.
+            // Options belong to every group, and we have fewer groups.
             let all = definition["x-kubernetes-group-version-kind"].take();
             let some = our["x-kubernetes-group-version-kind"].take();
             let all = all.as_array().unwrap();
@@ -55,7 +55,7 @@ fn definitions_equal_the_recorded_ones() {
 }
 
 #[test]
-fn every_definition_and_field_says_what_it_is() {
+fn every_definition_and_field_has_a_description() {
     for (name, definition) in v2()["definitions"].as_object().unwrap() {
         let words = |value: &Value| value["description"].as_str().is_some_and(|doc| doc.len() > 5);
         assert!(words(definition), "{name}");
@@ -114,7 +114,7 @@ fn recorded_paths_of_what_we_serve_are_there() {
     assert_eq!(ours["swagger"], recorded["swagger"]);
 }
 
-/// A parameter, or the one a reference leads to, without its words.
+/// Returns a parameter, or the target of a reference, without its description.
 fn parameter(document: &Value, given: &Value) -> Value {
     let target = given.get("$ref").and_then(Value::as_str);
     let given = target.map_or(given, |target| document.pointer(&target[1..]).unwrap());
@@ -180,7 +180,7 @@ fn documents_of_the_third_edition_have_the_recorded_schemas() {
 }
 
 #[test]
-fn the_third_edition_wraps_references_and_says_zero() {
+fn v3_wraps_references_and_has_zero_defaults() {
     let document = v3("api/v1");
     let schemas = &document["components"]["schemas"];
     let of = |type_: &str, field: &str| {

@@ -1,8 +1,8 @@
 //! Requests for pods, replayed through the rules: defaults, admission, preparation, validation,
-//! warnings and Pod Security, against the answers upstream gave.
+//! warnings and Pod Security, compared with upstream's responses.
 //!
-//! Server-made metadata is taken over from the recorded answers. Steps that need a server
-//! (conflicts, bindings, deletion, decoding errors) only leave their objects behind.
+//! Metadata that the server generates is copied from the recorded responses. Steps that need a
+//! server (conflicts, bindings, deletion, decoding errors) only update the stored objects.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use objects::cursor::{Cause, Causes, Cursor};
 use objects::feature_gates::FeatureGates;
 use objects::patch::{self, PatchKind};
 use objects::rules::pod::{self, admission};
-use objects::rules::{self, Part, Setting, pod_security};
+use objects::rules::{self, Part, RuleContext, pod_security};
 use objects::schema::Schema;
 use serde_json::{Value, json};
 
 use crate::recorded::{Response, Scenario, Step, recorded_at, scenarios};
 
-/// The suffix taken for the random end of generated names.
+/// The suffix that replaces the random end of generated names.
 const SUFFIX: &str = "bcdfg";
 
-/// Steps whose answer may differ, and why.
+/// Steps whose response may differ, with the reason.
 const KNOWN_DIFFERENCES: &[(&str, &str)] = &[];
 
-/// What the rules make of a request.
+/// The result of the rules for a request.
 #[derive(Debug)]
 enum Outcome {
     Accepted {
@@ -58,7 +58,7 @@ fn decode(mut value: Value) -> Option<Value> {
     schema.decode_value(id, value).ok().map(|decoded| decoded.value)
 }
 
-/// `name` and subresource of a path below the namespace's pods.
+/// Returns `name` and subresource of a path below the namespace's pods.
 fn pod_path(path: &str) -> Option<(&str, &str)> {
     let (_, rest) = path.split_once("/namespaces/")?;
     let (_, rest) = rest.split_once('/')?;
@@ -68,9 +68,9 @@ fn pod_path(path: &str) -> Option<(&str, &str)> {
 }
 
 impl World<'_> {
-    fn setting<'a>(&self, gates: &'a FeatureGates) -> Setting<'a> {
+    fn ctx<'a>(&self, gates: &'a FeatureGates) -> RuleContext<'a> {
         let allow_privileged = self.scenario.server != "allow-privileged-false";
-        Setting { gates, allow_privileged, now: recorded_at() }
+        RuleContext { gates, allow_privileged, now: recorded_at() }
     }
 
     fn policy(&self) -> pod_security::Policy {
@@ -79,7 +79,7 @@ impl World<'_> {
 
     fn create(&self, body: &Value) -> Option<Outcome> {
         let gates = FeatureGates::default();
-        let setting = self.setting(&gates);
+        let ctx = self.ctx(&gates);
         let mut object = decode(body.clone())?;
         let namespace = &self.scenario.namespace["name"];
         object["metadata"]["namespace"] = namespace.clone();
@@ -93,7 +93,7 @@ impl World<'_> {
                 return Some(Outcome::Forbidden(refusal.to_string()));
             }
         }
-        rules::prepare_create(pods(), &mut object, &setting);
+        rules::prepare_create(pods(), &mut object, &ctx);
         let meta = object["metadata"].as_object_mut()?;
         if !meta.contains_key("name")
             && let Some(prefix) = meta.get("generateName").and_then(Value::as_str)
@@ -101,7 +101,7 @@ impl World<'_> {
             let name = format!("{prefix}{SUFFIX}");
             meta.insert("name".to_owned(), name.into());
         }
-        let causes = rules::validate_create(pods(), &object, &setting);
+        let causes = rules::validate_create(pods(), &object, &ctx);
         if !causes.is_empty() {
             return Some(Outcome::Invalid(causes));
         }
@@ -119,7 +119,7 @@ impl World<'_> {
 
     fn update(&self, old: &Value, new: Value, part: Part) -> Option<Outcome> {
         let gates = FeatureGates::default();
-        let setting = self.setting(&gates);
+        let ctx = self.ctx(&gates);
         let mut object = decode(new)?;
         let meta = object["metadata"].as_object_mut()?;
         meta.entry("namespace").or_insert_with(|| self.scenario.namespace["name"].clone());
@@ -132,8 +132,8 @@ impl World<'_> {
             admission::default_tolerations(&mut object);
             admission::keep_priority(&mut object, old);
         }
-        rules::prepare_update(pods(), &mut object, old, part, &setting);
-        let causes = rules::validate_update(pods(), &object, old, part, &setting);
+        rules::prepare_update(pods(), &mut object, old, part, &ctx);
+        let causes = rules::validate_update(pods(), &object, old, part, &ctx);
         if !causes.is_empty() {
             return Some(Outcome::Invalid(causes));
         }
@@ -151,7 +151,7 @@ impl World<'_> {
         Some(Outcome::Accepted { object, warnings })
     }
 
-    /// The patched object; `None` if the patch cannot be used, which is the server's to answer.
+    /// Returns the patched object; `None` if the patch is invalid, which the server reports.
     fn patched(&self, old: &Value, step: &Step) -> Option<Value> {
         let content = step.request.headers.get("Content-Type").and_then(Value::as_str);
         let kind = PatchKind::of_content_type(content.unwrap_or_default())?;
@@ -169,7 +169,7 @@ impl World<'_> {
         patched.ok().map(|patched| patched.value)
     }
 
-    /// What the rules make of a step; `None` where a server is needed.
+    /// Returns the result of the rules for a step; `None` where a server is needed.
     fn run(&mut self, step: &Step) -> Option<Outcome> {
         let (method, path) = (step.request.method.as_str(), step.request.path.as_str());
         if method == "PATCH" && path.matches('/').count() == 4 {
@@ -207,7 +207,7 @@ impl World<'_> {
         }
     }
 
-    /// A workload: only what is said about its template.
+    /// Returns the warnings about the template of a workload.
     fn template(&self, body: &Value) -> Option<Outcome> {
         const PLACES: [&str; 3] = ["spec.template", "spec.jobTemplate.spec.template", "template"];
         let find = |path: &str| path.split('.').try_fold(body, |value, field| value.get(field));
@@ -220,7 +220,7 @@ impl World<'_> {
         let gates = FeatureGates::default();
         let mut causes = Causes::default();
         let at = Cursor::top(&template, place);
-        pod::validate_template(&at, &Value::Null, &self.setting(&gates), &mut causes);
+        pod::validate_template(&at, &Value::Null, &self.ctx(&gates), &mut causes);
         if !causes.is_empty() {
             return Some(Outcome::Invalid(causes));
         }
@@ -254,7 +254,7 @@ impl World<'_> {
         Some(Outcome::Accepted { object: Value::Null, warnings })
     }
 
-    /// Takes over what the recorded answer left stored.
+    /// Stores the object of the recorded response.
     fn keep(&mut self, step: &Step, ours: Option<Value>) {
         let Some((name, _)) = pod_path(&step.request.path) else { return };
         let body = &step.response.body;
@@ -285,7 +285,7 @@ impl World<'_> {
                 self.unknown.retain(|unknown| *unknown != name);
             }
             "GET" => {}
-            // A binding or eviction: what it did is seen when the pod is next read.
+            // A binding or eviction: its effect is visible when the pod is next read.
             _ => {
                 self.pods.remove(&name);
                 self.unknown.push(name);
@@ -294,7 +294,7 @@ impl World<'_> {
     }
 }
 
-/// Priority classes every server has.
+/// The priority classes of every server.
 fn class(name: &str) -> Option<&'static Value> {
     static CLASSES: std::sync::LazyLock<[Value; 2]> = std::sync::LazyLock::new(|| {
         let class = |name: &str, value: i64| json!({"metadata": {"name": name}, "value": value, "preemptionPolicy": "PreemptLowerPriority"});
@@ -306,7 +306,7 @@ fn class(name: &str) -> Option<&'static Value> {
     CLASSES.iter().find(|class| class["metadata"]["name"] == name)
 }
 
-/// An object without what the server makes.
+/// Returns an object without fields that the server generates.
 fn comparable(object: &Value) -> Value {
     let text = object.to_string();
     let suffix = text.find("<suffix-").map(|at| &text[at..at + "<suffix-1>".len()]);
@@ -320,7 +320,7 @@ fn comparable(object: &Value) -> Value {
     object
 }
 
-/// A cause as it is compared: of the texts that end in a comparison of Go structures only the
+/// Renders a cause for the comparison: of texts that end with a diff of Go structures only the
 /// first line counts.
 fn comparable_cause(reason: &str, field: &str, message: &str) -> String {
     let diff = ["pod updates may not change fields other than", "existing ephemeral containers"];
@@ -355,7 +355,7 @@ fn recorded_warnings(response: &Response) -> Vec<String> {
         .collect()
 }
 
-/// What differs, empty if nothing does.
+/// Returns the differences.
 fn compare(outcome: &Outcome, response: &Response, any_order: bool) -> String {
     let sorted = |mut list: Vec<String>| {
         if any_order {
@@ -373,7 +373,7 @@ fn compare(outcome: &Outcome, response: &Response, any_order: bool) -> String {
                 return format!("warnings\n   ours {ours:#?}\n upstream {theirs:#?}");
             }
             let (ours, theirs) = match response.body_extract.as_object() {
-                // Selected fields by their paths, and notes about the answer.
+                // Selected fields by their paths, and notes about the response.
                 Some(extract) => {
                     let selected = |path: &str| {
                         path.split('.').fold(object, |value, field| &value[field]).clone()
@@ -416,7 +416,7 @@ fn compare(outcome: &Outcome, response: &Response, any_order: bool) -> String {
     }
 }
 
-/// The values that differ, ours before upstream's.
+/// Renders the values that differ, ours before upstream's.
 fn lines(ours: &Value, theirs: &Value, at: &str) -> String {
     match (ours, theirs) {
         (Value::Object(a), Value::Object(b)) => {
@@ -435,7 +435,7 @@ fn lines(ours: &Value, theirs: &Value, at: &str) -> String {
     }
 }
 
-/// Answers only a server can give.
+/// Reports whether only a server can give this response.
 fn needs_a_server(response: &Response) -> bool {
     let message = response.body["message"].as_str().unwrap_or_default();
     matches!(response.status, 400 | 404 | 405 | 409 | 410 | 415 | 500)

@@ -1,5 +1,5 @@
-//! Bodies that kubectl sent in protobuf are the objects it prints as JSON, and the kinds of the
-//! catalog all have a message.
+//! Bodies that kubectl sent in protobuf equal the objects that it prints as JSON, and every kind of
+//! the catalog has a message.
 
 use objects::catalog::RESOURCES;
 use objects::protobuf::{self, Envelope};
@@ -14,7 +14,7 @@ fn bytes_of(hexadecimal: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_kubectl_sends_is_what_it_prints() {
+fn protobuf_bodies_of_kubectl_equal_its_json() {
     let schema = Schema::served();
     let mut count = 0;
     for line in RECORDED.lines() {

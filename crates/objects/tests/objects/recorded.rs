@@ -1,7 +1,7 @@
-//! The recorded exchanges, and the objects they leave behind.
+//! The recorded exchanges, and the objects that they store.
 //!
 //! Main types: [`Scenario`] and [`Kept`], the objects of a scenario by their path, taken from the
-//! recorded answers. Nothing is decided here; placeholders of times are made times.
+//! recorded responses. Placeholders of times are replaced by times.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -17,10 +17,10 @@ use serde_json::Value;
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Scenario {
     pub(crate) id: String,
-    /// Which of the two recorded servers: `default` or `allow-privileged-false`.
+    /// The recorded server: `default` or `allow-privileged-false`.
     #[serde(default)]
     pub(crate) server: String,
-    /// The namespace the scenario lives in, with its labels.
+    /// The namespace of the scenario, with its labels.
     #[serde(default)]
     pub(crate) namespace: Value,
     #[serde(default)]
@@ -46,7 +46,7 @@ pub(crate) struct Request {
     pub(crate) headers: Value,
     #[serde(default)]
     pub(crate) body: Value,
-    /// What was sent where that is not JSON, or not to be read as such.
+    /// The body of a request that is not JSON, or not to be parsed.
     pub(crate) body_text: Option<String>,
 }
 
@@ -55,14 +55,14 @@ pub(crate) struct Response {
     pub(crate) status: u16,
     #[serde(default)]
     pub(crate) body: Value,
-    /// A selection of a big answer, in its place.
+    /// A selection of a large response, instead of all of it.
     #[serde(default)]
     pub(crate) body_extract: Value,
     #[serde(default)]
     pub(crate) warnings: Vec<String>,
 }
 
-/// When the recording is taken to have been made.
+/// The assumed time of the recording.
 pub(crate) fn recorded_at() -> Timestamp {
     Timestamp::parse("2026-01-02T03:04:05Z").unwrap()
 }
@@ -83,12 +83,12 @@ fn read() -> Vec<Scenario> {
     let text = text
         .replace("\"<time>\"", "\"2026-01-02T03:04:05Z\"")
         .replace("\"<microtime>\"", "\"2026-01-02T03:04:05.000000Z\"");
-    // Ids are bare words, so that they pass for what they stand for.
+    // Ids are bare words, so that they are valid where the real ones were.
     let text = without_brackets(&text, "<uid-");
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Takes the brackets off the placeholders that start like this.
+/// Removes the brackets of the placeholders with this prefix.
 fn without_brackets(text: &str, start: &str) -> String {
     let mut parts = text.split(start);
     let mut bare = parts.next().unwrap_or_default().to_owned();
@@ -99,7 +99,7 @@ fn without_brackets(text: &str, start: &str) -> String {
     bare
 }
 
-/// What a path asks for.
+/// The target of a path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) resource: &'static Resource,
@@ -109,7 +109,7 @@ pub(crate) struct Target<'a> {
     pub(crate) subresource: Option<&'a str>,
 }
 
-/// Takes a path apart; nothing if it is of a resource that is not served.
+/// Parses a path; `None` if its resource is not served.
 pub(crate) fn target(path: &str) -> Option<Target<'_>> {
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     let (group, version, rest) = match parts.as_slice() {
@@ -131,12 +131,12 @@ pub(crate) fn target(path: &str) -> Option<Target<'_>> {
     })
 }
 
-/// The objects a scenario's answers tell of, by path.
+/// The objects of a scenario's responses, by path.
 #[derive(Debug, Default)]
 pub(crate) struct Kept(pub(crate) BTreeMap<String, Value>);
 
 impl Kept {
-    /// Takes over what a step's answer says there is now.
+    /// Stores the objects of a step's response.
     pub(crate) fn learn(&mut self, step: &Step) {
         let Some(target) = target(&step.request.path) else { return };
         let body = &step.response.body;
@@ -156,7 +156,7 @@ impl Kept {
         self.0.get(&format!("{}/{}", target.collection, target.name?))
     }
 
-    /// The objects of a collection that a `labelSelector` of the query leaves.
+    /// Returns the objects of a collection that match the `labelSelector` of the query.
     pub(crate) fn list(&self, target: &Target<'_>, query: &Value) -> Vec<&Value> {
         let prefix = format!("{}/", target.collection);
         let text = query["labelSelector"].as_str().unwrap_or_default();

@@ -1,8 +1,9 @@
-//! The work for a list grows with its length, not with the square of it.
+//! The work for a list grows linearly with its length.
 //!
-//! Each case is measured with a list and with one that is eight times as long. Time is compared with time,
-//! by a factor that lies between linear and square growth. On a machine under load the longer run may be
-//! interrupted and the shorter one not, so a case is tried many times and fails only if every try does.
+//! Each case is measured with a list and with one that is eight times as long. The times are
+//! compared by a factor between linear and quadratic growth. On a machine under load the longer run
+//! may be interrupted and the shorter one not, so a case is repeated and fails only if every
+//! attempt does.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use objects::FeatureGates;
 use objects::apply::{self, FieldManager};
 use objects::catalog::{self, Resource};
 use objects::patch;
-use objects::rules::{self, Part, Setting};
+use objects::rules::{self, Part, RuleContext};
 use objects::schema::Schema;
 use objects::timestamp::Timestamp;
 use objects::yaml;
@@ -19,10 +20,10 @@ use serde_json::{Map, Value, json};
 const SHORT: usize = 1000;
 const LONG: usize = 8 * SHORT;
 
-/// Linear work takes 8 times as long for the long list, square work 64 times.
+/// Linear work takes 8 times as long for the long list, quadratic work 64 times.
 const FACTOR: u32 = 28;
 
-/// Linear work passes at one of the first tries, square work at none.
+/// Linear work passes in one of the first attempts, quadratic work in none.
 const ATTEMPTS: usize = 40;
 
 fn now() -> Timestamp {
@@ -58,12 +59,12 @@ fn validation(version: &'static str, kind: &'static str, object: Value) -> Box<d
     let object = decoded(version, kind, object);
     Box::new(move || {
         let gates = FeatureGates::default();
-        let setting = Setting { gates: &gates, allow_privileged: true, now: now() };
+        let ctx = RuleContext { gates: &gates, allow_privileged: true, now: now() };
         let resource = resource(version, kind);
-        let _ = rules::validate_create(resource, &object, &setting);
+        let _ = rules::validate_create(resource, &object, &ctx);
         let _ = rules::warnings(resource, &object, None);
         for part in [Part::Main, Part::Status, Part::EphemeralContainers] {
-            let _ = rules::validate_update(resource, &object, &object, part, &setting);
+            let _ = rules::validate_update(resource, &object, &object, part, &ctx);
         }
     })
 }

@@ -1,4 +1,4 @@
-//! Every object the recorded server answered with is already in the form our schema gives it.
+//! Every object of the recorded server is already in the canonical form of our schema.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::answers::scenarios;
 
-/// Kinds that are answered with and are no resources.
+/// Kinds in responses that are not resources.
 const BESIDES: &[(&str, &str, &str)] = &[
     ("v1", "Status", "io.k8s.apimachinery.pkg.apis.meta.v1.Status"),
     ("v1", "APIGroup", "io.k8s.apimachinery.pkg.apis.meta.v1.APIGroup"),
@@ -33,7 +33,7 @@ fn type_of(object: &Value) -> Option<TypeId> {
     schema.find(name)
 }
 
-/// Objects and lists of kinds we serve, with values in the place of placeholders that are no strings.
+/// Collects objects and lists of served kinds, with values for placeholders that are not strings.
 fn objects_in(value: &Value, found: &mut Vec<(TypeId, Value)>) {
     match value {
         Value::Object(entries) => match type_of(value) {

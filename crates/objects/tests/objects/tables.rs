@@ -1,7 +1,7 @@
-//! Tables of recorded objects, compared with the recorded tables: columns without their
-//! descriptions, cells, row conditions and what a row carries.
+//! Tables of recorded objects, compared with the recorded tables: columns without descriptions,
+//! cells, row conditions and the objects of rows.
 
-use objects::table::{self, Form, IncludeObject, TableVersion};
+use objects::table::{self, IncludeObject, TableOptions, TableVersion};
 use serde_json::Value;
 
 use crate::recorded::{self, Kept, Step};
@@ -30,7 +30,7 @@ fn make(kept: &Kept, step: &Step) -> Option<Value> {
     let target = recorded::target(&step.request.path)?;
     let accept = step.request.headers["Accept"].as_str().unwrap_or_default();
     let include = step.request.query["includeObject"].as_str().unwrap_or_default();
-    let form = Form {
+    let form = TableOptions {
         version: if accept.contains("v=v1beta1") {
             TableVersion::V1Beta1
         } else {
@@ -81,7 +81,7 @@ fn columns(table: &Value) -> Vec<Value> {
     columns
 }
 
-/// Equal but for an age, which only has to be one.
+/// Equal except for ages.
 fn is_same(made: &Value, expected: &Value) -> bool {
     let expected_text = expected.as_str().unwrap_or_default();
     let Some((before, after)) = expected_text.split_once("<age>") else {

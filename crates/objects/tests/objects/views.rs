@@ -1,4 +1,4 @@
-//! Objects in another form: events as both groups show them, scales of workloads.
+//! Objects in another form: events of both groups, scales of workloads.
 
 use objects::rules::{event, scale};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::recorded::{self, Kept};
 
 #[test]
-fn an_event_written_in_one_group_is_read_in_the_other() {
+fn event_is_readable_in_both_groups() {
     let mut compared = 0;
     for scenario in recorded::scenarios(&["event/"]) {
         let mut kept = Kept::default();
@@ -31,7 +31,7 @@ fn an_event_written_in_one_group_is_read_in_the_other() {
 }
 
 #[test]
-fn a_scale_is_read_from_a_workload_and_written_to_it() {
+fn scale_is_read_from_and_written_to_a_workload() {
     let mut compared = 0;
     for scenario in recorded::scenarios(&["scale/"]) {
         let mut kept = Kept::default();

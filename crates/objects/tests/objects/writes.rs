@@ -1,9 +1,9 @@
-//! Recorded patches and applies, done again with the recorded objects: what comes out, who owns
-//! it, and what is refused with which words.
+//! Recorded patches and applies, replayed with the recorded objects: results, field owners, and
+//! error texts.
 //!
-//! There is no server here. The object before a step is the one the recorded server answered with
-//! before; after an accepted step the recorded answer is the object that is stored. Defaults are
-//! not set, so an answer may have more than we made where it has defaults.
+//! There is no server here. The object before a step is the one of the previous recorded response;
+//! after an accepted step the recorded response is the stored object. Defaults are not set, so a
+//! response may have additional defaults.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::recorded::{Request, Scenario, recorded_at, scenarios, target};
 
-/// What a defaulting server adds to what a patch made.
+/// Fields that a server adds to a patched object by defaulting.
 const DEFAULTED: &[&str] = &[
     "imagePullPolicy",
     "protocol",
@@ -39,7 +39,7 @@ struct Counts {
     owners: usize,
 }
 
-/// A request to write, and what it is to.
+/// A write request and its target.
 struct Write<'a> {
     method: &'a str,
     path: &'a str,
@@ -81,14 +81,14 @@ impl<'a> Write<'a> {
         self.resource.type_id(Schema::served()).unwrap()
     }
 
-    /// Where the object is, subresource or not.
+    /// The path of the object, without subresource.
     fn key(&self) -> &'a str {
         let suffix = self.subresource.len();
         if suffix == 0 { self.path } else { &self.path[..self.path.len() - suffix - 1] }
     }
 }
 
-/// With placeholders that need no escape.
+/// With placeholders that need no escapes.
 fn bared(value: &Value) -> Value {
     match value {
         Value::String(text) => text.replace(['<', '>'], "").into(),
@@ -98,7 +98,7 @@ fn bared(value: &Value) -> Value {
     }
 }
 
-/// Where `made` is not what was recorded, defaults and bookkeeping aside.
+/// Collects the differences between `made` and the recording, without defaults and bookkeeping.
 fn compare(path: &str, made: &Value, recorded: &Value, found: &mut Vec<String>) {
     match (made, recorded) {
         (Value::Object(made), Value::Object(recorded)) => {
@@ -125,7 +125,7 @@ fn compare(path: &str, made: &Value, recorded: &Value, found: &mut Vec<String>) 
     }
 }
 
-/// Without what the server counts up or keeps apart.
+/// Returns an object without counters of the server and managers.
 fn plain(mut object: Value) -> Value {
     if let Some(metadata) = object["metadata"].as_object_mut() {
         for name in ["resourceVersion", "generation", "managedFields"] {
@@ -143,7 +143,7 @@ struct Replay<'a> {
     scenario: &'a Scenario,
     managed: bool,
     stored: BTreeMap<String, Value>,
-    /// The managers of the last write, in a scenario that was recorded without.
+    /// The managers of the last write, in a scenario that was recorded without them.
     made: Value,
     counts: Counts,
     failures: Vec<String>,
@@ -215,7 +215,7 @@ impl Replay<'_> {
             Ok(patched) => patched,
             Err(error) => {
                 let reason = body["reason"].as_str().unwrap_or_default().to_owned();
-                // What upstream answers with 500 we refuse as the client's mistake.
+                // Errors for which upstream returns 500 are client errors here.
                 if status != 500 && refusal(&error) != (status, message.to_owned(), reason) {
                     found.push(format!("refused with {error:?}, recorded {status} {message}"));
                 }
@@ -225,11 +225,11 @@ impl Replay<'_> {
         };
         let decoded = schema.decode_value(id, patched.value.clone());
         if let Some((_, text)) = message.split_once("is invalid: patch: Invalid value: ") {
-            // Placeholders are no HTML.
+            // Placeholders are not HTML.
             let bare = |text: &str| text.replace(['<', '>'], "");
             let live = bared(live);
             let patched = bared(&patched.value);
-            let shown = patch::shown(kind, schema, id, &live, &request.body, &patched);
+            let shown = patch::invalid_value(kind, schema, id, &live, &request.body, &patched);
             let shown = objects::cursor::go_quoted(&shown);
             let text = bare(&text.replace("<time>", &recorded_at().to_seconds_text()));
             if !text.starts_with(&shown) {
@@ -268,7 +268,7 @@ impl Replay<'_> {
         self.owners(managers(&new.value), body, found);
     }
 
-    /// Holds the managers against the recorded ones, or keeps them where none were recorded.
+    /// Compares the managers with the recorded ones, or stores them where none were recorded.
     fn owners(&mut self, made: Value, body: &Value, found: &mut Vec<String>) {
         if !self.managed {
             self.made = made;
@@ -282,7 +282,7 @@ impl Replay<'_> {
     }
 
     fn apply(&mut self, request: &Write<'_>, status: u16, body: &Value, found: &mut Vec<String>) {
-        // Reading YAML, and that it is a map, is the server's.
+        // The server reads YAML and checks that it is a map.
         let Ok(applied) = serde_json::from_slice::<Value>(&request.body) else { return };
         if applied.is_array() {
             return;
@@ -299,7 +299,7 @@ impl Replay<'_> {
             Ok(mut made) => {
                 self.counts.applied += 1;
                 if !(200..300).contains(&status) {
-                    // Names, uids and validation are the server's.
+                    // The server checks names, uids and validity.
                     if matches!(status, 500 | 415)
                         || body["reason"] == "Conflict" && message.starts_with("Apply")
                     {
@@ -341,8 +341,8 @@ impl Replay<'_> {
         }
     }
 
-    /// A write to the scale subresource shows in the workload, which no answer shows: it is
-    /// stored here as it must be.
+    /// A write to the scale subresource changes the workload, which no response shows: the workload
+    /// is updated here.
     fn scale(&mut self, request: &Write<'_>, status: u16, body: &Value, found: &mut Vec<String>) {
         if request.subresource != "scale" || request.method != "PATCH" || status != 200 {
             return;
@@ -402,7 +402,7 @@ fn recorded_writes_come_out_as_recorded() {
         failures.extend(replay.failures);
     }
     assert!(failures.is_empty(), "{}\n{totals:?}", failures.join("\n"));
-    // A recording that is not read would agree with everything.
+    // A recording that is not read would never differ.
     assert!(totals.patched >= 50 && totals.refused >= 20, "{totals:?}");
     assert!(totals.applied >= 15 && totals.owners >= 18, "{totals:?}");
 }

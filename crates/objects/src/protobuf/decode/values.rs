@@ -1,4 +1,4 @@
-//! Messages that stand for one value of JSON: quantities, ports, times, JSON itself.
+//! Messages that are one value in JSON: quantities, ports, times, raw JSON.
 
 use serde_json::Value;
 
@@ -25,14 +25,14 @@ impl Decoder<'_> {
     }
 
     pub(super) fn int_or_string(&mut self, bytes: &[u8]) -> Result<Value, Fault> {
-        let (mut is_text, mut whole, mut words) = (0, 0, String::new());
+        let (mut is_text, mut whole, mut string) = (0, 0, String::new());
         self.each(bytes, |_, number, kind, reader| {
             match number {
                 1 => is_text = int(kind, reader)?,
                 2 => whole = int32(int(kind, reader)?)?,
                 3 => {
                     expect(kind, Kind::Length)?;
-                    words = text(reader.bytes()?)?;
+                    string = text(reader.bytes()?)?;
                 }
                 _ => return Ok(false),
             }
@@ -40,16 +40,17 @@ impl Decoder<'_> {
         })?;
         match is_text {
             0 => Ok(Value::from(whole)),
-            1 => Ok(Value::String(words)),
+            1 => Ok(Value::String(string)),
             other => {
                 Err(Fault::Value(format!("the type {other} is neither 0, int, nor 1, string")))
             }
         }
     }
 
-    /// No bytes are no time. `Time` has whole seconds, `MicroTime` whole microseconds.
+    /// Reads a time; empty bytes are an unset one. `Time` has whole seconds, `MicroTime` whole
+    /// microseconds.
     pub(super) fn time(&mut self, bytes: &[u8], micro: bool) -> Result<Value, Fault> {
-        /// The years 1 to 9999, which is what RFC 3339 can write.
+        /// The years 1 to 9999, the range of RFC 3339.
         const WRITABLE: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
         if bytes.is_empty() {
             return Ok(Value::Null);
@@ -76,7 +77,7 @@ impl Decoder<'_> {
     }
 
     fn json(&mut self, json: &[u8]) -> Result<Value, Fault> {
-        let read = self.schema.decode_any_within(json, self.path.len(), &mut self.room);
+        let read = self.schema.decode_any_within(json, self.path.len(), &mut self.budget);
         read.map_err(|error| match error {
             DecodeError::TooLarge(error) => Fault::TooLarge(error),
             DecodeError::Syntax(what) => Fault::Value(format!("not JSON: {what}")),

@@ -1,7 +1,8 @@
-//! What a pod's service account puts into it before it is checked, and what it may not refer to.
+//! Service account admission: the token and the pull secrets that a pod gets from its account, and
+//! the secrets that it may not use.
 //!
-//! Pure: whoever calls this finds the account. A refusal is answered with 403 and its text after
-//! `pods "name" is forbidden: `.
+//! Pure: the caller finds the account. A refusal is answered with 403 and its text after `pods
+//! "name" is forbidden: `.
 
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -9,29 +10,30 @@ use thiserror::Error;
 use super::admission::{spec_mut, text};
 use super::references;
 
-/// The account of pods that name none. A loop makes it in every namespace.
+/// The account of pods that name none. A controller creates it in every namespace.
 pub const DEFAULT: &str = "default";
 
-/// Where clients in containers look for their account's token.
+/// The directory where clients in containers look for the token.
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// How the names of volumes with a token begin.
+/// The prefix of the names of token volumes.
 const VOLUME: &str = "kube-api-access-";
-/// An hour and a little: upstream knows tokens by it that clients did not ask for themselves.
+/// An hour and a little: upstream recognises tokens that clients did not request themselves by this
+/// lifetime.
 const TOKEN_SECONDS: i64 = 3607;
 /// `rw-r--r--`
 const FILE_MODE: i64 = 0o644;
-/// The config map with the authority of the API, which a loop keeps in every namespace.
+/// The config map with the CA of the API server, which a controller maintains in every namespace.
 pub const ROOT_CA: &str = "kube-root-ca.crt";
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
 
-/// The lists of containers, and what one of them is called in a refusal.
+/// The lists of containers, and the name of an item in a refusal.
 const INIT_CONTAINERS: (&str, &str) = ("initContainers", "init container");
 const CONTAINERS: (&str, &str) = ("containers", "container");
 const EPHEMERAL_CONTAINERS: (&str, &str) = ("ephemeralContainers", "ephemeral container");
 
-/// Why a pod may not run as it is with its account.
+/// A pod may not run with its account as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AccountRefusal {
     #[error("a mirror pod may not reference service accounts")]
@@ -58,8 +60,8 @@ pub enum AccountRefusal {
     PullSecret { index: usize, secret: String, account: String },
 }
 
-/// The account a new pod runs as, which is put into the pod if it names none. Mirror pods have none:
-/// they are of an agent's own making and stay as they are.
+/// Returns the account of a new pod, and sets it if the pod names none. Mirror pods have none: the
+/// agent creates them and they stay as they are.
 pub fn of_new(pod: &mut Value) -> Result<Option<String>, AccountRefusal> {
     if pod["metadata"]["annotations"].get(MIRROR).is_some() {
         return check_mirror(&pod["spec"]).map(|()| None);
@@ -67,14 +69,14 @@ pub fn of_new(pod: &mut Value) -> Result<Option<String>, AccountRefusal> {
     let Some(spec) = spec_mut(pod) else { return Ok(None) };
     let named = spec.get("serviceAccountName").and_then(Value::as_str).unwrap_or_default();
     let name = if named.is_empty() { DEFAULT } else { named }.to_owned();
-    // One field under two names.
+    // The same field under its older name.
     for field in ["serviceAccountName", "serviceAccount"] {
         spec.insert(field.to_owned(), name.as_str().into());
     }
     Ok(Some(name))
 }
 
-/// The account of a pod that is there and gets an ephemeral container.
+/// Returns the account of an existing pod that gets an ephemeral container.
 pub fn of_existing(pod: &Value) -> Result<&str, AccountRefusal> {
     match text(&pod["spec"], "serviceAccountName") {
         "" => Err(AccountRefusal::NoAccount {
@@ -99,8 +101,8 @@ fn check_mirror(spec: &Value) -> Result<(), AccountRefusal> {
     }
 }
 
-/// Gives a new pod what its account has for it: a token, and the secrets images are pulled with.
-/// `suffix` makes the name of the token's volume a new one.
+/// Adds to a new pod what its account provides: a token, and pull secrets. `suffix` makes the name
+/// of the token's volume unique.
 pub fn fill_in(pod: &mut Value, account: &Value, suffix: &str) -> Result<(), AccountRefusal> {
     if wants_token(pod, account) {
         mount_token(pod, suffix);
@@ -117,13 +119,13 @@ pub fn fill_in(pod: &mut Value, account: &Value, suffix: &str) -> Result<(), Acc
     check_new(pod, account)
 }
 
-/// The pod's own word counts, then the account's.
+/// The pod's setting wins over the account's.
 fn wants_token(pod: &Value, account: &Value) -> bool {
     let word = |of: &Value| of.get("automountServiceAccountToken").and_then(Value::as_bool);
     word(&pod["spec"]).or_else(|| word(account)).unwrap_or(true)
 }
 
-/// Mounts a token in every container that has nothing else in its place.
+/// Mounts a token in every container that has no other mount at its path.
 fn mount_token(pod: &mut Value, suffix: &str) {
     let own = items(&pod["spec"], "volumes")
         .map(|volume| text(volume, "name").to_owned())
@@ -167,7 +169,8 @@ fn token_volume(name: &str) -> Value {
     })
 }
 
-/// Whether pods of an account may refer to its own secrets only. Go's words for true.
+/// Reports whether pods of an account may refer only to its own secrets. The values are Go's
+/// booleans.
 fn limits_secrets(account: &Value) -> bool {
     let word = account["metadata"]["annotations"][ENFORCE].as_str().unwrap_or_default();
     matches!(word, "1" | "t" | "T" | "true" | "TRUE" | "True")
@@ -196,7 +199,7 @@ fn check_new(pod: &Value, account: &Value) -> Result<(), AccountRefusal> {
     Ok(())
 }
 
-/// Refuses ephemeral containers that refer to secrets which their account does not.
+/// Rejects ephemeral containers that refer to secrets that their account does not list.
 pub fn check_ephemeral(pod: &Value, account: &Value) -> Result<(), AccountRefusal> {
     match limits_secrets(account) {
         true => check_containers(&pod["spec"], EPHEMERAL_CONTAINERS, account),
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_names_no_account_runs_as_the_default_one() {
+    fn pod_without_account_runs_as_default() {
         for (given, wanted) in [(json!({}), "default"), (json!({"serviceAccountName": "a"}), "a")] {
             let mut pod = json!({"spec": given});
             assert_eq!(of_new(&mut pod).unwrap().as_deref(), Some(wanted));
@@ -333,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_a_token_is_mounted_says_the_pod_and_then_the_account() {
+    fn token_mount_is_decided_by_pod_then_account() {
         let word = |word: Option<bool>| match word {
             Some(word) => json!({"automountServiceAccountToken": word}),
             None => json!({}),
@@ -353,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn pull_secrets_are_the_accounts_unless_the_pod_has_its_own() {
+    fn account_pull_secrets_are_used_unless_the_pod_has_some() {
         let account = account(&json!({"imagePullSecrets": [{"name": "a"}, {"name": "b"}]}));
         let mut pod = json!({"spec": {}});
         fill_in(&mut pod, &account, "x").unwrap();

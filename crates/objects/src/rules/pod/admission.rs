@@ -1,9 +1,9 @@
-//! What other objects and the server's defaults put into a pod before it is checked: default
-//! tolerations, priority, what its runtime class costs and where it runs, where its node is; and
-//! whether its node could ever have what a running pod is to have.
+//! Pod admission that depends on other objects and on defaults of the server: default tolerations,
+//! priority, overhead and node selector of the runtime class, topology labels of the node; and the
+//! check that a node has enough capacity for a resize.
 //!
-//! Other objects are asked for through functions the caller gives. A refusal is answered with 403
-//! and its text after `pods "name" is forbidden: `.
+//! Other objects are looked up through functions of the caller. A refusal is answered with 403 and
+//! its text after `pods "name" is forbidden: `.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,17 +14,18 @@ use super::{amounts, equality};
 use crate::quantity::Quantity;
 use crate::resources::{CPU, MEMORY};
 
-/// How long a pod stays on a node that is not ready or not reachable, unless it says so itself.
+/// The seconds that a pod stays on a node that is not ready or not reachable, unless it has its own
+/// toleration.
 const TOLERATION_SECONDS: i64 = 300;
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const PREEMPT_LOWER: &str = "PreemptLowerPriority";
-/// The labels of nodes that their pods have too.
+/// The labels of nodes that are copied to their pods.
 const TOPOLOGY: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 /// The label of nodes that names their operating system.
 const OS: &str = "kubernetes.io/os";
 
-/// Why a pod is not let in.
+/// Admission rejects a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PodRefusal {
     #[error("no PriorityClass with name {0} was found")]
@@ -59,7 +60,7 @@ pub enum PodRefusal {
 }
 
 impl PodRefusal {
-    /// The word for programs that a refused resize has beside its text.
+    /// The reason of a rejected resize, for programs.
     #[must_use]
     pub fn cause(&self) -> Option<&'static str> {
         match self {
@@ -78,7 +79,8 @@ pub(super) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Lets a pod stay a while on a node in trouble. On create and on update of a pod.
+/// Adds the default tolerations for nodes that are not ready or not reachable. On create and on
+/// update of a pod.
 pub fn default_tolerations(pod: &mut Value) {
     let Some(spec) = spec_mut(pod) else { return };
     let given = spec.get("tolerations").and_then(Value::as_array).map(Vec::as_slice);
@@ -109,13 +111,13 @@ pub fn default_tolerations(pod: &mut Value) {
     }
 }
 
-/// Adds to a pod, or to what binds it, the labels of its node that say where that is.
-pub fn add_topology(told: &mut Value, node: &Value) {
-    let of_node = node["metadata"].get("labels").and_then(Value::as_object);
-    let found = of_node.into_iter().flatten().filter(|(key, _)| TOPOLOGY.contains(&key.as_str()));
+/// Copies the topology labels of a node to its pod or to the binding.
+pub fn add_topology(pod: &mut Value, node: &Value) {
+    let labels = node["metadata"].get("labels").and_then(Value::as_object);
+    let found = labels.into_iter().flatten().filter(|(key, _)| TOPOLOGY.contains(&key.as_str()));
     let found: Vec<(String, Value)> =
         found.map(|(key, value)| (key.clone(), value.clone())).collect();
-    let meta = told.get_mut("metadata").and_then(Value::as_object_mut);
+    let meta = pod.get_mut("metadata").and_then(Value::as_object_mut);
     let Some(meta) = meta.filter(|_| !found.is_empty()) else { return };
     let labels = meta.entry("labels").or_insert_with(|| json!({}));
     if let Some(labels) = labels.as_object_mut() {
@@ -123,8 +125,8 @@ pub fn add_topology(told: &mut Value, node: &Value) {
     }
 }
 
-/// Refuses to resize a pod that is on a node to more than the node has for pods. A node that says
-/// nothing of a resource has none of it. `node` finds the pod's node by name.
+/// Rejects a resize of a bound pod to more than its node's allocatable. A resource that the node
+/// does not list counts as zero. `node` finds the pod's node by name.
 pub fn check_resize<'a>(
     pod: &Value,
     node: impl FnOnce(&str) -> Option<&'a Value>,
@@ -195,7 +197,7 @@ pub fn resolve_priority<'a>(
     Ok(())
 }
 
-/// On update a pod keeps the priority it was given.
+/// Restores the priority of a pod on update.
 pub fn keep_priority(pod: &mut Value, old: &Value) {
     let Some(spec) = spec_mut(pod) else { return };
     for field in ["priority", "preemptionPolicy"] {
@@ -207,8 +209,8 @@ pub fn keep_priority(pod: &mut Value, old: &Value) {
     }
 }
 
-/// Adds what a new pod's runtime class costs and where it can run. `class` finds a RuntimeClass
-/// by name. A pod that says what it costs without such a class is refused later, by
+/// Adds overhead, node selector and tolerations of a new pod's runtime class. `class` finds a
+/// RuntimeClass by name. A pod that sets an overhead without such a class is rejected later, by
 /// [`check_overhead`].
 pub fn resolve_runtime_class<'a>(
     pod: &mut Value,
@@ -263,8 +265,8 @@ pub fn resolve_runtime_class<'a>(
     Ok(())
 }
 
-/// Refuses a new pod that says what it costs and whose runtime class, if it has one, does not. Asked
-/// once the pod is known to be valid.
+/// Rejects a new pod that sets an overhead if its runtime class has none. Called once the pod is
+/// valid.
 pub fn check_overhead(pod: &Value, class: Option<&Value>) -> Result<(), PodRefusal> {
     let given = pod["spec"].get("overhead").and_then(Value::as_object);
     let costs = class.is_some_and(|class| class.get("overhead").is_some());
@@ -274,10 +276,10 @@ pub fn check_overhead(pod: &Value, class: Option<&Value>) -> Result<(), PodRefus
     }
 }
 
-/// Both lists without what others of them cover already.
+/// Returns both lists without tolerations that others cover.
 fn merged_tolerations(mut all: Vec<Value>, added: &[Value]) -> Vec<Value> {
     all.extend_from_slice(added);
-    // One toleration covers another only if both have the same key, or if it is for all keys.
+    // A toleration covers another only if both have the same key, or if it is for all keys.
     let mut by_key: HashMap<&str, Vec<usize>> = HashMap::new();
     for (at, toleration) in all.iter().enumerate() {
         by_key.entry(text(toleration, "key")).or_default().push(at);
@@ -302,11 +304,11 @@ fn merged_tolerations(mut all: Vec<Value>, added: &[Value]) -> Vec<Value> {
     all
 }
 
-/// How many other tolerations with the same key are looked at. A pod with more keeps tolerations that it
-/// does not need.
+/// The number of other tolerations with the same key that are compared. A pod with more keeps
+/// tolerations that it does not need.
 const MAX_COMPARED: usize = 100;
 
-/// Whether a pod that has `wide` needs not have `narrow`.
+/// Reports whether a pod with `wide` does not need `narrow`.
 fn covers(wide: &Value, narrow: &Value) -> bool {
     if wide == narrow {
         return true;
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_not_resized_to_more_than_its_node_has() {
+    fn resize_beyond_node_capacity_is_rejected() {
         let node = json!({"status": {"allocatable": {"cpu": "1700m", "memory": "1Gi"}}});
         let refused = |mut spec: Value, node: Option<&Value>| {
             spec["nodeName"] = "n".into();
@@ -374,8 +376,8 @@ mod tests {
         };
         let check = |spec: Value, wanted: &str| {
             let refusal = refused(spec, Some(&node));
-            let said = refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
-            assert_eq!(said, wanted);
+            let expected = refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
+            assert_eq!(expected, wanted);
         };
         let containers = |cpu: &str, memory: &str| {
             let resources = json!({"requests": {"cpu": cpu, "memory": memory}});
@@ -401,7 +403,7 @@ mod tests {
         let bare = json!({"metadata": {}});
         let none =
             "cpu, requested: 1000, allocatable: 0; memory, requested: 1048576, allocatable: 0";
-        for (node, said, cause) in [
+        for (node, expected, cause) in [
             (None, "node \"n\" not found".to_owned(), None),
             (
                 Some(&windows),
@@ -411,7 +413,7 @@ mod tests {
             (Some(&bare), format!("{no}{none}"), Some("NodeCapacity")),
         ] {
             let refusal = refused(small(), node).unwrap();
-            assert_eq!((refusal.to_string(), refusal.cause()), (said, cause));
+            assert_eq!((refusal.to_string(), refusal.cause()), (expected, cause));
         }
         assert_eq!(check_resize(&json!({"spec": small()}), |_| None), Ok(()));
     }

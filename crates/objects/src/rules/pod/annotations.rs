@@ -1,5 +1,5 @@
-//! Annotations that mean something to pods: mirror pods, deletion cost, and the older spellings
-//! of seccomp and AppArmor profiles, which must agree with the fields that replaced them.
+//! Annotations with a meaning for pods: mirror pods, deletion cost, and the older annotations of
+//! seccomp and AppArmor profiles, which must agree with the fields that replaced them.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 pub(super) const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 pub(super) const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 pub(super) const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
-/// What is said of such an annotation.
+/// The message about such an annotation.
 pub(super) const USE_THE_FIELD: &str =
     "deprecated since v1.30; use the \"appArmorProfile\" field instead";
 
@@ -90,7 +90,7 @@ fn validate_seccomp(profile: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// What an update may not do to annotations.
+/// Validates the change of annotations.
 pub(super) fn validate_update(
     annotations: &Cursor<'_>,
     old: &Cursor<'_>,
@@ -124,7 +124,7 @@ pub(super) fn validate_update(
     validate(annotations, spec, scope, causes);
 }
 
-/// On a new pod, annotations and fields must not contradict each other.
+/// Checks that annotations and fields of a new pod do not contradict each other.
 pub(super) fn validate_agreement(annotations: &Cursor<'_>, spec: &Cursor<'_>, causes: &mut Causes) {
     let concerns = |key: &str| {
         key == SECCOMP_POD || [SECCOMP_CONTAINER, APP_ARMOR].iter().any(|p| key.starts_with(p))
@@ -170,8 +170,8 @@ fn agree(
     causes: &mut Causes,
 ) {
     let text = annotation.text();
-    let differs = |causes: &mut Causes, field: &str, of: &str| {
-        let detail = format!("{what} {of} in annotation and field must match");
+    let differs = |causes: &mut Causes, field: &str, other: &str| {
+        let detail = format!("{what} {other} in annotation and field must match");
         causes.forbidden(&profile.field(field), &detail);
     };
     match profile.field("type").text() {
@@ -188,8 +188,8 @@ fn agree(
     }
 }
 
-/// Older AppArmor annotations of a new pod become fields, where the container has none and the
-/// pod has not the same. Whoever uses an annotation that becomes one, or cannot, is warned.
+/// Copies older AppArmor annotations of a new pod to fields, if the container has none and the
+/// pod's differs. Returns warnings about annotations that are copied or cannot be.
 pub(super) fn copy_app_armor(pod: &mut Value) -> Vec<String> {
     let mut warnings = Vec::new();
     let annotations = pod["metadata"].get("annotations").and_then(Value::as_object);

@@ -1,10 +1,10 @@
-//! Bindings: the request that puts a pod on a node. Whether the node exists is not asked.
+//! Bindings: the request that assigns a pod to a node. The node need not exist.
 
 use serde_json::Value;
 
 use crate::cursor::{Causes, Cursor};
 
-/// What is wrong with a binding.
+/// Validates a binding.
 #[must_use]
 pub fn validate_binding(binding: &Value) -> Causes {
     let mut causes = Causes::default();

@@ -1,8 +1,8 @@
 //! QoS-class resources (KEP-3008): the requests for classes in a pod's spec, and changes to them.
 //!
-//! Which classes a node has, and how many of each are left, is not known here. Whether a resource
-//! can change its class while the container runs is the node's to say: [`validate_changes`] takes
-//! the answer as a function.
+//! The classes of a node and their usage are not known here. Whether a resource can change its
+//! class while the container runs depends on the node: [`validate_changes`] takes a function for
+//! that.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,13 +16,14 @@ use crate::feature_gates::{FeatureGates, Gate};
 /// The official resources, in full and in their short form.
 pub const OFFICIAL: [&str; 4] = ["k8s.io/rdt", "k8s.io/blockio", "rdt", "blockio"];
 
-/// Whether a resource's name is Kubernetes' own: without a domain, or in that of the project.
+/// Reports whether a resource's name belongs to Kubernetes: it has no domain, or one of the
+/// project.
 #[must_use]
 pub fn is_official(name: &str) -> bool {
     name.split_once('/').is_none_or(|(domain, _)| domain == "k8s.io" || domain.ends_with(".k8s.io"))
 }
 
-/// The full name of an official resource in its short form, any other as it is.
+/// Returns the full name of an official resource in its short form, any other unchanged.
 #[must_use]
 pub fn full_name(name: &str) -> &str {
     match name {
@@ -32,19 +33,19 @@ pub fn full_name(name: &str) -> &str {
     }
 }
 
-/// What requests of a spec are held to. What a stored pod has it may keep.
+/// The rules for the requests of a spec. A stored pod keeps what it has.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rules {
-    /// There may be requests.
+pub(super) struct RequestRules {
+    /// Requests are allowed.
     enabled: bool,
-    /// Official names must be known ones.
+    /// Official names must be known.
     strict_names: bool,
 }
 
-impl Rules {
-    pub(super) fn new(gates: &FeatureGates, old_spec: &Value) -> Rules {
+impl RequestRules {
+    pub(super) fn new(gates: &FeatureGates, old_spec: &Value) -> RequestRules {
         let unknown = |request: &Value| request["name"].as_str().is_some_and(is_unknown);
-        Rules {
+        RequestRules {
             enabled: gates.enabled(Gate::QosResources) || requests_of(old_spec).next().is_some(),
             strict_names: gates.enabled(Gate::QosResourcesStrictNames)
                 && !requests_of(old_spec).any(unknown),
@@ -63,8 +64,8 @@ fn requests_of(spec: &Value) -> impl Iterator<Item = &Value> {
         .flatten()
 }
 
-/// What is wrong with one list of requests.
-pub(super) fn validate(requests: &Cursor<'_>, rules: Rules, causes: &mut Causes) {
+/// Validates one list of requests.
+pub(super) fn validate(requests: &Cursor<'_>, rules: RequestRules, causes: &mut Causes) {
     if requests.is_empty() {
         return;
     }
@@ -88,22 +89,22 @@ pub(super) fn validate(requests: &Cursor<'_>, rules: Rules, causes: &mut Causes)
     }
 }
 
-/// A resource's name in a request or a node's status: one that exists, if it is an official one and
-/// that is insisted on.
+/// Validates a resource's name in a request or a node's status. With `strict`, an official name
+/// must exist.
 pub fn validate_name(name: &Cursor<'_>, strict: bool, causes: &mut Causes) {
     if validate_form(name, causes) && strict && is_unknown(name.text()) {
         causes.not_supported(name, &OFFICIAL);
     }
 }
 
-/// Whether a name is an official one that does not exist.
+/// Reports whether a name is an official one that does not exist.
 #[must_use]
 pub fn is_unknown(name: &str) -> bool {
     is_official(name) && !OFFICIAL.contains(&name)
 }
 
-/// A resource's name in a quota or a limit range. These bound what may be asked for and ask for
-/// nothing themselves, so a name that is yet to become official is as good as any.
+/// Validates a resource's name in a quota or a limit range. These only bound requests, so a name
+/// that may become official later is valid.
 pub fn validate_form(name: &Cursor<'_>, causes: &mut Causes) -> bool {
     match name.text() {
         "" => {
@@ -118,7 +119,7 @@ pub fn validate_form(name: &Cursor<'_>, causes: &mut Causes) -> bool {
     }
 }
 
-/// The classes of one entity by full resource name.
+/// Returns the classes of one list by full resource name.
 fn classes(requests: &Value) -> BTreeMap<&str, &str> {
     let requests = requests.as_array().into_iter().flatten();
     requests
@@ -129,9 +130,9 @@ fn classes(requests: &Value) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// What is wrong with the classes containers of a running pod are to change to. `mutable` says of
-/// a resource, by its full name, whether its class can change while a container runs; `None` if
-/// the node does not have the resource. One that cannot refuses the whole update.
+/// Validates the classes that containers of a running pod are changed to. `mutable` returns whether
+/// the class of a resource, by its full name, can change while a container runs; `None` if the node
+/// does not have the resource. One that cannot change rejects the whole update.
 #[must_use]
 pub fn validate_changes(
     pod: &Value,
@@ -189,7 +190,7 @@ mod tests {
 
     fn check_with(requests: &Value, gates: &str, old_spec: &Value) -> Vec<String> {
         let mut causes = Causes::default();
-        let rules = Rules::new(&FeatureGates::parse(gates).unwrap(), old_spec);
+        let rules = RequestRules::new(&FeatureGates::parse(gates).unwrap(), old_spec);
         validate(&Cursor::top(requests, "spec.qosResources"), rules, &mut causes);
         causes.0.into_iter().map(|c| format!("{}: {}", c.field, c.message)).collect()
     }
@@ -205,15 +206,15 @@ mod tests {
     }
 
     #[test]
-    fn unknown_official_names_pass_where_nobody_insists() {
+    fn unknown_official_names_pass_without_strictness() {
         let lax = "QOSResources=true,QOSResourcesStrictNames=false";
         let requests =
             json!([{"name": "k8s.io/net", "class": "x"}, {"name": "disk", "class": "y"}]);
         assert!(check_with(&requests, lax, &json!({})).is_empty());
-        // Names still have to be names.
+        // The syntax of names is still checked.
         let misspelt = json!([{"name": "k8s.io/", "class": "x"}]);
         assert!(!check_with(&misspelt, lax, &json!({})).is_empty());
-        // A pod that came in so may keep what it has, wherever it has it.
+        // A pod that was admitted so keeps what it has at every level.
         let strict = "QOSResources=true";
         assert_eq!(check_with(&requests, strict, &json!({})).len(), 2);
         for old in [

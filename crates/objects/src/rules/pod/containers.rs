@@ -1,5 +1,5 @@
-//! Containers: what all kinds of them have in common, and what init, ordinary and ephemeral ones
-//! may not have.
+//! Containers: the rules that all types of containers share, and what init, ordinary and ephemeral
+//! ones may not have.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use crate::cursor::{Causes, Cursor};
 
 const EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
 const NOT_FOR_INIT: &str = "may not be set for init containers without restartPolicy=Always";
-/// The resize policy that starts a container again.
+/// The resize policy that restarts a container.
 const RESTART: &str = "RestartContainer";
 const MOST_RESTART_RULES: usize = 20;
 const MOST_EXIT_CODES: usize = 255;
 
-/// What containers need to know of the pod around them.
-pub(super) struct Surroundings<'a> {
+/// The properties of the pod that the rules of containers need.
+pub(super) struct PodContext<'a> {
     pub(super) volumes: &'a KnownVolumes<'a>,
     pub(super) claims: BTreeSet<&'a str>,
     pub(super) restart_policy: &'a str,
@@ -37,7 +37,7 @@ pub(super) fn validate(
 ) {
     let claims = spec.field("resourceClaims");
     let os = spec.field("os");
-    let around = Surroundings {
+    let pod = PodContext {
         volumes,
         claims: claims
             .items()
@@ -52,29 +52,29 @@ pub(super) fn validate(
     };
     let containers = spec.field("containers");
     let mut names = BTreeSet::new();
-    validate_ordinary(&containers, &mut names, &around, causes);
+    validate_ordinary(&containers, &mut names, &pod, causes);
     let init = spec.field("initContainers");
-    validate_init(&init, &mut names, &around, causes);
-    validate_ephemeral(&spec.field("ephemeralContainers"), &names, &around, causes);
+    validate_init(&init, &mut names, &pod, causes);
+    validate_ephemeral(&spec.field("ephemeralContainers"), &names, &pod, causes);
 }
 
 fn validate_ordinary<'a>(
     containers: &Cursor<'a>,
     names: &mut BTreeSet<&'a str>,
-    around: &Surroundings<'_>,
+    pod: &PodContext<'_>,
     causes: &mut Causes,
 ) {
     if containers.is_empty() {
         return causes.required(containers, "");
     }
     for container in containers.items() {
-        validate_common(&container, around, causes);
+        validate_common(&container, pod, causes);
         let name = container.field("name");
         if !names.insert(name.text()) {
             causes.duplicate(&name);
         }
-        handlers::validate_lifecycle(&container.field("lifecycle"), around, causes);
-        handlers::validate_probes(&container, around, causes);
+        handlers::validate_lifecycle(&container.field("lifecycle"), pod, causes);
+        handlers::validate_probes(&container, pod, causes);
         validate_restart_policy(&container, causes);
     }
     let mut ports = BTreeSet::new();
@@ -86,23 +86,23 @@ fn validate_ordinary<'a>(
 fn validate_init<'a>(
     containers: &Cursor<'a>,
     names: &mut BTreeSet<&'a str>,
-    around: &Surroundings<'_>,
+    pod: &PodContext<'_>,
     causes: &mut Causes,
 ) {
     for container in containers.items() {
-        validate_common(&container, around, causes);
+        validate_common(&container, pod, causes);
         validate_restart_policy(&container, causes);
         let name = container.field("name");
         if !name.text().is_empty() && !names.insert(name.text()) {
             causes.duplicate(&name);
         }
-        // Init containers run one by one, so each is looked at alone; upstream speaks of the
-        // first whichever it is.
+        // Init containers run one by one, so each is checked alone; upstream's message always names
+        // the first.
         let first = containers.index(0);
         check_host_ports(&container, &first, &mut BTreeSet::new(), causes);
         if is_sidecar(container.value()) {
-            handlers::validate_lifecycle(&container.field("lifecycle"), around, causes);
-            handlers::validate_probes(&container, around, causes);
+            handlers::validate_lifecycle(&container.field("lifecycle"), pod, causes);
+            handlers::validate_probes(&container, pod, causes);
         } else {
             for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
                 let at = container.field(field);
@@ -110,14 +110,14 @@ fn validate_init<'a>(
                     causes.forbidden(&at, NOT_FOR_INIT);
                 }
             }
-            if !around.scope.init_restarts {
+            if !pod.scope.init_restarts {
                 validate_no_restarts(&container.field("resizePolicy"), causes);
             }
         }
     }
 }
 
-/// What runs once is not started again to give it other resources.
+/// A container that runs once is not restarted for a resize.
 fn validate_no_restarts(policies: &Cursor<'_>, causes: &mut Causes) {
     for policy in policies.items() {
         let restart = policy.field("restartPolicy");
@@ -128,7 +128,7 @@ fn validate_no_restarts(policies: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Whether an init container that is no sidecar is to be restarted for other resources.
+/// Reports whether an init container that is not a sidecar has a resize policy with a restart.
 pub(super) fn has_init_restarts(spec: &Value) -> bool {
     let init = spec.get("initContainers").and_then(Value::as_array).into_iter().flatten();
     init.filter(|container| !is_sidecar(container))
@@ -140,12 +140,12 @@ pub(super) fn has_init_restarts(spec: &Value) -> bool {
 fn validate_ephemeral(
     containers: &Cursor<'_>,
     others: &BTreeSet<&str>,
-    around: &Surroundings<'_>,
+    pod: &PodContext<'_>,
     causes: &mut Causes,
 ) {
     let mut names = BTreeSet::new();
     for container in containers.items() {
-        validate_common(&container, around, causes);
+        validate_common(&container, pod, causes);
         validate_image_of_pod(&container, causes);
         let name = container.field("name");
         if others.contains(name.text()) || !names.insert(name.text()) {
@@ -187,7 +187,7 @@ fn validate_ephemeral(
     }
 }
 
-fn validate_common(container: &Cursor<'_>, around: &Surroundings<'_>, causes: &mut Causes) {
+fn validate_common(container: &Cursor<'_>, pod: &PodContext<'_>, causes: &mut Causes) {
     let name = container.field("name");
     match name.text() {
         "" => causes.required(&name, ""),
@@ -206,13 +206,13 @@ fn validate_common(container: &Cursor<'_>, around: &Surroundings<'_>, causes: &m
     validate_ports(&container.field("ports"), causes);
     env::validate(&container.field("env"), causes);
     env::validate_from(&container.field("envFrom"), causes);
-    env::validate_mounts(container, around.volumes, causes);
-    env::validate_devices(container, around.volumes, causes);
+    env::validate_mounts(container, pod.volumes, causes);
+    env::validate_devices(container, pod.volumes, causes);
     validate_pull_policy(&container.field("imagePullPolicy"), causes);
-    resources::validate_of_container(&container.field("resources"), around, causes);
-    validate_resize_policies(&container.field("resizePolicy"), around, causes);
+    resources::validate_of_container(&container.field("resources"), pod, causes);
+    validate_resize_policies(&container.field("resizePolicy"), pod, causes);
     let context = container.field("securityContext");
-    security::validate_context(&context, around, causes);
+    security::validate_context(&context, pod, causes);
 }
 
 pub(super) fn validate_pull_policy(policy: &Cursor<'_>, causes: &mut Causes) {
@@ -223,7 +223,7 @@ pub(super) fn validate_pull_policy(policy: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// In a pod, though not in a template, an image has no blanks around it.
+/// Checks that the image of a pod, but not of a template, has no leading or trailing blanks.
 pub(super) fn validate_image_of_pod(container: &Cursor<'_>, causes: &mut Causes) {
     let image = container.field("image");
     if image.text().trim().len() != image.text().len() {
@@ -321,7 +321,7 @@ fn validate_restart_policy(container: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-fn validate_resize_policies(policies: &Cursor<'_>, around: &Surroundings<'_>, causes: &mut Causes) {
+fn validate_resize_policies(policies: &Cursor<'_>, pod: &PodContext<'_>, causes: &mut Causes) {
     let mut seen = BTreeSet::new();
     for policy in policies.items() {
         let resource = policy.field("resourceName").text();
@@ -342,7 +342,7 @@ fn validate_resize_policies(policies: &Cursor<'_>, around: &Surroundings<'_>, ca
                 causes.not_supported_as(policies, restart, &supported);
             }
         }
-        if around.restart_policy == "Never" && restart != "NotRequired" {
+        if pod.restart_policy == "Never" && restart != "NotRequired" {
             let detail = "must be 'NotRequired' when pod `restartPolicy` is 'Never'";
             causes.invalid_as(policies, restart, detail);
         }

@@ -1,5 +1,5 @@
-//! Defaulting: what a pod says where its writer said nothing. Some defaults are a pod's only and
-//! not a template's: requests from limits, service links, host ports, pod-level resources.
+//! Defaults of pods. Some apply to pods and not to templates: requests from limits, service links,
+//! host ports, pod-level resources.
 
 use serde_json::{Map, Value, json};
 
@@ -10,10 +10,10 @@ use crate::resources::{is_huge_pages, is_pod_level, may_be_overcommitted};
 /// Permission bits of files in volumes: 0644.
 const FILE_MODE: i64 = 0o644;
 
-/// The life of a projected token: an hour.
+/// The lifetime of a projected token: an hour.
 const TOKEN_SECONDS: i64 = 3600;
 
-/// The longest life of a projected certificate: a day.
+/// The maximum lifetime of a projected certificate: a day.
 const CERTIFICATE_SECONDS: i64 = 86_400;
 
 type Object = Map<String, Value>;
@@ -63,7 +63,7 @@ pub(super) fn set_pod_defaults(pod: &mut Value) {
     }
 }
 
-/// `podIP` is the first of `podIPs`; where both are given and differ, the older field counts.
+/// Sets `podIP` to the first of `podIPs`; where both are given and differ, the older field wins.
 fn agree_on_addresses(status: &mut Object) {
     let first = status.get("podIPs").and_then(|ips| ips.get(0)).and_then(|ip| ip.get("ip"));
     match (status.get("podIP").cloned(), first.cloned()) {
@@ -77,8 +77,8 @@ fn agree_on_addresses(status: &mut Object) {
     }
 }
 
-/// What a template of pods says where nothing was said: less than a pod, since the pods made
-/// from it are defaulted again.
+/// Sets the defaults of a pod template. There are fewer than for a pod, since the pods made from it
+/// are defaulted again.
 pub fn set_template_defaults(template: &mut Value) {
     if let Some(spec) = template.get_mut("spec").and_then(Value::as_object_mut) {
         set_spec_defaults(spec);
@@ -91,7 +91,7 @@ fn set_spec_defaults(spec: &mut Object) {
     set(spec, "securityContext", json!({}));
     set(spec, "terminationGracePeriodSeconds", 30);
     set(spec, "schedulerName", "default-scheduler");
-    // One field under two names.
+    // The same field under its older name.
     match (spec.get("serviceAccountName").cloned(), spec.get("serviceAccount").cloned()) {
         (Some(name), _) => {
             spec.insert("serviceAccount".to_owned(), name);
@@ -175,7 +175,7 @@ fn set_field_ref_defaults(holder: &mut Object) {
     }
 }
 
-/// Always for what changes under its name.
+/// Returns Always for an image whose tag can change.
 fn pull_policy(image: &str) -> &'static str {
     if images::means_latest(image) { "Always" } else { "IfNotPresent" }
 }
@@ -188,10 +188,10 @@ fn round_up_resources(resources: &mut Object) {
     }
 }
 
-/// Rounds amounts up to a thousandth, which is as fine as they are counted.
+/// Rounds amounts up to milli-units, the precision in which they are counted.
 fn round_up(list: &mut Object) {
     for value in list.values_mut() {
-        // Only a text with `n`, `u` or many digits can be finer.
+        // Only a text with `n`, `u` or many digits can be more precise.
         if value.as_str().is_some_and(|text| text.bytes().any(|b| matches!(b, b'n' | b'u' | b'.')))
         {
             *value = amounts::quantity(value).round_up_to_milli().to_string().into();
@@ -229,10 +229,10 @@ fn add_entries(resources: &mut Object, side: Side, added: Vec<(String, Value)>) 
     }
 }
 
-/// Entries the pod level lacks, from what the containers add up to.
+/// Adds entries that the pod level lacks, from the sum of the containers.
 fn from_containers(spec: &Object, side: Side, take: impl Fn(&str) -> bool) -> Vec<(String, Value)> {
     let spec = Value::Object(
-        // Only the containers are looked at.
+        // Overhead and pod-level resources are ignored.
         ["containers", "initContainers"]
             .into_iter()
             .filter_map(|field| Some((field.to_owned(), spec.get(field)?.clone())))
@@ -264,7 +264,7 @@ fn set_pod_level_defaults(spec: &mut Object) {
             add_entries(resources, side, added);
         }
     };
-    // Huge pages cannot be overcommitted: what the containers may have the pod must have.
+    // Huge pages cannot be overcommitted: the pod must have what its containers may use.
     let pages = from_containers(spec, Side::Limits, |name| {
         is_huge_pages(name) && !has(spec, Side::Requests, name) && !has(spec, Side::Limits, name)
     });

@@ -1,8 +1,8 @@
-//! Fields of features that are not on: a new pod loses them without a word, a stored pod keeps
-//! what it has. Which features are on is upstream's default; fields that Berth acts on have gates
-//! of their own and are checked, not dropped. The projected sources `clusterTrustBundle` and
+//! Fields of disabled features: a new pod loses them without a warning, a stored pod keeps what it
+//! has. The enabled features are upstream's defaults; fields that Berth acts on have gates of their
+//! own and are checked, not dropped. The projected sources `clusterTrustBundle` and
 //! `podCertificate` are kept although upstream drops them by default: a pod without them would run
-//! with an empty volume, and the agent refuses them by name.
+//! with an empty volume, and the agent rejects them by name.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,11 @@ use serde_json::{Map, Value};
 
 type Object = Map<String, Value>;
 
-/// Fields whose features are off, and in which structures they stand.
+/// Fields whose features are disabled, and the structures that have them.
 const SPEC: [&str; 2] = ["schedulingGroup", "evictionResponders"];
 const FILES: [&str; 2] = ["defaultUser", "user"];
 
-/// Whether a field of this name is anywhere in a value.
+/// Reports whether a value contains a field of this name at any depth.
 fn uses(value: &Value, field: &str) -> bool {
     match value {
         Value::Object(object) => {
@@ -34,9 +34,9 @@ fn child<'a>(object: &'a mut Object, field: &str) -> Option<&'a mut Object> {
     object.get_mut(field)?.as_object_mut()
 }
 
-/// Takes the fields out of a spec that the stored one, if any, does not have either.
+/// Removes the fields that the stored spec, if any, does not have either.
 pub(super) fn drop_from(spec: &mut Object, old: &Value) {
-    // The stored spec is looked through once for each field, however often the field is given.
+    // The stored spec is searched once for each field, even if the field is given often.
     let mut used: HashMap<String, bool> = HashMap::new();
     let mut drop = |holder: &mut Object, field: &str| {
         if holder.contains_key(field)
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_pod_loses_the_field_and_a_stored_one_keeps_it() {
+    fn disabled_field_is_dropped_unless_stored() {
         let spec = json!({"containers": [{"name": "c", "lifecycle": {"stopSignal": "SIGTERM"}}]});
         let dropped = |old: &Value| {
             let mut spec = spec.as_object().unwrap().clone();

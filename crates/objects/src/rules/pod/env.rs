@@ -30,7 +30,7 @@ pub(super) const VOLUME_FIELDS: [&str; 5] = [
     "metadata.uid",
 ];
 
-/// Fields that have a name, though neither variables nor files can have them.
+/// Fields that have a name, but are allowed neither in variables nor in files.
 const OTHER_FIELDS: [&str; 3] = ["spec.restartPolicy", "spec.schedulerName", "status.phase"];
 
 const RESOURCES: [&str; 6] = [
@@ -113,7 +113,7 @@ pub(super) fn validate_field_ref(reference: &Cursor<'_>, allowed: &[&str], cause
         .strip_suffix("']")
         .and_then(|rest| rest.split_once("['"))
         .filter(|(before, _)| !before.is_empty());
-    // `spec.host` is what `spec.nodeName` once was called.
+    // `spec.host` is the old name of `spec.nodeName`.
     let known = match subscripted {
         Some((before, _)) => matches!(before, "metadata.annotations" | "metadata.labels"),
         None => {
@@ -218,7 +218,7 @@ fn validate_file_ref(reference: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Files with variables are in volumes of the pod that its containers can fill.
+/// Checks that files with variables are in volumes that containers can write.
 pub(super) fn validate_file_volumes(spec: &Cursor<'_>, causes: &mut Causes) {
     let volumes = spec.field("volumes");
     for_each_container(spec, |container| {
@@ -230,7 +230,7 @@ pub(super) fn validate_file_volumes(spec: &Cursor<'_>, causes: &mut Causes) {
                 continue;
             }
             let name = file.field("volumeName");
-            // The last volume of a name counts, as where names are looked up.
+            // The last volume of a name counts, as in lookups.
             let volume = volumes.items().filter(|v| v.field("name").text() == name.text()).last();
             match volume {
                 None => causes.not_found_as(&name, name.text(), ""),
@@ -275,7 +275,7 @@ pub(super) fn validate_from(sources: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Name → path of a container's mounts or devices; the last of a name counts.
+/// Maps names to paths of a container's mounts or devices; the last of a name counts.
 fn places<'a>(list: &Cursor<'a>, path: &str) -> BTreeMap<&'a str, &'a str> {
     let text = |value: &'a serde_json::Value, field: &str| {
         value.get(field).and_then(serde_json::Value::as_str).unwrap_or_default()

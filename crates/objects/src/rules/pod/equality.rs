@@ -1,15 +1,15 @@
-//! When two parts of pods are the same: amounts by value, everything else as it is written.
+//! Equality of parts of pods: amounts by value, everything else as written.
 
 use serde_json::Value;
 
 use super::amounts::quantity;
 
-/// Whether two canonical values mean the same.
+/// Reports whether two canonical values mean the same.
 pub(super) fn same(a: &Value, b: &Value) -> bool {
     a == b || same_but(a, b, false)
 }
 
-/// Fields that hold amounts, directly or by resource name.
+/// Reports whether a field holds amounts, directly or by resource name.
 fn holds_amounts(field: &str) -> bool {
     matches!(field, "requests" | "limits" | "overhead" | "sizeLimit" | "divisor")
 }
@@ -33,8 +33,8 @@ fn same_but(a: &Value, b: &Value, amounts: bool) -> bool {
     }
 }
 
-/// What differs, a line for each value that went and each that came, in words of the API. Long
-/// lists are cut.
+/// Returns the differences, a line for each removed and each added value, with the field names of
+/// the API. Long lists are cut.
 pub(super) fn differences(old: &Value, new: &Value, at: &str) -> String {
     const MOST: usize = 20;
     let mut lines = Vec::new();

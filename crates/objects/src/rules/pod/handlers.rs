@@ -1,15 +1,15 @@
-//! Probes and lifecycle hooks of containers, and the actions both consist of.
+//! Probes and lifecycle hooks of containers, and their actions.
 
 use super::super::names;
-use super::containers::{Surroundings, validate_port_number};
+use super::containers::{PodContext, validate_port_number};
 use crate::cursor::{Causes, Cursor};
 
 const NEGATIVE: &str = "must be greater than or equal to 0";
 
-/// Signals a Windows container can be ended with.
+/// Signals that can stop a Windows container.
 const WINDOWS_SIGNALS: [&str; 2] = ["SIGKILL", "SIGTERM"];
 
-/// Signals a Linux container can be ended with.
+/// Signals that can stop a Linux container.
 #[rustfmt::skip] // A list, not a column.
 const LINUX_SIGNALS: [&str; 65] = [
     "SIGABRT", "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCLD", "SIGCONT", "SIGFPE", "SIGHUP", "SIGILL",
@@ -24,22 +24,18 @@ const LINUX_SIGNALS: [&str; 65] = [
     "SIGXFSZ",
 ];
 
-pub(super) fn validate_probes(
-    container: &Cursor<'_>,
-    around: &Surroundings<'_>,
-    causes: &mut Causes,
-) {
+pub(super) fn validate_probes(container: &Cursor<'_>, pod: &PodContext<'_>, causes: &mut Causes) {
     let liveness = container.field("livenessProbe");
-    validate_probe(&liveness, around, causes);
+    validate_probe(&liveness, pod, causes);
     validate_single_success(&liveness, causes);
     let readiness = container.field("readinessProbe");
-    validate_probe(&readiness, around, causes);
+    validate_probe(&readiness, pod, causes);
     let grace = readiness.field("terminationGracePeriodSeconds");
     if grace.is_set() {
         causes.invalid(&grace, "must not be set for readinessProbes");
     }
     let startup = container.field("startupProbe");
-    validate_probe(&startup, around, causes);
+    validate_probe(&startup, pod, causes);
     validate_single_success(&startup, causes);
 }
 
@@ -50,11 +46,11 @@ fn validate_single_success(probe: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-fn validate_probe(probe: &Cursor<'_>, around: &Surroundings<'_>, causes: &mut Causes) {
+fn validate_probe(probe: &Cursor<'_>, pod: &PodContext<'_>, causes: &mut Causes) {
     if !probe.is_set() {
         return;
     }
-    validate_handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], around, causes);
+    validate_handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], pod, causes);
     for field in [
         "initialDelaySeconds",
         "timeoutSeconds",
@@ -75,7 +71,7 @@ fn validate_probe(probe: &Cursor<'_>, around: &Surroundings<'_>, causes: &mut Ca
 
 pub(super) fn validate_lifecycle(
     lifecycle: &Cursor<'_>,
-    around: &Surroundings<'_>,
+    pod: &PodContext<'_>,
     causes: &mut Causes,
 ) {
     if !lifecycle.is_set() {
@@ -84,14 +80,14 @@ pub(super) fn validate_lifecycle(
     for hook in ["postStart", "preStop"] {
         let hook = lifecycle.field(hook);
         if hook.is_set() {
-            validate_handler(&hook, &["exec", "httpGet", "tcpSocket", "sleep"], around, causes);
+            validate_handler(&hook, &["exec", "httpGet", "tcpSocket", "sleep"], pod, causes);
         }
     }
     let signal = lifecycle.field("stopSignal");
     if !signal.is_set() {
         return;
     }
-    match around.os {
+    match pod.os {
         None => {
             let detail = "may not be set for containers with empty `spec.os.name`";
             causes.forbidden(&signal, detail);
@@ -106,11 +102,11 @@ pub(super) fn validate_lifecycle(
     }
 }
 
-/// Exactly one of the actions, and that one in order.
+/// Checks that there is exactly one action, and validates it.
 fn validate_handler(
     handler: &Cursor<'_>,
     actions: &[&str],
-    around: &Surroundings<'_>,
+    pod: &PodContext<'_>,
     causes: &mut Causes,
 ) {
     let mut given = false;
@@ -133,7 +129,7 @@ fn validate_handler(
             "httpGet" => validate_http(&at, causes),
             "tcpSocket" => validate_port(&at.field("port"), causes),
             "grpc" => validate_port_number(&at.field("port"), causes),
-            _ => validate_sleep(&at, around, causes),
+            _ => validate_sleep(&at, pod, causes),
         }
     }
     if !given {
@@ -157,7 +153,7 @@ fn validate_http(http: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// A port's number or name.
+/// Checks a port number or name.
 fn validate_port(port: &Cursor<'_>, causes: &mut Causes) {
     match port.value().as_str() {
         Some(name) => names::report(causes, port, &names::port_name(name)),
@@ -165,9 +161,9 @@ fn validate_port(port: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-fn validate_sleep(sleep: &Cursor<'_>, around: &Surroundings<'_>, causes: &mut Causes) {
+fn validate_sleep(sleep: &Cursor<'_>, pod: &PodContext<'_>, causes: &mut Causes) {
     let seconds = sleep.field("seconds").int().unwrap_or(0);
-    if let Some(grace) = around.grace_seconds
+    if let Some(grace) = pod.grace_seconds
         && (seconds < 0 || seconds > grace)
     {
         let detail =

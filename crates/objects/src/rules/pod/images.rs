@@ -1,16 +1,17 @@
-//! Names of images, as far as they decide when an image is pulled: [`means_latest`].
+//! Image names, for the default pull policy: [`means_latest`].
 //!
-//! A reference is `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`; the grammar is that of the registries' own
-//! library. What cannot be read names nothing, and is the node's to report.
+//! A reference is `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`; the grammar is that of the distribution
+//! library. A malformed name has no tag; the node reports it.
 
 const LONGEST_PATH: usize = 255;
 const LONGEST_TAG: usize = 128;
 const LATEST: &str = "latest";
 
-/// Digests that are known, with the number of their digits.
+/// The known digest algorithms, with the number of their digits.
 const DIGESTS: [(&str, usize); 3] = [("sha256", 64), ("sha384", 96), ("sha512", 128)];
 
-/// Whether the name has the tag `latest`, or neither a tag nor a digest, which means the same.
+/// Reports whether the name has the tag `latest`, or neither a tag nor a digest, which means the
+/// same.
 pub(super) fn means_latest(name: &str) -> bool {
     let (rest, digest) = match name.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),
@@ -25,7 +26,7 @@ pub(super) fn means_latest(name: &str) -> bool {
     let readable = digest.is_none_or(is_digest)
         && tag.is_none_or(is_tag)
         && is_path(path)
-        // That many digits are the id of an image and no name.
+        // That many digits are the ID of an image, not a name.
         && !(name.len() == 64 && name.bytes().all(is_lower_hex));
     readable && tag.map_or(digest.is_none(), |tag| tag == LATEST)
 }
@@ -35,8 +36,8 @@ fn is_lower_hex(b: u8) -> bool {
 }
 
 fn is_digest(digest: &str) -> bool {
-    digest.split_once(':').is_some_and(|(of, digits)| {
-        DIGESTS.contains(&(of, digits.len())) && digits.bytes().all(is_lower_hex)
+    digest.split_once(':').is_some_and(|(algorithm, digits)| {
+        DIGESTS.contains(&(algorithm, digits.len())) && digits.bytes().all(is_lower_hex)
     })
 }
 
@@ -60,7 +61,7 @@ fn is_path(path: &str) -> bool {
     path.len() <= LONGEST_PATH && own.split('/').all(is_component)
 }
 
-/// Whether the first of several components is a registry and not a part of the path.
+/// Reports whether the first of several components is a registry and not a part of the path.
 fn names_host(component: &str) -> bool {
     component.contains(['.', ':'])
         || component == "localhost"
@@ -88,7 +89,8 @@ fn is_host(component: &str) -> bool {
     port.is_none_or(is_port) && host.split('.').all(is_label)
 }
 
-/// Lower-case words with one point, one or two underscores or any number of dashes between them.
+/// Reports whether a text consists of lower-case words separated by one dot, one or two underscores
+/// or any number of dashes.
 fn is_component(component: &str) -> bool {
     let is_word = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = component.as_bytes();
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_without_a_tag_means_the_latest_if_it_can_be_read() {
+    fn valid_name_without_tag_means_latest() {
         let digest = format!("sha256:{}", "a".repeat(64));
         for name in [
             "app",

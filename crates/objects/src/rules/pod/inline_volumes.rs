@@ -1,5 +1,5 @@
-//! Volumes of storage providers written into a pod itself. Most are deprecated and none is
-//! mounted by Berth; what is stored is still checked as upstream checks it.
+//! Volumes of storage providers that are specified in a pod itself. Most are deprecated and Berth
+//! mounts none of them; they are validated as upstream does.
 
 use super::super::names;
 use super::volumes::required;
@@ -79,7 +79,7 @@ fn disk(source: &Cursor<'_>, name: &str, causes: &mut Causes) {
     }
 }
 
-/// A name of an iSCSI target or initiator, of one of three kinds.
+/// Reports whether a text is the name of an iSCSI target or initiator, in one of three formats.
 fn is_iscsi_name(name: &str) -> bool {
     let alphanumeric = |text: &str, length: usize| {
         text.len() == length && text.bytes().all(|b| b.is_ascii_alphanumeric())
@@ -220,7 +220,7 @@ fn flex(source: &Cursor<'_>, causes: &mut Causes) {
     let options = source.field("options");
     for (key, value) in options.entries() {
         let domain = key.split_once('/').map_or(key, |(domain, _)| domain).to_lowercase();
-        let reserved = |of: &str| domain == of || domain.ends_with(&format!(".{of}"));
+        let reserved = |suffix: &str| domain == suffix || domain.ends_with(&format!(".{suffix}"));
         if reserved("kubernetes.io") || reserved("k8s.io") {
             let detail = "kubernetes.io and k8s.io namespaces are reserved";
             causes.invalid_as(&value, key, detail);

@@ -1,18 +1,18 @@
-//! What a request may not set on a pod, and what the server sets itself: status, generation, the
-//! old values of what a subresource does not reach.
+//! Prepares pods: removes what a request may not set, sets status and generation, and restores what
+//! a subresource does not write.
 
 use std::collections::{HashMap, VecDeque};
 
 use serde_json::{Map, Value, json};
 
-use super::super::{Part, Setting, meta};
+use super::super::{Part, RuleContext, meta};
 use super::{amounts, annotations, disabled, equality};
 
-/// The grace period that negative ones mean.
+/// The grace period that replaces negative ones.
 const LEAST_GRACE_SECONDS: i64 = 1;
 
-/// Returns what the client is to be warned of that cannot be seen afterwards.
-pub(super) fn create(pod: &mut Value, setting: &Setting<'_>) -> Vec<String> {
+/// Returns warnings about what is removed.
+pub(super) fn create(pod: &mut Value, ctx: &RuleContext<'_>) -> Vec<String> {
     if let Some(meta) = meta::metadata_mut(pod) {
         meta.insert("generation".to_owned(), 1.into());
     }
@@ -27,7 +27,7 @@ pub(super) fn create(pod: &mut Value, setting: &Setting<'_>) -> Vec<String> {
             "reason": "SchedulingGated",
             "message": "Scheduling is blocked due to non-empty scheduling gates",
             "lastProbeTime": null,
-            "lastTransitionTime": setting.now.to_seconds_text(),
+            "lastTransitionTime": ctx.now.to_seconds_text(),
         }]);
     }
     if let Some(pod) = pod.as_object_mut() {
@@ -64,12 +64,12 @@ pub(super) fn update(pod: &mut Value, old: &Value, part: Part) {
     }
 }
 
-/// Takes out of a template what is not on; `old` is the stored one on update, else null.
+/// Removes disabled fields from a template; `old` is the stored one on update, else null.
 pub fn drop_template_fields(template: &mut Value, old: &Value) {
     drop_fields(template.get_mut("spec"), &old["spec"]);
 }
 
-/// Takes out what is not on. Negative grace periods end here, too.
+/// Removes disabled fields, and replaces negative grace periods.
 fn drop_fields(spec: Option<&mut Value>, old: &Value) {
     let Some(spec) = spec.and_then(Value::as_object_mut) else { return };
     disabled::drop_from(spec, old);
@@ -97,8 +97,8 @@ fn set_or_remove(object: &mut Map<String, Value>, field: &str, value: Option<Val
     }
 }
 
-/// Everything but resources and resize policies is as before. If containers were added, removed
-/// or renamed nothing is put back, so that validation sees it.
+/// Restores everything but resources and resize policies. If containers were added, removed or
+/// renamed nothing is restored, so that validation reports it.
 fn prepare_resize(pod: &mut Value, old: &Value) {
     let lists = ["containers", "initContainers"];
     let names = |pod: &Value, list: &str| -> Vec<String> {
@@ -154,8 +154,8 @@ fn prepare_status(pod: &mut Value, old: &Value) {
     keep_observed_generations(status, old_status);
 }
 
-/// A condition without a generation keeps that of the stored condition of its type, the first
-/// with the first where there are several.
+/// A condition without a generation keeps that of the stored condition of its type. Of several
+/// conditions of one type, the first takes that of the first.
 fn keep_observed_generations(status: &mut Map<String, Value>, old: &Value) {
     let mut before: HashMap<&Value, VecDeque<&Value>> = HashMap::new();
     for old in old.get("conditions").and_then(Value::as_array).into_iter().flatten() {
@@ -174,7 +174,8 @@ fn keep_observed_generations(status: &mut Map<String, Value>, old: &Value) {
     }
 }
 
-/// `matchLabelKeys` and `mismatchLabelKeys` become conditions on the values this pod has.
+/// Converts `matchLabelKeys` and `mismatchLabelKeys` to conditions on the values of this pod's
+/// labels.
 fn merge_label_keys(pod: &mut Value) {
     let uses = |term: &Value| {
         term.get("matchLabelKeys").is_some() || term.get("mismatchLabelKeys").is_some()

@@ -1,13 +1,13 @@
-//! The API objects that a pod refers to: secrets, config maps, and whether there are any at all.
+//! The API objects that a pod refers to: secrets, config maps and others.
 //!
-//! Pure. The Node authorizer lets a node read what its pods refer to; admission refuses mirror pods that
-//! refer to anything.
+//! Pure. The Node authorizer lets a node read the objects that its pods refer to; admission rejects
+//! mirror pods that refer to any.
 
 use serde_json::Value;
 
 use super::admission::text;
 
-/// Where volumes refer to secrets, beside `secret` and the sources of `projected`.
+/// The fields in which volumes refer to secrets, besides `secret` and the sources of `projected`.
 const VOLUME_SECRETS: [(&str, &str); 9] = [
     ("azureFile", "secretName"),
     ("cephfs", "secretRef"),
@@ -20,8 +20,8 @@ const VOLUME_SECRETS: [(&str, &str); 9] = [
     ("storageos", "secretRef"),
 ];
 
-/// Volumes that refer to API objects although they name neither a secret nor a config map, and what a
-/// refusal calls the objects.
+/// Volumes that refer to API objects other than secrets and config maps, and the names of the
+/// objects in a refusal.
 const VOLUME_OBJECTS: [(&str, &str); 5] = [
     ("csi", "csidrivers (via CSI volumes)"),
     ("glusterfs", "endpoints (via glusterFS volumes)"),
@@ -30,7 +30,8 @@ const VOLUME_OBJECTS: [(&str, &str); 5] = [
     ("azureFile", "secrets (via azureFile volumes)"),
 ];
 
-/// Sources of projected volumes that refer to API objects, and what a refusal calls the objects.
+/// Sources of projected volumes that refer to API objects, and the names of the objects in a
+/// refusal.
 const PROJECTED_OBJECTS: [(&str, &str); 3] = [
     ("serviceAccountToken", "serviceaccounts (via projected volumes)"),
     ("clusterTrustBundle", "clustertrustbundles"),
@@ -99,8 +100,8 @@ pub fn api_objects(spec: &Value) -> Option<&'static str> {
     })
 }
 
-fn items<'a>(of: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
-    of.get(list).and_then(Value::as_array).into_iter().flatten()
+fn items<'a>(holder: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
+    holder.get(list).and_then(Value::as_array).into_iter().flatten()
 }
 
 fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
@@ -109,7 +110,7 @@ fn containers(spec: &Value) -> impl Iterator<Item = &Value> {
         .flat_map(|list| items(spec, list))
 }
 
-/// The names in a container's environment: of single variables, and of all keys at once.
+/// Returns the names in a container's environment: of single variables, and of all keys at once.
 fn environment<'a>(
     container: &'a Value,
     single: &'a str,
@@ -124,7 +125,7 @@ fn environment<'a>(
     variables.chain(sources)
 }
 
-/// The names in the sources of a projected volume.
+/// Returns the names in the sources of a projected volume.
 fn projected<'a>(volume: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a str> {
     let sources = items(&volume["projected"], "sources");
     sources.filter_map(move |source| source.get(kind)).map(|reference| text(reference, "name"))

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::super::names::{self, label_key_problems};
 use super::amounts::{self, Side, quantity};
-use super::containers::Surroundings;
+use super::containers::PodContext;
 use super::{NO_FIELD, Scope, class_resources, containers_of};
 use crate::cursor::{Causes, Cursor};
 use crate::quantity::Quantity;
@@ -17,7 +17,7 @@ use crate::resources::{
 
 const NEGATIVE: &str = "must be greater than or equal to 0";
 
-/// Resource names without a domain that mean something somewhere, if only in a quota.
+/// Resource names without a domain that are valid somewhere, some only in quotas.
 const STANDARD: [&str; 20] = [
     CPU,
     MEMORY,
@@ -41,24 +41,24 @@ const STANDARD: [&str; 20] = [
     "services.loadbalancers",
 ];
 
-/// Whose resources they are.
+/// The level of a list of resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum Level {
     Container,
     Pod,
 }
 
 pub(super) fn validate_of_container(
     resources: &Cursor<'_>,
-    around: &Surroundings<'_>,
+    pod: &PodContext<'_>,
     causes: &mut Causes,
 ) {
     if resources.is_empty() {
         return;
     }
-    validate_amounts(resources, Of::Container, around.scope, causes);
-    validate_claims(&resources.field("claims"), &around.claims, causes);
-    let rules = around.scope.class_resources;
+    validate_amounts(resources, Level::Container, pod.scope, causes);
+    validate_claims(&resources.field("claims"), &pod.claims, causes);
+    let rules = pod.scope.class_resources;
     class_resources::validate(&resources.field("qosResources"), rules, causes);
 }
 
@@ -66,10 +66,10 @@ pub(super) fn validate_overhead(overhead: &Cursor<'_>, scope: Scope, causes: &mu
     if !overhead.is_set() {
         return;
     }
-    // Upstream checks overhead as if it were limits of a container.
+    // Upstream validates overhead like limits of a container.
     let limits = overhead.field("limits").at_value(overhead.value());
     for (name, amount) in limits.entries() {
-        validate_name(&amount, name, Of::Container, causes);
+        validate_name(&amount, name, Level::Container, causes);
         validate_amount(&amount, name, scope, causes);
     }
     let names = || overhead.entries().map(|(name, _)| name);
@@ -90,7 +90,7 @@ pub(super) fn validate_pod_level(spec: &Cursor<'_>, scope: Scope, causes: &mut C
     if claims.is_set() {
         causes.forbidden(&claims, "claims may not be set for Resources at pod-level");
     }
-    validate_amounts(&resources, Of::Pod, scope, causes);
+    validate_amounts(&resources, Level::Pod, scope, causes);
     let known = spec.field("resourceClaims");
     let known = known.items().map(|claim| claim.field("name").text());
     validate_claims(&claims, &known.filter(|name| !name.is_empty()).collect(), causes);
@@ -102,8 +102,8 @@ pub(super) fn validate_pod_level(spec: &Cursor<'_>, scope: Scope, causes: &mut C
     validate_consistency(spec, &resources, causes);
 }
 
-/// The pod has at least what its containers request together, and no container may use more than
-/// the pod.
+/// Checks that the pod requests at least the sum of its containers, and that the limit of a
+/// container is at most that of the pod.
 fn validate_consistency(spec: &Cursor<'_>, resources: &Cursor<'_>, causes: &mut Causes) {
     let requests = resources.field("requests");
     for (name, total) in amounts::of_containers(spec.value(), Side::Requests) {
@@ -142,7 +142,7 @@ fn validate_consistency(spec: &Cursor<'_>, resources: &Cursor<'_>, causes: &mut 
     }
 }
 
-fn validate_amounts(resources: &Cursor<'_>, of: Of, scope: Scope, causes: &mut Causes) {
+fn validate_amounts(resources: &Cursor<'_>, level: Level, scope: Scope, causes: &mut Causes) {
     let (mut pages, mut compute) = (false, false);
     let mut note = |name: &str| {
         pages |= is_huge_pages(name);
@@ -151,13 +151,13 @@ fn validate_amounts(resources: &Cursor<'_>, of: Of, scope: Scope, causes: &mut C
     let limits = resources.field("limits");
     for (name, limit) in limits.entries() {
         note(name);
-        validate_name(&limit, name, of, causes);
+        validate_name(&limit, name, level, causes);
         validate_amount(&limit, name, scope, causes);
     }
     let requests = resources.field("requests");
     for (name, request) in requests.entries() {
         note(name);
-        validate_name(&request, name, of, causes);
+        validate_name(&request, name, level, causes);
         let amount = quantity(request.value());
         validate_quantity(&request, name, &amount, causes);
         let limit = limits.key(name);
@@ -196,7 +196,7 @@ fn validate_quantity(at: &Cursor<'_>, name: &str, amount: &Quantity, causes: &mu
     }
 }
 
-/// Whether a resource is counted in whole units.
+/// Reports whether a resource is counted in whole units.
 fn is_whole(name: &str) -> bool {
     is_extended(name)
         || matches!(
@@ -244,9 +244,9 @@ pub(super) fn has_indivisible_huge_pages(spec: &Value) -> bool {
     }) || spec.get("overhead").and_then(Value::as_object).is_some_and(odd)
 }
 
-fn validate_name(at: &Cursor<'_>, name: &str, of: Of, causes: &mut Causes) {
-    // The common case without looking at every rule.
-    if matches!(name, CPU | MEMORY) || (of == Of::Container && name == EPHEMERAL_STORAGE) {
+fn validate_name(at: &Cursor<'_>, name: &str, level: Level, causes: &mut Causes) {
+    // The common case, without checking every rule.
+    if matches!(name, CPU | MEMORY) || (level == Level::Container && name == EPHEMERAL_STORAGE) {
         return;
     }
     let problems = label_key_problems(name);
@@ -257,18 +257,18 @@ fn validate_name(at: &Cursor<'_>, name: &str, of: Of, causes: &mut Causes) {
     if problems.is_empty() && plain && !known {
         causes.invalid_as(at, name, "must be a standard resource type or fully qualified");
     }
-    match of {
-        Of::Container if plain => {
+    match level {
+        Level::Container if plain => {
             if !is_huge_pages(name) {
                 causes.invalid_as(at, name, "must be a standard resource for containers");
             }
         }
-        Of::Container => {
+        Level::Container => {
             if !is_native(name) && !is_extended_name(name) {
                 causes.invalid_as(at, name, "doesn't follow extended resource name standard");
             }
         }
-        Of::Pod => {
+        Level::Pod => {
             let refused = !problems.is_empty() || (plain && !known);
             if !refused && !is_pod_level(name) {
                 causes.not_supported_as(at, name, &[CPU, "hugepages-", MEMORY]);
@@ -277,12 +277,12 @@ fn validate_name(at: &Cursor<'_>, name: &str, of: Of, causes: &mut Causes) {
     }
 }
 
-/// Whether a vendor's name would also do with `requests.` before it, as quotas write it.
+/// Reports whether a vendor's name is still valid with the prefix `requests.`, as quotas write it.
 fn is_extended_name(name: &str) -> bool {
     is_extended(name) && label_key_problems(&format!("requests.{name}")).is_empty()
 }
 
-/// Claims of a container: each names one of the pod's, none twice.
+/// Checks the claims of a container: each names a claim of the pod, and none occurs twice.
 fn validate_claims(claims: &Cursor<'_>, known: &BTreeSet<&str>, causes: &mut Causes) {
     let mut seen: BTreeSet<(&str, &str)> = BTreeSet::new();
     for claim in claims.items() {
@@ -323,7 +323,7 @@ fn validate_claims(claims: &Cursor<'_>, known: &BTreeSet<&str>, causes: &mut Cau
     }
 }
 
-/// The pod's own claims.
+/// Checks the claims of the pod.
 pub(super) fn validate_pod_claims(claims: &Cursor<'_>, is_mirror: bool, causes: &mut Causes) {
     let mut seen = BTreeSet::new();
     for claim in claims.items() {
@@ -351,7 +351,7 @@ pub(super) fn validate_pod_claims(claims: &Cursor<'_>, is_mirror: bool, causes: 
             _ => None,
         };
         if let Some(detail) = detail {
-            let shown = crate::cursor::Shown::literal(format!(
+            let shown = crate::cursor::BadValue::literal(format!(
                 "{{\"Name\":{},\"ResourceClaimName\":{},\"ResourceClaimTemplateName\":{}}}",
                 name.value(),
                 direct.value(),

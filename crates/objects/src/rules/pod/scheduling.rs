@@ -1,4 +1,4 @@
-//! What a pod says about where it may run: affinity, tolerations, spreading.
+//! Constraints on the nodes of a pod: affinity, tolerations, spreading.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -53,7 +53,7 @@ fn validate_weight(term: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Terms of which one must fit; also used by other kinds that select nodes.
+/// Validates terms of which one must match; also used by other kinds that select nodes.
 pub(super) fn validate_node_selector(
     selector: &Cursor<'_>,
     allow_invalid_values: bool,
@@ -160,8 +160,7 @@ fn validate_label_keys(term: &Cursor<'_>, selector: &Cursor<'_>, causes: &mut Ca
             label_name(&key, causes);
         }
     }
-    // The selector already has the conditions the keys stand for, so a key given in both is there
-    // twice.
+    // The selector already has the conditions of the keys, so a key given in both occurs twice.
     if selector.is_set() {
         let at: BTreeMap<&str, usize> =
             matching.items().enumerate().map(|(at, key)| (key.text(), at)).collect();
@@ -215,7 +214,7 @@ pub(in crate::rules) fn validate_tolerations(tolerations: &Cursor<'_>, causes: &
                     causes.invalid_as(&operator, value.text(), detail);
                 }
             }
-            // Behind a gate that is off; the answer lists them all the same.
+            // The gate is off, but the message lists them as well.
             text @ ("Lt" | "Gt") => {
                 causes.not_supported_as(&operator, text, &["Equal", "Exists", "Lt", "Gt"]);
             }

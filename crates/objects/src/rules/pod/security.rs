@@ -1,12 +1,12 @@
-//! Security contexts of pods and containers, HostProcess containers, user namespaces, and what
-//! cannot be set for Windows. Also the rules for paths that must stay where they are.
+//! Security contexts of pods and containers, HostProcess containers, user namespaces, and fields
+//! that are not allowed for Windows. Also the rules for paths that must stay below a directory.
 
 use serde_json::Value;
 
 use super::super::names;
-use super::containers::Surroundings;
+use super::containers::PodContext;
 use super::{Scope, containers_of, for_each_container};
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 use crate::feature_gates::Gate;
 
 const ID: &str = "must be between 0 and 2147483647, inclusive";
@@ -23,12 +23,12 @@ const GMSA_LIMIT: usize = 64 << 10;
 const USER_DOMAIN_LIMIT: usize = 256;
 const USER_LIMIT: usize = 104;
 
-/// Whether a path has `..` as one of its parts.
+/// Reports whether a path has `..` as one of its parts.
 pub(super) fn has_backsteps(path: &str) -> bool {
     path.split('/').any(|part| part == "..")
 }
 
-/// A relative path without `..`.
+/// Checks for a relative path without `..`.
 pub(super) fn validate_descending_path(at: &Cursor<'_>, path: &str, causes: &mut Causes) {
     if path.starts_with('/') {
         causes.invalid_as(at, path, "must be a relative path");
@@ -42,8 +42,8 @@ pub(super) fn validate_no_backsteps(at: &Cursor<'_>, path: &str, causes: &mut Ca
     }
 }
 
-/// A relative path without `..` that does not begin with two points either: such names are kept
-/// for how volumes are updated.
+/// Checks for a relative path without `..` that does not begin with two dots either: volume updates
+/// use such names.
 pub(super) fn validate_local_path(at: &Cursor<'_>, path: &str, causes: &mut Causes) {
     validate_descending_path(at, path, causes);
     if path.starts_with("..") && !path.starts_with("../") {
@@ -96,9 +96,9 @@ fn is_sysctl(name: &str) -> bool {
     name.len() <= SYSCTL_LIMIT && name.split(['.', '/']).all(word)
 }
 
-/// Which namespace of the node a kernel parameter belongs to.
+/// Returns the namespace of a kernel parameter.
 fn sysctl_namespace(name: &str) -> Option<&'static str> {
-    // With a slash before any point, slashes part the words.
+    // With a slash before any dot, slashes separate the parts.
     let at = name.find(['.', '/'])?;
     let dotted = match name.as_bytes()[at] {
         b'/' => name.replace('/', "."),
@@ -171,7 +171,7 @@ fn validate_seccomp(profile: &Cursor<'_>, causes: &mut Causes) {
             causes.required(&path, "must be set when seccomp type is Localhost");
         }
     } else if path.is_set() {
-        let shown = Shown::literal(format!(
+        let shown = BadValue::literal(format!(
             "{{\"Type\":{},\"LocalhostProfile\":{}}}",
             kind.value(),
             path.value()
@@ -180,7 +180,7 @@ fn validate_seccomp(profile: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// What is wrong with an AppArmor profile that stands nowhere yet.
+/// Validates an AppArmor profile that is not part of an object.
 pub(super) fn app_armor_problems(profile: &Value) -> Causes {
     let mut causes = Causes::default();
     validate_app_armor(&Cursor::top(profile, ""), &mut causes);
@@ -217,46 +217,42 @@ fn validate_app_armor(profile: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// A container's security context.
-pub(super) fn validate_context(
-    context: &Cursor<'_>,
-    around: &Surroundings<'_>,
-    causes: &mut Causes,
-) {
+/// Validates a container's security context.
+pub(super) fn validate_context(context: &Cursor<'_>, pod: &PodContext<'_>, causes: &mut Causes) {
     if !context.is_set() {
         return;
     }
     let privileged = context.field("privileged");
-    if privileged.is_true() && !around.scope.allow_privileged {
+    if privileged.is_true() && !pod.scope.allow_privileged {
         causes.forbidden(&privileged, "disallowed by cluster policy");
     }
     validate_id(&context.field("runAsUser"), causes);
     validate_id(&context.field("runAsGroup"), causes);
     let proc_mount = context.field("procMount");
     choice(&proc_mount, &["Default", "Unmasked"], causes);
-    if around.host_users && proc_mount.text() == "Unmasked" {
+    if pod.host_users && proc_mount.text() == "Unmasked" {
         causes.invalid(&proc_mount, "`hostUsers` must be false to use `Unmasked`");
     }
     validate_seccomp(&context.field("seccompProfile"), causes);
     if context.field("allowPrivilegeEscalation").bool() == Some(false) {
         if privileged.is_true() {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-            causes.invalid_as(context, shown_context(context.value()), detail);
+            causes.invalid_as(context, render_context(context.value()), detail);
         }
         let capabilities = context.field("capabilities");
         let added = capabilities.field("add");
         for _ in added.items().filter(|capability| capability.text() == "CAP_SYS_ADMIN") {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` \
                           CAP_SYS_ADMIN";
-            causes.invalid_as(context, shown_context(context.value()), detail);
+            causes.invalid_as(context, render_context(context.value()), detail);
         }
     }
     validate_windows_options(&context.field("windowsOptions"), causes);
     validate_app_armor(&context.field("appArmorProfile"), causes);
 }
 
-/// A security context as upstream's messages show it: every field, under its Go name.
-fn shown_context(context: &Value) -> Shown {
+/// Renders a security context as upstream's messages do: every field, with its Go name.
+fn render_context(context: &Value) -> BadValue {
     const FIELDS: [(&str, &str); 12] = [
         ("Capabilities", "capabilities"),
         ("Privileged", "privileged"),
@@ -283,7 +279,7 @@ fn shown_context(context: &Value) -> Shown {
         };
         format!("\"{go}\":{shown}")
     });
-    Shown::literal(format!("{{{}}}", fields.collect::<Vec<_>>().join(",")))
+    BadValue::literal(format!("{{{}}}", fields.collect::<Vec<_>>().join(",")))
 }
 
 fn validate_windows_options(options: &Cursor<'_>, causes: &mut Causes) {
@@ -370,13 +366,14 @@ fn host_process(holder: &Value) -> Option<bool> {
     holder.get("securityContext")?.get("windowsOptions")?.get("hostProcess")?.as_bool()
 }
 
-/// Whether a pod or one of its containers says anything about HostProcess being on.
+/// Reports whether a pod or one of its containers sets HostProcess to true.
 pub(super) fn uses_host_process(spec: &Value) -> bool {
     host_process(spec) == Some(true)
         || containers_of(spec).any(|container| host_process(container) == Some(true))
 }
 
-/// All containers are HostProcess containers or none is, and such a pod uses the host's network.
+/// Checks that all containers or none are HostProcess containers, and that such a pod uses the
+/// host's network.
 pub(super) fn validate_host_process(spec: &Cursor<'_>, scope: Scope, causes: &mut Causes) {
     let of_pod = host_process(spec.value());
     let (mut host, mut all) = (0, 0);
@@ -416,14 +413,14 @@ pub(super) fn validate_host_process(spec: &Cursor<'_>, scope: Scope, causes: &mu
     }
 }
 
-/// A pod with user ids of its own cannot share namespaces of the node, nor use block devices,
-/// whose owner is a user of the node.
+/// A pod in a user namespace cannot share namespaces of the node, nor use block devices, whose
+/// owner is a user of the node.
 pub(super) fn validate_host_users(spec: &Cursor<'_>, scope: Scope, causes: &mut Causes) {
     const DETAIL: &str = "when `hostUsers` is false";
     if spec.field("hostUsers").bool() != Some(false) {
         return;
     }
-    // Upstream's answers spell two of the fields as its structures do.
+    // Upstream's messages spell two of the fields like the Go structures.
     for (field, called) in
         [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")]
     {
@@ -449,7 +446,7 @@ pub(super) fn has_devices_of_own_users(spec: &Value) -> bool {
     spec.get("hostUsers") == Some(&Value::Bool(false)) && containers_of(spec).any(devices)
 }
 
-/// What only makes sense on Linux.
+/// Rejects fields that only apply to Linux.
 pub(super) fn validate_windows(spec: &Cursor<'_>, causes: &mut Causes) {
     let context = spec.field("securityContext");
     let refuse = |at: &Cursor<'_>, causes: &mut Causes| {

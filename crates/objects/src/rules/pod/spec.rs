@@ -1,5 +1,5 @@
-//! Validation of a pod's spec as a whole: the order in which its parts are looked at, and the
-//! small fields no other file is about.
+//! Validation of a pod's spec as a whole: the order of the checks, and fields that have no file of
+//! their own.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ const MOST_SEARCH_CHARACTERS: usize = 2048;
 /// The longest `hostnameOverride`.
 const HOSTNAME_OVERRIDE_LIMIT: usize = 64;
 
-/// Everything but the metadata that is checked on create and on update.
+/// Validates everything but the metadata, on create and on update.
 pub(super) fn validate_pod(pod: &Cursor<'_>, scope: Scope, causes: &mut Causes) {
     let (meta, spec) = (pod.field("metadata"), pod.field("spec"));
     meta::validate(&meta, META, causes);
@@ -61,7 +61,7 @@ pub(super) fn validate_only_on_create(pod: &Cursor<'_>, causes: &mut Causes) {
     annotations::validate_agreement(&meta.field("annotations"), &spec, causes);
 }
 
-/// A template: its labels and annotations, and the spec.
+/// Validates a template: its labels and annotations, and the spec.
 pub(super) fn validate_template(template: &Cursor<'_>, scope: Scope, causes: &mut Causes) {
     let meta = template.field("metadata");
     let none = Value::Null;
@@ -219,7 +219,7 @@ fn validate_dns(spec: &Cursor<'_>, scope: Scope, causes: &mut Causes) {
     }
 }
 
-/// Whether a spec has addresses in forms that are no longer let in.
+/// Reports whether a spec has addresses in notations that are no longer accepted.
 pub(super) fn has_older_ips(spec: &Value) -> bool {
     let servers = spec.get("dnsConfig").and_then(|dns| dns.get("nameservers"));
     let servers = servers.and_then(Value::as_array).into_iter().flatten();
@@ -277,7 +277,7 @@ fn validate_host_aliases(aliases: &Cursor<'_>, scope: Scope, causes: &mut Causes
     }
 }
 
-/// The operating system, and what cannot be set for it.
+/// Validates the operating system, and rejects fields that do not apply to it.
 fn validate_os(spec: &Cursor<'_>, causes: &mut Causes) {
     let os = spec.field("os");
     if !os.is_set() {

@@ -1,4 +1,4 @@
-//! The status of a pod as its node reports it: what a report may not say.
+//! Validates the status of a pod as its node reports it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::names::{self, label_key_problems};
 use super::{Scope, annotations, containers_of};
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 
 const NOT_BACK: &str = "may not be transitioned to non-terminated state";
 const ONE_OF_EACH: &str = "may specify no more than one IP for each IP family";
@@ -55,7 +55,7 @@ pub(super) fn validate_update(
             for container in old_spec[list].as_array().into_iter().flatten() {
                 by_name.entry(container["name"].as_str().unwrap_or_default()).or_insert(container);
             }
-            // A container that the pod does not have is not started again.
+            // A container that is not in the spec is not restarted.
             let restarts = |name: &str, code: i64| {
                 by_name.get(name).is_some_and(|container| may_restart(old_spec, container, code))
             };
@@ -89,7 +89,7 @@ fn validate_generation(generation: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Whether a rule of some container starts all of them again, whatever they say themselves.
+/// Reports whether a rule of some container restarts all containers.
 fn restarts_all(spec: &Value) -> bool {
     containers_of(spec)
         .filter_map(|container| container.get("restartPolicyRules")?.as_array())
@@ -97,7 +97,7 @@ fn restarts_all(spec: &Value) -> bool {
         .any(|rule| rule["action"] == "RestartAllContainers")
 }
 
-/// Returns whether a container is started again after it ended with a code: by its rules, by its own
+/// Reports whether a container is restarted after it exited with a code: by its rules, by its own
 /// policy or by the pod's.
 fn may_restart(spec: &Value, container: &Value, code: i64) -> bool {
     let by_policy = |policy: &Value| match policy.as_str() {
@@ -124,7 +124,7 @@ fn may_restart(spec: &Value, container: &Value, code: i64) -> bool {
         || by_policy(own).or_else(|| by_policy(&spec["restartPolicy"])).unwrap_or(true)
 }
 
-/// A container that ended stays ended unless it is started again.
+/// Checks that a terminated container stays terminated unless it is restarted.
 fn validate_transitions(
     status: &Cursor<'_>,
     old: &Cursor<'_>,
@@ -169,7 +169,7 @@ fn validate_claims(status: &Cursor<'_>, spec: &Cursor<'_>, causes: &mut Causes) 
     }
 }
 
-/// Whether the addresses are of both families.
+/// Reports whether the addresses are of both families.
 fn is_dual_stack(ips: &Cursor<'_>) -> bool {
     let mut families = [false; 2];
     for ip in ips.items() {
@@ -182,9 +182,9 @@ fn is_dual_stack(ips: &Cursor<'_>) -> bool {
     families == [true, true]
 }
 
-fn shown_ips(ips: &Cursor<'_>) -> Shown {
+fn render_ips(ips: &Cursor<'_>) -> BadValue {
     let ips = ips.items().map(|ip| format!("{{\"IP\":{}}}", Value::from(ip.field("ip").text())));
-    Shown::literal(format!("[{}]", ips.collect::<Vec<_>>().join(",")))
+    BadValue::literal(format!("[{}]", ips.collect::<Vec<_>>().join(",")))
 }
 
 fn validate_pod_ips(ips: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
@@ -192,8 +192,8 @@ fn validate_pod_ips(ips: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     validate_families(ips, causes);
 }
 
-/// Of several addresses one is of each family. One that is none stops upstream from telling, which it
-/// says before it says no.
+/// Checks that several addresses are one of each family. For an invalid address upstream first
+/// reports an internal error.
 fn validate_families(ips: &Cursor<'_>, causes: &mut Causes) {
     if ips.len() < 2 {
         return;
@@ -207,11 +207,11 @@ fn validate_families(ips: &Cursor<'_>, causes: &mut Causes) {
         causes.add("InternalError", ips.path(), message);
     }
     if !is_dual_stack(ips) || ips.len() > 2 {
-        causes.invalid_as(ips, shown_ips(ips), ONE_OF_EACH);
+        causes.invalid_as(ips, render_ips(ips), ONE_OF_EACH);
     }
 }
 
-/// Addresses that are stored already may stay, whatever their form.
+/// Stored addresses may stay in any notation.
 fn validate_ips(ips: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     let old: BTreeSet<&str> = old.items().map(|ip| ip.field("ip").text()).collect();
     for ip in ips.items() {
@@ -257,7 +257,7 @@ fn validate_users(statuses: &Cursor<'_>, os: &str, causes: &mut Causes) {
     }
 }
 
-/// Health of devices is reported for what the container asked for.
+/// Checks that the health of devices is reported only for resources that the container requests.
 fn validate_devices(statuses: &Cursor<'_>, containers: &Cursor<'_>, causes: &mut Causes) {
     let mut by_name = BTreeMap::new();
     for container in containers.items() {
@@ -273,9 +273,9 @@ fn validate_devices(statuses: &Cursor<'_>, containers: &Cursor<'_>, causes: &mut
                 let (found, detail) = match name.text().strip_prefix("claim:") {
                     Some(claim) => {
                         let claims = resources.field("claims");
-                        let found = claims.items().any(|of| {
+                        let found = claims.items().any(|reference| {
                             let (name, request) =
-                                (of.field("name").text(), of.field("request").text());
+                                (reference.field("name").text(), reference.field("request").text());
                             match claim.strip_prefix(name) {
                                 Some("") => request.is_empty(),
                                 Some(rest) => {
@@ -317,7 +317,7 @@ fn validate_devices(statuses: &Cursor<'_>, containers: &Cursor<'_>, causes: &mut
     }
 }
 
-/// Addresses that will not be read for ever.
+/// Warns about addresses in deprecated notations.
 pub(super) fn warnings(pod: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     let top = Cursor::top(pod, "");
@@ -331,7 +331,7 @@ pub(super) fn warnings(pod: &Value) -> Vec<String> {
     warnings
 }
 
-/// What to say about an address that is written in a way that is on its way out.
+/// Returns the warning about an address in a deprecated notation.
 pub(in super::super) fn ip_warning(at: &Cursor<'_>) -> Option<String> {
     let text = at.text();
     let address = names::parse_ip(text)?;

@@ -1,9 +1,9 @@
-//! What the recordings do not show: gates that are off, classes, and rules of fields that are
-//! rarely used.
+//! Cases that the recordings do not contain: gates that are off, classes, and rules of rarely used
+//! fields.
 
 use serde_json::{Value, json};
 
-use super::super::{self as rules, Part, Setting};
+use super::super::{self as rules, Part, RuleContext};
 use super::class_resources;
 use crate::catalog::{self, Resource};
 use crate::feature_gates::FeatureGates;
@@ -13,11 +13,11 @@ fn pods() -> &'static Resource {
     catalog::find("", "v1", "pods").unwrap()
 }
 
-fn setting(gates: &FeatureGates) -> Setting<'_> {
-    Setting { gates, allow_privileged: true, now: Timestamp::new(0, 0) }
+fn ctx(gates: &FeatureGates) -> RuleContext<'_> {
+    RuleContext { gates, allow_privileged: true, now: Timestamp::new(0, 0) }
 }
 
-/// A pod as it would be stored, from a spec without containers and one container.
+/// Builds a pod as it would be stored, from a spec without containers and one container.
 fn pod(spec: &Value, container: &Value) -> Value {
     let mut pod = json!({
         "apiVersion": "v1",
@@ -38,14 +38,14 @@ fn pod(spec: &Value, container: &Value) -> Value {
 fn created(pod: &Value, gates: &str) -> Vec<String> {
     let gates = FeatureGates::parse(gates).unwrap();
     let mut pod = pod.clone();
-    rules::prepare_create(pods(), &mut pod, &setting(&gates));
-    shown(rules::validate_create(pods(), &pod, &setting(&gates)))
+    rules::prepare_create(pods(), &mut pod, &ctx(&gates));
+    shown(rules::validate_create(pods(), &pod, &ctx(&gates)))
 }
 
 #[test]
-fn who_uses_an_annotation_for_app_armor_is_warned_unless_a_field_says_it() {
+fn app_armor_annotation_warns_unless_a_field_is_set() {
     let key = "container.apparmor.security.beta.kubernetes.io/c";
-    let said = "metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: deprecated \
+    let expected = "metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: deprecated \
                 since v1.30; use the \"appArmorProfile\" field instead";
     let default = json!({"type": "RuntimeDefault"});
     let check = |annotation: &str, spec: Value, container: Value, warned: bool, field: Value| {
@@ -53,8 +53,8 @@ fn who_uses_an_annotation_for_app_armor_is_warned_unless_a_field_says_it() {
         pod["spec"]["containers"][0]["name"] = "c".into();
         pod["metadata"]["annotations"] = json!({key: annotation});
         let gates = FeatureGates::default();
-        let warnings = rules::prepare_create(pods(), &mut pod, &setting(&gates));
-        assert_eq!(warnings, if warned { vec![said] } else { vec![] }, "{annotation} {pod}");
+        let warnings = rules::prepare_create(pods(), &mut pod, &ctx(&gates));
+        assert_eq!(warnings, if warned { vec![expected] } else { vec![] }, "{annotation} {pod}");
         let context = &pod["spec"]["containers"][0]["securityContext"];
         assert_eq!(context["appArmorProfile"], field, "{annotation} {pod}");
     };
@@ -70,8 +70,8 @@ fn who_uses_an_annotation_for_app_armor_is_warned_unless_a_field_says_it() {
 fn updated(new: &Value, old: &Value, part: Part, gates: &str) -> Vec<String> {
     let gates = FeatureGates::parse(gates).unwrap();
     let mut new = new.clone();
-    rules::prepare_update(pods(), &mut new, old, part, &setting(&gates));
-    shown(rules::validate_update(pods(), &new, old, part, &setting(&gates)))
+    rules::prepare_update(pods(), &mut new, old, part, &ctx(&gates));
+    shown(rules::validate_update(pods(), &new, old, part, &ctx(&gates)))
 }
 
 fn shown(causes: crate::cursor::Causes) -> Vec<String> {
@@ -84,7 +84,7 @@ fn with_class(class: &str) -> Value {
 }
 
 #[test]
-fn host_process_pods_are_refused_while_the_gate_is_off_and_stored_ones_go_on() {
+fn host_process_is_rejected_without_the_gate_unless_stored() {
     let context = json!({"windowsOptions": {"hostProcess": true}});
     let pod = pod(&json!({"hostNetwork": true, "securityContext": context}), &json!({}));
     assert!(created(&pod, "").is_empty());
@@ -100,7 +100,7 @@ fn host_process_pods_are_refused_while_the_gate_is_off_and_stored_ones_go_on() {
 }
 
 #[test]
-fn pods_that_ask_for_classes_are_refused_while_the_gate_is_off_and_stored_ones_go_on() {
+fn class_requests_are_rejected_without_the_gate_unless_stored() {
     let asking = with_class("gold");
     let refused = created(&asking, "");
     assert_eq!(
@@ -120,7 +120,7 @@ fn pods_that_ask_for_classes_are_refused_while_the_gate_is_off_and_stored_ones_g
 }
 
 #[test]
-fn the_class_of_a_container_can_change_through_the_pod_and_through_resize() {
+fn container_class_changes_through_pod_and_resize() {
     let (gold, silver) = (with_class("gold"), with_class("silver"));
     for part in [Part::Main, Part::Resize] {
         assert!(updated(&silver, &gold, part, "QOSResources=true").is_empty(), "{part:?}");
@@ -128,7 +128,7 @@ fn the_class_of_a_container_can_change_through_the_pod_and_through_resize() {
     }
     let mut bumped = silver.clone();
     let gates = FeatureGates::parse("QOSResources=true").unwrap();
-    rules::prepare_update(pods(), &mut bumped, &gold, Part::Main, &setting(&gates));
+    rules::prepare_update(pods(), &mut bumped, &gold, Part::Main, &ctx(&gates));
     assert_eq!(bumped["metadata"]["generation"], 1);
     let refused = class_resources::validate_changes(&silver, &gold, |_| Some(false));
     assert_eq!(
@@ -156,7 +156,7 @@ fn pod_level_classes_do_not_change() {
 }
 
 #[test]
-fn a_new_pod_is_told_what_is_wrong_with_it() {
+fn invalid_new_pods_are_rejected_with_their_causes() {
     let device = json!([{"name": "d", "devicePath": "/dev/d"}]);
     let claim = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]);
     let fields = |path: &str| json!({"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": path}}}]});
@@ -321,7 +321,7 @@ fn a_mirror_of_a_static_pod_has_no_claims() {
 }
 
 #[test]
-fn a_stored_pod_keeps_what_new_ones_may_no_longer_have() {
+fn stored_pod_keeps_values_that_new_pods_may_not_have() {
     let device = json!([{"name": "d", "devicePath": "/dev/d"}]);
     let claim = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]);
     let policies = json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
@@ -337,7 +337,7 @@ fn a_stored_pod_keeps_what_new_ones_may_no_longer_have() {
 }
 
 #[test]
-fn a_status_says_nothing_a_pod_cannot_be_in() {
+fn impossible_statuses_are_rejected() {
     let with = |spec: Value, container: Value, status: Value| {
         let mut pod = pod(&spec, &container);
         pod["status"] = status;
@@ -439,7 +439,7 @@ fn a_resize_can_give_a_pod_resources_of_its_own() {
 }
 
 #[test]
-fn containers_with_claims_and_pods_the_node_keeps_to_itself_are_not_resized() {
+fn claims_static_pods_and_windows_pods_prevent_a_resize() {
     let claims = json!([{"name": "r", "resourceClaimName": "x"}]);
     let container = |cpu: &str| json!({"requests": {"cpu": cpu}, "claims": [{"name": "r"}]});
     let with = |cpu: &str, init: &str| {
@@ -456,26 +456,26 @@ fn containers_with_claims_and_pods_the_node_keeps_to_itself_are_not_resized() {
         );
     }
     let requests = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
-    let check = |spec: Value, annotations: Value, part: Part, said: &str| {
+    let check = |spec: Value, annotations: Value, part: Part, expected: &str| {
         let with = |cpu: &str| {
             let mut pod = pod(&spec, &requests(cpu));
             pod["metadata"]["annotations"] = annotations.clone();
             pod
         };
-        let said = format!("[]: Forbidden: {said}");
-        assert_eq!(updated(&with("2"), &with("1"), part, ""), [said]);
+        let expected = format!("[]: Forbidden: {expected}");
+        assert_eq!(updated(&with("2"), &with("1"), part, ""), [expected]);
     };
     let mirror = json!({"kubernetes.io/config.mirror": "x"});
     let bound = || json!({"nodeName": "n"});
     check(bound(), mirror.clone(), Part::Resize, "static pods cannot be resized");
-    let said = "static pods do not support ephemeral containers";
-    check(bound(), mirror, Part::EphemeralContainers, said);
+    let expected = "static pods do not support ephemeral containers";
+    check(bound(), mirror, Part::EphemeralContainers, expected);
     let windows = json!({"os": {"name": "windows"}});
     check(windows, json!({}), Part::Resize, "windows pods cannot be resized");
 }
 
 #[test]
-fn where_a_gated_pod_may_run_is_shown_with_every_field() {
+fn narrowed_node_selection_is_rendered_with_every_field() {
     let gated = |terms: Value| {
         let required =
             json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
@@ -520,13 +520,13 @@ fn nothing_panics_on_values_of_the_wrong_kind() {
     ] {
         let mut pod = odd.clone();
         rules::set_defaults(pods(), &mut pod);
-        rules::prepare_create(pods(), &mut pod, &setting(&gates));
-        let _ = rules::validate_create(pods(), &pod, &setting(&gates));
+        rules::prepare_create(pods(), &mut pod, &ctx(&gates));
+        let _ = rules::validate_create(pods(), &pod, &ctx(&gates));
         let _ = rules::warnings(pods(), &pod, None);
         for part in [Part::Main, Part::Status, Part::Resize, Part::EphemeralContainers] {
             let mut new = odd.clone();
-            rules::prepare_update(pods(), &mut new, &pod, part, &setting(&gates));
-            let _ = rules::validate_update(pods(), &new, &pod, part, &setting(&gates));
+            rules::prepare_update(pods(), &mut new, &pod, part, &ctx(&gates));
+            let _ = rules::validate_update(pods(), &new, &pod, part, &ctx(&gates));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What may change of a stored pod: images, tolerations, gates, deadlines and classes through the
-//! pod itself; resources through `resize`; ephemeral containers through theirs.
+//! Changes of a stored pod: images, tolerations, gates, deadlines and classes through the pod
+//! itself; resources through `resize`; ephemeral containers through their subresource.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use super::amounts::{self, Side};
 use super::scheduling::{REQUIRED, validate_tolerations};
 use super::spec::validate_pod;
 use super::{NO_FIELD, Scope, annotations, containers, equality, is_sidecar};
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 use crate::resources::{CPU, MEMORY};
 
 const MAY_CHANGE: &str = "pod updates may not change fields other than \
@@ -77,7 +77,7 @@ fn validate_annotations(pod: &Cursor<'_>, old: &Cursor<'_>, scope: Scope, causes
     annotations::validate_update(&new, &old, &pod.field("spec"), scope, causes);
 }
 
-/// Makes what may change as it was.
+/// Restores everything that may change, for the comparison with the old spec.
 fn put_back_allowed(spec: &mut Value, old: &Value) {
     for list in LISTS {
         let old_list = old.get(list).and_then(Value::as_array).map(Vec::as_slice);
@@ -101,7 +101,8 @@ fn put_back_allowed(spec: &mut Value, old: &Value) {
     }
 }
 
-/// The classes of a container may change; whether the node can do it is asked elsewhere.
+/// Restores the classes of a container, which may change; whether the node can apply that is
+/// checked elsewhere.
 fn put_back_classes(container: &mut Value, old: &Value) {
     let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) else {
         return;
@@ -120,7 +121,7 @@ fn copy(object: &mut Map<String, Value>, from: &Value, field: &str) {
     }
 }
 
-/// The part of a toleration that may not change.
+/// Returns the part of a toleration that may not change.
 fn fixed_part(toleration: &Value) -> [&str; 4] {
     ["key", "operator", "value", "effect"]
         .map(|field| toleration.get(field).and_then(Value::as_str).unwrap_or_default())
@@ -151,7 +152,7 @@ fn validate_removed_gates(spec: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Caus
     }
 }
 
-/// Until a pod is released for scheduling, where it may run can be narrowed.
+/// Until a pod is released for scheduling, its node selection can be narrowed.
 fn validate_gated(spec: &Cursor<'_>, old: &Cursor<'_>, put_back: &mut Value, causes: &mut Causes) {
     let (selector, old_selector) = (spec.field("nodeSelector"), old.field("nodeSelector"));
     if selector.value() != old_selector.value() {
@@ -199,34 +200,34 @@ fn validate_gated_affinity(node: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Cau
     if !old_terms.is_empty() && old_terms.len() != terms.len() {
         let detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
         let shown = match terms.value() {
-            Value::Array(terms) => shown_list(terms, shown_term),
+            Value::Array(terms) => render_list(terms, render_term),
             _ => "null".to_owned(),
         };
-        return causes.invalid_as(&terms, Shown::literal(shown), detail);
+        return causes.invalid_as(&terms, BadValue::literal(shown), detail);
     }
     for (term, old) in terms.items().zip(old_terms.items()) {
         if !only_adds(&term, &old) {
             let detail = "only additions are allowed (no mutations or deletions)";
-            causes.invalid_as(&term, Shown::literal(shown_term(term.value())), detail);
+            causes.invalid_as(&term, BadValue::literal(render_term(term.value())), detail);
         }
     }
 }
 
-fn shown_list(items: &[Value], shown: fn(&Value) -> String) -> String {
+fn render_list(items: &[Value], shown: fn(&Value) -> String) -> String {
     format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(","))
 }
 
-/// A term as upstream's messages show it: every field, under its Go name.
-fn shown_term(term: &Value) -> String {
+/// Renders a term as upstream's messages do: every field, with its Go name.
+fn render_term(term: &Value) -> String {
     let shown = |field: &str, none: &str| match term.get(field).and_then(Value::as_array) {
-        Some(conditions) => shown_list(conditions, shown_condition),
+        Some(conditions) => render_list(conditions, render_condition),
         None => none.to_owned(),
     };
     let (expressions, fields) = (shown("matchExpressions", "[]"), shown("matchFields", "null"));
     format!("{{\"MatchExpressions\":{expressions},\"MatchFields\":{fields}}}")
 }
 
-fn shown_condition(condition: &Value) -> String {
+fn render_condition(condition: &Value) -> String {
     let text = |field: &str| Value::from(condition[field].as_str().unwrap_or_default());
     let (key, operator, values) = (text("key"), text("operator"), &condition["values"]);
     format!("{{\"Key\":{key},\"Operator\":{operator},\"Values\":{values}}}")
@@ -234,7 +235,7 @@ fn shown_condition(condition: &Value) -> String {
 
 fn only_adds(term: &Cursor<'_>, old: &Cursor<'_>) -> bool {
     const KINDS: [&str; 2] = ["matchExpressions", "matchFields"];
-    // A term without conditions fits no node; with one it would fit some.
+    // A term without conditions matches no node; with one it would match some.
     if KINDS.iter().all(|kind| old.field(kind).is_empty())
         && KINDS.iter().any(|kind| !term.field(kind).is_empty())
     {
@@ -284,7 +285,7 @@ pub(super) fn validate_ephemeral_containers(
     }
 }
 
-/// Refuses the request as such: everything found so far does not matter.
+/// Rejects the whole request and drops all other causes.
 fn only(causes: &mut Causes, detail: &str) {
     causes.clear();
     causes.add("FieldValueForbidden", NO_FIELD, format!("Forbidden: {detail}"));
@@ -392,7 +393,8 @@ fn validate_pod_level_resize(
     }
 }
 
-/// Whether the node can resize: one that can reports the resources of running containers.
+/// Reports whether the node supports resize: such a node reports the resources of running
+/// containers.
 fn is_resize_supported(status: &Cursor<'_>) -> bool {
     let statuses = status.field("containerStatuses");
     let running =
@@ -428,9 +430,9 @@ fn validate_nothing_removed(resources: &Cursor<'_>, old: &Cursor<'_>, causes: &m
     }
 }
 
-/// Makes what a resize may change as it was: CPU, memory and classes of
-/// containers, and the pod's own resources. Claims are taken out, as upstream does: a container that
-/// has any differs from what it was, and is not resized.
+/// Restores what a resize may change: CPU, memory and classes of containers, and the pod's own
+/// resources. Claims are removed, as upstream does: a container with claims then differs from the
+/// old one, and is not resized.
 fn put_back_resources(spec: &mut Value, old: &Value) {
     for list in LISTS {
         let old_list = old.get(list).and_then(Value::as_array).map(Vec::as_slice);

@@ -1,5 +1,5 @@
-//! Volumes: names, exactly one source each, and the sources that are not disks of some provider
-//! (those are in [`super::inline_volumes`]).
+//! Volumes: names, exactly one source each, and the sources that are not disks of a provider (those
+//! are in [`super::inline_volumes`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::super::names;
 use super::amounts::quantity;
 use super::security::{validate_descending_path, validate_local_path, validate_no_backsteps};
 use super::{Scope, containers, env, inline_volumes};
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 
 /// The valid volumes by name; containers can mount only these.
 pub(super) type KnownVolumes<'a> = BTreeMap<&'a str, &'a Value>;
@@ -18,8 +18,8 @@ pub(super) type KnownVolumes<'a> = BTreeMap<&'a str, &'a Value>;
 const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 const LEAST_TOKEN_SECONDS: i64 = 600;
 
-/// Sources in the order they are looked at: the field, what the complaint about a second source
-/// calls it, and what complaints about its contents call it.
+/// Sources in the order of the checks: the field, its name in the error about a second source, and
+/// its name in errors about its contents.
 const SOURCES: [(&str, &str, &str); 30] = [
     ("emptyDir", "emptyDir", "emptyDir"),
     ("hostPath", "hostPath", "hostPath"),
@@ -53,7 +53,7 @@ const SOURCES: [(&str, &str, &str); 30] = [
     ("image", "image", "image"),
 ];
 
-/// Checks all volumes and returns the good ones. `meta` is the pod's metadata, null for a
+/// Validates all volumes and returns the valid ones. `meta` is the pod's metadata, null for a
 /// template.
 pub(super) fn validate<'a>(
     volumes: &Cursor<'a>,
@@ -99,7 +99,7 @@ pub(super) fn validate<'a>(
 
 fn validate_source(volume: &Cursor<'_>, pod: &str, scope: Scope, causes: &mut Causes) {
     let mut given = false;
-    // As a rule there are a name and one source.
+    // Usually there are a name and one source.
     let fields = volume.value().as_object();
     let is_given =
         |field: &str| fields.is_some_and(|fields| fields.keys().any(|given| given == field));
@@ -236,7 +236,7 @@ fn validate_key_to_path(item: &Cursor<'_>, causes: &mut Causes) {
     validate_mode(&item.field("mode"), causes);
 }
 
-/// A file with a fact about the pod. Complaints speak of the whole list.
+/// Validates a file with a field of the pod. Errors have the path of the whole list.
 fn validate_downward_file(file: &Cursor<'_>, causes: &mut Causes) {
     required(file, "path", causes);
     let path = file.field("path");
@@ -268,17 +268,17 @@ fn validate_projected(projected: &Cursor<'_>, scope: Scope, causes: &mut Causes)
     for source in sources.items() {
         let mut given = 0;
         for field in ["secret", "configMap"] {
-            let of = source.field(field);
-            if !of.is_set() {
+            let reference = source.field(field);
+            if !reference.is_set() {
                 continue;
             }
             given += 1;
-            required(&of, "name", causes);
-            let items = of.field("items");
+            required(&reference, "name", causes);
+            let items = reference.field("items");
             for item in items.items() {
                 validate_key_to_path(&item, causes);
                 let path = item.field("path").text().to_owned();
-                conflict(path, of.field("name").text(), causes);
+                conflict(path, reference.field("name").text(), causes);
             }
         }
         let downward = source.field("downwardAPI");
@@ -358,7 +358,7 @@ fn validate_trust_bundle(bundle: &Cursor<'_>, causes: &mut Causes) {
             if name.text().is_empty() {
                 causes.required(&name, "must be a valid object name");
             }
-            // A bundle of a signer has the signer's name before a colon.
+            // The name of a signer's bundle begins with the signer's name and a colon.
             let text = name.text().rsplit(':').next().unwrap_or_default();
             for problem in names::dns_subdomain(text) {
                 let detail = format!("not a valid clustertrustbundlename: {problem}");
@@ -385,7 +385,7 @@ fn validate_trust_bundle(bundle: &Cursor<'_>, causes: &mut Causes) {
     validate_local_path(&path, path.text(), causes);
 }
 
-/// `domain/path`, the name of who signs certificates.
+/// Validates the name of a signer of certificates: `domain/path`.
 fn validate_signer(signer: &Cursor<'_>, causes: &mut Causes) {
     let text = signer.text();
     if text.is_empty() {
@@ -512,7 +512,7 @@ fn validate_claim(spec: &Cursor<'_>, causes: &mut Causes) {
     validate_class(&spec.field("volumeAttributesClassName"), causes);
 }
 
-/// What a new volume is filled from, under its older and its newer name.
+/// Validates the data source of a new volume, under its older and its newer name.
 fn validate_data_sources(spec: &Cursor<'_>, causes: &mut Causes) {
     let (source, reference) = (spec.field("dataSource"), spec.field("dataSourceRef"));
     for at in [&source, &reference].into_iter().filter(|at| at.is_set()) {
@@ -540,8 +540,8 @@ fn validate_data_sources(spec: &Cursor<'_>, causes: &mut Causes) {
         (true, true) if !same => "must match dataSourceRef",
         _ => return,
     };
-    // Upstream shows the path there, which as JSON is nothing.
-    causes.invalid_as(spec, Shown::literal("{}".to_owned()), detail);
+    // Upstream shows the path here, which is empty as JSON.
+    causes.invalid_as(spec, BadValue::literal("{}".to_owned()), detail);
 }
 
 fn validate_class(class: &Cursor<'_>, causes: &mut Causes) {

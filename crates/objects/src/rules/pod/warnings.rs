@@ -1,5 +1,5 @@
-//! What is accepted and probably not meant: deprecated labels and volumes, duplicates, fractions
-//! of bytes, selectors that select nothing.
+//! Warnings about pods that are accepted but probably wrong: deprecated labels and volumes,
+//! duplicates, fractions of bytes, selectors that select nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ const DEPRECATED_ANNOTATIONS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Sources of volumes that are on their way out, and what the warning calls them.
+/// Deprecated volume sources, and their names in the warning.
 const DEPRECATED_VOLUMES: [(&str, &str, &str); 9] = [
     (
         "photonPersistentDisk",
@@ -49,7 +49,7 @@ const DEPRECATED_VOLUMES: [(&str, &str, &str); 9] = [
 
 const SELECTS_NOTHING: &str = "a null labelSelector results in matching no pod";
 
-/// What to say about a label of nodes that has a new name.
+/// Returns the warning about a node label that was renamed.
 #[must_use]
 pub(in super::super) fn deprecated_node_label(key: &str) -> Option<&'static str> {
     Some(match key {
@@ -85,7 +85,7 @@ pub(super) fn on_create(pod: &Value) -> Vec<String> {
     warnings
 }
 
-/// Warnings about a workload's template.
+/// Returns the warnings about a workload's template.
 #[must_use]
 pub fn template_warnings(template: &Cursor<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -100,7 +100,7 @@ fn warn(warnings: &mut Vec<String>, at: &Cursor<'_>, what: &str) {
 fn collect(holder: &Cursor<'_>, is_template: bool, warnings: &mut Vec<String>) {
     let (meta, spec) = (holder.field("metadata"), holder.field("spec"));
     let annotations = meta.field("annotations");
-    about_nodes(&spec, warnings);
+    warn_about_nodes(&spec, warnings);
     for (key, what) in DEPRECATED_ANNOTATIONS {
         let at = annotations.key(key);
         if at.is_set() {
@@ -109,12 +109,12 @@ fn collect(holder: &Cursor<'_>, is_template: bool, warnings: &mut Vec<String>) {
     }
     let volumes = spec.field("volumes");
     for volume in volumes.items() {
-        about_volume(&volume, warnings);
+        warn_about_volume(&volume, warnings);
     }
-    about_paths(&volumes, warnings);
-    about_names(&spec, warnings);
+    warn_about_paths(&volumes, warnings);
+    warn_about_names(&spec, warnings);
     for resource in [MEMORY, EPHEMERAL_STORAGE] {
-        about_fraction(&spec.field("overhead").key(resource), warnings);
+        warn_about_fraction(&spec.field("overhead").key(resource), warnings);
     }
     let context = spec.field("securityContext");
     let profile = annotations.key(SECCOMP_POD);
@@ -124,15 +124,15 @@ fn collect(holder: &Cursor<'_>, is_template: bool, warnings: &mut Vec<String>) {
     }
     let app_armor = context.field("appArmorProfile").is_set();
     for_each_container(&spec, |container| {
-        about_container(container, &annotations, is_template && !app_armor, warnings);
+        warn_about_container(container, &annotations, is_template && !app_armor, warnings);
     });
-    about_ports(&spec, warnings);
+    warn_about_ports(&spec, warnings);
     let grace = spec.field("terminationGracePeriodSeconds");
     if grace.int().is_some_and(|seconds| seconds < 0) {
         let what = "must be >= 0; negative values are invalid and will be treated as 1";
         warn(warnings, &grace, what);
     }
-    about_neighbours(&spec, warnings);
+    warn_about_affinity(&spec, warnings);
     let dns = spec.field("dnsConfig");
     let servers = dns.field("nameservers");
     for server in servers.items() {
@@ -144,7 +144,7 @@ fn collect(holder: &Cursor<'_>, is_template: bool, warnings: &mut Vec<String>) {
     }
 }
 
-fn about_nodes(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
+fn warn_about_nodes(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     let selector = spec.field("nodeSelector");
     for (key, at) in selector.entries() {
         if let Some(what) = deprecated_node_label(key) {
@@ -156,11 +156,11 @@ fn about_nodes(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     let required = node.field(REQUIRED);
     let terms = required.field("nodeSelectorTerms");
     for term in terms.items() {
-        about_term(&term, false, warnings);
+        warn_about_term(&term, false, warnings);
     }
     let preferred = node.field(PREFERRED);
     for term in preferred.items() {
-        about_term(&term.field("preference"), true, warnings);
+        warn_about_term(&term.field("preference"), true, warnings);
     }
     let constraints = spec.field("topologySpreadConstraints");
     for constraint in constraints.items() {
@@ -175,7 +175,7 @@ fn about_nodes(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     }
 }
 
-fn about_term(term: &Cursor<'_>, check_values: bool, warnings: &mut Vec<String>) {
+fn warn_about_term(term: &Cursor<'_>, check_values: bool, warnings: &mut Vec<String>) {
     let expressions = term.field("matchExpressions");
     for expression in expressions.items() {
         let key = expression.field("key");
@@ -193,8 +193,8 @@ fn about_term(term: &Cursor<'_>, check_values: bool, warnings: &mut Vec<String>)
     }
 }
 
-fn about_volume(volume: &Cursor<'_>, warnings: &mut Vec<String>) {
-    let deprecated = |field: &str| DEPRECATED_VOLUMES.iter().any(|(of, _, _)| *of == field);
+fn warn_about_volume(volume: &Cursor<'_>, warnings: &mut Vec<String>) {
+    let deprecated = |field: &str| DEPRECATED_VOLUMES.iter().any(|(name, _, _)| *name == field);
     if !volume.entries().any(|(field, _)| field == "ephemeral" || deprecated(field)) {
         return;
     }
@@ -209,12 +209,12 @@ fn about_volume(volume: &Cursor<'_>, warnings: &mut Vec<String>) {
             let spec = template.field("spec");
             let resources = spec.field("resources");
             let requests = resources.field("requests");
-            about_fraction(&requests.key("storage"), warnings);
+            warn_about_fraction(&requests.key("storage"), warnings);
         }
     }
 }
 
-/// A path of a file in a volume, and whence it is.
+/// The path of a file in a volume, and its source.
 struct File {
     path: String,
     source: String,
@@ -225,7 +225,7 @@ impl File {
         File { path: path.trim_end_matches('/').to_owned(), source: source.to_owned() }
     }
 
-    fn shown(&self) -> String {
+    fn render(&self) -> String {
         let path = go_quoted(&self.path);
         if self.source.is_empty() { path } else { format!("{path} ({})", self.source) }
     }
@@ -241,8 +241,8 @@ fn files_of(source: &Cursor<'_>, from: &str) -> Vec<File> {
     items.items().map(|item| File::new(item.field("path").text(), from)).collect()
 }
 
-/// Files of a volume that hide each other.
-fn about_paths(volumes: &Cursor<'_>, warnings: &mut Vec<String>) {
+/// Warns about files of a volume that hide each other.
+fn warn_about_paths(volumes: &Cursor<'_>, warnings: &mut Vec<String>) {
     for volume in volumes.items() {
         let name = go_quoted(volume.field("name").text());
         let report = |files: &[File], from: usize, what: &str, warnings: &mut Vec<String>| {
@@ -250,21 +250,21 @@ fn about_paths(volumes: &Cursor<'_>, warnings: &mut Vec<String>) {
                 for other in files[..at].iter().filter(|other| file.overlaps(other)) {
                     warnings.push(format!(
                         "volume {name} ({what}): overlapping paths: {} with {}",
-                        file.shown(),
-                        other.shown()
+                        file.render(),
+                        other.render()
                     ));
                 }
             }
         };
         let config = volume.field("configMap");
         if config.is_set() {
-            let of = format!("ConfigMap {}", go_quoted(config.field("name").text()));
-            report(&files_of(&config, ""), 0, &of, warnings);
+            let owner = format!("ConfigMap {}", go_quoted(config.field("name").text()));
+            report(&files_of(&config, ""), 0, &owner, warnings);
         }
         let secret = volume.field("secret");
         if secret.is_set() {
-            let of = format!("Secret {}", go_quoted(secret.field("secretName").text()));
-            report(&files_of(&secret, ""), 0, &of, warnings);
+            let owner = format!("Secret {}", go_quoted(secret.field("secretName").text()));
+            report(&files_of(&secret, ""), 0, &owner, warnings);
         }
         let downward = volume.field("downwardAPI");
         if downward.is_set() {
@@ -286,10 +286,10 @@ fn about_paths(volumes: &Cursor<'_>, warnings: &mut Vec<String>) {
 
 fn projected_files(source: &Cursor<'_>) -> Vec<File> {
     for (field, kind) in [("configMap", "ConfigMap"), ("secret", "Secret")] {
-        let of = source.field(field);
-        if of.is_set() {
-            let from = format!("{kind} {}", go_quoted(of.field("name").text()));
-            return files_of(&of, &from);
+        let reference = source.field(field);
+        if reference.is_set() {
+            let from = format!("{kind} {}", go_quoted(reference.field("name").text()));
+            return files_of(&reference, &from);
         }
     }
     let downward = source.field("downwardAPI");
@@ -312,7 +312,7 @@ fn projected_files(source: &Cursor<'_>) -> Vec<File> {
     Vec::new()
 }
 
-fn about_names(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
+fn warn_about_names(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     for (list, field, what) in [("hostAliases", "ip", "ip"), ("imagePullSecrets", "name", "name")] {
         let list = spec.field(list);
         let mut seen = BTreeSet::new();
@@ -332,7 +332,7 @@ fn about_names(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     }
 }
 
-fn about_fraction(at: &Cursor<'_>, warnings: &mut Vec<String>) {
+fn warn_about_fraction(at: &Cursor<'_>, warnings: &mut Vec<String>) {
     if at.is_set() && quantity(at.value()).milli_value() % 1000 != 0 {
         let shown = go_quoted(at.text());
         let what = format!("fractional byte value {shown} is invalid, must be an integer");
@@ -340,10 +340,10 @@ fn about_fraction(at: &Cursor<'_>, warnings: &mut Vec<String>) {
     }
 }
 
-fn about_container(
+fn warn_about_container(
     container: &Cursor<'_>,
     annotations: &Cursor<'_>,
-    about_app_armor: bool,
+    warn_about_app_armor: bool,
     warnings: &mut Vec<String>,
 ) {
     let context = container.field("securityContext");
@@ -357,14 +357,14 @@ fn about_container(
         }
         let key = format!("{APP_ARMOR}{name}");
         let profile = annotations.key(&key);
-        if about_app_armor && profile.is_set() && !context.field("appArmorProfile").is_set() {
+        if warn_about_app_armor && profile.is_set() && !context.field("appArmorProfile").is_set() {
             warn(warnings, &profile, USE_THE_FIELD);
         }
     }
     let resources = container.field("resources");
     for resource in [MEMORY, EPHEMERAL_STORAGE] {
         for side in ["limits", "requests"] {
-            about_fraction(&resources.field(side).key(resource), warnings);
+            warn_about_fraction(&resources.field(side).key(resource), warnings);
         }
     }
     let variables = container.field("env");
@@ -390,8 +390,8 @@ fn about_container(
     }
 }
 
-/// A port as far as ports can get in each other's way.
-struct Given<'a> {
+/// A port, with the fields that can conflict.
+struct ContainerPort<'a> {
     list: &'static str,
     container: usize,
     index: usize,
@@ -402,7 +402,7 @@ struct Given<'a> {
     host_port: i64,
 }
 
-impl Given<'_> {
+impl ContainerPort<'_> {
     fn place(&self, spec: &Cursor<'_>) -> String {
         let list = spec.field(self.list);
         let container = list.index(self.container);
@@ -411,14 +411,14 @@ impl Given<'_> {
     }
 }
 
-fn ports_of<'a>(spec: &Cursor<'a>) -> Vec<Given<'a>> {
+fn ports_of<'a>(spec: &Cursor<'a>) -> Vec<ContainerPort<'a>> {
     let mut all = Vec::new();
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         let containers = spec.field(list);
         for (at, container) in containers.items().enumerate() {
             let ports = container.field("ports");
             for (index, port) in ports.items().enumerate() {
-                all.push(Given {
+                all.push(ContainerPort {
                     list,
                     container: at,
                     index,
@@ -434,61 +434,61 @@ fn ports_of<'a>(spec: &Cursor<'a>) -> Vec<Given<'a>> {
     all
 }
 
-fn about_ports(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
+fn warn_about_ports(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     let ports = ports_of(spec);
-    let mut by_number: BTreeMap<(i64, &str), Vec<&Given<'_>>> = BTreeMap::new();
-    for given in &ports {
-        if !given.host_ip.is_empty() && given.host_port == 0 {
+    let mut by_number: BTreeMap<(i64, &str), Vec<&ContainerPort<'_>>> = BTreeMap::new();
+    for port in &ports {
+        if !port.host_ip.is_empty() && port.host_port == 0 {
             warnings.push(format!(
                 "{}: hostIP set without hostPort: {{Name:{} HostPort:0 ContainerPort:{} \
                  Protocol:{} HostIP:{}}}",
-                given.place(spec),
-                given.name,
-                given.number,
-                given.protocol,
-                given.host_ip
+                port.place(spec),
+                port.name,
+                port.number,
+                port.protocol,
+                port.host_ip
             ));
         }
-        let alike = by_number.entry((given.number, given.protocol)).or_default();
+        let alike = by_number.entry((port.number, port.protocol)).or_default();
         for other in alike.iter().copied() {
-            // All pairs of ports are compared, and no more warnings are sent than this.
+            // All pairs of ports are compared; this limits the number of warnings.
             if warnings.len() >= MAX_WARNINGS {
                 break;
             }
-            let same_port = given.host_port == other.host_port;
-            let what = if same_port && given.host_ip == other.host_ip {
+            let same_port = port.host_port == other.host_port;
+            let what = if same_port && port.host_ip == other.host_ip {
                 "duplicate"
-            } else if given.host_port == 0 || other.host_port == 0 {
+            } else if port.host_port == 0 || other.host_port == 0 {
                 "overlapping"
-            } else if same_port && given.host_ip.is_empty() != other.host_ip.is_empty() {
+            } else if same_port && port.host_ip.is_empty() != other.host_ip.is_empty() {
                 "dangerously ambiguous"
             } else {
                 continue;
             };
-            let (here, there) = (given.place(spec), other.place(spec));
+            let (here, there) = (port.place(spec), other.place(spec));
             warnings.push(format!("{here}: {what} port definition with {there}"));
         }
         if alike.len() < MAX_WARNINGS {
-            alike.push(given);
+            alike.push(port);
         }
     }
-    // Of ports with one name only the first is found by it.
-    let mut by_name: BTreeMap<&str, &Given<'_>> = BTreeMap::new();
-    for given in ports.iter().filter(|port| !port.name.is_empty()) {
-        if let Some(first) = by_name.get(given.name) {
-            let (here, there) = (given.place(spec), first.place(spec));
-            let name = go_quoted(given.name);
+    // Only the first of several ports with one name is found by it.
+    let mut by_name: BTreeMap<&str, &ContainerPort<'_>> = BTreeMap::new();
+    for port in ports.iter().filter(|port| !port.name.is_empty()) {
+        if let Some(first) = by_name.get(port.name) {
+            let (here, there) = (port.place(spec), first.place(spec));
+            let name = go_quoted(port.name);
             warnings.push(format!(
                 "{here}: duplicate port name {name} with {there}, services and probes that \
                  select ports by name will use {there}"
             ));
         } else {
-            by_name.insert(given.name, given);
+            by_name.insert(port.name, port);
         }
     }
 }
 
-fn about_neighbours(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
+fn warn_about_affinity(spec: &Cursor<'_>, warnings: &mut Vec<String>) {
     let affinity = spec.field("affinity");
     for kind in ["podAffinity", "podAntiAffinity"] {
         let pods = affinity.field(kind);

@@ -1,5 +1,5 @@
-//! The checks of the Pod Security Standards, one function each, in the order their results are
-//! reported: baseline's before restricted's, each by name.
+//! The checks of the Pod Security Standards, one function each, in the order of their results:
+//! baseline before restricted, each sorted by name.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ const DEFAULT_CAPABILITIES: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
-/// Kernel parameters a pod may set, and since which version.
+/// Kernel parameters that a pod may set, and the first version that allows them.
 const SAFE_SYSCTLS: [(&str, u32); 12] = [
     ("kernel.shm_rmid_forced", 0),
     ("net.ipv4.ip_local_port_range", 0),
@@ -40,7 +40,7 @@ const SAFE_SYSCTLS: [(&str, u32); 12] = [
     ("net.ipv4.tcp_wmem", 32),
 ];
 
-/// Volumes restricted pods may use.
+/// Volumes that restricted pods may use.
 const ALLOWED_VOLUMES: [&str; 8] = [
     "configMap",
     "csi",
@@ -52,7 +52,7 @@ const ALLOWED_VOLUMES: [&str; 8] = [
     "secret",
 ];
 
-/// The others, as reported; any that is not listed is `unknown`.
+/// The other volumes by their reported name; one that is not listed is `unknown`.
 const RESTRICTED_VOLUMES: [&str; 21] = [
     "hostPath",
     "gcePersistentDisk",
@@ -90,7 +90,7 @@ struct Subject<'a> {
 
 type Check = fn(&Subject<'_>) -> Option<Violation>;
 
-/// Baseline's checks, and from which version restricted has a stricter one in their place.
+/// The checks of baseline, and the version from which restricted has a stricter one instead.
 const BASELINE: [(Check, Option<u32>); 12] = [
     (app_armor, None),
     (capabilities_baseline, Some(22)),
@@ -106,7 +106,7 @@ const BASELINE: [(Check, Option<u32>); 12] = [
     (host_process, None),
 ];
 
-/// Restricted's checks on top, and since which version they are.
+/// The additional checks of restricted, and their first version.
 const RESTRICTED: [(Check, u32); 7] = [
     (privilege_escalation, 8),
     (capabilities_restricted, 22),
@@ -146,17 +146,17 @@ impl<'a> Subject<'a> {
         self.spec.get("volumes").and_then(Value::as_array).into_iter().flatten()
     }
 
-    /// Names of the containers something is true of.
+    /// Returns the names of the containers for which `is` is true.
     fn containers_that(&self, is: impl Fn(&'a Value) -> bool) -> Vec<&'a str> {
         self.containers().filter(|container| is(container)).map(name).collect()
     }
 
-    /// From version 1.25 checks that make no sense on Windows are left out there.
+    /// From version 1.25 checks that do not apply to Windows are skipped there.
     fn is_windows(&self) -> bool {
         self.version >= 25 && text(self.spec, &["os", "name"]) == Some("windows")
     }
 
-    /// From version 1.35 a pod with user ids of its own may be root in it.
+    /// From version 1.35 a pod in a user namespace may run as root.
     fn has_own_users(&self) -> bool {
         self.version >= 35 && get(self.spec, &["hostUsers"]) == Some(&Value::Bool(false))
     }
@@ -395,7 +395,7 @@ fn valid_seccomp(holder: &Value) -> Option<Result<(), String>> {
     Some(if valid { Ok(()) } else { Err(kind.to_owned()) })
 }
 
-/// Profiles that are set and not allowed.
+/// Returns the profiles that are not allowed.
 fn bad_seccomp(subject: &Subject<'_>) -> Option<Violation> {
     let bad = |holder: &'_ Value| valid_seccomp(holder)?.err();
     let containers = subject.containers_that(|container| bad(container).is_some());

@@ -12,7 +12,7 @@ fn policy(labels: &Value) -> (Policy, Vec<String>) {
 }
 
 #[test]
-fn what_is_enforced_is_also_warned_of() {
+fn enforced_level_also_applies_to_warnings() {
     let (policy, causes) = policy(&json!({
         "pod-security.kubernetes.io/enforce": "baseline",
         "pod-security.kubernetes.io/enforce-version": "v1.25",

@@ -5,7 +5,7 @@ use super::*;
 use std::collections::BTreeSet;
 
 use objects::FeatureGates;
-use objects::rules::{self, Part, Setting};
+use objects::rules::{self, Part, RuleContext};
 use proptest::prelude::*;
 
 /// An external change of a job or its pods.
@@ -168,9 +168,9 @@ impl Walk {
         let mut new = self.job.clone();
         new["status"] = plan.status;
         let gates = FeatureGates::default();
-        let setting = Setting { gates: &gates, allow_privileged: true, now: at(self.now) };
+        let ctx = RuleContext { gates: &gates, allow_privileged: true, now: at(self.now) };
         let jobs = objects::catalog::find("batch", "v1", "jobs").unwrap();
-        let causes = rules::validate_update(jobs, &new, &self.job, Part::Status, &setting);
+        let causes = rules::validate_update(jobs, &new, &self.job, Part::Status, &ctx);
         assert!(causes.is_empty(), "{causes:?}\n{:#}", new["status"]);
         self.job = new;
         self.failed.extend(self.uncounted("failed"));

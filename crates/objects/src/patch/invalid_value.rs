@@ -1,20 +1,20 @@
-//! The text of a patched object that could not be decoded, as an answer shows it.
+//! The text of a patched object that could not be decoded, for the error of the response.
 //!
-//! Upstream shows what its libraries have at hand: for a strategic patch the patch as a Go map,
-//! for the others the patched JSON. In that, what the patch went through has its keys sorted and
-//! the rest is as the server wrote it, in the order of the fields' declaration.
+//! Upstream shows what its libraries have: for a strategic patch the patch as a Go map, for the
+//! others the patched JSON. In that, maps that the patch visited have sorted keys, and the others
+//! are as the server wrote them, in the order of the fields' declaration.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::{PatchKind, go_text, text};
+use super::{PatchKind, go_value, text};
 use crate::schema::{Schema, Shape, TypeId};
 
-/// The invalid value of the answer, given the object before and after a patch.
+/// Returns the invalid value of the response, given the object before and after a patch.
 #[must_use]
-pub fn shown(
+pub fn invalid_value(
     kind: PatchKind,
     schema: &Schema,
     id: TypeId,
@@ -23,43 +23,43 @@ pub fn shown(
     patched: &Value,
 ) -> String {
     let patch = text::read(patch).map(|read| read.value).unwrap_or_default();
-    let touched = match kind {
-        PatchKind::Strategic | PatchKind::Apply => return go_text(&patch),
-        PatchKind::Merge => Touched::by_merge(Some(live), &patch),
-        PatchKind::Json => Touched::by_operations(patched, &patch),
+    let visited = match kind {
+        PatchKind::Strategic | PatchKind::Apply => return go_value(&patch),
+        PatchKind::Merge => VisitedPaths::by_merge(Some(live), &patch),
+        PatchKind::Json => VisitedPaths::by_operations(patched, &patch),
     };
     let mut writer = Writer { schema, text: String::new() };
-    writer.write(&Shape::Struct(id), Some(live), patched, Some(&touched));
+    writer.write(&Shape::Struct(id), Some(live), patched, Some(&visited));
     writer.text
 }
 
-/// The maps and lists a patch went through, by key.
+/// The maps and lists that a patch visited, by key.
 #[derive(Default)]
-struct Touched(BTreeMap<String, Touched>);
+struct VisitedPaths(BTreeMap<String, VisitedPaths>);
 
-impl Touched {
-    fn by_merge(live: Option<&Value>, patch: &Value) -> Touched {
-        let mut touched = Touched::default();
+impl VisitedPaths {
+    fn by_merge(live: Option<&Value>, patch: &Value) -> VisitedPaths {
+        let mut visited = VisitedPaths::default();
         if let (Some(Value::Object(live)), Value::Object(patch)) = (live, patch) {
             for (key, value) in patch {
                 if value.is_object() && live.get(key).is_some_and(Value::is_object) {
-                    touched.0.insert(key.clone(), Touched::by_merge(live.get(key), value));
+                    visited.0.insert(key.clone(), VisitedPaths::by_merge(live.get(key), value));
                 }
             }
         }
-        touched
+        visited
     }
 
-    /// Follows the operations' paths as far as the patched object has them: a path can be longer than
-    /// any value is deep.
-    fn by_operations(patched: &Value, patch: &Value) -> Touched {
-        let mut touched = Touched::default();
+    /// Follows the operations' paths within the patched object: a path can be longer than any value
+    /// is deep.
+    fn by_operations(patched: &Value, patch: &Value) -> VisitedPaths {
+        let mut visited = VisitedPaths::default();
         for operation in patch.as_array().into_iter().flatten() {
             for name in ["path", "from"] {
                 let path = operation.get(name).and_then(Value::as_str).unwrap_or_default();
                 let mut tokens: Vec<&str> = path.split('/').skip(1).collect();
                 tokens.pop();
-                let (mut at, mut value) = (&mut touched, patched);
+                let (mut at, mut value) = (&mut visited, patched);
                 for token in tokens {
                     let token = token.replace("~1", "/").replace("~0", "~");
                     let below = match value {
@@ -75,7 +75,7 @@ impl Touched {
                 }
             }
         }
-        touched
+        visited
     }
 }
 
@@ -90,10 +90,10 @@ impl Writer<'_> {
         shape: &Shape,
         live: Option<&Value>,
         value: &Value,
-        touched: Option<&Touched>,
+        visited: Option<&VisitedPaths>,
     ) {
         match value {
-            Value::Object(map) => self.write_map(shape, live, map, touched),
+            Value::Object(map) => self.write_map(shape, live, map, visited),
             Value::Array(items) => {
                 let inner = match shape {
                     Shape::List(inner) => inner,
@@ -104,7 +104,7 @@ impl Writer<'_> {
                     if at > 0 {
                         self.text.push(',');
                     }
-                    let below = touched.and_then(|touched| touched.0.get(&at.to_string()));
+                    let below = visited.and_then(|visited| visited.0.get(&at.to_string()));
                     self.write(inner, live.and_then(|live| live.get(at)), item, below);
                 }
                 self.text.push(']');
@@ -121,16 +121,17 @@ impl Writer<'_> {
         shape: &Shape,
         live: Option<&Value>,
         map: &Map<String, Value>,
-        touched: Option<&Touched>,
+        visited: Option<&VisitedPaths>,
     ) {
-        let of = match shape {
+        let type_ = match shape {
             Shape::Struct(id) => Some(self.schema.get(*id)),
             _ => None,
         };
         let mut keys: Vec<&String> = map.keys().collect();
-        // What is new came from the patch, not from a structure.
-        if let (Some(of), None, true) = (of, touched, live.is_some_and(Value::is_object)) {
-            let position = |key: &String| of.field(key).map_or(usize::MAX, |field| field.position);
+        // A new value came from the patch, not from a structure.
+        if let (Some(type_), None, true) = (type_, visited, live.is_some_and(Value::is_object)) {
+            let position =
+                |key: &String| type_.field(key).map_or(usize::MAX, |field| field.position);
             keys.sort_by_key(|key| position(key));
         }
         self.text.push('{');
@@ -142,16 +143,18 @@ impl Writer<'_> {
             self.text.push(':');
             let inner = match shape {
                 Shape::Map(inner) => inner,
-                _ => of.and_then(|of| of.field(key)).map_or(&Shape::Any, |field| &field.shape),
+                _ => type_
+                    .and_then(|type_| type_.field(key))
+                    .map_or(&Shape::Any, |field| &field.shape),
             };
-            let below = touched.and_then(|touched| touched.0.get(key));
+            let below = visited.and_then(|visited| visited.0.get(key));
             let value = map.get(key).unwrap_or(&Value::Null);
             self.write(inner, live.and_then(|live| live.get(key)), value, below);
         }
         self.text.push('}');
     }
 
-    /// A JSON string as Go writes it, fit for HTML.
+    /// Writes a JSON string as Go does, escaped for HTML.
     fn write_string(&mut self, string: &str) {
         let text = Value::from(string).to_string();
         for character in text.chars() {

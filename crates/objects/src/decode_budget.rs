@@ -1,21 +1,21 @@
-//! The memory that values take while they are decoded: [`Room`].
+//! Limits the memory of decoded values: [`DecodeBudget`].
 //!
-//! Text of a few bytes can take a hundred times its size as values: `{"":0},` is seven bytes, and the
-//! map it becomes is a node of more than 600. Decoders of foreign bytes count what they build, and stop
-//! at a limit before the memory is taken. The counts are estimates; the allocator is not asked.
+//! Text of a few bytes can take a hundred times its size as values: `{"":0},` is seven bytes, and
+//! the map it becomes is a node of more than 600. Decoders of untrusted bytes count what they
+//! build, and stop at a limit before the memory is allocated. The counts are estimates.
 
 use serde_json::Value;
 use thiserror::Error;
 
-/// The most memory that the values of one body may take. The largest object that can be stored has
-/// 1.5 MiB of JSON, and takes about 50 MiB if it consists of short environment variables.
+/// The maximum memory for the values of one body. The largest object that can be stored has 1.5 MiB
+/// of JSON, and takes about 50 MiB if it consists of short environment variables.
 pub const MAX_DECODED: usize = 64 << 20;
 
-/// How deep a decoded object may be nested. No Kubernetes object nests a third as deep. Readers of JSON
-/// stop at 127 levels, and answers put objects a few levels deeper than they are stored.
+/// The maximum nesting of a decoded object. No Kubernetes object nests a third as deep. JSON
+/// readers stop at 127 levels, and responses nest objects a few levels deeper than they are stored.
 pub const MAX_DEPTH: usize = 100;
 
-/// The error for a body whose values take more memory than they may.
+/// The values of a body take more memory than allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the decoded values take more than {limit} bytes of memory")]
 pub struct TooLarge {
@@ -31,19 +31,19 @@ const NODE: usize = 11 * (size_of::<String>() + size_of::<Value>()) + 16;
 /// Nodes of a map whose keys come in order are half full.
 const ENTRY: usize = NODE / 6;
 
-/// The allocator's own bytes for a piece of memory.
+/// The allocator's overhead for one allocation.
 const PIECE: usize = 16;
 
-/// The rest of a limit on memory.
+/// The remaining memory of a limit.
 #[derive(Debug, Clone)]
-pub(crate) struct Room {
+pub(crate) struct DecodeBudget {
     limit: usize,
     left: usize,
 }
 
-impl Room {
-    pub(crate) fn new(limit: usize) -> Room {
-        Room { limit, left: limit }
+impl DecodeBudget {
+    pub(crate) fn new(limit: usize) -> DecodeBudget {
+        DecodeBudget { limit, left: limit }
     }
 
     fn take(&mut self, bytes: usize) -> Result<(), TooLarge> {
@@ -59,23 +59,23 @@ impl Room {
         }
     }
 
-    /// Takes the room of a text.
+    /// Takes the memory of a text.
     pub(crate) fn text(&mut self, text: &str) -> Result<(), TooLarge> {
         self.take(text_size(text))
     }
 
-    /// Takes the room of an item of a list, without what the item refers to.
+    /// Takes the memory of an item of a list, without what the item refers to.
     pub(crate) fn item(&mut self) -> Result<(), TooLarge> {
         self.take(ITEM)
     }
 
-    /// Takes the room of an entry of a map that has `count` entries already, without what the value
-    /// refers to.
+    /// Takes the memory of an entry of a map that already has `count` entries, without what the
+    /// value refers to.
     pub(crate) fn entry(&mut self, count: usize, key: &str) -> Result<(), TooLarge> {
         self.take(entry_size(count) + text_size(key))
     }
 
-    /// Takes the room of what a value refers to.
+    /// Takes the memory of what a value refers to.
     pub(crate) fn value(&mut self, value: &Value) -> Result<(), TooLarge> {
         match value {
             Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),

@@ -1,5 +1,5 @@
-//! The `scale` of a deployment or replica set: how many, how many there are, and by which
-//! selector they are found, in a form that is the same for all of them (`autoscaling/v1`).
+//! The `scale` of a deployment or replica set: desired and current replicas and the selector, in a
+//! form that is common to all workloads (`autoscaling/v1`).
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::super::checks::{self, NOT_NEGATIVE};
 use crate::cursor::{Causes, Cursor};
 use crate::selector::LabelSelector;
 
-/// The scale of an object.
+/// Returns the scale of an object.
 #[must_use]
 pub fn of(object: &Value) -> Value {
     let mut meta = Map::new();
@@ -37,7 +37,7 @@ pub fn of(object: &Value) -> Value {
     })
 }
 
-/// What is wrong with a scale that is to be taken over.
+/// Validates a scale that is written.
 #[must_use]
 pub fn validate(scale: &Value) -> Causes {
     let mut causes = Causes::default();
@@ -50,8 +50,8 @@ pub fn validate(scale: &Value) -> Causes {
     causes
 }
 
-/// The object with the number a scale asks for. The version the scale names, if any, is taken
-/// over, so that the write is refused if the object has changed since.
+/// Returns the object with the replicas of a scale. The resource version of the scale, if any, is
+/// copied, so that the write is rejected if the object has changed since.
 #[must_use]
 pub fn apply(object: &Value, scale: &Value) -> Value {
     let mut object = object.clone();

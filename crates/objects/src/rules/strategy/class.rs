@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 use super::super::checks::{IMMUTABLE, default, unchanged};
 use super::super::meta::validate_labels;
 use super::super::{names, pod, resource_names};
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 
 const SYSTEM_PREFIX: &str = "system-";
 const HIGHEST_OF_USERS: i64 = 1_000_000_000;
-/// Upstream's own, with their priorities.
+/// The priority classes of the system, with their priorities.
 const SYSTEM: [(&str, i64); 2] =
     [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
-/// Whether a priority class is one of upstream's own.
+/// Reports whether a priority class is one of the system's.
 #[must_use]
 pub fn is_system_priority(name: &str) -> bool {
     SYSTEM.iter().any(|(known, _)| *known == name)
@@ -53,7 +53,7 @@ pub(super) fn validate_priority(class: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Why a class is not one of the system's.
+/// Returns why a class is not one of the system's.
 fn not_known(name: &str, value: i64, global: bool) -> Option<String> {
     match SYSTEM.iter().find(|(known, _)| *known == name) {
         None => Some(format!("{name} is not a known system priority class")),
@@ -81,7 +81,7 @@ pub(super) fn validate_runtime(class: &Cursor<'_>, causes: &mut Causes) {
         names::report(causes, &handler, &names::dns_label(handler.text()));
     }
     let overhead = class.field("overhead");
-    // Upstream checks the overhead as if it were a container's limits, and says so.
+    // Upstream validates the overhead like a container's limits, and the message shows that.
     let fixed = overhead.field("podFixed").called("limits");
     for (name, amount) in fixed.entries() {
         resource_names::of_containers(&amount, name, causes);
@@ -97,15 +97,15 @@ fn validate_tolerations(tolerations: &Cursor<'_>, causes: &mut Causes) {
     let mut seen = HashSet::new();
     for toleration in tolerations.items() {
         if !seen.insert(toleration.value()) {
-            causes.duplicate_as(&toleration, shown_toleration(toleration.value()));
+            causes.duplicate_as(&toleration, render_toleration(toleration.value()));
         }
     }
 }
 
-/// A toleration as Go shows the structure.
-fn shown_toleration(toleration: &Value) -> Shown {
+/// Renders a toleration as Go does.
+fn render_toleration(toleration: &Value) -> BadValue {
     let text = |field: &str| json!(toleration[field].as_str().unwrap_or_default());
-    Shown::literal(format!(
+    BadValue::literal(format!(
         r#"{{"Key":{},"Operator":{},"Value":{},"Effect":{},"TolerationSeconds":{}}}"#,
         text("key"),
         text("operator"),

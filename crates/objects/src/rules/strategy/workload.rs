@@ -1,21 +1,22 @@
-//! Daemon sets, deployments, replica sets and the revisions daemon sets leave behind. Their pod
-//! templates are checked as pods are, by [`super::super::pod`].
+//! Daemon sets, deployments, replica sets and controller revisions. Their pod templates are
+//! validated by [`super::super::pod`].
 
 use serde_json::{Map, Value, json};
 
 use super::super::checks::{
     self, IMMUTABLE, at_most_all, default, default_text, is_same, is_some_of, non_negative,
-    number_or_percent, part_mut, selects, shown_selector, unchanged,
+    number_or_percent, part_mut, render_selector, selects, unchanged,
 };
-use super::super::{Setting, meta, names, pod};
+use super::super::{RuleContext, meta, names, pod};
 use crate::catalog::Resource;
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 
-/// Where `v1` keeps the number of a daemon set's template, which newer code does not look at.
+/// The annotation in which `v1` keeps the generation of a daemon set's template, which newer code
+/// ignores.
 pub(crate) const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 const MISMATCH: &str = "`selector` does not match template `labels`";
 
-/// Runs on the pod template, with the defaults every template gets.
+/// Sets the defaults of the pod template, and then runs `then` on the spec.
 fn with_spec(object: &mut Value, then: impl FnOnce(&mut Map<String, Value>)) {
     let Some(spec) = part_mut(object, "spec") else { return };
     if let Some(template) = spec.get_mut("template") {
@@ -52,13 +53,13 @@ pub(super) fn set_daemon_set_defaults(set: &mut Value) {
     });
 }
 
-/// A strategy is a rolling update if nothing is said, with bounds of its own.
+/// Sets the default strategy: a rolling update with these bounds.
 fn set_strategy(spec: &mut Map<String, Value>, field: &str, bounds: &[(&str, Value)]) {
     let strategy = spec.entry(field).or_insert_with(|| json!({}));
     let Some(strategy) = strategy.as_object_mut() else { return };
     default_text(strategy, "type", "RollingUpdate");
     if strategy["type"] != "RollingUpdate" {
-        // Bounds that do not count are numbers all the same.
+        // Bounds that have no effect must still be numbers.
         let given = strategy.get_mut("rollingUpdate").and_then(Value::as_object_mut);
         if let Some(rolling) = given {
             for (bound, _) in bounds {
@@ -97,23 +98,23 @@ pub(super) fn prepare_daemon_set(set: &mut Value) {
     set_template_generation(set, generation);
 }
 
-/// The number of the template goes up when the template changes, and only then.
+/// Increments the template generation if the template has changed.
 pub(super) fn prepare_daemon_set_update(set: &mut Value, old: &Value) {
     let before = template_generation(old).max(1);
     let changed = !is_same(&set["spec"]["template"], &old["spec"]["template"]);
     set_template_generation(set, if changed { before.saturating_add(1) } else { before });
 }
 
-/// The template: its labels are what the selector asks for, and it runs for ever.
+/// Validates the template: the selector matches its labels, and it restarts always.
 fn validate_template(
     spec: &Cursor<'_>,
     old_spec: &Value,
     kind: &str,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     let template = spec.field("template");
-    pod::validate_template(&template, &old_spec["template"], setting, causes);
+    pod::validate_template(&template, &old_spec["template"], ctx, causes);
     let pod = template.field("spec");
     let policy = pod.field("restartPolicy");
     if policy.text() != "Always" {
@@ -132,11 +133,11 @@ fn report_mismatch(spec: &Cursor<'_>, causes: &mut Causes) {
     causes.invalid(&meta.field("labels"), MISMATCH);
 }
 
-/// The selector and the template it must fit, as replica sets and deployments have them.
+/// Validates the selector and the template of replica sets and deployments.
 fn validate_selected_template(
     spec: &Cursor<'_>,
     old_spec: &Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     let selector = spec.field("selector");
@@ -147,11 +148,11 @@ fn validate_selected_template(
     let empty =
         selector.field("matchLabels").is_empty() && selector.field("matchExpressions").is_empty();
     if selector.is_set() && empty {
-        let shown = shown_selector(selector.value());
+        let shown = render_selector(selector.value());
         causes.invalid_as(&selector, shown, "empty selector is invalid for deployment");
     }
     let Some(read) = read else {
-        let shown = shown_selector(selector.value());
+        let shown = render_selector(selector.value());
         return causes.invalid_as(&selector, shown, "invalid label selector");
     };
     let labels = &spec.value()["template"]["metadata"]["labels"];
@@ -159,30 +160,30 @@ fn validate_selected_template(
     if !means_all && !selects(read.as_ref(), labels) {
         report_mismatch(spec, causes);
     }
-    validate_template(spec, old_spec, "ReplicaSet", setting, causes);
+    validate_template(spec, old_spec, "ReplicaSet", ctx, causes);
 }
 
 pub(super) fn validate_replica_set(
     set: &Cursor<'_>,
     old_spec: &Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     let spec = set.field("spec");
     non_negative(&spec.field("replicas"), causes);
     non_negative(&spec.field("minReadySeconds"), causes);
-    validate_selected_template(&spec, old_spec, setting, causes);
+    validate_selected_template(&spec, old_spec, ctx, causes);
 }
 
 pub(super) fn validate_deployment(
     deployment: &Cursor<'_>,
     old_spec: &Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     let spec = deployment.field("spec");
     non_negative(&spec.field("replicas"), causes);
-    validate_selected_template(&spec, old_spec, setting, causes);
+    validate_selected_template(&spec, old_spec, ctx, causes);
     validate_strategy(&spec.field("strategy"), causes);
     let ready = spec.field("minReadySeconds");
     non_negative(&ready, causes);
@@ -194,8 +195,8 @@ pub(super) fn validate_deployment(
     }
 }
 
-/// A strategy as Go shows the structure.
-fn shown_strategy(strategy: &Value) -> Shown {
+/// Renders a strategy as Go does.
+fn render_strategy(strategy: &Value) -> BadValue {
     let rolling = match &strategy["rollingUpdate"] {
         Value::Null => "null".to_owned(),
         rolling => format!(
@@ -203,7 +204,7 @@ fn shown_strategy(strategy: &Value) -> Shown {
             rolling["maxUnavailable"], rolling["maxSurge"]
         ),
     };
-    Shown::literal(format!(r#"{{"Type":{},"RollingUpdate":{rolling}}}"#, strategy["type"]))
+    BadValue::literal(format!(r#"{{"Type":{},"RollingUpdate":{rolling}}}"#, strategy["type"]))
 }
 
 fn validate_strategy(strategy: &Cursor<'_>, causes: &mut Causes) {
@@ -224,7 +225,7 @@ fn validate_strategy(strategy: &Cursor<'_>, causes: &mut Causes) {
             at_most_all(&unavailable, causes);
         }
         _ => {
-            let shown = shown_strategy(strategy.value());
+            let shown = render_strategy(strategy.value());
             causes.not_supported_as(strategy, shown, &["Recreate", "RollingUpdate"]);
         }
     }
@@ -233,7 +234,7 @@ fn validate_strategy(strategy: &Cursor<'_>, causes: &mut Causes) {
 pub(super) fn validate_daemon_set(
     set: &Cursor<'_>,
     old_spec: &Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     let spec = set.field("spec");
@@ -246,10 +247,10 @@ pub(super) fn validate_daemon_set(
     let empty =
         selector.field("matchLabels").is_empty() && selector.field("matchExpressions").is_empty();
     if selector.is_set() && empty {
-        let shown = shown_selector(selector.value());
+        let shown = render_selector(selector.value());
         causes.invalid_as(&selector, shown, "empty selector is invalid for daemonset");
     }
-    validate_template(&spec, old_spec, "DaemonSet", setting, causes);
+    validate_template(&spec, old_spec, "DaemonSet", ctx, causes);
     non_negative(&spec.field("minReadySeconds"), causes);
     validate_update_strategy(&spec.field("updateStrategy"), causes);
     non_negative(&spec.field("revisionHistoryLimit"), causes);
@@ -279,18 +280,18 @@ fn validate_update_strategy(strategy: &Cursor<'_>, causes: &mut Causes) {
             }
         }
         _ => {
-            let shown = shown_strategy(strategy.value());
+            let shown = render_strategy(strategy.value());
             causes.not_supported_as(strategy, shown, &["RollingUpdate", "OnDelete"]);
         }
     }
 }
 
-/// What a workload selects never changes: its pods would be lost.
+/// Checks that the selector is unchanged: the workload would lose its pods.
 pub(super) fn validate_selector_kept(object: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     let (spec, old_spec) = (object.field("spec"), old.field("spec"));
     let (selector, old_selector) = (spec.field("selector"), old_spec.field("selector"));
     if !is_same(selector.value(), old_selector.value()) {
-        causes.invalid_as(&selector, shown_selector(selector.value()), IMMUTABLE);
+        causes.invalid_as(&selector, render_selector(selector.value()), IMMUTABLE);
     }
 }
 
@@ -300,7 +301,7 @@ fn validate_counts(status: &Cursor<'_>, fields: &[&str], causes: &mut Causes) {
     }
 }
 
-/// No number of pods is above that of all pods.
+/// Checks that no number of pods is above the total.
 fn validate_parts(status: &Cursor<'_>, parts: &[&str], causes: &mut Causes) {
     let count = |field: &str| status.value()[field].as_i64().unwrap_or(0);
     for part in parts {
@@ -395,7 +396,7 @@ pub(super) fn validate_revision_change(
     unchanged(&revision.field("data"), &old.field("data"), causes);
 }
 
-/// Takes off a template what is not kept; `old` is the stored object on update, else null.
+/// Removes disabled fields from a template; `old` is the stored object on update, else null.
 pub(super) fn prepare_template(object: &mut Value, old: &Value) {
     let template = object.get_mut("spec").and_then(|spec| spec.get_mut("template"));
     if let Some(template) = template {
@@ -403,8 +404,8 @@ pub(super) fn prepare_template(object: &mut Value, old: &Value) {
     }
 }
 
-/// Whether an update has changed what is warned of: of a daemon set the template, of the others
-/// anything that is counted.
+/// Reports whether an update needs new warnings: for a daemon set if the template changed, for
+/// others if the generation changed.
 fn is_looked_at_again(resource: &Resource, object: &Value, old: &Value) -> bool {
     match resource.kind {
         "DaemonSet" => !is_same(&object["spec"]["template"], &old["spec"]["template"]),

@@ -1,7 +1,7 @@
-//! Resource quotas as objects: names and amounts that can be bounded, scopes that fit them, and
-//! the classes of QoS resources a namespace is given.
+//! Resource quotas as objects: names and amounts that can be bounded, scopes that fit them, and the
+//! classes of QoS resources of a namespace.
 //!
-//! What a quota does to other objects is in [`crate::quota`].
+//! [`crate::quota`] applies quotas to other objects.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::super::checks::{NOT_NEGATIVE, round_amounts};
 use super::super::names::{self, label_key_problems};
 use super::super::pod::class_resources;
-use super::super::{Setting, resource_names};
-use crate::cursor::{Causes, Cursor, Shown};
+use super::super::{RuleContext, resource_names};
+use crate::cursor::{BadValue, Causes, Cursor};
 use crate::feature_gates::Gate;
 
 const SCOPES: [&str; 7] = [
@@ -30,10 +30,10 @@ pub(super) fn set_defaults(quota: &mut Value) {
     }
 }
 
-/// Without the feature a quota keeps the classes it has and gets no new ones.
-pub(super) fn prepare(quota: &mut Value, old: Option<&Value>, setting: &Setting<'_>) {
+/// Without the gate a quota keeps its classes and gets no new ones.
+pub(super) fn prepare(quota: &mut Value, old: Option<&Value>, ctx: &RuleContext<'_>) {
     let kept = old.is_some_and(|old| old["spec"].get("qosResources").is_some());
-    if setting.gates.enabled(Gate::QosResources) || kept {
+    if ctx.gates.enabled(Gate::QosResources) || kept {
         return;
     }
     if let Some(spec) = quota.get_mut("spec").and_then(Value::as_object_mut) {
@@ -67,7 +67,7 @@ pub(super) fn validate_status(quota: &Cursor<'_>, causes: &mut Causes) {
     validate_classes(&status.field("qosResourcesUsage"), causes);
 }
 
-/// Scopes stay what they were.
+/// Checks that the scopes are unchanged.
 pub(super) fn validate_change(quota: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     let (spec, old_spec) = (quota.field("spec"), old.field("spec"));
     let (scopes, old_scopes) = (spec.field("scopes"), old_spec.field("scopes"));
@@ -79,7 +79,7 @@ pub(super) fn validate_change(quota: &Cursor<'_>, old: &Cursor<'_>, causes: &mut
     }
 }
 
-/// Whether a scope can be joined with what the quota bounds.
+/// Returns the number of bounded resources that cannot be combined with a scope.
 fn has_unfit_resource(spec: &Cursor<'_>, scope: &str) -> usize {
     let hard = spec.field("hard");
     let unfit = hard.entries().filter(|(name, _)| {
@@ -113,7 +113,7 @@ fn validate_selector(spec: &Cursor<'_>, causes: &mut Causes) {
     let selector = spec.field("scopeSelector");
     let expressions = selector.field("matchExpressions");
     for expression in expressions.items() {
-        // Upstream names the list and not the item.
+        // Upstream's path is the list and not the item.
         let at = expressions.at_value(expression.value());
         let (scope, operator) = (at.field("scopeName"), at.field("operator"));
         let values = at.field("values");
@@ -121,7 +121,7 @@ fn validate_selector(spec: &Cursor<'_>, causes: &mut Causes) {
             causes.invalid_as(&scope, scope.text(), "unsupported scope");
         }
         for _ in 0..has_unfit_resource(spec, scope.text()) {
-            let shown = shown_selector(selector.value());
+            let shown = render_selector(selector.value());
             causes.invalid_as(&expressions, shown, "unsupported scope applied to resource");
         }
         let needs_exists = matches!(
@@ -157,13 +157,13 @@ fn validate_selector(spec: &Cursor<'_>, causes: &mut Causes) {
     let names: Vec<&str> =
         expressions.items().map(|e| e.value()["scopeName"].as_str().unwrap_or_default()).collect();
     for _ in 0..are_conflicting(names.into_iter()) {
-        // And shows the other list.
+        // Upstream shows the other list.
         causes.invalid_as(&expressions, spec.field("scopes").value(), "conflicting scopes");
     }
 }
 
-/// A scope selector as Go shows the structure.
-fn shown_selector(selector: &Value) -> Shown {
+/// Renders a scope selector as Go does.
+fn render_selector(selector: &Value) -> BadValue {
     let expressions = selector["matchExpressions"].as_array().into_iter().flatten();
     let shown = expressions.map(|expression| {
         format!(
@@ -172,10 +172,10 @@ fn shown_selector(selector: &Value) -> Shown {
         )
     });
     let shown: Vec<String> = shown.collect();
-    Shown::literal(format!(r#"{{"MatchExpressions":[{}]}}"#, shown.join(",")))
+    BadValue::literal(format!(r#"{{"MatchExpressions":[{}]}}"#, shown.join(",")))
 }
 
-/// Classes with a number each, for pods and for containers.
+/// Validates classes with their capacities, for pods and for containers.
 fn validate_classes(given: &Cursor<'_>, causes: &mut Causes) {
     let (pod, container) = (given.field("pod"), given.field("container"));
     for list in [&pod, &container] {
@@ -200,13 +200,13 @@ fn validate_classes(given: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// The full names in a list of resources.
+/// Returns the full names in a list of resources.
 pub(super) fn resource_names_of(list: &Value) -> BTreeSet<&str> {
     let names = list.as_array().into_iter().flatten().filter_map(|item| item["name"].as_str());
     names.map(class_resources::full_name).collect()
 }
 
-/// Classes, each once, with a number that is not below zero.
+/// Validates classes: each occurs once, with a capacity that is not negative.
 pub(super) fn validate_capacities(classes: &Cursor<'_>, causes: &mut Causes) {
     let mut seen = BTreeSet::new();
     for class in classes.items() {

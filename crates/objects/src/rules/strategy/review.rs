@@ -1,12 +1,12 @@
-//! Questions about access, which are answered and never stored.
+//! Access reviews, which are answered and never stored.
 
 use serde_json::{Map, Value};
 
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 use crate::rules::meta;
 use crate::selector::{FieldSelector, LabelSelector};
 
-/// Reports what is wrong with a review of access.
+/// Validates an access review.
 #[must_use]
 pub fn validate(kind: &str, review: &Value) -> Causes {
     let mut causes = Causes::default();
@@ -15,7 +15,7 @@ pub fn validate(kind: &str, review: &Value) -> Causes {
     let (resource, other) = (spec.field("resourceAttributes"), spec.field("nonResourceAttributes"));
     if resource.is_set() == other.is_set() {
         let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        causes.invalid_as(&spec, shown_path(&other), why);
+        causes.invalid_as(&spec, render_path(&other), why);
     }
     if resource.is_set() && !other.is_set() {
         validate_field_selector(&resource.field("fieldSelector"), &mut causes);
@@ -30,7 +30,7 @@ pub fn validate(kind: &str, review: &Value) -> Causes {
     let is_local = kind == "LocalSubjectAccessReview";
     let none = Map::new();
     let mut given = metadata.value().as_object().unwrap_or(&none).iter();
-    // Who made it is noted by the server, not by the client.
+    // The server sets the manager, not the client.
     let is_free = |field: &str| field == "managedFields" || (is_local && field == "namespace");
     if given.any(|(field, value)| !value.is_null() && !is_free(field)) {
         let except = if is_local { " except for namespace" } else { "" };
@@ -44,20 +44,20 @@ pub fn validate(kind: &str, review: &Value) -> Causes {
         }
         if other.is_set() {
             let why = "disallowed on this kind of request";
-            causes.invalid_as(&other, shown_path(&other), why);
+            causes.invalid_as(&other, render_path(&other), why);
         }
     }
     causes
 }
 
-/// Access to a path as upstream prints it: with the names of its Go fields.
-fn shown_path(attributes: &Cursor<'_>) -> Shown {
+/// Renders access to a path as upstream does: with the names of its Go fields.
+fn render_path(attributes: &Cursor<'_>) -> BadValue {
     if !attributes.is_set() {
-        return Shown::literal("null".to_owned());
+        return BadValue::literal("null".to_owned());
     }
     let text = |field: &str| Value::from(attributes.field(field).text());
     let (path, verb) = (text("path"), text("verb"));
-    Shown::literal(format!("{{\"Path\":{path},\"Verb\":{verb}}}"))
+    BadValue::literal(format!("{{\"Path\":{path},\"Verb\":{verb}}}"))
 }
 
 /// Checks that a selector is given as text or as requirements, and not as both.
@@ -76,7 +76,7 @@ fn validate_form(selector: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// An operator that is not known comes from a newer client and is no mistake: such a requirement is
+/// An unknown operator comes from a newer client and is not an error: such a requirement is
 /// ignored, see [`ignored_selectors`].
 fn validate_field_selector(selector: &Cursor<'_>, causes: &mut Causes) {
     if !selector.is_set() {
@@ -103,8 +103,8 @@ fn validate_label_selector(selector: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Returns the `evaluationError` of a review whose selectors are not all understood. Such a selector is
-/// ignored, wholly or in part, and the review is answered.
+/// Returns the `evaluationError` of a review whose selectors are not all understood. Such a
+/// selector is ignored, wholly or in part, and the review is answered.
 #[must_use]
 pub fn ignored_selectors(attributes: &Value) -> Option<String> {
     let (fields, labels) = (&attributes["fieldSelector"], &attributes["labelSelector"]);
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thing_is_asked_about_somebody() {
+    fn review_has_one_resource_or_path_and_a_subject() {
         let pods = json!({"verb": "get", "resource": "pods", "namespace": "a"});
         let path = json!({"verb": "get", "path": "/metrics"});
         let check = |kind: &str, review: Value, wrong: &[(&str, &str)]| {
@@ -186,10 +186,10 @@ mod tests {
             json!({"metadata": {"name": "n"}, "spec": {"resourceAttributes": pods}}),
             &[("metadata", "must be empty")],
         );
-        let of = "SubjectAccessReview";
-        check(of, json!({"spec": {"resourceAttributes": pods, "groups": ["g"]}}), &[]);
+        let kind = "SubjectAccessReview";
+        check(kind, json!({"spec": {"resourceAttributes": pods, "groups": ["g"]}}), &[]);
         check(
-            of,
+            kind,
             json!({"spec": {"resourceAttributes": pods}}),
             &[("spec.user", "at least one of user or group must be specified")],
         );

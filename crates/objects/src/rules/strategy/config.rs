@@ -1,5 +1,5 @@
-//! Config maps, secrets and service accounts: keys, sizes, what a type of secret needs, and
-//! freezing.
+//! Config maps, secrets and service accounts: keys, sizes, required keys of a secret's type, and
+//! immutability.
 
 use serde_json::Value;
 
@@ -7,13 +7,13 @@ use super::super::checks::{is_same, part_mut};
 use super::super::names::{self, config_key};
 use crate::cursor::{Causes, Cursor};
 
-/// The most bytes the data of one object may have, so that nodes and the store can bear them.
+/// The limit on the data of one object, so that nodes and the store can hold it.
 const SIZE_LIMIT: usize = 1 << 20;
 const OPAQUE: &str = "Opaque";
-/// What messages show instead of what is in a secret.
+/// The text that messages show instead of a secret's contents.
 const REDACTED: &str = "<secret contents redacted>";
 
-/// Folds `stringData` into `data` and names the type of a secret that has none.
+/// Merges `stringData` into `data` and sets the type of a secret that has none.
 pub(super) fn set_secret_defaults(secret: &mut Value) {
     let Some(fields) = secret.as_object_mut() else { return };
     if fields.get("type").and_then(Value::as_str).unwrap_or_default().is_empty() {
@@ -46,7 +46,7 @@ fn encode_base64(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes of a text that decoding has found to be base64.
+/// Decodes a text that is known to be base64.
 fn decode_base64(text: &str) -> Vec<u8> {
     let digit = |byte: u8| match byte {
         b'A'..=b'Z' => Some(byte - b'A'),
@@ -68,7 +68,7 @@ fn decode_base64(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// How many bytes a base64 text stands for.
+/// Returns the number of bytes that a base64 text encodes.
 fn base64_size(text: &str) -> usize {
     let digits = text.bytes().filter(|b| !matches!(b, b'=' | b'\n' | b'\r')).count();
     digits * 3 / 4
@@ -89,7 +89,7 @@ pub(super) fn validate_config_map(map: &Cursor<'_>, causes: &mut Causes) {
         size = size.saturating_add(base64_size(value.text()));
     }
     if size > SIZE_LIMIT {
-        // Upstream gives the place as a path without a name, which it writes like this.
+        // Upstream's path has no name here, which is rendered like this.
         causes.too_long(&Cursor::top(map.value(), "[]"), SIZE_LIMIT);
     }
 }
@@ -153,8 +153,8 @@ fn validate_json(at: &Cursor<'_>, causes: &mut Causes) {
         Ok(Value::Number(_)) => "number",
         Ok(Value::Bool(_)) => "bool",
         Err(error) => {
-            let said = crate::schema::syntax::in_go_words(&bytes);
-            let detail = said.unwrap_or_else(|| error.to_string());
+            let go_error = crate::schema::syntax::go_error(&bytes);
+            let detail = go_error.unwrap_or_else(|| error.to_string());
             return causes.invalid_as(at, REDACTED, &detail);
         }
     };
@@ -163,7 +163,7 @@ fn validate_json(at: &Cursor<'_>, causes: &mut Causes) {
     causes.invalid_as(at, REDACTED, &detail);
 }
 
-/// A config map or secret that was declared immutable stays so, and keeps its data.
+/// Checks that an immutable config map or secret stays immutable and keeps its data.
 pub(super) fn validate_frozen(
     object: &Cursor<'_>,
     old: &Cursor<'_>,
@@ -185,7 +185,7 @@ pub(super) fn validate_frozen(
     }
 }
 
-/// Of the secrets an account refers to only the names are kept: they are in its own namespace.
+/// Keeps only the names of the secrets that an account refers to: they are in its own namespace.
 pub(super) fn prepare_account(account: &mut Value) {
     let secrets = account.get_mut("secrets").and_then(Value::as_array_mut);
     for secret in secrets.into_iter().flatten().filter_map(Value::as_object_mut) {

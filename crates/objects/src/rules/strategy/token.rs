@@ -7,7 +7,7 @@ use crate::cursor::{Causes, Cursor};
 
 const HOUR: i64 = 3600;
 const LEAST_SECONDS: i64 = 600;
-/// Beyond this a token's end does not fit into what verifiers read.
+/// A longer lifetime does not fit into the types of verifiers.
 const MOST_SECONDS: i64 = 1 << 32;
 
 pub fn set_defaults(request: &mut Value) {

@@ -1,5 +1,5 @@
-//! What the status of a job may say, and how it may change. A rule applies when what it is about
-//! changed, so that jobs written before it can still be updated.
+//! Validates the status of a job and its changes. A rule applies only if its fields changed, so
+//! that jobs that were written before the rule can still be updated.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::super::checks::{IMMUTABLE, is_same, non_negative};
 use crate::cursor::{Causes, Cursor};
 use crate::timestamp::Timestamp;
 
-/// A job and what it was, looked at from the status.
+/// A job and its old version, for checks of the status.
 struct Change<'a> {
     new: &'a Value,
     old: &'a Value,
@@ -20,7 +20,7 @@ impl Change<'_> {
         !is_same(&self.new["status"][field], &self.old["status"][field])
     }
 
-    /// Whether the condition came or went.
+    /// Reports whether the condition was added or removed.
     fn turned(&self, condition: &str) -> bool {
         holds(self.new, condition) != holds(self.old, condition)
     }
@@ -30,7 +30,7 @@ impl Change<'_> {
     }
 }
 
-/// Whether a condition of a job is true.
+/// Reports whether a condition of a job is true.
 pub(super) fn holds(job: &Value, kind: &str) -> bool {
     let conditions = job["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True")
@@ -40,7 +40,7 @@ fn is_finished(job: &Value) -> bool {
     holds(job, "Complete") || holds(job, "Failed")
 }
 
-/// A cause about the conditions as a whole, which shows no value.
+/// Reports a cause about the conditions as a whole, which shows no value.
 fn unfit(status: &Cursor<'_>, detail: &str, causes: &mut Causes) {
     let at = status.field("conditions").path();
     causes.add("FieldValueInvalid", at, format!("Invalid value: {detail}"));
@@ -74,7 +74,7 @@ pub(super) fn validate(job: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) 
     validate_history(&change, job, causes);
 }
 
-/// Pods that ended and are not counted yet, each once.
+/// Checks the terminated pods that are not counted yet: each is listed once.
 fn validate_uncounted(status: &Cursor<'_>, causes: &mut Causes) {
     let uncounted = status.field("uncountedTerminatedPods");
     let mut seen: BTreeSet<&str> = BTreeSet::new();
@@ -90,7 +90,7 @@ fn validate_uncounted(status: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// How a job ends: complete or failed, with its times, and nothing left running.
+/// Checks the end of a job: complete or failed, with its times, and without running pods.
 fn validate_end(change: &Change<'_>, status: &Cursor<'_>, causes: &mut Causes) {
     let job = change.new;
     let complete = holds(job, "Complete");
@@ -190,7 +190,7 @@ fn validate_indexes(change: &Change<'_>, status: &Cursor<'_>, causes: &mut Cause
     }
 }
 
-/// The first index that is in both.
+/// Returns the first index that is in both.
 fn common(a: &[(i64, i64)], b: &[(i64, i64)]) -> Option<i64> {
     let overlap = |(x, y): (&(i64, i64), &(i64, i64))| {
         let first = x.0.max(y.0);
@@ -262,7 +262,7 @@ fn validate_criteria(change: &Change<'_>, status: &Cursor<'_>, causes: &mut Caus
     }
 }
 
-/// What once was cannot be undone.
+/// Checks that permanent facts are not reverted.
 fn validate_history(change: &Change<'_>, job: &Cursor<'_>, causes: &mut Causes) {
     let (new, old) = (change.new, change.old);
     let status = job.field("status");
@@ -272,7 +272,7 @@ fn validate_history(change: &Change<'_>, job: &Cursor<'_>, causes: &mut Causes) 
         }
     }
     let count = |job: &Value, field: &str| job["status"][field].as_i64().unwrap_or(0);
-    // An indexed job whose two numbers agree can be made smaller.
+    // An indexed job whose two numbers are equal can be made smaller.
     let spec = &new["spec"];
     let can_shrink =
         spec["completionMode"] == "Indexed" && spec["completions"] == spec["parallelism"];

@@ -1,5 +1,5 @@
-//! What whoever writes a service is warned of: what will not be looked at, and what is on its way
-//! out. What is wrong with a service is in [`super::service`].
+//! Warnings about services: ignored fields, and deprecated values. [`super::service`] validates
+//! services.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ pub(super) fn warnings(service: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     let top = Cursor::top(service, "");
     let spec = top.field("spec");
-    let said = |field: &str| !spec.field(field).value().as_str().unwrap_or_default().is_empty();
+    let is_given = |field: &str| !spec.field(field).value().as_str().unwrap_or_default().is_empty();
     let kind = spec.field("type").text();
     if service["metadata"]["annotations"].get(TOPOLOGY_HINTS).is_some() {
         warnings.push(format!(
@@ -27,7 +27,7 @@ pub(super) fn warnings(service: &Value) -> Vec<String> {
     }
     let headless = kind == "ClusterIP" && spec.field("clusterIP").text() == "None";
     if headless {
-        if said("loadBalancerIP") {
+        if is_given("loadBalancerIP") {
             warnings.push("spec.loadBalancerIP is ignored for headless services".to_owned());
         }
         if !externals.is_empty() {
@@ -43,7 +43,7 @@ pub(super) fn warnings(service: &Value) -> Vec<String> {
             "spec.externalIPs is deprecated and may no longer be implemented in some clusters";
         warnings.push(text.to_owned());
     }
-    if said("loadBalancerIP") {
+    if is_given("loadBalancerIP") {
         warnings.extend(ip_warning(&spec.field("loadBalancerIP")));
     }
     let ranges = spec.field("loadBalancerSourceRanges");
@@ -51,7 +51,7 @@ pub(super) fn warnings(service: &Value) -> Vec<String> {
     if kind == "ExternalName" && !externals.is_empty() {
         warnings.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());
     }
-    if kind != "ExternalName" && said("externalName") {
+    if kind != "ExternalName" && is_given("externalName") {
         let text = "spec.externalName is ignored when spec.type is not \"ExternalName\"";
         warnings.push(text.to_owned());
     }
@@ -63,8 +63,8 @@ pub(super) fn warnings(service: &Value) -> Vec<String> {
     warnings
 }
 
-/// What to say about a block of addresses that is not written as it should be. Forms that older
-/// versions read are refused before anybody is warned.
+/// Returns the warning about a CIDR that is not in canonical notation. Notations that only older
+/// versions accepted are rejected before.
 fn cidr_warning(at: &Cursor<'_>) -> Option<String> {
     let (address, length) = parse_cidr(at.text())?;
     let better = format!("{address}/{length}");

@@ -1,5 +1,5 @@
-//! Leases: durations and counters that make sense. Coordinated election, which upstream has
-//! behind a gate that is off, is not offered: its fields are dropped.
+//! Leases: durations and counters. Coordinated leader election, which upstream has behind a gate
+//! that is off, is not supported: its fields are dropped.
 
 use serde_json::Value;
 

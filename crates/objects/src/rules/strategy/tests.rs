@@ -1,11 +1,11 @@
-//! Rules the recordings do not show, one table for each kind.
+//! Rules that the recordings do not cover, one table for each kind.
 
 use serde_json::{Value, json};
 
 use crate::catalog::{self, Resource};
 use crate::cursor::Causes;
 use crate::feature_gates::{FeatureGates, Gate};
-use crate::rules::{self, Part, Setting};
+use crate::rules::{self, Part, RuleContext};
 use crate::timestamp::Timestamp;
 
 fn gates() -> FeatureGates {
@@ -34,41 +34,41 @@ fn named(resource: &Resource, object: &Value) -> Value {
     object
 }
 
-/// What comes of a create: the object as it would be stored, and what is wrong with it.
-fn created(of: (&str, &str), object: &Value) -> (Value, Vec<String>) {
+/// Returns the result of a create: the object as it would be stored, and the causes.
+fn created(kind: (&str, &str), object: &Value) -> (Value, Vec<String>) {
     let gates = gates();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
-    let resource = resource(of.0, of.1);
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let resource = resource(kind.0, kind.1);
     let mut object = named(resource, object);
     rules::set_defaults(resource, &mut object);
-    rules::prepare_create(resource, &mut object, &setting);
-    let causes = rules::validate_create(resource, &object, &setting);
+    rules::prepare_create(resource, &mut object, &ctx);
+    let causes = rules::validate_create(resource, &object, &ctx);
     (object, texts(&causes))
 }
 
-fn check(of: (&str, &str), object: &Value, expected: &[&str]) {
-    assert_eq!(created(of, object).1, expected, "{object}");
+fn check(kind: (&str, &str), object: &Value, expected: &[&str]) {
+    assert_eq!(created(kind, object).1, expected, "{object}");
 }
 
-fn check_update(of: (&str, &str), old: &Value, new: &Value, part: Part, expected: &[&str]) {
+fn check_update(kind: (&str, &str), old: &Value, new: &Value, part: Part, expected: &[&str]) {
     let gates = gates();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
-    let resource = resource(of.0, of.1);
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let resource = resource(kind.0, kind.1);
     let (old, new) = (named(resource, old), named(resource, new));
     let (mut old, mut new) = (old, new);
     for object in [&mut old, &mut new] {
         object["metadata"]["resourceVersion"] = "1".into();
         rules::set_defaults(resource, object);
     }
-    rules::prepare_update(resource, &mut new, &old, part, &setting);
-    let causes = rules::validate_update(resource, &new, &old, part, &setting);
+    rules::prepare_update(resource, &mut new, &old, part, &ctx);
+    let causes = rules::validate_update(resource, &new, &old, part, &ctx);
     assert_eq!(texts(&causes), expected, "{new}");
 }
 
 #[test]
 fn nothing_in_an_object_makes_a_rule_fail() {
     let gates = gates();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     for resource in catalog::RESOURCES {
         for odd in [
             json!(null),
@@ -80,13 +80,13 @@ fn nothing_in_an_object_makes_a_rule_fail() {
         ] {
             let mut object = odd.clone();
             rules::set_defaults(resource, &mut object);
-            rules::prepare_create(resource, &mut object, &setting);
-            let _ = rules::validate_create(resource, &object, &setting);
+            rules::prepare_create(resource, &mut object, &ctx);
+            let _ = rules::validate_create(resource, &object, &ctx);
             let _ = rules::warnings(resource, &object, None);
             for part in [Part::Main, Part::Status, Part::Finalize] {
                 let mut object = odd.clone();
-                rules::prepare_update(resource, &mut object, &json!({}), part, &setting);
-                let _ = rules::validate_update(resource, &object, &odd, part, &setting);
+                rules::prepare_update(resource, &mut object, &json!({}), part, &ctx);
+                let _ = rules::validate_update(resource, &object, &odd, part, &ctx);
             }
         }
     }
@@ -376,14 +376,14 @@ fn events_are_where_what_they_are_about_is() {
 fn services_keep_what_was_allocated_for_them() {
     let resource = resource("v1", "Service");
     let gates = gates();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     let old = json!({"spec": {"type": "NodePort", "clusterIP": "10.0.0.5", "clusterIPs": ["10.0.0.5"],
         "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "externalTrafficPolicy": "Cluster",
         "ports": [{"port": 80, "protocol": "TCP", "nodePort": 31000}]}, "status": {"loadBalancer": {}}});
     let updated = |spec: Value| {
         let mut new = json!({"spec": spec});
         rules::set_defaults(resource, &mut new);
-        rules::prepare_update(resource, &mut new, &old, Part::Main, &setting);
+        rules::prepare_update(resource, &mut new, &old, Part::Main, &ctx);
         new["spec"].clone()
     };
     let same = updated(json!({"type": "NodePort", "ports": [{"port": 80}]}));
@@ -505,13 +505,13 @@ fn a_suspended_job_may_move() {
     let moves = |old: &Value, new: &Value| {
         let resource = resource(JOB.0, JOB.1);
         let gates = gates();
-        let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+        let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
         let (mut old, mut new) = (named(resource, old), named(resource, new));
         for object in [&mut old, &mut new] {
             object["metadata"]["resourceVersion"] = "1".into();
             rules::set_defaults(resource, object);
         }
-        let causes = rules::validate_update(resource, &new, &old, Part::Main, &setting);
+        let causes = rules::validate_update(resource, &new, &old, Part::Main, &ctx);
         let fields: Vec<&str> = causes.0.iter().map(|cause| cause.field.as_str()).collect();
         assert!(matches!(fields.as_slice(), [] | ["spec.template"]), "{fields:?}");
         causes.is_empty()
@@ -556,17 +556,17 @@ fn revisions_do_not_change() {
 fn a_daemon_sets_template_is_numbered() {
     let resource = resource("apps/v1", "DaemonSet");
     let gates = gates();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     let mut set = json!({"metadata": {"name": "d", "generation": 7}, "spec": {"template": {"spec": {"containers": []}}}});
     rules::set_defaults(resource, &mut set);
-    rules::prepare_create(resource, &mut set, &setting);
+    rules::prepare_create(resource, &mut set, &ctx);
     assert_eq!(set["metadata"]["generation"], 1);
     let number = |set: &Value| set["metadata"]["annotations"][super::TEMPLATE_GENERATION].clone();
     assert_eq!(number(&set), "1");
     let mut changed = set.clone();
     changed["metadata"]["annotations"] = json!({});
     changed["spec"]["minReadySeconds"] = 5.into();
-    rules::prepare_update(resource, &mut changed, &set, Part::Main, &setting);
+    rules::prepare_update(resource, &mut changed, &set, Part::Main, &ctx);
     assert_eq!(
         (changed["metadata"]["generation"].clone(), number(&changed)),
         (2.into(), "1".into())
@@ -575,7 +575,7 @@ fn a_daemon_sets_template_is_numbered() {
     let before = changed.clone();
     let mut again = changed;
     again["spec"]["template"]["spec"]["hostNetwork"] = false.into();
-    rules::prepare_update(resource, &mut again, &before, Part::Main, &setting);
+    rules::prepare_update(resource, &mut again, &before, Part::Main, &ctx);
     assert_eq!((again["metadata"]["generation"].clone(), number(&again)), (3.into(), "2".into()));
 }
 
@@ -591,20 +591,20 @@ fn accounts_keep_the_names_of_their_secrets() {
 
 #[test]
 fn registry_secrets_hold_an_object() {
-    for (encoded, said) in [
+    for (encoded, expected) in [
         ("eHg=", "invalid character 'x' looking for beginning of value"),
         ("", "unexpected end of JSON input"),
         ("W10=", "json: cannot unmarshal array into Go value of type map[string]interface {}"),
     ] {
         let secret = json!({"type": "kubernetes.io/dockercfg", "data": {".dockercfg": encoded}});
-        let said =
-            format!("data[.dockercfg]: Invalid value: \"<secret contents redacted>\": {said}");
-        check(("v1", "Secret"), &secret, &[&said]);
+        let expected =
+            format!("data[.dockercfg]: Invalid value: \"<secret contents redacted>\": {expected}");
+        check(("v1", "Secret"), &secret, &[&expected]);
     }
 }
 
 #[test]
-fn counts_that_are_not_told_are_zero() {
+fn absent_counts_are_zero() {
     check_update(
         ("apps/v1", "ReplicaSet"),
         &json!({}),
@@ -626,7 +626,7 @@ fn bounds_of_a_strategy_that_does_not_roll_are_numbers() {
         created(("apps/v1", "DaemonSet"), &json!({"spec": {"updateStrategy": strategy}}));
     let rolling = &made["spec"]["updateStrategy"]["rollingUpdate"];
     assert_eq!(*rolling, json!({"maxUnavailable": 2, "maxSurge": 0}));
-    // A number that is written as a text is wrong, and not nothing.
+    // A number written as text is an error, not zero.
     let strategy = json!({"rollingUpdate": {"maxUnavailable": "5"}});
     let (_, causes) =
         created(("apps/v1", "DaemonSet"), &json!({"spec": {"updateStrategy": strategy}}));
@@ -635,13 +635,13 @@ fn bounds_of_a_strategy_that_does_not_roll_are_numbers() {
 }
 
 #[test]
-fn a_long_name_of_a_job_is_wrong_where_it_was_put() {
+fn long_job_name_is_reported_at_its_generated_label() {
     let mut long = job(json!({}));
     let name = "x".repeat(64);
     long["metadata"] = json!({"name": name});
-    let said =
+    let expected =
         format!("spec.template.labels: Invalid value: {name:?}: must be no more than 63 bytes");
-    check(("batch/v1", "Job"), &long, &[&said]);
+    check(("batch/v1", "Job"), &long, &[&expected]);
 }
 
 #[test]
@@ -706,7 +706,7 @@ fn runtime_classes_warn_of_labels_that_have_new_names() {
 
 #[test]
 fn a_template_is_warned_of_again_when_it_counts() {
-    let of = |generation: i64, ready: i64, image: &str| {
+    let status = |generation: i64, ready: i64, image: &str| {
         let container = json!({"name": "c", "image": image});
         let volumes = json!([{"name": "v", "gitRepo": {"repository": "r"}}]);
         json!({
@@ -718,26 +718,26 @@ fn a_template_is_warned_of_again_when_it_counts() {
         })
     };
     let warned = |kind: &str, new: &Value| {
-        !rules::warnings(resource("apps/v1", kind), new, Some(&of(1, 0, "i"))).is_empty()
+        !rules::warnings(resource("apps/v1", kind), new, Some(&status(1, 0, "i"))).is_empty()
     };
     for kind in ["Deployment", "ReplicaSet"] {
-        assert!(!warned(kind, &of(1, 0, "i")));
-        assert!(warned(kind, &of(2, 5, "i")));
+        assert!(!warned(kind, &status(1, 0, "i")));
+        assert!(warned(kind, &status(2, 5, "i")));
     }
-    assert!(!warned("DaemonSet", &of(2, 5, "i")));
-    assert!(warned("DaemonSet", &of(2, 0, "j")));
+    assert!(!warned("DaemonSet", &status(2, 5, "i")));
+    assert!(warned("DaemonSet", &status(2, 0, "j")));
 }
 
 #[test]
 fn a_deployment_hands_on_its_annotations_and_keeps_its_labels() {
     let resource = resource("apps/v1", "Deployment");
     let gates = gates();
-    let setting = Setting { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
+    let ctx = RuleContext { gates: &gates, allow_privileged: true, now: Timestamp::new(0, 0) };
     let old = json!({"metadata": {"name": "d", "generation": 7, "labels": {"a": "b"}}, "spec": {"replicas": 1}});
     let generation = |part: Part, metadata: &str| {
         let mut new = old.clone();
         new["metadata"][metadata] = json!({"k": "v"});
-        rules::prepare_update(resource, &mut new, &old, part, &setting);
+        rules::prepare_update(resource, &mut new, &old, part, &ctx);
         (new["metadata"]["generation"].clone(), new["metadata"]["labels"].clone())
     };
     assert_eq!(generation(Part::Main, "annotations"), (8.into(), json!({"a": "b"})));
@@ -748,7 +748,7 @@ fn a_deployment_hands_on_its_annotations_and_keeps_its_labels() {
 
 #[test]
 fn families_a_cluster_does_not_have_are_refused() {
-    for (spec, said) in [
+    for (spec, expected) in [
         (
             json!({"ipFamilies": ["IPv6"]}),
             "spec.ipFamilies[0]: Invalid value: \"IPv6\": not configured on this cluster",
@@ -767,9 +767,9 @@ fn families_a_cluster_does_not_have_are_refused() {
         ),
     ] {
         let causes = super::service::refuse_families(&json!({"spec": spec}));
-        assert_eq!(texts(&causes), [said]);
+        assert_eq!(texts(&causes), [expected]);
     }
-    // Endpoints of a headless service without a selector are made by hand, in any family.
+    // Endpoints of a headless service without a selector are created manually, in any family.
     let mut free =
         json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv6"]}});
     assert!(super::service::refuse_families(&free).is_empty());

@@ -1,5 +1,4 @@
-//! Nodes: taints, pod networks, what the status may claim, and the classes of QoS resources it
-//! offers.
+//! Nodes: taints, pod CIDRs, the status, and the classes of QoS resources that a node offers.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -8,20 +7,19 @@ use serde_json::{Value, json};
 use super::super::checks::{cidr, is_same, parse_cidr, part_mut, round_amounts};
 use super::super::names::{self, label_key_problems, label_value_problems};
 use super::super::pod::class_resources;
-use super::super::{Part, Setting, resource_names};
+use super::super::{Part, RuleContext, resource_names};
 use super::quota::{resource_names_of, validate_capacities};
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 use crate::feature_gates::Gate;
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
-/// The lists of QoS resources in a node's status, as they are written, and the other spelling
-/// in which they are understood.
+/// The lists of QoS resources in a node's status, and the alternative spelling that is accepted.
 const SPELLINGS: [(&str, &str); 2] =
     [("podQOSResources", "podQoSResources"), ("containerQOSResources", "containerQoSResources")];
 
-/// Rewrites the other spelling of the lists of QoS resources in a request's body, before it is
-/// decoded, to the one the schema knows. A list that is already there in that spelling wins.
+/// Renames the alternative spelling of the lists of QoS resources in a request's body, before it is
+/// decoded. A list with the right name wins.
 pub fn respell(node: &mut Value) {
     let resources = node.get_mut("status").and_then(|status| status.get_mut("qosResources"));
     let Some(resources) = resources.and_then(Value::as_object_mut) else { return };
@@ -45,7 +43,7 @@ pub(super) fn set_defaults(node: &mut Value) {
     }
 }
 
-/// `podCIDR` is the first of `podCIDRs`; where they differ the older field wins.
+/// Sets `podCIDR` to the first of `podCIDRs`; where they differ the older field wins.
 fn set_pod_networks(node: &mut Value) {
     let spec = &node["spec"];
     let single = spec["podCIDR"].as_str().unwrap_or_default().to_owned();
@@ -62,9 +60,9 @@ fn set_pod_networks(node: &mut Value) {
     }
 }
 
-/// A new node is not ready, and says so by a taint until it is.
-pub(super) fn prepare_create(node: &mut Value, setting: &Setting<'_>) {
-    drop_disabled(node, &Value::Null, setting);
+/// Adds the not-ready taint to a new node.
+pub(super) fn prepare_create(node: &mut Value, ctx: &RuleContext<'_>) {
+    drop_disabled(node, &Value::Null, ctx);
     let Some(spec) = part_mut(node, "spec") else { return };
     let taints = spec.entry("taints").or_insert_with(|| json!([]));
     if !taints.is_array() {
@@ -76,14 +74,14 @@ pub(super) fn prepare_create(node: &mut Value, setting: &Setting<'_>) {
     }
 }
 
-pub(super) fn prepare_update(node: &mut Value, old: &Value, part: Part, setting: &Setting<'_>) {
+pub(super) fn prepare_update(node: &mut Value, old: &Value, part: Part, ctx: &RuleContext<'_>) {
     if part == Part::Main || part == Part::Status {
-        drop_disabled(node, old, setting);
+        drop_disabled(node, old, ctx);
     }
 }
 
-/// Takes off what is no longer, or not yet, offered and was not there before.
-fn drop_disabled(node: &mut Value, old: &Value, setting: &Setting<'_>) {
+/// Removes fields of disabled features that the old node did not have.
+fn drop_disabled(node: &mut Value, old: &Value, ctx: &RuleContext<'_>) {
     let mut drop = |part: &str, field: &str| {
         let fields = node.get_mut(part).and_then(Value::as_object_mut);
         if let Some(fields) = fields.filter(|_| old[part].get(field).is_none()) {
@@ -92,7 +90,7 @@ fn drop_disabled(node: &mut Value, old: &Value, setting: &Setting<'_>) {
     };
     drop("spec", "configSource");
     drop("status", "config");
-    if !setting.gates.enabled(Gate::QosResources) {
+    if !ctx.gates.enabled(Gate::QosResources) {
         drop("status", "qosResources");
     }
 }
@@ -100,7 +98,7 @@ fn drop_disabled(node: &mut Value, old: &Value, setting: &Setting<'_>) {
 pub(super) fn validate(
     node: &Cursor<'_>,
     old: Option<&Cursor<'_>>,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     validate_taints(node, causes);
@@ -119,7 +117,7 @@ pub(super) fn validate(
     if count > 1 && families.len() == count && (!both || count > 2) {
         causes.invalid(&networks, "may specify no more than one CIDR for each IP family");
     }
-    validate_classes(node, old, setting, causes);
+    validate_classes(node, old, ctx, causes);
 }
 
 fn validate_amounts(node: &Cursor<'_>, causes: &mut Causes) {
@@ -132,7 +130,7 @@ fn validate_amounts(node: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Taints are reported as if they stood in the metadata, where they once did.
+/// Taints are reported as if they were in the metadata, their old position.
 fn validate_taints(node: &Cursor<'_>, causes: &mut Causes) {
     let meta = node.field("metadata");
     let value = &node.value()["spec"]["taints"];
@@ -152,7 +150,7 @@ fn validate_taints(node: &Cursor<'_>, causes: &mut Causes) {
             _ => causes.not_supported(&effect, &["NoSchedule", "PreferNoSchedule", "NoExecute"]),
         }
         if !seen.insert((key.text().to_owned(), effect.text().to_owned())) {
-            let shown = shown_taint(taint.value());
+            let shown = render_taint(taint.value());
             let message =
                 format!("Duplicate value: {shown}: taints must be unique by key and effect pair");
             causes.add("FieldValueDuplicate", taint.path(), message);
@@ -160,8 +158,8 @@ fn validate_taints(node: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// A taint as Go shows the structure.
-fn shown_taint(taint: &Value) -> String {
+/// Renders a taint as Go does.
+fn render_taint(taint: &Value) -> String {
     let text = |field: &str| json!(taint[field].as_str().unwrap_or_default());
     format!(
         r#"{{"Key":{},"Value":{},"Effect":{},"TimeAdded":{}}}"#,
@@ -172,11 +170,11 @@ fn shown_taint(taint: &Value) -> String {
     )
 }
 
-/// What holds between a node and what it was; also all that is asked of a status.
+/// Validates the change of a node; also the only validation of a status.
 pub(super) fn validate_change(
     node: &Cursor<'_>,
     old: &Cursor<'_>,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     validate_amounts(node, causes);
@@ -185,7 +183,7 @@ pub(super) fn validate_change(
     let mut seen = HashSet::new();
     for address in addresses.items() {
         if !seen.insert(address.value()) {
-            causes.duplicate_as(&address, shown_address(address.value()));
+            causes.duplicate_as(&address, render_address(address.value()));
         }
     }
     let (spec, old_spec) = (node.field("spec"), old.field("spec"));
@@ -205,29 +203,29 @@ pub(super) fn validate_change(
         let detail = format!("field cannot be {how} once set");
         causes.invalid_as(&provider, &Value::Null, &detail);
     }
-    validate_classes(node, Some(old), setting, causes);
+    validate_classes(node, Some(old), ctx, causes);
 }
 
-fn shown_address(address: &Value) -> Shown {
-    Shown::literal(format!(r#"{{"Type":{},"Address":{}}}"#, address["type"], address["address"]))
+fn render_address(address: &Value) -> BadValue {
+    BadValue::literal(format!(r#"{{"Type":{},"Address":{}}}"#, address["type"], address["address"]))
 }
 
-/// Whether a node that is stored has an official name that does not exist.
+/// Reports whether a stored node has an official name that does not exist.
 fn has_unknown_classes(node: &Cursor<'_>) -> bool {
     let resources = &node.value()["status"]["qosResources"];
     let names = SPELLINGS.iter().flat_map(|(list, _)| resource_names_of(&resources[*list]));
     names.into_iter().any(class_resources::is_unknown)
 }
 
-/// The QoS resources a node says it has: a name is used once, for pods or for containers.
+/// Validates the QoS resources of a node: a name is used once, for pods or for containers.
 fn validate_classes(
     node: &Cursor<'_>,
     old: Option<&Cursor<'_>>,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
-    let strict = setting.gates.enabled(Gate::QosResourcesStrictNames)
-        && !old.is_some_and(has_unknown_classes);
+    let strict =
+        ctx.gates.enabled(Gate::QosResourcesStrictNames) && !old.is_some_and(has_unknown_classes);
     let status = node.field("status");
     let resources = status.field("qosResources");
     let lists = [resources.field(SPELLINGS[0].0), resources.field(SPELLINGS[1].0)];

@@ -1,6 +1,5 @@
-//! Jobs: the selector and labels made from the job's id, completions by index, policies for
-//! failures and success, and what of it may change. The status has rules of its own in
-//! [`super::job_status`].
+//! Jobs: the selector and labels generated from the job's uid, indexed completion, failure and
+//! success policies, and allowed changes. [`super::job_status`] has the rules of the status.
 
 use std::collections::BTreeSet;
 
@@ -8,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 use super::super::checks::{
     self, IMMUTABLE, default, domain_prefixed_path, is_same, non_negative, part_mut,
-    qualified_name, selects, shown_selector, unchanged,
+    qualified_name, render_selector, selects, unchanged,
 };
-use super::super::{Setting, meta, names, pod};
+use super::super::{RuleContext, meta, names, pod};
 use super::job_status::indexes;
 use crate::cursor::{Causes, Cursor, go_quoted};
 
@@ -20,7 +19,7 @@ const INDEXED: &str = "Indexed";
 
 const INDEXED_PARALLELISM_LIMIT: i64 = 100_000;
 const FAILED_INDEXES_LIMIT: i64 = 100_000;
-/// Above so many completions the other numbers are kept smaller, so that the lists of indexes in
+/// Above this many completions the other numbers have lower limits, so that the lists of indexes in
 /// the status stay small.
 const MANY_COMPLETIONS: i64 = 100_000;
 const LIMIT_FOR_MANY: i64 = 10_000;
@@ -60,7 +59,7 @@ pub(super) fn set_defaults(job: &mut Value) {
     copy_labels(job);
 }
 
-/// A job without labels has those of its pods.
+/// A job without labels gets those of its pods.
 fn copy_labels(job: &mut Value) {
     let labels = job["spec"]["template"]["metadata"].get("labels").cloned();
     let Some(labels) = labels.filter(|l| l.as_object().is_some_and(|map| !map.is_empty())) else {
@@ -73,8 +72,8 @@ fn copy_labels(job: &mut Value) {
     }
 }
 
-/// Marks the pods with the job's name and id, and selects them by the id, unless the user does
-/// that. The job's name and id must be known.
+/// Labels the pods with the job's name and uid, and selects them by the uid, unless the user does
+/// that. The job's name and uid must be known.
 pub(super) fn prepare_create(job: &mut Value) {
     if job["spec"]["manualSelector"] != true {
         let name = job["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -86,8 +85,8 @@ pub(super) fn prepare_create(job: &mut Value) {
     copy_labels(job);
 }
 
-/// A new job without the labels it has of its pods only because [`prepare_create`] made them:
-/// upstream gives them to the job when it is read, so they are not checked when it is made.
+/// Returns a new job without the pod labels that [`prepare_create`] generated: upstream copies them
+/// to the job when it is read, so they are not validated on create.
 pub(super) fn without_made_labels(job: &Value) -> Value {
     let mut job = job.clone();
     let template = job["spec"]["template"]["metadata"]["labels"].clone();
@@ -126,7 +125,7 @@ fn mark(spec: &mut Map<String, Value>, name: &str, uid: &str) {
 pub(super) fn validate(
     job: &Cursor<'_>,
     old_spec: &Value,
-    setting: &Setting<'_>,
+    ctx: &RuleContext<'_>,
     causes: &mut Causes,
 ) {
     let spec = job.field("spec");
@@ -134,7 +133,7 @@ pub(super) fn validate(
     if is_new {
         validate_marks(job, causes);
     }
-    validate_spec(&spec, old_spec, setting, causes);
+    validate_spec(&spec, old_spec, ctx, causes);
     let selector = spec.field("selector");
     if !selector.is_set() {
         causes.required(&selector, "");
@@ -153,7 +152,7 @@ pub(super) fn validate(
     }
 }
 
-/// What [`prepare_create`] made is still as it was made.
+/// Checks that the labels and selector of [`prepare_create`] are unchanged.
 fn validate_marks(job: &Cursor<'_>, causes: &mut Causes) {
     let (meta, spec) = (job.field("metadata"), job.field("spec"));
     let selector = spec.field("selector");
@@ -187,12 +186,12 @@ fn validate_marks(job: &Cursor<'_>, causes: &mut Causes) {
     if let Ok(read) = crate::selector::LabelSelector::from_value(selector.value())
         && !selects(Some(&read), &Value::Object(made))
     {
-        let shown = shown_selector(selector.value());
+        let shown = render_selector(selector.value());
         causes.invalid_as(&selector, shown, "`selector` not auto-generated");
     }
 }
 
-/// The pods of an indexed job are hosts named after their index.
+/// Checks the host names of an indexed job's pods, which contain the index.
 fn validate_host_names(job: &Cursor<'_>, causes: &mut Causes) {
     let spec = &job.value()["spec"];
     let completions = spec["completions"].as_i64().unwrap_or(0);
@@ -208,7 +207,7 @@ fn validate_host_names(job: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-fn validate_spec(spec: &Cursor<'_>, old_spec: &Value, setting: &Setting<'_>, causes: &mut Causes) {
+fn validate_spec(spec: &Cursor<'_>, old_spec: &Value, ctx: &RuleContext<'_>, causes: &mut Causes) {
     for field in [
         "parallelism",
         "completions",
@@ -245,7 +244,7 @@ fn validate_spec(spec: &Cursor<'_>, old_spec: &Value, setting: &Setting<'_>, cau
     }
     validate_replacement(spec, causes);
     let template = spec.field("template");
-    pod::validate_template(&template, &old_spec["template"], setting, causes);
+    pod::validate_template(&template, &old_spec["template"], ctx, causes);
     let pod = template.field("spec");
     let policy = pod.field("restartPolicy");
     match policy.text() {
@@ -323,18 +322,18 @@ fn validate_replacement(spec: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Words as Go's `%q` shows a list of them.
-fn quoted(words: &[&str]) -> String {
-    let words: Vec<String> = words.iter().map(|word| go_quoted(word)).collect();
-    format!("[{}]", words.join(" "))
+/// Renders a list of texts like Go's `%q`.
+fn quoted(values: &[&str]) -> String {
+    let values: Vec<String> = values.iter().map(|value| go_quoted(value)).collect();
+    format!("[{}]", values.join(" "))
 }
 
-/// One of some words; what is missing is told apart from what is wrong.
-fn one_of(at: &Cursor<'_>, words: &[&str], causes: &mut Causes) {
+/// Checks that a value is one of several; a missing value has an error of its own.
+fn one_of(at: &Cursor<'_>, values: &[&str], causes: &mut Causes) {
     if at.text().is_empty() {
-        causes.required(at, &format!("valid values: {}", quoted(words)));
-    } else if !words.contains(&at.text()) {
-        causes.not_supported(at, words);
+        causes.required(at, &format!("valid values: {}", quoted(values)));
+    } else if !values.contains(&at.text()) {
+        causes.not_supported(at, values);
     }
 }
 
@@ -454,7 +453,7 @@ fn validate_success_policy(spec: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// What of a job may change: how fast it runs, not what it is.
+/// Checks that an update changes only how fast a job runs, not its work.
 pub(super) fn validate_change(job: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     let (spec, old_spec) = (job.field("spec"), old.field("spec"));
     let (completions, before) = (spec.field("completions"), old_spec.field("completions"));
@@ -468,7 +467,7 @@ pub(super) fn validate_change(job: &Cursor<'_>, old: &Cursor<'_>, causes: &mut C
     }
     let (selector, old_selector) = (spec.field("selector"), old_spec.field("selector"));
     if !is_same(selector.value(), old_selector.value()) {
-        causes.invalid_as(&selector, shown_selector(selector.value()), IMMUTABLE);
+        causes.invalid_as(&selector, render_selector(selector.value()), IMMUTABLE);
     }
     validate_template_kept(job, old, causes);
     for field in
@@ -478,8 +477,8 @@ pub(super) fn validate_change(job: &Cursor<'_>, old: &Cursor<'_>, causes: &mut C
     }
 }
 
-/// The template stays, but for where its pods may run and what they are given, while the job is
-/// suspended and none of its pods is left.
+/// Checks that the template is unchanged. While the job is suspended and has no pods, scheduling
+/// directives and resources may change.
 fn validate_template_kept(job: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     let spec = job.field("spec");
     let template = spec.field("template");
@@ -497,7 +496,7 @@ fn validate_template_kept(job: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Cause
     }
 }
 
-/// Takes over into the old template what its containers are given.
+/// Copies the resources of containers to the old template.
 fn allow_resources(before: &mut Value, after: &Value) {
     for list in ["containers", "initContainers"] {
         let before = before.get_mut("spec").and_then(|spec| spec.get_mut(list));
@@ -509,7 +508,7 @@ fn allow_resources(before: &mut Value, after: &Value) {
     }
 }
 
-/// Takes over a field, or that it is not there.
+/// Copies a field, or removes it if it is absent.
 fn take(target: &mut Value, source: &Value, field: &str) {
     let Some(target) = target.as_object_mut() else { return };
     match source.get(field) {
@@ -522,7 +521,7 @@ fn take(target: &mut Value, source: &Value, field: &str) {
     }
 }
 
-/// Takes over into the old template what may differ from it.
+/// Copies the fields that may differ to the old template.
 fn allow_directives(before: &mut Value, after: &Value) {
     if let Some(meta) = part_mut(before, "metadata") {
         let mut held = Value::Object(std::mem::take(meta));

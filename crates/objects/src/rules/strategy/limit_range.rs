@@ -1,7 +1,7 @@
-//! Limit ranges as objects: bounds that do not contradict one another, defaults derived from
-//! bounds, and the classes of QoS resources one pod or container may be in.
+//! Limit ranges as objects: consistent bounds, defaults derived from bounds, and the classes of QoS
+//! resources that one pod or container may be in.
 //!
-//! What a limit range does to pods is in [`crate::limits`].
+//! [`crate::limits`] applies limit ranges to pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::super::checks::{quantity, round_amounts};
 use super::super::names::{self, label_key_problems};
 use super::super::pod::class_resources;
-use super::super::{Setting, resource_names};
+use super::super::{RuleContext, resource_names};
 use super::quota::validate_capacities;
 use crate::cursor::{Causes, Cursor};
 use crate::feature_gates::Gate;
@@ -19,14 +19,14 @@ use crate::resources::may_be_overcommitted;
 
 const LISTS: [&str; 5] = ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"];
 
-/// Quantities beyond this many whole units are compared without their thousandths, as upstream
-/// does to stay within 64 bits.
+/// Quantities above this many units are compared without their milli-units, as upstream does to
+/// stay within 64 bits.
 const MILLI_LIMIT: i64 = i64::MAX / 1000;
 
 pub(super) fn set_defaults(range: &mut Value) {
     let limits = range.get_mut("spec").and_then(|spec| spec.get_mut("limits"));
     let Some(limits) = limits else { return };
-    // No limits are stored as none given.
+    // An empty list is stored as null.
     if limits.as_array().is_some_and(Vec::is_empty) {
         *limits = Value::Null;
     }
@@ -42,7 +42,7 @@ pub(super) fn set_defaults(range: &mut Value) {
     }
 }
 
-/// Takes over into one list what only the other has.
+/// Copies the entries that only the other list has.
 fn derive(item: &mut Value, from: &str, to: &str) {
     let Some(source) = item.get(from).and_then(Value::as_object).cloned() else { return };
     let Some(item) = item.as_object_mut().filter(|_| !source.is_empty()) else { return };
@@ -54,11 +54,11 @@ fn derive(item: &mut Value, from: &str, to: &str) {
     }
 }
 
-/// Without the feature a limit range keeps the classes it has and gets no new ones.
-pub(super) fn prepare(range: &mut Value, old: Option<&Value>, setting: &Setting<'_>) {
+/// Without the gate a limit range keeps its classes and gets no new ones.
+pub(super) fn prepare(range: &mut Value, old: Option<&Value>, ctx: &RuleContext<'_>) {
     let has_classes = |item: &Value| item.get("qosResources").is_some();
     let old = old.and_then(|old| old["spec"]["limits"].as_array());
-    if setting.gates.enabled(Gate::QosResources)
+    if ctx.gates.enabled(Gate::QosResources)
         || old.is_some_and(|items| items.iter().any(has_classes))
     {
         return;
@@ -125,7 +125,7 @@ fn validate_names(item: &Cursor<'_>, kind: &str, causes: &mut Causes) {
     check("maxLimitRequestRatio", causes);
 }
 
-/// The bounds and defaults of each resource agree with one another.
+/// Checks that the bounds and defaults of each resource are consistent.
 fn validate_bounds(item: &Cursor<'_>, kind: &str, causes: &mut Causes) {
     let lists: BTreeMap<&str, Cursor<'_>> =
         LISTS.iter().map(|list| (*list, item.field(list))).collect();
@@ -138,7 +138,7 @@ fn validate_bounds(item: &Cursor<'_>, kind: &str, causes: &mut Causes) {
     for name in names {
         let amount = |list: &str| quantity(item.value()[list].get(name)?);
         let (min, max) = (amount("min"), amount("max"));
-        // A pod has no defaults, which is reported already.
+        // A pod has no defaults, which is already reported.
         let default = |list: &str| if kind == "Pod" { None } else { amount(list) };
         let (limit, request) = (default("default"), default("defaultRequest"));
         let ratio = amount("maxLimitRequestRatio");
@@ -146,12 +146,12 @@ fn validate_bounds(item: &Cursor<'_>, kind: &str, causes: &mut Causes) {
                          high: &Option<Quantity>,
                          at: &str,
                          shown: &Option<Quantity>,
-                         words: (&str, &str)| {
+                         labels: (&str, &str)| {
             if let (Some(low), Some(high), Some(shown)) = (low, high, shown)
                 && low > high
             {
                 let detail =
-                    format!("{} value {low} is greater than {} value {high}", words.0, words.1);
+                    format!("{} value {low} is greater than {} value {high}", labels.0, labels.1);
                 let shown = shown.to_string();
                 causes.invalid_as(&lists[at].key(name), shown.as_str(), &detail);
             }
@@ -201,7 +201,7 @@ fn validate_ratio(
     }
 }
 
-/// A default and bounds on classes, for pods and containers only.
+/// Validates a default and bounds on classes, for pods and containers only.
 fn validate_classes(item: &Cursor<'_>, kind: &str, causes: &mut Causes) {
     let resources = item.field("qosResources");
     if resources.is_empty() {

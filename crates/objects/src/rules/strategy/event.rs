@@ -1,7 +1,7 @@
-//! Events, in their two forms: `v1` and `events.k8s.io/v1` are views of one object with different
-//! names for the same fields. [`to_events`] and [`to_core`] go from one to the other.
+//! Events in their two forms: `v1` and `events.k8s.io/v1` are views of one object with different
+//! names for the same fields. [`to_events`] and [`to_core`] convert between them.
 //!
-//! The newer form has stricter rules, and asks for a time.
+//! The newer form has stricter rules, and requires a time.
 
 use serde_json::{Map, Value};
 
@@ -20,18 +20,18 @@ const RENAMED: [(&str, &str); 7] = [
     ("reportingComponent", "reportingController"),
 ];
 
-/// Fields that are written even when they say nothing.
+/// Fields that are written even when they are empty.
 const ALWAYS_CORE: [&str; 2] = ["reportingComponent", "reportingInstance"];
 
 const WORD_LIMIT: usize = 128;
 const NOTE_LIMIT: usize = 1024;
 
-/// A `v1` event as `events.k8s.io/v1` shows it.
+/// Converts a `v1` event to `events.k8s.io/v1`.
 #[must_use]
 pub fn to_events(event: &Value) -> Value {
     let mut out = rename(event, |(core, events)| (core, events));
     out.insert("apiVersion".to_owned(), "events.k8s.io/v1".into());
-    // Left out when empty here, and always there in the other form.
+    // Omitted when empty here, and always written in the other form.
     for field in ["reportingController", "reportingInstance", "note"] {
         if out.get(field).is_some_and(|value| value == "") {
             out.remove(field);
@@ -40,7 +40,7 @@ pub fn to_events(event: &Value) -> Value {
     Value::Object(out)
 }
 
-/// An `events.k8s.io/v1` event as `v1` shows it.
+/// Converts an `events.k8s.io/v1` event to `v1`.
 #[must_use]
 pub fn to_core(event: &Value) -> Value {
     let mut out = rename(event, |(core, events)| (events, core));
@@ -73,7 +73,7 @@ pub(super) fn validate(
     causes: &mut Causes,
 ) {
     let is_core = group.is_empty();
-    // Messages speak of the stored form, whichever was sent.
+    // Messages use the stored form for both.
     let core = if is_core { event.value().clone() } else { to_core(event.value()) };
     let top = Cursor::top(&core, "");
     let component = top.field("reportingComponent").called(if is_core {
@@ -97,7 +97,7 @@ pub(super) fn validate(
     }
 }
 
-/// The event is in the namespace of what it is about.
+/// Checks that the event is in the namespace of its object.
 fn validate_namespace(event: &Cursor<'_>, causes: &mut Causes) {
     let own = event.value()["metadata"]["namespace"].as_str().unwrap_or_default();
     let object = event.field("involvedObject");
@@ -138,7 +138,7 @@ fn validate_reporter(event: &Cursor<'_>, component: &Cursor<'_>, causes: &mut Ca
     too_long(&event.field("message"), NOTE_LIMIT, causes);
 }
 
-/// What only the newer form asks of a new event.
+/// Validates the additional rules of the newer form for a new event.
 fn validate_new(event: &Cursor<'_>, causes: &mut Causes) {
     let meta = event.field("metadata");
     let rule = super::super::meta::MetaRule {
@@ -166,8 +166,9 @@ fn validate_new(event: &Cursor<'_>, causes: &mut Causes) {
         causes.invalid_as(&count, "", "needs to be unset");
     }
     let source = event.field("source");
-    let said = |field: &str| !source.field(field).value().as_str().unwrap_or_default().is_empty();
-    if said("component") || said("host") {
+    let is_given =
+        |field: &str| !source.field(field).value().as_str().unwrap_or_default().is_empty();
+    if is_given("component") || is_given("host") {
         causes.invalid_as(&source, "", "needs to be unset");
     }
 }
@@ -194,7 +195,7 @@ fn validate_series_change(event: &Cursor<'_>, old: Option<&Cursor<'_>>, causes: 
     }
 }
 
-/// Everything but the series stays what it was.
+/// Checks that only the series has changed.
 pub(super) fn validate_change(event: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Causes) {
     let (new, old) = (to_core(event.value()), to_core(old.value()));
     let (new, old) = (Cursor::top(&new, ""), Cursor::top(&old, ""));

@@ -1,9 +1,9 @@
-//! Services as objects: types, ports and addresses that go together. Nothing here routes.
+//! Services as objects: consistent types, ports and addresses. Routing is elsewhere.
 //!
-//! Addresses and node ports come from pools the server keeps. Between [`super::prepare_create`]
-//! and validation it asks [`wanted_address`], [`unset_node_ports`] and [`needs_health_port`] what
-//! to allocate and puts the results in with [`set_address`], [`set_node_port`] and
-//! [`set_health_port`]; where it cannot, [`refuse_address`] and [`refuse_node_port`] say so.
+//! The server allocates addresses and node ports from pools. Between [`super::prepare_create`] and
+//! validation it calls [`requested_address`], [`unset_node_ports`] and [`needs_health_port`] to
+//! learn what to allocate and sets the results with [`set_address`], [`set_node_port`] and
+//! [`set_health_port`]; [`refuse_address`] and [`refuse_node_port`] return the errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,9 +15,9 @@ use super::super::checks::{
 };
 use super::super::meta::validate_labels;
 use super::super::names;
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 
-/// Seconds a client stays with its pod: three hours.
+/// The session affinity timeout: three hours.
 const AFFINITY_SECONDS: i64 = 10_800;
 const AFFINITY_LIMIT: i64 = 86_400;
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
@@ -89,7 +89,7 @@ fn set_ingress_modes(service: &mut Value) {
     }
 }
 
-/// `clusterIP` is the first of `clusterIPs`; who writes one gets the other.
+/// Sets `clusterIP` to the first of `clusterIPs`, or the reverse.
 pub(super) fn prepare_create(service: &mut Value) {
     let single = service["spec"]["clusterIP"].as_str().unwrap_or_default().to_owned();
     let has_list = service["spec"]["clusterIPs"].as_array().is_some_and(|list| !list.is_empty());
@@ -107,7 +107,7 @@ pub(super) fn prepare_update(service: &mut Value, old: &Value) {
     drop_for_type(service, old);
 }
 
-/// A client that leaves out what was allocated for it keeps it.
+/// Restores allocated values that a client left out.
 fn take_allocated(service: &mut Value, old: &Value) {
     let is = |service: &Value, kinds: &[&str]| {
         kinds.contains(&service["spec"]["type"].as_str().unwrap_or_default())
@@ -145,7 +145,7 @@ fn take_allocated(service: &mut Value, old: &Value) {
     if !keeps_ports {
         return;
     }
-    // A port is known by its name: everything else about it may have changed.
+    // A port is identified by its name: everything else may have changed.
     let name = |port: &Value| port["name"].as_str().unwrap_or_default().to_owned();
     let old_ports = old_spec["ports"].as_array().into_iter().flatten();
     let old_ports: BTreeMap<String, &Value> = old_ports.map(|old| (name(old), old)).collect();
@@ -161,7 +161,7 @@ fn take_allocated(service: &mut Value, old: &Value) {
     }
 }
 
-/// A client that knows only one of the two ways to write an address is understood.
+/// Accepts a client that knows only one of the two fields for addresses.
 fn sync_addresses(service: &mut Value, old: &Value) {
     let (now, was) = (service["spec"]["clusterIP"].clone(), &old["spec"]["clusterIP"]);
     let (list, old_list) = (service["spec"]["clusterIPs"].clone(), &old["spec"]["clusterIPs"]);
@@ -179,7 +179,8 @@ fn sync_addresses(service: &mut Value, old: &Value) {
     }
 }
 
-/// Clears what the old type needed and the new one does not, if the client did not touch it.
+/// Clears fields that the old type needed and the new one does not, if the client did not change
+/// them.
 fn drop_for_type(service: &mut Value, old: &Value) {
     let kind = service["spec"]["type"].as_str().unwrap_or_default().to_owned();
     let was = old["spec"]["type"].as_str().unwrap_or_default();
@@ -227,29 +228,29 @@ fn drop_for_type(service: &mut Value, old: &Value) {
     }
 }
 
-/// Which address a service asks for.
+/// The address that a service requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WantedAddress {
-    /// It has none: headless, or another name for something outside.
+pub enum AddressRequest {
+    /// No address: headless, or an external name.
     None,
     Any,
     This(String),
 }
 
 #[must_use]
-pub fn wanted_address(service: &Value) -> WantedAddress {
+pub fn requested_address(service: &Value) -> AddressRequest {
     let spec = &service["spec"];
     match (
         spec["type"].as_str().unwrap_or_default(),
         spec["clusterIP"].as_str().unwrap_or_default(),
     ) {
-        ("ExternalName", _) | (_, "None") => WantedAddress::None,
-        (_, "") => WantedAddress::Any,
-        (_, address) => WantedAddress::This(address.to_owned()),
+        ("ExternalName", _) | (_, "None") => AddressRequest::None,
+        (_, "") => AddressRequest::Any,
+        (_, address) => AddressRequest::This(address.to_owned()),
     }
 }
 
-/// What is wrong with the families a service asks for, in a cluster that has IPv4 only.
+/// Validates the families that a service requests, in a cluster with only IPv4.
 #[must_use]
 pub fn refuse_families(service: &Value) -> Causes {
     let mut causes = Causes::default();
@@ -267,8 +268,8 @@ pub fn refuse_families(service: &Value) -> Causes {
         (given, _) => given,
     };
     if wanted == "SingleStack" {
-        for (of, what) in [(&list, "cluster IPs"), (&families, "IP families")] {
-            if of.len() == 2 {
+        for (list, what) in [(&list, "cluster IPs"), (&families, "IP families")] {
+            if list.len() == 2 {
                 let detail = format!(
                     "must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are \
                      specified"
@@ -280,7 +281,7 @@ pub fn refuse_families(service: &Value) -> Causes {
     for (index, address) in list.items().enumerate() {
         let is_v6 = names::parse_ip(address.text()).is_some_and(|ip| ip.is_ipv6());
         if is_v6 && index >= families.len() {
-            let shown = Shown::literal(list.value().to_string());
+            let shown = BadValue::literal(list.value().to_string());
             causes.invalid_as(&address, shown, "IPv6 is not configured on this cluster");
         }
     }
@@ -297,8 +298,8 @@ pub fn refuse_families(service: &Value) -> Causes {
     causes
 }
 
-/// Puts in the allocated address, and the families that go with it in a cluster that has one
-/// family. To be called for headless services too, without an address.
+/// Sets the allocated address and its family in a cluster with one family. Also called for headless
+/// services, without an address.
 pub fn set_address(service: &mut Value, address: Option<&str>) {
     if service["spec"]["type"] == "ExternalName" {
         return;
@@ -312,7 +313,7 @@ pub fn set_address(service: &mut Value, address: Option<&str>) {
         spec.insert("clusterIPs".to_owned(), json!([address]));
     }
     let other = if family == "IPv4" { "IPv6" } else { "IPv4" };
-    // Endpoints of a headless service without a selector are made by hand, in any family.
+    // Endpoints of a headless service without a selector are created manually, in any family.
     let (families, policy) = if headless && !has_selector && !spec.contains_key("ipFamilyPolicy") {
         (json!([family, other]), "RequireDualStack")
     } else {
@@ -330,7 +331,7 @@ pub fn set_address(service: &mut Value, address: Option<&str>) {
     }
 }
 
-/// The ports, by index, that need a port on every node and have none.
+/// Returns the indexes of ports that need a node port and have none.
 #[must_use]
 pub fn unset_node_ports(service: &Value) -> Vec<usize> {
     let spec = &service["spec"];
@@ -351,8 +352,8 @@ pub fn set_node_port(service: &mut Value, index: usize, number: u16) {
     }
 }
 
-/// A node port leads to one port number, whatever the protocols: the port of a service that names
-/// a node port another of its ports has already, and means another number by it.
+/// Returns the port of a service that shares a node port with another port of a different number. A
+/// node port leads to one port number, for all protocols.
 #[must_use]
 pub fn reused_node_port(service: &Value) -> Option<usize> {
     if !matches!(service["spec"]["type"].as_str(), Some("NodePort" | "LoadBalancer")) {
@@ -367,8 +368,8 @@ pub fn reused_node_port(service: &Value) -> Option<usize> {
     })
 }
 
-/// Returns the node ports that a service has, by the number of the port. Ports with the same number and
-/// different protocols share one.
+/// Returns the node ports of a service, by port number. Ports with the same number and different
+/// protocols share one.
 #[must_use]
 pub fn node_ports(service: &Value) -> BTreeMap<i64, u16> {
     let mut found = BTreeMap::new();
@@ -381,7 +382,7 @@ pub fn node_ports(service: &Value) -> BTreeMap<i64, u16> {
     found
 }
 
-/// Why the port on which nodes answer a balancer cannot be given.
+/// Returns the error for a health check port that cannot be allocated.
 #[must_use]
 pub fn refuse_health_port(service: &Value) -> Causes {
     let mut causes = Causes::default();
@@ -391,7 +392,7 @@ pub fn refuse_health_port(service: &Value) -> Causes {
     causes
 }
 
-/// Whether nodes must answer a balancer's question whether they have a pod of the service.
+/// Reports whether the service needs a port for health checks of load balancers.
 #[must_use]
 pub fn needs_health_port(service: &Value) -> bool {
     let spec = &service["spec"];
@@ -404,12 +405,12 @@ pub fn set_health_port(service: &mut Value, number: u16) {
     }
 }
 
-/// Why an address cannot be given.
+/// An address cannot be allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressRefusal {
     Taken,
     OutOfRange,
-    /// The first or last of the range, which name the network and everybody in it.
+    /// The first or last address of the range: network and broadcast address.
     Edge,
 }
 
@@ -429,13 +430,13 @@ pub fn refuse_address(service: &Value, refusal: AddressRefusal, range: &str) -> 
              {range}"
         ),
     };
-    let shown = Shown::literal(json!([address]).to_string());
+    let shown = BadValue::literal(json!([address]).to_string());
     let detail = format!("failed to allocate IP {address}: {why}");
     causes.invalid_as(&spec.field("clusterIPs"), shown, &detail);
     causes
 }
 
-/// Why a node port cannot be given: taken, or outside the range that is named.
+/// Returns the error for a node port that is taken, or outside the given range.
 #[must_use]
 pub fn refuse_node_port(service: &Value, index: usize, range: Option<(u16, u16)>) -> Causes {
     let mut causes = Causes::default();
@@ -644,7 +645,7 @@ fn validate_addresses(spec: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// An address of the world outside: not one every machine has for itself.
+/// Checks an external address: not an unspecified, loopback or link-local one.
 fn validate_external_address(at: &Cursor<'_>, causes: &mut Causes) {
     let problems = names::ip(at.text());
     names::report(causes, at, &problems);
@@ -695,7 +696,7 @@ fn validate_ports_together(spec: &Cursor<'_>, causes: &mut Causes) {
                 r#"{{"Name":"","Protocol":{},"AppProtocol":null,"Port":{number},"TargetPort":0,"NodePort":0}}"#,
                 json!(protocol)
             );
-            causes.duplicate_as(&port, Shown::literal(shown));
+            causes.duplicate_as(&port, BadValue::literal(shown));
         }
     }
 }
@@ -810,7 +811,7 @@ fn validate_address_change(spec: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Cau
     }
     let (list, before) = (spec.field("clusterIPs"), old.field("clusterIPs"));
     let text = |list: &Cursor<'_>, index: usize| list.value()[index].as_str().map(str::to_owned);
-    let shown = || Shown::literal(list.value().to_string());
+    let shown = || BadValue::literal(list.value().to_string());
     if list.len() == before.len() {
         for index in 0..list.len() {
             if text(&list, index) != text(&before, index) {
@@ -836,7 +837,7 @@ fn validate_family_change(spec: &Cursor<'_>, old: &Cursor<'_>, causes: &mut Caus
     let (list, before) = (spec.field("ipFamilies"), old.field("ipFamilies"));
     let text = |list: &Cursor<'_>| list.value()[0].as_str().map(str::to_owned);
     let free = is_headless(spec) && spec.field("selector").is_empty();
-    let shown = || Shown::literal(list.value().to_string());
+    let shown = || BadValue::literal(list.value().to_string());
     if list.is_empty() && !before.is_empty() {
         causes.invalid_as(&list.index(0), shown(), "primary ipFamily can not be unset");
     } else if !free && !list.is_empty() && !before.is_empty() && text(&list) != text(&before) {

@@ -1,5 +1,5 @@
-//! Namespaces: the label with their name, the finalizer that holds them until they are empty, the
-//! phase that goes with deletion.
+//! Namespaces: the label with their name, the finalizer that keeps them until they are empty, the
+//! phase during deletion.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 const FINALIZER: &str = "kubernetes";
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
-/// Gives a namespace with a name the label that repeats it.
+/// Adds the label with the namespace's name.
 pub(super) fn set_defaults(namespace: &mut Value) {
     let name = namespace["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     if name.is_empty() {
@@ -30,7 +30,7 @@ pub(super) fn set_defaults(namespace: &mut Value) {
 }
 
 pub(super) fn prepare_create(namespace: &mut Value) {
-    // The name may have been made since the defaults were set.
+    // The name may have been generated after the defaults were set.
     set_defaults(namespace);
     if let Some(status) = part_mut(namespace, "status") {
         status.clear();

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::super::checks::{at_most_all, non_negative, number_or_percent, selector_text};
 use super::super::meta::validate_label_selector;
 use super::super::names;
-use crate::cursor::{Causes, Cursor, Shown};
+use crate::cursor::{BadValue, Causes, Cursor};
 
 const REASON_LIMIT: usize = 1024;
 const MESSAGE_LIMIT: usize = 32 << 10;
@@ -17,7 +17,7 @@ pub(super) fn validate(budget: &Cursor<'_>, causes: &mut Causes) {
     let (min, max) = (spec.field("minAvailable"), spec.field("maxUnavailable"));
     if min.is_set() && max.is_set() {
         let detail = "minAvailable and maxUnavailable cannot be both set";
-        causes.invalid_as(&spec, shown_spec(spec.value()), detail);
+        causes.invalid_as(&spec, render_spec(spec.value()), detail);
     }
     for bound in [&min, &max] {
         number_or_percent(bound, causes);
@@ -30,9 +30,9 @@ pub(super) fn validate(budget: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// A budget's spec as Go shows the structure.
-fn shown_spec(spec: &Value) -> Shown {
-    Shown::literal(format!(
+/// Renders a budget's spec as Go does.
+fn render_spec(spec: &Value) -> BadValue {
+    BadValue::literal(format!(
         r#"{{"MinAvailable":{},"Selector":{},"MaxUnavailable":{},"UnhealthyPodEvictionPolicy":{}}}"#,
         spec["minAvailable"],
         selector_text(&spec["selector"]),
@@ -49,7 +49,8 @@ pub(super) fn validate_status(budget: &Cursor<'_>, causes: &mut Causes) {
     }
 }
 
-/// Conditions in the form most newer kinds use: each type once, everything but the message given.
+/// Validates conditions in the form of newer kinds: each type once, every field but the message
+/// required.
 fn validate_conditions(conditions: &Cursor<'_>, causes: &mut Causes) {
     let mut seen = BTreeSet::new();
     for condition in conditions.items() {
