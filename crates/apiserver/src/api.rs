@@ -17,20 +17,20 @@ use objects::timestamp::Timestamp;
 use objects::{FeatureGates, Gate};
 use store::Store;
 
-use crate::accept::{self, Route, Wanted};
+use crate::accept::{self, AcceptedFormat, Route};
 use crate::audit::{AuditLog, Record};
 use crate::credentials::{self, Signer, StaticToken};
+use crate::error::ApiError;
 use crate::flow::Flow;
 use crate::heavy::{HeavyWork, LIGHT_BODY};
-use crate::identity::{self, Attempt, User};
+use crate::identity::{self, AuthorizerAttributes, User};
 use crate::impersonation::{self, Requested};
-use crate::metrics::{Metrics, MoreMetrics};
+use crate::metrics::{Metrics, MetricsCollector};
 use crate::plugins::{Plugin, Plugins};
-use crate::refusal::Refusal;
 use crate::reply::Reply;
-use crate::request::{Call, Caller};
-use crate::route::{Place, Target};
-use crate::{delete, documents, node_authorizer, parts, read, reviews, watch, write};
+use crate::request::{Caller, Request};
+use crate::route::{ResourcePath, Target};
+use crate::{access_reviews, delete, discovery, node_authorizer, read, subresources, watch, write};
 
 /// What an API server is told at its start.
 #[derive(Debug, Clone)]
@@ -101,13 +101,13 @@ pub(crate) struct Shared {
 
 impl Api {
     /// An API over the store, with the objects every cluster has.
-    pub async fn new(store: Store, options: Options) -> Result<Api, Refusal> {
+    pub async fn new(store: Store, options: Options) -> Result<Api, ApiError> {
         let quota = crate::admission::QuotaLocks::default();
         let signer = Signer::new(&options.token_secret);
         let audit = match &options.audit_log {
             None => None,
             Some(path) => Some(AuditLog::open(path).map_err(|error| {
-                Refusal::internal(format!("the audit log {}: {error}", path.display()))
+                ApiError::internal(format!("the audit log {}: {error}", path.display()))
             })?),
         };
         let (metrics, flow) = (Metrics::default(), Flow::default());
@@ -142,7 +142,7 @@ impl Api {
     }
 
     /// Puts the lines of the process's other parts on `/metrics` too; heard once.
-    pub fn also_measure(&self, more: MoreMetrics) {
+    pub fn register_metrics(&self, more: MetricsCollector) {
         let _ = self.shared.metrics.more.set(more);
     }
 
@@ -154,73 +154,74 @@ impl Api {
     }
 
     /// Answers one call.
-    pub async fn handle(&self, call: Call) -> Reply {
-        self.finish(call, None).await
+    pub async fn handle(&self, request: Request) -> Reply {
+        self.finish(request, None).await
     }
 
     /// Answers a call that is refused before its body was read; counted and logged as any other.
-    pub(crate) async fn refuse(&self, call: Call, refusal: Refusal) -> Reply {
-        self.finish(call, Some(refusal)).await
+    pub(crate) async fn refuse(&self, request: Request, error: ApiError) -> Reply {
+        self.finish(request, Some(error)).await
     }
 
     /// Checks whether the headers of a call suffice to refuse it. [`Api::handle`] then gives the
     /// reason, whatever the body is.
-    pub(crate) fn refuses_headers(&self, call: &Call) -> bool {
-        let mut call = call.clone();
-        match impersonated(&call) {
+    pub(crate) fn refuses_headers(&self, request: &Request) -> bool {
+        let mut request = request.clone();
+        match impersonated(&request) {
             Err(_) => return true,
             Ok(None) => {}
             Ok(Some(user)) => {
-                call.impersonate(user);
+                request.impersonate(user);
             }
         }
-        self.permit(&call, Target::parse(&call.path).as_ref()).is_err()
+        self.permit(&request, Target::parse(&request.path).as_ref()).is_err()
     }
 
-    async fn finish(&self, mut call: Call, refusal: Option<Refusal>) -> Reply {
+    async fn finish(&self, mut request: Request, error: Option<ApiError>) -> Reply {
         let started = Instant::now();
         let received = self.now();
         let metrics = &self.shared.metrics;
         metrics.in_flight.fetch_add(1, Ordering::Relaxed);
-        let target = Target::parse(&call.path);
+        let target = Target::parse(&request.path);
         let (mut verb, mut resource) = match &target {
-            Some(Target::Resource(place)) => {
-                let verb = request_verb(&call, place.name.is_empty(), place.old_watch);
-                (verb, place.resource.plural)
+            Some(Target::Resource(path)) => {
+                let verb = request_verb(&request, path.name.is_empty(), path.old_watch);
+                (verb, path.resource.plural)
             }
-            _ => (request_verb(&call, false, false), ""),
+            _ => (request_verb(&request, false, false), ""),
         };
         let mut impersonator = None;
-        let answer = match impersonated(&call) {
+        let answer = match impersonated(&request) {
             Ok(user) => {
-                impersonator = user.map(|user| call.impersonate(user));
-                match refusal {
-                    Some(refusal) => Err(refusal),
-                    None => self.answer(&call, target.as_ref()).await,
+                impersonator = user.map(|user| request.impersonate(user));
+                match error {
+                    Some(error) => Err(error),
+                    None => self.answer(&request, target.as_ref()).await,
                 }
             }
-            Err(refusal) => {
+            Err(error) => {
                 (verb, resource) = ("impersonate", "users");
-                Err(refusal)
+                Err(error)
             }
         };
-        let (reply, refusal) = match answer {
+        let (reply, error) = match answer {
             Ok(reply) => (reply, None),
-            Err(refusal) => {
+            Err(error) => {
                 // A client that accepts no form there is gets the refusal in JSON.
-                let wanted = Wanted::of(call.header("accept")).unwrap_or(Wanted::PLAIN);
-                (Reply::refused(&refusal, wanted), Some(refusal))
+                let format = AcceptedFormat::parse(request.header("accept"))
+                    .unwrap_or(AcceptedFormat::PLAIN);
+                (Reply::from_error(&error, format), Some(error))
             }
         };
         let code = reply.status.as_u16();
         if let Some(audit) = &self.shared.audit {
             audit.note(&Record {
-                call: &call,
+                request: &request,
                 impersonator: impersonator.as_ref(),
                 target: target.as_ref(),
                 verb,
                 code,
-                refusal: refusal.as_ref(),
+                error: error.as_ref(),
                 received,
                 now: self.now(),
             });
@@ -230,35 +231,37 @@ impl Api {
         reply
     }
 
-    async fn answer(&self, call: &Call, target: Option<&Target>) -> Result<Reply, Refusal> {
-        check_timeout(call, target)?;
-        self.permit(call, target)?;
+    async fn answer(&self, request: &Request, target: Option<&Target>) -> Result<Reply, ApiError> {
+        check_timeout(request, target)?;
+        self.permit(request, target)?;
         match target {
-            None => Err(Refusal::bad_request("the path is not valid")),
-            Some(Target::Document(path)) => documents::get(self, call, path),
+            None => Err(ApiError::bad_request("the path is not valid")),
+            Some(Target::NonResource(path)) => discovery::get(self, request, path),
             Some(Target::UnknownResource { group, version, .. }) => {
                 let mut served = catalog::RESOURCES.iter();
                 if served.any(|known| known.group == *group && known.version == *version) {
-                    return Err(Refusal::no_such_resource());
+                    return Err(ApiError::no_such_resource());
                 }
-                documents::get(self, call, call.path.trim_end_matches('/'))
+                discovery::get(self, request, request.path.trim_end_matches('/'))
             }
-            Some(Target::Resource(place)) => self.resource(call, place).await,
+            Some(Target::Resource(path)) => self.resource(request, path).await,
         }
     }
 
     /// Refuses a caller without good credentials, and what the caller is not allowed to do. Does not look
     /// at the body.
-    fn permit(&self, call: &Call, target: Option<&Target>) -> Result<(), Refusal> {
-        match call.caller {
+    fn permit(&self, request: &Request, target: Option<&Target>) -> Result<(), ApiError> {
+        match request.caller {
             Caller::Known(_) => {}
-            Caller::Nobody if identity::is_public(&call.path) => return Ok(()),
-            Caller::Nobody | Caller::Pretender => return Err(Refusal::unauthorized()),
+            Caller::Anonymous if identity::is_public(&request.path) => return Ok(()),
+            Caller::Anonymous | Caller::InvalidCredentials => return Err(ApiError::unauthorized()),
         }
         let Some(target) = target else { return Ok(()) };
-        attempted(call, target, |attempt| match self.decide(call.user(), attempt)? {
-            Ok(()) => Ok(()),
-            Err(reason) => Err(denied(call.user(), attempt, &reason)),
+        with_attributes(request, target, |attributes| {
+            match self.decide(request.user(), attributes)? {
+                Ok(()) => Ok(()),
+                Err(reason) => Err(denied(request.user(), attributes, &reason)),
+            }
         })
     }
 
@@ -267,54 +270,54 @@ impl Api {
     pub(crate) fn decide(
         &self,
         user: &User,
-        attempt: &Attempt<'_>,
-    ) -> Result<Result<(), String>, Refusal> {
-        if identity::allows(user, attempt) {
+        attributes: &AuthorizerAttributes<'_>,
+    ) -> Result<Result<(), String>, ApiError> {
+        if identity::allows(user, attributes) {
             return Ok(Ok(()));
         }
         let Some(node) = user.node() else { return Ok(Err(String::new())) };
-        let decision = node_authorizer::authorize(self, &user.name, node, attempt)?;
+        let decision = node_authorizer::authorize(self, &user.name, node, attributes)?;
         Ok(decision.map_err(|reason| match reason.is_empty() {
             true => reason,
             false => format!("node: {reason}"),
         }))
     }
 
-    async fn resource(&self, call: &Call, place: &Place) -> Result<Reply, Refusal> {
-        let verb = request_verb(call, place.name.is_empty(), place.old_watch);
-        let action = Action::of(call, place, verb).ok_or_else(Refusal::method_not_allowed)?;
-        let wanted = action.wanted(call.header("accept"))?;
-        if call.body.len() <= LIGHT_BODY {
-            return self.act(action, call, place, wanted).await;
+    async fn resource(&self, request: &Request, path: &ResourcePath) -> Result<Reply, ApiError> {
+        let verb = request_verb(request, path.name.is_empty(), path.old_watch);
+        let action = Action::of(request, path, verb).ok_or_else(ApiError::method_not_allowed)?;
+        let format = action.format(request.header("accept"))?;
+        if request.body.len() <= LIGHT_BODY {
+            return self.act(action, request, path, format).await;
         }
-        let (api, call, place) = (self.clone(), call.clone(), place.clone());
-        let work = async move { api.act(action, &call, &place, wanted).await };
+        let (api, request, path) = (self.clone(), request.clone(), path.clone());
+        let work = async move { api.act(action, &request, &path, format).await };
         self.shared.heavy.run(work).await?
     }
 
     async fn act(
         &self,
         action: Action,
-        call: &Call,
-        place: &Place,
-        wanted: Wanted,
-    ) -> Result<Reply, Refusal> {
+        request: &Request,
+        path: &ResourcePath,
+        format: AcceptedFormat,
+    ) -> Result<Reply, ApiError> {
         match action {
-            Action::Watch => watch::watch(self, call, place, wanted),
-            Action::List => read::list(self, call, place, wanted).await,
-            Action::Get => read::get(self, call, place, wanted),
-            Action::GetPart | Action::Connect if call.method == Method::GET => {
-                parts::get(self, call, place, wanted).await
+            Action::Watch => watch::watch(self, request, path, format),
+            Action::List => read::list(self, request, path, format).await,
+            Action::Get => read::get(self, request, path, format),
+            Action::GetSubresource | Action::Connect if request.method == Method::GET => {
+                subresources::get(self, request, path, format).await
             }
-            Action::GetPart | Action::CreatePart | Action::Connect => {
-                parts::create(self, call, place, wanted).await
+            Action::GetSubresource | Action::CreateSubresource | Action::Connect => {
+                subresources::create(self, request, path, format).await
             }
-            Action::Review => reviews::create(self, call, place, wanted).await,
-            Action::Create => write::create(self, call, place, wanted).await,
-            Action::Update => write::update(self, call, place, wanted).await,
-            Action::Patch => write::patch(self, call, place, wanted).await,
-            Action::Delete => delete::one(self, call, place, wanted).await,
-            Action::DeleteCollection => delete::collection(self, call, place, wanted).await,
+            Action::Review => access_reviews::create(self, request, path, format).await,
+            Action::Create => write::create(self, request, path, format).await,
+            Action::Update => write::update(self, request, path, format).await,
+            Action::Patch => write::patch(self, request, path, format).await,
+            Action::Delete => delete::one(self, request, path, format).await,
+            Action::DeleteCollection => delete::collection(self, request, path, format).await,
         }
     }
 }
@@ -325,8 +328,8 @@ enum Action {
     Watch,
     List,
     Get,
-    GetPart,
-    CreatePart,
+    GetSubresource,
+    CreateSubresource,
     /// Streams, which are not answered with objects.
     Connect,
     Review,
@@ -339,35 +342,37 @@ enum Action {
 
 impl Action {
     /// Nothing if the resource does not have the method.
-    fn of(call: &Call, place: &Place, verb: &str) -> Option<Action> {
-        let part = place.subresource.map_or("", |subresource| subresource.name);
-        let verbs = place.subresource.map_or(place.resource.verbs, |s| s.verbs);
+    fn of(request: &Request, path: &ResourcePath, verb: &str) -> Option<Action> {
+        let subresource = path.subresource.map_or("", |subresource| subresource.name);
+        let verbs = path.subresource.map_or(path.resource.verbs, |s| s.verbs);
         let has = |verb: Verb| verbs.contains(&verb);
-        let collection = place.name.is_empty();
+        let collection = path.name.is_empty();
         // What is in namespaces is made and cleared in one of them.
-        let in_one = !place.resource.namespaced || !place.namespace.is_empty();
-        let connects = matches!(part, "exec" | "attach" | "portforward");
-        let action = match call.method {
+        let in_one = !path.resource.namespaced || !path.namespace.is_empty();
+        let connects = matches!(subresource, "exec" | "attach" | "portforward");
+        let action = match request.method {
             Method::GET if verb == "watch" && has(Verb::Watch) => Action::Watch,
             Method::GET if collection && has(Verb::List) => Action::List,
-            Method::GET if !collection && has(Verb::Get) => match part {
+            Method::GET if !collection && has(Verb::Get) => match subresource {
                 "" | "status" | "resize" | "ephemeralcontainers" => Action::Get,
                 _ if connects => Action::Connect,
-                _ => Action::GetPart,
+                _ => Action::GetSubresource,
             },
-            Method::POST if !part.is_empty() && has(Verb::Create) => match connects {
+            Method::POST if !subresource.is_empty() && has(Verb::Create) => match connects {
                 true => Action::Connect,
-                false => Action::CreatePart,
+                false => Action::CreateSubresource,
             },
             Method::POST if collection && in_one && has(Verb::Create) => {
-                match place.resource.verbs {
+                match path.resource.verbs {
                     [Verb::Create] => Action::Review,
                     _ => Action::Create,
                 }
             }
             Method::PUT if !collection && has(Verb::Update) => Action::Update,
             Method::PATCH if !collection && has(Verb::Patch) => Action::Patch,
-            Method::DELETE if !collection && part.is_empty() && has(Verb::Delete) => Action::Delete,
+            Method::DELETE if !collection && subresource.is_empty() && has(Verb::Delete) => {
+                Action::Delete
+            }
             Method::DELETE if collection && in_one && has(Verb::DeleteCollection) => {
                 Action::DeleteCollection
             }
@@ -377,17 +382,19 @@ impl Action {
     }
 
     /// The form of the answer, if the client accepts one there is.
-    fn wanted(self, accept: &str) -> Result<Wanted, Refusal> {
+    fn format(self, accept: &str) -> Result<AcceptedFormat, ApiError> {
         let route = match self {
-            Action::Connect => return Ok(Wanted::PLAIN),
+            Action::Connect => return Ok(AcceptedFormat::PLAIN),
             Action::Watch | Action::List => Route::Lists,
             _ => Route::Objects,
         };
         accept::check_route(accept, route)?;
         match self {
-            Action::Watch => Wanted::of_stream(accept),
-            Action::Review | Action::CreatePart => Wanted::of_tableless(accept),
-            _ => Wanted::of(accept),
+            Action::Watch => AcceptedFormat::parse_stream(accept),
+            Action::Review | Action::CreateSubresource => {
+                AcceptedFormat::parse_without_table(accept)
+            }
+            _ => AcceptedFormat::parse(accept),
         }
     }
 }
@@ -395,24 +402,35 @@ impl Action {
 /// Calls `of` with what a request attempts to do.
 ///
 /// As upstream reads paths: what is below a version is a resource, whether or not it is served.
-fn attempted<T>(call: &Call, target: &Target, of: impl FnOnce(&Attempt<'_>) -> T) -> T {
-    let fields = call.query.text("fieldSelector");
+fn with_attributes<T>(
+    request: &Request,
+    target: &Target,
+    then: impl FnOnce(&AuthorizerAttributes<'_>) -> T,
+) -> T {
+    let fields = request.query.text("fieldSelector");
     let single = FieldSelector::parse(fields).ok();
     let single = single.as_ref().and_then(|selector| selector.requires_exactly("metadata.name"));
     let is_segment = |name: &&str| !name.contains(['/', '%']) && !matches!(*name, "." | "..");
     let single = single.filter(is_segment).unwrap_or_default();
     match target {
-        Target::Resource(place) => {
-            let part = write::part_name(place);
-            let verb = request_verb(call, place.name.is_empty(), place.old_watch);
-            let on = Attempt::on(verb, place.resource, part, &place.namespace, &place.name);
-            of(&on.selecting(fields, single))
+        Target::Resource(path) => {
+            let subresource = write::subresource_name(path);
+            let verb = request_verb(request, path.name.is_empty(), path.old_watch);
+            let (namespace, name) = (&path.namespace, &path.name);
+            let attributes = AuthorizerAttributes::for_resource(
+                verb,
+                path.resource,
+                subresource,
+                namespace,
+                name,
+            );
+            then(&attributes.with_field_selector(fields, single))
         }
         Target::UnknownResource { group, resource, namespace, name, .. } => {
             let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-            let verb = request_verb(call, name.is_empty(), false);
+            let verb = request_verb(request, name.is_empty(), false);
             let (group, namespace, name) = (group.as_str(), namespace.as_str(), name.as_str());
-            let on = Attempt::Resource {
+            let attributes = AuthorizerAttributes::Resource {
                 verb,
                 group,
                 resource,
@@ -421,16 +439,16 @@ fn attempted<T>(call: &Call, target: &Target, of: impl FnOnce(&Attempt<'_>) -> T
                 name,
                 selector: "",
             };
-            of(&on.selecting(fields, single))
+            then(&attributes.with_field_selector(fields, single))
         }
-        Target::Document(_) => {
-            let segments: Vec<&str> = call.path.trim_matches('/').split('/').collect();
+        Target::NonResource(_) => {
+            let segments: Vec<&str> = request.path.trim_matches('/').split('/').collect();
             let (group, rest) = match segments.as_slice() {
                 ["api", _, rest @ ..] if !rest.is_empty() => ("", rest),
                 ["apis", group, _, rest @ ..] if !rest.is_empty() => (*group, rest),
                 _ => {
-                    let verb = call.method.as_str().to_ascii_lowercase();
-                    return of(&Attempt::Path { verb: &verb, path: &call.path });
+                    let verb = request.method.as_str().to_ascii_lowercase();
+                    return then(&AuthorizerAttributes::Path { verb: &verb, path: &request.path });
                 }
             };
             let (namespace, rest) = match rest {
@@ -439,8 +457,8 @@ fn attempted<T>(call: &Call, target: &Target, of: impl FnOnce(&Attempt<'_>) -> T
             };
             let at = |index: usize| rest.get(index).copied().unwrap_or_default();
             let (resource, name, subresource) = (at(0), at(1), at(2));
-            let verb = request_verb(call, name.is_empty(), false);
-            let on = Attempt::Resource {
+            let verb = request_verb(request, name.is_empty(), false);
+            let attributes = AuthorizerAttributes::Resource {
                 verb,
                 group,
                 resource,
@@ -449,55 +467,57 @@ fn attempted<T>(call: &Call, target: &Target, of: impl FnOnce(&Attempt<'_>) -> T
                 name,
                 selector: "",
             };
-            of(&on.selecting(fields, single))
+            then(&attributes.with_field_selector(fields, single))
         }
     }
 }
 
 /// The user that a call is made for, if that is not its sender.
-fn impersonated(call: &Call) -> Result<Option<User>, Refusal> {
-    let Caller::Known(sender) = &call.caller else { return Ok(None) };
-    match impersonation::requested(sender, &call.headers)? {
+fn impersonated(request: &Request) -> Result<Option<User>, ApiError> {
+    let Caller::Known(sender) = &request.caller else { return Ok(None) };
+    match impersonation::requested(sender, &request.headers)? {
         Requested::Nothing => Ok(None),
         Requested::User(user) => Ok(Some(user)),
-        Requested::Denied(kind) => Err(may_not_impersonate(call, sender, kind)),
+        Requested::Denied(kind) => Err(may_not_impersonate(request, sender, kind)),
     }
 }
 
 /// The 403 for a sender that may not impersonate, in upstream's words: what was asked for, with a verb that
 /// says so.
-fn may_not_impersonate(call: &Call, sender: &User, kind: &str) -> Refusal {
-    let target = Target::parse(&call.path).unwrap_or_else(|| Target::Document(call.path.clone()));
-    attempted(call, &target, |attempt| {
-        let mut attempt = *attempt;
-        let (Attempt::Resource { verb, .. } | Attempt::Path { verb, .. }) = &mut attempt;
+fn may_not_impersonate(request: &Request, sender: &User, kind: &str) -> ApiError {
+    let target =
+        Target::parse(&request.path).unwrap_or_else(|| Target::NonResource(request.path.clone()));
+    with_attributes(request, &target, |attributes| {
+        let mut attributes = *attributes;
+        let (AuthorizerAttributes::Resource { verb, .. } | AuthorizerAttributes::Path { verb, .. }) =
+            &mut attributes;
         let longer = format!("impersonate-on:{kind}:{verb}");
         *verb = &longer;
-        denied(sender, &attempt, "")
+        denied(sender, &attributes, "")
     })
 }
 
 /// The 403 for an attempt.
-pub(crate) fn denied(user: &User, attempt: &Attempt<'_>, reason: &str) -> Refusal {
-    let words = attempt.denied(user, reason);
-    match *attempt {
-        Attempt::Path { .. } => {
-            let message = format!("forbidden: {words}");
-            Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message)
+pub(crate) fn denied(user: &User, attributes: &AuthorizerAttributes<'_>, reason: &str) -> ApiError {
+    let message = attributes.denied(user, reason);
+    match *attributes {
+        AuthorizerAttributes::Path { .. } => {
+            let message = format!("forbidden: {message}");
+            ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message)
                 .with_details(serde_json::json!({}))
         }
-        Attempt::Resource { group, resource, name, .. } => {
+        AuthorizerAttributes::Resource { group, resource, name, .. } => {
             let qualified =
                 if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
             let named = if name.is_empty() { String::new() } else { format!(" {name:?}") };
-            let message = format!("{qualified}{named} is forbidden: {words}");
+            let message = format!("{qualified}{named} is forbidden: {message}");
             let mut details = serde_json::Map::new();
             for (key, value) in [("name", name), ("group", group), ("kind", resource)] {
                 if !value.is_empty() {
                     details.insert(key.to_owned(), value.into());
                 }
             }
-            Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message).with_details(details.into())
+            ApiError::new(StatusCode::FORBIDDEN, "Forbidden", message).with_details(details.into())
         }
     }
 }
@@ -505,21 +525,21 @@ pub(crate) fn denied(user: &User, attempt: &Attempt<'_>, reason: &str) -> Refusa
 /// Refuses a `timeout=` that is not a duration, before anything else as upstream does. Requests that
 /// last as long as their client wants are not asked. Requests here take milliseconds, so that the time
 /// itself is not kept.
-fn check_timeout(call: &Call, target: Option<&Target>) -> Result<(), Refusal> {
-    let text = call.query.text("timeout");
+fn check_timeout(request: &Request, target: Option<&Target>) -> Result<(), ApiError> {
+    let text = request.query.text("timeout");
     if text.is_empty() {
         return Ok(());
     }
-    if let Some(Target::Resource(place)) = target {
-        let part = place.subresource.map_or("", |subresource| subresource.name);
-        let lasts = matches!(part, "attach" | "exec" | "log" | "portforward")
-            || request_verb(call, place.name.is_empty(), place.old_watch) == "watch";
+    if let Some(Target::Resource(path)) = target {
+        let subresource = path.subresource.map_or("", |subresource| subresource.name);
+        let lasts = matches!(subresource, "attach" | "exec" | "log" | "portforward")
+            || request_verb(request, path.name.is_empty(), path.old_watch) == "watch";
         if lasts {
             return Ok(());
         }
     }
     match objects::duration::fault(text) {
-        Some(fault) => Err(Refusal::bad_request(format!(
+        Some(fault) => Err(ApiError::bad_request(format!(
             "invalid timeout specified in the request URL - {fault}"
         ))),
         None => Ok(()),
@@ -527,9 +547,9 @@ fn check_timeout(call: &Call, target: Option<&Target>) -> Result<(), Refusal> {
 }
 
 /// The verb of a request to a resource.
-pub(crate) fn request_verb(call: &Call, collection: bool, old_watch: bool) -> &'static str {
-    match &call.method {
-        &Method::GET | &Method::HEAD if old_watch || call.query.flag("watch") => "watch",
+pub(crate) fn request_verb(request: &Request, collection: bool, old_watch: bool) -> &'static str {
+    match &request.method {
+        &Method::GET | &Method::HEAD if old_watch || request.query.flag("watch") => "watch",
         &Method::GET | &Method::HEAD if collection => "list",
         &Method::GET | &Method::HEAD => "get",
         &Method::POST => "create",

@@ -20,9 +20,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use tracing::{error, info};
 
+use crate::error::ApiError;
 use crate::identity::User;
-use crate::refusal::Refusal;
-use crate::request::{Call, Caller};
+use crate::request::{Caller, Request};
 use crate::route::Target;
 
 /// Events that may wait to be written. At a kilobyte each these are ten megabytes.
@@ -53,13 +53,13 @@ struct Counts {
 /// The part of an event that describes a request.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
-    pub(crate) call: &'a Call,
+    pub(crate) request: &'a Request,
     /// The sender of the request, where it was made in the name of another user.
     pub(crate) impersonator: Option<&'a User>,
     pub(crate) target: Option<&'a Target>,
     pub(crate) verb: &'a str,
     pub(crate) code: u16,
-    pub(crate) refusal: Option<&'a Refusal>,
+    pub(crate) error: Option<&'a ApiError>,
     pub(crate) received: Timestamp,
     pub(crate) now: Timestamp,
 }
@@ -113,16 +113,16 @@ fn append(path: &Path) -> io::Result<File> {
 
 impl Record<'_> {
     fn event(&self) -> Value {
-        let call = self.call;
-        let acting = match &call.caller {
-            Caller::Known(user) => user.told(),
-            Caller::Nobody | Caller::Pretender => json!({}),
+        let request = self.request;
+        let acting = match &request.caller {
+            Caller::Known(user) => user.to_user_info(),
+            Caller::Anonymous | Caller::InvalidCredentials => json!({}),
         };
         let mut status = json!({"metadata": {}, "code": self.code});
-        if let Some(refusal) = self.refusal {
+        if let Some(error) = self.error {
             status["status"] = json!("Failure");
-            status["message"] = json!(refusal.message);
-            status["reason"] = json!(refusal.reason);
+            status["message"] = json!(error.message);
+            status["reason"] = json!(error.reason);
         }
         let decision = match self.code {
             401 => None,
@@ -135,11 +135,11 @@ impl Record<'_> {
             "level": "Metadata",
             "auditID": crate::random::uid(),
             "stage": "ResponseComplete",
-            "requestURI": uri(call),
+            "requestURI": uri(request),
             "verb": self.verb,
-            "user": self.impersonator.map_or_else(|| acting.clone(), User::told),
-            "sourceIPs": sources(call),
-            "userAgent": call.header("user-agent"),
+            "user": self.impersonator.map_or_else(|| acting.clone(), User::to_user_info),
+            "sourceIPs": sources(request),
+            "userAgent": request.header("user-agent"),
             "responseStatus": status,
             "requestReceivedTimestamp": self.received.to_micros_text(),
             "stageTimestamp": self.now.to_micros_text(),
@@ -158,43 +158,43 @@ impl Record<'_> {
 }
 
 /// The path and the query, as a client would write them.
-fn uri(call: &Call) -> String {
+fn uri(request: &Request) -> String {
     let encoded = |text: &str| utf8_percent_encode(text, PLAIN).to_string();
-    let pairs = call.query.pairs();
+    let pairs = request.query.pairs();
     let pairs: Vec<String> =
         pairs.map(|(name, value)| format!("{}={}", encoded(name), encoded(value))).collect();
     let mark = if pairs.is_empty() { "" } else { "?" };
-    format!("{}{mark}{}", call.path, pairs.join("&"))
+    format!("{}{mark}{}", request.path, pairs.join("&"))
 }
 
 /// The addresses a request came over: those that proxies name, then the one of the connection.
-fn sources(call: &Call) -> Vec<String> {
-    let proxies = call.headers.get_all("x-forwarded-for").iter();
+fn sources(request: &Request) -> Vec<String> {
+    let proxies = request.headers.get_all("x-forwarded-for").iter();
     let proxies = proxies.filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(','));
     let mut all: Vec<IpAddr> = proxies.filter_map(|text| text.trim().parse().ok()).collect();
     if all.is_empty() {
-        all.extend(call.header("x-real-ip").trim().parse::<IpAddr>().ok());
+        all.extend(request.header("x-real-ip").trim().parse::<IpAddr>().ok());
     }
-    if let Some(source) = call.source.filter(|source| all.last() != Some(source)) {
+    if let Some(source) = request.source.filter(|source| all.last() != Some(source)) {
         all.push(source);
     }
     all.iter().map(ToString::to_string).collect()
 }
 
 fn reference(target: &Target) -> Option<Value> {
-    let (group, version, resource, part, namespace, name) = match target {
-        Target::Document(_) => return None,
-        Target::Resource(place) => (
-            place.resource.group,
-            place.resource.version,
-            place.resource.plural,
-            crate::write::part_name(place),
-            &place.namespace,
-            &place.name,
+    let (group, version, resource, subresource, namespace, name) = match target {
+        Target::NonResource(_) => return None,
+        Target::Resource(path) => (
+            path.resource.group,
+            path.resource.version,
+            path.resource.plural,
+            crate::write::subresource_name(path),
+            &path.namespace,
+            &path.name,
         ),
         Target::UnknownResource { group, version, resource, namespace, name } => {
-            let (resource, part) = resource.split_once('/').unwrap_or((resource, ""));
-            (group.as_str(), version.as_str(), resource, part, namespace, name)
+            let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            (group.as_str(), version.as_str(), resource, subresource, namespace, name)
         }
     };
     let mut reference = json!({});
@@ -204,7 +204,7 @@ fn reference(target: &Target) -> Option<Value> {
         ("name", name),
         ("apiGroup", group),
         ("apiVersion", version),
-        ("subresource", part),
+        ("subresource", subresource),
     ] {
         if !value.is_empty() {
             reference[field] = Value::from(value);
@@ -315,7 +315,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("user-agent", HeaderValue::from_static("kubectl/1"));
         headers.insert("x-forwarded-for", HeaderValue::from_static("10.0.0.1, nonsense,10.0.0.2"));
-        let call = Call {
+        let request = Request {
             method: Method::GET,
             path: "/api/v1/namespaces/a/pods".to_owned(),
             query: Query::parse("labelSelector=a%3Db&watch=1"),
@@ -325,15 +325,15 @@ mod tests {
             source: Some([127, 0, 0, 1].into()),
         };
         let admin = User::member("admin", "system:masters");
-        let refusal = Refusal::bad_request("no");
-        let target = Target::parse(&call.path);
+        let error = ApiError::bad_request("no");
+        let target = Target::parse(&request.path);
         let record = Record {
-            call: &call,
+            request: &request,
             impersonator: Some(&admin),
             target: target.as_ref(),
             verb: "watch",
             code: 403,
-            refusal: Some(&refusal),
+            error: Some(&error),
             received: Timestamp::new(1, 0),
             now: Timestamp::new(2, 0),
         };

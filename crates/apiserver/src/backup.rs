@@ -10,9 +10,9 @@ use http::Method;
 use tokio::sync::mpsc;
 
 use crate::api::Api;
-use crate::refusal::Refusal;
+use crate::error::ApiError;
 use crate::reply::Reply;
-use crate::request::Call;
+use crate::request::Request;
 
 /// Where administrators get it. Not below `/api` or `/apis`, where names are upstream's to give.
 pub const PATH: &str = "/berth/backup";
@@ -20,9 +20,9 @@ pub const PATH: &str = "/berth/backup";
 /// How many pieces of 64 KiB wait for a client that is slower than the disk.
 const WAITING: usize = 4;
 
-pub(crate) fn get(api: &Api, call: &Call) -> Result<Reply, Refusal> {
-    if call.method != Method::GET {
-        return Err(Refusal::method_not_allowed());
+pub(crate) fn get(api: &Api, request: &Request) -> Result<Reply, ApiError> {
+    if request.method != Method::GET {
+        return Err(ApiError::method_not_allowed());
     }
     let (sender, chunks) = mpsc::channel(WAITING);
     let store = api.store().clone();

@@ -7,7 +7,7 @@ use base64::{Engine as _, alphabet};
 use objects::schema::syntax;
 use serde::{Deserialize, Serialize};
 
-use crate::refusal::Refusal;
+use crate::error::ApiError;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Continuation {
@@ -44,9 +44,9 @@ impl Continuation {
         encode(&Token { v: VERSION.to_owned(), rv, start: format!("{after}\0") })
     }
 
-    pub(crate) fn parse(text: &str) -> Result<Continuation, Refusal> {
+    pub(crate) fn parse(text: &str) -> Result<Continuation, ApiError> {
         let bad = |what: String| {
-            Refusal::bad_request(format!(
+            ApiError::bad_request(format!(
                 "invalid continue token: continue key is not valid: {what}"
             ))
         };
@@ -75,8 +75,8 @@ impl Continuation {
     }
 
     /// The answer when the snapshot is gone, with a token that goes on regardless.
-    pub(crate) fn expired(&self) -> Refusal {
-        let mut refusal = Refusal::expired(
+    pub(crate) fn expired(&self) -> ApiError {
+        let mut error = ApiError::expired(
             "The provided continue parameter is too old to display a consistent list result. You \
              can start a new list without the continue parameter, or use the continue token in \
              this response to retrieve the remainder of the results. Continuing with the provided \
@@ -84,14 +84,14 @@ impl Continuation {
              deleted between the time the first chunk was returned and now may show up in the \
              list.",
         );
-        refusal.metadata = Some(serde_json::json!({
+        error.metadata = Some(serde_json::json!({
             "continue": encode(&Token {
                 v: VERSION.to_owned(),
                 rv: -1,
                 start: format!("{}\0", self.after),
             }),
         }));
-        refusal
+        error
     }
 }
 

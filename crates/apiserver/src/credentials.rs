@@ -30,15 +30,15 @@ pub(crate) struct Signer {
 
 /// An object by name, and which of those that ever had it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct ObjectRef {
     pub(crate) name: String,
     pub(crate) uid: String,
 }
 
-impl Named {
-    pub(crate) fn of(object: &Value) -> Named {
+impl ObjectRef {
+    pub(crate) fn from_object(object: &Value) -> ObjectRef {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
-        Named { name: text("name"), uid: text("uid") }
+        ObjectRef { name: text("name"), uid: text("uid") }
     }
 
     fn claim(&self) -> Value {
@@ -50,9 +50,9 @@ impl Named {
         claim
     }
 
-    fn read(claim: &Value) -> Option<Named> {
+    fn read(claim: &Value) -> Option<ObjectRef> {
         let text = |field: &str| claim[field].as_str().map(str::to_owned);
-        Some(Named { name: text("name")?, uid: text("uid").unwrap_or_default() })
+        Some(ObjectRef { name: text("name")?, uid: text("uid").unwrap_or_default() })
     }
 }
 
@@ -62,12 +62,12 @@ pub(crate) struct Claims {
     /// No other token has it.
     pub(crate) id: String,
     pub(crate) namespace: String,
-    pub(crate) account: Named,
+    pub(crate) account: ObjectRef,
     pub(crate) audiences: Vec<String>,
     /// What it is bound to; the node is also that of the pod.
-    pub(crate) pod: Option<Named>,
-    pub(crate) secret: Option<Named>,
-    pub(crate) node: Option<Named>,
+    pub(crate) pod: Option<ObjectRef>,
+    pub(crate) secret: Option<ObjectRef>,
+    pub(crate) node: Option<ObjectRef>,
     pub(crate) issued: Timestamp,
     pub(crate) expires: Timestamp,
 }
@@ -106,11 +106,11 @@ impl Claims {
         Some(Claims {
             id: claims["jti"].as_str()?.to_owned(),
             namespace: own["namespace"].as_str()?.to_owned(),
-            account: Named::read(&own["serviceaccount"])?,
+            account: ObjectRef::read(&own["serviceaccount"])?,
             audiences: audiences.collect::<Option<_>>()?,
-            pod: Named::read(&own["pod"]),
-            secret: Named::read(&own["secret"]),
-            node: Named::read(&own["node"]),
+            pod: ObjectRef::read(&own["pod"]),
+            secret: ObjectRef::read(&own["secret"]),
+            node: ObjectRef::read(&own["node"]),
             issued: time("iat")?,
             expires: time("exp")?,
         })
@@ -166,10 +166,10 @@ impl Signer {
 }
 
 /// The user of a static token. Looks at all of them, and at all of each, whichever fits.
-pub(crate) fn of_static<'a>(tokens: &'a [StaticToken], token: &str) -> Option<&'a User> {
+pub(crate) fn find_static_token<'a>(tokens: &'a [StaticToken], token: &str) -> Option<&'a User> {
     let mut found = None;
     for known in tokens {
-        if same(known.token.as_bytes(), token.as_bytes()) {
+        if constant_time_eq(known.token.as_bytes(), token.as_bytes()) {
             found = Some(&known.user);
         }
     }
@@ -177,7 +177,7 @@ pub(crate) fn of_static<'a>(tokens: &'a [StaticToken], token: &str) -> Option<&'
 }
 
 /// Compares without telling by its time where two texts part.
-fn same(a: &[u8], b: &[u8]) -> bool {
+fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |unequal, (a, b)| unequal | (a ^ b)) == 0
 }
 
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     fn claims() -> Claims {
-        let named = |name: &str| Named { name: name.to_owned(), uid: format!("{name}-uid") };
+        let named = |name: &str| ObjectRef { name: name.to_owned(), uid: format!("{name}-uid") };
         Claims {
             id: "id".to_owned(),
             namespace: "ns".to_owned(),
@@ -194,7 +194,7 @@ mod tests {
             audiences: vec![ISSUER.to_owned(), "vault".to_owned()],
             pod: Some(named("p")),
             secret: None,
-            node: Some(Named { name: "n".to_owned(), uid: String::new() }),
+            node: Some(ObjectRef { name: "n".to_owned(), uid: String::new() }),
             issued: Timestamp::new(10, 0),
             expires: Timestamp::new(100, 0),
         }

@@ -22,11 +22,11 @@ use std::time::Duration;
 
 use https::Counts;
 
-use crate::accept::Wanted;
+use crate::accept::AcceptedFormat;
 use crate::api::request_verb;
+use crate::error::ApiError;
 use crate::identity::{self, ADMINISTRATORS, User};
-use crate::refusal::Refusal;
-use crate::request::{Call, Caller};
+use crate::request::{Caller, Request};
 use crate::route::Target;
 use crate::shares::{Account, Share, Shares, Unavailable};
 
@@ -112,13 +112,13 @@ impl Level {
         }
     }
 
-    fn reject(&self, reason: Reason) -> Refusal {
+    fn reject(&self, reason: Reason) -> ApiError {
         self.rejected[reason as usize].fetch_add(1, Ordering::Relaxed);
-        Refusal::too_many_requests()
+        ApiError::too_many_requests()
     }
 
     /// Takes the place of a watch for a user.
-    pub(crate) fn watch(&self, user: &User) -> Result<Share, Refusal> {
+    pub(crate) fn watch(&self, user: &User) -> Result<Share, ApiError> {
         let taken = self.watches.account(&user.name).take(1);
         taken.ok_or_else(|| self.reject(Reason::Watches))
     }
@@ -143,14 +143,14 @@ impl Level {
         shares: Option<&Shares>,
         user: &User,
         amount: usize,
-    ) -> Result<Option<Share>, Refusal> {
+    ) -> Result<Option<Share>, ApiError> {
         let Some(shares) = shares else { return Ok(None) };
         let share = shares.account(&user.name).wait(amount, TURN).await;
         share.map(Some).map_err(|unavailable| self.reject(unavailable.into()))
     }
 
     /// Takes room for the body of a request.
-    pub(crate) async fn body(&self, user: &User, length: usize) -> Result<Option<Share>, Refusal> {
+    pub(crate) async fn body(&self, user: &User, length: usize) -> Result<Option<Share>, ApiError> {
         self.turn(Some(&self.bodies), user, length).await
     }
 }
@@ -243,23 +243,23 @@ enum Cost {
 }
 
 impl Cost {
-    fn of(call: &Call) -> Cost {
-        let place = match Target::parse(&call.path) {
-            Some(Target::Resource(place)) => place,
-            _ if identity::is_public(&call.path) || call.path == crate::backup::PATH => {
+    fn of(request: &Request) -> Cost {
+        let path = match Target::parse(&request.path) {
+            Some(Target::Resource(path)) => path,
+            _ if identity::is_public(&request.path) || request.path == crate::backup::PATH => {
                 return Cost::Free;
             }
             _ => return Cost::Request,
         };
-        let part = place.subresource.map_or("", |subresource| subresource.name);
-        match request_verb(call, place.name.is_empty(), place.old_watch) {
+        let subresource = path.subresource.map_or("", |subresource| subresource.name);
+        match request_verb(request, path.name.is_empty(), path.old_watch) {
             "watch" => Cost::Free,
-            _ if matches!(part, "exec" | "attach" | "portforward") => Cost::Free,
-            _ if part == "log" => Cost::Log,
+            _ if matches!(subresource, "exec" | "attach" | "portforward") => Cost::Free,
+            _ if subresource == "log" => Cost::Log,
             "list" => {
-                let is_whole = Wanted::of(call.header("accept"))
-                    .is_ok_and(|wanted| wanted.is_protobuf() || wanted.is_yaml());
-                let is_page = call.query.get("limit").is_some();
+                let is_whole = AcceptedFormat::parse(request.header("accept"))
+                    .is_ok_and(|format| format.is_protobuf() || format.is_yaml());
+                let is_page = request.query.get("limit").is_some();
                 Cost::List(if is_whole && !is_page { WHOLE_LIST } else { 1 })
             }
             _ => Cost::Request,
@@ -278,8 +278,8 @@ impl Flow {
     }
 
     /// Lets a request in, at once or after a short time.
-    pub(crate) async fn enter(&self, call: &Call) -> Result<Ticket, Refusal> {
-        let (Caller::Known(user), cost) = (&call.caller, Cost::of(call)) else {
+    pub(crate) async fn enter(&self, request: &Request) -> Result<Ticket, ApiError> {
+        let (Caller::Known(user), cost) = (&request.caller, Cost::of(request)) else {
             return Ok(Ticket::default());
         };
         if cost == Cost::Free {
@@ -290,16 +290,16 @@ impl Flow {
             let log = level.turn(Some(&level.logs), user, 1).await?;
             return Ok(Ticket { log, ..Ticket::default() });
         }
-        let request = level.turn(level.requests.as_ref(), user, 1).await?;
-        let list = match cost {
+        let request_share = level.turn(level.requests.as_ref(), user, 1).await?;
+        let list_share = match cost {
             Cost::List(amount) => level.turn(Some(&level.lists), user, amount).await?,
             _ => None,
         };
-        Ok(Ticket { _request: request, _list: list, log: None })
+        Ok(Ticket { _request: request_share, _list: list_share, log: None })
     }
 
     /// Refuses a request of a user who has too many connections.
-    pub(crate) fn too_many_connections(&self, user: &User) -> Refusal {
+    pub(crate) fn too_many_connections(&self, user: &User) -> ApiError {
         self.level(user).reject(Reason::Connections)
     }
 
@@ -390,17 +390,17 @@ mod tests {
     use bytes::Bytes;
     use http::{HeaderMap, HeaderValue, Method};
 
-    fn call(user: Option<&User>, path: &str, accept: &'static str) -> Call {
+    fn request(user: Option<&User>, path: &str, accept: &'static str) -> Request {
         let mut headers = HeaderMap::new();
         headers.insert("accept", HeaderValue::from_static(accept));
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
-        Call {
+        Request {
             method: Method::GET,
             path: path.to_owned(),
             query: Query::parse(query),
             headers,
             body: Bytes::new(),
-            caller: user.cloned().map_or(Caller::Nobody, Caller::Known),
+            caller: user.cloned().map_or(Caller::Anonymous, Caller::Known),
             source: None,
         }
     }
@@ -422,7 +422,7 @@ mod tests {
             ("/api/v1/pods", protobuf, Cost::List(WHOLE_LIST)),
             ("/api/v1/pods?limit=500", protobuf, Cost::List(1)),
         ] {
-            assert_eq!(Cost::of(&call(None, path, accept)), cost, "{path} {accept}");
+            assert_eq!(Cost::of(&request(None, path, accept)), cost, "{path} {accept}");
         }
     }
 
@@ -430,28 +430,28 @@ mod tests {
     async fn a_user_with_many_requests_waits_and_others_do_not() {
         let flow = Flow::default();
         let viewer = User::member("v", VIEWERS);
-        let pods = call(Some(&viewer), "/api/v1/namespaces/a/pods/b", "");
+        let pods = request(Some(&viewer), "/api/v1/namespaces/a/pods/b", "");
         let mut tickets = Vec::new();
         for _ in 0..32 {
             tickets.push(flow.enter(&pods).await.unwrap());
         }
-        let refusal = flow.enter(&pods).await.unwrap_err();
-        assert_eq!((refusal.code.as_u16(), refusal.reason), (429, "TooManyRequests"));
-        assert_eq!(refusal.message, "Too many requests, please try again later.");
-        assert_eq!(refusal.retry_after, Some(1));
+        let error = flow.enter(&pods).await.unwrap_err();
+        assert_eq!((error.code.as_u16(), error.reason), (429, "TooManyRequests"));
+        assert_eq!(error.message, "Too many requests, please try again later.");
+        assert_eq!(error.retry_after, Some(1));
         let line = "apiserver_flowcontrol_rejected_requests_total\
                     {priority_level=\"global-default\",reason=\"time-out\"} 1";
         assert!(flow.render().lines().any(|found| found == line), "{}", flow.render());
         // Health checks, other users, and other levels.
-        flow.enter(&call(Some(&viewer), "/healthz", "")).await.unwrap();
+        flow.enter(&request(Some(&viewer), "/healthz", "")).await.unwrap();
         for user in [
             User::member("w", VIEWERS),
             User::member("system:node:n", NODES),
             User::member("system:serviceaccount:a:b", "system:serviceaccounts"),
             User::member("admin", ADMINISTRATORS),
         ] {
-            let call = call(Some(&user), "/api/v1/namespaces/a/pods/b", "");
-            flow.enter(&call).await.unwrap();
+            let request = request(Some(&user), "/api/v1/namespaces/a/pods/b", "");
+            flow.enter(&request).await.unwrap();
         }
         drop(tickets);
         flow.enter(&pods).await.unwrap();
@@ -461,8 +461,8 @@ mod tests {
     async fn administrators_are_exempt_but_not_in_what_takes_memory() {
         let flow = Flow::default();
         let admin = User::member("admin", ADMINISTRATORS);
-        let get = call(Some(&admin), "/api/v1/namespaces/a/pods/b", "");
-        let list = call(Some(&admin), "/api/v1/pods", "");
+        let get = request(Some(&admin), "/api/v1/namespaces/a/pods/b", "");
+        let list = request(Some(&admin), "/api/v1/pods", "");
         let (mut gets, mut lists) = (Vec::new(), Vec::new());
         for _ in 0..1000 {
             gets.push(flow.enter(&get).await.unwrap());

@@ -11,7 +11,7 @@ use std::thread::available_parallelism;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use crate::refusal::Refusal;
+use crate::error::ApiError;
 
 /// The largest body that is handled where the request arrived. Pods and reports of nodes are smaller, and
 /// take a few milliseconds.
@@ -27,7 +27,7 @@ const MAX_ADMITTED: usize = 32;
 #[derive(Debug)]
 pub(crate) struct HeavyWork {
     turns: Arc<Semaphore>,
-    places: Semaphore,
+    slots: Semaphore,
 }
 
 impl Default for HeavyWork {
@@ -35,7 +35,7 @@ impl Default for HeavyWork {
         let cores = available_parallelism().map_or(1, |cores| cores.get());
         // Half of the cores stay free for other requests.
         let turns = Arc::new(Semaphore::new((cores / 2).clamp(1, MAX_RUNNING)));
-        HeavyWork { turns, places: Semaphore::new(MAX_ADMITTED) }
+        HeavyWork { turns, slots: Semaphore::new(MAX_ADMITTED) }
     }
 }
 
@@ -44,12 +44,12 @@ impl HeavyWork {
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
-    ) -> Result<T, Refusal> {
-        let Ok(_place) = self.places.try_acquire() else {
-            return Err(Refusal::too_many_requests());
+    ) -> Result<T, ApiError> {
+        let Ok(_slot) = self.slots.try_acquire() else {
+            return Err(ApiError::too_many_requests());
         };
         let failed = |error: &dyn std::fmt::Display| {
-            Refusal::internal(format!("a request with a large body was not answered: {error}"))
+            ApiError::internal(format!("a request with a large body was not answered: {error}"))
         };
         let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|error| failed(&error))?;
         let runtime = Handle::current();
@@ -93,7 +93,7 @@ mod tests {
             }));
             admitted.await.unwrap();
         }
-        while heavy.places.available_permits() > 0 {
+        while heavy.slots.available_permits() > 0 {
             tokio::task::yield_now().await;
         }
         let refused = heavy.run(async {}).await.unwrap_err();
@@ -106,7 +106,7 @@ mod tests {
             }
             assert!(task.await.unwrap().unwrap() <= MAX_RUNNING);
         }
-        assert_eq!(heavy.places.available_permits(), MAX_ADMITTED);
+        assert_eq!(heavy.slots.available_permits(), MAX_ADMITTED);
     }
 
     #[tokio::test]

@@ -2,15 +2,15 @@
 
 use objects::cursor::Causes;
 
-use crate::refusal::Refusal;
-use crate::request::Call;
+use crate::error::ApiError;
+use crate::request::Request;
 
 const MATCH: &str = "resourceVersionMatch";
 
 /// Refuses combinations of `resourceVersion`, `resourceVersionMatch`, `continue` and
 /// `sendInitialEvents` that contradict each other.
-pub(crate) fn check(call: &Call) -> Result<(), Refusal> {
-    let query = &call.query;
+pub(crate) fn check(request: &Request) -> Result<(), ApiError> {
+    let query = &request.query;
     let (version, mut matching, going_on) =
         (query.text("resourceVersion"), query.text(MATCH), query.text("continue"));
     let watch = query.flag("watch");
@@ -71,11 +71,11 @@ pub(crate) fn check(call: &Call) -> Result<(), Refusal> {
         }
     }
     if !causes.is_empty() {
-        return Err(Refusal::invalid_kind("meta.k8s.io", "ListOptions", "", &causes));
+        return Err(ApiError::invalid_kind("meta.k8s.io", "ListOptions", "", &causes));
     }
     if !going_on.is_empty() && !matches!(version, "" | "0") {
         let message = "specifying resource version is not allowed when using continue";
-        return Err(Refusal::bad_request(message));
+        return Err(ApiError::bad_request(message));
     }
     Ok(())
 }

@@ -22,11 +22,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::api::Api;
+use crate::decode::MAX_BODY;
+use crate::error::ApiError;
 use crate::flow::Level;
 use crate::identity::{AUTHENTICATED, User};
-use crate::incoming::MAX_BODY;
-use crate::refusal::Refusal;
-use crate::request::{Call, Caller, Query};
+use crate::request::{Caller, Query, Request};
 use crate::shares::Share;
 
 /// A socket that serves an API.
@@ -67,25 +67,25 @@ impl Listener {
     pub async fn serve(self, api: Api, stop: watch::Receiver<bool>) {
         let limits = self.socket.limits();
         api.shared.flow.measure_connections(self.socket.counts());
-        let handle = move |request, client: Arc<Client>| {
+        let handle = move |inbound, client: Arc<Client>| {
             let api = api.clone();
-            async move { answer(&api, &client, limits, request).await }
+            async move { answer(&api, &client, limits, inbound).await }
         };
         self.socket.serve(handle, stop).await;
     }
 }
 
 /// A certificate's common name is the user, its organizations are the groups.
-fn user_of(peer: &Peer) -> User {
+fn certificate_user(peer: &Peer) -> User {
     let mut groups = peer.groups.clone();
     groups.push(AUTHENTICATED.to_owned());
     User { name: peer.name.clone(), groups, ..User::default() }
 }
 
-async fn answer(api: &Api, client: &Client, limits: Limits, request: Inbound) -> Answer {
-    let (parts, body) = request.into_parts();
+async fn answer(api: &Api, client: &Client, limits: Limits, inbound: Inbound) -> Answer {
+    let (parts, body) = inbound.into_parts();
     let caller = caller(api, client.peer(), &parts.headers);
-    let call = Call {
+    let request = Request {
         method: parts.method,
         path: parts.uri.path().to_owned(),
         query: Query::parse(parts.uri.query().unwrap_or_default()),
@@ -95,29 +95,29 @@ async fn answer(api: &Api, client: &Client, limits: Limits, request: Inbound) ->
         source: Some(client.address().ip()),
     };
     // The bodies of strangers are not read: the connection discards them.
-    let Caller::Known(user) = call.caller.clone() else {
-        return api.handle(call).await.into_answer();
+    let Caller::Known(user) = request.caller.clone() else {
+        return api.handle(request).await.into_answer();
     };
     let flow = &api.shared.flow;
     if !client.known_as(&user.name) {
-        return api.refuse(call, flow.too_many_connections(&user)).await.into_answer();
+        return api.refuse(request, flow.too_many_connections(&user)).await.into_answer();
     }
     let has_body = !body.is_end_stream();
-    if has_body && api.refuses_headers(&call) {
-        return api.handle(call).await.into_answer();
+    if has_body && api.refuses_headers(&request) {
+        return api.handle(request).await.into_answer();
     }
-    let ticket = match flow.enter(&call).await {
+    let ticket = match flow.enter(&request).await {
         Ok(ticket) => ticket,
-        Err(refusal) => return api.refuse(call, refusal).await.into_answer(),
+        Err(error) => return api.refuse(request, error).await.into_answer(),
     };
     let (body, share) = match has_body {
         false => (Bytes::new(), None),
         true => match received(body, flow.level(&user), &user, limits).await {
             Ok(received) => received,
-            Err(refusal) => return api.refuse(call, refusal).await.into_answer(),
+            Err(error) => return api.refuse(request, error).await.into_answer(),
         },
     };
-    let reply = api.handle(Call { body, ..call }).await;
+    let reply = api.handle(Request { body, ..request }).await;
     drop(share);
     let answer = reply.into_answer();
     let answer = if ticket.is_unhurried() { answer.unhurried() } else { answer };
@@ -132,9 +132,9 @@ fn caller(api: &Api, peer: Option<&Peer>, headers: &HeaderMap) -> Caller {
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
     match (token.filter(|token| !token.is_empty()), peer) {
-        (Some(token), _) => api.identify(token).map_or(Caller::Pretender, Caller::Known),
-        (None, Some(peer)) => Caller::Known(user_of(peer)),
-        (None, None) => Caller::Nobody,
+        (Some(token), _) => api.identify(token).map_or(Caller::InvalidCredentials, Caller::Known),
+        (None, Some(peer)) => Caller::Known(certificate_user(peer)),
+        (None, None) => Caller::Anonymous,
     }
 }
 
@@ -144,7 +144,7 @@ async fn received(
     level: &Level,
     user: &User,
     limits: Limits,
-) -> Result<(Bytes, Option<Share>), Refusal> {
+) -> Result<(Bytes, Option<Share>), ApiError> {
     // A body of unknown length may be as long as any.
     let length = body.size_hint().exact().unwrap_or(MAX_BODY as u64);
     let length = usize::try_from(length).unwrap_or(usize::MAX);
@@ -156,14 +156,14 @@ async fn received(
     match timeout(limits.body_patience, limited.collect()).await {
         Ok(Ok(body)) => Ok((body.to_bytes(), share)),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(Refusal::bad_request(format!("the body cannot be read: {error}"))),
+        Ok(Err(error)) => Err(ApiError::bad_request(format!("the body cannot be read: {error}"))),
         Err(_) => {
             let message = "the body did not arrive in time";
-            Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message))
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message))
         }
     }
 }
 
-fn too_large() -> Refusal {
-    Refusal::too_large(format_args!("limit is {MAX_BODY}"))
+fn too_large() -> ApiError {
+    ApiError::too_large(format_args!("limit is {MAX_BODY}"))
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 const BUCKETS: [f64; 10] = [0.001, 0.005, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
 
 /// Gives more lines for `/metrics`: those of the process's other parts.
-pub type MoreMetrics = Box<dyn Fn() -> String + Send + Sync>;
+pub type MetricsCollector = Box<dyn Fn() -> String + Send + Sync>;
 
 #[derive(Default)]
 pub(crate) struct Metrics {
@@ -22,7 +22,7 @@ pub(crate) struct Metrics {
     pub(crate) watches: AtomicI64,
     /// Execs, attachments and forwarded ports; shared with those that are open.
     pub(crate) tunnels: Arc<AtomicI64>,
-    pub(crate) more: OnceLock<MoreMetrics>,
+    pub(crate) more: OnceLock<MetricsCollector>,
 }
 
 impl fmt::Debug for Metrics {

@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 use objects::rules::pod::references;
 use serde_json::Value;
 
+use crate::access_reviews::texts;
 use crate::admission::{forbidden, named};
 use crate::api::Api;
+use crate::error::ApiError;
 use crate::node_authorizer::LEASE_NAMESPACE;
-use crate::parts::core;
-use crate::refusal::Refusal;
-use crate::reviews::texts;
-use crate::route::Place;
-use crate::write::part_name;
+use crate::route::ResourcePath;
+use crate::subresources::core_resource;
+use crate::write::subresource_name;
 
 /// The annotation of mirror pods.
 pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -43,18 +43,18 @@ const KUBELET_NAMESPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes
 pub(crate) fn check_create(
     api: &Api,
     node: &str,
-    place: &Place,
+    path: &ResourcePath,
     object: &Value,
-) -> Result<(), Refusal> {
-    let no = |why: String| Err(forbidden(place, object, &why));
+) -> Result<(), ApiError> {
+    let no = |why: String| Err(forbidden(path, object, &why));
     if node.is_empty() {
         return no(unknown_node());
     }
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    match (place.resource.group, place.resource.plural) {
-        ("", "pods") => check_mirror(api, node, place, object),
+    match (path.resource.group, path.resource.plural) {
+        ("", "pods") => check_mirror(api, node, path, object),
         ("", "nodes") => {
-            check_node_name(node, place, object, name)?;
+            check_node_name(node, path, object, name)?;
             if !object["spec"]["configSource"].is_null() {
                 return no(format!(
                     "node {node:?} is not allowed to create pods with a non-nil configSource"
@@ -68,7 +68,7 @@ pub(crate) fn check_create(
                 )),
             }
         }
-        ("coordination.k8s.io", "leases") => check_lease(node, place, object, name),
+        ("coordination.k8s.io", "leases") => check_lease(node, path, object, name),
         _ => Ok(()),
     }
 }
@@ -76,25 +76,25 @@ pub(crate) fn check_create(
 /// Checks an update by a node, before the parts that it cannot change are put back.
 pub(crate) fn check_update(
     node: &str,
-    place: &Place,
+    path: &ResourcePath,
     old: &Value,
     new: &Value,
-) -> Result<(), Refusal> {
-    let no = |why: String| Err(forbidden(place, new, &why));
+) -> Result<(), ApiError> {
+    let no = |why: String| Err(forbidden(path, new, &why));
     if node.is_empty() {
         return no(unknown_node());
     }
-    match (place.resource.group, place.resource.plural) {
-        ("", "pods") => match part_name(place) {
+    match (path.resource.group, path.resource.plural) {
+        ("", "pods") => match subresource_name(path) {
             "" => no(format!(
                 "unexpected operation \"UPDATE\", node {node:?} can only create and delete mirror \
                  pods"
             )),
-            "status" => check_pod_status(node, place, old, new),
-            part => no(unexpected_part(part)),
+            "status" => check_pod_status(node, path, old, new),
+            subresource => no(unexpected_subresource(subresource)),
         },
         ("", "nodes") => {
-            check_node_name(node, place, new, &place.name)?;
+            check_node_name(node, path, new, &path.name)?;
             let source = |of: &Value| of["spec"]["configSource"].clone();
             if !source(new).is_null() && source(new) != source(old) {
                 return no(format!(
@@ -115,41 +115,49 @@ pub(crate) fn check_update(
                 false => no(format!("is not allowed to modify labels: {labels}")),
             }
         }
-        ("coordination.k8s.io", "leases") => check_lease(node, place, new, &place.name),
+        ("coordination.k8s.io", "leases") => check_lease(node, path, new, &path.name),
         _ => Ok(()),
     }
 }
 
 /// Checks an object that a node deletes.
-pub(crate) fn check_delete(node: &str, place: &Place, object: &Value) -> Result<(), Refusal> {
-    let no = |why: String| Err(forbidden(place, object, &why));
+pub(crate) fn check_delete(
+    node: &str,
+    path: &ResourcePath,
+    object: &Value,
+) -> Result<(), ApiError> {
+    let no = |why: String| Err(forbidden(path, object, &why));
     if node.is_empty() {
         return no(unknown_node());
     }
-    match (place.resource.group, place.resource.plural) {
+    match (path.resource.group, path.resource.plural) {
         ("", "pods") if object["spec"]["nodeName"] != node => {
             no(format!("node {node:?} can only delete pods with spec.nodeName set to itself"))
         }
-        ("", "nodes") => check_node_name(node, place, object, &place.name),
-        ("coordination.k8s.io", "leases") => check_lease(node, place, object, &place.name),
+        ("", "nodes") => check_node_name(node, path, object, &path.name),
+        ("coordination.k8s.io", "leases") => check_lease(node, path, object, &path.name),
         _ => Ok(()),
     }
 }
 
 /// Checks what a node does to a pod through a subresource that is neither read nor written as a pod.
-pub(crate) fn check_part(node: &str, place: &Place, pod: &Value) -> Result<(), Refusal> {
-    let no = |why: String| Err(forbidden(place, pod, &why));
-    match part_name(place) {
+pub(crate) fn check_subresource(
+    node: &str,
+    path: &ResourcePath,
+    pod: &Value,
+) -> Result<(), ApiError> {
+    let no = |why: String| Err(forbidden(path, pod, &why));
+    match subresource_name(path) {
         "eviction" if pod["spec"]["nodeName"] == node => Ok(()),
         "eviction" => {
             no(format!("node {node} can only evict pods with spec.nodeName set to itself"))
         }
-        part => no(unexpected_part(part)),
+        subresource => no(unexpected_subresource(subresource)),
     }
 }
 
-fn unexpected_part(part: &str) -> String {
-    format!("unexpected pod subresource {part:?}, only 'status' and 'eviction' are allowed")
+fn unexpected_subresource(subresource: &str) -> String {
+    format!("unexpected pod subresource {subresource:?}, only 'status' and 'eviction' are allowed")
 }
 
 fn unknown_node() -> String {
@@ -162,31 +170,36 @@ fn same(old: &Value, new: &Value) -> bool {
     old == new || is_empty(old) && is_empty(new)
 }
 
-fn check_node_name(node: &str, place: &Place, object: &Value, name: &str) -> Result<(), Refusal> {
+fn check_node_name(
+    node: &str,
+    path: &ResourcePath,
+    object: &Value,
+    name: &str,
+) -> Result<(), ApiError> {
     match name == node {
         true => Ok(()),
         false => {
             let why = format!("node {node:?} is not allowed to modify node {name:?}");
-            Err(forbidden(place, object, &why))
+            Err(forbidden(path, object, &why))
         }
     }
 }
 
-fn check_lease(node: &str, place: &Place, lease: &Value, name: &str) -> Result<(), Refusal> {
-    if place.namespace != LEASE_NAMESPACE {
+fn check_lease(node: &str, path: &ResourcePath, lease: &Value, name: &str) -> Result<(), ApiError> {
+    if path.namespace != LEASE_NAMESPACE {
         let why = format!("can only access leases in the {LEASE_NAMESPACE:?} system namespace");
-        return Err(forbidden(place, lease, &why));
+        return Err(forbidden(path, lease, &why));
     }
     if name != node {
         let why = "can only access node lease with the same name as the requesting node";
-        return Err(forbidden(place, lease, why));
+        return Err(forbidden(path, lease, why));
     }
     Ok(())
 }
 
 /// A node creates mirror pods of its static pods only, and these refer to no other object.
-fn check_mirror(api: &Api, node: &str, place: &Place, pod: &Value) -> Result<(), Refusal> {
-    let no = |why: String| Err(forbidden(place, pod, &why));
+fn check_mirror(api: &Api, node: &str, path: &ResourcePath, pod: &Value) -> Result<(), ApiError> {
+    let no = |why: String| Err(forbidden(path, pod, &why));
     if pod["metadata"]["annotations"].get(MIRROR).is_none() {
         return no(format!(
             "pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"
@@ -213,7 +226,7 @@ fn check_mirror(api: &Api, node: &str, place: &Place, pod: &Value) -> Result<(),
         return no(format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
     }
     let Some(found) = named(api, "", "nodes", node)? else {
-        return Err(Refusal::not_found_as("node", core("nodes")?, node));
+        return Err(ApiError::not_found_as("node", core_resource("nodes")?, node));
     };
     let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
     let (given, uid) = (text(&owner["uid"]), text(&found["metadata"]["uid"]));
@@ -226,8 +239,13 @@ fn check_mirror(api: &Api, node: &str, place: &Place, pod: &Value) -> Result<(),
     }
 }
 
-fn check_pod_status(node: &str, place: &Place, old: &Value, new: &Value) -> Result<(), Refusal> {
-    let no = |why: String| Err(forbidden(place, new, &why));
+fn check_pod_status(
+    node: &str,
+    path: &ResourcePath,
+    old: &Value,
+    new: &Value,
+) -> Result<(), ApiError> {
+    let no = |why: String| Err(forbidden(path, new, &why));
     if old["spec"]["nodeName"] != node {
         return no(format!(
             "node {node:?} can only update pod status for pods with spec.nodeName set to itself"
@@ -281,8 +299,8 @@ pub(crate) fn check_token(
     user: &str,
     node: &str,
     spec: &Value,
-    pod: impl FnOnce(&str) -> Result<Option<Value>, Refusal>,
-) -> Result<Result<(), String>, Refusal> {
+    pod: impl FnOnce(&str) -> Result<Option<Value>, ApiError>,
+) -> Result<Result<(), String>, ApiError> {
     let no = |why: &str| Ok(Err(why.to_owned()));
     let reference = &spec["boundObjectRef"];
     let text = |field: &str| reference[field].as_str().unwrap_or_default();
@@ -293,7 +311,7 @@ pub(crate) fn check_token(
         return no("node requested token with a pod binding without a uid");
     }
     let Some(pod) = pod(text("name"))? else {
-        return Err(Refusal::not_found_as("pod", core("pods")?, text("name")));
+        return Err(ApiError::not_found_as("pod", core_resource("pods")?, text("name")));
     };
     if pod["metadata"]["uid"] != text("uid") {
         return no(&crate::tokens::another_uid(text("uid")));

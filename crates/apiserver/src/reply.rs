@@ -9,8 +9,8 @@ use https::{Answer, Body, Tunnel};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::accept::Wanted;
-use crate::refusal::Refusal;
+use crate::accept::AcceptedFormat;
+use crate::error::ApiError;
 
 /// An answer before it is written down.
 #[derive(Debug)]
@@ -145,19 +145,19 @@ fn warning_header(text: &str) -> String {
 
 impl Reply {
     /// A refusal in the notation the client wants.
-    pub(crate) fn refused(refusal: &Refusal, wanted: Wanted) -> Reply {
-        let mut reply = crate::read::encoded(&refusal.to_status(), refusal.code, wanted);
-        if let Some(seconds) = refusal.retry_after {
+    pub(crate) fn from_error(error: &ApiError, format: AcceptedFormat) -> Reply {
+        let mut reply = crate::read::encoded(&error.to_status(), error.code, format);
+        if let Some(seconds) = error.retry_after {
             reply.headers.insert("retry-after", HeaderValue::from(seconds));
         }
-        reply.warnings.clone_from(&refusal.warnings);
+        reply.warnings.clone_from(&error.warnings);
         reply
     }
 }
 
-impl From<Refusal> for Reply {
-    fn from(refusal: Refusal) -> Reply {
-        Reply::refused(&refusal, Wanted::PLAIN)
+impl From<ApiError> for Reply {
+    fn from(error: ApiError) -> Reply {
+        Reply::from_error(&error, AcceptedFormat::PLAIN)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A request as handlers see it: [`Call`], and the query parameters they ask for.
+//! A request as handlers see it: [`Request`], and the query parameters they ask for.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,12 +8,12 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 
+use crate::error::ApiError;
 use crate::identity::User;
-use crate::refusal::Refusal;
 
 /// A request that was received whole. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub struct Request {
     pub method: Method,
     pub path: String,
     pub query: Query,
@@ -29,16 +29,16 @@ pub struct Call {
 pub enum Caller {
     Known(User),
     /// No credentials came.
-    Nobody,
+    Anonymous,
     /// Credentials came that nobody has.
-    Pretender,
+    InvalidCredentials,
 }
 
-impl Call {
+impl Request {
     /// The user; one without a name where there is none.
     #[must_use]
     pub fn user(&self) -> &User {
-        static NOBODY: User = User {
+        static ANONYMOUS: User = User {
             name: String::new(),
             groups: Vec::new(),
             uid: String::new(),
@@ -46,7 +46,7 @@ impl Call {
         };
         match &self.caller {
             Caller::Known(user) => user,
-            Caller::Nobody | Caller::Pretender => &NOBODY,
+            Caller::Anonymous | Caller::InvalidCredentials => &ANONYMOUS,
         }
     }
 
@@ -54,7 +54,7 @@ impl Call {
     pub(crate) fn impersonate(&mut self, user: User) -> User {
         match std::mem::replace(&mut self.caller, Caller::Known(user)) {
             Caller::Known(sender) => sender,
-            Caller::Nobody | Caller::Pretender => User::default(),
+            Caller::Anonymous | Caller::InvalidCredentials => User::default(),
         }
     }
 
@@ -115,7 +115,7 @@ impl Query {
     }
 
     /// A whole number, if there is one.
-    pub fn int(&self, name: &str) -> Result<Option<i64>, Refusal> {
+    pub fn int(&self, name: &str) -> Result<Option<i64>, ApiError> {
         match self.get(name) {
             None => Ok(None),
             Some(text) => text.parse().map(Some).map_err(|error: std::num::ParseIntError| {
@@ -123,7 +123,7 @@ impl Query {
                     IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
                     _ => "invalid syntax",
                 };
-                Refusal::bad_request(format!("strconv.ParseInt: parsing {text:?}: {what}"))
+                ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {what}"))
             }),
         }
     }

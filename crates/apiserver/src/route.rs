@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 /// The thing a path points at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
-    Resource(Place),
+    Resource(ResourcePath),
     /// A path below the version of a group that names no resource, whether or not the version is served.
     UnknownResource {
         group: String,
@@ -19,12 +19,12 @@ pub(crate) enum Target {
         name: String,
     },
     /// `/api`, `/apis`, `/apis/apps`, `/api/v1`, `/openapi/…`, `/healthz`, … as written.
-    Document(String),
+    NonResource(String),
 }
 
 /// A resource, one of its objects, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ResourcePath {
     pub resource: &'static Resource,
     /// Empty for all namespaces and for what has none.
     pub namespace: String,
@@ -43,7 +43,7 @@ impl Target {
         let (group, version, rest) = match segments.as_slice() {
             ["api", version, rest @ ..] => ("", *version, rest),
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
-            _ => return Some(Target::Document(path.to_owned())),
+            _ => return Some(Target::NonResource(path.to_owned())),
         };
         let decoded: Vec<String> = rest
             .iter()
@@ -57,7 +57,7 @@ impl Target {
             rest.pop();
         }
         if rest.is_empty() {
-            return Some(Target::Document(path.trim_end_matches('/').to_owned()));
+            return Some(Target::NonResource(path.trim_end_matches('/').to_owned()));
         }
         let old_watch = rest.first() == Some(&"watch");
         if old_watch {
@@ -79,7 +79,7 @@ fn resource_target(group: &str, version: &str, rest: &[&str], old_watch: bool) -
     // `namespaces` is both a resource and the way to namespaced ones.
     let (namespace, plural, tail) = match rest {
         ["namespaces", namespace, plural, tail @ ..]
-            if !(group.is_empty() && is_namespace_part(plural) && tail.is_empty()) =>
+            if !(group.is_empty() && is_namespace_subresource(plural) && tail.is_empty()) =>
         {
             (*namespace, *plural, tail)
         }
@@ -105,10 +105,10 @@ fn resource_target(group: &str, version: &str, rest: &[&str], old_watch: bool) -
         _ => return unknown(plural, namespace, name),
     };
     let (namespace, name) = (namespace.to_owned(), name.to_owned());
-    Target::Resource(Place { resource, namespace, name, subresource, old_watch })
+    Target::Resource(ResourcePath { resource, namespace, name, subresource, old_watch })
 }
 
-fn is_namespace_part(segment: &str) -> bool {
+fn is_namespace_subresource(segment: &str) -> bool {
     matches!(segment, "finalize" | "status")
 }
 
@@ -116,13 +116,13 @@ fn is_namespace_part(segment: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn place(path: &str) -> (String, String, String, String) {
+    fn parsed(path: &str) -> (String, String, String, String) {
         match Target::parse(path) {
-            Some(Target::Resource(place)) => (
-                place.resource.qualified(),
-                place.namespace,
-                place.name,
-                place.subresource.map_or(String::new(), |s| s.name.to_owned()),
+            Some(Target::Resource(path)) => (
+                path.resource.qualified(),
+                path.namespace,
+                path.name,
+                path.subresource.map_or(String::new(), |s| s.name.to_owned()),
             ),
             other => (format!("{other:?}"), String::new(), String::new(), String::new()),
         }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn paths_name_resources_objects_and_parts() {
-        for (path, wanted) in [
+        for (path, expected) in [
             ("/api/v1/pods", ("pods", "", "", "")),
             ("/api/v1/pods/", ("pods", "", "", "")),
             ("/api/v1/namespaces/a/pods", ("pods", "a", "", "")),
@@ -146,9 +146,9 @@ mod tests {
                 ("deployments.apps", "a", "d", "scale"),
             ),
         ] {
-            let (resource, namespace, name, part) = place(path);
-            let found = (&*resource, &*namespace, &*name, &*part);
-            assert_eq!(found, wanted, "{path}");
+            let (resource, namespace, name, subresource) = parsed(path);
+            let found = (&*resource, &*namespace, &*name, &*subresource);
+            assert_eq!(found, expected, "{path}");
         }
     }
 
@@ -172,7 +172,7 @@ mod tests {
         }
         for path in ["/api", "/api/v1", "/apis/apps", "/apis/apps/v9", "/nope", "/", "//api/v1"] {
             let target = Target::parse(path);
-            assert!(matches!(target, Some(Target::Document(_))), "{path}: {target:?}");
+            assert!(matches!(target, Some(Target::NonResource(_))), "{path}: {target:?}");
         }
         assert_eq!(Target::parse("nope"), None);
         for path in ["/api/v1/namespaces/a%00/pods", "/api/v1/nodes/n%0a", "/apis/apps/v1/x/%7f"] {

@@ -9,11 +9,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use store::Entry;
 
+use crate::codec;
+use crate::error::ApiError;
 use crate::read;
-use crate::refusal::Refusal;
-use crate::request::Call;
-use crate::route::Place;
-use crate::stored;
+use crate::request::Request;
+use crate::route::ResourcePath;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Selection {
@@ -35,13 +35,15 @@ struct Labels<'a> {
 }
 
 impl Selection {
-    pub(crate) fn of(call: &Call, place: &Place) -> Result<Selection, Refusal> {
-        let bad = |error: &dyn std::fmt::Display| Refusal::bad_request(error.to_string());
-        let labels = LabelSelector::parse(call.query.text("labelSelector")).map_err(|e| bad(&e))?;
-        let fields = FieldSelector::parse(call.query.text("fieldSelector")).map_err(|e| bad(&e))?;
+    pub(crate) fn of(request: &Request, path: &ResourcePath) -> Result<Selection, ApiError> {
+        let bad = |error: &dyn std::fmt::Display| ApiError::bad_request(error.to_string());
+        let labels =
+            LabelSelector::parse(request.query.text("labelSelector")).map_err(|e| bad(&e))?;
+        let fields =
+            FieldSelector::parse(request.query.text("fieldSelector")).map_err(|e| bad(&e))?;
         for requirement in fields.requirements() {
-            if let Some(complaint) = unknown_field(place.resource, &requirement.field) {
-                return Err(Refusal::bad_request(complaint));
+            if let Some(complaint) = unknown_field(path.resource, &requirement.field) {
+                return Err(ApiError::bad_request(complaint));
             }
         }
         Ok(Selection { labels, fields })
@@ -52,13 +54,13 @@ impl Selection {
     }
 
     /// The one key that can match, if the name is given.
-    pub(crate) fn only_key(&self, place: &Place) -> Option<String> {
+    pub(crate) fn only_key(&self, path: &ResourcePath) -> Option<String> {
         let name = self.fields.requires_exactly("metadata.name")?;
-        let namespace = match (place.resource.namespaced, place.namespace.as_str()) {
+        let namespace = match (path.resource.namespaced, path.namespace.as_str()) {
             (true, "") => return None,
             (_, namespace) => namespace,
         };
-        Some(stored::key(place.resource, namespace, name))
+        Some(codec::key(path.resource, namespace, name))
     }
 
     /// Whether a stored object is meant. Reads only as much of it as the selection needs.
@@ -66,14 +68,14 @@ impl Selection {
         &self,
         resource: &Resource,
         entry: &Entry,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, ApiError> {
         if self.is_everything() {
             return Ok(true);
         }
         if !self.labels.is_empty() {
             let json = entry.value.get(4..).unwrap_or_default();
             let labelled: Labelled<'_> = serde_json::from_slice(json)
-                .map_err(|error| Refusal::internal(format!("{}: {error}", entry.key)))?;
+                .map_err(|error| ApiError::internal(format!("{}: {error}", entry.key)))?;
             let labels = &labelled.metadata.labels;
             if !self.labels.matches(|key| labels.get(key).map(AsRef::as_ref)) {
                 return Ok(false);
@@ -208,10 +210,10 @@ fn event_field<'a>(event: &'a Value, name: &str) -> Cow<'a, str> {
         "source" => either(component, reporter),
         "reportingComponent" | "reportingController" => either(reporter, component),
         _ => match name.split_once('.') {
-            Some(("involvedObject" | "regarding", part)) => {
-                text(&spelt("involvedObject", "regarding")[part])
+            Some(("involvedObject" | "regarding", subresource)) => {
+                text(&spelt("involvedObject", "regarding")[subresource])
             }
-            Some(("metadata", part)) => text(&event["metadata"][part]),
+            Some(("metadata", subresource)) => text(&event["metadata"][subresource]),
             _ => text(&event[name]),
         },
     }

@@ -106,7 +106,7 @@ impl Account {
     pub(crate) async fn wait(
         &self,
         amount: usize,
-        patience: Duration,
+        max_wait: Duration,
     ) -> Result<Share, Unavailable> {
         if let Some(share) = self.take(amount) {
             return Ok(share);
@@ -124,7 +124,7 @@ impl Account {
             let total = Arc::clone(&self.total).acquire_many_owned(amount).await.ok()?;
             Some(Share { own, total })
         };
-        timeout(patience, taking).await.ok().flatten().ok_or(Unavailable::TimeOut)
+        timeout(max_wait, taking).await.ok().flatten().ok_or(Unavailable::TimeOut)
     }
 }
 

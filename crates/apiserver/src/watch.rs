@@ -20,17 +20,17 @@ use store::{Entry, Event, ReadError, Revision, Snapshot, WatchError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use crate::accept::{Form, Wanted};
+use crate::accept::{AcceptedFormat, Representation};
 use crate::api::Api;
+use crate::codec::{self, StoredParts};
+use crate::error::ApiError;
 use crate::identity::User;
 use crate::read;
-use crate::refusal::Refusal;
 use crate::reply::{JSON, Reply};
-use crate::request::Call;
-use crate::route::Place;
+use crate::request::Request;
+use crate::route::ResourcePath;
 use crate::select::Selection;
 use crate::shares::{Account, Share};
-use crate::stored::{self, Pieces};
 
 /// How long a watch lasts whose client names no time. Upstream draws between half an hour and an
 /// hour, so that clients do not all come back at once.
@@ -54,35 +54,35 @@ const AROUND: usize = 256;
 
 pub(crate) fn watch(
     api: &Api,
-    call: &Call,
-    place: &Place,
-    wanted: Wanted,
-) -> Result<Reply, Refusal> {
-    crate::list_options::check(call)?;
-    let selection = Selection::of(call, place)?;
-    let table = read::table_form(call, wanted)?;
-    let seconds = call.query.int("timeoutSeconds")?.filter(|seconds| *seconds > 0);
+    request: &Request,
+    path: &ResourcePath,
+    format: AcceptedFormat,
+) -> Result<Reply, ApiError> {
+    crate::list_options::check(request)?;
+    let selection = Selection::of(request, path)?;
+    let table = read::table_form(request, format)?;
+    let seconds = request.query.int("timeoutSeconds")?.filter(|seconds| *seconds > 0);
     let seconds = match seconds.and_then(|seconds| u64::try_from(seconds).ok()) {
         Some(seconds) => seconds.min(LONGEST),
         None => SHORTEST + crate::random::below(SHORTEST),
     };
-    let asked = read::revision(call)?;
+    let asked = read::revision(request)?;
     let newest = api.store().revision();
-    let initial_events = call.query.flag("sendInitialEvents");
-    let no_initial = call.query.get("sendInitialEvents").is_some() && !initial_events;
-    let bookmarks = call.query.flag("allowWatchBookmarks");
-    let level = api.shared.flow.level(call.user());
-    let place_taken = level.watch(call.user())?;
+    let initial_events = request.query.flag("sendInitialEvents");
+    let no_initial = request.query.get("sendInitialEvents").is_some() && !initial_events;
+    let bookmarks = request.query.flag("allowWatchBookmarks");
+    let level = api.shared.flow.level(request.user());
+    let place_taken = level.watch(request.user())?;
     let (sender, lines) = mpsc::channel(1);
     let watcher = Watcher {
         api: api.clone(),
-        place: place.clone(),
+        path: path.clone(),
         selection,
-        wanted,
+        format,
         table,
         sender,
-        user: call.user().clone(),
-        unread: level.events(call.user()),
+        user: request.user().clone(),
+        unread: level.events(request.user()),
         lines: BytesMut::new(),
         room: None,
         _place_taken: place_taken,
@@ -99,16 +99,16 @@ pub(crate) fn watch(
         not_before: future.unwrap_or(0),
         refused: future
             .filter(|_| initial_events)
-            .map(|asked| Refusal::future_revision(asked, newest.get())),
+            .map(|asked| ApiError::future_revision(asked, newest.get())),
         replay: replay.map_err(|error| read::read_failed(&error))?,
         // A client that asks for everything from the start learns where that ended. The older
         // paths of watches do not mean that by naming no version.
-        mark_end: bookmarks && from_now && (initial_events || call.query.flag("watch")),
+        mark_end: bookmarks && from_now && (initial_events || request.query.flag("watch")),
         bookmarks,
     };
     let until = Instant::now() + Duration::from_secs(seconds);
     tokio::spawn(watcher.run(start, until));
-    let content_type = match wanted.is_protobuf() {
+    let content_type = match format.is_protobuf() {
         true => protobuf::WATCH_MEDIA_TYPE,
         false => JSON,
     };
@@ -120,7 +120,7 @@ struct Start {
     /// Changes up to this revision are not told.
     not_before: u64,
     /// Why nothing is told at all.
-    refused: Option<Refusal>,
+    refused: Option<ApiError>,
     /// Begin with what is there.
     replay: Option<Snapshot>,
     /// End that with a bookmark that says so.
@@ -130,9 +130,9 @@ struct Start {
 
 struct Watcher {
     api: Api,
-    place: Place,
+    path: ResourcePath,
     selection: Selection,
-    wanted: Wanted,
+    format: AcceptedFormat,
     /// Carries the columns until they are sent.
     table: table::Form,
     sender: mpsc::Sender<Bytes>,
@@ -170,19 +170,19 @@ impl Watcher {
     }
 
     fn prefix(&self) -> String {
-        match self.place.name.as_str() {
-            "" => stored::prefix(self.place.resource, &self.place.namespace),
-            name => stored::key(self.place.resource, &self.place.namespace, name),
+        match self.path.name.as_str() {
+            "" => codec::prefix(self.path.resource, &self.path.namespace),
+            name => codec::key(self.path.resource, &self.path.namespace, name),
         }
     }
 
     fn is_watched(&self, key: &str) -> bool {
-        self.place.name.is_empty() || key.len() == self.prefix().len()
+        self.path.name.is_empty() || key.len() == self.prefix().len()
     }
 
     async fn events(&mut self, start: Start, until: Instant) -> Result<(), Gone> {
-        if let Some(refusal) = &start.refused {
-            return self.fail(refusal).await;
+        if let Some(error) = &start.refused {
+            return self.fail(error).await;
         }
         let mut after = start.after;
         if let Some(snapshot) = start.replay {
@@ -217,7 +217,7 @@ impl Watcher {
                         match self.line(&event) {
                             Ok(Some(line)) => self.write(&line).await?,
                             Ok(None) => {}
-                            Err(refusal) => return self.fail(&refusal).await,
+                            Err(error) => return self.fail(&error).await,
                         }
                     }
                     self.flush().await?;
@@ -270,9 +270,9 @@ impl Watcher {
         self.sender.send(lines).await.map_err(|_| Gone)
     }
 
-    async fn fail(&mut self, refusal: &Refusal) -> Result<(), Gone> {
-        let status = refusal.to_status();
-        let line = match self.wanted.is_protobuf() {
+    async fn fail(&mut self, error: &ApiError) -> Result<(), Gone> {
+        let status = error.to_status();
+        let line = match self.format.is_protobuf() {
             true => protobuf::type_of(Schema::served(), "v1", "Status")
                 .and_then(|id| frame("ERROR", id, &status).ok())
                 .unwrap_or_default(),
@@ -294,14 +294,14 @@ impl Watcher {
                         self.make_room(entry.value.len()).await?;
                         self.object_line("ADDED", &entry, entry.modified)
                     }
-                    Err(refusal) => Err(refusal),
+                    Err(error) => Err(error),
                 },
                 Err(error) => Err(read::broken(&error)),
             };
             match line {
                 Ok(line) => self.write(&line).await?,
-                Err(refusal) => {
-                    self.fail(&refusal).await?;
+                Err(error) => {
+                    self.fail(&error).await?;
                     return Err(Gone);
                 }
             }
@@ -310,12 +310,12 @@ impl Watcher {
         Ok(snapshot.revision())
     }
 
-    fn selected(&self, entry: &Entry) -> Result<bool, Refusal> {
-        self.selection.matches_bytes(self.place.resource, entry)
+    fn selected(&self, entry: &Entry) -> Result<bool, ApiError> {
+        self.selection.matches_bytes(self.path.resource, entry)
     }
 
     /// The line for an event; `None` if it does not concern the selection.
-    fn line(&mut self, event: &Event) -> Result<Option<Bytes>, Refusal> {
+    fn line(&mut self, event: &Event) -> Result<Option<Bytes>, ApiError> {
         let everything = self.selection.is_everything();
         let (now, before) = (event.entry(), event.previous());
         let now = now.as_ref();
@@ -341,16 +341,17 @@ impl Watcher {
         kind: &str,
         entry: &Entry,
         revision: Revision,
-    ) -> Result<Bytes, Refusal> {
-        let resource = self.place.resource;
-        let as_stored = self.wanted.form == Form::Plain && !self.wanted.is_protobuf();
-        if as_stored && !stored::is_view(resource) {
-            let Some(pieces) = Pieces::of(&entry.value) else {
-                return Err(Refusal::internal(format!("the object {} is damaged", entry.key)));
+    ) -> Result<Bytes, ApiError> {
+        let resource = self.path.resource;
+        let as_stored =
+            self.format.representation == Representation::Plain && !self.format.is_protobuf();
+        if as_stored && !codec::is_view(resource) {
+            let Some(stored) = StoredParts::split(&entry.value) else {
+                return Err(ApiError::internal(format!("the object {} is damaged", entry.key)));
             };
-            let mut line = BytesMut::with_capacity(pieces.len_hint() + 64);
+            let mut line = BytesMut::with_capacity(stored.len_hint() + 64);
             line.put_slice(format!("{{\"type\":\"{kind}\",\"object\":").as_bytes());
-            pieces.put(&mut line, &stored::head(&resource.api_version(), resource.kind), revision);
+            stored.put(&mut line, &codec::head(&resource.api_version(), resource.kind), revision);
             line.put_slice(b"}\n");
             return Ok(line.freeze());
         }
@@ -360,21 +361,21 @@ impl Watcher {
         self.value_line(kind, &shown)
     }
 
-    fn value_line(&self, kind: &str, shown: &Value) -> Result<Bytes, Refusal> {
-        match self.wanted.is_protobuf() {
-            true => frame(kind, crate::write::type_id(self.place.resource)?, shown),
+    fn value_line(&self, kind: &str, shown: &Value) -> Result<Bytes, ApiError> {
+        match self.format.is_protobuf() {
+            true => frame(kind, crate::write::type_id(self.path.resource)?, shown),
             false => Ok(json_line(kind, shown)),
         }
     }
 
     /// An object in the form the client wants.
     fn shown(&mut self, resource: &Resource, object: Value) -> Value {
-        match self.wanted.form {
-            Form::Plain => object,
-            Form::PartialMetadata | Form::PartialMetadataList => {
-                table::partial_metadata(&object, self.wanted.version)
+        match self.format.representation {
+            Representation::Plain => object,
+            Representation::PartialMetadata | Representation::PartialMetadataList => {
+                table::partial_metadata(&object, self.format.version)
             }
-            Form::Table => {
+            Representation::Table => {
                 let form = self.table;
                 self.table.with_columns = false;
                 table::of_object(resource, &object, form, self.api.now())
@@ -383,7 +384,7 @@ impl Watcher {
     }
 
     async fn bookmark(&mut self, revision: Revision, ends_initial: bool) -> Result<(), Gone> {
-        let resource = self.place.resource;
+        let resource = self.path.resource;
         let schema = Schema::served();
         let mut object = resource.type_id(schema).map_or_else(|| json!({}), |id| schema.zero(id));
         object["kind"] = Value::from(resource.kind);
@@ -398,12 +399,12 @@ impl Watcher {
                 self.write(&line).await?;
                 self.flush().await
             }
-            Err(refusal) => self.fail(&refusal).await,
+            Err(error) => self.fail(&error).await,
         }
     }
 }
 
-fn frame(kind: &str, id: TypeId, object: &Value) -> Result<Bytes, Refusal> {
+fn frame(kind: &str, id: TypeId, object: &Value) -> Result<Bytes, ApiError> {
     Ok(Bytes::from(protobuf::watch_event(kind, &read::enveloped(id, object)?)))
 }
 
@@ -412,10 +413,10 @@ fn json_line(kind: &str, object: &Value) -> Bytes {
 }
 
 /// Why the changes behind a revision cannot be told.
-fn refused(error: &ReadError, after: Revision) -> Refusal {
+fn refused(error: &ReadError, after: Revision) -> ApiError {
     match error {
         ReadError::Compacted { oldest } => {
-            Refusal::expired(format!("too old resource version: {after} ({oldest})"))
+            ApiError::expired(format!("too old resource version: {after} ({oldest})"))
         }
         error => read::read_failed(error),
     }

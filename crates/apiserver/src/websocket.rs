@@ -19,7 +19,7 @@ use tokio::io::{
 use tokio::sync::mpsc;
 
 use crate::reply::{Reply, TEXT};
-use crate::request::Call;
+use crate::request::Request;
 
 /// The value that RFC 6455 joins to a client's key before it is hashed.
 const ACCEPT_SALT: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -91,21 +91,21 @@ pub(crate) fn is_asked(headers: &HeaderMap) -> bool {
 
 /// Switches to WebSocket and sends the body as messages, or refuses the handshake. `held` is dropped
 /// when the stream is over.
-pub(crate) fn reply(call: &Call, body: Body, held: impl std::any::Any + Send) -> Reply {
+pub(crate) fn reply(request: &Request, body: Body, held: impl std::any::Any + Send) -> Reply {
     let refused = |status, why: &str| Reply::bytes(status, TEXT, why.to_owned());
-    if call.method != Method::GET {
+    if request.method != Method::GET {
         return refused(StatusCode::METHOD_NOT_ALLOWED, "bad method");
     }
-    let key = call.header(SEC_WEBSOCKET_KEY.as_str());
+    let key = request.header(SEC_WEBSOCKET_KEY.as_str());
     if key.is_empty() {
         return refused(StatusCode::BAD_REQUEST, "mismatch challenge/response");
     }
-    if call.header(SEC_WEBSOCKET_VERSION.as_str()) != VERSION {
+    if request.header(SEC_WEBSOCKET_VERSION.as_str()) != VERSION {
         let mut reply = refused(StatusCode::BAD_REQUEST, "missing or bad WebSocket Version");
         reply.headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static(VERSION));
         return reply;
     }
-    let protocol = match Protocol::of(&call.headers) {
+    let protocol = match Protocol::of(&request.headers) {
         Ok(protocol) => protocol,
         Err(why) => return refused(StatusCode::FORBIDDEN, &why),
     };
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
     use crate::request::{Caller, Query};
 
-    fn call(protocols: &[&'static str]) -> Call {
+    fn request(protocols: &[&'static str]) -> Request {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("connection", "keep-alive, Upgrade"),
@@ -270,37 +270,37 @@ mod tests {
         for protocol in protocols {
             headers.append(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
         }
-        Call {
+        Request {
             method: Method::GET,
             path: String::new(),
             query: Query::default(),
             headers,
             body: Bytes::new(),
-            caller: Caller::Nobody,
+            caller: Caller::Anonymous,
             source: None,
         }
     }
 
     #[tokio::test]
     async fn a_handshake_is_answered_or_refused() {
-        let reply = |call: &Call| reply(call, Body::Whole(Bytes::new()), ());
-        let good = reply(&call(&["v9.k8s.io, base64.binary.k8s.io", "binary.k8s.io"]));
+        let reply = |request: &Request| reply(request, Body::Whole(Bytes::new()), ());
+        let good = reply(&request(&["v9.k8s.io, base64.binary.k8s.io", "binary.k8s.io"]));
         assert_eq!(good.status, StatusCode::SWITCHING_PROTOCOLS);
         assert_eq!(good.headers[SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
         assert_eq!(good.headers[SEC_WEBSOCKET_PROTOCOL], "base64.binary.k8s.io");
         assert!(good.tunnel.is_some());
-        let unnamed = reply(&call(&[]));
+        let unnamed = reply(&request(&[]));
         assert_eq!(unnamed.status, StatusCode::SWITCHING_PROTOCOLS);
         assert!(!unnamed.headers.contains_key(SEC_WEBSOCKET_PROTOCOL));
-        assert_eq!(reply(&call(&["v4.channel.k8s.io"])).status, StatusCode::FORBIDDEN);
+        assert_eq!(reply(&request(&["v4.channel.k8s.io"])).status, StatusCode::FORBIDDEN);
         for missing in [SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION] {
-            let mut call = call(&[]);
-            call.headers.remove(missing);
-            assert_eq!(reply(&call).status, StatusCode::BAD_REQUEST);
+            let mut request = request(&[]);
+            request.headers.remove(missing);
+            assert_eq!(reply(&request).status, StatusCode::BAD_REQUEST);
         }
-        let mut other = call(&[]);
+        let mut other = request(&[]);
         other.headers.insert(UPGRADE, HeaderValue::from_static("SPDY/3.1"));
-        assert!(is_asked(&call(&[]).headers) && !is_asked(&other.headers));
+        assert!(is_asked(&request(&[]).headers) && !is_asked(&other.headers));
     }
 
     #[tokio::test]

@@ -243,7 +243,7 @@ fn start_loops(
     options.root_ca = Some(certificates.bundle());
     let loops = controllers::run(&client, options)?;
     let counters = Arc::clone(loops.counters());
-    api.also_measure(Box::new(move || {
+    api.register_metrics(Box::new(move || {
         render_readings(&counters.readings()) + &upkeep::render_metrics(&store)
     }));
     Ok(loops)

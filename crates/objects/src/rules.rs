@@ -33,10 +33,10 @@ pub struct Setting<'a> {
     pub now: Timestamp,
 }
 
-/// Which part of an object a request may write.
+/// The subresource that a request writes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// Everything but the status.
+pub enum Subresource {
+    /// The object itself: everything but the status.
     Main,
     Status,
     /// `pods/resize`.
@@ -77,19 +77,19 @@ pub fn prepare_create(
     Vec::new()
 }
 
-/// Puts back what a request to `part` may not change, and counts the generation on where the
+/// Puts back what a request to `subresource` may not change, and counts the generation on where the
 /// rest changed what the generation counts.
 pub fn prepare_update(
     resource: &Resource,
     object: &mut Value,
     old: &Value,
-    part: Part,
+    subresource: Subresource,
     setting: &Setting<'_>,
 ) {
     meta::prepare_update(object, old);
     match is_pods(resource) {
-        true => pod::prepare_update(object, old, part),
-        false => kinds::prepare_update(resource, object, old, part, setting),
+        true => pod::prepare_update(object, old, subresource),
+        false => kinds::prepare_update(resource, object, old, subresource, setting),
     }
 }
 
@@ -107,12 +107,12 @@ pub fn validate_update(
     resource: &Resource,
     object: &Value,
     old: &Value,
-    part: Part,
+    subresource: Subresource,
     setting: &Setting<'_>,
 ) -> Causes {
     let causes = match is_pods(resource) {
-        true => pod::validate_update(object, old, part, setting),
-        false => kinds::validate_update(resource, object, old, part, setting),
+        true => pod::validate_update(object, old, subresource, setting),
+        false => kinds::validate_update(resource, object, old, subresource, setting),
     };
     causes.distinct()
 }

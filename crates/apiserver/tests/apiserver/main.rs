@@ -2,7 +2,7 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
-use apiserver::{Api, Body, Call, Caller, Options, Plugin, Plugins, Query, Reply, User};
+use apiserver::{Api, Body, Caller, Options, Plugin, Plugins, Query, Reply, Request, User};
 use http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -47,7 +47,7 @@ impl Cluster {
     /// As [`Cluster::send`], for what is not in the body.
     async fn reply(&self, method: Method, path: &str, body: Value) -> Reply {
         let admin = User::member("admin", "system:masters");
-        self.api.handle(call(admin, method, path, &body)).await
+        self.api.handle(request(admin, method, path, &body)).await
     }
 
     async fn create(&self, path: &str, body: Value) -> Value {
@@ -69,7 +69,7 @@ fn options() -> Options {
     Options { plugins, ..Options::default() }
 }
 
-fn call(user: User, method: Method, path: &str, body: &Value) -> Call {
+fn request(user: User, method: Method, path: &str, body: &Value) -> Request {
     let mut headers = HeaderMap::new();
     let media = match method {
         Method::PATCH => "application/merge-patch+json",
@@ -77,7 +77,7 @@ fn call(user: User, method: Method, path: &str, body: &Value) -> Call {
     };
     headers.insert("content-type", HeaderValue::from_static(media));
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
-    Call {
+    Request {
         method,
         path: path.to_owned(),
         query: Query::parse(query),
@@ -89,7 +89,7 @@ fn call(user: User, method: Method, path: &str, body: &Value) -> Call {
 }
 
 async fn send_as(api: &Api, user: User, method: Method, path: &str, body: Value) -> (u16, Value) {
-    let reply = api.handle(call(user, method, path, &body)).await;
+    let reply = api.handle(request(user, method, path, &body)).await;
     let status = reply.status.as_u16();
     let bytes = match reply.body {
         Body::Whole(bytes) => bytes.to_vec(),

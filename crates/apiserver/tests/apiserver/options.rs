@@ -6,7 +6,7 @@ use apiserver::{Body, Reply, User};
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
 
-use crate::{Cluster, call, pod};
+use crate::{Cluster, pod, request};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -23,11 +23,11 @@ async fn accepting(
     path: &str,
     body: &Value,
 ) -> Reply {
-    let mut call = call(User::member("admin", "system:masters"), method, path, body);
+    let mut request = request(User::member("admin", "system:masters"), method, path, body);
     if !accept.is_empty() {
-        call.headers.insert("accept", HeaderValue::from_str(accept).unwrap());
+        request.headers.insert("accept", HeaderValue::from_str(accept).unwrap());
     }
-    cluster.api.handle(call).await
+    cluster.api.handle(request).await
 }
 
 fn bytes(reply: &Reply) -> &[u8] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apiserver::{Body, Call, Caller, Query, Reply, User};
+use apiserver::{Body, Caller, Query, Reply, Request, User};
 use http::{HeaderMap, HeaderValue, Method};
 use objects::protobuf::{self, Envelope};
 use objects::schema::Schema;
@@ -40,7 +40,7 @@ async fn ask(cluster: &Cluster, method: Method, path: &str, accept: &str, body: 
     headers.insert("accept", HeaderValue::from_str(accept).unwrap());
     headers.insert("content-type", HeaderValue::from_static(PROTOBUF));
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
-    let call = Call {
+    let request = Request {
         method,
         path: path.to_owned(),
         query: Query::parse(query),
@@ -49,7 +49,7 @@ async fn ask(cluster: &Cluster, method: Method, path: &str, accept: &str, body: 
         caller: Caller::Known(User::member("admin", "system:masters")),
         source: None,
     };
-    cluster.api.handle(call).await
+    cluster.api.handle(request).await
 }
 
 async fn whole(body: Body) -> Vec<u8> {

@@ -15,7 +15,7 @@ async fn send_with(
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
     let mut headers = HeaderMap::new();
     headers.insert(header.0, HeaderValue::from_static(header.1));
-    let call = Call {
+    let request = Request {
         method,
         path: path.to_owned(),
         query: Query::parse(query),
@@ -24,7 +24,7 @@ async fn send_with(
         caller: Caller::Known(User::member("admin", "system:masters")),
         source: None,
     };
-    let reply = cluster.api.handle(call).await;
+    let reply = cluster.api.handle(request).await;
     let status = reply.status.as_u16();
     (status, serde_json::from_slice(&whole(reply.body).await).unwrap_or_default())
 }
@@ -45,7 +45,7 @@ async fn whole(body: Body) -> Vec<u8> {
 
 /// A watch that is under way.
 async fn watch(cluster: &Cluster, query: &str) -> Body {
-    let call = Call {
+    let request = Request {
         method: Method::GET,
         path: format!("{NAMESPACE}/configmaps"),
         query: Query::parse(query),
@@ -54,7 +54,7 @@ async fn watch(cluster: &Cluster, query: &str) -> Body {
         caller: Caller::Known(User::member("admin", "system:masters")),
         source: None,
     };
-    let reply = cluster.api.handle(call).await;
+    let reply = cluster.api.handle(request).await;
     assert_eq!(reply.status.as_u16(), 200, "{query}");
     reply.body
 }
@@ -303,7 +303,7 @@ async fn options_of_a_deletion_come_in_any_notation() {
     let delete = async |media: &'static str, body: &str| {
         let mut headers = HeaderMap::new();
         headers.insert("content-type", HeaderValue::from_static(media));
-        let call = Call {
+        let request = Request {
             method: Method::DELETE,
             path: format!("{path}/c"),
             query: Query::default(),
@@ -312,7 +312,7 @@ async fn options_of_a_deletion_come_in_any_notation() {
             caller: Caller::Known(User::member("admin", "system:masters")),
             source: None,
         };
-        cluster.api.handle(call).await.status.as_u16()
+        cluster.api.handle(request).await.status.as_u16()
     };
     let options = "kind: DeleteOptions\napiVersion: v1\n";
     assert_eq!(delete("text/plain", options).await, 415);
@@ -325,7 +325,7 @@ async fn options_of_a_deletion_come_in_any_notation() {
     // Who clears away jobs is told of their pods.
     let jobs = "/apis/batch/v1/namespaces/default/jobs";
     let warned = async |query: &str| {
-        let call = Call {
+        let request = Request {
             method: Method::DELETE,
             path: jobs.to_owned(),
             query: Query::parse(query),
@@ -334,7 +334,7 @@ async fn options_of_a_deletion_come_in_any_notation() {
             caller: Caller::Known(User::member("admin", "system:masters")),
             source: None,
         };
-        cluster.api.handle(call).await.warnings.len()
+        cluster.api.handle(request).await.warnings.len()
     };
     assert_eq!((warned("").await, warned("propagationPolicy=Background").await), (1, 0));
     // A collection is chosen as a list is.
@@ -396,7 +396,7 @@ async fn who_is_refused_hears_what_was_noticed_before() {
         };
         let mut headers = HeaderMap::new();
         headers.insert("content-type", HeaderValue::from_static(media));
-        let call = Call {
+        let request = Request {
             method,
             path: path.to_owned(),
             query: Query::default(),
@@ -405,7 +405,7 @@ async fn who_is_refused_hears_what_was_noticed_before() {
             caller: Caller::Known(User::member("admin", "system:masters")),
             source: None,
         };
-        let reply = cluster.api.handle(call).await;
+        let reply = cluster.api.handle(request).await;
         (reply.status.as_u16(), reply.warnings)
     };
     let pods = format!("{NAMESPACE}/pods");

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::meta::{self, MetaRule};
 use super::names::NameRule;
-use super::{Part, Setting, checks};
+use super::{Setting, Subresource, checks};
 use crate::catalog::Resource;
 use crate::cursor::{Causes, Cursor};
 use crate::schema::Schema;
@@ -121,26 +121,30 @@ pub(super) fn prepare_update(
     resource: &Resource,
     object: &mut Value,
     old: &Value,
-    part: Part,
+    subresource: Subresource,
     setting: &Setting<'_>,
 ) {
-    if part == Part::Status {
+    if subresource == Subresource::Status {
         checks::keep(object, old, "spec");
     } else if has_status(resource) {
         checks::keep(object, old, "status");
     }
-    if part == Part::Main {
+    if subresource == Subresource::Main {
         workload::prepare_template(object, old);
     }
     match (resource.group, resource.kind) {
-        ("", "Namespace") => namespace::prepare_update(object, old, part),
-        ("", "Node") => node::prepare_update(object, old, part, setting),
-        ("", "Service") if part == Part::Main => service::prepare_update(object, old),
+        ("", "Namespace") => namespace::prepare_update(object, old, subresource),
+        ("", "Node") => node::prepare_update(object, old, subresource, setting),
+        ("", "Service") if subresource == Subresource::Main => service::prepare_update(object, old),
         ("", "ServiceAccount") => config::prepare_account(object),
         ("", "LimitRange") => limit_range::prepare(object, Some(old), setting),
-        ("", "ResourceQuota") if part == Part::Main => quota::prepare(object, Some(old), setting),
+        ("", "ResourceQuota") if subresource == Subresource::Main => {
+            quota::prepare(object, Some(old), setting)
+        }
         ("apps", "DaemonSet") => workload::prepare_daemon_set_update(object, old),
-        ("apps", "Deployment") if part == Part::Status => meta::keep_labels(object, old),
+        ("apps", "Deployment") if subresource == Subresource::Status => {
+            meta::keep_labels(object, old)
+        }
         ("coordination.k8s.io", "Lease") => lease::prepare(object, Some(old)),
         _ => {}
     }
@@ -150,7 +154,7 @@ pub(super) fn prepare_update(
     let counts = changed("spec")
         || (resource.kind == "Deployment"
             && !checks::is_same(&annotations(object), &annotations(old)));
-    if part == Part::Main && counts_generation(resource) && counts {
+    if subresource == Subresource::Main && counts_generation(resource) && counts {
         meta::bump_generation(object);
     }
 }
@@ -178,7 +182,7 @@ pub(super) fn validate_update(
     resource: &Resource,
     object: &Value,
     old: &Value,
-    part: Part,
+    subresource: Subresource,
     setting: &Setting<'_>,
 ) -> Causes {
     let mut causes = Causes::default();
@@ -187,9 +191,9 @@ pub(super) fn validate_update(
     meta::validate(&meta, plain_rule(resource), &mut causes);
     let rule = meta_rule(resource);
     let own_rule = rule.unwrap_or(plain_rule(resource));
-    if part != Part::Main {
+    if subresource != Subresource::Main {
         meta::validate_update(&meta, &old_meta, own_rule, &mut causes);
-        validate_part(resource, &top, &old, part, setting, &mut causes);
+        validate_subresource(resource, &top, &old, subresource, setting, &mut causes);
         return causes;
     }
     // Upstream asks three questions, in an order that differs between kinds.
@@ -289,16 +293,16 @@ fn validate_change(
 }
 
 /// What must hold of a status, or of another part that is written by itself.
-fn validate_part(
+fn validate_subresource(
     resource: &Resource,
     top: &Cursor<'_>,
     old: &Cursor<'_>,
-    part: Part,
+    subresource: Subresource,
     setting: &Setting<'_>,
     causes: &mut Causes,
 ) {
     match (resource.group, resource.kind) {
-        ("", "Namespace") => namespace::validate_part(top, part, causes),
+        ("", "Namespace") => namespace::validate_subresource(top, subresource, causes),
         ("", "Node") => node::validate_change(top, old, setting, causes),
         ("", "ResourceQuota") => quota::validate_status(top, causes),
         ("", "Service") => service::validate_status(top, causes),

@@ -10,7 +10,7 @@ use objects::FeatureGates;
 use objects::apply::{self, FieldManager};
 use objects::catalog::{self, Resource};
 use objects::patch;
-use objects::rules::{self, Part, Setting};
+use objects::rules::{self, Setting, Subresource};
 use objects::schema::Schema;
 use objects::timestamp::Timestamp;
 use objects::yaml;
@@ -62,8 +62,10 @@ fn validation(version: &'static str, kind: &'static str, object: Value) -> Box<d
         let resource = resource(version, kind);
         let _ = rules::validate_create(resource, &object, &setting);
         let _ = rules::warnings(resource, &object, None);
-        for part in [Part::Main, Part::Status, Part::EphemeralContainers] {
-            let _ = rules::validate_update(resource, &object, &object, part, &setting);
+        for subresource in
+            [Subresource::Main, Subresource::Status, Subresource::EphemeralContainers]
+        {
+            let _ = rules::validate_update(resource, &object, &object, subresource, &setting);
         }
     })
 }

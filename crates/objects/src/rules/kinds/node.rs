@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::checks::{cidr, is_same, parse_cidr, part_mut, round_amounts};
 use super::super::names::{self, label_key_problems, label_value_problems};
 use super::super::pod::class_resources;
-use super::super::{Part, Setting, resource_names};
+use super::super::{Setting, Subresource, resource_names};
 use super::quota::{resource_names_of, validate_capacities};
 use crate::cursor::{Causes, Cursor, Shown};
 use crate::feature_gates::Gate;
@@ -76,8 +76,13 @@ pub(super) fn prepare_create(node: &mut Value, setting: &Setting<'_>) {
     }
 }
 
-pub(super) fn prepare_update(node: &mut Value, old: &Value, part: Part, setting: &Setting<'_>) {
-    if part == Part::Main || part == Part::Status {
+pub(super) fn prepare_update(
+    node: &mut Value,
+    old: &Value,
+    subresource: Subresource,
+    setting: &Setting<'_>,
+) {
+    if subresource == Subresource::Main || subresource == Subresource::Status {
         drop_disabled(node, old, setting);
     }
 }

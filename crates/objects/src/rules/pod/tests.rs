@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{self as rules, Part, Setting};
+use super::super::{self as rules, Setting, Subresource};
 use super::class_resources;
 use crate::catalog::{self, Resource};
 use crate::feature_gates::FeatureGates;
@@ -67,11 +67,11 @@ fn who_uses_an_annotation_for_app_armor_is_warned_unless_a_field_says_it() {
     check("unconfined", json!({"os": {"name": "windows"}}), json!({}), false, Value::Null);
 }
 
-fn updated(new: &Value, old: &Value, part: Part, gates: &str) -> Vec<String> {
+fn updated(new: &Value, old: &Value, subresource: Subresource, gates: &str) -> Vec<String> {
     let gates = FeatureGates::parse(gates).unwrap();
     let mut new = new.clone();
-    rules::prepare_update(pods(), &mut new, old, part, &setting(&gates));
-    shown(rules::validate_update(pods(), &new, old, part, &setting(&gates)))
+    rules::prepare_update(pods(), &mut new, old, subresource, &setting(&gates));
+    shown(rules::validate_update(pods(), &new, old, subresource, &setting(&gates)))
 }
 
 fn shown(causes: crate::cursor::Causes) -> Vec<String> {
@@ -96,7 +96,7 @@ fn host_process_pods_are_refused_while_the_gate_is_off_and_stored_ones_go_on() {
     );
     let mut labelled = pod.clone();
     labelled["metadata"]["labels"] = json!({"a": "b"});
-    assert!(updated(&labelled, &pod, Part::Main, off).is_empty());
+    assert!(updated(&labelled, &pod, Subresource::Main, off).is_empty());
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn pods_that_ask_for_classes_are_refused_while_the_gate_is_off_and_stored_ones_g
     assert!(created(&asking, "QOSResources=true").is_empty());
     let mut labelled = asking.clone();
     labelled["metadata"]["labels"] = json!({"a": "b"});
-    assert!(updated(&labelled, &asking, Part::Main, "").is_empty());
+    assert!(updated(&labelled, &asking, Subresource::Main, "").is_empty());
     let pod_level =
         json!([{"name": "blockio", "class": "slow"}, {"name": "acme.com/x", "class": "a"}]);
     let pod = pod(&json!({"qosResources": pod_level}), &json!({}));
@@ -122,13 +122,16 @@ fn pods_that_ask_for_classes_are_refused_while_the_gate_is_off_and_stored_ones_g
 #[test]
 fn the_class_of_a_container_can_change_through_the_pod_and_through_resize() {
     let (gold, silver) = (with_class("gold"), with_class("silver"));
-    for part in [Part::Main, Part::Resize] {
-        assert!(updated(&silver, &gold, part, "QOSResources=true").is_empty(), "{part:?}");
-        assert!(!updated(&with_class(""), &gold, part, "QOSResources=true").is_empty());
+    for subresource in [Subresource::Main, Subresource::Resize] {
+        assert!(
+            updated(&silver, &gold, subresource, "QOSResources=true").is_empty(),
+            "{subresource:?}"
+        );
+        assert!(!updated(&with_class(""), &gold, subresource, "QOSResources=true").is_empty());
     }
     let mut bumped = silver.clone();
     let gates = FeatureGates::parse("QOSResources=true").unwrap();
-    rules::prepare_update(pods(), &mut bumped, &gold, Part::Main, &setting(&gates));
+    rules::prepare_update(pods(), &mut bumped, &gold, Subresource::Main, &setting(&gates));
     assert_eq!(bumped["metadata"]["generation"], 1);
     let refused = class_resources::validate_changes(&silver, &gold, |_| Some(false));
     assert_eq!(
@@ -146,7 +149,7 @@ fn pod_level_classes_do_not_change() {
         let classes = json!([{"name": "acme.com/net", "class": class}]);
         pod(&json!({"qosResources": classes}), &json!({}))
     };
-    let refused = updated(&with("b"), &with("a"), Part::Main, "QOSResources=true");
+    let refused = updated(&with("b"), &with("a"), Subresource::Main, "QOSResources=true");
     assert_eq!(refused.len(), 1);
     assert!(refused[0].starts_with("spec: Forbidden: pod updates may not change"), "{refused:?}");
     assert!(
@@ -333,7 +336,7 @@ fn a_stored_pod_keeps_what_new_ones_may_no_longer_have() {
     assert_eq!(created(&stored, "").len(), 2);
     let mut labelled = stored.clone();
     labelled["metadata"]["labels"] = json!({"a": "b"});
-    assert_eq!(updated(&labelled, &stored, Part::Main, ""), [""; 0]);
+    assert_eq!(updated(&labelled, &stored, Subresource::Main, ""), [""; 0]);
 }
 
 #[test]
@@ -415,11 +418,11 @@ fn a_status_says_nothing_a_pod_cannot_be_in() {
     for (spec, container, old, new, expected) in cases {
         let old = with(spec.clone(), container.clone(), old);
         let new = with(spec, container, new);
-        assert_eq!(updated(&new, &old, Part::Status, ""), expected, "{new}");
+        assert_eq!(updated(&new, &old, Subresource::Status, ""), expected, "{new}");
     }
     let old = pod(&json!({}), &json!({}));
     let new = with(json!({}), json!({}), json!({"podIP": "nope", "podIPs": [{"ip": "nope"}]}));
-    let refused = updated(&new, &old, Part::Status, "");
+    let refused = updated(&new, &old, Subresource::Status, "");
     assert!(refused[0].starts_with("status.podIPs[0]: Invalid value: \"nope\""), "{refused:?}");
 }
 
@@ -428,10 +431,10 @@ fn a_resize_can_give_a_pod_resources_of_its_own() {
     let requests = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
     let old = pod(&json!({}), &requests("1"));
     let more = pod(&requests("2"), &requests("1"));
-    assert_eq!(updated(&more, &old, Part::Resize, ""), [""; 0]);
+    assert_eq!(updated(&more, &old, Subresource::Resize, ""), [""; 0]);
     let pages = json!({"cpu": "2", "hugepages-2Mi": "2Mi"});
     let pages = json!({"resources": {"requests": pages, "limits": {"hugepages-2Mi": "2Mi"}}});
-    let refused = updated(&pod(&pages, &requests("1")), &old, Part::Resize, "");
+    let refused = updated(&pod(&pages, &requests("1")), &old, Subresource::Resize, "");
     assert_eq!(
         refused,
         ["spec: Forbidden: only cpu and memory resources are mutable at pod-level"]
@@ -451,27 +454,27 @@ fn containers_with_claims_and_pods_the_node_keeps_to_itself_are_not_resized() {
                            init or sidecar containers are mutable";
     for new in [with("2", "1"), with("1", "2"), with("1", "1")] {
         assert_eq!(
-            updated(&new, &with("1", "1"), Part::Resize, ""),
+            updated(&new, &with("1", "1"), Subresource::Resize, ""),
             ["spec: Forbidden: only cpu and memory resources are mutable", OF_INIT]
         );
     }
     let requests = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
-    let check = |spec: Value, annotations: Value, part: Part, said: &str| {
+    let check = |spec: Value, annotations: Value, subresource: Subresource, said: &str| {
         let with = |cpu: &str| {
             let mut pod = pod(&spec, &requests(cpu));
             pod["metadata"]["annotations"] = annotations.clone();
             pod
         };
         let said = format!("[]: Forbidden: {said}");
-        assert_eq!(updated(&with("2"), &with("1"), part, ""), [said]);
+        assert_eq!(updated(&with("2"), &with("1"), subresource, ""), [said]);
     };
     let mirror = json!({"kubernetes.io/config.mirror": "x"});
     let bound = || json!({"nodeName": "n"});
-    check(bound(), mirror.clone(), Part::Resize, "static pods cannot be resized");
+    check(bound(), mirror.clone(), Subresource::Resize, "static pods cannot be resized");
     let said = "static pods do not support ephemeral containers";
-    check(bound(), mirror, Part::EphemeralContainers, said);
+    check(bound(), mirror, Subresource::EphemeralContainers, said);
     let windows = json!({"os": {"name": "windows"}});
-    check(windows, json!({}), Part::Resize, "windows pods cannot be resized");
+    check(windows, json!({}), Subresource::Resize, "windows pods cannot be resized");
 }
 
 #[test]
@@ -485,7 +488,7 @@ fn where_a_gated_pod_may_run_is_shown_with_every_field() {
     let is = |key: &str| json!({"key": key, "operator": "Exists"});
     let of = |value: &str| json!({"key": "metadata.name", "operator": "In", "values": [value]});
     let old = gated(json!([{"matchExpressions": [is("a")]}]));
-    let refused = |new: Value| updated(&gated(new), &old, Part::Main, "");
+    let refused = |new: Value| updated(&gated(new), &old, Subresource::Main, "");
     const AT: &str = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.\
                       nodeSelectorTerms";
     let a = r#"{"Key":"a","Operator":"Exists","Values":null}"#;
@@ -523,10 +526,15 @@ fn nothing_panics_on_values_of_the_wrong_kind() {
         rules::prepare_create(pods(), &mut pod, &setting(&gates));
         let _ = rules::validate_create(pods(), &pod, &setting(&gates));
         let _ = rules::warnings(pods(), &pod, None);
-        for part in [Part::Main, Part::Status, Part::Resize, Part::EphemeralContainers] {
+        for subresource in [
+            Subresource::Main,
+            Subresource::Status,
+            Subresource::Resize,
+            Subresource::EphemeralContainers,
+        ] {
             let mut new = odd.clone();
-            rules::prepare_update(pods(), &mut new, &pod, part, &setting(&gates));
-            let _ = rules::validate_update(pods(), &new, &pod, part, &setting(&gates));
+            rules::prepare_update(pods(), &mut new, &pod, subresource, &setting(&gates));
+            let _ = rules::validate_update(pods(), &new, &pod, subresource, &setting(&gates));
         }
     }
 }

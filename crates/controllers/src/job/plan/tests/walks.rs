@@ -5,7 +5,7 @@ use super::*;
 use std::collections::BTreeSet;
 
 use objects::FeatureGates;
-use objects::rules::{self, Part, Setting};
+use objects::rules::{self, Setting, Subresource};
 use proptest::prelude::*;
 
 /// What happens to a job from outside.
@@ -171,7 +171,7 @@ impl Walk {
         let gates = FeatureGates::default();
         let setting = Setting { gates: &gates, allow_privileged: true, now: at(self.now) };
         let jobs = objects::catalog::find("batch", "v1", "jobs").unwrap();
-        let causes = rules::validate_update(jobs, &new, &self.job, Part::Status, &setting);
+        let causes = rules::validate_update(jobs, &new, &self.job, Subresource::Status, &setting);
         assert!(causes.is_empty(), "{causes:?}\n{:#}", new["status"]);
         self.job = new;
         self.failed.extend(self.uncounted("failed"));

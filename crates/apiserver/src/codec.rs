@@ -14,14 +14,14 @@ use serde_json::{Map, Value};
 use store::{Entry, Revision};
 use thiserror::Error;
 
-use crate::refusal::Refusal;
+use crate::error::ApiError;
 
 /// The root of all objects' keys.
 const ROOT: &str = "/registry/";
 
 /// A value of the store that is not an object.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(crate) enum StoredError {
+pub(crate) enum CodecError {
     #[error("the stored object {key} is damaged: {what}")]
     Damaged { key: String, what: String },
 }
@@ -58,7 +58,7 @@ pub(crate) fn encode(resource: &Resource, object: &Value) -> Bytes {
 pub(crate) const MAX_OBJECT: usize = 1536 << 10;
 
 /// Returns the bytes of an object that a client writes, or a refusal if it is too large.
-pub(crate) fn encode_within_limit(resource: &Resource, object: &Value) -> Result<Bytes, Refusal> {
+pub(crate) fn encode_within_limit(resource: &Resource, object: &Value) -> Result<Bytes, ApiError> {
     let bytes = encode(resource, object);
     // Protobuf is shorter than JSON, so it has to be made for large objects only.
     if bytes.len() <= MAX_OBJECT {
@@ -67,7 +67,7 @@ pub(crate) fn encode_within_limit(resource: &Resource, object: &Value) -> Result
     let size = protobuf_size(resource, object).unwrap_or(bytes.len());
     if size > MAX_OBJECT {
         let what = format!("the object has {size} bytes, limit is {MAX_OBJECT}");
-        return Err(Refusal::too_large(what));
+        return Err(ApiError::too_large(what));
     }
     Ok(bytes)
 }
@@ -139,22 +139,22 @@ fn put_json<T: serde::Serialize + ?Sized>(bytes: &mut BytesMut, value: &T) {
 
 /// The stored pieces of an object, to be joined into an answer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pieces<'a> {
+pub(crate) struct StoredParts<'a> {
     before: &'a [u8],
     after: &'a [u8],
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> StoredParts<'a> {
     /// Splits the bytes of a value; `None` if they are none.
     #[must_use]
-    pub(crate) fn of(value: &'a [u8]) -> Option<Pieces<'a>> {
+    pub(crate) fn split(value: &'a [u8]) -> Option<StoredParts<'a>> {
         let mark = u32::from_be_bytes(value.get(..4)?.try_into().ok()?);
         let mark = usize::try_from(mark).ok()?;
         if mark < 5 || mark > value.len() {
             return None;
         }
         // Behind the four bytes and the opening brace.
-        Some(Pieces { before: &value[5..mark], after: &value[mark..] })
+        Some(StoredParts { before: &value[5..mark], after: &value[mark..] })
     }
 
     /// Writes the object as an item of a list, or with kind and version if `head` is
@@ -170,7 +170,7 @@ impl<'a> Pieces<'a> {
         into.put_slice(self.after);
     }
 
-    /// How long [`Pieces::put`] makes it, about.
+    /// How long [`StoredParts::put`] makes it, about.
     #[must_use]
     pub(crate) fn len_hint(self) -> usize {
         self.before.len() + self.after.len() + 128
@@ -184,8 +184,8 @@ pub(crate) fn head(api_version: &str, kind: &str) -> String {
 }
 
 /// The object of an entry, with kind, version and revision.
-pub(crate) fn decode(resource: &Resource, entry: &Entry) -> Result<Value, StoredError> {
-    let damaged = |what: String| StoredError::Damaged { key: entry.key.to_string(), what };
+pub(crate) fn decode(resource: &Resource, entry: &Entry) -> Result<Value, CodecError> {
+    let damaged = |what: String| CodecError::Damaged { key: entry.key.to_string(), what };
     let json = entry.value.get(4..).ok_or_else(|| damaged("it is too short".to_owned()))?;
     let mut object: Value = serde_json::from_slice(json).map_err(|e| damaged(e.to_string()))?;
     let Some(fields) = object.as_object_mut() else {
@@ -224,12 +224,12 @@ mod tests {
         let configmaps = catalog::find("", "v1", "configmaps").unwrap();
         let bytes = encode(configmaps, &object);
         let mut answer = BytesMut::new();
-        let pieces = Pieces::of(&bytes).unwrap();
-        pieces.put(&mut answer, &head("v1", "ConfigMap"), Revision::from(9));
-        let mut wanted = object;
-        wanted["metadata"]["resourceVersion"] = json!("9");
-        assert_eq!(serde_json::from_slice::<Value>(&answer).unwrap(), wanted);
-        assert!(pieces.len_hint() >= answer.len());
+        let stored = StoredParts::split(&bytes).unwrap();
+        stored.put(&mut answer, &head("v1", "ConfigMap"), Revision::from(9));
+        let mut expected = object;
+        expected["metadata"]["resourceVersion"] = json!("9");
+        assert_eq!(serde_json::from_slice::<Value>(&answer).unwrap(), expected);
+        assert!(stored.len_hint() >= answer.len());
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn damaged_values_are_no_pieces() {
         for bytes in [&b""[..], b"\0\0\0", b"\0\0\0\0{}", b"\xff\xff\xff\xff{}"] {
-            assert!(Pieces::of(bytes).is_none());
+            assert!(StoredParts::split(bytes).is_none());
         }
     }
 }
