@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use crate::error::{CommitError, CompactError};
 use crate::queue::{Refused, Request, Work};
-use crate::reply::{self, Reply, block_on};
+use crate::reply::{self, ReplyReceiver, block_on};
 use crate::revision::Revision;
 use crate::shared::Shared;
 use crate::transaction::{Outcome, Transaction};
@@ -19,25 +19,25 @@ use crate::transaction::{Outcome, Transaction};
 /// poll that finds some. Dropping this does not call it back.
 #[derive(Debug)]
 #[must_use = "the transaction may fail"]
-pub struct Commit(Errand<Result<Outcome, CommitError>>);
+pub struct Commit(PendingRequest<Result<Outcome, CommitError>>);
 
 /// Resolves when what compaction has made unreachable is off the disk, as far as that is worth the
 /// writing. Reads before the compaction point are refused earlier than that.
 #[derive(Debug)]
 #[must_use = "the compaction may fail"]
-pub struct Compaction(Errand<Result<(), CompactError>>);
+pub struct Compaction(PendingRequest<Result<(), CompactError>>);
 
 impl Commit {
     pub(crate) fn new(shared: Arc<Shared>, transaction: Transaction) -> Self {
-        let (answer, reply) = reply::reply();
-        let mut errand = Errand { shared, ticket: None, reply, unsent: None };
-        match transaction.weigh() {
+        let (sender, receiver) = reply::channel();
+        let mut pending = PendingRequest { shared, ticket: None, receiver, unsent: None };
+        match transaction.size() {
             Ok(bytes) => {
-                errand.send(Request { bytes, work: Work::Commit(transaction, answer) }, None);
+                pending.send(Request { bytes, work: Work::Commit(transaction, sender) }, None);
             }
-            Err(error) => answer.give(Err(error)),
+            Err(error) => sender.send(Err(error)),
         }
-        Self(errand)
+        Self(pending)
     }
 
     /// Waits on this thread.
@@ -48,10 +48,10 @@ impl Commit {
 
 impl Compaction {
     pub(crate) fn new(shared: Arc<Shared>, at: Revision) -> Self {
-        let (answer, reply) = reply::reply();
-        let mut errand = Errand { shared, ticket: None, reply, unsent: None };
-        errand.send(Request { bytes: 0, work: Work::Compact(at, answer) }, None);
-        Self(errand)
+        let (sender, receiver) = reply::channel();
+        let mut pending = PendingRequest { shared, ticket: None, receiver, unsent: None };
+        pending.send(Request { bytes: 0, work: Work::Compact(at, sender) }, None);
+        Self(pending)
     }
 
     /// Waits on this thread.
@@ -64,8 +64,8 @@ impl Future for Commit {
     type Output = Result<Outcome, CommitError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(self.0.poll(context));
-        Poll::Ready(answer.unwrap_or(Err(CommitError::Closed)))
+        let reply = ready!(self.0.poll(context));
+        Poll::Ready(reply.unwrap_or(Err(CommitError::Closed)))
     }
 }
 
@@ -73,20 +73,20 @@ impl Future for Compaction {
     type Output = Result<(), CompactError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(self.0.poll(context));
-        Poll::Ready(answer.unwrap_or(Err(CompactError::Closed)))
+        let reply = ready!(self.0.poll(context));
+        Poll::Ready(reply.unwrap_or(Err(CompactError::Closed)))
     }
 }
 
-struct Errand<T> {
+struct PendingRequest<T> {
     shared: Arc<Shared>,
     ticket: Option<u64>,
-    reply: Reply<T>,
+    receiver: ReplyReceiver<T>,
     /// Waits for room in the queue.
     unsent: Option<Request>,
 }
 
-impl<T> Errand<T> {
+impl<T> PendingRequest<T> {
     /// If the queue is closed the request is dropped, and its answer with it.
     fn send(&mut self, request: Request, waker: Option<&Waker>) {
         if let Err(Refused::Full(request)) =
@@ -104,20 +104,22 @@ impl<T> Errand<T> {
                 return Poll::Pending;
             }
         }
-        self.reply.poll(context)
+        self.receiver.poll(context)
     }
 }
 
-impl<T> Drop for Errand<T> {
+impl<T> Drop for PendingRequest<T> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.shared.queue.give_back(ticket);
+            self.shared.queue.cancel(ticket);
         }
     }
 }
 
-impl<T> fmt::Debug for Errand<T> {
+impl<T> fmt::Debug for PendingRequest<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Errand").field("sent", &self.unsent.is_none()).finish_non_exhaustive()
+        f.debug_struct("PendingRequest")
+            .field("sent", &self.unsent.is_none())
+            .finish_non_exhaustive()
     }
 }

@@ -96,7 +96,7 @@ pub enum BackupError {
     #[error("the backup cannot be written")]
     Storage(#[from] StorageError),
     #[error("whoever took the backup did not take all of it")]
-    Taker(#[source] Arc<io::Error>),
+    Sink(#[source] Arc<io::Error>),
 }
 
 /// Why nothing was restored.
@@ -107,7 +107,7 @@ pub enum RestoreError {
     #[error("the backup cannot be used")]
     Backup(#[source] OpenError),
     #[error("the place for the store cannot be used")]
-    Place(#[source] OpenError),
+    Target(#[source] OpenError),
     #[error("the store cannot be written")]
     Storage(#[from] StorageError),
 }

@@ -108,7 +108,7 @@ impl Feed {
         interests.flat_map(|interest| take(&mut interest.waiting).into_values()).collect()
     }
 
-    pub(crate) fn enter(&mut self, prefix: &Arc<str>) -> WatcherId {
+    pub(crate) fn subscribe(&mut self, prefix: &Arc<str>) -> WatcherId {
         let newest = self.newest;
         let interest = self.interests.entry(prefix.clone()).or_insert_with(|| Interest {
             watchers: 0,
@@ -121,7 +121,7 @@ impl Feed {
         self.next_watcher
     }
 
-    pub(crate) fn leave(&mut self, prefix: &str, id: WatcherId) {
+    pub(crate) fn unsubscribe(&mut self, prefix: &str, id: WatcherId) {
         if let Some(interest) = self.interests.get_mut(prefix) {
             interest.watchers -= 1;
             interest.waiting.remove(&id);

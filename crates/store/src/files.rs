@@ -23,14 +23,14 @@ pub(crate) fn log_path(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("{number:010}.log"))
 }
 
-pub(crate) fn base_path(directory: &Path, revision: Revision) -> PathBuf {
+pub(crate) fn checkpoint_path(directory: &Path, revision: Revision) -> PathBuf {
     directory.join(format!("{:020}.base", revision.get()))
 }
 
 /// What a directory holds, in order. Other files are nobody's business.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    pub(crate) bases: Vec<u64>,
+    pub(crate) checkpoints: Vec<u64>,
     pub(crate) logs: Vec<u64>,
     /// What was being written when a process ended.
     pub(crate) unfinished: Vec<PathBuf>,
@@ -47,14 +47,14 @@ pub(crate) fn list(directory: &Path) -> io::Result<Listing> {
             ("log", Some(number)) if log_path(directory, number) == path => {
                 listing.logs.push(number);
             }
-            ("base", Some(number)) if base_path(directory, number.into()) == path => {
-                listing.bases.push(number);
+            ("base", Some(number)) if checkpoint_path(directory, number.into()) == path => {
+                listing.checkpoints.push(number);
             }
             ("log.tmp" | "base.tmp" | "tmp", _) => listing.unfinished.push(path),
             _ => {}
         }
     }
-    listing.bases.sort_unstable();
+    listing.checkpoints.sort_unstable();
     listing.logs.sort_unstable();
     Ok(listing)
 }

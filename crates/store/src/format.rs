@@ -35,7 +35,7 @@ pub(crate) const MAX_KEY: usize = u16::MAX as usize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentKind {
     Log,
-    Base,
+    Checkpoint,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Header {
         let mut bytes = [0; HEADER];
         let kind: u32 = match self.kind {
             SegmentKind::Log => 1,
-            SegmentKind::Base => 2,
+            SegmentKind::Checkpoint => 2,
         };
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -86,7 +86,7 @@ impl Header {
         let mut fields = || {
             let kind = match u32::from_le_bytes(take(&mut rest)?) {
                 1 => SegmentKind::Log,
-                2 => SegmentKind::Base,
+                2 => SegmentKind::Checkpoint,
                 _ => return None,
             };
             let salt = u64::from_le_bytes(take(&mut rest)?);
@@ -100,8 +100,8 @@ impl Header {
     }
 
     /// Returns whether it is that of a base as of a revision.
-    pub(crate) fn is_base_at(&self, revision: Revision) -> bool {
-        self.kind == SegmentKind::Base && self.after == revision
+    pub(crate) fn is_checkpoint_at(&self, revision: Revision) -> bool {
+        self.kind == SegmentKind::Checkpoint && self.after == revision
     }
 
     pub(crate) fn mark(&self) -> [u8; 4] {
@@ -183,7 +183,7 @@ impl<'a> Record<'a> {
     }
 
     /// Appends the record. The key is at most [`MAX_KEY`] long and the value fits 32 bits:
-    /// `Transaction::weigh` has seen to it.
+    /// `Transaction::size` has seen to it.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let kind: u8 = match self.kind {
             RecordKind::Put => 1,

@@ -67,7 +67,7 @@ fn event(shared: &Shared, record: &Record<'_>) -> Result<Option<Event>, StorageE
         let key = index.key(record.key).cloned().unwrap_or_else(|| record.key.into());
         (key, index.before(record.key, record.revision))
     };
-    let previous = before.map(|place| place.read()).transpose()?;
+    let previous = before.map(|location| location.read()).transpose()?;
     let change = match (record.kind, previous) {
         (RecordKind::Put, previous) => {
             let value = Bytes::copy_from_slice(record.value);

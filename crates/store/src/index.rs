@@ -1,6 +1,6 @@
 //! [`Index`]: where the versions of each key lie. In memory, rebuilt from the log on opening.
 //!
-//! Holds no values and reads no files; [`Place`] is what a reader takes along to read one when the
+//! Holds no values and reads no files; [`Location`] is what a reader takes along to read one when the
 //! lock is free again.
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ type Versions = SmallVec<[Version; 1]>;
 #[derive(Debug)]
 pub(crate) struct Index {
     keys: BTreeMap<Arc<str>, Versions>,
-    base: Option<Arc<Segment>>,
+    checkpoint: Option<Arc<Segment>>,
     /// In order; everything after the base is in them.
     logs: Vec<Arc<Segment>>,
     pub(crate) revision: Revision,
@@ -45,12 +45,12 @@ pub(crate) struct Index {
 
 /// Where one entry can be read, however the index changes meanwhile.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     key: Arc<str>,
     version: Version,
 }
 
-impl Place {
+impl Location {
     pub(crate) fn key(&self) -> &Arc<str> {
         &self.key
     }
@@ -69,7 +69,7 @@ impl Index {
     pub(crate) fn new() -> Self {
         Self {
             keys: BTreeMap::new(),
-            base: None,
+            checkpoint: None,
             logs: Vec::new(),
             revision: Revision::FIRST,
             oldest: Revision::FIRST,
@@ -87,8 +87,8 @@ impl Index {
         Ok(())
     }
 
-    pub(crate) fn set_base(&mut self, base: &Arc<Segment>) {
-        self.base = Some(base.clone());
+    pub(crate) fn set_checkpoint(&mut self, checkpoint: &Arc<Segment>) {
+        self.checkpoint = Some(checkpoint.clone());
     }
 
     /// Adds the segment at the end of the log, if it is a new one.
@@ -111,22 +111,22 @@ impl Index {
         self.keys.get_key_value(key).map(|(key, _)| key)
     }
 
-    pub(crate) fn newest(&self, key: &str) -> Option<Place> {
+    pub(crate) fn newest(&self, key: &str) -> Option<Location> {
         let (key, versions) = self.keys.get_key_value(key)?;
-        place(key, versions.last()?)
+        location(key, versions.last()?)
     }
 
     /// The key as of a revision.
-    pub(crate) fn at(&self, key: &str, revision: Revision) -> Option<Place> {
+    pub(crate) fn at(&self, key: &str, revision: Revision) -> Option<Location> {
         let (key, versions) = self.keys.get_key_value(key)?;
-        place(key, current(versions, revision)?)
+        location(key, current(versions, revision)?)
     }
 
     /// The key as of just before a revision.
-    pub(crate) fn before(&self, key: &str, revision: Revision) -> Option<Place> {
+    pub(crate) fn before(&self, key: &str, revision: Revision) -> Option<Location> {
         let (key, versions) = self.keys.get_key_value(key)?;
         let until = versions.partition_point(|version| version.revision < revision);
-        place(key, versions.get(until.checked_sub(1)?)?)
+        location(key, versions.get(until.checked_sub(1)?)?)
     }
 
     /// The keys with a prefix and behind `after` that are there as of a revision, in order.
@@ -176,7 +176,7 @@ impl Index {
     /// The segments that a base as of `revision` would stand in for.
     pub(crate) fn up_to(&self, revision: Revision) -> Vec<Arc<Segment>> {
         let logs = &self.logs[..self.log_with(revision).unwrap_or(0)];
-        self.base.iter().chain(logs).cloned().collect()
+        self.checkpoint.iter().chain(logs).cloned().collect()
     }
 
     /// Notes that a version lies in another place as well.
@@ -195,10 +195,10 @@ impl Index {
     }
 
     /// Lets `base` stand in for all segments that it can.
-    pub(crate) fn rebase(&mut self, base: &Arc<Segment>) {
-        let obsolete = self.log_with(base.header().after).unwrap_or(0);
+    pub(crate) fn install_checkpoint(&mut self, checkpoint: &Arc<Segment>) {
+        let obsolete = self.log_with(checkpoint.header().after).unwrap_or(0);
         self.logs.drain(..obsolete);
-        self.base = Some(base.clone());
+        self.checkpoint = Some(checkpoint.clone());
     }
 
     /// The log segment in which the revision after `after` is, and the last revision in it if there
@@ -230,6 +230,6 @@ fn current(versions: &[Version], revision: Revision) -> Option<&Version> {
 }
 
 /// Where to read a version, if there is something to read.
-pub(crate) fn place(key: &Arc<str>, version: &Version) -> Option<Place> {
-    (!version.deleted()).then(|| Place { key: key.clone(), version: version.clone() })
+pub(crate) fn location(key: &Arc<str>, version: &Version) -> Option<Location> {
+    (!version.deleted()).then(|| Location { key: key.clone(), version: version.clone() })
 }

@@ -36,8 +36,9 @@
 //! Not here: what a value means, who may read it, and when to compact.
 
 mod backup;
-mod base;
+mod checkpoint;
 mod commit;
+mod compaction;
 mod entry;
 mod error;
 mod feed;
@@ -57,7 +58,6 @@ mod shared;
 mod snapshot;
 mod space;
 mod store;
-mod sweep;
 mod sync;
 mod transaction;
 mod watch;

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::task::Waker;
 
+use crate::compaction::CompactionReply;
 use crate::error::{CommitError, StorageError};
-use crate::reply::Answer;
+use crate::reply::ReplySender;
 use crate::revision::Revision;
-use crate::sweep::Sweep;
 use crate::sync::lock;
 use crate::transaction::{Outcome, Transaction};
 
@@ -30,8 +30,8 @@ impl Request {
     /// Answers that the disk has failed.
     pub(crate) fn fail(self, error: &StorageError) {
         match self.work {
-            Work::Commit(_, answer) => answer.give(Err(error.clone().into())),
-            Work::Compact(_, answer) => answer.give(Err(error.clone().into())),
+            Work::Commit(_, reply) => reply.send(Err(error.clone().into())),
+            Work::Compact(_, reply) => reply.send(Err(error.clone().into())),
         }
     }
 
@@ -46,8 +46,8 @@ impl Request {
 }
 
 pub(crate) enum Work {
-    Commit(Transaction, Answer<Result<Outcome, CommitError>>),
-    Compact(Revision, Sweep),
+    Commit(Transaction, ReplySender<Result<Outcome, CommitError>>),
+    Compact(Revision, CompactionReply),
 }
 
 #[derive(Default)]
@@ -100,7 +100,7 @@ impl Queue {
         Ok(())
     }
 
-    pub(crate) fn give_back(&self, ticket: u64) {
+    pub(crate) fn cancel(&self, ticket: u64) {
         lock(&self.state).waiting.remove(&ticket);
     }
 
@@ -158,7 +158,7 @@ mod tests {
     use std::task::Wake;
 
     use super::*;
-    use crate::reply::reply;
+    use crate::reply::channel;
 
     struct Count(AtomicUsize);
 
@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn request(bytes: usize) -> Request {
-        Request { bytes, work: Work::Commit(Transaction::new(), reply().0) }
+        Request { bytes, work: Work::Commit(Transaction::new(), channel().0) }
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
             "polled once more"
         );
         assert!(matches!(queue.push(request(1), &mut second, Some(&waker)), Err(Refused::Full(_))));
-        queue.give_back(second.unwrap());
+        queue.cancel(second.unwrap());
         assert_eq!(queue.take().unwrap().len(), MAX_BATCH);
         assert_eq!(count.0.load(Ordering::SeqCst), 1, "who gave up is not woken");
         assert!(queue.push(request(1), &mut first, Some(&waker)).is_ok());

@@ -8,9 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::base;
+use crate::checkpoint;
 use crate::error::{OpenError, StorageError};
-use crate::files::{base_path, list, log_path};
+use crate::files::{checkpoint_path, list, log_path};
 use crate::format::{BadHeader, HEADER, RecordKind, SegmentKind, records};
 use crate::index::{Index, Version};
 use crate::log::Log;
@@ -38,9 +38,9 @@ pub(crate) struct Recovered {
 pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<Recovered, OpenError> {
     let listing = list(directory).map_err(StorageError::io("list", directory))?;
     let mut index = Index::new();
-    if let Some(base) = listing.bases.last() {
-        let path = base_path(directory, (*base).into());
-        load_base(&mut index, &open_segment(&path, SegmentKind::Base)?)?;
+    if let Some(checkpoint) = listing.checkpoints.last() {
+        let path = checkpoint_path(directory, (*checkpoint).into());
+        load_checkpoint(&mut index, &open_segment(&path, SegmentKind::Checkpoint)?)?;
     }
     let covered = index.revision;
 
@@ -81,10 +81,11 @@ pub(crate) fn recover(directory: &Path, segment_bytes: u64) -> Result<Recovered,
     };
     index.add_log(log.segment());
 
-    let old_bases = listing.bases.iter().rev().skip(1);
-    let old_bases = old_bases.map(|base| base_path(directory, (*base).into()));
+    let old_checkpoints = listing.checkpoints.iter().rev().skip(1);
+    let old_checkpoints =
+        old_checkpoints.map(|checkpoint| checkpoint_path(directory, (*checkpoint).into()));
     let old_logs = logs[..obsolete].iter().map(|(_, segment)| segment.path().to_owned());
-    for path in old_bases.chain(old_logs).chain(listing.unfinished) {
+    for path in old_checkpoints.chain(old_logs).chain(listing.unfinished) {
         // In nobody's way if it stays.
         let _ = fs::remove_file(path);
     }
@@ -107,8 +108,11 @@ pub(crate) fn open_segment(path: &Path, kind: SegmentKind) -> Result<Arc<Segment
 }
 
 /// Takes the entries of a base into an empty index.
-pub(crate) fn load_base(index: &mut Index, segment: &Arc<Segment>) -> Result<(), StorageError> {
-    base::read(segment, |entries| {
+pub(crate) fn load_checkpoint(
+    index: &mut Index,
+    segment: &Arc<Segment>,
+) -> Result<(), StorageError> {
+    checkpoint::read(segment, |entries| {
         for (offset, record) in entries {
             let (revision, offset, length) = (record.revision, *offset, record.length() as u32);
             let segment = segment.clone();
@@ -116,7 +120,7 @@ pub(crate) fn load_base(index: &mut Index, segment: &Arc<Segment>) -> Result<(),
         }
         Ok(())
     })?;
-    index.set_base(segment);
+    index.set_checkpoint(segment);
     index.revision = segment.header().after;
     index.oldest = segment.header().oldest;
     Ok(())

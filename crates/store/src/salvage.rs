@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::backup::LEAP;
-use crate::base;
+use crate::backup::REVISION_GAP;
+use crate::checkpoint;
 use crate::entry::Entry;
 use crate::error::{OpenError, RestoreError, StorageError};
-use crate::files::{self, Lock, base_path, list, log_path};
+use crate::files::{self, Lock, checkpoint_path, list, log_path};
 use crate::format::{
     BadHeader, FRAME, HEADER, Header, MAGIC, RECORD, Record, RecordKind, SegmentKind, VERSION,
     records,
@@ -111,7 +111,7 @@ pub enum Fate {
 }
 
 /// Where the newest record of a key is.
-struct Found {
+struct RecordLocation {
     path: Arc<Path>,
     offset: u64,
     /// 0 for a deletion.
@@ -121,26 +121,26 @@ struct Found {
 
 pub(crate) struct Survey {
     pub(crate) examination: Examination,
-    keys: BTreeMap<Arc<str>, Found>,
+    keys: BTreeMap<Arc<str>, RecordLocation>,
 }
 
 /// Makes the directory `to` a store with all that can be read of the one in `from`.
 pub(crate) fn salvage(from: &Path, to: &Path) -> Result<Examination, RestoreError> {
     let Survey { examination, keys } = survey(from).map_err(RestoreError::Backup)?;
     files::create_directory(to)?;
-    let _guard = Lock::take(to).map_err(RestoreError::Place)?;
+    let _guard = Lock::take(to).map_err(RestoreError::Target)?;
     if Store::is_in(to).map_err(StorageError::io("list", to))? {
         return Err(RestoreError::Exists(to.to_owned()));
     }
     // As after a restore: revisions that are lost are not given out again.
-    let at = Revision::from(examination.revision.get().saturating_add(LEAP));
+    let at = Revision::from(examination.revision.get().saturating_add(REVISION_GAP));
     let there = keys.iter().filter(|(_, found)| found.length > 0);
     let entries = there.map(|(key, found)| found.read(key));
-    base::write::<StorageError>(&base_path(to, at), at, at, entries)?;
+    checkpoint::write::<StorageError>(&checkpoint_path(to, at), at, at, entries)?;
     Ok(examination)
 }
 
-impl Found {
+impl RecordLocation {
     fn read(&self, key: &Arc<str>) -> Result<Entry, StorageError> {
         let failed = || StorageError::io("read", &self.path);
         let mut file = File::open(&self.path).map_err(failed())?;
@@ -164,14 +164,14 @@ pub(crate) fn survey(directory: &Path) -> Result<Survey, OpenError> {
     let failed = || StorageError::io("list", directory);
     let listing = list(directory).map_err(failed())?;
     let usage = files::usage(directory).map_err(failed())?;
-    if listing.bases.is_empty() && listing.logs.is_empty() {
+    if listing.checkpoints.is_empty() && listing.logs.is_empty() {
         let what = "it has neither a base nor a log";
         return Err(OpenError::NotAStore { path: directory.to_owned(), what });
     }
-    let covered = listing.bases.last().map(|base| Revision::from(*base));
+    let covered = listing.checkpoints.last().map(|checkpoint| Revision::from(*checkpoint));
     let mut walk = Walk::new(covered.unwrap_or(Revision::FIRST));
     if let Some(covered) = covered {
-        walk.base(&base_path(directory, covered))?;
+        walk.checkpoint(&checkpoint_path(directory, covered))?;
     }
     walk.logs(directory, &listing.logs)?;
     Ok(walk.finish(usage))
@@ -179,7 +179,7 @@ pub(crate) fn survey(directory: &Path) -> Result<Survey, OpenError> {
 
 /// A walk through the files, in their order.
 struct Walk {
-    keys: BTreeMap<Arc<str>, Found>,
+    keys: BTreeMap<Arc<str>, RecordLocation>,
     damages: Vec<Damage>,
     dropped: Option<Dropped>,
     lost_revisions: Vec<(Revision, Revision)>,
@@ -218,13 +218,13 @@ impl Loaded {
         let bytes = fs::read(path).map_err(StorageError::io("read", path))?;
         let (header, damaged) = match Header::decode(&bytes) {
             Ok(header) => (Some(header), None),
-            Err(BadHeader::Version(found)) => match mended(&bytes) {
+            Err(BadHeader::Version(found)) => match repaired_header(&bytes) {
                 None if VERSION != found && bytes.len() >= HEADER => {
                     return Err(OpenError::Version { path: path.to_owned(), found });
                 }
-                mended => (mended, Some(HEADER)),
+                repaired_header => (repaired_header, Some(HEADER)),
             },
-            Err(_) => (mended(&bytes), Some(HEADER)),
+            Err(_) => (repaired_header(&bytes), Some(HEADER)),
         };
         // A base by the name of a log is as good as no header.
         let right = header.as_ref().is_some_and(|header| header.kind == kind);
@@ -260,7 +260,7 @@ impl Loaded {
 }
 
 /// The header that these bytes were, if only the name or the version of the format is damaged.
-fn mended(bytes: &[u8]) -> Option<Header> {
+fn repaired_header(bytes: &[u8]) -> Option<Header> {
     let mut start: [u8; HEADER] = *bytes.first_chunk()?;
     start[..8].copy_from_slice(&MAGIC);
     start[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -284,7 +284,7 @@ impl Walk {
     fn note(&mut self, path: &Arc<Path>, offset: usize, record: &Record<'_>) {
         let length = if record.kind == RecordKind::Put { record.length() } else { 0 };
         let (path, offset, revision) = (path.clone(), offset as u64, record.revision);
-        self.keys.insert(record.key.into(), Found { path, offset, length, revision });
+        self.keys.insert(record.key.into(), RecordLocation { path, offset, length, revision });
     }
 
     /// Notes a change in a log; revisions that were passed over are lost.
@@ -318,8 +318,8 @@ impl Walk {
         let bytes = &file.bytes;
         // A record that begins here may end in the zeros behind the part.
         while at < part.end {
-            let Some(looks) =
-                Looks::at(&bytes[at..]).filter(|looks| bounds.contain(looks.revision))
+            let Some(head) =
+                RecordHead::at(&bytes[at..]).filter(|head| bounds.contain(head.revision))
             else {
                 at += 1;
                 continue;
@@ -330,8 +330,8 @@ impl Walk {
                     at += record.length();
                 }
                 _ => {
-                    if let Some(key) = looks.key {
-                        self.suspects.push((key.to_owned(), looks.revision));
+                    if let Some(key) = head.key {
+                        self.suspects.push((key.to_owned(), head.revision));
                     }
                     at += 1;
                 }
@@ -342,8 +342,8 @@ impl Walk {
         self.damages.push(Damage { path: file.path.to_path_buf(), region, saved });
     }
 
-    fn base(&mut self, path: &Path) -> Result<(), OpenError> {
-        let file = Loaded::read(path, SegmentKind::Base, &mut self.damages)?;
+    fn checkpoint(&mut self, path: &Path) -> Result<(), OpenError> {
+        let file = Loaded::read(path, SegmentKind::Checkpoint, &mut self.damages)?;
         let bounds = Bounds { first: Revision::FIRST, last: self.covered };
         let mut at = HEADER;
         let mut expected = None;
@@ -388,7 +388,7 @@ impl Walk {
             let file = File::open(&path).map_err(StorageError::io("read", &path))?;
             let read = file.take(HEADER as u64).read_to_end(&mut start);
             read.map_err(StorageError::io("read", &path))?;
-            headers.push(Header::decode(&start).ok().or_else(|| mended(&start)));
+            headers.push(Header::decode(&start).ok().or_else(|| repaired_header(&start)));
         }
         let after = |at: usize| headers.get(at)?.as_ref().map(|header: &Header| header.after);
         let starts = (0..numbers.len()).rev().find(|at| after(*at).is_some_and(|a| a <= covered));
@@ -512,13 +512,13 @@ fn tail(file: &Loaded, at: usize, end: usize) -> Dropped {
 }
 
 /// The fixed part of a record, right or wrong.
-struct Looks<'a> {
+struct RecordHead<'a> {
     revision: Revision,
     /// If it is all there.
     key: Option<&'a str>,
 }
 
-impl<'a> Looks<'a> {
+impl<'a> RecordHead<'a> {
     /// `None` if these bytes cannot be the start of a record.
     fn at(bytes: &'a [u8]) -> Option<Self> {
         let (fixed, rest) = bytes.split_first_chunk::<RECORD>()?;

@@ -37,15 +37,15 @@ pub(crate) struct Segment {
     id: u64,
     /// Some frames of a log: the newest revision before, and where it starts.
     landmarks: Mutex<Vec<(Revision, u64)>>,
-    doomed: AtomicBool,
+    is_obsolete: AtomicBool,
 }
 
 impl Segment {
     pub(crate) fn new(path: PathBuf, header: Header) -> Self {
         let landmarks = Mutex::new(vec![(header.after, HEADER as u64)]);
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let (id, doomed) = (NEXT.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
-        Self { path, header, id, landmarks, doomed }
+        let (id, is_obsolete) = (NEXT.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
+        Self { path, header, id, landmarks, is_obsolete }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -62,8 +62,8 @@ impl Segment {
     }
 
     /// To be removed once nobody reads it any more.
-    pub(crate) fn doom(&self) {
-        self.doomed.store(true, Ordering::Relaxed);
+    pub(crate) fn remove_on_drop(&self) {
+        self.is_obsolete.store(true, Ordering::Relaxed);
     }
 
     /// A frame that starts at `offset`, with nothing newer than `before` in front of it.
@@ -187,7 +187,7 @@ impl Drop for Segment {
     fn drop(&mut self) {
         // Windows keeps the name of a removed file until the last handle is closed.
         handles::close(self.id);
-        if self.doomed.load(Ordering::Relaxed) {
+        if self.is_obsolete.load(Ordering::Relaxed) {
             // What cannot be removed now is removed when the store is opened next.
             let _ = fs::remove_file(&self.path);
         }

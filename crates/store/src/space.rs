@@ -72,7 +72,7 @@ impl Space {
     }
 
     /// Returns whether everything is as it should be.
-    pub(crate) fn is_well(&self) -> bool {
+    pub(crate) fn is_healthy(&self) -> bool {
         lock(&self.full).is_none() && self.has_reserve()
     }
 
@@ -82,13 +82,13 @@ impl Space {
     }
 
     /// Removes the reserve. Returns whether there was one.
-    pub(crate) fn give_back(&self) -> bool {
+    pub(crate) fn release_reserve(&self) -> bool {
         let _alone = lock(&self.reserve);
         fs::remove_file(self.directory.join(RESERVE)).is_ok()
     }
 
     /// Looks whether there is space again, and makes the reserve if there is enough.
-    pub(crate) fn look(&self) {
+    pub(crate) fn check(&self) {
         if self.full().is_some() {
             let probe = self.directory.join(PROBE);
             let found = fill(&probe, self.needed);

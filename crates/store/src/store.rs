@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use crate::backup::{self, Contents};
 use crate::commit::{Commit, Compaction};
+use crate::compaction;
 use crate::entry::Entry;
 use crate::error::{BackupError, OpenError, ReadError, RestoreError, StorageError};
 use crate::feed::Feed;
@@ -23,7 +24,6 @@ use crate::salvage::{self, Examination};
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::space::Space;
-use crate::sweep;
 use crate::sync::{lock, read};
 use crate::transaction::Transaction;
 use crate::watch::Watch;
@@ -98,21 +98,21 @@ impl Store {
             space: Space::new(path, options.reserve_bytes, needed),
             appended: AtomicU64::new(0),
         });
-        let (sweeper, sweeps) = mpsc::channel();
+        let (compactor, jobs) = mpsc::channel();
         let (running, guard) = (Mutex::default(), Mutex::new(Some(guard)));
         let threads = Threads { shared: shared.clone(), running, guard };
         let path = path.to_owned();
-        threads.start("store-sweeper", move |shared| {
-            sweep::run(shared, &path, options.segment_bytes, &sweeps);
+        threads.start("store-compactor", move |shared| {
+            compaction::run(shared, &path, options.segment_bytes, &jobs);
         })?;
-        threads.start("store-writer", move |shared| writer::run(shared, log, &sweeper))?;
+        threads.start("store-writer", move |shared| writer::run(shared, log, &compactor))?;
         Ok(Self { shared, threads: Arc::new(threads), dropped: dropped.map(Arc::new) })
     }
 
     /// Whether there is a store in a directory. Opens nothing.
     pub fn is_in(path: &Path) -> io::Result<bool> {
         match files::list(path) {
-            Ok(listing) => Ok(!listing.bases.is_empty() || !listing.logs.is_empty()),
+            Ok(listing) => Ok(!listing.checkpoints.is_empty() || !listing.logs.is_empty()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
@@ -148,7 +148,7 @@ impl Store {
     /// changed. As a restored store, it has no history and is far ahead of the damaged one. Never
     /// touches a store that exists.
     pub fn salvage(from: &Path, to: &Path) -> Result<Examination, RestoreError> {
-        let _guard = Lock::take(from).map_err(RestoreError::Place)?;
+        let _guard = Lock::take(from).map_err(RestoreError::Target)?;
         salvage::salvage(from, to)
     }
 
@@ -164,8 +164,8 @@ impl Store {
 
     /// The newest value of a key.
     pub fn get(&self, key: &str) -> Result<Option<Entry>, ReadError> {
-        let place = read(&self.shared.index).newest(key);
-        Ok(place.map(|place| place.read()).transpose()?)
+        let location = read(&self.shared.index).newest(key);
+        Ok(location.map(|location| location.read()).transpose()?)
     }
 
     /// All keys as of a revision, or as of now.

@@ -101,7 +101,7 @@ impl Transaction {
     }
 
     /// The bytes it makes the log longer by, if it can be committed at all.
-    pub(crate) fn weigh(&self) -> Result<usize, CommitError> {
+    pub(crate) fn size(&self) -> Result<usize, CommitError> {
         let mut bytes = 0;
         for (key, value) in &self.writes {
             if key.is_empty() || key.len() > MAX_KEY {

@@ -42,7 +42,7 @@ impl Watch {
     ) -> Result<Self, ReadError> {
         read(&shared.index).check(after)?;
         let prefix: Arc<str> = prefix.into();
-        let id = lock(&shared.feed).enter(&prefix);
+        let id = lock(&shared.feed).subscribe(&prefix);
         Ok(Self { shared, prefix, id, cursor: after })
     }
 
@@ -108,7 +108,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        lock(&self.shared.feed).leave(&self.prefix, self.id);
+        lock(&self.shared.feed).unsubscribe(&self.prefix, self.id);
     }
 }
 

@@ -20,16 +20,16 @@ use std::sync::mpsc::Sender;
 
 use bytes::Bytes;
 
+use crate::compaction::Job;
 use crate::entry::{Change, Entry, Event};
 use crate::error::{CommitError, CompactError, StorageError};
 use crate::feed::Batch;
 use crate::format::{FRAME, Header, Record, RecordKind};
-use crate::index::{Place, Version};
+use crate::index::{Location, Version};
 use crate::log::{Appended, Log, Urgency};
 use crate::queue::{Request, Work};
 use crate::revision::Revision;
 use crate::shared::Shared;
-use crate::sweep::Job;
 use crate::sync::{lock, read, write};
 use crate::transaction::{Outcome, Transaction};
 
@@ -46,11 +46,11 @@ impl Drop for Abandon<'_> {
 }
 
 /// Works until the queue is closed and empty.
-pub(crate) fn run(shared: &Shared, mut log: Log, sweeper: &Sender<Job>) {
+pub(crate) fn run(shared: &Shared, mut log: Log, compactor: &Sender<Job>) {
     let _abandon = Abandon(shared);
     let mut frame = Vec::new();
     while let Some(requests) = shared.queue.take() {
-        let refused = commit(shared, &mut log, sweeper, &mut frame, requests);
+        let refused = commit(shared, &mut log, compactor, &mut frame, requests);
         // On a full disk, what may use the reserve is tried once more without the rest.
         let (urgent, ordinary): (Vec<_>, Vec<_>) =
             refused.requests.into_iter().partition(Request::may_use_reserve);
@@ -59,7 +59,7 @@ pub(crate) fn run(shared: &Shared, mut log: Log, sweeper: &Sender<Job>) {
                 request.fail(&error);
             }
             if !urgent.is_empty() {
-                let again = commit(shared, &mut log, sweeper, &mut frame, urgent);
+                let again = commit(shared, &mut log, compactor, &mut frame, urgent);
                 if let Some(error) = again.error {
                     again.requests.into_iter().for_each(|request| request.fail(&error));
                 }
@@ -81,7 +81,7 @@ struct Refused {
 fn commit(
     shared: &Shared,
     log: &mut Log,
-    sweeper: &Sender<Job>,
+    compactor: &Sender<Job>,
     frame: &mut Vec<u8>,
     requests: Vec<Request>,
 ) -> Refused {
@@ -103,7 +103,7 @@ fn commit(
     let Draft { written, revision, oldest: compacted, .. } = draft;
     if frame.len() > FRAME {
         let only_urgent = requests.iter().all(Request::may_use_reserve);
-        match append(shared, log, sweeper, frame, (newest, oldest), only_urgent) {
+        match append(shared, log, compactor, frame, (newest, oldest), only_urgent) {
             Ok(appended) => {
                 shared.appended.fetch_add(frame.len() as u64, Ordering::Relaxed);
                 publish(shared, written, revision, compacted, &appended);
@@ -121,16 +121,16 @@ fn commit(
     }
     let compacts = requests.iter().any(|request| matches!(request.work, Work::Compact(..)));
     if compacts && shared.space.full().is_some() && log.is_used() {
-        make_sweepable(shared, log, revision, compacted);
+        begin_segment_for_compaction(shared, log, revision, compacted);
     }
     for (request, decided) in requests.into_iter().zip(decided) {
         match (request.work, decided) {
-            (Work::Commit(_, answer), Decided::Outcome(outcome)) => answer.give(outcome),
-            (Work::Compact(_, answer), Decided::Compacted(Ok(()))) => {
+            (Work::Commit(_, reply), Decided::Outcome(outcome)) => reply.send(outcome),
+            (Work::Compact(_, reply), Decided::Compacted(Ok(()))) => {
                 // If there is no sweeper any more, the answer goes with the message.
-                let _ = sweeper.send(Job::Sweep(answer));
+                let _ = compactor.send(Job::Compact(reply));
             }
-            (Work::Compact(_, answer), Decided::Compacted(error)) => answer.give(error),
+            (Work::Compact(_, reply), Decided::Compacted(error)) => reply.send(error),
             // Each was decided as what it is.
             _ => {}
         }
@@ -148,7 +148,7 @@ enum Decided {
 fn append(
     shared: &Shared,
     log: &mut Log,
-    sweeper: &Sender<Job>,
+    compactor: &Sender<Job>,
     frame: &mut [u8],
     (newest, oldest): (Revision, Revision),
     only_urgent: bool,
@@ -164,26 +164,31 @@ fn append(
     let mut appended = log.append(frame, newest, oldest, urgency);
     if only_urgent
         && appended.as_ref().is_err_and(StorageError::is_full)
-        && shared.space.give_back()
+        && shared.space.release_reserve()
     {
         // The sweeper makes it anew when there is space again.
-        let _ = sweeper.send(Job::Space);
+        let _ = compactor.send(Job::CheckSpace);
         appended = log.append(frame, newest, oldest, urgency);
     }
     if let Err(error) = &appended
         && error.is_full()
         && shared.space.refuse(error)
     {
-        let _ = sweeper.send(Job::Space);
+        let _ = compactor.send(Job::CheckSpace);
     }
     appended
 }
 
 /// Begins a new segment, so that the sweeper can give back the one that is in use. If it fails, there
 /// is less to give back.
-fn make_sweepable(shared: &Shared, log: &mut Log, newest: Revision, oldest: Revision) {
+fn begin_segment_for_compaction(
+    shared: &Shared,
+    log: &mut Log,
+    newest: Revision,
+    oldest: Revision,
+) {
     let mut begun = log.begin_segment(newest, oldest).cloned();
-    if begun.as_ref().is_err_and(StorageError::is_full) && shared.space.give_back() {
+    if begun.as_ref().is_err_and(StorageError::is_full) && shared.space.release_reserve() {
         begun = log.begin_segment(newest, oldest).cloned();
     }
     if let Ok(segment) = begun {
@@ -246,7 +251,7 @@ struct Draft<'a> {
 enum Current {
     Absent,
     Drafted(Entry),
-    Stored(Place),
+    Stored(Location),
 }
 
 impl Current {
@@ -254,7 +259,7 @@ impl Current {
         match self {
             Self::Absent => None,
             Self::Drafted(entry) => Some(entry.modified),
-            Self::Stored(place) => Some(place.modified()),
+            Self::Stored(location) => Some(location.modified()),
         }
     }
 
@@ -262,7 +267,7 @@ impl Current {
         match self {
             Self::Absent => Ok(None),
             Self::Drafted(entry) => Ok(Some(entry)),
-            Self::Stored(place) => place.read().map(Some),
+            Self::Stored(location) => location.read().map(Some),
         }
     }
 }

@@ -228,7 +228,7 @@ fn a_backup_that_is_not_taken_to_its_end_is_an_error_and_no_backup() {
     }
     let mut narrow = Narrow(Vec::new());
     let cut = store.stream_backup(&mut narrow);
-    assert!(matches!(cut, Err(BackupError::Taker(_))), "{cut:?}");
+    assert!(matches!(cut, Err(BackupError::Sink(_))), "{cut:?}");
     let file = directory.path().join("backup");
     fs::write(&file, narrow.0).unwrap();
     assert!(Store::inspect_backup(&file).is_err());

@@ -30,10 +30,10 @@ pub(crate) fn write<E: From<StorageError>>(
     oldest: Revision,
     entries: impl Iterator<Item = Result<Entry, E>>,
 ) -> Result<Segment, E> {
-    let header = Header { kind: SegmentKind::Base, salt: salt(), after, oldest };
-    in_one_piece(path, |unfinished| {
+    let header = Header { kind: SegmentKind::Checkpoint, salt: salt(), after, oldest };
+    write_atomically(path, |unfinished| {
         let failed = |error| E::from(StorageError::io("write", unfinished)(error));
-        let mut file = Paced::create(unfinished).map_err(failed)?;
+        let mut file = PeriodicSync::create(unfinished).map_err(failed)?;
         write_to(&mut file, &header, entries, failed)?;
         file.file.sync_all().map_err(failed)
     })?;
@@ -41,7 +41,7 @@ pub(crate) fn write<E: From<StorageError>>(
 }
 
 /// Has a file written under another name, and gives it its own when that is done.
-fn in_one_piece<E: From<StorageError>>(
+fn write_atomically<E: From<StorageError>>(
     path: &Path,
     write: impl FnOnce(&Path) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -64,30 +64,30 @@ pub(crate) fn write_to<E>(
     entries: impl Iterator<Item = Result<Entry, E>>,
     failed: impl Fn(io::Error) -> E,
 ) -> Result<(), E> {
-    let mut base = Base::begin(out, header).map_err(&failed)?;
+    let mut writer = CheckpointWriter::begin(out, header).map_err(&failed)?;
     let mut count = 0;
     for entry in entries {
         let Entry { key, value, created, modified } = &entry?;
         let (kind, revision, created) = (RecordKind::Put, *modified, *created);
-        base.add(&Record { kind, revision, created, key, value }).map_err(&failed)?;
+        writer.add(&Record { kind, revision, created, key, value }).map_err(&failed)?;
         count += 1;
     }
-    base.end(count).map_err(&failed)
+    writer.end(count).map_err(&failed)
 }
 
 /// Writes what is in one base into another, which stands in for a log up to `after`.
 pub(crate) fn copy(from: &Segment, to: &Path, after: Revision) -> Result<(), StorageError> {
-    let header = Header { kind: SegmentKind::Base, salt: salt(), after, oldest: after };
-    in_one_piece(to, |unfinished| {
+    let header = Header { kind: SegmentKind::Checkpoint, salt: salt(), after, oldest: after };
+    write_atomically(to, |unfinished| {
         let failed = |error| StorageError::io("write", unfinished)(error);
-        let mut file = Paced::create(unfinished).map_err(failed)?;
-        let mut base = Base::begin(&mut file, &header).map_err(failed)?;
+        let mut file = PeriodicSync::create(unfinished).map_err(failed)?;
+        let mut writer = CheckpointWriter::begin(&mut file, &header).map_err(failed)?;
         let mut count = 0;
         read(from, |entries| {
             count += entries.len() as u64;
-            entries.iter().try_for_each(|(_, record)| base.add(record)).map_err(failed)
+            entries.iter().try_for_each(|(_, record)| writer.add(record)).map_err(failed)
         })?;
-        base.end(count).map_err(failed)?;
+        writer.end(count).map_err(failed)?;
         file.file.sync_all().map_err(failed)
     })
 }
@@ -128,7 +128,7 @@ pub(crate) fn read(
     }
 }
 
-struct Base<'a, W> {
+struct CheckpointWriter<'a, W> {
     out: &'a mut W,
     header: &'a Header,
     frame: Vec<u8>,
@@ -136,7 +136,7 @@ struct Base<'a, W> {
     end: u64,
 }
 
-impl<'a, W: Write> Base<'a, W> {
+impl<'a, W: Write> CheckpointWriter<'a, W> {
     fn begin(out: &'a mut W, header: &'a Header) -> io::Result<Self> {
         let start = header.encode();
         out.write_all(&start)?;
@@ -169,25 +169,25 @@ impl<'a, W: Write> Base<'a, W> {
 }
 
 /// A file that is synced every so often while it is written.
-struct Paced {
+struct PeriodicSync {
     file: File,
     /// Written since it was last synced.
-    waiting: u64,
+    unsynced: u64,
 }
 
-impl Paced {
+impl PeriodicSync {
     fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::create(path)?, waiting: 0 })
+        Ok(Self { file: File::create(path)?, unsynced: 0 })
     }
 }
 
-impl Write for Paced {
+impl Write for PeriodicSync {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
-        self.waiting += written as u64;
-        if self.waiting >= SYNC_BYTES {
+        self.unsynced += written as u64;
+        if self.unsynced >= SYNC_BYTES {
             self.file.sync_data()?;
-            self.waiting = 0;
+            self.unsynced = 0;
         }
         Ok(written)
     }

@@ -15,36 +15,36 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use crate::base;
+use crate::checkpoint;
 use crate::error::CompactError;
-use crate::files::base_path;
-use crate::reply::Answer;
+use crate::files::checkpoint_path;
+use crate::reply::ReplySender;
 use crate::revision::Revision;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::sync::{lock, read, write};
 
 /// Keys whose versions are looked through at a time: tens of microseconds.
-const LOOKED_THROUGH: usize = 256;
+const KEYS_PER_STEP: usize = 256;
 
 /// Between two looks for space while the disk is full or the reserve is missing.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const SPACE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The caller that waits for a sweep.
-pub(crate) type Sweep = Answer<Result<(), CompactError>>;
+pub(crate) type CompactionReply = ReplySender<Result<(), CompactError>>;
 
 /// A request to the sweeper.
 pub(crate) enum Job {
-    Sweep(Sweep),
+    Compact(CompactionReply),
     /// The disk is full, or the reserve was used: look for space until all is well.
-    Space,
+    CheckSpace,
 }
 
 impl Job {
-    fn into_sweep(self) -> Option<Sweep> {
+    fn into_reply(self) -> Option<CompactionReply> {
         match self {
-            Job::Sweep(answer) => Some(answer),
-            Job::Space => None,
+            Job::Compact(reply) => Some(reply),
+            Job::CheckSpace => None,
         }
     }
 }
@@ -52,30 +52,30 @@ impl Job {
 /// Works until no caller is left that could ask for anything.
 pub(crate) fn run(shared: &Arc<Shared>, directory: &Path, least: u64, jobs: &Receiver<Job>) {
     loop {
-        if !shared.space.is_well() {
-            shared.space.look();
+        if !shared.space.is_healthy() {
+            shared.space.check();
         }
-        let first = match shared.space.is_well() {
+        let first = match shared.space.is_healthy() {
             true => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            false => jobs.recv_timeout(LOOK_EVERY),
+            false => jobs.recv_timeout(SPACE_CHECK_INTERVAL),
         };
         if matches!(first, Err(RecvTimeoutError::Disconnected)) {
             return;
         }
         // All that have asked meanwhile are served by the same sweep.
-        let asked: Vec<Sweep> =
-            first.into_iter().chain(jobs.try_iter()).filter_map(Job::into_sweep).collect();
-        if !asked.is_empty() {
-            let swept = sweep(shared, directory, least);
-            for answer in asked {
-                answer.give(swept.clone());
+        let replies: Vec<CompactionReply> =
+            first.into_iter().chain(jobs.try_iter()).filter_map(Job::into_reply).collect();
+        if !replies.is_empty() {
+            let outcome = compact(shared, directory, least);
+            for reply in replies {
+                reply.send(outcome.clone());
             }
         }
     }
 }
 
-fn sweep(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), CompactError> {
-    let going_on = || match shared.closing.load(Ordering::Relaxed) {
+fn compact(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), CompactError> {
+    let check_closing = || match shared.closing.load(Ordering::Relaxed) {
         true => Err(CompactError::Closed),
         false => Ok(()),
     };
@@ -83,8 +83,8 @@ fn sweep(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Compa
     let mut after = None;
     let mut needed = 0;
     loop {
-        going_on()?;
-        let pruned = write(&shared.index).prune(after.as_deref(), floor, LOOKED_THROUGH);
+        check_closing()?;
+        let pruned = write(&shared.index).prune(after.as_deref(), floor, KEYS_PER_STEP);
         needed += pruned.kept_bytes;
         match pruned.last {
             Some(last) => after = Some(last),
@@ -100,36 +100,36 @@ fn sweep(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Compa
         bytes += segment.file_length()?;
     }
     let worth = if shared.space.full().is_some() { needed / 8 } else { needed.max(least) };
-    let has_base = obsolete.iter().any(|segment| segment.header().is_base_at(floor));
-    if has_base || bytes < needed + worth {
+    let has_checkpoint = obsolete.iter().any(|segment| segment.header().is_checkpoint_at(floor));
+    if has_checkpoint || bytes < needed + worth {
         return Ok(());
     }
 
-    let path = base_path(directory, floor);
+    let path = checkpoint_path(directory, floor);
     let oldest = read(&shared.index).oldest;
-    let write_base = || {
+    let write_checkpoint = || {
         let entries = Snapshot::unchecked(shared.clone(), floor).range("", None);
-        let entries = entries.map(|entry| going_on().and_then(|()| Ok(entry?)));
-        base::write(&path, floor, oldest, entries)
+        let entries = entries.map(|entry| check_closing().and_then(|()| Ok(entry?)));
+        checkpoint::write(&path, floor, oldest, entries)
     };
-    let segment = match write_base() {
+    let segment = match write_checkpoint() {
         // The reserve is worth it: the files that the base stands in for are larger.
-        Err(CompactError::Storage(error)) if error.is_full() && shared.space.give_back() => {
-            write_base()?
+        Err(CompactError::Storage(error)) if error.is_full() && shared.space.release_reserve() => {
+            write_checkpoint()?
         }
         done => done?,
     };
     let segment = Arc::new(segment);
-    base::read(&segment, |entries| {
+    checkpoint::read(&segment, |entries| {
         let mut index = write(&shared.index);
         for (offset, record) in entries {
             index.relocate(record.key, record.revision, &segment, *offset);
         }
         Ok(())
     })?;
-    write(&shared.index).rebase(&segment);
+    write(&shared.index).install_checkpoint(&segment);
     for segment in obsolete {
-        segment.doom();
+        segment.remove_on_drop();
     }
     Ok(())
 }
