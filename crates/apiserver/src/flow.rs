@@ -227,7 +227,7 @@ pub(crate) struct Ticket {
 
 impl Ticket {
     /// Checks whether the client may read the response as slowly as it likes.
-    pub(crate) fn is_unhurried(&self) -> bool {
+    pub(crate) fn is_for_slow_reader(&self) -> bool {
         self.log.is_some()
     }
 }
@@ -367,10 +367,10 @@ impl Flow {
             let _ = writeln!(text, "{name}{{priority_level=\"{}\"}} {count}", level.name);
         }
         if let Some(counts) = self.connections.get() {
-            let Counts { strangers, known, ended } = counts();
+            let Counts { anonymous, known, ended } = counts();
             let name = "berth_connections";
             head(&mut text, name, "gauge", "Connections, by whether the client is known.");
-            let _ = writeln!(text, "{name}{{client=\"stranger\"}} {strangers}");
+            let _ = writeln!(text, "{name}{{client=\"stranger\"}} {anonymous}");
             let _ = writeln!(text, "{name}{{client=\"known\"}} {known}");
             let name = "berth_connections_ended_total";
             head(&mut text, name, "counter", "Connections that the server ended, by reason.");

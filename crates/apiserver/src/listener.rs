@@ -120,7 +120,7 @@ async fn answer(api: &Api, client: &Client, limits: Limits, inbound: Inbound) ->
     let reply = api.handle(Request { body, ..request }).await;
     drop(share);
     let answer = reply.into_answer();
-    let answer = if ticket.is_unhurried() { answer.unhurried() } else { answer };
+    let answer = if ticket.is_for_slow_reader() { answer.for_slow_reader() } else { answer };
     answer.holding(ticket)
 }
 
@@ -153,7 +153,7 @@ async fn received(
     }
     let share = level.body(user, length).await?;
     let limited = Limited::new(body, MAX_BODY);
-    match timeout(limits.body_patience, limited.collect()).await {
+    match timeout(limits.body_timeout, limited.collect()).await {
         Ok(Ok(body)) => Ok((body.to_bytes(), share)),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
         Ok(Err(error)) => Err(ApiError::bad_request(format!("the body cannot be read: {error}"))),

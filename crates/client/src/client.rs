@@ -22,7 +22,7 @@ use crate::kind::Kind;
 
 mod watch;
 
-pub use watch::{Lines, Notice, Watch};
+pub use watch::{Lines, Watch, WatchEvent};
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -182,15 +182,15 @@ struct StatusCause {
 
 pub(crate) fn refused(status: u16, retry_after: Option<u32>, body: &[u8]) -> Error {
     // What is no Status is passed on as it is.
-    let told: StatusBody = serde_json::from_slice(body).unwrap_or_else(|_| StatusBody {
+    let status_body: StatusBody = serde_json::from_slice(body).unwrap_or_else(|_| StatusBody {
         message: String::from_utf8_lossy(body).into_owned(),
         ..StatusBody::default()
     });
-    let causes = told.details.unwrap_or_default().causes;
+    let causes = status_body.details.unwrap_or_default().causes;
     Error::Refused(Box::new(Refused {
         status,
-        reason: told.reason,
-        message: told.message,
+        reason: status_body.reason,
+        message: status_body.message,
         causes: causes.into_iter().map(|cause| cause.reason).collect(),
         retry_after,
     }))
@@ -432,44 +432,44 @@ impl Client {
     }
 
     /// Creates a subresource, such as a pod's binding. What comes back is of no account.
-    pub async fn create_part(
+    pub async fn create_subresource(
         &self,
         kind: Kind,
         namespace: &str,
         name: &str,
-        part: &str,
+        subresource: &str,
         object: &Value,
     ) -> Result<(), Error> {
-        let request = self.write(Method::POST, kind.path(namespace, name, part), object);
+        let request = self.write(Method::POST, kind.path(namespace, name, subresource), object);
         self.exchange(request).await.map(|_| ())
     }
 
     /// The same where what comes back is what was asked for, such as a token.
-    pub async fn create_answered(
+    pub async fn create_subresource_returning(
         &self,
         kind: Kind,
         namespace: &str,
         name: &str,
-        part: &str,
+        subresource: &str,
         object: &Value,
     ) -> Result<Value, Error> {
-        self.call(self.write(Method::POST, kind.path(namespace, name, part), object)).await
+        self.call(self.write(Method::POST, kind.path(namespace, name, subresource), object)).await
     }
 
     /// Replaces an object, by the names in it.
     pub async fn update(&self, kind: Kind, object: &Value) -> Result<Value, Error> {
-        self.update_part(kind, "", object).await
+        self.update_subresource(kind, "", object).await
     }
 
     /// Replaces a subresource of an object, such as its status.
-    pub async fn update_part(
+    pub async fn update_subresource(
         &self,
         kind: Kind,
-        part: &str,
+        subresource: &str,
         object: &Value,
     ) -> Result<Value, Error> {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-        let path = kind.path(text("namespace"), text("name"), part);
+        let path = kind.path(text("namespace"), text("name"), subresource);
         self.call(self.write(Method::PUT, path, object)).await
     }
 
@@ -481,19 +481,19 @@ impl Client {
         patch: PatchKind,
         body: &Value,
     ) -> Result<Value, Error> {
-        self.patch_part(kind, namespace, name, "", patch, body).await
+        self.patch_subresource(kind, namespace, name, "", patch, body).await
     }
 
-    pub async fn patch_part(
+    pub async fn patch_subresource(
         &self,
         kind: Kind,
         namespace: &str,
         name: &str,
-        part: &str,
+        subresource: &str,
         patch: PatchKind,
         body: &Value,
     ) -> Result<Value, Error> {
-        let mut request = self.write(Method::PATCH, kind.path(namespace, name, part), body);
+        let mut request = self.write(Method::PATCH, kind.path(namespace, name, subresource), body);
         request.content_type = match patch {
             PatchKind::Merge => "application/merge-patch+json",
             PatchKind::StrategicMerge => "application/strategic-merge-patch+json",
@@ -543,7 +543,7 @@ fn read(path: String, accept: &'static str) -> Request {
 }
 
 /// Whether an object is gone already is as good as deleted.
-pub fn gone_is_fine(done: Result<(), Error>) -> Result<(), Error> {
+pub fn ignore_not_found(done: Result<(), Error>) -> Result<(), Error> {
     match done {
         Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
         other => other,

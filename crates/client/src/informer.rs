@@ -1,7 +1,7 @@
 //! Keeping up with a kind: list, then watch, then list again when the watch cannot go on.
 //!
 //! Main types: [`Reflector`], which turns the API into a sequence of [`Change`]s, and [`Cache`], which
-//! keeps the newest of each object and tells subscribers what changed. What is kept is what a
+//! keeps the newest of each object and tells subscribers what changed. What is inner is what a
 //! projection makes of an object's text: fifty thousand pods are not fifty thousand trees of JSON.
 //!
 //! ```text
@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 
 use crate::backoff::backoff;
-use crate::client::{Client, Error, Notice, Scope, Watch};
+use crate::client::{Client, Error, Scope, Watch, WatchEvent};
 use crate::key::Key;
 use crate::kind::Kind;
 
@@ -50,7 +50,7 @@ pub enum Change<T> {
         revision: u64,
     },
     /// Nothing happened up to this revision that was not told.
-    UpTo {
+    Bookmark {
         revision: u64,
     },
 }
@@ -118,9 +118,9 @@ impl<T> Reflector<T> {
                     Ok(())
                 });
                 let revision = listed.await?;
-                let seen = number(&revision);
+                let listed_revision = number(&revision);
                 self.state = State::Listed { revision };
-                Ok(vec![Change::Replaced { all, revision: seen }])
+                Ok(vec![Change::Replaced { all, revision: listed_revision }])
             }
             State::Listed { revision } => {
                 let opened =
@@ -153,20 +153,20 @@ impl<T> Reflector<T> {
         }
         let mut changes = Vec::new();
         let project = self.project;
-        while let Some(read) = lines.read(|notice| match notice {
-            Notice::Applied(raw) => Ok((head(raw)?, Some(Some(project(raw)?)))),
-            Notice::Removed(raw) => Ok((head(raw)?, Some(None))),
-            Notice::Bookmark(raw) => Ok((head(raw)?, None)),
+        while let Some(read) = lines.read(|event| match event {
+            WatchEvent::Applied(raw) => Ok((head(raw)?, Some(Some(project(raw)?)))),
+            WatchEvent::Removed(raw) => Ok((head(raw)?, Some(None))),
+            WatchEvent::Bookmark(raw) => Ok((head(raw)?, None)),
         }) {
             match read {
-                Ok((head, told)) => {
+                Ok((head, change)) => {
                     let at = number(&head.resource_version);
-                    changes.push(match told {
+                    changes.push(match change {
                         Some(Some(object)) => {
                             Change::Applied { key: head.key(), revision: at, object }
                         }
                         Some(None) => Change::Removed { key: head.key(), revision: at },
-                        None => Change::UpTo { revision: at },
+                        None => Change::Bookmark { revision: at },
                     });
                     if !head.resource_version.is_empty() {
                         revision = head.resource_version;
@@ -225,21 +225,21 @@ impl<T> Clone for Update<T> {
 }
 
 /// Words an object can be found by.
-pub type Index<T> = fn(&T) -> Vec<String>;
+pub type IndexFn<T> = fn(&T) -> Vec<String>;
 
 /// Keys by word.
-type Words = HashMap<Box<str>, BTreeSet<Key>>;
+type IndexMap = HashMap<Box<str>, BTreeSet<Key>>;
 
-struct Kept<T> {
+struct Inner<T> {
     objects: HashMap<Key, Arc<T>>,
-    indices: Vec<(Index<T>, Words)>,
+    indices: Vec<(IndexFn<T>, IndexMap)>,
     revision: u64,
     subscribers: Vec<mpsc::UnboundedSender<Update<T>>>,
 }
 
 /// The newest of each object of a kind, and who wants to know.
 pub struct Cache<T> {
-    kept: RwLock<Kept<T>>,
+    inner: RwLock<Inner<T>>,
     /// Grows with every batch; zero until the first list.
     ticks: watch::Sender<u64>,
 }
@@ -252,22 +252,22 @@ impl<T> std::fmt::Debug for Cache<T> {
 
 impl<T> Cache<T> {
     #[must_use]
-    pub fn new(indices: &[Index<T>]) -> Cache<T> {
-        let kept = Kept {
+    pub fn new(indices: &[IndexFn<T>]) -> Cache<T> {
+        let inner = Inner {
             objects: HashMap::new(),
             indices: indices.iter().map(|index| (*index, HashMap::new())).collect(),
             revision: 0,
             subscribers: Vec::new(),
         };
-        Cache { kept: RwLock::new(kept), ticks: watch::Sender::new(0) }
+        Cache { inner: RwLock::new(inner), ticks: watch::Sender::new(0) }
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Kept<T>> {
-        self.kept.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner<T>> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Kept<T>> {
-        self.kept.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner<T>> {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[must_use]
@@ -292,54 +292,54 @@ impl<T> Cache<T> {
 
     /// The objects under a word of one of the indices, in order of name.
     #[must_use]
-    pub fn find(&self, index: usize, word: &str) -> Vec<(Key, Arc<T>)> {
-        let kept = self.read();
-        let keys = kept.indices.get(index).and_then(|(_, words)| words.get(word));
+    pub fn find(&self, index: usize, value: &str) -> Vec<(Key, Arc<T>)> {
+        let inner = self.read();
+        let keys = inner.indices.get(index).and_then(|(_, index)| index.get(value));
         let found = keys.into_iter().flatten();
-        found.filter_map(|key| Some((key.clone(), kept.objects.get(key)?.clone()))).collect()
+        found.filter_map(|key| Some((key.clone(), inner.objects.get(key)?.clone()))).collect()
     }
 
     /// All changes from now on, beginning with what is there.
     #[must_use]
     pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Update<T>> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let mut kept = self.write();
-        for (key, object) in &kept.objects {
+        let mut inner = self.write();
+        for (key, object) in &inner.objects {
             let update = Update { key: key.clone(), old: None, new: Some(object.clone()) };
             // The receiver is in our hands.
             let _ = sender.send(update);
         }
-        kept.subscribers.push(sender);
+        inner.subscribers.push(sender);
         receiver
     }
 
     /// Takes in what a reflector tells.
     pub fn apply(&self, change: Change<T>) {
-        let mut kept = self.write();
+        let mut inner = self.write();
         match change {
             Change::Replaced { all, revision } => {
-                let stay: HashSet<Key> = all.iter().map(|(key, ..)| key.clone()).collect();
-                let gone: Vec<Key> =
-                    kept.objects.keys().filter(|key| !stay.contains(*key)).cloned().collect();
-                for key in gone {
-                    kept.set(key, None);
+                let present: HashSet<Key> = all.iter().map(|(key, ..)| key.clone()).collect();
+                let deleted: Vec<Key> =
+                    inner.objects.keys().filter(|key| !present.contains(*key)).cloned().collect();
+                for key in deleted {
+                    inner.set(key, None);
                 }
                 for (key, _, object) in all {
-                    kept.set(key, Some(object));
+                    inner.set(key, Some(object));
                 }
-                kept.revision = revision;
+                inner.revision = revision;
             }
             Change::Applied { key, revision, object } => {
-                kept.set(key, Some(object));
-                kept.revision = revision;
+                inner.set(key, Some(object));
+                inner.revision = revision;
             }
             Change::Removed { key, revision } => {
-                kept.set(key, None);
-                kept.revision = revision;
+                inner.set(key, None);
+                inner.revision = revision;
             }
-            Change::UpTo { revision } => kept.revision = revision,
+            Change::Bookmark { revision } => inner.revision = revision,
         }
-        drop(kept);
+        drop(inner);
         self.ticks.send_modify(|tick| *tick += 1);
     }
 
@@ -354,11 +354,11 @@ impl<T> Cache<T> {
         const LONGEST: Duration = Duration::from_secs(10);
         let mut ticks = self.ticks.subscribe();
         let reached = |cache: &Cache<T>| {
-            let kept = cache.read();
+            let inner = cache.read();
             match until {
-                Until::Revision(revision) => kept.revision >= *revision,
-                Until::Gone(key) => !kept.objects.contains_key(*key),
-                Until::Going(key, going) => kept.objects.get(*key).is_none_or(|o| going(o)),
+                Until::Revision(revision) => inner.revision >= *revision,
+                Until::Gone(key) => !inner.objects.contains_key(*key),
+                Until::Going(key, going) => inner.objects.get(*key).is_none_or(|o| going(o)),
             }
         };
         let wait = async {
@@ -392,7 +392,7 @@ impl<T> std::fmt::Debug for Until<'_, T> {
     }
 }
 
-impl<T> Kept<T> {
+impl<T> Inner<T> {
     fn set(&mut self, key: Key, object: Option<T>) {
         let new = object.map(Arc::new);
         let old = match &new {
@@ -402,17 +402,17 @@ impl<T> Kept<T> {
         if old.is_none() && new.is_none() {
             return;
         }
-        for (index, words) in &mut self.indices {
-            for word in old.iter().flat_map(|object| index(object)) {
-                if let Some(keys) = words.get_mut(word.as_str()) {
+        for (index_fn, index) in &mut self.indices {
+            for value in old.iter().flat_map(|object| index_fn(object)) {
+                if let Some(keys) = index.get_mut(value.as_str()) {
                     keys.remove(&key);
                     if keys.is_empty() {
-                        words.remove(word.as_str());
+                        index.remove(value.as_str());
                     }
                 }
             }
-            for word in new.iter().flat_map(|object| index(object)) {
-                words.entry(word.into()).or_default().insert(key.clone());
+            for value in new.iter().flat_map(|object| index_fn(object)) {
+                index.entry(value.into()).or_default().insert(key.clone());
             }
         }
         let update = Update { key, old, new };
@@ -431,7 +431,7 @@ mod tests {
     #[derive(Debug)]
     struct Script {
         answers: Mutex<VecDeque<(u16, &'static str)>>,
-        asked: Mutex<Vec<String>>,
+        requests: Mutex<Vec<String>>,
     }
 
     impl Transport for Script {
@@ -440,7 +440,7 @@ mod tests {
             let from = request.query.iter().find(|(name, _)| name == "resourceVersion");
             let from = from.map(|(_, value)| value.as_str()).unwrap_or_default();
             let verb = if watch { "watch" } else { "list" };
-            self.asked.lock().unwrap().push(format!("{verb} {from}").trim().to_owned());
+            self.requests.lock().unwrap().push(format!("{verb} {from}").trim().to_owned());
             let answer = self.answers.lock().unwrap().pop_front();
             Box::pin(async move {
                 let (status, text) = answer.ok_or_else(|| TransportError("over".into()))?;
@@ -475,7 +475,7 @@ mod tests {
                     "{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"name\":\"b\",\"resourceVersion\":\"21\"}}}\n",
                 ),
             ])),
-            asked: Mutex::default(),
+            requests: Mutex::default(),
         });
         let client = Client::new(script.clone(), "test");
         let mut reflector = Reflector::new(client, crate::kind::PODS, Scope::default(), name);
@@ -487,12 +487,12 @@ mod tests {
                 cache.apply(change);
             }
         }
-        let asked = script.asked.lock().unwrap().clone();
-        assert_eq!(asked, ["list", "watch 5", "watch 9", "list", "watch 20", "watch 21"]);
+        let requests = script.requests.lock().unwrap().clone();
+        assert_eq!(requests, ["list", "watch 5", "watch 9", "list", "watch 20", "watch 21"]);
         assert!(cache.is_empty() && cache.find(0, "b").is_empty());
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         while let Ok(update) = updates.try_recv() {
-            told.push((update.key.to_string(), update.old.is_some(), update.new.is_some()));
+            received.push((update.key.to_string(), update.old.is_some(), update.new.is_some()));
         }
         let expected = [
             ("a", false, true),
@@ -501,7 +501,7 @@ mod tests {
             ("b", true, true),
             ("b", true, false),
         ];
-        assert_eq!(told, expected.map(|(key, old, new)| (key.to_owned(), old, new)));
+        assert_eq!(received, expected.map(|(key, old, new)| (key.to_owned(), old, new)));
         cache.caught_up(&Until::Revision(21)).await.unwrap();
     }
 }

@@ -67,7 +67,7 @@ impl Kind {
 
     /// The path of an object, or of all of them; names are such as the API lets through.
     #[must_use]
-    pub fn path(&self, namespace: &str, name: &str, part: &str) -> String {
+    pub fn path(&self, namespace: &str, name: &str, subresource: &str) -> String {
         let mut path = match self.group {
             "" => format!("/api/{}", self.version),
             group => format!("/apis/{group}/{}", self.version),
@@ -76,7 +76,7 @@ impl Kind {
             path.push_str("/namespaces/");
             path.push_str(namespace);
         }
-        for piece in [self.plural, name, part] {
+        for piece in [self.plural, name, subresource] {
             if !piece.is_empty() {
                 path.push('/');
                 path.push_str(piece);

@@ -192,13 +192,15 @@ fn read(top: &Node, directory: &Path, findings: &mut Findings) -> Option<Kubecon
     };
     let name = current.text(findings)?;
     let lists = Lists { file: &file };
-    let mut context = Named { cluster: String::new(), user: String::new(), space: String::new() };
+    let mut context =
+        ContextEntry { cluster: String::new(), user: String::new(), space: String::new() };
     lists.within("contexts", "context", &current, &name, findings, |fields, findings| {
         let mut text = |field: &str| match fields.field(field) {
             Some(at) => at.text(findings).unwrap_or_default(),
             None => String::new(),
         };
-        context = Named { cluster: text("cluster"), user: text("user"), space: text("namespace") };
+        context =
+            ContextEntry { cluster: text("cluster"), user: text("user"), space: text("namespace") };
         Some(())
     })?;
     let (mut cluster, mut user) = (None, None);
@@ -216,7 +218,7 @@ fn read(top: &Node, directory: &Path, findings: &mut Findings) -> Option<Kubecon
     Some(Kubeconfig { address, server_name, authority, identity, token, namespace })
 }
 
-struct Named {
+struct ContextEntry {
     cluster: String,
     user: String,
     space: String,

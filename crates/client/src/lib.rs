@@ -13,11 +13,11 @@ mod remote;
 
 pub use backoff::backoff;
 pub use client::{
-    Body, BoxFuture, Client, DeleteOptions, Error, Lines, Notice, PatchKind, Propagation, Refused,
-    Request, Response, Scope, Transport, TransportError, Watch, gone_is_fine,
+    Body, BoxFuture, Client, DeleteOptions, Error, Lines, PatchKind, Propagation, Refused, Request,
+    Response, Scope, Transport, TransportError, Watch, WatchEvent, ignore_not_found,
 };
-pub use informer::{Cache, Change, Index, Project, Reflector, Until, Update};
+pub use informer::{Cache, Change, IndexFn, Project, Reflector, Until, Update};
 pub use key::Key;
 pub use kind::Kind;
 pub use kubeconfig::{Address, Kubeconfig, KubeconfigError, Source, UnreadableError};
-pub use remote::{Patience, Remote, RemoteError};
+pub use remote::{Remote, RemoteError, Timeouts};

@@ -35,7 +35,7 @@ const PARAMETER: &AsciiSet =
 
 /// How long things take at most.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct Timeouts {
     /// To be connected.
     pub connect: Duration,
     /// For an answer with all of its body; of one that is taken as it comes, until it begins.
@@ -46,9 +46,9 @@ pub struct Patience {
     pub token: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience {
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts {
             connect: Duration::from_secs(10),
             request: Duration::from_secs(30),
             watch_slack: Duration::from_secs(30),
@@ -103,7 +103,7 @@ pub struct Remote {
 struct Shared {
     config: Kubeconfig,
     user_agent: HeaderValue,
-    patience: Patience,
+    timeouts: Timeouts,
     connections: Connections,
     token: Mutex<Option<(Instant, HeaderValue)>>,
 }
@@ -121,13 +121,13 @@ impl Remote {
     pub fn new(
         config: Kubeconfig,
         user_agent: &'static str,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> Result<Remote, RemoteError> {
         let user_agent = HeaderValue::from_static(user_agent);
         let shared = Shared {
             config,
             user_agent,
-            patience,
+            timeouts,
             connections: Connections::default(),
             token: Mutex::default(),
         };
@@ -154,13 +154,13 @@ impl Shared {
         };
         let authority = self.config.authority.text()?;
         let protocols = ["h2", "http/1.1"];
-        Ok(Dialer::new(&authority, pair.as_ref(), &protocols, self.patience.connect)?)
+        Ok(Dialer::new(&authority, pair.as_ref(), &protocols, self.timeouts.connect)?)
     }
 
     fn bearer(&self) -> Result<Option<HeaderValue>, RemoteError> {
         let Some(source) = &self.config.token else { return Ok(None) };
-        let mut kept = self.token.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((until, value)) = &*kept
+        let mut cached = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((until, value)) = &*cached
             && (Instant::now() < *until || matches!(source, Source::Inline(_)))
         {
             return Ok(Some(value.clone()));
@@ -169,7 +169,7 @@ impl Shared {
         let value = HeaderValue::from_str(&format!("Bearer {}", text.trim()));
         let mut value = value.map_err(|_| RemoteError::Token)?;
         value.set_sensitive(true);
-        *kept = Some((Instant::now() + self.patience.token, value.clone()));
+        *cached = Some((Instant::now() + self.timeouts.token, value.clone()));
         Ok(Some(value))
     }
 
@@ -207,8 +207,8 @@ impl Shared {
     }
 
     async fn send(&self, request: Request) -> Result<Response, RemoteError> {
-        let deadline = Instant::now() + self.patience.request;
-        let late = |_| RemoteError::TimedOut(self.patience.request);
+        let deadline = Instant::now() + self.timeouts.request;
+        let late = |_| RemoteError::TimedOut(self.timeouts.request);
         let outgoing = self.outgoing(&request)?;
         let answer = timeout_at(deadline, self.answer(outgoing)).await.map_err(late)??;
         let (response, connection) = answer;
@@ -217,7 +217,7 @@ impl Shared {
         let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
         let body = if request.streamed && (200..300).contains(&status) {
             let end = watch_seconds(&request).map(|seconds| {
-                Instant::now() + Duration::from_secs(seconds) + self.patience.watch_slack
+                Instant::now() + Duration::from_secs(seconds) + self.timeouts.watch_slack
             });
             stream(response.into_body(), end)
         } else {
@@ -241,7 +241,7 @@ impl Shared {
             match connection.send(self.addressed(request, &connection)).await {
                 Sent::Answered(response) => return Ok((response, connection)),
                 Sent::Failed(error) => return Err(error.into()),
-                Sent::Held(unsent, error) => {
+                Sent::Unsent(unsent, error) => {
                     self.connections.forget(&connection);
                     if !again {
                         return Err(error.into());

@@ -10,7 +10,7 @@ use std::time::Duration;
 use client::kind::Kind;
 use client::{
     BoxFuture, Change, DeleteOptions, Error, Key, PatchKind, Propagation, Reflector, Scope,
-    gone_is_fine,
+    ignore_not_found,
 };
 use objects::catalog::{self, Verb};
 use serde_json::{Value, json};
@@ -93,7 +93,7 @@ impl Garbage {
             }
             Change::Applied { key, object, .. } => graph.apply(Item::new(kind, key, object)),
             Change::Removed { key, .. } => graph.remove(kind, &key),
-            Change::UpTo { .. } => Vec::new(),
+            Change::Bookmark { .. } => Vec::new(),
         }
     }
 
@@ -152,7 +152,9 @@ impl Garbage {
                     ..DeleteOptions::of_uid(&item.uid)
                 };
                 let (namespace, name) = (item.key.namespace(), item.key.name());
-                gone_is_fine(self.world.client.delete(item.kind, namespace, name, &options).await)?;
+                ignore_not_found(
+                    self.world.client.delete(item.kind, namespace, name, &options).await,
+                )?;
             }
             Verdict::Orphan(dependents) => {
                 for dependent in dependents {
@@ -197,7 +199,7 @@ impl Garbage {
         let (namespace, name) = (item.key.namespace(), item.key.name());
         let (kind, patch) = (PatchKind::StrategicMerge, json!({"metadata": metadata}));
         let done = self.world.client.patch(item.kind, namespace, name, kind, &patch).await;
-        gone_is_fine(done.map(|_| ()))
+        ignore_not_found(done.map(|_| ()))
     }
 }
 

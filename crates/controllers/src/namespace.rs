@@ -144,7 +144,7 @@ impl Namespaces {
         let mut rest = empty["spec"]["finalizers"].as_array().cloned().unwrap_or_default();
         rest.retain(|name| name != FINALIZER);
         empty["spec"]["finalizers"] = rest.into();
-        match world.client.update_part(NAMESPACES, "finalize", &empty).await {
+        match world.client.update_subresource(NAMESPACES, "finalize", &empty).await {
             Err(error) if error.is_not_found() => Ok(None),
             done => done.map(|_| None),
         }

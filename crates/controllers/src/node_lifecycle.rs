@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use client::kind::{LEASES, NODES, PODS};
-use client::{Cache, Error, Key, PatchKind, Reflector, Scope, gone_is_fine};
+use client::{Cache, Error, Key, PatchKind, Reflector, Scope, ignore_not_found};
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -286,7 +286,7 @@ async fn bring(
         };
         if let Some(status) = silenced(&object, world.clock.now()) {
             object["status"] = status;
-            world.client.update_part(NODES, "status", &object).await?;
+            world.client.update_subresource(NODES, "status", &object).await?;
             let message = format!("Node {} status is now: NodeNotReady", node.name);
             let subject = Subject::of(NODES, &object);
             let recorder = world.recorder.named("node-controller");
@@ -317,7 +317,7 @@ async fn bring(
         "spec": {"taints": wanted},
     });
     let done = world.client.patch(NODES, "", &node.name, PatchKind::Merge, &patch).await;
-    gone_is_fine(done.map(|_| ()))
+    ignore_not_found(done.map(|_| ()))
 }
 
 /// Pods of a node that is not ready are not ready either.
@@ -333,8 +333,9 @@ async fn mark_pods(world: &World, node: &Node) -> Result<(), Error> {
         let patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
         let (namespace, name) = (key.namespace(), key.name());
         let kind = PatchKind::StrategicMerge;
-        let done = world.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
-        gone_is_fine(done.map(|_| ()))?;
+        let done =
+            world.client.patch_subresource(PODS, namespace, name, "status", kind, &patch).await;
+        ignore_not_found(done.map(|_| ()))?;
         let subject = Subject {
             kind: PODS,
             namespace: namespace.to_owned(),

@@ -91,7 +91,7 @@ impl Quotas {
         let status = recompute(&quota, all, world.clock.now());
         if quota["status"] != status {
             quota["status"] = status;
-            match world.client.update_part(QUOTAS, "status", &quota).await {
+            match world.client.update_subresource(QUOTAS, "status", &quota).await {
                 Err(error) if error.is_not_found() => return Ok(None),
                 done => done?,
             };

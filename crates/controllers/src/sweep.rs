@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::kind::{EVENTS, NODES, PODS};
-use client::{Cache, DeleteOptions, Error, Key, PatchKind, Reflector, Scope, gone_is_fine};
+use client::{Cache, DeleteOptions, Error, Key, PatchKind, Reflector, Scope, ignore_not_found};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -51,7 +51,7 @@ pub(crate) async fn events(world: Arc<World>, mut stop: watch::Receiver<bool>) {
         for key in expired(&ages.all(), ttl, world.clock.now().seconds()) {
             let options = DeleteOptions::default();
             let done = world.client.delete(EVENTS, key.namespace(), key.name(), &options).await;
-            if let Err(error) = gone_is_fine(done) {
+            if let Err(error) = ignore_not_found(done) {
                 world.counters.failed(EVENT_EXPIRY, &key, &error);
             }
         }
@@ -147,11 +147,12 @@ async fn remove(world: &World, pod: &Pod, reason: Reason) -> Result<(), Error> {
             }]);
         }
         let kind = PatchKind::StrategicMerge;
-        let done = world.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
-        gone_is_fine(done.map(|_| ()))?;
+        let done =
+            world.client.patch_subresource(PODS, namespace, name, "status", kind, &patch).await;
+        ignore_not_found(done.map(|_| ()))?;
     }
     let options = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::of_uid(&pod.uid) };
-    gone_is_fine(world.client.delete(PODS, namespace, name, &options).await)
+    ignore_not_found(world.client.delete(PODS, namespace, name, &options).await)
 }
 
 #[cfg(test)]

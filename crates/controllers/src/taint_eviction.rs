@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::kind::PODS;
-use client::{BoxFuture, DeleteOptions, Error, Key, PatchKind, Update, gone_is_fine};
+use client::{BoxFuture, DeleteOptions, Error, Key, PatchKind, Update, ignore_not_found};
 use serde_json::json;
 
 use crate::observe::{Node, Pod, Seconds, Taint, seconds};
@@ -86,10 +86,11 @@ impl TaintEvictions {
         let patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
         let (namespace, name) = (pod.namespace.as_str(), pod.name.as_str());
         let kind = PatchKind::StrategicMerge;
-        let marked = world.client.patch_part(PODS, namespace, name, "status", kind, &patch).await;
-        gone_is_fine(marked.map(|_| ()))?;
+        let marked =
+            world.client.patch_subresource(PODS, namespace, name, "status", kind, &patch).await;
+        ignore_not_found(marked.map(|_| ()))?;
         let options = DeleteOptions::of_uid(&pod.uid);
-        gone_is_fine(world.client.delete(PODS, namespace, name, &options).await)?;
+        ignore_not_found(world.client.delete(PODS, namespace, name, &options).await)?;
         let subject = Subject {
             kind: PODS,
             namespace: namespace.to_owned(),

@@ -54,7 +54,7 @@ impl End {
 /// The number of connections, and of those that the listener ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counts {
-    pub strangers: usize,
+    pub anonymous: usize,
     pub known: usize,
     /// By reason, since the listener was bound.
     pub ended: Vec<(&'static str, u64)>,
@@ -72,15 +72,15 @@ pub(crate) struct Registry {
 struct Members {
     /// The number of the next connection; numbers are in the order of their acceptance.
     next: u64,
-    strangers: BTreeMap<u64, Arc<Client>>,
+    anonymous: BTreeMap<u64, Arc<Client>>,
     by_network: HashMap<IpAddr, BTreeSet<u64>>,
     known: HashMap<String, BTreeMap<u64, Arc<Client>>>,
     known_count: usize,
 }
 
 impl Members {
-    fn remove_stranger(&mut self, client: &Client) -> bool {
-        if self.strangers.remove(&client.number).is_none() {
+    fn remove_anonymous(&mut self, client: &Client) -> bool {
+        if self.anonymous.remove(&client.number).is_none() {
             return false;
         }
         if let Some(numbers) = self.by_network.get_mut(&client.network) {
@@ -128,7 +128,7 @@ impl Registry {
 
     /// Takes a connection in as that of a stranger. Closes the oldest of its network, or of all
     /// strangers, if there are too many.
-    pub(crate) fn enter(self: &Arc<Registry>, address: SocketAddr) -> Entered {
+    pub(crate) fn register(self: &Arc<Registry>, address: SocketAddr) -> ConnectionGuard {
         let network = network(address.ip());
         let mut members = self.members();
         let number = members.next;
@@ -142,25 +142,25 @@ impl Registry {
             displaced: Notify::new(),
             activity: Mutex::new(Activity::new()),
         });
-        members.strangers.insert(number, Arc::clone(&client));
+        members.anonymous.insert(number, Arc::clone(&client));
         members.by_network.entry(network).or_default().insert(number);
         let own = members.by_network.get(&network);
         let oldest = own
-            .filter(|own| own.len() > self.limits.strangers_per_address)
+            .filter(|own| own.len() > self.limits.anonymous_per_address)
             .and_then(|own| own.first().copied());
-        let is_full = members.strangers.len() > self.limits.strangers;
+        let is_full = members.anonymous.len() > self.limits.anonymous;
         let oldest =
-            oldest.or_else(|| members.strangers.keys().next().copied().filter(|_| is_full));
-        if let Some(oldest) = oldest.and_then(|number| members.strangers.get(&number).cloned()) {
+            oldest.or_else(|| members.anonymous.keys().next().copied().filter(|_| is_full));
+        if let Some(oldest) = oldest.and_then(|number| members.anonymous.get(&number).cloned()) {
             self.displace(&mut members, &oldest);
         }
-        Entered(client)
+        ConnectionGuard(client)
     }
 
     /// Closes the oldest stranger, for a process that has no more file descriptors.
-    pub(crate) fn displace_oldest_stranger(&self) {
+    pub(crate) fn displace_oldest_anonymous(&self) {
         let mut members = self.members();
-        if let Some(oldest) = members.strangers.values().next().cloned() {
+        if let Some(oldest) = members.anonymous.values().next().cloned() {
             self.displace(&mut members, &oldest);
         }
     }
@@ -169,7 +169,7 @@ impl Registry {
         match client.known() {
             Some(name) => members.remove_known(&name, client.number),
             None => {
-                members.remove_stranger(client);
+                members.remove_anonymous(client);
             }
         }
         self.count(End::Displaced);
@@ -197,9 +197,9 @@ impl Registry {
             None => {}
         }
         // It may have been displaced a moment ago, and be about to end.
-        if members.strangers.contains_key(&client.number) {
-            let this = members.strangers.get(&client.number).cloned();
-            members.remove_stranger(client);
+        if members.anonymous.contains_key(&client.number) {
+            let this = members.anonymous.get(&client.number).cloned();
+            members.remove_anonymous(client);
             if let Some(this) = this {
                 client.activity().known = Some(name.to_owned());
                 members.known.entry(name.to_owned()).or_default().insert(client.number, this);
@@ -209,9 +209,9 @@ impl Registry {
         true
     }
 
-    fn leave(&self, client: &Client) {
+    fn remove(&self, client: &Client) {
         let mut members = self.members();
-        if !members.remove_stranger(client)
+        if !members.remove_anonymous(client)
             && let Some(name) = client.known()
         {
             members.remove_known(&name, client.number);
@@ -227,7 +227,7 @@ impl Registry {
         let ended =
             End::ALL.map(|end| (end.name(), self.ended[end as usize].load(Ordering::Relaxed)));
         Counts {
-            strangers: members.strangers.len(),
+            anonymous: members.anonymous.len(),
             known: members.known_count,
             ended: ended.into(),
         }
@@ -248,11 +248,11 @@ fn network(address: IpAddr) -> IpAddr {
 
 /// A connection that is counted until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Entered(pub(crate) Arc<Client>);
+pub(crate) struct ConnectionGuard(pub(crate) Arc<Client>);
 
-impl Drop for Entered {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.0.registry.leave(&self.0);
+        self.0.registry.remove(&self.0);
     }
 }
 
@@ -292,7 +292,7 @@ impl Activity {
         };
         if self.known.is_none() {
             // A stranger's request is answered at once, so one that takes longer is not read.
-            return (quiet >= limits.patience).then_some(End::Silent);
+            return (quiet >= limits.handshake_timeout).then_some(End::Silent);
         }
         if self.requests.values().any(is_stalled) {
             return Some(End::Stalled);
@@ -342,9 +342,9 @@ impl Client {
     }
 
     /// Waits until the connection has to end.
-    pub(crate) async fn over(&self) -> End {
+    pub(crate) async fn ended(&self) -> End {
         let limits = &self.registry.limits;
-        let shortest = limits.patience.min(limits.idle).min(limits.stall);
+        let shortest = limits.handshake_timeout.min(limits.idle).min(limits.stall);
         let pause = (shortest / 4).max(Duration::from_millis(10));
         loop {
             tokio::select! {
@@ -361,32 +361,32 @@ impl Client {
     }
 
     /// Takes note of a request.
-    pub(crate) fn begin(self: &Arc<Client>) -> UnderWay {
+    pub(crate) fn begin(self: &Arc<Client>) -> InFlight {
         let mut activity = self.activity();
         let number = activity.next;
         activity.next += 1;
         activity.last = Instant::now();
         activity.requests.insert(number, None);
-        UnderWay { client: Arc::clone(self), number }
+        InFlight { client: Arc::clone(self), number }
     }
 }
 
 /// A request that is not answered completely until this is dropped.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
+pub(crate) struct InFlight {
     client: Arc<Client>,
     number: u64,
 }
 
-impl UnderWay {
+impl InFlight {
     /// Takes note that the client has something to read, or that it has read everything.
-    pub(crate) fn offers(&self, something: bool) {
-        let since = something.then(Instant::now);
+    pub(crate) fn set_unread(&self, is_unread: bool) {
+        let since = is_unread.then(Instant::now);
         self.client.activity().requests.insert(self.number, since);
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         let mut activity = self.client.activity();
         activity.requests.remove(&self.number);
@@ -402,8 +402,8 @@ mod tests {
         Limits {
             connections: 8,
             connections_per_client: 3,
-            strangers: 4,
-            strangers_per_address: 2,
+            anonymous: 4,
+            anonymous_per_address: 2,
             ..Limits::default()
         }
     }
@@ -412,54 +412,55 @@ mod tests {
         format!("{host}:1").parse().unwrap()
     }
 
-    fn is_displaced(entered: &Entered) -> bool {
-        let members = entered.0.registry.members();
+    fn is_displaced(connection: &ConnectionGuard) -> bool {
+        let members = connection.0.registry.members();
         let is_known = |name: String| {
-            members.known.get(&name).is_some_and(|own| own.contains_key(&entered.0.number))
+            members.known.get(&name).is_some_and(|own| own.contains_key(&connection.0.number))
         };
-        !members.strangers.contains_key(&entered.0.number)
-            && !entered.0.known().is_some_and(is_known)
+        !members.anonymous.contains_key(&connection.0.number)
+            && !connection.0.known().is_some_and(is_known)
     }
 
     #[tokio::test]
     async fn the_oldest_stranger_of_an_address_and_then_of_all_makes_room() {
         let registry = Registry::new(limits());
-        let first = registry.enter(from("10.0.0.1"));
-        let other = registry.enter(from("10.0.0.2"));
-        let second = registry.enter(from("10.0.0.1"));
+        let first = registry.register(from("10.0.0.1"));
+        let other = registry.register(from("10.0.0.2"));
+        let second = registry.register(from("10.0.0.1"));
         assert!(!is_displaced(&first));
-        let third = registry.enter(from("10.0.0.1"));
+        let third = registry.register(from("10.0.0.1"));
         assert!(is_displaced(&first) && !is_displaced(&second) && !is_displaced(&other));
-        let more = [registry.enter(from("10.0.0.3")), registry.enter(from("10.0.0.4"))];
+        let more = [registry.register(from("10.0.0.3")), registry.register(from("10.0.0.4"))];
         assert!(is_displaced(&other) && !is_displaced(&second));
-        assert_eq!(registry.counts().strangers, 4);
+        assert_eq!(registry.counts().anonymous, 4);
         assert_eq!(registry.counts().ended.last(), Some(&("displaced", 2)));
         drop((first, other, second, third, more));
-        assert_eq!(registry.counts().strangers, 0);
+        assert_eq!(registry.counts().anonymous, 0);
         assert!(registry.members().by_network.is_empty());
     }
 
     #[tokio::test]
     async fn known_clients_leave_the_strangers_and_are_limited_by_name() {
         let registry = Registry::new(limits());
-        let known: Vec<Entered> = (0..3).map(|_| registry.enter(from("10.0.0.1"))).collect();
+        let known: Vec<ConnectionGuard> =
+            (0..3).map(|_| registry.register(from("10.0.0.1"))).collect();
         // The first was displaced by the third, and cannot come back.
         assert!(known[0].0.known_as("a") && is_displaced(&known[0]));
-        let again = registry.enter(from("10.0.0.1"));
+        let again = registry.register(from("10.0.0.1"));
         drop(known);
         let mut known = vec![again];
         assert!(known[0].0.known_as("a"));
         for _ in 0..2 {
-            known.push(registry.enter(from("10.0.0.1")));
+            known.push(registry.register(from("10.0.0.1")));
             assert!(known.last().unwrap().0.known_as("a"));
         }
-        assert_eq!((registry.counts().strangers, registry.counts().known), (0, 3));
-        let busy: Vec<UnderWay> = known.iter().map(|entered| entered.0.begin()).collect();
-        let fourth = registry.enter(from("10.0.0.1"));
+        assert_eq!((registry.counts().anonymous, registry.counts().known), (0, 3));
+        let busy: Vec<InFlight> = known.iter().map(|connection| connection.0.begin()).collect();
+        let fourth = registry.register(from("10.0.0.1"));
         assert!(!fourth.0.known_as("a"), "all of its connections are in use");
         assert!(fourth.0.known_as("b"), "another client has its own places");
         drop(busy);
-        let fifth = registry.enter(from("10.0.0.1"));
+        let fifth = registry.register(from("10.0.0.1"));
         assert!(fifth.0.known_as("a"));
         assert!(is_displaced(&known[0]) && !is_displaced(&known[1]));
     }
@@ -469,13 +470,13 @@ mod tests {
         let registry = Registry::new(limits());
         let mut kept = Vec::new();
         for name in ["a", "a", "b", "b", "c", "c"] {
-            let entered = registry.enter(from("10.0.0.1"));
-            assert!(entered.0.known_as(name));
-            kept.push((entered.0.begin(), entered));
+            let connection = registry.register(from("10.0.0.1"));
+            assert!(connection.0.known_as(name));
+            kept.push((connection.0.begin(), connection));
         }
-        let late = registry.enter(from("10.0.0.1"));
+        let late = registry.register(from("10.0.0.1"));
         assert!(!late.0.known_as("d"));
-        let admin = registry.enter(from("10.0.0.1"));
+        let admin = registry.register(from("10.0.0.1"));
         let peer = Peer { name: "admin".to_owned(), groups: Vec::new() };
         assert!(admin.0.certified(peer));
         assert_eq!(registry.counts().known, 7);
@@ -487,8 +488,8 @@ mod tests {
         let mut activity = Activity::new();
         let start = activity.last;
         let just_before = |limit: Duration| start + limit - Duration::from_millis(1);
-        assert_eq!(activity.end(&limits, just_before(limits.patience)), None);
-        assert_eq!(activity.end(&limits, start + limits.patience), Some(End::Silent));
+        assert_eq!(activity.end(&limits, just_before(limits.handshake_timeout)), None);
+        assert_eq!(activity.end(&limits, start + limits.handshake_timeout), Some(End::Silent));
         activity.known = Some("a".to_owned());
         assert_eq!(activity.end(&limits, just_before(limits.idle)), None);
         assert_eq!(activity.end(&limits, start + limits.idle), Some(End::Idle));

@@ -53,7 +53,7 @@ pub enum DialError {
 #[derive(Debug, Clone)]
 pub struct Dialer {
     config: Arc<RwLock<Arc<ClientConfig>>>,
-    patience: Duration,
+    connect_timeout: Duration,
     clock: Clock,
 }
 
@@ -85,9 +85,9 @@ impl Dialer {
         authority: &str,
         pair: Option<&Pair>,
         protocols: &[&str],
-        patience: Duration,
+        connect_timeout: Duration,
     ) -> Result<Dialer, MaterialError> {
-        Dialer::new_at(authority, pair, protocols, patience, Clock::default())
+        Dialer::new_at(authority, pair, protocols, connect_timeout, Clock::default())
     }
 
     /// The same by another clock than the system's.
@@ -95,12 +95,12 @@ impl Dialer {
         authority: &str,
         pair: Option<&Pair>,
         protocols: &[&str],
-        patience: Duration,
+        connect_timeout: Duration,
         clock: Clock,
     ) -> Result<Dialer, MaterialError> {
         let protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let config = Arc::new(config(authority, pair, protocols, &clock)?);
-        Ok(Dialer { config: Arc::new(RwLock::new(config)), patience, clock })
+        Ok(Dialer { config: Arc::new(RwLock::new(config)), connect_timeout, clock })
     }
 
     /// Uses another authority and another identity for connections that are opened from now on. On an
@@ -137,9 +137,11 @@ impl Dialer {
                 .await
                 .map_err(|source| DialError::Tls { address: address.clone(), source })
         };
-        match timeout(self.patience, connecting).await {
+        match timeout(self.connect_timeout, connecting).await {
             Ok(connected) => connected,
-            Err(_) => Err(DialError::TimedOut { address: address.clone(), after: self.patience }),
+            Err(_) => {
+                Err(DialError::TimedOut { address: address.clone(), after: self.connect_timeout })
+            }
         }
     }
 }

@@ -66,13 +66,13 @@ pub struct Answer {
     pub tunnel: Option<Tunnel>,
     pub(crate) held: Option<Box<dyn Any + Send + Sync>>,
     /// True if the client may leave the response unread for as long as it likes.
-    pub(crate) is_unhurried: bool,
+    pub(crate) is_for_slow_reader: bool,
 }
 
 impl Answer {
     #[must_use]
     pub fn new(response: Response<Body>, tunnel: Option<Tunnel>) -> Answer {
-        Answer { response, tunnel, held: None, is_unhurried: false }
+        Answer { response, tunnel, held: None, is_for_slow_reader: false }
     }
 
     /// Keeps something until the response has been sent.
@@ -84,8 +84,8 @@ impl Answer {
     /// Lets the client leave the response unread for as long as it likes, as a reader of a log may do
     /// who looks at one page after another. Only for responses that hold little.
     #[must_use]
-    pub fn unhurried(self) -> Answer {
-        Answer { is_unhurried: true, ..self }
+    pub fn for_slow_reader(self) -> Answer {
+        Answer { is_for_slow_reader: true, ..self }
     }
 }
 

@@ -36,7 +36,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::body::Body;
 use crate::certificates::Pair;
 use crate::clock::Clock;
-use crate::connections::{Client, Counts, End, Entered, Registry};
+use crate::connections::{Client, ConnectionGuard, Counts, End, Registry};
 use crate::exchange::{Answer, Inbound, Tunnel};
 use crate::outgoing::{Held, outgoing};
 use crate::server_tls::ServerTls;
@@ -49,24 +49,24 @@ pub struct Limits {
     /// Connections of one known client.
     pub connections_per_client: usize,
     /// Connections of clients that are not known, or not yet. If there are more, the oldest is closed.
-    pub strangers: usize,
+    pub anonymous: usize,
     /// Those of one address.
-    pub strangers_per_address: usize,
+    pub anonymous_per_address: usize,
     /// Requests under way on one connection of HTTP/2.
     pub streams: u32,
     /// Connections that changed their protocol; they no longer count among the others.
     pub tunnels: usize,
     /// The time for the TLS handshake, for the headers of a request, and for a stranger between two
     /// requests or before the first.
-    pub patience: Duration,
+    pub handshake_timeout: Duration,
     /// The time for the body of a request.
-    pub body_patience: Duration,
+    pub body_timeout: Duration,
     /// The time that a known client may keep a connection without a request under way.
     pub idle: Duration,
     /// The time that a client may leave a response unread, unless that is [`Answer::unhurried`].
     pub stall: Duration,
     /// The time for requests under way when the server stops.
-    pub farewell: Duration,
+    pub drain_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -76,17 +76,17 @@ impl Default for Limits {
             // A client of HTTP/1.1 needs one for each watch.
             connections_per_client: 512,
             // A connection costs about 40 kB.
-            strangers: 2048,
-            strangers_per_address: 1024,
+            anonymous: 2048,
+            anonymous_per_address: 1024,
             // Upstream's figure, since streams that are reset at once made more of them a weapon.
             streams: 100,
             tunnels: 1024,
-            patience: Duration::from_secs(10),
-            body_patience: Duration::from_secs(30),
+            handshake_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
             // Upstream's figure; clients in Go close idle connections after the same time.
             idle: Duration::from_secs(90),
             stall: Duration::from_secs(30),
-            farewell: Duration::from_secs(5),
+            drain_timeout: Duration::from_secs(5),
         }
     }
 }
@@ -187,18 +187,18 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, address)) => {
-                    let entered = self.registry.enter(address);
-                    tokio::spawn(serving.clone().serve(stream, entered));
+                    let connection = self.registry.register(address);
+                    tokio::spawn(serving.clone().serve(stream, connection));
                 }
                 // Too many open files, or a client that went away.
                 Err(_) => {
-                    self.registry.displace_oldest_stranger();
+                    self.registry.displace_oldest_anonymous();
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }
         }
         drop((self.socket, serving));
-        let _ = timeout(self.limits.farewell, all_over.recv()).await;
+        let _ = timeout(self.limits.drain_timeout, all_over.recv()).await;
     }
 }
 
@@ -219,12 +219,12 @@ where
     F: Future<Output = Answer> + Send + 'static,
 {
     /// Serves one connection until it ends or has to.
-    async fn serve(self, stream: TcpStream, entered: Entered) {
-        let client = &entered.0;
+    async fn serve(self, stream: TcpStream, guard: ConnectionGuard) {
+        let client = &guard.0;
         let tls = self.tls.acceptor();
         let shaken = tokio::select! {
             shaken = handshake(stream, &tls, self.limits) => shaken,
-            _ = client.over() => None,
+            _ = client.ended() => None,
         };
         let Some((stream, peer)) = shaken else { return };
         if let Some(peer) = peer
@@ -236,7 +236,7 @@ where
         let mut stop = tunnels.stop.clone();
         let answering = Arc::clone(client);
         let service = service_fn(move |mut request: Inbound| {
-            let under_way = answering.begin();
+            let in_flight = answering.begin();
             let upgrade = request.extensions_mut().remove::<OnUpgrade>();
             let is_head = request.method() == Method::HEAD;
             // In a box, as hyper keeps the room for it as long as the response lasts.
@@ -244,9 +244,9 @@ where
             let tunnels = tunnels.clone();
             async move {
                 let mut answer = answer.await;
-                let (held, is_unhurried) = (answer.held.take(), answer.is_unhurried);
+                let (held, is_for_slow_reader) = (answer.held.take(), answer.is_for_slow_reader);
                 let response = tunnels.settle(answer, upgrade);
-                let held = Held::new(under_way, is_unhurried, held);
+                let held = Held::new(in_flight, is_for_slow_reader, held);
                 Ok::<_, Infallible>(outgoing(response, is_head, held))
             }
         });
@@ -257,7 +257,7 @@ where
             tokio::select! {
                 // How a connection ends is the client's business.
                 _ = connection.as_mut() => return,
-                end = client.over() => break end,
+                end = client.ended() => break end,
                 _ = stop.wait_for(|stopping| *stopping), if !is_stopping => {
                     is_stopping = true;
                     connection.as_mut().graceful_shutdown();
@@ -267,7 +267,7 @@ where
         if end == End::Idle {
             // The client may be about to send a request, and learns that it was not read.
             connection.as_mut().graceful_shutdown();
-            let _ = timeout(self.limits.patience, connection).await;
+            let _ = timeout(self.limits.handshake_timeout, connection).await;
         }
     }
 }
@@ -283,7 +283,7 @@ fn protocols(limits: Limits) -> Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.patience)
+        .header_read_timeout(limits.handshake_timeout)
         .max_buf_size(BUFFER)
         .keep_alive(true);
     builder
@@ -356,7 +356,7 @@ async fn handshake(
 ) -> Option<(Tls, Option<Peer>)> {
     // Answers are small and wanted at once.
     let _ = stream.set_nodelay(true);
-    let stream = timeout(limits.patience, tls.accept(stream)).await.ok()?.ok()?;
+    let stream = timeout(limits.handshake_timeout, tls.accept(stream)).await.ok()?.ok()?;
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let peer = certificates.first().and_then(|certificate| peer_of(certificate));
     Some((stream, peer))

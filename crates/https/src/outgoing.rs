@@ -16,31 +16,31 @@ use http::{HeaderValue, Response};
 use http_body::{Frame, SizeHint};
 
 use crate::body::Body;
-use crate::connections::UnderWay;
+use crate::connections::InFlight;
 
 /// The length of a piece; that of a frame of HTTP/2, if nothing else was agreed.
 const PIECE: usize = 16 * 1024;
 
 /// Values that are kept as long as the response.
 pub(crate) struct Held {
-    under_way: UnderWay,
-    is_unhurried: bool,
+    in_flight: InFlight,
+    is_for_slow_reader: bool,
     _held: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Held {
     pub(crate) fn new(
-        under_way: UnderWay,
-        is_unhurried: bool,
+        in_flight: InFlight,
+        is_for_slow_reader: bool,
         held: Option<Box<dyn Any + Send + Sync>>,
     ) -> Held {
-        Held { under_way, is_unhurried, _held: held }
+        Held { in_flight, is_for_slow_reader, _held: held }
     }
 
     /// Takes note that the client has something to read, or that it has read everything.
-    fn offers(&self, something: bool) {
-        if !self.is_unhurried {
-            self.under_way.offers(something);
+    fn set_unread(&self, is_unread: bool) {
+        if !self.is_for_slow_reader {
+            self.in_flight.set_unread(is_unread);
         }
     }
 }
@@ -81,7 +81,7 @@ impl http_body::Body for Outgoing {
     ) -> Poll<Option<Result<Frame<Piece>, Infallible>>> {
         let this = self.get_mut();
         // The connection asks for more once it could pass on what it had.
-        this.held.offers(false);
+        this.held.set_unread(false);
         while this.rest.is_empty() {
             this.rest = match &mut this.body {
                 Body::Whole(bytes) if bytes.is_empty() => return Poll::Ready(None),
@@ -94,7 +94,7 @@ impl http_body::Body for Outgoing {
             };
         }
         let bytes = this.rest.split_to(this.rest.len().min(PIECE));
-        this.held.offers(true);
+        this.held.set_unread(true);
         let piece = Piece { bytes, _held: Arc::clone(&this.held) };
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }

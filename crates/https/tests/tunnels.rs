@@ -68,7 +68,7 @@ async fn serve(tunnels: usize) -> Served {
     let backend = backend().await;
     let authority = certificates::authority("a").unwrap();
     let pair = certificates::server(&authority, &["localhost".to_owned()]).unwrap();
-    let limits = Limits { tunnels, farewell: Duration::ZERO, ..Limits::default() };
+    let limits = Limits { tunnels, drain_timeout: Duration::ZERO, ..Limits::default() };
     let any = "127.0.0.1:0".parse().unwrap();
     let listener = Listener::bind(any, &pair, None, limits).await.unwrap();
     let address = listener.address().unwrap();

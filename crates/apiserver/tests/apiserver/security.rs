@@ -36,7 +36,7 @@ impl Served {
         let cluster = Cluster::with(options).await;
         let authority = certificates::authority("test").unwrap();
         let server = certificates::server(&authority, &["127.0.0.1".to_owned()]).unwrap();
-        let limits = Limits { patience: Duration::from_secs(3), ..Limits::default() };
+        let limits = Limits { handshake_timeout: Duration::from_secs(3), ..Limits::default() };
         let any = "127.0.0.1:0".parse().unwrap();
         let listener = Listener::bind(any, &server, &authority.certificate, limits).await.unwrap();
         let address = listener.address().unwrap();

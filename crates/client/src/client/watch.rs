@@ -8,7 +8,7 @@ use super::{Body, Error, refused};
 
 /// What a watch tells.
 #[derive(Debug)]
-pub enum Notice<'a> {
+pub enum WatchEvent<'a> {
     /// It is new or has changed.
     Applied(&'a RawValue),
     /// It is gone; this is the last of it.
@@ -76,7 +76,7 @@ impl Lines {
     /// Reads the next line; `None` after the last.
     pub fn read<T>(
         &mut self,
-        take: impl FnOnce(Notice<'_>) -> Result<T, serde_json::Error>,
+        take: impl FnOnce(WatchEvent<'_>) -> Result<T, serde_json::Error>,
     ) -> Option<Result<T, Error>> {
         let end = self.rest.iter().position(|byte| *byte == b'\n')?;
         let line = self.rest.split_to(end);
@@ -86,18 +86,18 @@ impl Lines {
             Ok(line) => line,
             Err(error) => return Some(Err(garbled(error))),
         };
-        let notice = match kind {
-            "ADDED" | "MODIFIED" => Notice::Applied(object),
-            "DELETED" => Notice::Removed(object),
+        let event = match kind {
+            "ADDED" | "MODIFIED" => WatchEvent::Applied(object),
+            "DELETED" => WatchEvent::Removed(object),
             "ERROR" => {
                 let text = object.get();
-                let code = serde_json::from_str::<Code>(text).map_or(0, |told| told.code);
+                let code = serde_json::from_str::<Code>(text).map_or(0, |status| status.code);
                 return Some(Err(refused(code, None, text.as_bytes())));
             }
             // Bookmarks, and kinds of lines that are not known yet, tell of no object.
-            _ => Notice::Bookmark(object),
+            _ => WatchEvent::Bookmark(object),
         };
-        Some(take(notice).map_err(garbled))
+        Some(take(event).map_err(garbled))
     }
 }
 
@@ -119,19 +119,19 @@ mod tests {
         }
         drop(sender);
         let mut watch = Watch::new("WATCH x".to_owned(), Body::Stream(receiver));
-        let mut seen = Vec::new();
+        let mut received = Vec::new();
         loop {
             let mut lines = watch.next().await;
             if lines.is_empty() {
                 break;
             }
-            while let Some(read) = lines.read(|notice| Ok(format!("{notice:?}"))) {
-                seen.push(match read {
+            while let Some(read) = lines.read(|event| Ok(format!("{event:?}"))) {
+                received.push(match read {
                     Ok(text) => text.split('(').next().unwrap_or_default().to_owned(),
                     Err(error) => error.status().to_string(),
                 });
             }
         }
-        assert_eq!(seen, ["Applied", "Removed", "410"]);
+        assert_eq!(received, ["Applied", "Removed", "410"]);
     }
 }

@@ -13,13 +13,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// How many connections of HTTP/1.1 are kept for later.
-const IDLE: usize = 4;
+/// How many connections of HTTP/1.1 are pool for later.
+const MAX_IDLE: usize = 4;
 
 /// How often the other side is asked whether it is still there, and how long it may take to say so.
 /// Upstream's figures for its clients.
-const PING: Duration = Duration::from_secs(30);
-const PONG: Duration = Duration::from_secs(15);
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 type Outgoing = http::Request<Full<Bytes>>;
 
@@ -35,7 +35,7 @@ pub(super) enum Connection {
 pub(super) enum Sent {
     Answered(http::Response<Incoming>),
     /// Nothing of it went out.
-    Held(Box<Outgoing>, hyper::Error),
+    Unsent(Box<Outgoing>, hyper::Error),
     Failed(hyper::Error),
 }
 
@@ -52,7 +52,7 @@ impl Connection {
         match sent {
             Ok(response) => Sent::Answered(response),
             Err(mut failure) => match failure.take_message() {
-                Some(request) => Sent::Held(Box::new(request), failure.into_error()),
+                Some(request) => Sent::Unsent(Box::new(request), failure.into_error()),
                 None => Sent::Failed(failure.into_error()),
             },
         }
@@ -61,11 +61,11 @@ impl Connection {
 
 #[derive(Default)]
 pub(super) struct Connections {
-    kept: Mutex<Kept>,
+    pool: Mutex<Pool>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct Pool {
     /// Those of HTTP/1.1 that nobody uses.
     idle: Vec<http1::SendRequest<Full<Bytes>>>,
     shared: Option<(u64, http2::SendRequest<Full<Bytes>>)>,
@@ -73,20 +73,20 @@ struct Kept {
 }
 
 impl Connections {
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pool(&self) -> std::sync::MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One that is open, if there is any.
     pub(super) fn take(&self) -> Option<Connection> {
-        let mut kept = self.kept();
-        if kept.shared.as_ref().is_some_and(|(_, sender)| sender.is_closed()) {
-            kept.shared = None;
+        let mut pool = self.pool();
+        if pool.shared.as_ref().is_some_and(|(_, sender)| sender.is_closed()) {
+            pool.shared = None;
         }
-        if let Some((number, sender)) = &kept.shared {
+        if let Some((number, sender)) = &pool.shared {
             return Some(Connection::Http2(*number, sender.clone()));
         }
-        while let Some(sender) = kept.idle.pop() {
+        while let Some(sender) = pool.idle.pop() {
             if sender.is_ready() && !sender.is_closed() {
                 return Some(Connection::Http1(sender));
             }
@@ -109,27 +109,27 @@ impl Connections {
         }
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
-            .keep_alive_interval(PING)
-            .keep_alive_timeout(PONG)
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
             // Answers such as long lists do not wait for permission to go on.
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20)
             .handshake(stream)
             .await?;
         tokio::spawn(connection);
-        let mut kept = self.kept();
-        kept.opened += 1;
-        let number = kept.opened;
-        kept.shared = Some((number, sender.clone()));
+        let mut pool = self.pool();
+        pool.opened += 1;
+        let number = pool.opened;
+        pool.shared = Some((number, sender.clone()));
         Ok(Connection::Http2(number, sender))
     }
 
     /// Keeps a connection whose answer has been read.
     pub(super) fn give_back(&self, connection: Connection) {
         if let Connection::Http1(sender) = connection {
-            let mut kept = self.kept();
-            if !sender.is_closed() && kept.idle.len() < IDLE {
-                kept.idle.push(sender);
+            let mut pool = self.pool();
+            if !sender.is_closed() && pool.idle.len() < MAX_IDLE {
+                pool.idle.push(sender);
             }
         }
     }
@@ -137,9 +137,9 @@ impl Connections {
     /// Uses a connection no more.
     pub(super) fn forget(&self, connection: &Connection) {
         if let Connection::Http2(number, _) = connection {
-            let mut kept = self.kept();
-            if kept.shared.as_ref().is_some_and(|(own, _)| own == number) {
-                kept.shared = None;
+            let mut pool = self.pool();
+            if pool.shared.as_ref().is_some_and(|(own, _)| own == number) {
+                pool.shared = None;
             }
         }
     }
