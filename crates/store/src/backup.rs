@@ -1,5 +1,5 @@
-//! Backups: a base outside the store, and a store made from one. A file is there as a whole or not at
-//! all; what was streamed has to be asked about ([`inspect`]).
+//! Backups: a checkpoint file outside the store, and a store created from one. A backup file is
+//! complete or absent; a streamed backup has to be checked with [`inspect`].
 
 use std::io::Write;
 use std::path::Path;
@@ -16,20 +16,21 @@ use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::store::Store;
 
-/// How far a restored store is ahead of its backup. Whoever followed the store after the backup was made
-/// holds revisions that the restored one would give out again, to other changes; this far ahead they are
-/// all behind its compaction point, and he is told so. Enough for a week at 1,500 transactions a second.
+/// The distance between the revision of a backup and the first revision of the store restored from
+/// it. A client that watched the store after the backup holds revisions that the restored store
+/// would otherwise assign again to other changes. With this gap they all lie before the compaction
+/// point, so the client gets an error. Enough for a week at 1,500 transactions per second.
 pub(crate) const REVISION_GAP: u64 = 1_000_000_000;
 
-/// What is in a backup.
+/// The contents of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contents {
-    /// The revision of the store that it is of.
+    /// The revision of the store at the time of the backup.
     pub revision: Revision,
     pub keys: u64,
 }
 
-/// Writes what is there now, without its history, to a file of its own.
+/// Writes the current state, without history, to a file.
 pub(crate) fn back_up(shared: &Arc<Shared>, to: &Path) -> Result<Revision, BackupError> {
     let snapshot = Snapshot::newest(shared.clone());
     let revision = snapshot.revision();
@@ -37,7 +38,8 @@ pub(crate) fn back_up(shared: &Arc<Shared>, to: &Path) -> Result<Revision, Backu
     Ok(revision)
 }
 
-/// The same to whoever takes it. It is whole when this returns without an error.
+/// Writes the current state to a stream. The backup is complete only if this returns without an
+/// error.
 pub(crate) fn stream(shared: &Arc<Shared>, to: &mut impl Write) -> Result<Revision, BackupError> {
     let snapshot = Snapshot::newest(shared.clone());
     let revision = snapshot.revision();
@@ -59,7 +61,7 @@ pub(crate) fn inspect(path: &Path) -> Result<Contents, OpenError> {
     Ok(Contents { revision: segment.header().after, keys })
 }
 
-/// Makes a backup the base of a new store, in a directory that has none.
+/// Creates a store from a backup, in a directory that has none.
 pub(crate) fn restore(from: &Path, directory: &Path) -> Result<Contents, RestoreError> {
     let contents = inspect(from).map_err(RestoreError::Backup)?;
     files::create_directory(directory)?;

@@ -1,4 +1,4 @@
-//! [`Commit`] and [`Compaction`]: requests on their way to the writer thread and back. Decides nothing.
+//! [`Commit`] and [`Compaction`]: pending requests to the writer thread. Decides nothing.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,17 +12,16 @@ use crate::revision::Revision;
 use crate::shared::Shared;
 use crate::transaction::{Outcome, Transaction};
 
-/// Resolves when the transaction is on the disk and everybody sees it, or when it is decided that it
-/// will not be.
+/// Resolves when the transaction is on disk and visible, or when it is certain that it will not be.
 ///
-/// The transaction is under way from the start if the queue has room, and otherwise from the first
-/// poll that finds some. Dropping this does not call it back.
+/// The transaction is queued at once if the queue has room, otherwise by the first poll that finds
+/// room. Dropping the future does not cancel it.
 #[derive(Debug)]
 #[must_use = "the transaction may fail"]
 pub struct Commit(PendingRequest<Result<Outcome, CommitError>>);
 
-/// Resolves when what compaction has made unreachable is off the disk, as far as that is worth the
-/// writing. Reads before the compaction point are refused earlier than that.
+/// Resolves when the space that compaction made obsolete is freed, if freeing it is worth the
+/// writing. Reads before the compaction point are refused before that.
 #[derive(Debug)]
 #[must_use = "the compaction may fail"]
 pub struct Compaction(PendingRequest<Result<(), CompactError>>);
@@ -40,7 +39,7 @@ impl Commit {
         Self(pending)
     }
 
-    /// Waits on this thread.
+    /// Blocks the current thread until the commit resolves.
     pub fn wait(self) -> Result<Outcome, CommitError> {
         block_on(self)
     }
@@ -54,7 +53,7 @@ impl Compaction {
         Self(pending)
     }
 
-    /// Waits on this thread.
+    /// Blocks the current thread until the compaction resolves.
     pub fn wait(self) -> Result<(), CompactError> {
         block_on(self)
     }
@@ -82,12 +81,13 @@ struct PendingRequest<T> {
     shared: Arc<Shared>,
     ticket: Option<u64>,
     receiver: ReplyReceiver<T>,
-    /// Waits for room in the queue.
+    /// The request while it waits for room in the queue.
     unsent: Option<Request>,
 }
 
 impl<T> PendingRequest<T> {
-    /// If the queue is closed the request is dropped, and its answer with it.
+    /// Queues the request. If the queue is closed, the request is dropped together with its reply
+    /// channel.
     fn send(&mut self, request: Request, waker: Option<&Waker>) {
         if let Err(Refused::Full(request)) =
             self.shared.queue.push(request, &mut self.ticket, waker)
@@ -96,7 +96,7 @@ impl<T> PendingRequest<T> {
         }
     }
 
-    /// The answer; `None` if the store was closed.
+    /// Returns the reply; `None` if the store was closed.
     fn poll(&mut self, context: &Context<'_>) -> Poll<Option<T>> {
         if let Some(request) = self.unsent.take() {
             self.send(request, Some(context.waker()));

@@ -1,13 +1,13 @@
-//! The sweeper thread: gives back what compaction has made unreachable. Entry: [`run`].
+//! The compactor thread: frees the space that compaction made obsolete. Entry point: [`run`].
 //!
 //! ```text
-//! forget versions ──► worth it? ──► write a base ──► read it back, frame by frame, ──► remove the
-//! in the index         no: done                      and point the index at it         files before
+//! prune the index ──► worth it? ──► write a checkpoint ──► read it back, frame by frame, ──► remove
+//!                      no: done                            and relocate index entries        old files
 //! ```
 //!
-//! Each step holds the index for some hundred keys or one frame at a time; the writer goes on
-//! meanwhile. A crash in between costs the work, nothing else: a base counts when it has its name, and
-//! what it stands in for is removed on opening.
+//! Each step holds the index lock for a few hundred keys or for one frame; the writer continues in
+//! between. A crash only loses the work done so far: a checkpoint counts once it has its final
+//! name, and the files that it replaces are removed when the store is opened.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::sync::{lock, read, write};
 
-/// Keys whose versions are looked through at a time: tens of microseconds.
+/// The number of keys pruned per step: tens of microseconds.
 const KEYS_PER_STEP: usize = 256;
 
-/// Between two looks for space while the disk is full or the reserve is missing.
+/// The interval of space checks while the disk is full or the reserve is missing.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The caller that waits for a sweep.
+/// The channel to a caller that waits for a compaction.
 pub(crate) type CompactionReply = ReplySender<Result<(), CompactError>>;
 
-/// A request to the sweeper.
+/// A request to the compactor.
 pub(crate) enum Job {
     Compact(CompactionReply),
-    /// The disk is full, or the reserve was used: look for space until all is well.
+    /// The disk is full or the reserve was used: check for space until the store is healthy.
     CheckSpace,
 }
 
@@ -49,7 +49,7 @@ impl Job {
     }
 }
 
-/// Works until no caller is left that could ask for anything.
+/// Runs until all senders of jobs are gone.
 pub(crate) fn run(shared: &Arc<Shared>, directory: &Path, least: u64, jobs: &Receiver<Job>) {
     loop {
         if !shared.space.is_healthy() {
@@ -62,7 +62,7 @@ pub(crate) fn run(shared: &Arc<Shared>, directory: &Path, least: u64, jobs: &Rec
         if matches!(first, Err(RecvTimeoutError::Disconnected)) {
             return;
         }
-        // All that have asked meanwhile are served by the same sweep.
+        // One compaction serves all requests that arrived meanwhile.
         let replies: Vec<CompactionReply> =
             first.into_iter().chain(jobs.try_iter()).filter_map(Job::into_reply).collect();
         if !replies.is_empty() {
@@ -92,8 +92,8 @@ fn compact(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Com
         }
     }
 
-    // Half of what is written has to be gain, and enough of it. On a full disk a
-    // little is enough.
+    // Rewriting has to free at least as much as it writes, and at least one segment. On a full disk
+    // an eighth is enough.
     let obsolete = read(&shared.index).up_to(floor);
     let mut bytes = 0;
     for segment in &obsolete {
@@ -113,7 +113,7 @@ fn compact(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Com
         checkpoint::write(&path, floor, oldest, entries)
     };
     let segment = match write_checkpoint() {
-        // The reserve is worth it: the files that the base stands in for are larger.
+        // Using the reserve pays off: the files that the checkpoint replaces are larger.
         Err(CompactError::Storage(error)) if error.is_full() && shared.space.release_reserve() => {
             write_checkpoint()?
         }
@@ -134,7 +134,7 @@ fn compact(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Com
     Ok(())
 }
 
-/// What is not visible at this revision or later is visible to nobody.
+/// Returns the oldest revision that any reader can still need.
 fn floor(shared: &Shared) -> Revision {
     let pins = lock(&shared.pins);
     let oldest = read(&shared.index).oldest;

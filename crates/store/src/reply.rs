@@ -1,7 +1,7 @@
-//! One answer from one thread to one waiter, who may be a task or a thread.
+//! A channel for one reply from the store's threads to a task or a thread.
 //!
-//! Main types: [`Answer`], the end that gives it, and [`Reply`], the end that gets it. An `Answer`
-//! dropped without having been given ends the wait as well: nobody waits for a dead thread.
+//! Main types: [`ReplySender`] and [`ReplyReceiver`]. Dropping the sender without a reply ends the
+//! wait too, so that no caller waits for a dead thread.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -50,7 +50,7 @@ impl<T> Drop for ReplySender<T> {
 }
 
 impl<T> ReplyReceiver<T> {
-    /// The answer, once; `None` if there will be none.
+    /// Returns the reply once; `None` if the sender is gone.
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Option<T>> {
         let mut state = lock(&self.0);
         match std::mem::replace(&mut *state, State::Closed) {
@@ -64,7 +64,7 @@ impl<T> ReplyReceiver<T> {
     }
 }
 
-/// Runs a future to its end on this thread.
+/// Runs a future to completion on the current thread.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_reaches_a_waiting_thread_and_a_dropped_one_ends_the_wait() {
+    fn reply_or_dropped_sender_ends_the_wait() {
         for sent in [Some(7), None] {
             let (sender, receiver) = channel();
             let waiter =

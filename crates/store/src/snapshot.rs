@@ -1,7 +1,7 @@
-//! [`Snapshot`]: all keys as of one revision, whatever is committed or compacted meanwhile.
+//! [`Snapshot`]: all keys as of one revision, independent of later commits and compactions.
 //!
-//! Reads the index a few keys at a time and values one by one: a list of any length holds neither the
-//! writer up nor much memory.
+//! Reads the index a few keys at a time and values one by one, so that a list of any length neither
+//! blocks the writer nor needs much memory.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -14,19 +14,19 @@ use crate::revision::Revision;
 use crate::shared::Shared;
 use crate::sync::{lock, read};
 
-/// Keys looked up at a time: a few microseconds under the lock.
+/// The number of keys per lookup: a few microseconds under the lock.
 const KEYS_PER_LOOKUP: usize = 64;
 
-/// Keys counted at a time, with no value to look up: tens of microseconds.
+/// The number of keys counted at a time: tens of microseconds, as no values are looked up.
 const KEYS_PER_COUNT: usize = 1024;
 
-/// Keys as of one revision. Keeps what it shows from being dropped, so do not hold it for long.
+/// All keys as of one revision. Compaction keeps what it shows, so do not hold it for long.
 #[derive(Clone)]
 pub struct Snapshot {
     pin: Arc<RevisionPin>,
 }
 
-/// Keeps compaction from dropping what is visible at a revision.
+/// Prevents compaction from dropping the values visible at a revision.
 struct RevisionPin {
     shared: Arc<Shared>,
     revision: Revision,
@@ -42,7 +42,8 @@ impl Snapshot {
         Self::pin(shared, |index| index.check(revision).map(|()| revision))
     }
 
-    /// For the sweeper, which alone knows that all of this revision is still there.
+    /// Returns a snapshot for the compactor, which knows that all values of this revision still
+    /// exist.
     pub(crate) fn unchecked(shared: Arc<Shared>, revision: Revision) -> Self {
         let Ok(snapshot) = Self::pin(shared, |_| Ok::<_, Infallible>(revision));
         snapshot
@@ -52,8 +53,8 @@ impl Snapshot {
         shared: Arc<Shared>,
         choose: impl FnOnce(&Index) -> Result<Revision, E>,
     ) -> Result<Self, E> {
-        // The sweeper looks at the pins after the compaction point was moved, so either it sees this
-        // pin or we see the point.
+        // The compactor reads the pins after the compaction point has moved, so either it sees this
+        // pin or we see the new point.
         let mut pins = lock(&shared.pins);
         let revision = choose(&read(&shared.index))?;
         *pins.entry(revision).or_default() += 1;
@@ -70,7 +71,7 @@ impl Snapshot {
         Ok(location.map(|location| location.read()).transpose()?)
     }
 
-    /// The entries whose keys start with `prefix` and come behind `after`, in the order of keys.
+    /// Returns the entries whose keys start with `prefix` and sort after `after`, in key order.
     pub fn range(&self, prefix: &str, after: Option<&str>) -> Range {
         Range {
             pin: self.pin.clone(),
@@ -81,7 +82,7 @@ impl Snapshot {
         }
     }
 
-    /// How many [`Self::range`] would return. Reads no values.
+    /// Returns the number of entries that [`Self::range`] would return. Reads no values.
     pub fn count(&self, prefix: &str, after: Option<&str>) -> usize {
         let mut after = after.map(Arc::from);
         let mut count = 0;
@@ -101,7 +102,7 @@ impl Snapshot {
     }
 }
 
-/// The entries of a range, read as they are asked for. Keeps its snapshot alive. Ends after an error.
+/// The entries of a range, read on demand. Keeps its snapshot alive. Ends after an error.
 pub struct Range {
     pin: Arc<RevisionPin>,
     prefix: String,

@@ -1,16 +1,16 @@
-//! Space on the disk: [`Space`] knows whether there is any, and keeps a reserve for deletions and
+//! Disk space: [`Space`] tracks whether the disk is full, and keeps a reserve for deletions and
 //! compaction.
 //!
 //! ```text
 //!  ordinary write fails ──► full ──► ordinary writes fail; deletions and compaction use the reserve
-//!                            │ every few seconds: is there space again?
-//!                            └──► no longer full; the reserve is made anew
+//!                            │ every two seconds: is there space again?
+//!                            └──► no longer full; the reserve is recreated
 //! ```
 //!
-//! There are two reserves. The room behind the end of the log (see `log`) cannot be taken by other
-//! processes, and takes the records of deletions. The reserve here is a file that is removed to make
-//! space for what needs a new file: a segment, or the base that compaction writes, which gives back what
-//! deletions have made obsolete.
+//! There are two reserves. The preallocated room at the end of the log (see `log`), which other
+//! processes cannot take, holds the records of deletions. The reserve here is a file that is
+//! removed to make space for new files: a segment, or the checkpoint that compaction writes, which
+//! frees what deletions have made obsolete.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -24,19 +24,19 @@ use crate::sync::lock;
 const RESERVE: &str = "reserve";
 const PROBE: &str = "probe.tmp";
 
-/// The number of bytes of the reserve that are written at a time.
+/// The number of bytes of the reserve written at a time.
 const CHUNK: usize = 64 << 10;
 
 pub(crate) struct Space {
     directory: PathBuf,
     /// The length of the reserve; 0 for no reserve.
     reserve_bytes: u64,
-    /// The space that an ordinary write needs to go on.
+    /// The space that an ordinary write needs.
     needed: u64,
-    /// Why writes are refused, if they are.
+    /// The error that writes are refused with while the disk is full.
     full: Mutex<Option<StorageError>>,
     refused: AtomicU64,
-    /// Held while the reserve is made or removed.
+    /// Held while the reserve is created or removed.
     reserve: Mutex<()>,
 }
 
@@ -60,18 +60,18 @@ impl Space {
         lock(&self.full).clone()
     }
 
-    /// How many batches were refused for want of space.
+    /// Returns the number of batches refused because the disk was full.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Notes that a batch was refused. Returns whether this is news.
+    /// Records a refused batch. Returns true if the disk was not known to be full before.
     pub(crate) fn refuse(&self, error: &StorageError) -> bool {
         self.refused.fetch_add(1, Ordering::Relaxed);
         lock(&self.full).replace(error.clone()).is_none()
     }
 
-    /// Returns whether everything is as it should be.
+    /// Returns true if the disk is not full and the reserve exists.
     pub(crate) fn is_healthy(&self) -> bool {
         lock(&self.full).is_none() && self.has_reserve()
     }
@@ -81,18 +81,18 @@ impl Space {
         length >= self.reserve_bytes
     }
 
-    /// Removes the reserve. Returns whether there was one.
+    /// Removes the reserve. Returns true if there was one.
     pub(crate) fn release_reserve(&self) -> bool {
         let _alone = lock(&self.reserve);
         fs::remove_file(self.directory.join(RESERVE)).is_ok()
     }
 
-    /// Looks whether there is space again, and makes the reserve if there is enough.
+    /// Checks for free space, and creates the reserve if there is enough.
     pub(crate) fn check(&self) {
         if self.full().is_some() {
             let probe = self.directory.join(PROBE);
             let found = fill(&probe, self.needed);
-            // If it cannot be removed now, the next look overwrites it.
+            // If it cannot be removed now, the next check overwrites it.
             let _ = fs::remove_file(&probe);
             if found.is_err() {
                 return;
@@ -102,20 +102,20 @@ impl Space {
         let _alone = lock(&self.reserve);
         let reserve = self.directory.join(RESERVE);
         if self.reserve_bytes == 0 {
-            // One of an earlier start with other options.
+            // It may be left from a start with other options.
             let _ = fs::remove_file(&reserve);
         } else if !self.has_reserve() && fill(&reserve, self.reserve_bytes).is_err() {
-            // Part of a reserve is of no use.
+            // A partial reserve is useless.
             let _ = fs::remove_file(&reserve);
         }
     }
 }
 
-/// Makes a file of a length whose bytes are on the disk, and do not become fewer by compression.
+/// Creates a file of a given length whose bytes are allocated on disk and cannot be compressed.
 fn fill(path: &Path, bytes: u64) -> std::io::Result<()> {
     let mut file = File::create(path)?;
     let mut chunk = vec![0; CHUNK];
-    // A generator of Lehmer's.
+    // A Lehmer generator.
     let mut state: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut left = bytes;
     while left > 0 {
@@ -127,6 +127,6 @@ fn fill(path: &Path, bytes: u64) -> std::io::Result<()> {
         file.write_all(&chunk[..length])?;
         left -= length as u64;
     }
-    // Some file systems find out only now.
+    // Some file systems report a full disk only now.
     file.sync_all()
 }
