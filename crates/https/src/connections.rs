@@ -1,18 +1,18 @@
 //! The connections of a listener: which of them belong to known clients, and when each has to end.
 //!
-//! Main types: [`Registry`] counts connections and makes room; [`Client`] is one connection as the
-//! function that answers its requests sees it. Reads and writes nothing itself.
+//! Main types: [`Registry`] counts connections and closes some to make room; [`Client`] is one
+//! connection as the request handler sees it. Does no I/O itself.
 //!
 //! ```text
-//!  accepted ──▶ stranger ──────── certificate, or known_as ──────▶ known
-//!                  │ no request in time                              │ idle, or reads nothing
-//!                  │ the oldest, when a newer one needs its place    │ idle, when another needs its place
+//!  accepted ──▶ anonymous ─────── certificate, or known_as ──────▶ known
+//!                  │ no request in time                              │ idle, or does not read
+//!                  │ the oldest, when a newer one needs its slot     │ idle, when another needs its slot
 //!                  ▼                                                 ▼
 //!                                       closed
 //! ```
 //!
-//! Strangers never take the place of a known client, and a stranger never waits for another one: the
-//! oldest is closed instead. A known client is limited by its name.
+//! Anonymous clients never displace a known client and never wait for each other: the oldest one is
+//! closed instead. A known client is limited by its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -28,13 +28,13 @@ use crate::listener::{Limits, Peer};
 /// The reason why the listener ends a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
-    /// A stranger sent no request in time.
+    /// An anonymous client sent no request in time.
     Silent,
     /// A known client sent no request for a long time.
     Idle,
     /// The client does not read a response.
     Stalled,
-    /// Another connection needed the place.
+    /// Another connection needed the slot.
     Displaced,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Registry {
 
 #[derive(Debug, Default)]
 struct Members {
-    /// The number of the next connection; numbers are in the order of their acceptance.
+    /// The number of the next connection; numbers follow the order of acceptance.
     next: u64,
     anonymous: BTreeMap<u64, Arc<Client>>,
     by_network: HashMap<IpAddr, BTreeSet<u64>>,
@@ -126,8 +126,8 @@ impl Registry {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection in as that of a stranger. Closes the oldest of its network, or of all
-    /// strangers, if there are too many.
+    /// Registers a connection as anonymous. Closes the oldest one of its network, or of all
+    /// anonymous connections, if there are too many.
     pub(crate) fn register(self: &Arc<Registry>, address: SocketAddr) -> ConnectionGuard {
         let network = network(address.ip());
         let mut members = self.members();
@@ -196,7 +196,7 @@ impl Registry {
             Some(Some(idle)) => self.displace(&mut members, &idle),
             None => {}
         }
-        // It may have been displaced a moment ago, and be about to end.
+        // It may have been displaced a moment ago and be about to end.
         if members.anonymous.contains_key(&client.number) {
             let this = members.anonymous.get(&client.number).cloned();
             members.remove_anonymous(client);
@@ -246,7 +246,7 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A connection that is counted until this is dropped.
+/// Counts a connection until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionGuard(pub(crate) Arc<Client>);
 
@@ -271,11 +271,11 @@ pub struct Client {
 #[derive(Debug)]
 struct Activity {
     known: Option<String>,
-    /// The time when a request came or a response was complete.
+    /// The time of the last request or complete response.
     last: Instant,
     next: u64,
-    /// The requests that are not answered completely. The value is the time since when the client has
-    /// not taken what was offered to it.
+    /// The requests that are not answered completely, with the time since when the client has not
+    /// read the available bytes.
     requests: HashMap<u64, Option<Instant>>,
 }
 
@@ -291,7 +291,7 @@ impl Activity {
             since.is_some_and(|since| now.saturating_duration_since(since) >= limits.stall)
         };
         if self.known.is_none() {
-            // A stranger's request is answered at once, so one that takes longer is not read.
+            // Anonymous requests are answered at once, so a long one is not being read.
             return (quiet >= limits.handshake_timeout).then_some(End::Silent);
         }
         if self.requests.values().any(is_stalled) {
@@ -314,15 +314,15 @@ impl Client {
         self.peer.get()
     }
 
-    /// Counts the connection as one of a client whose credentials were found to be good, from now on
-    /// and under the name of the first such request. Returns false if that client has too many
-    /// connections with requests under way; the connection is then still a stranger's.
+    /// Counts the connection as one of an authenticated client from now on, under the name of its
+    /// first request. Returns false if that client has too many connections with requests in
+    /// flight; the connection then stays anonymous.
     #[must_use]
     pub fn known_as(&self, name: &str) -> bool {
         self.registry.admit(self, name, false)
     }
 
-    /// Takes note of the certificate. Returns false if its owner has too many connections.
+    /// Records the client certificate. Returns false if its owner has too many connections.
     pub(crate) fn certified(&self, peer: Peer) -> bool {
         let admitted = self.registry.admit(self, &peer.name, true);
         let _ = self.peer.set(peer);
@@ -348,7 +348,7 @@ impl Client {
         let pause = (shortest / 4).max(Duration::from_millis(10));
         loop {
             tokio::select! {
-                // Counted when it was decided.
+                // Already counted when the connection was displaced.
                 () = self.displaced.notified() => return End::Displaced,
                 () = sleep(pause) => {}
             }
@@ -360,7 +360,7 @@ impl Client {
         }
     }
 
-    /// Takes note of a request.
+    /// Records a request.
     pub(crate) fn begin(self: &Arc<Client>) -> InFlight {
         let mut activity = self.activity();
         let number = activity.next;
@@ -371,7 +371,7 @@ impl Client {
     }
 }
 
-/// A request that is not answered completely until this is dropped.
+/// A request in flight, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     client: Arc<Client>,
@@ -379,7 +379,7 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Takes note that the client has something to read, or that it has read everything.
+    /// Records whether the client has unread bytes.
     pub(crate) fn set_unread(&self, is_unread: bool) {
         let since = is_unread.then(Instant::now);
         self.client.activity().requests.insert(self.number, since);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_oldest_stranger_of_an_address_and_then_of_all_makes_room() {
+    async fn oldest_anonymous_connection_is_displaced() {
         let registry = Registry::new(limits());
         let first = registry.register(from("10.0.0.1"));
         let other = registry.register(from("10.0.0.2"));
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn known_clients_leave_the_strangers_and_are_limited_by_name() {
+    async fn known_clients_are_limited_by_name() {
         let registry = Registry::new(limits());
         let known: Vec<ConnectionGuard> =
             (0..3).map(|_| registry.register(from("10.0.0.1"))).collect();
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_with_tokens_leave_places_for_those_with_certificates() {
+    async fn slots_are_reserved_for_clients_with_certificates() {
         let registry = Registry::new(limits());
         let mut kept = Vec::new();
         for name in ["a", "a", "b", "b", "c", "c"] {
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_ends_when_it_is_silent_idle_or_not_read() {
+    async fn connection_ends_when_silent_idle_or_unread() {
         let limits = Limits::default();
         let mut activity = Activity::new();
         let start = activity.last;

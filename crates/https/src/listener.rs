@@ -1,8 +1,8 @@
 //! A socket that serves TLS: HTTP/1.1 and HTTP/2, the client's identity, limits, and tunnels.
 //!
-//! Main type: [`Listener`]. It accepts every connection at once; which of them are kept, and for how
-//! long, is decided by [`crate::connections`]. Requests are answered by a function that the caller
-//! gives, which also decides whether to read their bodies.
+//! Main type: [`Listener`]. It accepts every connection at once; [`crate::connections`] decides
+//! which are kept and for how long. A handler given by the caller answers requests and decides
+//! whether to read their bodies.
 //!
 //! ```text
 //!  client ══ connection ══▶ request ──▶ answer
@@ -10,7 +10,7 @@
 //!     ╚═════════ tunnel, byte for byte ═══╧═══▶ far end
 //! ```
 //!
-//! A tunnel is counted by itself, has no deadline, and ends with either side or with the listener.
+//! A tunnel is counted separately, has no deadline, and ends with either side or with the listener.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -48,24 +48,26 @@ pub struct Limits {
     pub connections: usize,
     /// Connections of one known client.
     pub connections_per_client: usize,
-    /// Connections of clients that are not known, or not yet. If there are more, the oldest is closed.
+    /// Connections of clients that are not authenticated, or not yet. If there are more, the oldest
+    /// is closed.
     pub anonymous: usize,
-    /// Those of one address.
+    /// Anonymous connections of one address.
     pub anonymous_per_address: usize,
-    /// Requests under way on one connection of HTTP/2.
+    /// Requests in flight on one HTTP/2 connection.
     pub streams: u32,
-    /// Connections that changed their protocol; they no longer count among the others.
+    /// Upgraded connections; they no longer count among the others.
     pub tunnels: usize,
-    /// The time for the TLS handshake, for the headers of a request, and for a stranger between two
-    /// requests or before the first.
+    /// The time for the TLS handshake, for the headers of a request, and for an anonymous client
+    /// between two requests or before the first.
     pub handshake_timeout: Duration,
     /// The time for the body of a request.
     pub body_timeout: Duration,
-    /// The time that a known client may keep a connection without a request under way.
+    /// The time that a known client may keep a connection without a request in flight.
     pub idle: Duration,
-    /// The time that a client may leave a response unread, unless that is [`Answer::unhurried`].
+    /// The time that a client may leave a response unread, except after
+    /// [`Answer::for_slow_reader`].
     pub stall: Duration,
-    /// The time for requests under way when the server stops.
+    /// The time for requests in flight when the server stops.
     pub drain_timeout: Duration,
 }
 
@@ -73,17 +75,17 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections: 4096,
-            // A client of HTTP/1.1 needs one for each watch.
+            // An HTTP/1.1 client needs one connection per watch.
             connections_per_client: 512,
             // A connection costs about 40 kB.
             anonymous: 2048,
             anonymous_per_address: 1024,
-            // Upstream's figure, since streams that are reset at once made more of them a weapon.
+            // Upstream's value, chosen after the rapid-reset attacks on HTTP/2.
             streams: 100,
             tunnels: 1024,
             handshake_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
-            // Upstream's figure; clients in Go close idle connections after the same time.
+            // Upstream's value; Go clients close idle connections after the same time.
             idle: Duration::from_secs(90),
             stall: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(5),
@@ -99,7 +101,7 @@ pub enum ListenError {
     Certificate(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Whom a client's certificate names, vouched for by the authority.
+/// The subject of a client's certificate, verified against the authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// The common name.
@@ -108,7 +110,7 @@ pub struct Peer {
     pub groups: Vec<String>,
 }
 
-/// A socket to serve on.
+/// A bound socket.
 pub struct Listener {
     socket: TcpListener,
     tls: ServerTls,
@@ -123,8 +125,8 @@ impl std::fmt::Debug for Listener {
 }
 
 impl Listener {
-    /// Binds a socket. Clients with a certificate of `authority` are known by it; others come
-    /// without a name. Without an authority nobody is asked for one.
+    /// Binds a socket. Clients with a certificate of `authority` are identified by it; others are
+    /// anonymous. Without an authority no client is asked for a certificate.
     pub async fn bind(
         address: SocketAddr,
         server: &Pair,
@@ -135,7 +137,7 @@ impl Listener {
         Listener::bind_with(address, tls, limits).await
     }
 
-    /// Binds a socket that serves with material which can be replaced later.
+    /// Binds a socket with TLS material that can be replaced later.
     pub async fn bind_with(
         address: SocketAddr,
         tls: ServerTls,
@@ -146,7 +148,7 @@ impl Listener {
         Ok(Listener { socket, tls, limits, registry: Registry::new(limits) })
     }
 
-    /// Where it listens, with the port the system chose if it was asked to.
+    /// Returns the bound address, with the port that the system chose if it was asked to.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
@@ -162,8 +164,8 @@ impl Listener {
         move || registry.counts()
     }
 
-    /// Answers requests until `stop` is true, then lets those under way finish for a while. Tunnels
-    /// end at once.
+    /// Answers requests until `stop` is true, then waits for requests in flight up to the drain
+    /// timeout. Tunnels end at once.
     pub async fn serve<H, F>(self, handle: H, mut stop: watch::Receiver<bool>)
     where
         H: Fn(Inbound, Arc<Client>) -> F + Clone + Send + Sync + 'static,
@@ -218,7 +220,7 @@ where
     H: Fn(Inbound, Arc<Client>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
-    /// Serves one connection until it ends or has to.
+    /// Serves one connection until it ends or has to end.
     async fn serve(self, stream: TcpStream, guard: ConnectionGuard) {
         let client = &guard.0;
         let tls = self.tls.acceptor();
@@ -239,7 +241,7 @@ where
             let in_flight = answering.begin();
             let upgrade = request.extensions_mut().remove::<OnUpgrade>();
             let is_head = request.method() == Method::HEAD;
-            // In a box, as hyper keeps the room for it as long as the response lasts.
+            // Boxed, because hyper keeps the memory of the future as long as the response lasts.
             let answer = Box::pin(handle(request, Arc::clone(&answering)));
             let tunnels = tunnels.clone();
             async move {
@@ -255,7 +257,7 @@ where
         let mut is_stopping = false;
         let end = loop {
             tokio::select! {
-                // How a connection ends is the client's business.
+                // Errors of a connection concern the client only.
                 _ = connection.as_mut() => return,
                 end = client.ended() => break end,
                 _ = stop.wait_for(|stopping| *stopping), if !is_stopping => {
@@ -265,15 +267,16 @@ where
             }
         };
         if end == End::Idle {
-            // The client may be about to send a request, and learns that it was not read.
+            // The client may be about to send a request; the graceful shutdown shows that it was
+            // not read.
             connection.as_mut().graceful_shutdown();
             let _ = timeout(self.limits.handshake_timeout, connection).await;
         }
     }
 }
 
-/// The most bytes of a request that are read ahead of the function that answers it, by stream and by
-/// connection of HTTP/2, and by connection of HTTP/1.1, whose headers have to fit in as well.
+/// The maximum number of bytes of a request that are read ahead of the handler: per stream and per
+/// connection of HTTP/2, and per connection of HTTP/1.1, whose headers have to fit in as well.
 const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 256 * 1024;
 const BUFFER: usize = 64 * 1024;
@@ -299,7 +302,7 @@ fn protocols(limits: Limits) -> Builder<TokioExecutor> {
     builder
 }
 
-/// Joins connections that changed their protocol to their far ends.
+/// Joins upgraded connections to their far ends.
 #[derive(Clone)]
 struct Tunnels {
     permits: Arc<Semaphore>,
@@ -307,7 +310,8 @@ struct Tunnels {
 }
 
 impl Tunnels {
-    /// The response to give. If it changes the protocol, both ends are joined once it is out.
+    /// Returns the response to send. If it switches protocols, both ends are joined after it has
+    /// been sent.
     fn settle(&self, answer: Answer, upgrade: Option<OnUpgrade>) -> Response<Body> {
         let Answer { response, tunnel, .. } = answer;
         let Some(far) = tunnel else { return response };
@@ -328,11 +332,11 @@ async fn join(
     _permit: OwnedSemaphorePermit,
     mut stop: watch::Receiver<bool>,
 ) {
-    // A client that went away has no use for it.
+    // The client has gone away.
     let Ok(near) = near.await else { return };
     let mut near = TokioIo::new(near);
     tokio::select! {
-        // How a tunnel ends is the business of its ends.
+        // Errors of a tunnel concern its ends only.
         _ = tokio::io::copy_bidirectional(&mut near, &mut far.stream) => {}
         _ = stop.wait_for(|stopping| *stopping) => {}
     }
@@ -354,7 +358,7 @@ async fn handshake(
     tls: &TlsAcceptor,
     limits: Limits,
 ) -> Option<(Tls, Option<Peer>)> {
-    // Answers are small and wanted at once.
+    // Responses are small and latency matters.
     let _ = stream.set_nodelay(true);
     let stream = timeout(limits.handshake_timeout, tls.accept(stream)).await.ok()?.ok()?;
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! [`ServerTls`]: the certificate of a server and the authorities of its clients, which can be replaced
 //! while the server runs.
 //!
-//! A connection keeps the material it was accepted with. Does not decide when to renew anything.
+//! A connection keeps the material it was accepted with. Does not decide when to renew.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -22,8 +22,9 @@ pub struct ServerTls {
 }
 
 impl ServerTls {
-    /// Serves with `server`. Clients with a certificate of one of the authorities in `authority` (PEM)
-    /// are identified by it; without an authority no client is asked for a certificate.
+    /// Serves with the certificate `server`. Clients with a certificate of one of the authorities
+    /// in `authority` (PEM) are identified by it; without an authority no client is asked for a
+    /// certificate.
     pub fn new(
         server: &Pair,
         authority: Option<&str>,
@@ -33,8 +34,7 @@ impl ServerTls {
         Ok(ServerTls { current: Arc::new(RwLock::new(config)), clock })
     }
 
-    /// Uses other material for connections that are accepted from now on. On an error the material in
-    /// use stays.
+    /// Uses other material for new connections. On an error the current material stays in use.
     pub fn replace(&self, server: &Pair, authority: Option<&str>) -> Result<(), ListenError> {
         let config = Arc::new(config(server, authority, &self.clock)?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;

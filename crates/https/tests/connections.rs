@@ -1,4 +1,5 @@
-//! Connections and requests that would cost a listener too much, and those that must not suffer.
+//! Connections and requests that would cost a listener too much, and those that must not be
+//! affected.
 
 #![allow(clippy::unwrap_used, reason = "clippy.toml allows it in tests, not helpers")]
 
@@ -23,7 +24,7 @@ use tokio_rustls::client::TlsStream;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A listener whose answers depend on the path.
+/// A listener whose responses depend on the path.
 struct Served {
     address: SocketAddr,
     authority: Pair,
@@ -170,7 +171,7 @@ async fn connections_that_stay_silent_after_the_handshake_are_closed() {
 }
 
 #[tokio::test]
-async fn silent_connections_do_not_lock_other_clients_out() {
+async fn silent_connections_do_not_block_other_clients() {
     let limits = Limits { anonymous: 16, anonymous_per_address: 8, ..Limits::default() };
     let served = serve(limits).await;
     let mut silent = Vec::new();
@@ -185,7 +186,7 @@ async fn silent_connections_do_not_lock_other_clients_out() {
 }
 
 #[tokio::test]
-async fn strangers_do_not_displace_known_clients() {
+async fn anonymous_clients_do_not_displace_known_clients() {
     let limits = Limits { anonymous: 4, anonymous_per_address: 4, ..Limits::default() };
     let served = serve(limits).await;
     let mut by_token = served.http2().await;
@@ -204,7 +205,7 @@ async fn strangers_do_not_displace_known_clients() {
 }
 
 #[tokio::test]
-async fn a_client_that_is_idle_is_closed_and_one_that_waits_is_not() {
+async fn idle_client_is_closed_and_waiting_one_is_not() {
     let limits = Limits { idle: Duration::from_millis(200), ..Limits::default() };
     let served = serve(limits).await;
     let ask = |path, name| request(Method::GET, Version::HTTP_2, path, name);
@@ -220,7 +221,7 @@ async fn a_client_that_is_idle_is_closed_and_one_that_waits_is_not() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_closed_and_holds_nothing_afterwards() {
+async fn client_that_does_not_read_is_closed() {
     let limits = Limits { stall: Duration::from_millis(200), ..Limits::default() };
     let served = serve(limits).await;
     let mut over2 = served.http2().await;
@@ -238,7 +239,7 @@ async fn a_client_that_does_not_read_is_closed_and_holds_nothing_afterwards() {
 }
 
 #[tokio::test]
-async fn what_an_answer_holds_is_released_when_it_has_been_read() {
+async fn held_values_are_released_after_the_response_is_read() {
     let served = serve(Limits::default()).await;
     let mut sender = served.http2().await;
     let response = sender.send_request(request(Method::GET, Version::HTTP_2, "/long", "a")).await;
@@ -248,7 +249,7 @@ async fn what_an_answer_holds_is_released_when_it_has_been_read() {
 }
 
 #[tokio::test]
-async fn a_head_request_gets_the_headers_of_a_get_and_no_body() {
+async fn head_request_gets_headers_without_a_body() {
     let served = serve(Limits::default()).await;
     let mut over2 = served.http2().await;
     let mut over1 = served.http1().await;
