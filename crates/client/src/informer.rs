@@ -1,8 +1,8 @@
-//! Keeping up with a kind: list, then watch, then list again when the watch cannot go on.
+//! Informers: list, then watch, then list again when the watch cannot continue.
 //!
-//! Main types: [`Reflector`], which turns the API into a sequence of [`Change`]s, and [`Cache`], which
-//! keeps the newest of each object and tells subscribers what changed. What is inner is what a
-//! projection makes of an object's text: fifty thousand pods are not fifty thousand trees of JSON.
+//! Main types: [`Reflector`], which turns the API into a sequence of [`Change`]s, and [`Cache`],
+//! which stores the newest state of each object and sends changes to subscribers. The cache stores
+//! a projection of each object: fifty thousand pods are not fifty thousand JSON trees.
 //!
 //! ```text
 //!            listed                  opened
@@ -26,16 +26,16 @@ use crate::client::{Client, Error, Scope, Watch, WatchEvent};
 use crate::key::Key;
 use crate::kind::Kind;
 
-/// How long a watch is asked to last. Upstream's informers draw between five and ten minutes.
+/// The requested duration of a watch. Upstream's informers use five to ten minutes.
 const WATCH_SECONDS: u64 = 420;
 
-/// Makes what a loop needs of an object's text.
+/// Projects the text of an object to the value that a component needs.
 pub type Project<T> = fn(&RawValue) -> Result<T, serde_json::Error>;
 
-/// What a reflector tells. Revisions are those of the objects.
+/// A change reported by a reflector. Revisions are those of the objects.
 #[derive(Debug)]
 pub enum Change<T> {
-    /// These are all there are.
+    /// The complete list of objects.
     Replaced {
         all: Vec<(Key, u64, T)>,
         revision: u64,
@@ -49,7 +49,7 @@ pub enum Change<T> {
         key: Key,
         revision: u64,
     },
-    /// Nothing happened up to this revision that was not told.
+    /// All changes up to this revision have been reported.
     Bookmark {
         revision: u64,
     },
@@ -62,7 +62,7 @@ enum State {
     Watching { watch: Watch, revision: String },
 }
 
-/// Follows the objects of one kind.
+/// Lists and watches the objects of one kind.
 #[derive(Debug)]
 pub struct Reflector<T> {
     client: Client,
@@ -95,7 +95,7 @@ fn head(raw: &RawValue) -> Result<HeadMetadata, serde_json::Error> {
     serde_json::from_str::<Head>(raw.get()).map(|head| head.metadata)
 }
 
-/// Revisions are numbers that grow; one that is none is taken for the oldest.
+/// Parses a resource version; unparsable ones sort first.
 fn number(revision: &str) -> u64 {
     revision.parse().unwrap_or(0)
 }
@@ -106,7 +106,7 @@ impl<T> Reflector<T> {
         Reflector { client, kind, scope, project, state: State::Empty }
     }
 
-    /// Goes on to the next changes. After an error the next step takes up where this one was.
+    /// Returns the next changes. After an error the next step continues where this one failed.
     pub async fn step(&mut self) -> Result<Vec<Change<T>>, Error> {
         match std::mem::replace(&mut self.state, State::Empty) {
             State::Empty => {
@@ -178,7 +178,7 @@ impl<T> Reflector<T> {
                 }
                 Err(error) => {
                     self.state = State::Listed { revision };
-                    // What was read before the bad line has happened all the same.
+                    // The changes before the bad line are valid.
                     return if changes.is_empty() { Err(error) } else { Ok(changes) };
                 }
             }
@@ -187,7 +187,7 @@ impl<T> Reflector<T> {
         Ok(changes)
     }
 
-    /// Hands every change to `take` until that says no; waits after errors, longer each time.
+    /// Passes every change to `take` until it returns false. Retries after errors with a back-off.
     pub async fn run(mut self, mut take: impl FnMut(Change<T>) -> bool) {
         let mut failures = 0;
         loop {
@@ -210,7 +210,7 @@ impl<T> Reflector<T> {
     }
 }
 
-/// What became of an object.
+/// The change of one object.
 #[derive(Debug)]
 pub struct Update<T> {
     pub key: Key,
@@ -224,10 +224,10 @@ impl<T> Clone for Update<T> {
     }
 }
 
-/// Words an object can be found by.
+/// Returns the index values that an object can be found by.
 pub type IndexFn<T> = fn(&T) -> Vec<String>;
 
-/// Keys by word.
+/// Keys by index value.
 type IndexMap = HashMap<Box<str>, BTreeSet<Key>>;
 
 struct Inner<T> {
@@ -237,10 +237,10 @@ struct Inner<T> {
     subscribers: Vec<mpsc::UnboundedSender<Update<T>>>,
 }
 
-/// The newest of each object of a kind, and who wants to know.
+/// The newest state of each object of a kind, with subscribers.
 pub struct Cache<T> {
     inner: RwLock<Inner<T>>,
-    /// Grows with every batch; zero until the first list.
+    /// Incremented with every batch; zero until the first list.
     ticks: watch::Sender<u64>,
 }
 
@@ -290,7 +290,7 @@ impl<T> Cache<T> {
         self.read().objects.iter().map(|(key, object)| (key.clone(), object.clone())).collect()
     }
 
-    /// The objects under a word of one of the indices, in order of name.
+    /// Returns the objects with a value in one of the indices, ordered by name.
     #[must_use]
     pub fn find(&self, index: usize, value: &str) -> Vec<(Key, Arc<T>)> {
         let inner = self.read();
@@ -299,21 +299,21 @@ impl<T> Cache<T> {
         found.filter_map(|key| Some((key.clone(), inner.objects.get(key)?.clone()))).collect()
     }
 
-    /// All changes from now on, beginning with what is there.
+    /// Returns all changes from now on, starting with the current objects.
     #[must_use]
     pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Update<T>> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut inner = self.write();
         for (key, object) in &inner.objects {
             let update = Update { key: key.clone(), old: None, new: Some(object.clone()) };
-            // The receiver is in our hands.
+            // The receiver still exists.
             let _ = sender.send(update);
         }
         inner.subscribers.push(sender);
         receiver
     }
 
-    /// Takes in what a reflector tells.
+    /// Applies a change of a reflector.
     pub fn apply(&self, change: Change<T>) {
         let mut inner = self.write();
         match change {
@@ -343,13 +343,13 @@ impl<T> Cache<T> {
         self.ticks.send_modify(|tick| *tick += 1);
     }
 
-    /// Until the first list is in.
+    /// Waits for the first list.
     pub async fn synced(&self) {
-        // The sender lives as long as we do.
+        // The sender lives as long as this cache.
         let _ = self.ticks.subscribe().wait_for(|tick| *tick > 0).await;
     }
 
-    /// Until everything up to a revision is in, or something that makes waiting pointless.
+    /// Waits until the cache has reached a state, or returns an error after ten seconds.
     pub async fn caught_up(&self, until: &Until<'_, T>) -> Result<(), Error> {
         const LONGEST: Duration = Duration::from_secs(10);
         let mut ticks = self.ticks.subscribe();
@@ -375,11 +375,11 @@ impl<T> Cache<T> {
     }
 }
 
-/// What a cache is waited for.
+/// A state that a cache is waited for.
 pub enum Until<'a, T> {
     Revision(u64),
     Gone(&'a Key),
-    /// Gone, or as the function says.
+    /// Deleted, or a state that the function accepts.
     Going(&'a Key, &'a (dyn Fn(&T) -> bool + Sync)),
 }
 
@@ -427,7 +427,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Mutex;
 
-    /// Answers what was written down, in order, and remembers what was asked.
+    /// A transport that returns prepared responses in order and records the requests.
     #[derive(Debug)]
     struct Script {
         answers: Mutex<VecDeque<(u16, &'static str)>>,
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watch_that_is_too_old_is_followed_by_a_list() {
+    async fn expired_watch_is_followed_by_a_list() {
         let script = Arc::new(Script {
             answers: Mutex::new(VecDeque::from([
                 (
@@ -481,7 +481,7 @@ mod tests {
         let mut reflector = Reflector::new(client, crate::kind::PODS, Scope::default(), name);
         let cache = Cache::new(&[|name: &String| vec![name.clone()]]);
         let mut updates = cache.subscribe();
-        // The end of the script is an error, and the reflector stays where it was.
+        // The end of the script is an error, and the reflector keeps its state.
         while let Ok(changes) = reflector.step().await {
             for change in changes {
                 cache.apply(change);

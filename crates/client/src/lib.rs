@@ -1,7 +1,8 @@
-//! The Kubernetes API from a client's side, for every loop of ours that speaks it.
+//! The client side of the Kubernetes API, used by all controllers and the agent.
 //!
 //! Main types: [`Client`], which knows paths, options, pages and errors over a [`Transport`];
-//! [`Remote`], which is that over HTTPS, to where a [`Kubeconfig`] says; [`Reflector`] and [`Cache`], which keep up with a kind. Nothing is decided here.
+//! [`Remote`], the transport over HTTPS to the server of a [`Kubeconfig`]; [`Reflector`] and
+//! [`Cache`], which follow the objects of a kind. Decides nothing.
 
 mod backoff;
 mod client;

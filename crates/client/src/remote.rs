@@ -1,9 +1,10 @@
 //! An API server over HTTPS: [`Remote`], a [`Transport`].
 //!
-//! HTTP/2 where the server speaks it, with one connection for everything; otherwise HTTP/1.1, with as
-//! many as are asked at once and a few kept for later. A connection that is gone is opened anew by the
-//! next request, with keys and tokens read again from their files. A request that was not sent is sent
-//! once more; one that may have been is not, as only its sender knows whether that is safe.
+//! Uses HTTP/2 with one connection if the server supports it, otherwise HTTP/1.1 with one
+//! connection per concurrent request and a few idle ones. A lost connection is reopened by the next
+//! request, with keys and tokens read again from their files. A request that was certainly not sent
+//! is retried once; one that may have been sent is not, because only the caller knows whether that
+//! is safe.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,20 +30,20 @@ mod connection;
 
 use connection::{Connection, Connections, Sent};
 
-/// What may stand in a parameter as it is.
+/// The characters that need no escaping in a parameter.
 const PARAMETER: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b',');
 
-/// How long things take at most.
+/// The timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// To be connected.
+    /// For connecting.
     pub connect: Duration,
-    /// For an answer with all of its body; of one that is taken as it comes, until it begins.
+    /// For a response with its whole body, or for the headers of a streamed one.
     pub request: Duration,
-    /// For a watch to end after the time it was asked for.
+    /// The extra time for a watch to end after its requested duration.
     pub watch_slack: Duration,
-    /// How long a token that was read from a file is used. Upstream's figure is a minute.
+    /// The time that a token from a file is cached. Upstream uses a minute.
     pub token: Duration,
 }
 
@@ -57,26 +58,26 @@ impl Default for Timeouts {
     }
 }
 
-/// Why a server cannot be spoken to.
+/// The reason why a request to a server failed.
 #[derive(Debug, Error)]
 pub enum RemoteError {
     #[error(transparent)]
     Unreadable(#[from] UnreadableError),
     #[error("{}", chain(.0))]
     Material(#[from] MaterialError),
-    #[error("the token has characters that no header can carry")]
+    #[error("the token contains characters that are not valid in a header")]
     Token,
     #[error(transparent)]
     Dial(#[from] DialError),
     #[error("{}", chain(.0))]
     Http(#[from] hyper::Error),
-    #[error("no answer within {} s", .0.as_secs_f64())]
+    #[error("no response within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
     #[error("the request cannot be written: {0}")]
     Request(#[from] http::Error),
 }
 
-/// An error with what caused it.
+/// Formats an error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -94,7 +95,7 @@ impl From<RemoteError> for TransportError {
     }
 }
 
-/// An API server somewhere else. Clones share the connections.
+/// A remote API server. Clones share the connections.
 #[derive(Clone)]
 pub struct Remote {
     shared: Arc<Shared>,
@@ -117,7 +118,8 @@ impl fmt::Debug for Remote {
 }
 
 impl Remote {
-    /// Connects with the first request. Keys and certificates that cannot be used are told now.
+    /// Creates a transport that connects with the first request. Unusable keys and certificates are
+    /// reported now.
     pub fn new(
         config: Kubeconfig,
         user_agent: &'static str,
@@ -144,7 +146,7 @@ impl Transport for Remote {
 }
 
 impl Shared {
-    /// With keys as they are now.
+    /// Creates a dialer with the current keys.
     fn dialer(&self) -> Result<Dialer, RemoteError> {
         let pair = match &self.config.identity {
             None => None,
@@ -252,7 +254,7 @@ impl Shared {
         }
     }
 
-    /// HTTP/1.1 names host and path apart, HTTP/2 together.
+    /// HTTP/1.1 sends host and path separately, HTTP/2 together.
     fn addressed(
         &self,
         mut request: http::Request<Full<Bytes>>,
@@ -269,17 +271,18 @@ impl Shared {
     }
 }
 
-/// How long a watch was asked for, if it says.
+/// Returns the requested duration of a watch, if there is one.
 fn watch_seconds(request: &Request) -> Option<u64> {
     let (_, seconds) = request.query.iter().find(|(key, _)| key == "timeoutSeconds")?;
     seconds.parse().ok()
 }
 
-/// A body as it comes, until its end, or until nobody wants it any more.
+/// Streams a body until its end, its deadline, or until the receiver is dropped.
 fn stream(mut body: Incoming, end: Option<Instant>) -> Body {
     let (sender, chunks) = mpsc::channel(16);
     tokio::spawn(async move {
-        // A server that is gone without a word would otherwise never end.
+        // A server that vanishes without closing the connection would otherwise never end the
+        // stream.
         let over = async {
             match end {
                 Some(end) => tokio::time::sleep_until(end).await,

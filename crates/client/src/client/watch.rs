@@ -1,4 +1,4 @@
-//! A watch as a sequence of notices: lines put together from chunks, each read once.
+//! A watch as a sequence of events: joins chunks into lines and parses each line once.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use serde::Deserialize;
@@ -6,14 +6,14 @@ use serde_json::value::RawValue;
 
 use super::{Body, Error, refused};
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Debug)]
 pub enum WatchEvent<'a> {
-    /// It is new or has changed.
+    /// The object is new or has changed.
     Applied(&'a RawValue),
-    /// It is gone; this is the last of it.
+    /// The object was deleted; this is its last state.
     Removed(&'a RawValue),
-    /// Nothing; everything up to the object's revision has been told.
+    /// All changes up to the object's resource version have been sent.
     Bookmark(&'a RawValue),
 }
 
@@ -31,10 +31,10 @@ struct Code {
     code: u16,
 }
 
-/// A watch under way.
+/// An open watch.
 #[derive(Debug)]
 pub struct Watch {
-    /// What was asked, for messages.
+    /// The request, for error messages.
     request: String,
     body: Body,
     buffer: BytesMut,
@@ -45,7 +45,7 @@ impl Watch {
         Watch { request, body, buffer: BytesMut::new() }
     }
 
-    /// What comes next: all complete lines of what has arrived. Empty at the end.
+    /// Returns all complete lines that have arrived. Empty at the end.
     pub async fn next(&mut self) -> Lines {
         loop {
             if let Some(end) = self.buffer.iter().rposition(|byte| *byte == b'\n') {
@@ -94,7 +94,7 @@ impl Lines {
                 let code = serde_json::from_str::<Code>(text).map_or(0, |status| status.code);
                 return Some(Err(refused(code, None, text.as_bytes())));
             }
-            // Bookmarks, and kinds of lines that are not known yet, tell of no object.
+            // Bookmarks, and unknown event types, carry no change.
             _ => WatchEvent::Bookmark(object),
         };
         Some(take(event).map_err(garbled))

@@ -1,6 +1,6 @@
-//! Connections to one server, and which of them is used next: [`Connections`].
+//! The connections to one server: [`Connections`] selects the one for the next request.
 //!
-//! Does not dial and does not wait for anybody's turn.
+//! Does not dial and does not wait.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -13,11 +13,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-/// How many connections of HTTP/1.1 are pool for later.
+/// The maximum number of idle HTTP/1.1 connections.
 const MAX_IDLE: usize = 4;
 
-/// How often the other side is asked whether it is still there, and how long it may take to say so.
-/// Upstream's figures for its clients.
+/// The interval of keep-alive pings, and the time for a reply. Upstream's values for its clients.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -25,16 +24,16 @@ type Outgoing = http::Request<Full<Bytes>>;
 
 /// A connection in use.
 pub(super) enum Connection {
-    /// By whoever has it alone.
+    /// Used by one request at a time.
     Http1(http1::SendRequest<Full<Bytes>>),
-    /// By many. The number tells it from one that was before it.
+    /// Shared by many requests. The number distinguishes it from earlier connections.
     Http2(u64, http2::SendRequest<Full<Bytes>>),
 }
 
-/// What came of a request.
+/// The result of a request.
 pub(super) enum Sent {
     Answered(http::Response<Incoming>),
-    /// Nothing of it went out.
+    /// The request was not sent.
     Unsent(Box<Outgoing>, hyper::Error),
     Failed(hyper::Error),
 }
@@ -66,7 +65,7 @@ pub(super) struct Connections {
 
 #[derive(Default)]
 struct Pool {
-    /// Those of HTTP/1.1 that nobody uses.
+    /// Idle HTTP/1.1 connections.
     idle: Vec<http1::SendRequest<Full<Bytes>>>,
     shared: Option<(u64, http2::SendRequest<Full<Bytes>>)>,
     opened: u64,
@@ -77,7 +76,7 @@ impl Connections {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that is open, if there is any.
+    /// Returns an open connection, if there is one.
     pub(super) fn take(&self) -> Option<Connection> {
         let mut pool = self.pool();
         if pool.shared.as_ref().is_some_and(|(_, sender)| sender.is_closed()) {
@@ -94,7 +93,7 @@ impl Connections {
         None
     }
 
-    /// Speaks over a new stream, in the protocol that both sides agreed on.
+    /// Opens an HTTP connection over a new stream, with the negotiated protocol.
     pub(super) async fn open(
         &self,
         stream: TlsStream<TcpStream>,
@@ -103,7 +102,7 @@ impl Connections {
         let stream = TokioIo::new(stream);
         if !http2 {
             let (sender, connection) = http1::handshake(stream).await?;
-            // It ends with its sender or with the other side, and requests notice by themselves.
+            // The task ends with its sender or with the peer, and requests report its end.
             tokio::spawn(connection);
             return Ok(Connection::Http1(sender));
         }
@@ -111,7 +110,7 @@ impl Connections {
             .timer(TokioTimer::new())
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
-            // Answers such as long lists do not wait for permission to go on.
+            // Large windows let long lists flow without waiting for updates.
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20)
             .handshake(stream)
@@ -124,7 +123,7 @@ impl Connections {
         Ok(Connection::Http2(number, sender))
     }
 
-    /// Keeps a connection whose answer has been read.
+    /// Returns a connection to the pool after its response has been read.
     pub(super) fn give_back(&self, connection: Connection) {
         if let Connection::Http1(sender) = connection {
             let mut pool = self.pool();
@@ -134,7 +133,7 @@ impl Connections {
         }
     }
 
-    /// Uses a connection no more.
+    /// Stops using a connection.
     pub(super) fn forget(&self, connection: &Connection) {
         if let Connection::Http2(number, _) = connection {
             let mut pool = self.pool();
