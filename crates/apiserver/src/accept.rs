@@ -1,14 +1,14 @@
-//! What form of answer a client wants, by its `Accept` header: [`AcceptedFormat`].
+//! The response format that a client accepts, by its `Accept` header: [`AcceptedFormat`].
 
 use objects::table::TableVersion;
 
 use crate::error::ApiError;
 use crate::reply::{JSON, PROTOBUF, YAML};
 
-/// The form objects are sent in.
+/// The representation that objects are sent in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Representation {
-    /// As they are.
+    /// The object itself.
     Plain,
     Table,
     /// Only the metadata of one object.
@@ -20,7 +20,7 @@ pub(crate) enum Representation {
 pub(crate) struct AcceptedFormat {
     pub representation: Representation,
     pub content_type: &'static str,
-    /// Of the group tables and partial objects belong to.
+    /// The version of the group that tables and partial objects belong to.
     pub version: TableVersion,
 }
 
@@ -31,12 +31,12 @@ impl AcceptedFormat {
         version: TableVersion::V1,
     };
 
-    /// The alternative of the header that the client likes best of those we can serve.
+    /// Returns the served alternative of the header that the client prefers.
     pub(crate) fn parse(accept: &str) -> Result<AcceptedFormat, ApiError> {
         AcceptedFormat::among(accept, |_| true)
     }
 
-    /// As [`AcceptedFormat::parse`], for kinds that have no table.
+    /// As [`AcceptedFormat::parse`], for kinds without a table.
     pub(crate) fn parse_without_table(accept: &str) -> Result<AcceptedFormat, ApiError> {
         AcceptedFormat::among(accept, |representation| representation != Representation::Table)
     }
@@ -53,7 +53,7 @@ impl AcceptedFormat {
         served.find(|format| is_served(format.representation)).ok_or_else(|| not_among(&NOTATIONS))
     }
 
-    /// As [`AcceptedFormat::parse`], for answers that go on and on.
+    /// As [`AcceptedFormat::parse`], for watches.
     pub(crate) fn parse_stream(accept: &str) -> Result<AcceptedFormat, ApiError> {
         let format = AcceptedFormat::parse(accept)?;
         match format.is_yaml() {
@@ -62,7 +62,7 @@ impl AcceptedFormat {
         }
     }
 
-    /// As [`AcceptedFormat::parse`], for documents that are always what they are.
+    /// As [`AcceptedFormat::parse`], for documents without other representations.
     pub(crate) fn parse_plain(accept: &str) -> Result<AcceptedFormat, ApiError> {
         AcceptedFormat::among(accept, |representation| representation == Representation::Plain)
     }
@@ -78,9 +78,9 @@ impl AcceptedFormat {
     }
 }
 
-/// What objects are written in.
+/// The media types of objects.
 const NOTATIONS: [&str; 3] = [JSON, YAML, PROTOBUF];
-/// What watches are written in.
+/// The media types of watches.
 const STREAMS: [&str; 2] =
     ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
 
@@ -89,7 +89,7 @@ fn not_among(accepted: &[&str]) -> ApiError {
     ApiError::not_acceptable(format!("only the following media types are accepted: {accepted}"))
 }
 
-/// The notation of an aggregated discovery document, if the header asks for one.
+/// Returns the media type of an aggregated discovery document, if the header asks for one.
 pub(crate) fn aggregated_discovery(accept: &str) -> Option<&'static str> {
     let required = [("g", "apidiscovery.k8s.io"), ("v", "v2"), ("as", "APIGroupDiscoveryList")];
     let clauses = AcceptClause::sorted(accept);
@@ -101,25 +101,25 @@ pub(crate) fn aggregated_discovery(accept: &str) -> Option<&'static str> {
     NOTATIONS.into_iter().find(|notation| clause.names(notation))
 }
 
-/// The media type that the header prefers of those that are served, by type alone.
+/// Returns the served media type that the header prefers, without regard to parameters.
 pub(crate) fn preferred<'a>(accept: &str, served: &[&'a str]) -> Option<&'a str> {
     let accept = if accept.is_empty() { "*/*" } else { accept };
     let clauses = AcceptClause::sorted(accept);
     clauses.iter().find_map(|clause| served.iter().find(|media| clause.names(media)).copied())
 }
 
-/// What kind of path is asked, by what it can be answered with.
+/// The kind of a path, by the media types it can respond with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Route {
     Objects,
     /// Lists, which can be watched.
     Lists,
-    /// Documents that come in JSON only.
+    /// Documents that are only available as JSON.
     Json,
 }
 
-/// Refuses a header none of whose media types a path has, before anything else of the header is
-/// looked at. Upstream's router does so, and knows types by their full name only.
+/// Rejects a header without a media type that the path serves, before the rest of the header is
+/// evaluated. Upstream's router does so, and matches full names only.
 pub(crate) fn check_route(accept: &str, route: Route) -> Result<(), ApiError> {
     let produced: &[&str] = match route {
         Route::Objects | Route::Lists => &NOTATIONS,
@@ -165,7 +165,7 @@ impl<'a> AcceptClause<'a> {
         Some(clause)
     }
 
-    /// The alternatives of a header, the one that the client prefers first.
+    /// Returns the alternatives of a header, the preferred one first.
     fn sorted(accept: &'a str) -> Vec<AcceptClause<'a>> {
         let mut clauses: Vec<AcceptClause<'a>> =
             accept.split(',').filter_map(AcceptClause::parse).collect();
@@ -178,14 +178,13 @@ impl<'a> AcceptClause<'a> {
         found.map(|(_, value)| *value)
     }
 
-    /// Reports whether the clause asks for no stream, or no other than that of a watch, and for no
-    /// version of a server.
+    /// Reports whether the clause asks for no stream other than a watch, and for no server version.
     fn is_plain_stream(&self) -> bool {
         self.parameter("stream").is_none_or(|stream| matches!(stream, "" | "watch"))
             && self.parameter("sv").is_none_or(str::is_empty)
     }
 
-    /// What is liked better comes first; then what is more exact.
+    /// Sorts by quality, then by specificity.
     fn order(a: &AcceptClause<'_>, b: &AcceptClause<'_>) -> std::cmp::Ordering {
         let vague = |clause: &AcceptClause<'_>| (clause.media.0 == "*", clause.media.1 == "*");
         b.quality.total_cmp(&a.quality).then_with(|| vague(a).cmp(&vague(b)))
@@ -206,7 +205,7 @@ impl<'a> AcceptClause<'a> {
             .find_map(|n| self.format_in(n))
     }
 
-    /// What the parameters ask for, in a notation, if there is that.
+    /// Returns the format that the parameters ask for with a media type, if it is served.
     fn format_in(&self, content_type: &'static str) -> Option<AcceptedFormat> {
         if !self.is_plain_stream() {
             return None;
@@ -221,7 +220,7 @@ impl<'a> AcceptClause<'a> {
             _ => return None,
         };
         let representation = match converted.0? {
-            // Cells of a table can be anything, which protobuf cannot say.
+            // Cells of a table can have any type, which protobuf cannot express.
             "Table" if content_type != PROTOBUF => Representation::Table,
             "PartialObjectMetadata" => Representation::PartialMetadata,
             "PartialObjectMetadataList" => Representation::PartialMetadataList,
@@ -236,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_form_we_have_is_taken() {
+    fn first_served_representation_is_used() {
         let representation =
             |accept| AcceptedFormat::parse(accept).map(|format| format.representation).ok();
         assert_eq!(representation(""), Some(Representation::Plain));
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_without_a_table_is_served_in_the_next_form() {
+    fn kind_without_a_table_uses_the_next_format() {
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
         assert!(AcceptedFormat::parse_without_table(table).is_err());
         let either = format!("{table},application/yaml;q=0.5");
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn aggregated_discovery_is_asked_for_in_any_notation_and_order() {
+    fn aggregated_discovery_accepts_any_media_type_and_order() {
         let parameters = "as=APIGroupDiscoveryList;v=v2;g=apidiscovery.k8s.io";
         for (accept, expected) in [
             (format!("application/json;{parameters}"), Some(JSON)),
@@ -308,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_preferred_media_type_of_those_served_is_taken() {
+    fn preferred_served_media_type_is_used() {
         let served = ["application/json", "application/x@v1+protobuf"];
         for (accept, expected) in [
             ("", Some(served[0])),
@@ -323,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn who_accepts_nothing_we_have_is_told_what_there_is() {
+    fn unaccepted_formats_list_the_served_ones() {
         let message =
             |result: Result<AcceptedFormat, ApiError>| result.map_err(|error| error.message);
         let all = "only the following media types are accepted: application/json, \

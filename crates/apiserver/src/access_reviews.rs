@@ -1,4 +1,4 @@
-//! Reviews: questions about access and identity, answered and not stored.
+//! Access and identity reviews, which are answered and not stored.
 
 use http::StatusCode;
 use objects::catalog::RESOURCES;
@@ -63,7 +63,7 @@ pub(crate) async fn create(
     Ok(reply.with_warnings(received.warnings))
 }
 
-/// Refuses a question that cannot be answered.
+/// Rejects an invalid review.
 fn check(path: &ResourcePath, review: &Value) -> Result<(), ApiError> {
     let kind = path.resource.kind;
     if kind == "SelfSubjectRulesReview" {
@@ -76,7 +76,7 @@ fn check(path: &ResourcePath, review: &Value) -> Result<(), ApiError> {
     }
     let causes = review::validate(kind, review);
     if !causes.is_empty() {
-        // Upstream does not name the kind here, either.
+        // Upstream does not name the kind here either.
         return Err(ApiError::invalid_kind(path.resource.group, "", "", &causes));
     }
     Ok(())
@@ -121,7 +121,8 @@ fn decide(api: &Api, user: &User, spec: &Value) -> Result<Value, ApiError> {
     Ok(status)
 }
 
-/// The requirements of a review's field selector that name one value, as a request would write them.
+/// Returns the requirements of a review's field selector with a single value, in the syntax of a
+/// request.
 fn selector(of: &Value) -> String {
     if let Some(raw) = of["rawSelector"].as_str() {
         return raw.to_owned();
@@ -138,7 +139,7 @@ fn selector(of: &Value) -> String {
     written.collect::<Vec<_>>().join(",")
 }
 
-/// What a user may do, as far as a list can say it.
+/// Returns the permissions of a user that can be expressed as a list of rules.
 fn rules(user: &User) -> Value {
     if user.is_in(identity::ADMINISTRATORS) {
         return json!({

@@ -1,7 +1,8 @@
-//! Admission: what depends on other objects. Namespaces, service accounts, priorities, runtime
-//! classes, nodes, limits, quotas and Pod Security; which of them is on is said by [`Plugin`].
+//! Admission: the checks that depend on other objects. Namespaces, service accounts, priorities,
+//! runtime classes, nodes, limits, quotas and Pod Security; [`Plugin`] lists the plugins that can
+//! be disabled.
 //!
-//! Everything is read from the store when it is needed, so there is no cache that could be behind.
+//! Everything is read from the store on demand, so no cache can be stale.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,12 +31,12 @@ use crate::route::ResourcePath;
 use crate::subresources::core_resource;
 use crate::{codec, random};
 
-/// How long a pod waits for the `default` account of its namespace, which a loop makes. About as long
-/// as upstream looks for it.
+/// The time that a pod waits for the `default` service account of its namespace, which a controller
+/// creates. About as long as upstream retries.
 const ACCOUNT_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// One lock per namespace with quotas: requests that charge the same quota go one by one instead
-/// of undoing each other's work.
+/// One lock per namespace with quotas: requests that charge the same quota run one by one instead
+/// of conflicting.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaLocks(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
 
@@ -46,7 +47,7 @@ impl QuotaLocks {
     }
 }
 
-/// What a write costs: quotas to be written with it.
+/// The quotas to be written together with an object.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaReservation {
     quotas: Vec<(String, Revision, Bytes)>,
@@ -61,9 +62,9 @@ impl QuotaReservation {
     }
 }
 
-/// Changes a new object before it is validated.
+/// Mutates a new object before it is validated.
 ///
-/// `node` is the node that creates it, if one does.
+/// `node` is the requesting node, if a node creates the object.
 pub(crate) async fn mutate_create(
     api: &Api,
     node: Option<&str>,
@@ -80,7 +81,8 @@ pub(crate) async fn mutate_create(
     }
 }
 
-/// Gives a new pod what other objects have for it: limits, account, priority, runtime class.
+/// Sets the fields of a new pod that come from other objects: limits, service account, priority,
+/// runtime class.
 async fn fill_in(
     api: &Api,
     node: Option<&str>,
@@ -110,7 +112,7 @@ async fn fill_in(
     add_topology_labels(api, &node, pod)
 }
 
-/// Says on a pod that comes onto a node, or on its binding, where the node is.
+/// Adds the topology labels of a node to a pod that is bound to it, or to its binding.
 pub(crate) fn add_topology_labels(
     api: &Api,
     node: &str,
@@ -178,7 +180,7 @@ async fn fill_in_account(api: &Api, path: &ResourcePath, pod: &mut Value) -> Res
     filled.map_err(|refused| denied(refused, pod))
 }
 
-/// Ephemeral containers may refer to what their pod's account may.
+/// Checks that ephemeral containers refer only to secrets that the pod's service account may use.
 async fn check_ephemeral_containers(
     api: &Api,
     path: &ResourcePath,
@@ -190,8 +192,8 @@ async fn check_ephemeral_containers(
     accounts::check_ephemeral(pod, &account).map_err(denied)
 }
 
-/// The account of a pod. The `default` one may be about to be made if the namespace is new; only
-/// the request that needs it waits.
+/// Returns the service account of a pod. Waits for the `default` account, which may not exist yet
+/// in a new namespace; other requests do not wait.
 async fn account(
     api: &Api,
     path: &ResourcePath,
@@ -225,7 +227,7 @@ async fn account(
     })
 }
 
-/// The namespace of a new object must be there, and must stay.
+/// Checks that the namespace of a new object exists and is not terminating.
 pub(crate) fn check_namespace(
     api: &Api,
     path: &ResourcePath,
@@ -281,7 +283,7 @@ pub(crate) fn mutate_update(
     if path.resource.plural != "pods" {
         return Ok(());
     }
-    // Whoever asks for other resources is given what is missing, as whoever asks for the first time.
+    // A resize gets the same defaults as a new pod.
     if crate::write::subresource_name(path) == "resize" && api.has(Plugin::LimitRanger) {
         let ranges = limit_ranges(api, &path.namespace)?;
         limits::set_defaults(new, &ranges.iter().collect::<Vec<_>>());
@@ -310,7 +312,7 @@ pub(crate) async fn validate_update(
         check_limits(api, path, new)?;
     }
     check_pod_security(api, path, new, Some(old), warnings)?;
-    // Who asks for what there is already is not asked whether it fits.
+    // A resize that changes nothing is not checked against the node.
     if subresource == "resize" && new["metadata"]["generation"] != old["metadata"]["generation"] {
         check_node_has(api, path, new)?;
     }
@@ -324,7 +326,7 @@ pub(crate) async fn validate_update(
     }
 }
 
-/// The limit ranges of a namespace.
+/// Returns the limit ranges of a namespace.
 fn limit_ranges(api: &Api, namespace: &str) -> Result<Vec<Value>, ApiError> {
     let ranges = all(api, core_resource("limitranges")?, namespace)?;
     Ok(ranges.into_iter().map(|(_, _, range)| range).collect())
@@ -342,7 +344,7 @@ fn check_limits(api: &Api, path: &ResourcePath, object: &Value) -> Result<(), Ap
     }
 }
 
-/// What a pod is resized to must be there on its node, whoever has it now.
+/// Checks that a resized pod fits the node's allocatable resources, regardless of other pods.
 fn check_node_has(api: &Api, path: &ResourcePath, pod: &Value) -> Result<(), ApiError> {
     let node = match pod["spec"]["nodeName"].as_str() {
         Some(name) if !name.is_empty() => named(api, "", "nodes", name)?,
@@ -352,8 +354,8 @@ fn check_node_has(api: &Api, path: &ResourcePath, pod: &Value) -> Result<(), Api
     checked.map_err(|error| pod_refused(path, pod, &error))
 }
 
-/// What a write costs the quotas of its namespace. Held until the write is through, so that the
-/// next one sees what this one used.
+/// Charges a write to the quotas of its namespace. The reservation is held until the write is
+/// committed, so that the next request sees the new usage.
 async fn reserve_quota(
     api: &Api,
     path: &ResourcePath,
@@ -386,7 +388,7 @@ async fn reserve_quota(
     Ok(QuotaReservation { quotas: written, _locked: Some(locked) })
 }
 
-/// There is one default priority at most.
+/// Checks that there is at most one default priority class.
 fn check_default_priority(api: &Api, path: &ResourcePath, object: &Value) -> Result<(), ApiError> {
     let is_default = path.resource.plural == "priorityclasses" && object["globalDefault"] == true;
     if !is_default || !api.has(Plugin::Priority) {
@@ -404,19 +406,19 @@ fn check_default_priority(api: &Api, path: &ResourcePath, object: &Value) -> Res
     }
 }
 
-/// The class of pods that name none, if there is one.
+/// Returns the default priority class, if there is one.
 fn default_priority(api: &Api) -> Result<Option<Value>, ApiError> {
     let Some(classes) = catalog::find("scheduling.k8s.io", "v1", "priorityclasses") else {
         return Ok(None);
     };
     let classes = all(api, classes, "")?.into_iter().map(|(_, _, class)| class);
-    // Of several the lowest counts.
+    // If there are several, the one with the lowest value is used.
     Ok(classes
         .filter(|class| class["globalDefault"] == true)
         .min_by_key(|class| class["value"].as_i64().unwrap_or(0)))
 }
 
-/// Holds pods, and the templates of workloads, against the levels their namespace asks for.
+/// Checks pods, and the templates of workloads, against the Pod Security levels of their namespace.
 fn check_pod_security(
     api: &Api,
     path: &ResourcePath,
@@ -458,7 +460,8 @@ fn check_pod_security(
     Ok(())
 }
 
-/// Levels must be readable, and a stricter one warns about the pods that are there.
+/// Checks that the level labels are valid, and warns about existing pods that violate a stricter
+/// level.
 fn check_namespace_labels(
     api: &Api,
     path: &ResourcePath,
@@ -483,8 +486,8 @@ fn check_namespace_labels(
     Ok(())
 }
 
-/// What is wrong with the classes a pod's containers are to change to. A pod that is bound asks
-/// its node which resources may change while a container runs; one that is not may change all.
+/// Validates a change of QoS classes. For a bound pod, the node reports which resources can change
+/// while a container runs; an unbound pod may change all.
 pub(crate) fn class_changes(api: &Api, old: &Value, new: &Value) -> Result<Causes, ApiError> {
     let Some(node) = old["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) else {
         return Ok(Causes::default());
@@ -500,7 +503,7 @@ pub(crate) fn class_changes(api: &Api, old: &Value, new: &Value) -> Result<Cause
     }))
 }
 
-/// Refuses to delete what a node may not, if a node asks, and namespaces that every cluster has.
+/// Rejects deletions that a node is not allowed to make, and deletions of built-in namespaces.
 pub(crate) fn check_delete(
     node: Option<&str>,
     path: &ResourcePath,
@@ -517,7 +520,7 @@ pub(crate) fn check_delete(
     Ok(())
 }
 
-/// All objects of a resource, or those of a namespace.
+/// Returns all objects of a resource, or those of a namespace.
 pub(crate) fn all(
     api: &Api,
     resource: &Resource,
@@ -532,7 +535,7 @@ pub(crate) fn all(
     Ok(found)
 }
 
-/// A cluster-scoped object by name.
+/// Returns a cluster-scoped object by name.
 pub(crate) fn named(
     api: &Api,
     group: &str,
@@ -545,8 +548,8 @@ pub(crate) fn named(
     found.map(|entry| read::load(resource, &entry)).transpose()
 }
 
-/// A refusal in the words of an admission plug-in. What has no name yet is called by what its name is
-/// to begin with.
+/// Returns the error of an admission plugin. An object without a name is referred to by its
+/// `generateName`.
 pub(crate) fn forbidden(path: &ResourcePath, object: &Value, why: &str) -> ApiError {
     let given = |field: &str| object["metadata"][field].as_str().filter(|name| !name.is_empty());
     let name = given("name").or_else(|| given("generateName")).unwrap_or("Unknown");

@@ -1,8 +1,8 @@
-//! The API as a function from calls to replies: [`Api`].
+//! The API as a function from requests to replies: [`Api`].
 //!
-//! The way of a request: who may ([`crate::identity`]), what it names ([`crate::route`]), the
-//! verb's handler, the reply in the form the client accepts. Connections, TLS and credentials are
-//! the listener's; in one process other loops call [`Api::handle`] without any.
+//! The path of a request: authorization ([`crate::identity`]), routing ([`crate::route`]), the
+//! handler of the verb, the reply in the accepted format. Connections, TLS and credentials belong
+//! to the listener; components in the same process call [`Api::handle`] directly.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,25 +32,25 @@ use crate::request::{Caller, Request};
 use crate::route::{ResourcePath, Target};
 use crate::{access_reviews, delete, discovery, node_authorizer, read, subresources, watch, write};
 
-/// What an API server is told at its start.
+/// The options of an API server.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub gates: FeatureGates,
-    /// Which admission plug-ins are on.
+    /// The enabled admission plugins.
     pub plugins: Plugins,
-    /// Whether privileged and host-process containers are allowed at all.
+    /// Allows privileged and host-process containers.
     pub allow_privileged: bool,
-    /// The addresses services may have.
+    /// The range of service addresses.
     pub service_range: String,
-    /// Where clients reach the server, for discovery.
+    /// The address that clients reach the server at, for discovery.
     pub advertised: String,
-    /// Tokens that are good as long as the server runs.
+    /// Static tokens, valid as long as the server runs.
     pub tokens: Vec<StaticToken>,
-    /// What service accounts' tokens are signed with.
+    /// The key that signs service account tokens.
     pub token_secret: Vec<u8>,
-    /// Where to write who asked for what.
+    /// The file that the audit log is written to.
     pub audit_log: Option<PathBuf>,
-    /// The way to the nodes' agents, for logs and streams.
+    /// The dialer to the nodes' agents, for logs and streams.
     pub agents: Option<https::Dialer>,
 }
 
@@ -70,12 +70,12 @@ impl Default for Options {
     }
 }
 
-/// The gates of a server that is told nothing: upstream's, and QoS-class resources on.
+/// Returns the default feature gates: upstream's, with QoS-class resources enabled.
 #[must_use]
 pub fn default_gates() -> FeatureGates {
     let mut gates = FeatureGates::default();
     for gate in [Gate::QosResources, Gate::WindowsHostProcessContainers] {
-        // Only gates that are locked cannot be set, and these are not.
+        // Only locked gates cannot be set, and these are not locked.
         let _ = gates.set(gate, true);
     }
     gates
@@ -100,7 +100,7 @@ pub(crate) struct Shared {
 }
 
 impl Api {
-    /// An API over the store, with the objects every cluster has.
+    /// Creates an API over a store, with the objects that every cluster has.
     pub async fn new(store: Store, options: Options) -> Result<Api, ApiError> {
         let quota = crate::admission::QuotaLocks::default();
         let signer = Signer::new(&options.token_secret);
@@ -136,35 +136,37 @@ impl Api {
         self.shared.options.plugins.has(plugin)
     }
 
-    /// The lines of the audit log for `/metrics`, if there is one.
+    /// Returns the metrics of the audit log, if there is one.
     pub(crate) fn audit_metrics(&self) -> String {
         self.shared.audit.as_ref().map(AuditLog::metrics).unwrap_or_default()
     }
 
-    /// Puts the lines of the process's other parts on `/metrics` too; heard once.
+    /// Adds a collector for other components of the process to `/metrics`. Only the first one is
+    /// used.
     pub fn register_metrics(&self, more: MetricsCollector) {
         let _ = self.shared.metrics.more.set(more);
     }
 
-    /// Whose a bearer token is that is meant for this server.
+    /// Returns the user of a bearer token that is valid for this server.
     #[must_use]
     pub fn identify(&self, token: &str) -> Option<User> {
         let audiences = [credentials::ISSUER.to_owned()];
         crate::tokens::identify(self, token, &audiences).map(|(user, _)| user)
     }
 
-    /// Answers one call.
+    /// Handles one request.
     pub async fn handle(&self, request: Request) -> Reply {
         self.finish(request, None).await
     }
 
-    /// Answers a call that is refused before its body was read; counted and logged as any other.
+    /// Answers a request that was rejected before its body was read. It is counted and logged like
+    /// any other.
     pub(crate) async fn refuse(&self, request: Request, error: ApiError) -> Reply {
         self.finish(request, Some(error)).await
     }
 
-    /// Checks whether the headers of a call suffice to refuse it. [`Api::handle`] then gives the
-    /// reason, whatever the body is.
+    /// Returns true if the headers of a request suffice to reject it. [`Api::handle`] then returns
+    /// the error for any body.
     pub(crate) fn refuses_headers(&self, request: &Request) -> bool {
         let mut request = request.clone();
         match impersonated(&request) {
@@ -207,7 +209,7 @@ impl Api {
         let (reply, error) = match answer {
             Ok(reply) => (reply, None),
             Err(error) => {
-                // A client that accepts no form there is gets the refusal in JSON.
+                // A client that accepts no served format gets the error as JSON.
                 let format = AcceptedFormat::parse(request.header("accept"))
                     .unwrap_or(AcceptedFormat::PLAIN);
                 (Reply::from_error(&error, format), Some(error))
@@ -248,7 +250,7 @@ impl Api {
         }
     }
 
-    /// Refuses a caller without good credentials, and what the caller is not allowed to do. Does not look
+    /// Rejects invalid credentials and requests that the user is not allowed to make. Does not look
     /// at the body.
     fn permit(&self, request: &Request, target: Option<&Target>) -> Result<(), ApiError> {
         match request.caller {
@@ -265,8 +267,8 @@ impl Api {
         })
     }
 
-    /// Decides whether a user may do something: by its role, then, for a node, by the Node authorizer. If it
-    /// may not, the reason is what clients see; it may be empty.
+    /// Authorizes a request: by the role of the user and, for a node, by the Node authorizer. The
+    /// reason of a denial is sent to the client; it may be empty.
     pub(crate) fn decide(
         &self,
         user: &User,
@@ -322,7 +324,7 @@ impl Api {
     }
 }
 
-/// What a request to a resource asks for.
+/// The operation of a request to a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Watch,
@@ -330,7 +332,7 @@ enum Action {
     Get,
     GetSubresource,
     CreateSubresource,
-    /// Streams, which are not answered with objects.
+    /// Streams, which do not respond with objects.
     Connect,
     Review,
     Create,
@@ -341,13 +343,13 @@ enum Action {
 }
 
 impl Action {
-    /// Nothing if the resource does not have the method.
+    /// Returns `None` if the resource does not support the method.
     fn of(request: &Request, path: &ResourcePath, verb: &str) -> Option<Action> {
         let subresource = path.subresource.map_or("", |subresource| subresource.name);
         let verbs = path.subresource.map_or(path.resource.verbs, |s| s.verbs);
         let has = |verb: Verb| verbs.contains(&verb);
         let collection = path.name.is_empty();
-        // What is in namespaces is made and cleared in one of them.
+        // Namespaced objects are created and deleted as a collection within one namespace.
         let in_one = !path.resource.namespaced || !path.namespace.is_empty();
         let connects = matches!(subresource, "exec" | "attach" | "portforward");
         let action = match request.method {
@@ -381,7 +383,7 @@ impl Action {
         Some(action)
     }
 
-    /// The form of the answer, if the client accepts one there is.
+    /// Returns the format of the response, or an error if the client accepts none.
     fn format(self, accept: &str) -> Result<AcceptedFormat, ApiError> {
         let route = match self {
             Action::Connect => return Ok(AcceptedFormat::PLAIN),
@@ -399,9 +401,9 @@ impl Action {
     }
 }
 
-/// Calls `of` with what a request attempts to do.
+/// Calls `then` with the authorizer attributes of a request.
 ///
-/// As upstream reads paths: what is below a version is a resource, whether or not it is served.
+/// As upstream parses paths: a path below a version is a resource, even if it is not served.
 fn with_attributes<T>(
     request: &Request,
     target: &Target,
@@ -472,7 +474,7 @@ fn with_attributes<T>(
     }
 }
 
-/// The user that a call is made for, if that is not its sender.
+/// Returns the user that a request impersonates, if it does.
 fn impersonated(request: &Request) -> Result<Option<User>, ApiError> {
     let Caller::Known(sender) = &request.caller else { return Ok(None) };
     match impersonation::requested(sender, &request.headers)? {
@@ -482,8 +484,8 @@ fn impersonated(request: &Request) -> Result<Option<User>, ApiError> {
     }
 }
 
-/// The 403 for a sender that may not impersonate, in upstream's words: what was asked for, with a verb that
-/// says so.
+/// Returns the 403 for a sender that may not impersonate, as upstream: with the attributes of the
+/// request and a special verb.
 fn may_not_impersonate(request: &Request, sender: &User, kind: &str) -> ApiError {
     let target =
         Target::parse(&request.path).unwrap_or_else(|| Target::NonResource(request.path.clone()));
@@ -497,7 +499,7 @@ fn may_not_impersonate(request: &Request, sender: &User, kind: &str) -> ApiError
     })
 }
 
-/// The 403 for an attempt.
+/// Returns the 403 for denied attributes.
 pub(crate) fn denied(user: &User, attributes: &AuthorizerAttributes<'_>, reason: &str) -> ApiError {
     let message = attributes.denied(user, reason);
     match *attributes {
@@ -522,9 +524,9 @@ pub(crate) fn denied(user: &User, attributes: &AuthorizerAttributes<'_>, reason:
     }
 }
 
-/// Refuses a `timeout=` that is not a duration, before anything else as upstream does. Requests that
-/// last as long as their client wants are not asked. Requests here take milliseconds, so that the time
-/// itself is not kept.
+/// Rejects a `timeout=` that is not a duration, before anything else as upstream does. Long-running
+/// requests are not checked. Other requests take milliseconds here, so that the timeout itself is
+/// not enforced.
 fn check_timeout(request: &Request, target: Option<&Target>) -> Result<(), ApiError> {
     let text = request.query.text("timeout");
     if text.is_empty() {
@@ -546,7 +548,7 @@ fn check_timeout(request: &Request, target: Option<&Target>) -> Result<(), ApiEr
     }
 }
 
-/// The verb of a request to a resource.
+/// Returns the verb of a request.
 pub(crate) fn request_verb(request: &Request, collection: bool, old_watch: bool) -> &'static str {
     match &request.method {
         &Method::GET | &Method::HEAD if old_watch || request.query.flag("watch") => "watch",

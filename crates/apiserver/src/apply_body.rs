@@ -8,8 +8,8 @@ use crate::error::ApiError;
 use crate::request::Request;
 use crate::route::ResourcePath;
 
-/// Reads the configuration a client applies. Whether it fits the schema is for
-/// [`objects::apply`] to say: fields that would be lost are refused there.
+/// Decodes the configuration that a client applies. [`objects::apply`] checks it against the schema
+/// and rejects fields that would be lost.
 pub(crate) fn read(request: &Request, path: &ResourcePath) -> Result<DecodedBody, ApiError> {
     let bad = |what: String| ApiError::bad_request(format!("error decoding patch: {what}"));
     let text = std::str::from_utf8(&request.body).map_err(|error| bad(error.to_string()))?;

@@ -1,9 +1,9 @@
-//! The audit log: one JSON object a line for each request, an `Event` of upstream's `audit.k8s.io/v1` at
-//! level Metadata. Main type: [`AuditLog`].
+//! The audit log: one line of JSON per request, an `Event` of upstream's `audit.k8s.io/v1` at level
+//! Metadata. Main type: [`AuditLog`].
 //!
-//! Requests never wait for the disk. Events are written by a thread of their own, in the order of the answers;
-//! when it cannot keep up, events are dropped and counted. A write that fails is tried again on a file that is
-//! opened anew, for as long as it takes. Bodies are never written: they may hold secrets.
+//! Requests never wait for the disk. A thread writes the events in the order of the responses; when
+//! it cannot keep up, events are dropped and counted. A failed write is retried on a newly opened
+//! file until it succeeds. Bodies are never written, because they may contain secrets.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -25,14 +25,14 @@ use crate::identity::User;
 use crate::request::{Caller, Request};
 use crate::route::Target;
 
-/// Events that may wait to be written. At a kilobyte each these are ten megabytes.
+/// The maximum number of queued events: ten megabytes at a kilobyte each.
 const WAITING: usize = 10_000;
-/// The most that is written at once.
+/// The maximum number of bytes per write.
 const BATCH_BYTES: usize = 1 << 20;
-/// The wait before a failed write is tried again.
+/// The wait before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Characters that stand in a query as they are.
+/// Characters that need no escaping in a query.
 const PLAIN: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/').remove(b':');
 
@@ -45,7 +45,7 @@ pub(crate) struct AuditLog {
 #[derive(Debug, Default)]
 struct Counts {
     events: AtomicU64,
-    /// Events that were dropped because too many waited.
+    /// Events that were dropped because the queue was full.
     dropped: AtomicU64,
     failed_writes: AtomicU64,
 }
@@ -54,7 +54,7 @@ struct Counts {
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) request: &'a Request,
-    /// The sender of the request, where it was made in the name of another user.
+    /// The sender of the request, if it impersonates another user.
     pub(crate) impersonator: Option<&'a User>,
     pub(crate) target: Option<&'a Target>,
     pub(crate) verb: &'a str,
@@ -88,7 +88,7 @@ impl AuditLog {
         }
     }
 
-    /// The lines for `/metrics`, with upstream's names where it has them.
+    /// Returns the metrics, with upstream's names where they exist.
     pub(crate) fn metrics(&self) -> String {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let (events, dropped) = (read(&self.counts.events), read(&self.counts.dropped));
@@ -157,7 +157,7 @@ impl Record<'_> {
     }
 }
 
-/// The path and the query, as a client would write them.
+/// Returns the path and the query in the syntax of a request.
 fn uri(request: &Request) -> String {
     let encoded = |text: &str| utf8_percent_encode(text, PLAIN).to_string();
     let pairs = request.query.pairs();
@@ -167,7 +167,8 @@ fn uri(request: &Request) -> String {
     format!("{}{mark}{}", request.path, pairs.join("&"))
 }
 
-/// The addresses a request came over: those that proxies name, then the one of the connection.
+/// Returns the source addresses of a request: those named by proxies, then the one of the
+/// connection.
 fn sources(request: &Request) -> Vec<String> {
     let proxies = request.headers.get_all("x-forwarded-for").iter();
     let proxies = proxies.filter_map(|value| value.to_str().ok()).flat_map(|text| text.split(','));
@@ -213,19 +214,19 @@ fn reference(target: &Target) -> Option<Value> {
     Some(reference)
 }
 
-/// The thread that writes.
+/// The writer thread.
 struct Writer {
     path: PathBuf,
     file: File,
-    /// Whole lines that have not been written yet.
+    /// Complete lines that have not been written yet.
     batch: Vec<u8>,
     counts: Arc<Counts>,
-    /// How many dropped events have been logged.
+    /// The number of dropped events that have been logged.
     reported: u64,
 }
 
 impl Writer {
-    /// Writes until the server ends.
+    /// Writes events until the server ends.
     fn run(mut self, queue: &Receiver<String>) {
         let mut is_failing = false;
         while let Ok(line) = queue.recv() {
@@ -246,7 +247,7 @@ impl Writer {
                 }
                 is_failing = true;
                 thread::sleep(RETRY);
-                // The path may be another file by now.
+                // The path may refer to another file now.
                 if let Ok(file) = append(&self.path) {
                     self.file = file;
                 }
@@ -264,7 +265,8 @@ impl Writer {
         self.batch.push(b'\n');
     }
 
-    /// Writes the batch. After a failure it holds what was not written, and the file ends with a whole line.
+    /// Writes the batch. After a failure the batch holds the unwritten lines, and the file ends
+    /// with a complete line.
     fn write(&mut self) -> io::Result<()> {
         let mut written = 0;
         let result = loop {
@@ -284,7 +286,7 @@ impl Writer {
         if torn > 0
             && let Ok(end) = self.file.seek(SeekFrom::End(0))
         {
-            // Where it cannot be cut off, a reader finds one line that is no JSON.
+            // If the file cannot be truncated, a reader finds one line that is not valid JSON.
             let _ = self.file.set_len(end.saturating_sub(torn));
         }
         self.batch.drain(..whole);
@@ -311,7 +313,7 @@ mod tests {
     use crate::request::Query;
 
     #[test]
-    fn an_event_names_sender_acting_user_addresses_and_object() {
+    fn audit_event_contains_users_addresses_and_object() {
         let mut headers = HeaderMap::new();
         headers.insert("user-agent", HeaderValue::from_static("kubectl/1"));
         headers.insert("x-forwarded-for", HeaderValue::from_static("10.0.0.1, nonsense,10.0.0.2"));

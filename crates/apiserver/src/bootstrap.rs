@@ -1,4 +1,4 @@
-//! The objects every cluster has, made when the store is new.
+//! The objects that every cluster has, created when the store is new.
 
 use objects::apply::FieldManager;
 use objects::catalog;
@@ -11,11 +11,11 @@ use crate::subresources::core_resource;
 use crate::write::{self, Origin, WriteOptions};
 use crate::{codec, read};
 
-/// Namespaces that are always there and cannot be deleted, but for the last.
+/// Namespaces that always exist. All but the last cannot be deleted.
 pub(crate) const NAMESPACES: [&str; 4] =
     ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Makes what is missing.
+/// Creates the missing objects.
 pub(crate) async fn ensure(api: &Api) -> Result<(), ApiError> {
     let namespaces = core_resource("namespaces")?;
     for name in NAMESPACES {
@@ -87,7 +87,7 @@ async fn make(
     let version = resource.api_version();
     let by = FieldManager { name: &options.manager, subresource: "", api_version: &version };
     let origin = Origin::Update(by);
-    // Nobody is there to be warned.
+    // There is no client to warn.
     let mut warnings = Vec::new();
     write::create_object(api, &path, object, &options, origin, &mut warnings).await.map(|_| ())
 }

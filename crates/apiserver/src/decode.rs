@@ -1,5 +1,5 @@
-//! Bodies of requests: JSON, YAML or protobuf into canonical objects, with every complaint worded as clients
-//! know it.
+//! Decoding request bodies: JSON, YAML or protobuf into canonical objects, with upstream's error
+//! messages.
 
 use std::borrow::Cow;
 
@@ -16,10 +16,10 @@ use serde_json::Value;
 use crate::error::ApiError;
 use crate::request::Request;
 
-/// The largest body that is read at all.
+/// The maximum size of a body.
 pub(crate) const MAX_BODY: usize = 3 * 1024 * 1024;
 
-/// What to do about fields that are unknown or given twice.
+/// The handling of unknown and duplicate fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     Strict,
@@ -28,14 +28,15 @@ pub(crate) enum FieldValidation {
 }
 
 impl FieldValidation {
-    /// Reads `fieldValidation=`; without it clients are warned.
+    /// Reads `fieldValidation=`; the default is to warn.
     pub(crate) fn of(request: &Request) -> Result<FieldValidation, ApiError> {
         let mut causes = Causes::default();
         let read = FieldValidation::check(request, &mut causes);
         read.ok_or_else(|| ApiError::invalid_kind("meta.k8s.io", "CreateOptions", "", &causes))
     }
 
-    /// Reads `fieldValidation=` as one of the options of a write, which are refused together.
+    /// Reads `fieldValidation=` together with the other options of a write, whose errors are
+    /// reported together.
     pub(crate) fn check(request: &Request, causes: &mut Causes) -> Option<FieldValidation> {
         match request.query.text("fieldValidation") {
             "" | "Warn" => Some(FieldValidation::Warn),
@@ -51,7 +52,7 @@ impl FieldValidation {
     }
 }
 
-/// The notation of a body.
+/// The media type of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Notation {
     Json,
@@ -59,15 +60,14 @@ enum Notation {
     Protobuf,
 }
 
-/// An object as received.
+/// A decoded object with the warnings for the client.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DecodedBody {
     pub object: Value,
     pub warnings: Vec<String>,
 }
 
-/// Reads a body as an object of the resource's kind, or of `kind` where a subresource has another
-/// one than the resource.
+/// Decodes a body as an object of the expected kind.
 pub(crate) fn body(request: &Request, expected: &Expected<'_>) -> Result<DecodedBody, ApiError> {
     let validation = FieldValidation::of(request)?;
     let mut strict = Vec::new();
@@ -107,7 +107,7 @@ pub(crate) fn body(request: &Request, expected: &Expected<'_>) -> Result<Decoded
     Ok(DecodedBody { object, warnings })
 }
 
-/// `body` is what was sent, for complaints.
+/// Decodes JSON. `body` is the original body, for messages.
 fn from_json(
     json: &[u8],
     body: &[u8],
@@ -132,7 +132,7 @@ fn from_protobuf(body: &[u8], expected: &Expected<'_>) -> Result<(Header, Decode
     Ok((header, decoded))
 }
 
-/// Options of a verb, which belong to every group and so may name any version.
+/// Decodes the options of a verb, which belong to every group and may name any version.
 pub(crate) fn options_from_protobuf(
     body: &[u8],
     kind: &str,
@@ -147,7 +147,7 @@ pub(crate) fn options_from_protobuf(
         .map_err(|error| expected.not_decoded_from_protobuf(&header, &error))
 }
 
-/// Options of a verb as JSON, in whichever text they came; nothing if they came in protobuf.
+/// Returns the options of a verb as JSON; `None` if they are in protobuf.
 pub(crate) fn options_text(request: &Request) -> Result<Option<Cow<'_, [u8]>>, ApiError> {
     Ok(match notation(request)? {
         Notation::Json => Some(Cow::Borrowed(&request.body)),
@@ -167,7 +167,7 @@ pub(crate) fn options_text(request: &Request) -> Result<Option<Cow<'_, [u8]>>, A
     })
 }
 
-/// A node's body with the other spelling of its QoS resources replaced, if it has that.
+/// Replaces the alternative spelling of a node's QoS resources, if it is used.
 fn respell(kind: &str, json: &[u8]) -> Option<Vec<u8>> {
     let other = kind == "Node" && json.windows(12).any(|window| window == b"QoSResources");
     if !other {
@@ -178,13 +178,13 @@ fn respell(kind: &str, json: &[u8]) -> Option<Vec<u8>> {
     Some(node.to_string().into_bytes())
 }
 
-/// The kind a body must be of.
+/// The expected kind of a body.
 #[derive(Debug, Clone)]
 pub(crate) struct Expected<'a> {
     pub kind: &'a str,
     pub api_version: String,
     pub type_id: TypeId,
-    /// Another version with the same fields, empty if there is none.
+    /// Another version with the same fields; empty if there is none.
     pub alike: &'static str,
 }
 
@@ -197,13 +197,13 @@ struct Header {
 }
 
 impl<'a> Expected<'a> {
-    /// Objects of the resource itself.
+    /// Expects objects of the resource itself.
     pub(crate) fn of(resource: &'a Resource) -> Result<Expected<'a>, ApiError> {
         let type_name = format!("{}.{}", resource.package, resource.kind);
         Expected::named(resource.kind, resource.api_version(), &type_name)
     }
 
-    /// Objects of a type given by its full name.
+    /// Expects objects of a type given by its full name.
     pub(crate) fn named(
         kind: &'a str,
         api_version: String,
@@ -247,7 +247,7 @@ impl<'a> Expected<'a> {
         ))
     }
 
-    /// Looks at kind and version before anything else is read.
+    /// Checks kind and version before the rest is decoded.
     fn check_header(&self, json: &[u8], body: &[u8]) -> Result<Header, ApiError> {
         let header: Option<Header> = serde_json::from_slice(json).map_err(|error| {
             let problem = objects::schema::syntax::in_go_words(json)
@@ -260,7 +260,7 @@ impl<'a> Expected<'a> {
         self.checked(header.unwrap_or_default(), body)
     }
 
-    /// Whether kind and version are those of an object expected here.
+    /// Checks that kind and version are the expected ones.
     fn checked(&self, header: Header, body: &[u8]) -> Result<Header, ApiError> {
         let kind = header.kind.as_deref().filter(|kind| !kind.is_empty()).unwrap_or(self.kind);
         let given = header.api_version.as_deref().filter(|version| !version.is_empty());
@@ -278,7 +278,7 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// Why an object of one version and kind is none of another.
+/// Returns upstream's reason why an object of one version and kind cannot be converted to another.
 fn not_convertible(from: (&str, &str), to: (&str, &str)) -> String {
     let ((version, kind), (expected_version, expected)) = (from, to);
     let list_of = kind.strip_suffix("List").unwrap_or(kind);
@@ -296,8 +296,8 @@ fn not_convertible(from: (&str, &str), to: (&str, &str)) -> String {
     }
 }
 
-/// Why a patched object is of another kind than it was, if it is; what a patch took away is not
-/// missed.
+/// Returns the reason if a patch changed the kind or version of an object. A removed kind or
+/// version is ignored.
 pub(crate) fn other_kind(old: &Value, patched: &Value) -> Option<String> {
     let text = |object: &Value, field: &str| object[field].as_str().map(str::to_owned);
     let before = (text(old, "apiVersion")?, text(old, "kind")?);
@@ -309,7 +309,7 @@ pub(crate) fn other_kind(old: &Value, patched: &Value) -> Option<String> {
     Some(not_convertible((&version, &kind), (&before.0, &before.1)))
 }
 
-/// Go's words for a body that is JSON but has no readable kind and version.
+/// Returns Go's message for a JSON body without a readable kind and version.
 fn header_type_error(json: &[u8]) -> Option<String> {
     let Some(JsonType("object")) = serde_json::from_slice(json).ok() else {
         let JsonType(found) = serde_json::from_slice(json).ok()?;
@@ -332,7 +332,7 @@ struct HeaderTypes {
     kind: Option<JsonType>,
 }
 
-/// The name Go has for the type of a JSON value. The value itself is not kept.
+/// Go's name for the type of a JSON value.
 #[derive(Debug, Clone, Copy)]
 struct JsonType(&'static str);
 
@@ -386,7 +386,7 @@ impl<'de> Visitor<'de> for JsonTypeVisitor {
     }
 }
 
-/// Enough of a body to recognise it.
+/// Returns the start of a body for a message.
 fn summary(body: &[u8]) -> String {
     const ENOUGH: usize = 30;
     let (start, more) = match body.get(..ENOUGH) {
@@ -407,7 +407,7 @@ fn notation(request: &Request) -> Result<Notation, ApiError> {
     let header = request.header("content-type");
     let media = header.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match media.as_str() {
-        // A client that says nothing means JSON.
+        // The default is JSON.
         "" | "application/json" => Ok(Notation::Json),
         "application/yaml" => Ok(Notation::Yaml),
         protobuf::MEDIA_TYPE => Ok(Notation::Protobuf),
@@ -421,10 +421,11 @@ fn notation(request: &Request) -> Result<Notation, ApiError> {
     }
 }
 
-/// How many values a body in YAML may have. The largest object that can be stored has half as many.
+/// The maximum number of values in a YAML body: twice that of the largest object that can be
+/// stored.
 const MAX_YAML_VALUES: usize = 400_000;
 
-/// Reads YAML of a body.
+/// Parses the YAML of a body.
 pub(crate) fn parse_yaml(text: &str) -> Result<(Vec<yaml::Node>, Vec<YamlError>), ApiError> {
     let (documents, errors) = yaml::parse_within(text, MAX_YAML_VALUES);
     let large = |error: &&YamlError| matches!(error.problem, Problem::TooManyValues { .. });
@@ -434,7 +435,7 @@ pub(crate) fn parse_yaml(text: &str) -> Result<(Vec<yaml::Node>, Vec<YamlError>)
     }
 }
 
-/// The first document of a YAML text, and the keys that are given twice.
+/// Returns the first document of a YAML text, and its duplicate keys.
 fn from_yaml(body: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>), ApiError> {
     let text = std::str::from_utf8(body)
         .map_err(|error| expected.unrecognized(&format!("yaml: {error}"), body))?;
@@ -455,7 +456,7 @@ fn from_yaml(body: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>
     Ok((document, repeated))
 }
 
-/// `line 7: key "a" already set in map`, by line.
+/// Returns `line 7: key "a" already set in map`, ordered by line.
 pub(crate) fn repeated_keys(errors: &[&YamlError]) -> Vec<String> {
     let mut errors = errors.to_vec();
     errors.sort_by_key(|error| error.mark);

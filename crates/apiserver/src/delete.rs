@@ -1,4 +1,4 @@
-//! Deleting: at once, after a grace period, or when the last finalizer is gone.
+//! Deleting: immediately, after a grace period, or when the last finalizer is removed.
 //!
 //! ```text
 //!            grace 0, no finalizers
@@ -27,11 +27,11 @@ use crate::request::Request;
 use crate::route::ResourcePath;
 use crate::select::Selection;
 
-/// The finalizers the garbage collector answers to.
+/// The finalizers that the garbage collector handles.
 pub(crate) const ORPHAN: &str = "orphan";
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 
-/// How a deletion is meant.
+/// The options of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DeleteOptions {
     pub(crate) grace: Option<i64>,
@@ -41,13 +41,13 @@ pub(crate) struct DeleteOptions {
     pub(crate) uid: Option<String>,
     pub(crate) resource_version: Option<String>,
     pub(crate) dry_run: bool,
-    /// The pod is evicted, and says so while it ends.
+    /// The pod is evicted, which is recorded in its conditions.
     pub(crate) evicting: bool,
-    /// The node that deletes, if one does.
+    /// The requesting node, if a node deletes the object.
     pub(crate) node: Option<String>,
 }
 
-/// What becomes of the objects that this one owns.
+/// The propagation policy for dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
     Background,
@@ -56,7 +56,7 @@ pub(crate) enum Policy {
 }
 
 impl DeleteOptions {
-    /// From the body, or from the query if there is none.
+    /// Reads the options from the body, or from the query if there is no body.
     pub(crate) fn of(request: &Request) -> Result<DeleteOptions, ApiError> {
         let mut options = DeleteOptions::read(request)?;
         options.node = request.user().node().map(str::to_owned);
@@ -156,8 +156,8 @@ impl DeleteOptions {
     }
 }
 
-/// A body that is something else than options is no reason to delete anything. Options belong to
-/// every group, so their version may be any.
+/// Rejects a body of another kind than `DeleteOptions`. The options belong to every group, so any
+/// version is accepted.
 fn check_kind(body: &[u8]) -> Result<(), ApiError> {
     let read: Result<Value, _> = serde_json::from_slice(body);
     let value = read.map_err(|error| {
@@ -175,13 +175,14 @@ fn check_kind(body: &[u8]) -> Result<(), ApiError> {
     }
 }
 
-/// What a deletion did.
+/// The result of a deletion.
 pub(crate) enum Deleted {
-    /// It is gone; this is the last of it.
+    /// The object was removed; this is its last state.
     Removed(Value),
-    /// It goes when its time or its finalizers are over.
+    /// The object is terminating: it is removed after its grace period or its last finalizer.
     Marked(Value),
-    /// It would be gone if this were not a dry run. The object is as it would be marked before.
+    /// The object would be removed if this were not a dry run. Contains it as it would be marked
+    /// before that.
     WouldRemove(Value),
 }
 
@@ -214,7 +215,7 @@ pub(crate) async fn one(
             });
             read::encoded(&status, StatusCode::OK, format)
         }
-        // Upstream reports only to clients of the older option that the object is not gone yet.
+        // Upstream sends this status only to clients of the older option.
         Deleted::Marked(object) if options.deletes_dependents => {
             read::object_reply(api, path.resource, &object, StatusCode::ACCEPTED, format, request)?
         }
@@ -235,12 +236,12 @@ fn job_warning(resource: &Resource, options: &DeleteOptions) -> Vec<String> {
     Vec::new()
 }
 
-/// Kinds whose deletion is answered with the object.
+/// Returns true for kinds whose deletion responds with the object.
 fn returns_object(resource: &Resource) -> bool {
     matches!(resource.plural, "pods" | "services" | "serviceaccounts" | "resourcequotas")
 }
 
-/// Deletes an object, or marks it.
+/// Deletes an object, or marks it as terminating.
 pub(crate) async fn delete(
     api: &Api,
     path: &ResourcePath,
@@ -258,7 +259,7 @@ pub(crate) async fn delete(
     }
 }
 
-/// One attempt; `None` if somebody else was faster.
+/// Makes one attempt; `None` after a conflict with another writer.
 async fn try_delete(
     api: &Api,
     path: &ResourcePath,
@@ -283,10 +284,11 @@ async fn try_delete(
     let key = codec::key(resource, &path.namespace, &path.name);
     let mut entry_at = entry.modified;
     let bound = !marked["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
-    // A pod is answered as it ended, also one that ended at once.
+    // A pod is returned in its final state, even if it was removed at once.
     let mut last = if resource.plural == "pods" { marked.clone() } else { object };
     if !ends || (resource.plural == "pods" && bound) {
-        // A bound pod that ends at once is still seen ending: its agent learns of the grace.
+        // A bound pod that is removed at once is still marked first, so that its agent sees the
+        // grace period.
         let transaction = Transaction::new()
             .expect_modified_at(key.as_str(), entry_at)
             .put(key.as_str(), codec::encode(resource, &marked));
@@ -311,7 +313,7 @@ async fn try_delete(
 }
 
 async fn commit(api: &Api, transaction: Transaction) -> Result<Outcome, ApiError> {
-    // Also the mark on an object that goes later is written on a full disk.
+    // Marking an object for deletion may use the reserve of a full disk too.
     let done = api.store().commit(transaction.with_reserve()).await;
     done.map_err(|error| crate::write::commit_failed(&error))
 }
@@ -350,7 +352,7 @@ fn check_preconditions(
     Ok(())
 }
 
-/// Namespaces are deleted in a way of their own, and say so.
+/// Checks the preconditions of a namespace, which has its own messages.
 fn check_namespace_preconditions(
     path: &ResourcePath,
     options: &DeleteOptions,
@@ -373,7 +375,7 @@ fn check_namespace_preconditions(
     Ok(())
 }
 
-/// Whether nothing keeps a marked object any more.
+/// Returns true if nothing keeps a terminating object from being removed.
 pub(crate) fn ends_here(resource: &Resource, object: &Value) -> bool {
     let metadata = &object["metadata"];
     let kept = !is_empty(&metadata["finalizers"])
@@ -383,7 +385,7 @@ pub(crate) fn ends_here(resource: &Resource, object: &Value) -> bool {
         && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
 }
 
-/// Whether the object was marked for later.
+/// Returns true if the object is terminating.
 fn has_deadline(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
@@ -393,15 +395,16 @@ fn is_empty(list: &Value) -> bool {
 }
 
 enum DeletionMark {
-    /// It can go at once, unmarked.
+    /// The object can be removed at once, unmarked.
     NotNeeded,
-    /// It is going already and this request changes nothing about it.
+    /// The object is already terminating and this request changes nothing.
     Unchanged,
-    /// It is marked as going, or its finalizers were removed so that it can go at once.
+    /// The object is marked as terminating, or its finalizers were removed so that it can be
+    /// removed at once.
     Changed(Value),
 }
 
-/// Marks an object as going, if it cannot go at once.
+/// Marks an object as terminating, if it cannot be removed at once.
 fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value) -> DeletionMark {
     let now = api.now();
     let metadata = &object["metadata"];
@@ -413,10 +416,10 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
     let graceful = resource.plural == "pods";
     if metadata["deletionTimestamp"].is_string() {
         let current = metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
-        // While a pod ends, only a grace period that the request names can change how it ends.
+        // While a pod terminates, only an explicit grace period can change its deadline.
         let shorter = options.grace.map(at_least_one).filter(|asked| graceful && *asked < current);
         let same_finalizers = list_of(&metadata["finalizers"]) == finalizers;
-        // How a namespace goes was said when it was first asked to.
+        // The first deletion determines how a namespace terminates.
         if namespace_kept || (shorter.is_none() && (current > 0 || (kept && same_finalizers))) {
             return DeletionMark::Unchanged;
         }
@@ -432,7 +435,7 @@ fn mark(api: &Api, resource: &Resource, options: &DeleteOptions, object: &Value)
         set_finalizers(&mut marked, &finalizers);
         return DeletionMark::Changed(marked);
     }
-    // A namespace is seen going, whether or not anything holds it.
+    // A namespace is always marked first, even without finalizers.
     if grace == 0 && !kept && !graceful && resource.plural != "namespaces" {
         if is_empty(&metadata["finalizers"]) {
             return DeletionMark::NotNeeded;
@@ -489,8 +492,8 @@ fn set_finalizers(object: &mut Value, finalizers: &[String]) {
     }
 }
 
-/// The finalizers an object has once it is marked: what becomes of its dependents is the garbage
-/// collector's to carry out.
+/// Returns the finalizers of a marked object. The garbage collector carries out the propagation
+/// policy.
 fn finalizers_after(resource: &Resource, options: &DeleteOptions, object: &Value) -> Vec<String> {
     let mut finalizers = list_of(&object["metadata"]["finalizers"]);
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
@@ -517,7 +520,7 @@ fn finalizers_after(resource: &Resource, options: &DeleteOptions, object: &Value
     finalizers
 }
 
-/// How long a pod may take to end, in seconds; other kinds end at once.
+/// Returns the grace period of a pod in seconds; other kinds have none.
 fn grace(resource: &Resource, options: &DeleteOptions, object: &Value) -> i64 {
     if resource.plural != "pods" {
         return 0;
@@ -536,7 +539,7 @@ fn at_least_one(grace: i64) -> i64 {
     if grace < 0 { 1 } else { grace }
 }
 
-/// Deletes what a selection names; gives the list of what it was.
+/// Deletes the selected objects and returns the list of them.
 pub(crate) async fn collection(
     api: &Api,
     request: &Request,
@@ -568,7 +571,7 @@ pub(crate) async fn collection(
         let one = ResourcePath { name: name.to_owned(), ..path.clone() };
         match delete(api, &one, &options).await {
             Ok(_) => {}
-            // Somebody else deleted it first, which is what was wanted.
+            // Another client deleted it first.
             Err(error) if error.code == StatusCode::NOT_FOUND => {}
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! Documents: discovery, OpenAPI, version and health.
+//! Non-resource paths: discovery, OpenAPI, version, health and metrics.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -28,11 +28,11 @@ use crate::reply::{JSON, PROTOBUF, Reply, TEXT, YAML};
 use crate::request::Request;
 use https::Body;
 
-/// The version of the API we keep to.
+/// The served version of the Kubernetes API.
 const MAJOR: &str = "1";
 const MINOR: &str = "37";
 
-/// Rendered when first asked for: few clients do, and not at the start.
+/// Rendered on the first request: few clients need it, and not at the start.
 static OPENAPI: LazyLock<OpenApi> =
     LazyLock::new(|| OpenApi::render(Schema::served(), RESOURCES, &git_version()));
 
@@ -73,7 +73,8 @@ pub(crate) fn get(api: &Api, request: &Request, path: &str) -> Result<Reply, Api
         return Ok(not_found());
     }
     let accept = request.header("accept");
-    // Upstream's router knows the methods of these paths; the handlers of the others take any.
+    // Upstream's router restricts the methods of these paths; the handlers of the others accept
+    // any.
     let routed = |route: Route| match request.method {
         Method::GET => accept::check_route(accept, route),
         _ => Err(ApiError::method_not_allowed()),
@@ -101,7 +102,7 @@ pub(crate) fn get(api: &Api, request: &Request, path: &str) -> Result<Reply, Api
             Some(group) => ok(request, &group),
             None => Ok(not_found()),
         },
-        // kubectl looks here before it calls a kind unknown, discovery or not.
+        // kubectl looks here before it reports a kind as unknown.
         ["apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions"]
             if request.method == Method::GET =>
         {
@@ -134,11 +135,11 @@ pub(crate) fn get(api: &Api, request: &Request, path: &str) -> Result<Reply, Api
     }
 }
 
-/// A document of discovery, in the notation the client wants.
+/// Returns a discovery document in the accepted format.
 fn ok(request: &Request, value: &Value) -> Result<Reply, ApiError> {
     let format = AcceptedFormat::parse_plain(request.header("accept"))?;
     if format.is_protobuf() && value["apiVersion"].is_null() {
-        // Upstream's JSON of the core group names no version; an envelope has to.
+        // Upstream's JSON of the core group has no version; a protobuf envelope needs one.
         let mut named = value.clone();
         named["apiVersion"] = Value::from("v1");
         return Ok(crate::read::encoded(&named, StatusCode::OK, format));
@@ -150,14 +151,14 @@ fn not_found() -> Reply {
     Reply::text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
-/// Discovery in one document, if the client asks for it.
+/// Returns aggregated discovery, if the client asks for it.
 fn aggregated(
     request: &Request,
     render: fn(&[objects::catalog::Resource]) -> Value,
 ) -> Option<Result<Reply, ApiError>> {
     let notation = accept::aggregated_discovery(request.header("accept"))?;
     let document = render(RESOURCES);
-    // One tag for all notations, as upstream has it.
+    // One ETag for all media types, as upstream.
     let etag = format!("\"{:016X}\"", fnv(document.to_string().as_bytes()));
     let format = AcceptedFormat { content_type: notation, ..AcceptedFormat::PLAIN };
     let mut reply = if request.header("if-none-match") == etag {
@@ -189,7 +190,7 @@ fn set(reply: &mut Reply, name: &'static str, value: &str) {
     }
 }
 
-/// The message for clients that accept no form of a document; upstream's has nothing more.
+/// Returns the 406 for documents; upstream's has no body.
 fn not_acceptable() -> Reply {
     Reply::bytes(StatusCode::NOT_ACCEPTABLE, "", "")
 }
@@ -247,14 +248,14 @@ fn openapi_v3(request: &Request, key: &str) -> Reply {
     reply
 }
 
-/// As far ahead as caches look: a year.
+/// Returns a date one year from now, the longest time that caches use.
 fn never() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
     Timestamp::new(seconds, 0).plus_seconds(365 * 24 * 3600).to_http_text()
 }
 
-/// A document, or word that the client's copy is still good.
+/// Returns a document, or 304 if the client's copy is current.
 fn cached(request: &Request, document: &Document, media: &'static str) -> Reply {
     let etag = format!("\"{}\"", document.hash);
     let mut reply = match request.header("if-none-match") == etag {
@@ -269,14 +270,15 @@ fn cached(request: &Request, document: &Document, media: &'static str) -> Reply 
     reply
 }
 
-/// When the documents came to be: they change with the program.
+/// The modification time of the documents: they change with the program.
 static STARTED: LazyLock<String> = LazyLock::new(|| {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
     Timestamp::new(seconds, 0).to_http_text()
 });
 
-/// OpenAPI documents are a megabyte of text; clients that can are sent a tenth of it.
+/// Compresses a reply if the client accepts it. OpenAPI documents shrink from a megabyte to a
+/// tenth.
 fn compress(request: &Request, reply: &mut Reply) {
     let accepts = request
         .header("accept-encoding")
@@ -288,14 +290,14 @@ fn compress(request: &Request, reply: &mut Reply) {
     }
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     let compressed = encoder.write_all(bytes).and_then(|()| encoder.finish());
-    // Writing to memory does not fail; if it did, the plain text is as good.
+    // Writing to memory does not fail; the plain text would do as well.
     if let Ok(compressed) = compressed {
         reply.body = Body::Whole(compressed.into());
         set(reply, "content-encoding", "gzip");
     }
 }
 
-/// The paths there are, for people who look at `/`.
+/// Returns the paths listed at `/`.
 fn paths() -> Vec<String> {
     let mut paths: Vec<String> = [
         "/api",
@@ -339,7 +341,7 @@ fn version() -> Value {
     })
 }
 
-/// The architecture's name as clients know it.
+/// Returns the architecture's Go name.
 fn go_arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -348,10 +350,10 @@ fn go_arch() -> &'static str {
     }
 }
 
-/// `/healthz` and its kin: `ok`, or each check on a line.
+/// Serves `/healthz`, `/livez` and `/readyz`: `ok`, or one line per check.
 fn health(api: &Api, request: &Request, kind: &str, rest: &[&str]) -> Result<Reply, ApiError> {
     let store = api.store().get("/registry/health").is_ok();
-    // Called etcd where clients ask for it by that name.
+    // The store is also checked under the name etcd, which some clients ask for.
     let mut checks: Vec<(&'static str, bool)> =
         vec![("ping", true), ("log", true), ("etcd", store), ("store", store)];
     if kind == "readyz" {

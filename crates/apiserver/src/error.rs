@@ -1,7 +1,7 @@
-//! A request that is not granted: [`ApiError`], rendered as the `Status` object clients expect.
+//! A failed request: [`ApiError`], rendered as the `Status` object that clients expect.
 //!
-//! Reasons, codes and the shape of `details` are upstream's; clients branch on them. The texts are
-//! made here and nowhere else where several handlers share them.
+//! Reasons, codes and the shape of `details` are upstream's; clients branch on them. Messages
+//! shared by several handlers are defined here.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,18 +11,18 @@ use objects::catalog::Resource;
 use objects::cursor::{Cause, Causes};
 use serde_json::{Map, Value, json};
 
-/// Why a request is refused.
+/// The error response to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApiError {
     pub code: StatusCode,
-    /// Empty where upstream gives none.
+    /// Empty where upstream has none.
     pub reason: &'static str,
     pub message: String,
     pub details: Option<Value>,
     pub retry_after: Option<u32>,
-    /// `metadata` of the status, where it has any.
+    /// The `metadata` of the status, if it has any.
     pub metadata: Option<Value>,
-    /// What the client was to hear before it came to this.
+    /// Warnings collected before the error occurred.
     pub warnings: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ impl ApiError {
         }
     }
 
-    /// With what the client is to hear before what is said already.
+    /// Adds warnings before the existing ones.
     #[must_use]
     pub fn after(mut self, warnings: &[String]) -> ApiError {
         self.warnings.splice(0..0, warnings.iter().cloned());
@@ -69,8 +69,8 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name)
     }
 
-    /// As [`ApiError::not_found`], with the resource called `word`, as lookups by other parts of upstream's
-    /// server call it.
+    /// As [`ApiError::not_found`], with the resource called `word`, as other parts of upstream's
+    /// server do.
     #[must_use]
     pub fn not_found_as(word: &str, resource: &Resource, name: &str) -> ApiError {
         let message = format!("{word} {name:?} not found");
@@ -82,7 +82,7 @@ impl ApiError {
         error
     }
 
-    /// There is nothing at this path.
+    /// Returns the error for a path that is not served.
     #[must_use]
     pub fn no_such_resource() -> ApiError {
         let message = "the server could not find the requested resource";
@@ -107,7 +107,7 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
     }
 
-    /// The body, or the object that it would make, is larger than is accepted.
+    /// Returns the error for a body or an object that is too large.
     #[must_use]
     pub fn too_large(what: impl fmt::Display) -> ApiError {
         let message = format!("Request entity too large: {what}");
@@ -120,7 +120,7 @@ impl ApiError {
         ApiError::new(StatusCode::CONFLICT, "AlreadyExists", message).about(resource, name)
     }
 
-    /// Somebody else was faster, or a precondition does not hold.
+    /// Returns the error for a conflict or a failed precondition.
     #[must_use]
     pub fn conflict(resource: &Resource, name: &str, why: &str) -> ApiError {
         let qualified = resource.qualified();
@@ -128,7 +128,7 @@ impl ApiError {
         ApiError::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name)
     }
 
-    /// The object was written since the client read it.
+    /// Returns the conflict for an object that was written since the client read it.
     #[must_use]
     pub fn modified(resource: &Resource, name: &str) -> ApiError {
         let why = "the object has been modified; please apply your changes to the latest version \
@@ -148,12 +148,12 @@ impl ApiError {
 
     #[must_use]
     pub fn invalid(resource: &Resource, name: &str, causes: &Causes) -> ApiError {
-        // What is wrong is said of the stored kind: events of both groups are those of the core.
+        // Messages name the stored kind: events of both groups are stored as core events.
         let group = resource.stored_as().map_or(resource.group, |(group, _)| group);
         ApiError::invalid_kind(group, resource.kind, name, causes)
     }
 
-    /// As [`ApiError::invalid`], for what is no resource: `DeleteOptions.meta.k8s.io`.
+    /// As [`ApiError::invalid`], for kinds that are not resources: `DeleteOptions.meta.k8s.io`.
     #[must_use]
     pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: &Causes) -> ApiError {
         let mut details = Map::new();
@@ -170,7 +170,7 @@ impl ApiError {
             .with_details(Value::Object(details))
     }
 
-    /// Refuses what would be too much at the moment.
+    /// Returns the error for a request that exceeds a limit at the moment.
     #[must_use]
     pub fn too_many_requests() -> ApiError {
         let message = "Too many requests, please try again later.";
@@ -180,13 +180,13 @@ impl ApiError {
         error
     }
 
-    /// The revision asked for is no longer kept.
+    /// Returns the error for a compacted resource version.
     #[must_use]
     pub fn expired(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::GONE, "Expired", message)
     }
 
-    /// The revision asked for does not exist yet.
+    /// Returns the error for a resource version in the future.
     #[must_use]
     pub fn future_revision(asked: u64, newest: u64) -> ApiError {
         let message = format!("Too large resource version: {asked}, current: {newest}");
@@ -229,7 +229,7 @@ impl ApiError {
         self
     }
 
-    /// The `Status` object.
+    /// Returns the `Status` object.
     #[must_use]
     pub fn to_status(&self) -> Value {
         let mut status = Map::new();
@@ -249,9 +249,9 @@ impl ApiError {
     }
 }
 
-/// `field: message`, in brackets if there are several.
+/// Formats `field: message`, in brackets if there are several.
 fn listed(causes: &[Cause]) -> String {
-    // What several checks found alike is reported once.
+    // Equal findings of several checks are reported once.
     let mut seen = HashSet::with_capacity(causes.len());
     let distinct = causes.iter().filter(|cause| seen.insert((&cause.field, &cause.message)));
     let texts: Vec<String> =

@@ -1,9 +1,9 @@
-//! How much each client may ask of the server at once: [`Flow`].
+//! Limits on concurrent requests: [`Flow`].
 //!
-//! An equivalent of upstream's API priority and fairness with built-in levels. Every level has
-//! amounts of its own, so that clients of one level cannot take anything from those of another, and a
-//! client may have only a part of its level's. A request waits for a short time and is then answered
-//! 429. Only requests over the network pass here; the process's own loops do not wait.
+//! An equivalent of upstream's API priority and fairness with built-in levels. Every level has its
+//! own limits, so that clients of one level cannot affect those of another, and one client may use
+//! only a part of its level's. A request waits for a short time and is then answered with 429. Only
+//! requests over the network are limited; components in the same process are not.
 //!
 //! | level | clients |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | `workload-low` | service accounts |
 //! | `global-default` | all other users |
 //!
-//! Health checks pass without a level, and so do requests without credentials, which are refused or
-//! answered with a short document.
+//! Health checks are not limited, and neither are requests without credentials, which get an error
+//! or a short document.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -32,16 +32,17 @@ use crate::shares::{Account, Share, Shares, Unavailable};
 
 const MIB: usize = 1 << 20;
 
-/// How long a request waits for its turn. Clients give up later than this, and retry after a 429.
+/// The maximum time that a request is queued. Clients time out later than this, and retry after a
+/// 429.
 const TURN: Duration = Duration::from_secs(5);
 
-/// How long the events of a watch wait for those of others to be read.
+/// The maximum time that the events of a watch wait for unread events of other watches.
 const EVENTS_TURN: Duration = Duration::from_secs(10);
 
-/// The part of the lists that one takes which is held in memory as a whole.
+/// The cost of a list that is held in memory as a whole.
 const WHOLE_LIST: usize = 4;
 
-/// The reason of a refusal, by its name in the metric; the first two are upstream's.
+/// The reason of a rejection, by its name in the metric; the first two are upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reason {
     QueueFull,
@@ -72,13 +73,13 @@ impl From<Unavailable> for Reason {
 #[derive(Debug)]
 pub(crate) struct Level {
     name: &'static str,
-    /// Requests being answered, apart from those that last; none if there is no limit.
+    /// Requests in flight, except long-running ones; `None` for no limit.
     requests: Option<Shares>,
     lists: Shares,
-    /// Bytes of bodies that were received and not answered.
+    /// Bytes of the bodies of requests in flight.
     bodies: Shares,
     watches: Shares,
-    /// Bytes of events that clients did not read.
+    /// Bytes of events that clients have not read.
     events: Shares,
     /// Logs being sent.
     logs: Shares,
@@ -87,7 +88,7 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// The pairs are the total, and the part of one client.
+    /// The pairs are the total, and the share of one client.
     fn new(
         name: &'static str,
         requests: Option<(usize, usize)>,
@@ -117,18 +118,18 @@ impl Level {
         ApiError::too_many_requests()
     }
 
-    /// Takes the place of a watch for a user.
+    /// Takes a watch slot for a user.
     pub(crate) fn watch(&self, user: &User) -> Result<Share, ApiError> {
         let taken = self.watches.account(&user.name).take(1);
         taken.ok_or_else(|| self.reject(Reason::Watches))
     }
 
-    /// Returns the access to the bytes of events that a user may leave unread.
+    /// Returns the account for the unread event bytes of a user.
     pub(crate) fn events(&self, user: &User) -> Account {
         self.events.account(&user.name)
     }
 
-    /// Waits until there is room for an event. `None` ends the watch: too much is unread.
+    /// Waits until there is room for an event. `None` ends the watch because too much is unread.
     pub(crate) async fn event(&self, account: &Account, length: usize) -> Option<Share> {
         let room = account.wait(length, EVENTS_TURN).await;
         if room.is_err() {
@@ -137,7 +138,7 @@ impl Level {
         room.ok()
     }
 
-    /// Waits for a part of what may be limited.
+    /// Waits for a share, if there is a limit.
     async fn turn(
         &self,
         shares: Option<&Shares>,
@@ -172,8 +173,8 @@ impl std::fmt::Debug for Flow {
 }
 
 impl Default for Flow {
-    /// The figures leave an idle server of 20 MB below 300 MB when all levels are full. A node has a
-    /// handful of watches; one in a hundred pods uses the API.
+    /// The values keep a server of 20 MB when idle below 300 MB when all levels are full. A node
+    /// has a handful of watches; one in a hundred pods uses the API.
     fn default() -> Flow {
         Flow {
             exempt: Level::new(
@@ -226,16 +227,16 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Checks whether the client may read the response as slowly as it likes.
+    /// Returns true if the client may read the response at any speed.
     pub(crate) fn is_for_slow_reader(&self) -> bool {
         self.log.is_some()
     }
 }
 
-/// The cost of a request while it is answered.
+/// The cost of a request while it is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cost {
-    /// It lasts, and is limited in other ways, or it needs no credentials.
+    /// It is long-running and limited in other ways, or it needs no credentials.
     Free,
     Request,
     List(usize),
@@ -277,7 +278,7 @@ impl Flow {
         }
     }
 
-    /// Lets a request in, at once or after a short time.
+    /// Admits a request, at once or after a short wait.
     pub(crate) async fn enter(&self, request: &Request) -> Result<Ticket, ApiError> {
         let (Caller::Known(user), cost) = (&request.caller, Cost::of(request)) else {
             return Ok(Ticket::default());
@@ -298,17 +299,17 @@ impl Flow {
         Ok(Ticket { _request: request_share, _list: list_share, log: None })
     }
 
-    /// Refuses a request of a user who has too many connections.
+    /// Rejects a request of a user with too many connections.
     pub(crate) fn too_many_connections(&self, user: &User) -> ApiError {
         self.level(user).reject(Reason::Connections)
     }
 
-    /// Puts the counts of a listener's connections among the metrics. Only the first one is kept.
+    /// Adds the connection counts of a listener to the metrics. Only the first listener is used.
     pub(crate) fn measure_connections(&self, counts: impl Fn() -> Counts + Send + Sync + 'static) {
         let _ = self.connections.set(Box::new(counts));
     }
 
-    /// Returns the metrics in Prometheus' text form, by upstream's names.
+    /// Returns the metrics in Prometheus text format, with upstream's names.
     pub(crate) fn render(&self) -> String {
         let mut text = String::new();
         let head = |text: &mut String, name: &str, kind: &str, help: &str| {
@@ -406,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_cost_what_they_hold() {
+    fn requests_cost_what_they_hold_in_memory() {
         let protobuf = "application/vnd.kubernetes.protobuf";
         for (path, accept, cost) in [
             ("/healthz", "", Cost::Free),
@@ -427,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_user_with_many_requests_waits_and_others_do_not() {
+    async fn user_with_many_requests_waits_alone() {
         let flow = Flow::default();
         let viewer = User::member("v", VIEWERS);
         let pods = request(Some(&viewer), "/api/v1/namespaces/a/pods/b", "");
@@ -458,7 +459,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn administrators_are_exempt_but_not_in_what_takes_memory() {
+    async fn administrators_are_exempt_except_from_memory_limits() {
         let flow = Flow::default();
         let admin = User::member("admin", ADMINISTRATORS);
         let get = request(Some(&admin), "/api/v1/namespaces/a/pods/b", "");

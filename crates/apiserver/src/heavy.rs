@@ -1,8 +1,9 @@
-//! Requests with large bodies, which are answered on threads of their own: [`HeavyWork`].
+//! Requests with large bodies, which are handled on separate threads: [`HeavyWork`].
 //!
-//! Decoding, merging and validating a body of megabytes takes a good part of a second of CPU, and memory
-//! of many times its size. On the threads that serve connections, a few such requests would delay all
-//! others. A limit on how many run at a time bounds the memory; a limit on how many wait bounds the queue.
+//! Decoding, merging and validating a body of megabytes takes a good part of a second of CPU time,
+//! and memory of many times its size. On the threads that serve connections, a few such requests
+//! would delay all others. The number of running requests is limited to bound the memory, the
+//! number of waiting ones to bound the queue.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,17 +14,17 @@ use tokio::sync::Semaphore;
 
 use crate::error::ApiError;
 
-/// The largest body that is handled where the request arrived. Pods and reports of nodes are smaller, and
-/// take a few milliseconds.
+/// The largest body that is handled on the connection's thread. Pods and node statuses are smaller,
+/// and take a few milliseconds.
 pub(crate) const LIGHT_BODY: usize = 32 << 10;
 
-/// How many requests run at a time at most. Each may take a hundred megabytes.
+/// The maximum number of running requests. Each may take a hundred megabytes.
 const MAX_RUNNING: usize = 2;
 
-/// How many requests run or wait. Together their bodies have at most 96 MB.
+/// The maximum number of running and waiting requests. Together their bodies have at most 96 MB.
 const MAX_ADMITTED: usize = 32;
 
-/// Runs requests with large bodies, some at a time, in the order they came.
+/// Runs requests with large bodies, a few at a time, in the order of their arrival.
 #[derive(Debug)]
 pub(crate) struct HeavyWork {
     turns: Arc<Semaphore>,
@@ -40,7 +41,7 @@ impl Default for HeavyWork {
 }
 
 impl HeavyWork {
-    /// Runs `work` when it is its turn. Work that has begun is finished even if the caller goes away.
+    /// Runs `work` in turn. Work that has begun is finished even if the caller goes away.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn few_run_at_a_time_and_no_more_than_the_places_wait() {
+    async fn running_and_waiting_requests_are_limited() {
         let heavy = Arc::new(HeavyWork::default());
         let (running, release) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
         let mut tasks = Vec::new();
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_the_refusal_of_one_request() {
+    async fn panic_fails_one_request_only() {
         let heavy = HeavyWork::default();
         for _ in 0..MAX_ADMITTED + MAX_RUNNING {
             let refused = heavy.run(async { assert_eq!(MAX_RUNNING, 0) }).await.unwrap_err();

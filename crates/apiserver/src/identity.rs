@@ -1,21 +1,20 @@
-//! Who asks: [`User`], and what each role may do.
+//! Users and their roles: [`User`].
 //!
-//! There are four kinds of caller: administrators, viewers, nodes, and everybody else who is
-//! known. Roles are built in; there are no role objects. Where a user comes from (certificate,
-//! token) is the listener's business.
+//! There are four roles: administrators, viewers, nodes, and other authenticated users. Roles are
+//! built in; there are no role objects. The listener authenticates users by certificate or token.
 
 use std::collections::BTreeMap;
 
 use objects::catalog::Resource;
 use serde_json::{Value, json};
 
-/// A caller whose identity is established.
+/// An authenticated user.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct User {
     pub name: String,
     pub groups: Vec<String>,
     pub uid: String,
-    /// What else is known, by upstream's names.
+    /// Extra fields, by upstream's names.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -26,7 +25,7 @@ pub(crate) const AUTHENTICATED: &str = "system:authenticated";
 const NODE_PREFIX: &str = "system:node:";
 
 impl User {
-    /// The process's own loops.
+    /// Returns the user of a component in the same process.
     #[must_use]
     pub fn internal(name: &str) -> User {
         User::member(name, ADMINISTRATORS)
@@ -38,7 +37,7 @@ impl User {
         User { name: name.to_owned(), groups, ..User::default() }
     }
 
-    /// As reviews tell of it.
+    /// Returns the `UserInfo` of reviews and audit events.
     pub(crate) fn to_user_info(&self) -> Value {
         let mut user_info = json!({"username": self.name, "groups": self.groups});
         if !self.uid.is_empty() {
@@ -55,14 +54,14 @@ impl User {
         self.groups.iter().any(|own| own == group)
     }
 
-    /// The node an agent speaks for.
+    /// Returns the node that the user is the agent of.
     #[must_use]
     pub fn node(&self) -> Option<&str> {
         self.is_in(NODES).then(|| self.name.strip_prefix(NODE_PREFIX)).flatten()
     }
 }
 
-/// What somebody wants to do.
+/// The attributes of a request that authorization depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AuthorizerAttributes<'a> {
     Resource {
@@ -91,7 +90,7 @@ impl<'a> AuthorizerAttributes<'a> {
         name: &'a str,
     ) -> AuthorizerAttributes<'a> {
         let (group, resource) = (resource.group, resource.plural);
-        // A namespace counts as being in itself, so that roles within it can cover it.
+        // A namespace is within itself, so that roles within it can cover it.
         let namespace = if (group, resource) == ("", "namespaces") { name } else { namespace };
         AuthorizerAttributes::Resource {
             verb,
@@ -104,8 +103,8 @@ impl<'a> AuthorizerAttributes<'a> {
         }
     }
 
-    /// The same, limited by a field selector. `single` is the name of the only object that the selector
-    /// lets through, empty if there may be several.
+    /// Adds a field selector. `single` is the name of the only object that the selector can match;
+    /// empty if there may be several.
     #[must_use]
     pub(crate) fn with_field_selector(
         mut self,
@@ -121,7 +120,8 @@ impl<'a> AuthorizerAttributes<'a> {
         self
     }
 
-    /// The words of a 403 for this user. `reason` is that of an authorizer, if it gave one.
+    /// Returns the message of a 403 for this user. `reason` is that of an authorizer; it may be
+    /// empty.
     #[must_use]
     pub(crate) fn denied(&self, user: &User, reason: &str) -> String {
         let colon = if reason.is_empty() { "" } else { ": " };
@@ -157,8 +157,8 @@ impl<'a> AuthorizerAttributes<'a> {
     }
 }
 
-/// Returns whether the role of a user covers an attempt. What a node may do depends on the objects too: see
-/// [`crate::node_authorizer`].
+/// Returns true if the role of a user allows the request. The permissions of a node also depend on
+/// objects: see [`crate::node_authorizer`].
 #[must_use]
 pub(crate) fn allows(user: &User, attributes: &AuthorizerAttributes<'_>) -> bool {
     if user.is_in(ADMINISTRATORS) {
@@ -185,7 +185,8 @@ pub(crate) fn allows(user: &User, attributes: &AuthorizerAttributes<'_>) -> bool
     }
 }
 
-/// Documents everybody known may read: discovery, OpenAPI, health, version.
+/// Returns true for paths that all authenticated users may read: discovery, OpenAPI, health,
+/// version.
 fn is_open_document(path: &str) -> bool {
     let below = |root: &str| path == root || path.starts_with(&format!("{root}/"));
     ["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"]
@@ -193,7 +194,7 @@ fn is_open_document(path: &str) -> bool {
         .any(below)
 }
 
-/// Documents that need no credentials: health and version.
+/// Returns true for paths that need no credentials: health and version.
 #[must_use]
 pub(crate) fn is_public(path: &str) -> bool {
     matches!(path, "/healthz" | "/livez" | "/readyz" | "/version" | "/version/")
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_does_not_make_a_node() {
+    fn node_name_without_the_group_is_not_a_node() {
         let pretender = User::member("system:node:n1", VIEWERS);
         assert_eq!(pretender.node(), None);
         assert!(!allows(&pretender, &on("patch", "nodes", "n1")));
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_without_a_role_may_look_at_discovery_only() {
+    fn user_without_a_role_may_read_discovery_only() {
         let nobody = User::member("nobody", "other");
         assert!(allows(
             &nobody,

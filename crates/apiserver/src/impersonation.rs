@@ -1,8 +1,8 @@
-//! Impersonation: a request that its sender makes in the name of another user. [`requested`] reads the
-//! headers and refuses what cannot be honoured.
+//! Impersonation: requests that are made on behalf of another user. [`requested`] reads the headers
+//! and rejects invalid ones.
 //!
-//! Administrators may impersonate every user; no other role may impersonate any. A request that asks for it
-//! in a way that cannot be read is refused: it must never run with the rights of its sender.
+//! Administrators may impersonate every user; other roles may impersonate none. A request with
+//! unreadable headers is rejected: it must never run with the rights of its sender.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +28,8 @@ pub(crate) enum Requested {
     Nothing,
     /// The request is made for this user.
     User(User),
-    /// The sender may not impersonate. The word says what kind of user was asked for, as upstream's verbs
-    /// `impersonate-on:<kind>:<verb>` have it.
+    /// The sender may not impersonate. Contains the kind of user, as in upstream's verbs
+    /// `impersonate-on:<kind>:<verb>`.
     Denied(&'static str),
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn requested(sender: &User, headers: &HeaderMap) -> Result<Requested,
     Ok(Requested::User(complete(user)))
 }
 
-/// The user as the headers name it.
+/// Returns the user as named by the headers.
 fn named_user(headers: &HeaderMap) -> Result<User, ApiError> {
     let first = |name| Ok(values(headers, name)?.into_iter().next().unwrap_or_default());
     let mut user = User {
@@ -81,7 +81,8 @@ fn values(headers: &HeaderMap, name: &str) -> Result<Vec<String>, ApiError> {
     all.collect()
 }
 
-/// Returns whether every `%` is followed by two hexadecimal digits. Upstream keeps a key as it is otherwise.
+/// Returns true if every `%` is followed by two hexadecimal digits. Upstream keeps a key unchanged
+/// otherwise.
 fn is_escaped_well(key: &str) -> bool {
     let mut parts = key.split('%');
     parts.next();
@@ -103,7 +104,7 @@ fn kind(user: &User) -> &'static str {
     }
 }
 
-/// The namespace and the name of the service account that a user name stands for.
+/// Returns the namespace and the name of the service account that a user name stands for.
 fn service_account(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     let is_good = !namespace.is_empty() && !name.is_empty() && !name.contains(':');
@@ -114,7 +115,7 @@ fn node(user: &str) -> bool {
     user.strip_prefix("system:node:").is_some_and(|name| !name.is_empty())
 }
 
-/// Adds the groups that the user would have had with credentials of its own.
+/// Adds the groups that the user would have with credentials of its own.
 fn complete(mut user: User) -> User {
     if user.groups.is_empty() {
         if let Some((namespace, _)) = service_account(&user.name) {
@@ -131,7 +132,7 @@ fn complete(mut user: User) -> User {
     user
 }
 
-/// The user as Go prints the structure, which is what upstream's message contains.
+/// Formats the user in Go syntax, as in upstream's message.
 fn go_syntax(user: &User) -> String {
     let list = |texts: &[String]| {
         let quoted: Vec<String> = texts.iter().map(|text| go_quoted(text)).collect();
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_honoured_is_refused() {
+    fn invalid_impersonation_headers_are_rejected() {
         let info = |inner: &str| {
             format!("requested &user.DefaultInfo{{{inner}}} without impersonating a user name")
         };
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn users_get_the_groups_they_would_have_had() {
+    fn impersonated_users_get_their_default_groups() {
         for (name, groups, expected) in [
             ("carol", vec![], vec![AUTHENTICATED]),
             ("carol", vec!["g"], vec!["g", AUTHENTICATED]),

@@ -1,7 +1,7 @@
 //! The Kubernetes API over an embedded store: HTTP, TLS, authentication, admission, REST and watch.
 //!
-//! Main type: [`Api`], a function from calls to replies. What objects look like and what is wrong
-//! with them is `objects`' business; here is what needs the store, the clock or the network.
+//! Main type: [`Api`], a function from requests to replies. The `objects` crate defines and
+//! validates objects; this crate does what needs the store, the clock or the network.
 
 mod accept;
 mod access_reviews;

@@ -1,4 +1,4 @@
-//! Checks of the options lists and watches share, before anything is read.
+//! Checks of the options that lists and watches share.
 
 use objects::cursor::Causes;
 
@@ -7,8 +7,8 @@ use crate::request::Request;
 
 const MATCH: &str = "resourceVersionMatch";
 
-/// Refuses combinations of `resourceVersion`, `resourceVersionMatch`, `continue` and
-/// `sendInitialEvents` that contradict each other.
+/// Rejects contradictory combinations of `resourceVersion`, `resourceVersionMatch`, `continue` and
+/// `sendInitialEvents`.
 pub(crate) fn check(request: &Request) -> Result<(), ApiError> {
     let query = &request.query;
     let (version, mut matching, going_on) =
@@ -17,7 +17,7 @@ pub(crate) fn check(request: &Request) -> Result<(), ApiError> {
     let mut initial = query.get("sendInitialEvents").is_some();
     query.int("limit")?;
     query.int("timeoutSeconds")?;
-    // A watch from the start is one that begins with what is there.
+    // A watch without a version begins with the current objects.
     if watch && !initial && matching.is_empty() && matches!(version, "" | "0") {
         (initial, matching) = (true, "NotOlderThan");
     }

@@ -1,11 +1,11 @@
-//! The API on a socket: the caller's identity, the order in which a request is let in, and bodies.
+//! The API on a socket: authentication, the order of admission checks, and bodies.
 //!
-//! Main type: [`Listener`]. Sockets, TLS and connections are [`https`]'s; how much each caller may ask
-//! for is [`crate::flow`]'s. A body is read only from a caller who may send it:
+//! Main type: [`Listener`]. Sockets, TLS and connections are handled by [`https`]; limits per user
+//! by [`crate::flow`]. A body is read only from a client that is allowed to send it:
 //!
 //! ```text
-//!  headers ─▶ who ─▶ may they ─▶ their turn ─▶ room for the body ─▶ body ─▶ Api::handle
-//!              401      403          429             429, 413
+//!  headers ─▶ authentication ─▶ authorization ─▶ flow control ─▶ room for the body ─▶ body ─▶ Api::handle
+//!                  401              403             429             429, 413
 //! ```
 
 use std::io;
@@ -36,8 +36,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds a socket. Clients with a certificate of `authority` are known by it; others may come
-    /// with a token.
+    /// Binds a socket. Clients with a certificate of `authority` are identified by it; others may
+    /// send a token.
     pub async fn bind(
         address: SocketAddr,
         server: &Pair,
@@ -48,7 +48,7 @@ impl Listener {
         Ok(Listener { socket })
     }
 
-    /// Binds a socket that serves with material which can be replaced later.
+    /// Binds a socket with TLS material that can be replaced later.
     pub async fn bind_with(
         address: SocketAddr,
         tls: ServerTls,
@@ -58,12 +58,12 @@ impl Listener {
         Ok(Listener { socket })
     }
 
-    /// Where it listens, with the port the system chose if it was asked to.
+    /// Returns the bound address, with the port that the system chose if it was asked to.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.address()
     }
 
-    /// Serves until `stop` says so, then lets requests under way finish for a while.
+    /// Serves until `stop` is true, then waits for requests in flight up to the drain timeout.
     pub async fn serve(self, api: Api, stop: watch::Receiver<bool>) {
         let limits = self.socket.limits();
         api.shared.flow.measure_connections(self.socket.counts());
@@ -75,7 +75,8 @@ impl Listener {
     }
 }
 
-/// A certificate's common name is the user, its organizations are the groups.
+/// Returns the user of a certificate: the common name is the user name, the organizations are the
+/// groups.
 fn certificate_user(peer: &Peer) -> User {
     let mut groups = peer.groups.clone();
     groups.push(AUTHENTICATED.to_owned());
@@ -94,7 +95,7 @@ async fn answer(api: &Api, client: &Client, limits: Limits, inbound: Inbound) ->
         caller,
         source: Some(client.address().ip()),
     };
-    // The bodies of strangers are not read: the connection discards them.
+    // Bodies of anonymous clients are not read: the connection discards them.
     let Caller::Known(user) = request.caller.clone() else {
         return api.handle(request).await.into_answer();
     };
@@ -124,7 +125,8 @@ async fn answer(api: &Api, client: &Client, limits: Limits, inbound: Inbound) ->
     answer.holding(ticket)
 }
 
-/// Who a request comes from: its token if it has one, else its connection's certificate.
+/// Returns the caller of a request: by its token if it has one, otherwise by the connection's
+/// certificate.
 fn caller(api: &Api, peer: Option<&Peer>, headers: &HeaderMap) -> Caller {
     let header = headers.get("authorization").and_then(|value| value.to_str().ok());
     let token = header.and_then(|header| {
@@ -138,14 +140,14 @@ fn caller(api: &Api, peer: Option<&Peer>, headers: &HeaderMap) -> Caller {
     }
 }
 
-/// Reads a body as soon as there is room for it.
+/// Reads a body once there is room for it.
 async fn received(
     body: Incoming,
     level: &Level,
     user: &User,
     limits: Limits,
 ) -> Result<(Bytes, Option<Share>), ApiError> {
-    // A body of unknown length may be as long as any.
+    // A body of unknown length may have the maximum length.
     let length = body.size_hint().exact().unwrap_or(MAX_BODY as u64);
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     if length > MAX_BODY {

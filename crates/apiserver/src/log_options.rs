@@ -30,7 +30,7 @@ pub(crate) fn check(request: &Request, pod: &str) -> Result<(), ApiError> {
         let message = "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified";
         causes.add("FieldValueForbidden", "[]", message.to_owned());
     }
-    // Telling the streams apart is behind a gate that is off.
+    // Selecting a stream is behind a feature gate that is off.
     if query.get("stream").is_some_and(|stream| !stream.is_empty()) {
         let message = "Forbidden: may not be specified".to_owned();
         causes.add("FieldValueForbidden", "stream", message);

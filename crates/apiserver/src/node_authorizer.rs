@@ -1,7 +1,8 @@
-//! The Node authorizer: which requests a node may send, as upstream's authorization mode `Node` decides.
+//! The Node authorizer: the requests that a node may send, as upstream's authorization mode `Node`.
 //!
-//! A node reads itself, its pods and what its pods refer to. Mirror pods refer to nothing: a node makes them
-//! itself. What a node may write into the objects it reaches is [`crate::node_restriction`]'s business.
+//! A node may read itself, its pods and the objects that its pods refer to. Mirror pods do not
+//! count, because a node creates them itself. [`crate::node_restriction`] limits what a node may
+//! write.
 
 use objects::rules::pod::references;
 use objects::selector::FieldSelector;
@@ -17,8 +18,8 @@ use crate::subresources::core_resource;
 
 pub(crate) const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// The requests that every node may send: verbs, group, resources. Upstream's rules of `system:node` for what
-/// is not decided by object.
+/// The requests that every node may send: verbs, group, resources. Upstream's rules of
+/// `system:node` that do not depend on objects.
 const RULES: &[(&[&str], &str, &[&str])] = &[
     (&["create"], "authentication.k8s.io", &["tokenreviews"]),
     (&["create"], "authorization.k8s.io", &["localsubjectaccessreviews", "subjectaccessreviews"]),
@@ -34,7 +35,7 @@ const RULES: &[(&[&str], &str, &[&str])] = &[
 
 const READ: &[&str] = &["get", "list", "watch"];
 
-/// The decision, and for a refusal the reason that clients see, which may be empty.
+/// The decision; a denial has the reason for the client, which may be empty.
 pub(crate) type Decision = Result<(), String>;
 
 const ALLOW: Result<Decision, ApiError> = Ok(Ok(()));
@@ -43,7 +44,7 @@ fn deny(reason: impl Into<String>) -> Result<Decision, ApiError> {
     Ok(Err(reason.into()))
 }
 
-/// Decides about an attempt of a node. Fails only if the store cannot be read.
+/// Decides on a request of a node. Fails only if the store cannot be read.
 pub(crate) fn authorize(
     api: &Api,
     user: &str,
@@ -166,14 +167,14 @@ pub(crate) fn authorize(
     }
 }
 
-/// Returns whether a list or watch is limited to objects whose field has this value.
+/// Returns true if a list or watch is limited to objects whose field has this value.
 fn selects(attributes: &AuthorizerAttributes<'_>, field: &str, value: &str) -> bool {
     let AuthorizerAttributes::Resource { selector, .. } = attributes else { return false };
     FieldSelector::parse(selector)
         .is_ok_and(|selector| selector.requires_exactly(field) == Some(value))
 }
 
-/// An object that a node asks for.
+/// A request of a node for an object.
 struct NodeRequest<'a> {
     api: &'a Api,
     node: &'a str,
@@ -182,7 +183,7 @@ struct NodeRequest<'a> {
 }
 
 impl NodeRequest<'_> {
-    /// Allows to get one object at a time.
+    /// Allows getting a single object.
     fn single(&self, verb: &str, resource: &str, subresource: &str) -> Result<Decision, ApiError> {
         match (verb, subresource) {
             ("get", "") => self.related(resource),
@@ -191,7 +192,7 @@ impl NodeRequest<'_> {
         }
     }
 
-    /// Allows what is bound to the node, or referred to by a pod that is.
+    /// Allows objects that are bound to the node, or referred to by a pod on it.
     fn related(&self, resource: &str) -> Result<Decision, ApiError> {
         if self.name.is_empty() {
             return deny("No Object name found");
@@ -204,7 +205,7 @@ impl NodeRequest<'_> {
                 self.any_pod(|spec| references::config_map_names(spec).contains(&name))?
             }
             "serviceaccounts" => self.any_pod(|spec| spec["serviceAccountName"] == name)?,
-            // Objects of kinds that are not served are related to nothing.
+            // Kinds that are not served have no relations.
             _ => false,
         };
         match is_related {
@@ -223,7 +224,7 @@ impl NodeRequest<'_> {
         Ok(pod.is_some_and(|pod| pod["spec"]["nodeName"] == self.node))
     }
 
-    /// Returns whether a pod of the node in this namespace fits, mirror pods aside.
+    /// Returns true if a pod of the node in this namespace matches, mirror pods excluded.
     fn any_pod(&self, fits: impl Fn(&Value) -> bool) -> Result<bool, ApiError> {
         let pods = core_resource("pods")?;
         let snapshot =

@@ -1,8 +1,8 @@
-//! The admission plug-in NodeRestriction: what a node may write into the objects that the Node authorizer
-//! ([`crate::node_authorizer`]) lets it reach.
+//! The admission plugin NodeRestriction: what a node may write to the objects that the Node
+//! authorizer ([`crate::node_authorizer`]) allows.
 //!
-//! It applies to every user that is a node, whatever other rights the user has, and depends on no other
-//! plug-in.
+//! It applies to every user that is a node, whatever other rights the user has, and does not depend
+//! on other plugins.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ use crate::write::subresource_name;
 /// The annotation of mirror pods.
 pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Labels in Kubernetes' own name spaces that a node may set.
+/// Labels in Kubernetes' own namespaces that a node may set.
 const KUBELET_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",
@@ -36,7 +36,7 @@ const KUBELET_LABELS: [&str; 11] = [
     "beta.kubernetes.io/arch",
 ];
 
-/// Name spaces, with all below them, in which a node may set any label.
+/// Label namespaces, with subdomains, in which a node may set any label.
 const KUBELET_NAMESPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 
 /// Checks an object that a node creates.
@@ -73,7 +73,7 @@ pub(crate) fn check_create(
     }
 }
 
-/// Checks an update by a node, before the parts that it cannot change are put back.
+/// Checks an update by a node, before immutable fields are reset.
 pub(crate) fn check_update(
     node: &str,
     path: &ResourcePath,
@@ -140,7 +140,7 @@ pub(crate) fn check_delete(
     }
 }
 
-/// Checks what a node does to a pod through a subresource that is neither read nor written as a pod.
+/// Checks a request of a node to a pod's subresource that is neither read nor written as a pod.
 pub(crate) fn check_subresource(
     node: &str,
     path: &ResourcePath,
@@ -164,7 +164,7 @@ fn unknown_node() -> String {
     "could not determine node from user \"system:node:\"".to_owned()
 }
 
-/// Returns whether two lists are equal; one that is not there is an empty one.
+/// Returns true if two lists are equal; an absent list is empty.
 fn same(old: &Value, new: &Value) -> bool {
     let is_empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
     old == new || is_empty(old) && is_empty(new)
@@ -197,7 +197,8 @@ fn check_lease(node: &str, path: &ResourcePath, lease: &Value, name: &str) -> Re
     Ok(())
 }
 
-/// A node creates mirror pods of its static pods only, and these refer to no other object.
+/// Checks that a node creates only mirror pods of its static pods, without references to other
+/// objects.
 fn check_mirror(api: &Api, node: &str, path: &ResourcePath, pod: &Value) -> Result<(), ApiError> {
     let no = |why: String| Err(forbidden(path, pod, &why));
     if pod["metadata"]["annotations"].get(MIRROR).is_none() {
@@ -267,7 +268,7 @@ fn check_pod_status(
     Ok(())
 }
 
-/// The labels that differ and that a node may not set, in order, as a refusal lists them.
+/// Returns the changed labels that a node may not set, in order.
 fn forbidden_labels(old: &Value, new: &Value) -> String {
     let keys = |of: &Value| -> BTreeSet<String> {
         of.as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect()
@@ -277,7 +278,8 @@ fn forbidden_labels(old: &Value, new: &Value) -> String {
     forbidden.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns whether a label is one that steers pods to nodes, or in Kubernetes' name space without being known.
+/// Returns true if a label is reserved for node isolation, or an unknown label in Kubernetes'
+/// namespaces.
 fn is_forbidden(label: &str) -> bool {
     let Some((namespace, _)) = label.split_once('/') else { return false };
     let within = |domain: &str| {
@@ -293,8 +295,8 @@ fn is_forbidden(label: &str) -> bool {
     is_kubernetes && !may_be_set
 }
 
-/// Checks a token that a node asks for: it has to be bound to a pod on the node, and for an audience that a
-/// volume of that pod is for. `pod` is the pod it is bound to, if there is one.
+/// Checks a token requested by a node: it must be bound to a pod on the node, for an audience of
+/// one of its volumes. `pod` looks up the bound pod.
 pub(crate) fn check_token(
     user: &str,
     node: &str,
@@ -344,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_sets_its_own_labels_and_no_others() {
+    fn node_may_set_only_its_own_labels() {
         for (label, expected) in [
             ("plain", false),
             ("example.com/x", false),

@@ -1,4 +1,4 @@
-//! Reading: one object, or a list that is written out as it is read.
+//! Reading: one object, or a list that is streamed while it is read.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::StatusCode;
@@ -21,7 +21,7 @@ use crate::route::ResourcePath;
 use crate::select::Selection;
 use https::Body;
 
-/// A list longer than this goes out in pieces, while the rest is still being read.
+/// A list longer than this is sent in chunks while the rest is read.
 const STREAM_ABOVE: usize = 256 * 1024;
 
 pub(crate) fn read_failed(error: &ReadError) -> ApiError {
@@ -34,19 +34,19 @@ pub(crate) fn read_failed(error: &ReadError) -> ApiError {
     }
 }
 
-/// The engine below the store failed.
+/// Returns the error for a failed storage operation.
 pub(crate) fn broken(error: &store::StorageError) -> ApiError {
     ApiError::internal(error.to_string())
 }
 
-/// The entry of an object, or 404.
+/// Returns the entry of an object, or 404.
 pub(crate) fn find(api: &Api, path: &ResourcePath) -> Result<Entry, ApiError> {
     let key = codec::key(path.resource, &path.namespace, &path.name);
     let found = api.store().get(&key).map_err(|error| read_failed(&error))?;
     found.ok_or_else(|| ApiError::not_found(path.resource, &path.name))
 }
 
-/// An object as a value, in the form the resource shows it.
+/// Decodes the object of an entry, in the resource's version.
 pub(crate) fn load(resource: &Resource, entry: &Entry) -> Result<Value, ApiError> {
     codec::decode(resource, entry).map_err(|error| ApiError::internal(error.to_string()))
 }
@@ -70,7 +70,7 @@ pub(crate) fn get(
     object_reply(api, path.resource, &object, StatusCode::OK, format, request)
 }
 
-/// The bytes of one object, put together without reading it.
+/// Returns the bytes of an object, joined without parsing it.
 pub(crate) fn plain(resource: &Resource, entry: &Entry) -> Result<Bytes, ApiError> {
     let Some(stored) = StoredParts::split(&entry.value) else {
         return Err(ApiError::internal(format!("the stored object {} is damaged", entry.key)));
@@ -82,7 +82,7 @@ pub(crate) fn plain(resource: &Resource, entry: &Entry) -> Result<Bytes, ApiErro
     Ok(bytes.freeze())
 }
 
-/// An object in the form the client wants.
+/// Returns an object in the accepted format.
 pub(crate) fn object_reply(
     api: &Api,
     resource: &Resource,
@@ -113,7 +113,7 @@ pub(crate) fn object_reply(
     Ok(encoded(&value, status, format))
 }
 
-/// A value in the notation the client wants.
+/// Encodes a value in the accepted media type.
 pub(crate) fn encoded(value: &Value, status: StatusCode, format: AcceptedFormat) -> Reply {
     if format.is_yaml() {
         return Reply::bytes(status, format.content_type, crate::yaml::render(value));
@@ -121,7 +121,7 @@ pub(crate) fn encoded(value: &Value, status: StatusCode, format: AcceptedFormat)
     if format.is_protobuf() {
         let name = |field: &str| value[field].as_str().unwrap_or_default();
         let id = protobuf::type_of(Schema::served(), name("apiVersion"), name("kind"));
-        // What has no type has no form in protobuf either.
+        // A value without a type has no protobuf encoding.
         if let Some(id) = id {
             return match enveloped(id, value) {
                 Ok(bytes) => Reply::bytes(status, PROTOBUF, bytes),
@@ -132,13 +132,14 @@ pub(crate) fn encoded(value: &Value, status: StatusCode, format: AcceptedFormat)
     Reply::json(status, value)
 }
 
-/// An object in its envelope. An object reduced to its metadata has the numbers of the whole one.
+/// Encodes an object in a protobuf envelope. An object reduced to its metadata keeps its field
+/// numbers.
 pub(crate) fn enveloped(id: TypeId, object: &Value) -> Result<Vec<u8>, ApiError> {
     Envelope::write(Schema::served(), id, object)
         .map_err(|error| ApiError::internal(error.to_string()))
 }
 
-/// The form of a table: `includeObject=` says how much of the object a row carries.
+/// Returns the table options: `includeObject=` selects how much of the object a row contains.
 pub(crate) fn table_form(
     request: &Request,
     format: AcceptedFormat,
@@ -148,7 +149,7 @@ pub(crate) fn table_form(
     Ok(table::Form { version: format.version, include, with_columns: true })
 }
 
-/// `resourceVersion=` as a number; `None` for none and for zero, which mean "any".
+/// Parses `resourceVersion=`; `None` if it is absent or zero, which mean any version.
 pub(crate) fn revision(request: &Request) -> Result<Option<u64>, ApiError> {
     match request.query.text("resourceVersion") {
         "" | "0" => Ok(None),
@@ -160,7 +161,7 @@ pub(crate) fn revision(request: &Request) -> Result<Option<u64>, ApiError> {
     }
 }
 
-/// Which snapshot a list is of, where it begins and how long it may be.
+/// The snapshot, start and limit of a list.
 struct ListRange {
     snapshot: Snapshot,
     after: Option<String>,
@@ -196,7 +197,7 @@ pub(crate) async fn list(
     };
     writer.begin();
     if format.is_protobuf() {
-        // The length of the whole comes first, so all of it is encoded before any is sent.
+        // The length comes first, so everything is encoded before any byte is sent.
         let encoded = tokio::task::spawn_blocking(move || {
             writer.rest(&range, None)?;
             writer.enveloped()
@@ -215,14 +216,14 @@ pub(crate) async fn list(
         return Ok(Reply::bytes(StatusCode::OK, JSON, first.freeze()));
     };
     let (sender, chunks) = mpsc::channel(1);
-    // There is room for it.
+    // The channel has room for it.
     let _ = sender.try_send(first.freeze());
     tokio::spawn(stream_rest(writer, ListRange { after: Some(position), ..range }, sender));
     Ok(Reply::stream(JSON, chunks))
 }
 
-/// Reads the rest of a list, no faster than the client takes it. The threads that may block are used
-/// for reading only, not while the client is waited for: there are few of them for all requests.
+/// Streams the rest of a list, no faster than the client reads it. Blocking threads are used for
+/// reading only, not while waiting for the client: there are few of them for all requests.
 async fn stream_rest(mut writer: ListWriter, mut range: ListRange, sender: mpsc::Sender<Bytes>) {
     while let Ok(permit) = sender.reserve().await {
         let reading = tokio::task::spawn_blocking(move || {
@@ -230,7 +231,7 @@ async fn stream_rest(mut writer: ListWriter, mut range: ListRange, sender: mpsc:
             let read = writer.rest(&range, Some(STREAM_ABOVE));
             (writer, range, read)
         });
-        // A list that breaks off is JSON that does not end, which its client notices.
+        // A list that breaks off is incomplete JSON, which the client detects.
         let Ok((next, rest, Ok((bytes, more)))) = reading.await else { return };
         (writer, range) = (next, rest);
         permit.send(bytes.freeze());
@@ -241,7 +242,7 @@ async fn stream_rest(mut writer: ListWriter, mut range: ListRange, sender: mpsc:
     }
 }
 
-/// A reply of pieces that are all there.
+/// Returns a reply of complete chunks.
 fn in_chunks(mut pieces: Vec<Vec<u8>>) -> Reply {
     let mut reply = Reply::bytes(StatusCode::OK, PROTOBUF, Bytes::new());
     match pieces.as_mut_slice() {
@@ -249,7 +250,7 @@ fn in_chunks(mut pieces: Vec<Vec<u8>>) -> Reply {
         _ => {
             let (sender, chunks) = mpsc::channel(pieces.len().max(1));
             for piece in pieces {
-                // There is room for every piece, and the other end is below.
+                // The channel has room for every chunk.
                 let _ = sender.try_send(Bytes::from(piece));
             }
             reply.body = Body::Stream(chunks);
@@ -261,7 +262,7 @@ fn in_chunks(mut pieces: Vec<Vec<u8>>) -> Reply {
 fn list_range(api: &Api, request: &Request, path: &ResourcePath) -> Result<ListRange, ApiError> {
     let limit = request.query.int("limit")?.filter(|limit| *limit > 0);
     let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    // Who takes any version takes it whole, as from upstream's cache.
+    // A list at any version ignores the limit, as upstream's cache does.
     let any = request.query.text("resourceVersion") == "0";
     let limit = limit.filter(|_| !any);
     let token = request.query.text("continue");
@@ -304,9 +305,9 @@ struct ListWriter {
     table: table::Form,
     revision: Revision,
     buffer: BytesMut,
-    /// Takes the items instead, for a list in protobuf, and the list's metadata at its end.
+    /// Collects the items of a protobuf list, with the list's metadata at its end.
     envelope: Option<(ListEnvelope, Value)>,
-    /// Items written so far.
+    /// The number of items written so far.
     count: usize,
 }
 
@@ -342,7 +343,7 @@ impl ListWriter {
         self.buffer.put_slice(format!("{{{head}\"{list}\":[").as_bytes());
     }
 
-    /// The finished list in protobuf.
+    /// Returns the finished protobuf list.
     fn enveloped(self) -> Result<Vec<Vec<u8>>, ApiError> {
         let schema = Schema::served();
         let id = schema.find("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta");
@@ -353,8 +354,8 @@ impl ListWriter {
         pieces.map_err(|error| ApiError::internal(error.to_string()))
     }
 
-    /// Writes items until the list is complete or the buffer holds `enough`. Gives the buffer, and
-    /// the key of the last item read if there is more to come.
+    /// Writes items until the list is complete or the buffer holds `enough`. Returns the buffer,
+    /// and the key of the last item if there are more.
     fn rest(
         &mut self,
         range: &ListRange,

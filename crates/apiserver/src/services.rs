@@ -1,8 +1,8 @@
-//! Addresses and ports of services, handed out from the server's ranges.
+//! Addresses and ports of services, allocated from the server's ranges.
 //!
 //! Services are objects only: nothing routes to them. They still get an address, because clients
-//! expect one and because two services must not name the same. Which service needs what is
-//! [`objects::rules::service`]'s to say.
+//! expect one and because two services must not have the same. [`objects::rules::service`] defines
+//! which service needs what.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -16,10 +16,10 @@ use crate::api::Api;
 use crate::error::ApiError;
 use crate::subresources::core_resource;
 
-/// Ports services may have on every node.
+/// The range of node ports.
 const NODE_PORTS: (u16, u16) = (30000, 32767);
 
-/// A range of addresses as `10.0.0.0/24`.
+/// Parses a range of addresses such as `10.0.0.0/24`.
 fn range(text: &str) -> Option<(u32, u32)> {
     let (address, bits) = text.split_once('/')?;
     let (address, bits): (Ipv4Addr, u32) = (address.parse().ok()?, bits.parse().ok()?);
@@ -30,13 +30,13 @@ fn range(text: &str) -> Option<(u32, u32)> {
     Some((u32::from(address) & !(size - 1), size))
 }
 
-/// The address of the API itself.
+/// Returns the address of the API's own service.
 pub(crate) fn first_address(service_range: &str) -> String {
     let (start, _) = range(service_range).unwrap_or((u32::from(Ipv4Addr::new(10, 0, 0, 0)), 256));
     Ipv4Addr::from(start + 1).to_string()
 }
 
-/// What other services have.
+/// The addresses and ports of other services.
 struct Allocated {
     addresses: BTreeSet<String>,
     ports: BTreeSet<u16>,
@@ -60,7 +60,7 @@ impl Allocated {
     fn free_port(&mut self) -> Option<u16> {
         let (first, last) = NODE_PORTS;
         let count = u32::from(last - first) + 1;
-        // Upstream's figures: a 32nd of the range, 16 to 128 of them.
+        // Upstream's values: a 32nd of the range, 16 to 128 ports.
         let kept = (count / 32).clamp(16, 128);
         let port = random_order(count, kept)
             .filter_map(|offset| u16::try_from(offset).ok())
@@ -73,7 +73,7 @@ impl Allocated {
     fn free_address(&self, service_range: &str) -> Option<String> {
         let (start, size) = range(service_range)?;
         let usable = size - 2;
-        // Upstream's figures: a 16th of the range, 16 to 256 of them.
+        // Upstream's values: a 16th of the range, 16 to 256 addresses.
         let kept = if size > 16 { (size / 16).clamp(16, 256) } else { 0 };
         random_order(usable, kept)
             .map(|offset| Ipv4Addr::from(start + 1 + offset).to_string())
@@ -81,8 +81,8 @@ impl Allocated {
     }
 }
 
-/// All numbers below `count` from one by chance on; the first `kept` come last, as they are for those who
-/// say themselves what they want.
+/// Returns all numbers below `count`, starting at a random one. The first `kept` come last: they
+/// are reserved for services that request a certain value.
 fn random_order(count: u32, kept: u32) -> impl Iterator<Item = u32> {
     let from = |start: u32, end: u32| {
         let count = end - start;
@@ -97,8 +97,8 @@ fn number(value: &Value) -> Option<u16> {
     value.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)
 }
 
-/// Makes a new service ready to be validated: refuses node ports that it names twice, which are
-/// given out before anything else is looked at, and gives it what [`prepare_health`] does.
+/// Prepares a new service for validation: rejects duplicate node ports, which are allocated first,
+/// and calls [`prepare_health`].
 pub(crate) fn prepare(api: &Api, service: &mut Value) -> Result<(), ApiError> {
     if let Some(index) = service::reused_node_port(service) {
         let causes = service::refuse_node_port(service, index, None);
@@ -107,7 +107,7 @@ pub(crate) fn prepare(api: &Api, service: &mut Value) -> Result<(), ApiError> {
     prepare_health(api, service)
 }
 
-/// Gives a service the port its balancer asks nodes on, which validation wants to see.
+/// Allocates the health check node port of a service, which validation requires.
 pub(crate) fn prepare_health(api: &Api, service: &mut Value) -> Result<(), ApiError> {
     if !service::needs_health_port(service) {
         return Ok(());
@@ -132,8 +132,8 @@ fn invalid(service: &Value, causes: &Causes) -> Result<ApiError, ApiError> {
     Ok(ApiError::invalid(core_resource("services")?, name, causes))
 }
 
-/// Gives a service the address and ports it needs, or says why it cannot have those it names.
-/// Runs after validation: what a service names is well-formed.
+/// Allocates the addresses and ports of a service, or returns why a requested one is not available.
+/// Runs after validation, so that requested values are well-formed.
 pub(crate) fn allocate(api: &Api, service: &mut Value) -> Result<(), ApiError> {
     let services = core_resource("services")?;
     let name = service["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_for_those_who_name_it_is_given_out_last() {
+    fn reserved_values_are_allocated_last() {
         let order: Vec<u32> = random_order(254, 16).collect();
         assert!(order[..238].iter().all(|offset| *offset >= 16), "{order:?}");
         let mut all = order;
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_read_and_their_first_address_is_ours() {
+    fn ranges_are_parsed_and_start_with_our_address() {
         assert_eq!(first_address("10.0.0.0/24"), "10.0.0.1");
         assert_eq!(first_address("10.43.7.9/16"), "10.43.0.1");
         assert_eq!(first_address("nonsense"), "10.0.0.1");

@@ -1,9 +1,9 @@
-//! Logs and interactive streams of containers. They live on the node: a request is passed to the
-//! node's agent, and answered here only where there is none to pass it to.
+//! Logs and interactive streams of containers. Requests are forwarded to the agent of the pod's
+//! node.
 //!
-//! The agent is reached over TLS, at the address that its node reports, with a certificate that it
-//! knows; it has to have one of our authority for that address. What goes over a stream is not looked
-//! at.
+//! The agent is reached over TLS at the address that its node reports, with a client certificate
+//! that it trusts. Its own certificate must be signed by our authority for that address. The bytes
+//! of a stream are not inspected.
 
 use std::num::IntErrorKind;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::request::Request;
 use crate::route::ResourcePath;
 use crate::websocket;
 
-/// The container a request means: the one it names, or the pod's only one.
+/// Returns the requested container, or the pod's only one.
 fn container(request: &Request, pod: &Value, path: &ResourcePath) -> Result<String, ApiError> {
     let named = request.query.text("container");
     let names = |list: &str| {
@@ -60,20 +60,20 @@ fn container(request: &Request, pod: &Value, path: &ResourcePath) -> Result<Stri
     }
 }
 
-/// What may stand in a path or parameter as it is.
+/// Characters that need no escaping in a path or parameter.
 const PLAIN: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
 
-/// For an agent to begin its answer. What follows has no end.
+/// The time for an agent to begin its response. The stream itself has no limit.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How much of an agent's refusal is read.
+/// The maximum length of an agent's error message.
 const REFUSAL_LIMIT: usize = 50_000;
 
-/// Where the kubelet of a node listens that does not say.
+/// The kubelet port of a node that reports none.
 const KUBELET_PORT: u16 = 10250;
 
-/// What the agent is asked for.
+/// A request to an agent.
 struct StreamRequest {
     method: Method,
     path: String,
@@ -103,7 +103,7 @@ fn kubelet_path(verb: &str, segments: &[&str]) -> String {
     path
 }
 
-/// An agent, as its node says where it is.
+/// The address of an agent, as its node reports it.
 #[derive(Debug, PartialEq, Eq)]
 struct Agent {
     host: String,
@@ -135,7 +135,7 @@ impl Agent {
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
-    /// Sends the agent on an errand.
+    /// Sends a request to the agent.
     async fn send(
         &self,
         dialer: &Dialer,
@@ -147,7 +147,7 @@ impl Agent {
         *request.uri_mut() = stream_request
             .target()
             .parse()
-            .map_err(|error| failed(format!("the agent cannot be asked: {error}")))?;
+            .map_err(|error| failed(format!("cannot build the request to the agent: {error}")))?;
         *request.method_mut() = stream_request.method;
         *request.headers_mut() = stream_request.headers;
         let host = HeaderValue::from_str(&self.authority()).map_err(|error| dial(&error))?;
@@ -158,25 +158,25 @@ impl Agent {
             Ok(answer) => answer.map_err(|error| dial(&error)),
             Err(_) => {
                 let waited = AGENT_TIMEOUT.as_secs();
-                Err(dial(&format!("{} does not answer in {waited} s", self.authority())))
+                Err(dial(&format!("{} did not respond within {waited} s", self.authority())))
             }
         }
     }
 }
 
-/// An error without a reason, as upstream passes on what went wrong on the way to a node.
+/// Returns an error without a reason, as upstream does for failures on the way to a node.
 fn failed(message: String) -> ApiError {
     ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
 }
 
-/// The agent of the node a pod is bound to, and the way to it.
+/// Returns the agent of a pod's node, and the dialer for it.
 fn agent<'a>(
     api: &'a Api,
     path: &ResourcePath,
     node: &str,
 ) -> Result<(Agent, &'a Dialer), ApiError> {
     let Some(found) = crate::admission::named(api, "", "nodes", node)? else {
-        // Upstream's words name the node as if it were a pod.
+        // Upstream's message names the node as if it were a pod.
         return Err(ApiError::not_found(path.resource, node));
     };
     let Some(dialer) = &api.shared.options.agents else {
@@ -196,7 +196,7 @@ pub(crate) async fn log(
     let container = container(request, &pod, path)?;
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     if node.is_empty() {
-        // Nothing has run, so there is nothing to tell.
+        // Nothing has run, so the log is empty.
         return Ok(Reply::bytes(StatusCode::NO_CONTENT, "", ""));
     }
     let (agent, dialer) = agent(api, path, node)?;
@@ -231,7 +231,7 @@ pub(crate) async fn log(
     Ok(reply)
 }
 
-/// What the agent says against it, in the words that upstream makes of it.
+/// Converts an agent's error response as upstream does.
 async fn log_refused(response: Response<Incoming>, name: &str) -> ApiError {
     let status = response.status();
     let body =
@@ -254,7 +254,7 @@ async fn log_refused(response: Response<Incoming>, name: &str) -> ApiError {
             let message = format!("the agent does not accept this server's certificate: {text}");
             ApiError::internal(message)
         }
-        _ => ApiError::internal(format!("the agent answers {status}: {text}")),
+        _ => ApiError::internal(format!("the agent responded with {status}: {text}")),
     }
 }
 
@@ -299,7 +299,7 @@ pub(crate) async fn connect(
     Ok(reply)
 }
 
-/// The kubelet's names for what the API calls stdin, stdout and stderr.
+/// Translates the API's stream options to the kubelet's.
 fn stream_options(request: &Request) -> Vec<(&'static str, String)> {
     let mut query = Vec::new();
     for (name, kubelet_name) in
@@ -313,7 +313,7 @@ fn stream_options(request: &Request) -> Vec<(&'static str, String)> {
     query
 }
 
-/// The ports a request names, one by one or several with commas between them.
+/// Parses the requested ports: one per parameter, or several separated by commas.
 fn forwarded_ports(request: &Request) -> Result<Vec<(&'static str, String)>, ApiError> {
     let ports = request.query.all("ports").flat_map(|ports| ports.split(','));
     let read = |port: &str| match port.parse::<u16>() {
@@ -331,7 +331,7 @@ fn forwarded_ports(request: &Request) -> Result<Vec<(&'static str, String)>, Api
     ports.map(read).collect()
 }
 
-/// A stream that is open, among the requests that last.
+/// Counts an open stream among the long-running requests.
 struct Counted(Arc<AtomicI64>);
 
 impl Counted {
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_is_where_its_node_says() {
+    fn agent_address_comes_from_its_node() {
         let internal = json!({"type": "InternalIP", "address": "10.0.0.1"});
         let name = json!({"type": "Hostname", "address": "node-1"});
         let port = json!({"kubeletEndpoint": {"Port": 23250}});
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_passed_in_the_words_of_the_kubelet() {
+    fn options_are_translated_for_the_kubelet() {
         let stream_request = StreamRequest {
             method: Method::POST,
             path: kubelet_path("exec", &["a", "p/..", "c"]),

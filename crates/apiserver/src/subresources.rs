@@ -1,4 +1,4 @@
-//! Subresources with handlers of their own: binding, eviction, scale, token, log and the streams.
+//! Subresources with their own handlers: binding, eviction, scale, token, log and the streams.
 
 use http::StatusCode;
 use objects::apply::{self, FieldManager};
@@ -28,7 +28,7 @@ use crate::write::{self, Origin, WriteOptions};
 
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
-/// `{"status": "Success", "code": 201}`.
+/// Returns `{"status": "Success", "code": 201}`.
 fn created(format: AcceptedFormat) -> Reply {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201,
@@ -126,8 +126,8 @@ pub(crate) async fn bind(
     Ok(created(format).with_warnings(received.warnings))
 }
 
-/// The pod with its node, what the binding adds to its metadata, and the condition that says so. It
-/// is nominated for no node any more.
+/// Returns the pod with its node, the metadata of the binding, and the `PodScheduled` condition.
+/// Its nomination is removed.
 fn bound_to(pod: &Value, binding: &Value, node: &str, now: Timestamp) -> Value {
     let mut bound = pod.clone();
     bound["spec"]["nodeName"] = Value::from(node);
@@ -174,7 +174,7 @@ fn check_binding_preconditions(
     Ok(())
 }
 
-/// Deletes a pod, if the disruption budgets that protect it allow.
+/// Deletes a pod, if its disruption budget allows it.
 async fn evict(
     api: &Api,
     request: &Request,
@@ -208,7 +208,7 @@ async fn evict(
     Ok(created(format).with_warnings(received.warnings))
 }
 
-/// Pods that count for no budget: finished, not started, or going already.
+/// Returns true for pods that count for no budget: finished, not started, or terminating.
 fn may_be_evicted_freely(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed" | "Pending"))
         || pod["metadata"]["deletionTimestamp"].is_string()
@@ -219,7 +219,7 @@ fn is_ready(pod: &Value) -> bool {
     conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
-/// Takes one disruption from the budget that protects the pod.
+/// Takes one disruption from the budget of the pod.
 async fn spend_budget(
     api: &Api,
     path: &ResourcePath,
@@ -263,7 +263,8 @@ async fn spend_budget(
         error.retry_after = retry;
         error
     };
-    // A pod that is not ready disrupts nothing once the budget holds without it, or may go always.
+    // A pod that is not ready may be evicted if the budget is met without it, or if the policy
+    // always allows it.
     let always = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
     let holds =
         number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0;
@@ -298,7 +299,7 @@ async fn spend_budget(
         .with_reserve();
     match api.store().commit(transaction).await {
         Ok(store::Outcome::Committed { .. }) => Ok(()),
-        // Another eviction spent it: the client tries again.
+        // Another eviction used it: the client retries.
         Ok(store::Outcome::Conflict { .. }) => Err(too_many(
             format!("The disruption budget {name} is still being processed by the server."),
             Some(10),
@@ -309,7 +310,8 @@ async fn spend_budget(
 
 const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
 
-/// Why a budget lets no pod go. Where it could not be counted, its numbers are not to be trusted.
+/// Returns the reason why a budget allows no eviction. After a failed sync its numbers are not
+/// reliable.
 fn denied(name: &str, status: &Value) -> String {
     let conditions = status["conditions"].as_array().into_iter().flatten();
     let condition =
@@ -333,7 +335,7 @@ fn denied(name: &str, status: &Value) -> String {
     }
 }
 
-/// Says of a budget that nothing is left of it.
+/// Sets the condition of an exhausted budget.
 fn set_exhausted(status: &mut Value, generation: i64, now: Timestamp) {
     let condition = json!({
         "type": DISRUPTION_ALLOWED, "status": "False", "reason": "InsufficientPods", "message": "",
@@ -354,7 +356,7 @@ fn set_exhausted(status: &mut Value, generation: i64, now: Timestamp) {
     status["conditions"] = Value::from(conditions);
 }
 
-/// A scale in the form the client wants.
+/// Returns a scale in the accepted format.
 fn scale_reply(
     api: &Api,
     request: &Request,
@@ -448,12 +450,12 @@ pub(crate) async fn apply_scale(
     Ok(reply.with_warnings(received.warnings))
 }
 
-/// Who writes a scale.
+/// Returns the field manager of a scale.
 fn scale_manager(options: &WriteOptions) -> FieldManager<'_> {
     FieldManager { name: &options.manager, subresource: "scale", api_version: "autoscaling/v1" }
 }
 
-/// Whether a scale that was changed says who owns what of it.
+/// The state of the managed fields of a changed scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owners {
     ToTrack,
@@ -498,7 +500,7 @@ async fn write_scale(
     scale_reply(api, request, &scale::of(&written.object), format)
 }
 
-/// Who writes to the scale of something that is not there is told so of the scale.
+/// Converts a 404 so that it names the scale.
 fn no_such_scale(path: &ResourcePath, error: ApiError) -> ApiError {
     if error.code != StatusCode::NOT_FOUND {
         return error;
@@ -509,7 +511,7 @@ fn no_such_scale(path: &ResourcePath, error: ApiError) -> ApiError {
         .with_details(json!({"name": path.name, "group": group, "kind": kind}))
 }
 
-/// A scale that names a uid is that of this very object.
+/// Checks that the uid of a scale, if there is one, is that of the object.
 fn check_scale_uid(path: &ResourcePath, old: &Value, scale: &Value) -> Result<(), ApiError> {
     let uid = |object: &Value| object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
     let (asked, found) = (uid(scale), uid(old));
@@ -526,7 +528,7 @@ fn check_scale_uid(path: &ResourcePath, old: &Value, scale: &Value) -> Result<()
     Err(ApiError::new(StatusCode::CONFLICT, "Conflict", message).with_details(details))
 }
 
-/// A resource of the core group that is known to be served.
+/// Returns a resource of the core group.
 pub(crate) fn core_resource(plural: &str) -> Result<&'static Resource, ApiError> {
     let missing = || ApiError::internal(format!("{plural} are not served"));
     catalog::find("", "v1", plural).ok_or_else(missing)

@@ -1,7 +1,7 @@
-//! Tokens of service accounts: asked for, and looked at when somebody comes with one.
+//! Service account tokens: issuing and authentication.
 //!
-//! A token is good for those it names, the API server among them only if it says so, and as long as its
-//! account and the object it is bound to are there. What it looks like is [`crate::credentials`]'s.
+//! A token is valid for its audiences only, and as long as its account and its bound object exist.
+//! [`crate::credentials`] defines its format.
 
 use http::StatusCode;
 use objects::cursor::Causes;
@@ -26,10 +26,10 @@ use crate::subresources::core_resource;
 const GROUP: &str = "authentication.k8s.io";
 const KIND: &str = "TokenRequest";
 
-/// For so long a token is still good after what it is bound to began to go: upstream's figure.
+/// The time that a token stays valid after its bound object began to terminate: upstream's value.
 const LEEWAY_SECONDS: i64 = 60;
 
-/// `serviceaccounts/token`.
+/// Handles `serviceaccounts/token`.
 pub(crate) async fn request(
     api: &Api,
     request: &Request,
@@ -88,7 +88,7 @@ pub(crate) async fn request(
     Ok(read::encoded(&token_request, StatusCode::CREATED, format).with_warnings(received.warnings))
 }
 
-/// What a request says of its account must be what its path says.
+/// Checks that the name or namespace in a request equals that of the path.
 fn check_name(metadata: &Value, field: &str, own: &str, account: &str) -> Result<(), ApiError> {
     let given = metadata[field].as_str().unwrap_or_default();
     if given.is_empty() || given == own {
@@ -103,7 +103,7 @@ fn check_name(metadata: &Value, field: &str, own: &str, account: &str) -> Result
 
 type Bound = (Option<ObjectRef>, Option<ObjectRef>, Option<ObjectRef>);
 
-/// The pod, the secret and the node that a token is to die with.
+/// Returns the pod, the secret and the node that a token is bound to.
 fn bound(api: &Api, path: &ResourcePath, reference: &Value) -> Result<Bound, ApiError> {
     if reference.is_null() {
         return Ok((None, None, None));
@@ -170,7 +170,7 @@ fn load(api: &Api, plural: &str, namespace: &str, name: &str) -> Result<Option<V
     entry.map(|entry| read::load(resource, &entry)).transpose()
 }
 
-/// Whose a token is, and for which of the audiences it is good.
+/// Returns the user of a token, and the requested audiences that it is valid for.
 pub(crate) fn identify(
     api: &Api,
     token: &str,
@@ -192,7 +192,7 @@ pub(crate) fn identify(
             ObjectRef::from_object(&found).uid == wanted.uid && !is_gone(&found, now)
         })
     };
-    // The node of a pod that the token is bound to may go before it.
+    // The node of a bound pod may be deleted before the pod.
     let node = claims.node.as_ref().filter(|_| claims.pod.is_none());
     let all = [
         ("serviceaccounts", Some(&claims.account)),
@@ -206,14 +206,14 @@ pub(crate) fn identify(
     is_good.then(|| (claims.user(), good))
 }
 
-/// Whether an object has been going for longer than a token outlives that.
+/// Returns true if an object has been terminating for longer than the leeway.
 fn is_gone(object: &Value, now: Timestamp) -> bool {
     let since = object["metadata"]["deletionTimestamp"].as_str();
     let since = since.and_then(|text| Timestamp::parse(text).ok());
     since.is_some_and(|since| since.seconds() < now.seconds() - LEEWAY_SECONDS)
 }
 
-/// Whose a token is.
+/// Handles a TokenReview.
 pub(crate) fn review(api: &Api, spec: &Value) -> Result<Value, ApiError> {
     let token = spec["token"].as_str().unwrap_or_default();
     if token.is_empty() {

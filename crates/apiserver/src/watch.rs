@@ -1,11 +1,12 @@
-//! Watching: what is there (if asked for), then every change, until the client has enough.
+//! Watches: the current objects if requested, then every change until the end.
 //!
-//! One task per watch pulls from the store and writes lines; a slow client slows only its own
-//! task. In protobuf a line is a frame. A change that moves an object into or out of the selection is told as its coming or going.
+//! One task per watch reads from the store and writes lines; a slow client delays only its own
+//! task. In protobuf a line is a frame. A change that moves an object into or out of the selection
+//! is sent as ADDED or DELETED.
 //!
-//! A line is written once there is room for it among the bytes that the user's watches may leave
-//! unread ([`crate::flow`]), and takes that room until it is sent. A watch that gets no room ends, as
-//! upstream's do, and its client goes on from the last version that it has seen.
+//! A line is written once there is room for it among the unread bytes of the user's watches
+//! ([`crate::flow`]), and takes that room until it is sent. A watch that gets no room ends, as
+//! upstream's do, and its client continues from the last version that it has seen.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,24 +33,24 @@ use crate::route::ResourcePath;
 use crate::select::Selection;
 use crate::shares::{Account, Share};
 
-/// How long a watch lasts whose client names no time. Upstream draws between half an hour and an
-/// hour, so that clients do not all come back at once.
+/// The minimum default duration of a watch. Upstream uses a random time between half an hour and an
+/// hour, so that clients do not all reconnect at once.
 const SHORTEST: u64 = 1800;
 
-/// The longest time that a client can ask a watch to last, in seconds: a year. A clock cannot express
-/// every number of seconds that a client can send.
+/// The maximum duration of a watch that a client can request, in seconds: a year. A clock cannot
+/// express every number of seconds that a client can send.
 const LONGEST: u64 = 365 * 24 * 3600;
 
-/// How often a client that wants bookmarks gets one.
+/// The interval of bookmarks.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
 /// The annotation that ends the initial events.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-/// How many bytes of lines are sent at once.
+/// The number of bytes sent at once.
 const CHUNK: usize = 64 * 1024;
 
-/// The approximate number of bytes that a line has beside the object.
+/// The approximate length of a line without the object.
 const AROUND: usize = 256;
 
 pub(crate) fn watch(
@@ -88,11 +89,10 @@ pub(crate) fn watch(
         _place_taken: place_taken,
     };
     let from_now = (asked.is_none() && !no_initial) || initial_events;
-    // What is there at a version that is still to come nobody can tell; whoever asks only for what
-    // comes after it waits for that.
+    // The initial state at a future version is unknown; a watch without initial events just waits.
     let future = asked.filter(|asked| *asked > newest.get());
-    // Taken before the answer begins: what a client writes once it has our headers is an event
-    // of its own and not part of what was there.
+    // Taken before the response begins: writes that follow our headers are sent as events and are
+    // not part of the initial state.
     let replay = from_now.then(|| api.store().snapshot(None)).transpose();
     let start = Start {
         after: asked.filter(|_| future.is_none()).map_or(newest, Revision::from),
@@ -101,8 +101,8 @@ pub(crate) fn watch(
             .filter(|_| initial_events)
             .map(|asked| ApiError::future_revision(asked, newest.get())),
         replay: replay.map_err(|error| read::read_failed(&error))?,
-        // A client that asks for everything from the start learns where that ended. The older
-        // paths of watches do not mean that by naming no version.
+        // A client that requests the initial state gets a bookmark at its end. The older watch
+        // paths do not request it by omitting the version.
         mark_end: bookmarks && from_now && (initial_events || request.query.flag("watch")),
         bookmarks,
     };
@@ -117,13 +117,13 @@ pub(crate) fn watch(
 
 struct Start {
     after: Revision,
-    /// Changes up to this revision are not told.
+    /// Changes up to this revision are not sent.
     not_before: u64,
-    /// Why nothing is told at all.
+    /// The error to send instead of events.
     refused: Option<ApiError>,
-    /// Begin with what is there.
+    /// The snapshot to send first.
     replay: Option<Snapshot>,
-    /// End that with a bookmark that says so.
+    /// Sends a bookmark at the end of the initial events.
     mark_end: bool,
     bookmarks: bool,
 }
@@ -133,22 +133,22 @@ struct Watcher {
     path: ResourcePath,
     selection: Selection,
     format: AcceptedFormat,
-    /// Carries the columns until they are sent.
+    /// Contains the columns until they are sent.
     table: table::Form,
     sender: mpsc::Sender<Bytes>,
-    /// The user that unread bytes are counted for.
+    /// The user that unread bytes are charged to.
     user: User,
     unread: Account,
-    /// The bytes that were written and not sent, and the room for them.
+    /// Bytes that were written and not sent, and the share for them.
     lines: BytesMut,
     room: Option<Share>,
     _place_taken: Share,
 }
 
-/// Nobody listens any more.
+/// The client has gone away.
 struct Gone;
 
-/// Lines with the room that they take until they are dropped.
+/// Lines with their share, until they are dropped.
 struct Lines {
     bytes: Bytes,
     _room: Option<Share>,
@@ -164,7 +164,7 @@ impl Watcher {
     async fn run(mut self, start: Start, until: Instant) {
         let watches = &self.api.clone().shared.metrics.watches;
         watches.fetch_add(1, Ordering::Relaxed);
-        // Whatever ends it, the client sees its stream end.
+        // The client sees the end of the stream in any case.
         let _ = self.events(start, until).await;
         watches.fetch_sub(1, Ordering::Relaxed);
     }
@@ -200,7 +200,8 @@ impl Watcher {
             let wake = if start.bookmarks { until.min(next_bookmark) } else { until };
             let next = tokio::select! {
                 next = timeout_at(wake, watch.next()) => next,
-                // Otherwise it would be noticed with the next event, which may be hours away.
+                // Otherwise the end of the connection would be noticed with the next event, which
+                // may be hours away.
                 () = self.sender.closed() => return Err(Gone),
             };
             match next {
@@ -254,13 +255,13 @@ impl Watcher {
         Ok(())
     }
 
-    /// Writes a line, and sends what was written if it is enough.
+    /// Writes a line, and sends the buffer if it is full.
     async fn write(&mut self, line: &[u8]) -> Result<(), Gone> {
         self.lines.extend_from_slice(line);
         if self.lines.len() >= CHUNK { self.flush().await } else { Ok(()) }
     }
 
-    /// Sends what was written.
+    /// Sends the buffer.
     async fn flush(&mut self) -> Result<(), Gone> {
         let (bytes, room) = (std::mem::take(&mut self.lines).freeze(), self.room.take());
         if bytes.is_empty() {
@@ -282,7 +283,7 @@ impl Watcher {
         self.flush().await
     }
 
-    /// Tells everything there is as added; gives the revision that was.
+    /// Sends all current objects as ADDED; returns the revision of the snapshot.
     async fn replay(&mut self, snapshot: &Snapshot) -> Result<Revision, Gone> {
         let prefix = self.prefix();
         for entry in snapshot.range(&prefix, None) {
@@ -314,7 +315,7 @@ impl Watcher {
         self.selection.matches_bytes(self.path.resource, entry)
     }
 
-    /// The line for an event; `None` if it does not concern the selection.
+    /// Returns the line for an event; `None` if it does not concern the selection.
     fn line(&mut self, event: &Event) -> Result<Option<Bytes>, ApiError> {
         let everything = self.selection.is_everything();
         let (now, before) = (event.entry(), event.previous());
@@ -368,7 +369,7 @@ impl Watcher {
         }
     }
 
-    /// An object in the form the client wants.
+    /// Returns an object in the accepted format.
     fn shown(&mut self, resource: &Resource, object: Value) -> Value {
         match self.format.representation {
             Representation::Plain => object,
@@ -412,7 +413,7 @@ fn json_line(kind: &str, object: &Value) -> Bytes {
     Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"))
 }
 
-/// Why the changes behind a revision cannot be told.
+/// Returns the error for events after a revision that cannot be read.
 fn refused(error: &ReadError, after: Revision) -> ApiError {
     match error {
         ReadError::Compacted { oldest } => {

@@ -1,8 +1,8 @@
 //! Writing: create, update and the four kinds of patch.
 //!
-//! A new object: read, defaults, admission that changes it, what the server sets, validation,
-//! admission that refuses, field ownership, one transaction. An update runs the same steps against
-//! what is stored, and again if somebody was faster and the client did not name a version.
+//! A new object: decoding, defaults, field ownership, mutating admission, server-set fields,
+//! validation, validating admission, one transaction. An update runs the same steps against the
+//! stored object, and again after a conflict if the client named no version.
 
 use http::StatusCode;
 use objects::apply::{self, ApplyError, FieldManager};
@@ -25,23 +25,23 @@ use crate::request::Request;
 use crate::route::ResourcePath;
 use crate::{codec, random};
 
-/// How often an update starts over because somebody else was faster. Upstream gives up after five;
-/// each round here means that another writer got through.
+/// The maximum number of attempts of an update. Upstream gives up after five; each conflict here
+/// means that another write succeeded.
 const ATTEMPTS: usize = 64;
 
-/// How many names are tried for an object that wants one made.
+/// The maximum number of names generated for an object.
 const NAMES: usize = 8;
 
-/// What all writes have in common.
+/// The options of all writes.
 #[derive(Debug, Clone)]
 pub(crate) struct WriteOptions {
     pub(crate) dry_run: bool,
     pub(crate) manager: String,
-    /// The node that writes, if one does.
+    /// The requesting node, if a node writes.
     pub(crate) node: Option<String>,
 }
 
-/// What a patch says beside what every write does.
+/// The kind of a patch, for its options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PatchOptions {
     Apply,
@@ -87,7 +87,7 @@ impl WriteOptions {
             return Err(ApiError::invalid_kind("meta.k8s.io", options_kind, "", &causes));
         }
         let manager = match request.query.text("fieldManager") {
-            // `kubectl/v1.32.0 (linux/amd64)` is called kubectl.
+            // `kubectl/v1.32.0 (linux/amd64)` becomes kubectl.
             "" => FieldManager::name_of_agent(request.header("user-agent")),
             given => given.to_owned(),
         };
@@ -97,7 +97,7 @@ impl WriteOptions {
     }
 }
 
-/// The answer to a write that the store could not take.
+/// Returns the error for a failed commit.
 pub(crate) fn commit_failed(error: &store::CommitError) -> ApiError {
     match error {
         store::CommitError::TooLarge { .. } => ApiError::too_large(error),
@@ -134,7 +134,7 @@ pub(crate) async fn create(
     Ok(reply.with_warnings(warnings))
 }
 
-/// Creates an object and gives what was stored. Who is refused hears the warnings too.
+/// Creates an object and returns it as stored. An error includes the warnings.
 pub(crate) async fn create_object(
     api: &Api,
     path: &ResourcePath,
@@ -167,7 +167,7 @@ async fn try_create(
     rules::set_defaults(resource, &mut object);
     let setting = api.setting();
     if wants_name && generate.is_empty() && resource.plural == "limitranges" {
-        // The one kind that can do without a name of its own.
+        // The only kind that does not need a name.
         metadata_of(&mut object)?.insert("name".to_owned(), Value::from(random::uid()));
     }
     if let Origin::Update(by) = origin {
@@ -185,7 +185,7 @@ async fn try_create(
     metadata.insert("creationTimestamp".to_owned(), json!(setting.now.to_seconds_text()));
     metadata.insert("uid".to_owned(), Value::from(random::uid()));
     let generates = wants_name && !generate.is_empty();
-    // The rules may make other fields from the name, so each name starts from here.
+    // The rules may derive other fields from the name, so each name starts from this object.
     let nameless = generates.then(|| object.clone());
     let mut noticed = Vec::new();
     for attempt in 1.. {
@@ -235,7 +235,7 @@ async fn try_create(
                 }
                 return Err(exists(path.resource, &name, found.as_ref()));
             }
-            // A quota was written meanwhile: look at it again.
+            // A quota was written meanwhile: charge it again.
             Outcome::Conflict { .. } if attempt < ATTEMPTS => {}
             Outcome::Conflict { .. } => return Err(ApiError::modified(path.resource, &name)),
         }
@@ -243,7 +243,7 @@ async fn try_create(
     Err(ApiError::internal("no attempt was made"))
 }
 
-/// The 409 for a name that is taken.
+/// Returns the 409 for a name that is taken.
 fn exists(resource: &Resource, name: &str, found: Option<&Entry>) -> ApiError {
     let mut error = ApiError::already_exists(resource, name);
     let going = found
@@ -255,7 +255,7 @@ fn exists(resource: &Resource, name: &str, found: Option<&Entry>) -> ApiError {
     error
 }
 
-/// A name made from the client's prefix, as long as names may be.
+/// Generates a name from the client's prefix, within the maximum length.
 fn generated(prefix: &str) -> String {
     const LONGEST: usize = 63 - 5;
     let mut end = prefix.len().min(LONGEST);
@@ -271,7 +271,8 @@ pub(crate) fn metadata_of(
     object["metadata"].as_object_mut().ok_or_else(|| ApiError::bad_request("metadata is missing"))
 }
 
-/// The namespace of the path is the object's; what is in none has none, whatever it says.
+/// Sets the namespace of the path, and removes it from cluster-scoped objects. Rejects a different
+/// one.
 pub(crate) fn check_namespace(path: &ResourcePath, object: &mut Value) -> Result<(), ApiError> {
     if !path.resource.namespaced {
         if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
@@ -289,23 +290,23 @@ pub(crate) fn check_namespace(path: &ResourcePath, object: &mut Value) -> Result
     Ok(())
 }
 
-/// How an object came to be what it is, for the record of who owns which field.
+/// The origin of an object, for its managed fields.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Origin<'a> {
-    /// Written by a manager: what changed is the manager's.
+    /// Written by a manager, which owns the changed fields.
     Update(FieldManager<'a>),
-    /// Merged by server-side apply, which kept the record itself.
+    /// Merged by server-side apply, which has updated the managed fields itself.
     Applied,
 }
 
 impl Origin<'_> {
-    /// Whether what a client wrote is looked at only after admission, as with patches.
+    /// Returns true if warnings refer to the object after mutating admission, as for patches.
     fn after_mutation(&self) -> bool {
         matches!(self, Origin::Applied)
     }
 }
 
-/// Drops owners that are named twice, and says so.
+/// Removes duplicate owner references, with a warning.
 fn warn_of_owners(object: &mut Value, late: bool, warnings: &mut Vec<String>) {
     let gone = rules::meta::distinct_owners(object);
     if !gone.is_empty() {
@@ -319,7 +320,7 @@ fn warn_of_owners(object: &mut Value, late: bool, warnings: &mut Vec<String>) {
     }
 }
 
-/// The part of the object that a subresource writes.
+/// Returns the subresource that a path writes to.
 pub(crate) fn subresource_of(path: &ResourcePath) -> Subresource {
     match path.subresource.map(|subresource| subresource.name) {
         Some("status") => Subresource::Status,
@@ -355,11 +356,11 @@ pub(crate) async fn update(
     let creates = path.subresource.is_none() && creates_on_update(path.resource);
     let exists = api.store().get(&key).map_err(|e| read::read_failed(&e))?.is_some();
     if !exists {
-        // What is not there would be new, and where nothing new can be is told first.
+        // The object would be new, so a missing namespace is reported first.
         admission::check_namespace(api, path, &object)?;
     }
     if creates && !exists {
-        // Who names a uid means an object that was there; which version it had is not asked.
+        // A uid refers to an existing object; a version is ignored.
         check_uid(path, &Value::Null, &object)?;
         metadata_of(&mut object)?.remove("resourceVersion");
         let mut warnings = received.warnings;
@@ -395,12 +396,12 @@ fn finish(
     Ok(reply.with_warnings(warnings))
 }
 
-/// Kinds that an update may bring into being.
+/// Returns true for kinds that an update may create.
 fn creates_on_update(resource: &Resource) -> bool {
     matches!(resource.plural, "leases" | "events" | "services" | "limitranges")
 }
 
-/// Kinds that are updated only by clients that name the version they read.
+/// Returns true for kinds whose updates must name a resource version.
 fn needs_version(resource: &Resource) -> bool {
     matches!(resource.plural, "leases" | "runtimeclasses" | "poddisruptionbudgets")
 }
@@ -422,7 +423,7 @@ pub(crate) fn check_name(path: &ResourcePath, object: &Value) -> Result<(), ApiE
     Ok(())
 }
 
-/// A patched object is still the one of the path.
+/// Checks that a patched object still has the name and namespace of the path.
 pub(crate) fn check_request(path: &ResourcePath, object: &Value) -> Result<(), ApiError> {
     check_name(path, object)?;
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
@@ -436,17 +437,17 @@ pub(crate) fn check_request(path: &ResourcePath, object: &Value) -> Result<(), A
     Ok(())
 }
 
-/// What an update left behind.
+/// The result of an update.
 pub(crate) struct Written {
     pub(crate) object: Value,
     pub(crate) warnings: Vec<String>,
     pub(crate) created: bool,
 }
 
-/// How an update makes the new object from the stored one.
+/// Makes the new object from the stored one.
 pub(crate) type Change<'a> = dyn FnMut(&Value) -> Result<Value, ApiError> + Send + 'a;
 
-/// Reads, changes and writes an object, again if somebody else was faster.
+/// Reads, changes and writes an object, again after a conflict.
 pub(crate) async fn guaranteed_update(
     api: &Api,
     request: &Request,
@@ -463,8 +464,8 @@ pub(crate) async fn guaranteed_update(
         let old = read::load(resource, &entry)?;
         let new = change(&old)?;
         let named = new["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-        // A patch is of whatever is stored and has its version, unless it names one itself; so only
-        // who means a certain version is refused here when somebody else was faster.
+        // A patch has the stored version unless it names another one. So only a client that names a
+        // version gets a conflict here.
         if !matches!(named, "" | "0") && named != entry.modified.to_string() {
             return Err(ApiError::modified(path.resource, &path.name));
         }
@@ -479,7 +480,7 @@ pub(crate) async fn guaranteed_update(
     }
 }
 
-/// One attempt; `None` if somebody else was faster.
+/// Makes one attempt; `None` after a conflict.
 #[allow(clippy::too_many_arguments, reason = "the state of one attempt, used in one place")]
 async fn try_update(
     api: &Api,
@@ -501,8 +502,8 @@ async fn try_update(
         let top = Cursor::top(&new, "");
         let at = top.field("metadata");
         let at = at.field("resourceVersion");
-        // A version that is not there is read as the number zero, and the resource is named where
-        // other refusals of this kind name the kind.
+        // A missing version is reported as the number zero, and with the resource in place of the
+        // kind.
         causes.invalid_as(&at, 0_i64, "must be specified for an update");
         return Err(ApiError::invalid_kind(resource.group, resource.plural, &path.name, &causes));
     }
@@ -510,14 +511,14 @@ async fn try_update(
     let mut warnings = Vec::new();
     let late = request.method == http::Method::PATCH;
     warn_of_owners(&mut new, late, &mut warnings);
-    // An update without a version is of whatever is stored.
+    // An update without a version applies to the stored object.
     new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
     rules::set_defaults(resource, &mut new);
     if let Origin::Update(by) = origin {
         let id = type_id(resource)?;
         apply::track_update(Schema::served(), id, Some(old), &mut new, &by, setting.now);
     }
-    // A binding was checked as one; what it does to the pod no update may.
+    // A binding has its own checks, and changes fields that no update may.
     if subresource_name(path) != "binding" {
         admission::mutate_update(api, request, path, old, &mut new)?;
         rules::prepare_update(resource, &mut new, old, subresource, &setting);
@@ -534,7 +535,7 @@ async fn try_update(
             let error = ApiError::invalid(path.resource, &path.name, &causes);
             return Err(error.after(&warnings));
         }
-        // A status is written by those who do not write what it is the status of.
+        // Writers of a status are not responsible for the spec, so they get no warnings about it.
         if resource.plural == "pods" || subresource == Subresource::Main {
             warnings.extend(rules::warnings(resource, &new, Some(old)));
         }
@@ -561,7 +562,7 @@ async fn try_update(
     };
     let mut transaction = charge.add_to(transaction);
     if object["metadata"]["deletionTimestamp"].is_string() {
-        // Statuses and finalizers of an object that goes have to be written before it is gone.
+        // Statuses and finalizers of a terminating object must be writable on a full disk.
         transaction = transaction.with_reserve();
     }
     match api.store().commit(transaction).await.map_err(|error| commit_failed(&error))? {
@@ -576,14 +577,14 @@ async fn try_update(
     }
 }
 
-/// A client that names a uid means that very object.
+/// Checks that the uid in an update, if there is one, is that of the stored object.
 fn check_uid(path: &ResourcePath, old: &Value, new: &Value) -> Result<(), ApiError> {
     let (stored, given) = (&old["metadata"]["uid"], &new["metadata"]["uid"]);
     let is_patch = given == stored || given.as_str().unwrap_or_default().is_empty();
     if is_patch {
         return Ok(());
     }
-    // A patch that changes the uid is told so by validation; see `patch`.
+    // For patches, validation reports a changed uid; see `patch`.
     let why = uid_mismatch(path, given.as_str().unwrap_or_default(), stored);
     Err(ApiError::conflict(path.resource, &path.name, &why))
 }
@@ -639,7 +640,7 @@ pub(crate) async fn patch(
     finish(api, request, path, format, written, warnings)
 }
 
-/// The patched object in canonical form, and what a client should hear of its patch.
+/// Returns the patched object in canonical form, and the warnings for the client.
 pub(crate) fn patched(
     resource: &Resource,
     kind: PatchKind,
@@ -674,7 +675,7 @@ pub(crate) fn patched_type(
         ApiError::invalid_kind("", "", "", &causes)
     };
     let decoded = decoded.map_err(|error| invalid(&error.to_string()))?;
-    // A strategic patch is of a type that is known; the others make a text that is read anew.
+    // A strategic patch is typed; the others produce text that is decoded again.
     if matches!(kind, PatchKind::Json | PatchKind::Merge)
         && let Some(why) = decode::other_kind(old, &outcome.value)
     {
@@ -705,7 +706,7 @@ fn patch_failed(error: &patch::PatchError) -> ApiError {
     }
 }
 
-/// A patch changes neither name nor namespace nor uid.
+/// Checks that a patch does not change name, namespace or uid.
 fn check_patched_identity(path: &ResourcePath, old: &Value, new: &Value) -> Result<(), ApiError> {
     check_request(path, new)?;
     let (stored, given) = (&old["metadata"]["uid"], &new["metadata"]["uid"]);

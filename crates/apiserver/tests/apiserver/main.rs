@@ -1,4 +1,4 @@
-//! The API server from outside: by calls, and over TLS.
+//! Tests of the API server: by function calls, and over TLS.
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
@@ -44,7 +44,7 @@ impl Cluster {
         send_as(&self.api, User::member("admin", "system:masters"), method, path, body).await
     }
 
-    /// As [`Cluster::send`], for what is not in the body.
+    /// As [`Cluster::send`], with the headers of the reply.
     async fn reply(&self, method: Method, path: &str, body: Value) -> Reply {
         let admin = User::member("admin", "system:masters");
         self.api.handle(request(admin, method, path, &body)).await
@@ -63,7 +63,7 @@ impl Cluster {
     }
 }
 
-/// What most tests start from: no loop makes accounts here, so pods have none.
+/// The default options of tests: no controller creates service accounts here, so pods have none.
 fn options() -> Options {
     let plugins = Plugins::default().without(Plugin::ServiceAccount);
     Options { plugins, ..Options::default() }
@@ -123,7 +123,7 @@ async fn a_long_list_is_streamed_and_complete() {
     assert!(items.windows(2).all(|pair| {
         pair[0]["metadata"]["name"].as_str() < pair[1]["metadata"]["name"].as_str()
     }));
-    // In pages, all of one snapshot, whatever is written meanwhile.
+    // Pages are of one snapshot, whatever is written meanwhile.
     let (mut names, mut token) = (Vec::new(), String::new());
     loop {
         let page = cluster.get(&format!("/api/v1/pods?limit=250&continue={token}")).await;
