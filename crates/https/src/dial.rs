@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tracing::info;
 
 use crate::certificates::Pair;
 use crate::clock::Clock;
@@ -109,6 +110,7 @@ impl Dialer {
         let protocols = self.config().alpn_protocols.clone();
         let config = Arc::new(config(authority, pair, protocols, &self.clock)?);
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        info!("replaced the client certificate and the server authority for new connections");
         Ok(())
     }
 

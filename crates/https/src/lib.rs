@@ -7,6 +7,7 @@
 //!   serves.
 //! - [`Dialer`] and [`exchange`]: the client side.
 //! - [`Body`]: the bytes of a response, complete or as a stream.
+//! - [`ErrorChange`]: logs the errors of a retry loop once, until they change.
 //! - [`exposition`]: Prometheus metrics in the format that a client asks for.
 //!
 //! Knows no Kubernetes: the request handler decides on access.
@@ -20,6 +21,7 @@ mod exchange;
 pub mod exposition;
 mod listener;
 mod outgoing;
+mod report;
 mod server_tls;
 
 pub use body::Body;
@@ -30,4 +32,5 @@ pub use exchange::{
     Answer, ExchangeError, Inbound, Tunnel, exchange, is_upgrade, relay, upgrade_headers,
 };
 pub use listener::{Limits, ListenError, Listener, Peer};
+pub use report::{ErrorChange, error_chain};
 pub use server_tls::ServerTls;

@@ -32,6 +32,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tracing::{debug, info, warn};
 
 use crate::body::Body;
 use crate::certificates::Pair;
@@ -39,6 +40,7 @@ use crate::clock::Clock;
 use crate::connections::{Client, ConnectionGuard, Counts, End, Registry};
 use crate::exchange::{Answer, Inbound, Tunnel};
 use crate::outgoing::{Held, outgoing};
+use crate::report::ErrorChange;
 use crate::server_tls::ServerTls;
 
 /// The limits of a listener.
@@ -182,6 +184,7 @@ impl Listener {
             handle,
             _alive: alive,
         };
+        let mut errors = ErrorChange::default();
         loop {
             let accepted = tokio::select! {
                 accepted = self.socket.accept() => accepted,
@@ -189,13 +192,23 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, address)) => {
+                    if errors.recovered() {
+                        info!("accepting connections again");
+                    }
                     let connection = self.registry.register(address);
                     tokio::spawn(serving.clone().serve(stream, connection));
                 }
                 // Too many open files, or a client that went away.
-                Err(_) => {
+                Err(error) => {
+                    if let Some(error) = errors.failed(&error) {
+                        warn!(
+                            error,
+                            retry_ms = ACCEPT_RETRY.as_millis(),
+                            "cannot accept a connection; closing the oldest anonymous one and retrying"
+                        );
+                    }
                     self.registry.displace_oldest_anonymous();
-                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             }
         }
@@ -203,6 +216,9 @@ impl Listener {
         let _ = timeout(self.limits.drain_timeout, all_over.recv()).await;
     }
 }
+
+/// The wait after a failed accept. Long enough not to spin, short enough to go unnoticed.
+const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 
 /// The state that the connections of a listener share.
 #[derive(Clone)]
@@ -225,7 +241,7 @@ where
         let client = &guard.0;
         let tls = self.tls.acceptor();
         let shaken = tokio::select! {
-            shaken = handshake(stream, &tls, self.limits) => shaken,
+            shaken = handshake(stream, client.address(), &tls, self.limits) => shaken,
             _ = client.ended() => None,
         };
         let Some((stream, peer)) = shaken else { return };
@@ -355,12 +371,23 @@ type Tls = tokio_rustls::server::TlsStream<TcpStream>;
 /// Returns the stream, and the subject of the client's certificate.
 async fn handshake(
     stream: TcpStream,
+    address: SocketAddr,
     tls: &TlsAcceptor,
     limits: Limits,
 ) -> Option<(Tls, Option<Peer>)> {
     // Responses are small and latency matters.
     let _ = stream.set_nodelay(true);
-    let stream = timeout(limits.handshake_timeout, tls.accept(stream)).await.ok()?.ok()?;
+    let stream = match timeout(limits.handshake_timeout, tls.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            debug!(%address, %error, "TLS handshake failed");
+            return None;
+        }
+        Err(_) => {
+            debug!(%address, "TLS handshake timed out");
+            return None;
+        }
+    };
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let peer = certificates.first().and_then(|certificate| peer_of(certificate));
     Some((stream, peer))
