@@ -17,9 +17,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use https::ErrorChange;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
+use tracing::{debug, info, warn};
 
 use crate::backoff::backoff;
 use crate::client::{Client, Error, Scope, Watch, WatchEvent};
@@ -130,7 +132,10 @@ impl<T> Reflector<T> {
                         self.state = State::Watching { watch, revision };
                         Ok(Vec::new())
                     }
-                    Err(error) if error.is_expired() => Ok(Vec::new()),
+                    Err(error) if error.is_expired() => {
+                        self.log_expired(&revision);
+                        Ok(Vec::new())
+                    }
                     Err(error) => {
                         self.state = State::Listed { revision };
                         Err(error)
@@ -173,6 +178,7 @@ impl<T> Reflector<T> {
                     }
                 }
                 Err(error) if error.is_expired() => {
+                    self.log_expired(&revision);
                     self.state = State::Empty;
                     return Ok(changes);
                 }
@@ -187,22 +193,35 @@ impl<T> Reflector<T> {
         Ok(changes)
     }
 
+    fn log_expired(&self, revision: &str) {
+        debug!(kind = self.kind.plural, revision, "resource version has expired; listing again");
+    }
+
     /// Passes every change to `take` until it returns false. Retries after errors with a back-off.
     pub async fn run(mut self, mut take: impl FnMut(Change<T>) -> bool) {
         let mut failures = 0;
+        let mut errors = ErrorChange::default();
         loop {
             match self.step().await {
                 Ok(changes) => {
                     failures = 0;
+                    // A watch that opens may still fail at once, so only changes count as a recovery.
+                    if !changes.is_empty() && errors.recovered() {
+                        info!(kind = self.kind.plural, "list and watch work again");
+                    }
                     for change in changes {
                         if !take(change) {
                             return;
                         }
                     }
                 }
-                Err(_) => {
+                Err(error) => {
                     failures += 1;
                     let wait = backoff(self.kind.plural, failures, 100, 10_000);
+                    if let Some(error) = errors.failed(&error) {
+                        let kind = self.kind.plural;
+                        warn!(kind, error, retry_ms = wait, "cannot list or watch; retrying");
+                    }
                     tokio::time::sleep(Duration::from_millis(wait.unsigned_abs())).await;
                 }
             }
@@ -503,5 +522,65 @@ mod tests {
         ];
         assert_eq!(received, expected.map(|(key, old, new)| (key.to_owned(), old, new)));
         cache.caught_up(&Until::Revision(21)).await.unwrap();
+    }
+
+    /// The log lines of the current thread while the guard lives.
+    #[derive(Clone, Default)]
+    struct LogLines(Arc<Mutex<Vec<u8>>>);
+
+    impl LogLines {
+        fn capture() -> (LogLines, tracing::subscriber::DefaultGuard) {
+            let lines = LogLines::default();
+            let writer = lines.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::DEBUG)
+                .with_ansi(false)
+                .without_time()
+                .with_writer(move || writer.clone())
+                .finish();
+            (lines, tracing::subscriber::set_default(subscriber))
+        }
+
+        fn with(&self, text: &str) -> Vec<String> {
+            let all = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+            all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+        }
+    }
+
+    impl std::io::Write for LogLines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn repeated_errors_are_logged_once_until_they_change() {
+        let (lines, _guard) = LogLines::capture();
+        let listed = r#"{"metadata":{"resourceVersion":"5"},"items":[]}"#;
+        let script = Arc::new(Script {
+            answers: Mutex::new(VecDeque::from([
+                (500, "down"),
+                (500, "down"),
+                (403, "forbidden"),
+                (500, "down"),
+                (200, listed),
+            ])),
+            requests: Mutex::default(),
+        });
+        let client = Client::new(script, "test");
+        let reflector = Reflector::new(client, crate::kind::PODS, Scope::default(), name);
+        reflector.run(|_| false).await;
+        let warnings = lines.with("WARN");
+        assert_eq!(warnings.len(), 3, "{warnings:?}");
+        for (line, text) in warnings.iter().zip(["down", "forbidden", "down"]) {
+            assert!(line.contains("cannot list or watch; retrying kind=\"pods\""), "{line}");
+            assert!(line.contains(text) && line.contains("retry_ms="), "{line}");
+        }
+        assert_eq!(lines.with("list and watch work again").len(), 1);
     }
 }

@@ -16,12 +16,13 @@ use http::header::{
 };
 use http_body_util::{BodyExt as _, Full};
 use https::certificates::Pair;
-use https::{DialError, Dialer, MaterialError};
+use https::{DialError, Dialer, MaterialError, error_chain};
 use hyper::body::Incoming;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
+use tracing::debug;
 
 use crate::client::{Body, BoxFuture, Request, Response, Transport, TransportError};
 use crate::kubeconfig::{Kubeconfig, Source, UnreadableError};
@@ -63,30 +64,18 @@ impl Default for Timeouts {
 pub enum RemoteError {
     #[error(transparent)]
     Unreadable(#[from] UnreadableError),
-    #[error("{}", chain(.0))]
+    #[error("{}", error_chain(.0))]
     Material(#[from] MaterialError),
     #[error("the token contains characters that are not valid in a header")]
     Token,
     #[error(transparent)]
     Dial(#[from] DialError),
-    #[error("{}", chain(.0))]
+    #[error("{}", error_chain(.0))]
     Http(#[from] hyper::Error),
     #[error("no response within {} s", .0.as_secs_f64())]
     TimedOut(Duration),
     #[error("the request cannot be written: {0}")]
     Request(#[from] http::Error),
-}
-
-/// Formats an error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 impl From<RemoteError> for TransportError {
@@ -181,7 +170,9 @@ impl Shared {
         }
         let (address, dialer) = (&self.config.address, self.dialer()?);
         let stream = dialer.connect(&address.host, address.port, &self.config.server_name).await?;
-        Ok(self.connections.open(stream).await?)
+        let connection = self.connections.open(stream).await?;
+        debug!(server = %address.authority(), "connected to the API server");
+        Ok(connection)
     }
 
     fn outgoing(&self, request: &Request) -> Result<http::Request<Full<Bytes>>, RemoteError> {
