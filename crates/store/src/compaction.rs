@@ -13,7 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use tracing::debug;
 
 use crate::checkpoint;
 use crate::error::CompactError;
@@ -79,6 +81,7 @@ fn compact(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Com
         true => Err(CompactError::Closed),
         false => Ok(()),
     };
+    let started = Instant::now();
     let floor = floor(shared);
     let mut after = None;
     let mut needed = 0;
@@ -102,6 +105,10 @@ fn compact(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Com
     let worth = if shared.space.full().is_some() { needed / 8 } else { needed.max(least) };
     let has_checkpoint = obsolete.iter().any(|segment| segment.header().is_checkpoint_at(floor));
     if has_checkpoint || bytes < needed + worth {
+        debug!(
+            revision = floor.get(),
+            bytes, needed, "compaction keeps the files; rewriting frees too little"
+        );
         return Ok(());
     }
 
@@ -128,6 +135,14 @@ fn compact(shared: &Arc<Shared>, directory: &Path, least: u64) -> Result<(), Com
         Ok(())
     })?;
     write(&shared.index).install_checkpoint(&segment);
+    debug!(
+        revision = floor.get(),
+        files = obsolete.len(),
+        bytes,
+        kept_bytes = needed,
+        elapsed_ms = started.elapsed().as_millis(),
+        "compaction replaced files by a checkpoint"
+    );
     for segment in obsolete {
         segment.remove_on_drop();
     }

@@ -77,6 +77,11 @@ impl Index {
         }
     }
 
+    /// Returns the number of keys, including deleted ones that are not pruned yet.
+    pub(crate) fn key_count(&self) -> usize {
+        self.keys.len()
+    }
+
     /// Returns an error if a revision is compacted or in the future.
     pub(crate) fn check(&self, revision: Revision) -> Result<(), ReadError> {
         if revision > self.revision {

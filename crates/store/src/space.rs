@@ -12,11 +12,14 @@
 //! removed to make space for new files: a segment, or the checkpoint that compaction writes, which
 //! frees what deletions have made obsolete.
 
+use std::error::Error as _;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use tracing::{error, info};
 
 use crate::error::StorageError;
 use crate::sync::lock;
@@ -68,7 +71,16 @@ impl Space {
     /// Records a refused batch. Returns true if the disk was not known to be full before.
     pub(crate) fn refuse(&self, error: &StorageError) -> bool {
         self.refused.fetch_add(1, Ordering::Relaxed);
-        lock(&self.full).replace(error.clone()).is_none()
+        let is_new = lock(&self.full).replace(error.clone()).is_none();
+        if is_new {
+            error!(
+                directory = %self.directory.display(),
+                %error,
+                cause = error.source().map(tracing::field::display),
+                "the disk is full; free space; until then only deletions and compaction are written"
+            );
+        }
+        is_new
     }
 
     /// Returns true if the disk is not full and the reserve exists.
@@ -98,6 +110,11 @@ impl Space {
                 return;
             }
             *lock(&self.full) = None;
+            info!(
+                directory = %self.directory.display(),
+                refused = self.refused(),
+                "the disk has space again; all writes are accepted"
+            );
         }
         let _alone = lock(&self.reserve);
         let reserve = self.directory.join(RESERVE);
@@ -129,4 +146,79 @@ fn fill(path: &Path, bytes: u64) -> std::io::Result<()> {
     }
     // Some file systems report a full disk only now.
     file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::{Options, Store};
+    use crate::transaction::Transaction;
+
+    /// The log lines of the current thread while the guard lives.
+    #[derive(Clone, Default)]
+    struct LogLines(Arc<Mutex<Vec<u8>>>);
+
+    impl LogLines {
+        fn capture() -> (LogLines, tracing::subscriber::DefaultGuard) {
+            let lines = LogLines::default();
+            let writer = lines.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_max_level(tracing::Level::DEBUG)
+                .with_ansi(false)
+                .without_time()
+                .with_writer(move || writer.clone())
+                .finish();
+            (lines, tracing::subscriber::set_default(subscriber))
+        }
+
+        fn with(&self, text: &str) -> Vec<String> {
+            let all = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+            all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+        }
+    }
+
+    impl std::io::Write for LogLines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn full_disk_is_logged_when_it_begins_and_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let space = Space::new(directory.path(), 0, 1);
+        let (lines, _guard) = LogLines::capture();
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        for _ in 0..3 {
+            space.refuse(&StorageError::io("write", directory.path())(full()));
+        }
+        assert_eq!(lines.with("ERROR").len(), 1);
+        assert_eq!(lines.with("the disk is full").len(), 1);
+        space.check();
+        space.check();
+        let ended = lines.with("the disk has space again");
+        assert_eq!(ended.len(), 1);
+        assert!(ended[0].contains("refused=3"), "{ended:?}");
+    }
+
+    #[test]
+    fn opening_is_logged_with_keys_and_revision() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path(), Options::default()).unwrap();
+        store.commit(Transaction::new().put("a", "1")).wait().unwrap();
+        store.close();
+        let (lines, _guard) = LogLines::capture();
+        Store::open(directory.path(), Options::default()).unwrap().close();
+        let opened = lines.with("opened the store");
+        assert_eq!(opened.len(), 1);
+        assert!(opened[0].contains("keys=1 revision=2"), "{opened:?}");
+    }
 }

@@ -8,6 +8,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, mpsc};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use tracing::{debug, info, warn};
 
 use crate::backup::{self, Contents};
 use crate::commit::{Commit, Compaction};
@@ -80,6 +83,7 @@ impl Store {
     /// The values are readable by every user that may read the directory; the caller sets its
     /// permissions.
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
+        let started = Instant::now();
         if fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir()) {
             let what = "a store is a directory";
             return Err(OpenError::NotAStore { path: path.to_owned(), what });
@@ -87,6 +91,16 @@ impl Store {
         files::create_directory(path)?;
         let guard = Arc::new(Lock::take(path)?);
         let Recovered { index, log, dropped } = recover(path, options.segment_bytes)?;
+        if let Some(Dropped { path, offset, bytes, records }) = &dropped {
+            warn!(
+                file = %path.display(),
+                offset,
+                bytes,
+                records,
+                "dropped the last write, which a crash had cut short before it was acknowledged"
+            );
+        }
+        let (keys, revision) = (index.key_count(), index.revision);
         // An ordinary write allocates at most twice the room.
         let needed = 2 * log::room(options.segment_bytes);
         let shared = Arc::new(Shared {
@@ -106,6 +120,13 @@ impl Store {
             compaction::run(shared, &path, options.segment_bytes, &jobs);
         })?;
         threads.start("store-writer", move |shared| writer::run(shared, log, &compactor))?;
+        info!(
+            directory = %shared.space.directory().display(),
+            keys,
+            revision = revision.get(),
+            elapsed_ms = started.elapsed().as_millis(),
+            "opened the store"
+        );
         Ok(Self { shared, threads: Arc::new(threads), dropped: dropped.map(Arc::new) })
     }
 
@@ -265,7 +286,9 @@ impl Threads {
         for waker in wakers {
             waker.wake();
         }
-        lock(&self.guard).take();
+        if lock(&self.guard).take().is_some() {
+            debug!(directory = %self.shared.space.directory().display(), "closed the store");
+        }
     }
 }
 
