@@ -16,6 +16,7 @@ use objects::selector::FieldSelector;
 use objects::timestamp::Timestamp;
 use objects::{FeatureGates, Gate};
 use store::Store;
+use tracing::{debug, error};
 
 use crate::accept::{self, AcceptedFormat, Route};
 use crate::audit::{AuditLog, Record};
@@ -229,7 +230,28 @@ impl Api {
             });
         }
         metrics.in_flight.fetch_sub(1, Ordering::Relaxed);
-        metrics.observe(verb, resource, code, started.elapsed());
+        let elapsed = started.elapsed();
+        metrics.observe(verb, resource, code, elapsed);
+        let user = request.user().name.as_str();
+        let impersonator = impersonator.as_ref().map(|sender| sender.name.as_str());
+        let (path, source) = (request.path.as_str(), request.source.map(tracing::field::display));
+        let latency_ms = elapsed.as_millis();
+        match &error {
+            Some(error) if error.code == StatusCode::INTERNAL_SERVER_ERROR => {
+                let error = error.message.as_str();
+                error!(user, verb, path, status = code, latency_ms, error, "request failed");
+            }
+            _ => debug!(
+                user,
+                impersonator,
+                verb,
+                path,
+                status = code,
+                latency_ms,
+                source,
+                "handled a request"
+            ),
+        }
         reply
     }
 

@@ -15,10 +15,11 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use https::ErrorChange;
 use objects::timestamp::Timestamp;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
-use tracing::{error, info};
+use tracing::{info, warn};
 
 use crate::error::ApiError;
 use crate::identity::User;
@@ -228,7 +229,7 @@ struct Writer {
 impl Writer {
     /// Writes events until the server ends.
     fn run(mut self, queue: &Receiver<String>) {
-        let mut is_failing = false;
+        let mut errors = ErrorChange::default();
         while let Ok(line) = queue.recv() {
             self.add(&line);
             while self.batch.len() < BATCH_BYTES
@@ -238,23 +239,22 @@ impl Writer {
             }
             while let Err(error) = self.write() {
                 self.counts.failed_writes.fetch_add(1, Ordering::Relaxed);
-                if !is_failing {
-                    let path = self.path.display();
-                    error!(
-                        "the audit log {path} cannot be written: {error}; free space or check \
-                            the path, the write is tried again every second"
+                if let Some(error) = errors.failed(&error) {
+                    warn!(
+                        file = %self.path.display(),
+                        error,
+                        retry_ms = RETRY.as_millis(),
+                        "cannot write the audit log; free space or check the path; retrying"
                     );
                 }
-                is_failing = true;
                 thread::sleep(RETRY);
                 // The path may refer to another file now.
                 if let Ok(file) = append(&self.path) {
                     self.file = file;
                 }
             }
-            if is_failing {
-                info!("the audit log {} is written again", self.path.display());
-                is_failing = false;
+            if errors.recovered() {
+                info!(file = %self.path.display(), "the audit log is written again");
             }
             self.report_dropped();
         }
@@ -296,9 +296,9 @@ impl Writer {
     fn report_dropped(&mut self) {
         let dropped = self.counts.dropped.load(Ordering::Relaxed);
         if dropped > self.reported {
-            let since = dropped - self.reported;
-            error!(
-                "{since} audit events were dropped because the audit log was too slow or failed"
+            warn!(
+                dropped = dropped - self.reported,
+                "dropped audit events because the audit log was too slow or failed"
             );
             self.reported = dropped;
         }

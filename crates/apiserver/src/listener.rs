@@ -20,6 +20,7 @@ use https::{Answer, Client, Inbound, Limits, ListenError, Peer, ServerTls};
 use hyper::body::{Body as _, Incoming};
 use tokio::sync::watch;
 use tokio::time::timeout;
+use tracing::debug;
 
 use crate::api::Api;
 use crate::decode::MAX_BODY;
@@ -86,6 +87,10 @@ fn certificate_user(peer: &Peer) -> User {
 async fn answer(api: &Api, client: &Client, limits: Limits, inbound: Inbound) -> Answer {
     let (parts, body) = inbound.into_parts();
     let caller = caller(api, client.peer(), &parts.headers);
+    if caller == Caller::InvalidCredentials {
+        let path = parts.uri.path();
+        debug!(source = %client.address(), path, "rejected an invalid bearer token");
+    }
     let request = Request {
         method: parts.method,
         path: parts.uri.path().to_owned(),

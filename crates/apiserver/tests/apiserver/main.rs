@@ -18,6 +18,7 @@ mod options;
 mod plugins;
 mod pods;
 mod protobuf;
+mod request_log;
 mod resize;
 mod security;
 mod verbs;
