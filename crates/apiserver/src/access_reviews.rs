@@ -5,22 +5,17 @@ use objects::catalog::RESOURCES;
 use objects::rules::review;
 use serde_json::{Value, json};
 
-use crate::accept::AcceptedFormat;
 use crate::api::Api;
 use crate::decode::{self, Expected};
 use crate::error::ApiError;
 use crate::identity::{self, AuthorizerAttributes, User};
 use crate::read;
 use crate::reply::Reply;
-use crate::request::Request;
+use crate::request::RequestContext;
 use crate::route::ResourcePath;
 
-pub(crate) async fn create(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+pub(crate) async fn create(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
     if path.resource.kind == "Binding" {
         let pods = crate::subresources::core_resource("pods")?;
         let binding = decode::body(request, &Expected::of(path.resource)?)?;
@@ -31,7 +26,7 @@ pub(crate) async fn create(
             subresource: pods.subresource("binding"),
             ..path.clone()
         };
-        return crate::subresources::bind(api, request, &path, format).await;
+        return crate::subresources::bind(RequestContext { path: &path, ..context }).await;
     }
     let received = decode::body(request, &Expected::of(path.resource)?)?;
     let mut review = received.object;
@@ -58,8 +53,7 @@ pub(crate) async fn create(
         "TokenReview" => review["status"] = crate::tokens::review(api, &review["spec"])?,
         _ => return Err(ApiError::method_not_allowed()),
     }
-    let reply =
-        read::object_reply(api, path.resource, &review, StatusCode::CREATED, format, request)?;
+    let reply = read::object_reply(context, &review, StatusCode::CREATED)?;
     Ok(reply.with_warnings(received.warnings))
 }
 

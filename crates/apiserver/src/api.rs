@@ -29,7 +29,7 @@ use crate::impersonation::{self, Requested};
 use crate::metrics::{Metrics, MetricsCollector};
 use crate::plugins::{Plugin, Plugins};
 use crate::reply::Reply;
-use crate::request::{Caller, Request};
+use crate::request::{Caller, Request, RequestContext};
 use crate::route::{ResourcePath, Target};
 use crate::{access_reviews, delete, discovery, node_authorizer, read, subresources, watch, write};
 
@@ -312,37 +312,14 @@ impl Api {
         let action = Action::of(request, path, verb).ok_or_else(ApiError::method_not_allowed)?;
         let format = action.format(request.header("accept"))?;
         if request.body.len() <= LIGHT_BODY {
-            return self.act(action, request, path, format).await;
+            return action.run(RequestContext { api: self, request, path, format }).await;
         }
         let (api, request, path) = (self.clone(), request.clone(), path.clone());
-        let work = async move { api.act(action, &request, &path, format).await };
+        let work = async move {
+            let context = RequestContext { api: &api, request: &request, path: &path, format };
+            action.run(context).await
+        };
         self.shared.heavy.run(work).await?
-    }
-
-    async fn act(
-        &self,
-        action: Action,
-        request: &Request,
-        path: &ResourcePath,
-        format: AcceptedFormat,
-    ) -> Result<Reply, ApiError> {
-        match action {
-            Action::Watch => watch::watch(self, request, path, format),
-            Action::List => read::list(self, request, path, format).await,
-            Action::Get => read::get(self, request, path, format),
-            Action::GetSubresource | Action::Connect if request.method == Method::GET => {
-                subresources::get(self, request, path, format).await
-            }
-            Action::GetSubresource | Action::CreateSubresource | Action::Connect => {
-                subresources::create(self, request, path, format).await
-            }
-            Action::Review => access_reviews::create(self, request, path, format).await,
-            Action::Create => write::create(self, request, path, format).await,
-            Action::Update => write::update(self, request, path, format).await,
-            Action::Patch => write::patch(self, request, path, format).await,
-            Action::Delete => delete::one(self, request, path, format).await,
-            Action::DeleteCollection => delete::collection(self, request, path, format).await,
-        }
     }
 }
 
@@ -403,6 +380,26 @@ impl Action {
             _ => return None,
         };
         Some(action)
+    }
+
+    async fn run(self, context: RequestContext<'_>) -> Result<Reply, ApiError> {
+        match self {
+            Action::Watch => watch::watch(context),
+            Action::List => read::list(context).await,
+            Action::Get => read::get(context),
+            Action::GetSubresource | Action::Connect if context.request.method == Method::GET => {
+                subresources::get(context).await
+            }
+            Action::GetSubresource | Action::CreateSubresource | Action::Connect => {
+                subresources::create(context).await
+            }
+            Action::Review => access_reviews::create(context).await,
+            Action::Create => write::create(context).await,
+            Action::Update => write::update(context).await,
+            Action::Patch => write::patch(context).await,
+            Action::Delete => delete::one(context).await,
+            Action::DeleteCollection => delete::collection(context).await,
+        }
     }
 
     /// Returns the format of the response, or an error if the client accepts none.

@@ -16,14 +16,13 @@ use objects::schema::Schema;
 use serde_json::{Map, Value, json};
 use store::{Entry, Outcome, Transaction};
 
-use crate::accept::AcceptedFormat;
 use crate::api::Api;
 use crate::codec;
 use crate::decode;
 use crate::error::ApiError;
 use crate::read;
 use crate::reply::Reply;
-use crate::request::Request;
+use crate::request::{Request, RequestContext};
 use crate::route::ResourcePath;
 use crate::select::Selection;
 
@@ -186,12 +185,8 @@ pub(crate) enum Deleted {
     WouldRemove(Value),
 }
 
-pub(crate) async fn one(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+pub(crate) async fn one(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
     let options = DeleteOptions::of(request)?;
     if path.resource.plural == "priorityclasses" && rules::is_system_priority(&path.name) {
         let why = "this is a system priority class and cannot be deleted";
@@ -217,10 +212,10 @@ pub(crate) async fn one(
         }
         // Upstream sends this status only to clients of the older option.
         Deleted::Marked(object) if options.deletes_dependents => {
-            read::object_reply(api, path.resource, &object, StatusCode::ACCEPTED, format, request)?
+            read::object_reply(context, &object, StatusCode::ACCEPTED)?
         }
         Deleted::Removed(object) | Deleted::Marked(object) | Deleted::WouldRemove(object) => {
-            read::object_reply(api, path.resource, &object, StatusCode::OK, format, request)?
+            read::object_reply(context, &object, StatusCode::OK)?
         }
     };
     Ok(reply.with_warnings(warnings))
@@ -540,12 +535,8 @@ fn at_least_one(grace: i64) -> i64 {
 }
 
 /// Deletes the selected objects and returns the list of them.
-pub(crate) async fn collection(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+pub(crate) async fn collection(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
     crate::list_options::check(request)?;
     let selection = Selection::of(request, path)?;
     let options = DeleteOptions::of(request)?;

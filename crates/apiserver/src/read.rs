@@ -16,7 +16,7 @@ use crate::codec::{self, StoredParts};
 use crate::continuation::Continuation;
 use crate::error::ApiError;
 use crate::reply::{JSON, PROTOBUF, Reply};
-use crate::request::Request;
+use crate::request::{Request, RequestContext};
 use crate::route::ResourcePath;
 use crate::select::Selection;
 use https::Body;
@@ -51,12 +51,8 @@ pub(crate) fn load(resource: &Resource, entry: &Entry) -> Result<Value, ApiError
     codec::decode(resource, entry).map_err(|error| ApiError::internal(error.to_string()))
 }
 
-pub(crate) fn get(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+pub(crate) fn get(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
     let asked = revision(request)?;
     let newest = api.store().revision().get();
     if let Some(asked) = asked.filter(|asked| *asked > newest) {
@@ -67,7 +63,7 @@ pub(crate) fn get(
         return Ok(Reply::bytes(StatusCode::OK, JSON, plain(path.resource, &entry)?));
     }
     let object = load(path.resource, &entry)?;
-    object_reply(api, path.resource, &object, StatusCode::OK, format, request)
+    object_reply(context, &object, StatusCode::OK)
 }
 
 /// Returns the bytes of an object, joined without parsing it.
@@ -84,13 +80,12 @@ pub(crate) fn plain(resource: &Resource, entry: &Entry) -> Result<Bytes, ApiErro
 
 /// Returns an object in the accepted format.
 pub(crate) fn object_reply(
-    api: &Api,
-    resource: &Resource,
+    context: RequestContext<'_>,
     object: &Value,
     status: StatusCode,
-    format: AcceptedFormat,
-    request: &Request,
 ) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
+    let resource = path.resource;
     let value = match format.representation {
         Representation::Plain => return Ok(encoded(object, status, format)),
         Representation::Table => {
@@ -168,12 +163,8 @@ struct ListRange {
     limit: Option<usize>,
 }
 
-pub(crate) async fn list(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+pub(crate) async fn list(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
     crate::list_options::check(request)?;
     if format.representation == Representation::PartialMetadata {
         return Err(ApiError::not_acceptable(format!(

@@ -1,4 +1,4 @@
-//! A request as handlers see it: [`Request`], and its query parameters.
+//! A request as handlers see it: [`Request`] with its query parameters, and [`RequestContext`].
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,8 +8,11 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 
+use crate::accept::AcceptedFormat;
+use crate::api::Api;
 use crate::error::ApiError;
 use crate::identity::User;
+use crate::route::ResourcePath;
 
 /// A complete request. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -22,6 +25,15 @@ pub struct Request {
     pub caller: Caller,
     /// The client address, if the request came over a connection.
     pub source: Option<IpAddr>,
+}
+
+/// A request to a resource, with all that its handler needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestContext<'a> {
+    pub(crate) api: &'a Api,
+    pub(crate) request: &'a Request,
+    pub(crate) path: &'a ResourcePath,
+    pub(crate) format: AcceptedFormat,
 }
 
 /// The sender of a request, according to its credentials.

@@ -22,7 +22,7 @@ use crate::error::ApiError;
 use crate::node_restriction;
 use crate::read;
 use crate::reply::{PROTOBUF, Reply};
-use crate::request::Request;
+use crate::request::RequestContext;
 use crate::route::ResourcePath;
 use crate::write::{self, Origin, WriteOptions};
 
@@ -36,17 +36,13 @@ fn created(format: AcceptedFormat) -> Reply {
     read::encoded(&status, StatusCode::CREATED, format)
 }
 
-pub(crate) async fn get(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+pub(crate) async fn get(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
     match write::subresource_name(path) {
         "scale" => {
             let entry = read::find(api, path)?;
             let found = scale::of(&read::load(path.resource, &entry)?);
-            scale_reply(api, request, &found, format)
+            scale_reply(context, &found)
         }
         "log" => crate::streams::log(api, request, path).await,
         "exec" | "attach" | "portforward" => crate::streams::connect(api, request, path).await,
@@ -54,28 +50,20 @@ pub(crate) async fn get(
     }
 }
 
-pub(crate) async fn create(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+pub(crate) async fn create(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
     match write::subresource_name(path) {
-        "binding" => bind(api, request, path, format).await,
-        "eviction" => evict(api, request, path, format).await,
-        "token" => crate::tokens::request(api, request, path, format).await,
+        "binding" => bind(context).await,
+        "eviction" => evict(context).await,
+        "token" => crate::tokens::request(context).await,
         "exec" | "attach" | "portforward" => crate::streams::connect(api, request, path).await,
         _ => Err(ApiError::method_not_allowed()),
     }
 }
 
 /// Assigns a pod to a node.
-pub(crate) async fn bind(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+pub(crate) async fn bind(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
     let options = WriteOptions::of(request, "CreateOptions")?;
     let expected = Expected::named("Binding", "v1".to_owned(), "io.k8s.api.core.v1.Binding")?;
     let received = decode::body(request, &expected)?;
@@ -93,7 +81,6 @@ pub(crate) async fn bind(
     if binding["target"]["kind"] == "Node" {
         admission::add_topology_labels(api, &node, &mut binding)?;
     }
-    let bound = path.clone();
     let by = FieldManager { name: &options.manager, subresource: "binding", api_version: "v1" };
     let now = api.now();
     let mut change = |old: &Value| {
@@ -121,8 +108,7 @@ pub(crate) async fn bind(
         }
         Ok(bound_to(old, &binding, &node, now))
     };
-    write::guaranteed_update(api, request, &bound, &options, Origin::Update(by), &mut change)
-        .await?;
+    write::guaranteed_update(context, &options, Origin::Update(by), &mut change).await?;
     Ok(created(format).with_warnings(received.warnings))
 }
 
@@ -175,12 +161,8 @@ fn check_binding_preconditions(
 }
 
 /// Deletes a pod, if its disruption budget allows it.
-async fn evict(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+async fn evict(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
     let mut expected =
         Expected::named("Eviction", "policy/v1".to_owned(), "io.k8s.api.policy.v1.Eviction")?;
     expected.alike = "policy/v1beta1";
@@ -357,12 +339,8 @@ fn set_exhausted(status: &mut Value, generation: i64, now: Timestamp) {
 }
 
 /// Returns a scale in the accepted format.
-fn scale_reply(
-    api: &Api,
-    request: &Request,
-    scale: &Value,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+fn scale_reply(context: RequestContext<'_>, scale: &Value) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, format, .. } = context;
     let shown = match format.representation {
         Representation::Plain => return Ok(read::encoded(scale, StatusCode::OK, format)),
         Representation::Table => {
@@ -388,29 +366,25 @@ fn scale_expected() -> Result<Expected<'static>, ApiError> {
 }
 
 pub(crate) async fn update_scale(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
+    context: RequestContext<'_>,
     options: &WriteOptions,
 ) -> Result<Reply, ApiError> {
+    let RequestContext { request, path, .. } = context;
     let received = decode::body(request, &scale_expected()?)?;
     let mut scale = received.object;
     write::check_namespace(path, &mut scale)?;
     write::check_name(path, &scale)?;
     let change = move |_: &Value| Ok(scale.clone());
-    let reply = write_scale(api, request, path, format, options, Owners::ToTrack, change).await?;
+    let reply = write_scale(context, options, Owners::ToTrack, change).await?;
     Ok(reply.with_warnings(received.warnings))
 }
 
 pub(crate) async fn patch_scale(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
+    context: RequestContext<'_>,
     kind: PatchKind,
     options: &WriteOptions,
 ) -> Result<Reply, ApiError> {
+    let RequestContext { request, path, .. } = context;
     let validation = FieldValidation::of(request)?;
     let id = scale_expected()?.type_id;
     let mut warnings = Vec::new();
@@ -420,18 +394,16 @@ pub(crate) async fn patch_scale(
         write::check_request(path, &patched)?;
         Ok(patched)
     };
-    let reply = write_scale(api, request, path, format, options, Owners::ToTrack, change).await?;
+    let reply = write_scale(context, options, Owners::ToTrack, change).await?;
     Ok(reply.with_warnings(warnings))
 }
 
 /// Server-side apply of a scale.
 pub(crate) async fn apply_scale(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
+    context: RequestContext<'_>,
     options: &WriteOptions,
 ) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
     let received = crate::apply_body::read(request, path)?;
     let (schema, expected) = (Schema::served(), scale_expected()?);
     let by = scale_manager(options);
@@ -446,7 +418,7 @@ pub(crate) async fn apply_scale(
         write::check_request(path, &decoded.value)?;
         Ok(decoded.value)
     };
-    let reply = write_scale(api, request, path, format, options, Owners::Known, change).await?;
+    let reply = write_scale(context, options, Owners::Known, change).await?;
     Ok(reply.with_warnings(received.warnings))
 }
 
@@ -463,14 +435,12 @@ enum Owners {
 }
 
 async fn write_scale(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
+    context: RequestContext<'_>,
     options: &WriteOptions,
     owners: Owners,
     mut change: impl FnMut(&Value) -> Result<Value, ApiError> + Send,
 ) -> Result<Reply, ApiError> {
+    let RequestContext { api, path, .. } = context;
     let whole = ResourcePath { subresource: None, ..path.clone() };
     if let Err(error) = read::find(api, &whole) {
         return Err(no_such_scale(path, error));
@@ -494,10 +464,14 @@ async fn write_scale(
         new["metadata"]["managedFields"] = apply::scale::to_workload(old, &asked, &version);
         Ok(new)
     };
-    let written =
-        write::guaranteed_update(api, request, &whole, options, Origin::Applied, &mut rescale)
-            .await?;
-    scale_reply(api, request, &scale::of(&written.object), format)
+    let written = write::guaranteed_update(
+        RequestContext { path: &whole, ..context },
+        options,
+        Origin::Applied,
+        &mut rescale,
+    )
+    .await?;
+    scale_reply(context, &scale::of(&written.object))
 }
 
 /// Converts a 404 so that it names the scale.

@@ -9,7 +9,6 @@ use objects::rules::token as rules;
 use objects::timestamp::Timestamp;
 use serde_json::{Value, json};
 
-use crate::accept::AcceptedFormat;
 use crate::access_reviews::texts;
 use crate::api::Api;
 use crate::credentials::{self, Claims, ISSUER, ObjectRef};
@@ -19,7 +18,7 @@ use crate::identity::User;
 use crate::node_restriction;
 use crate::read;
 use crate::reply::Reply;
-use crate::request::Request;
+use crate::request::RequestContext;
 use crate::route::ResourcePath;
 use crate::subresources::core_resource;
 
@@ -30,12 +29,8 @@ const KIND: &str = "TokenRequest";
 const LEEWAY_SECONDS: i64 = 60;
 
 /// Handles `serviceaccounts/token`.
-pub(crate) async fn request(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+pub(crate) async fn request(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
     let expected =
         Expected::named(KIND, format!("{GROUP}/v1"), "io.k8s.api.authentication.v1.TokenRequest")?;
     let received = decode::body(request, &expected)?;

@@ -28,7 +28,7 @@ use crate::error::ApiError;
 use crate::identity::User;
 use crate::read;
 use crate::reply::{JSON, Reply};
-use crate::request::Request;
+use crate::request::RequestContext;
 use crate::route::ResourcePath;
 use crate::select::Selection;
 use crate::shares::{Account, Share};
@@ -53,12 +53,8 @@ const CHUNK: usize = 64 * 1024;
 /// The approximate length of a line without the object.
 const AROUND: usize = 256;
 
-pub(crate) fn watch(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+pub(crate) fn watch(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, format } = context;
     crate::list_options::check(request)?;
     let selection = Selection::of(request, path)?;
     let table = read::table_form(request, format)?;

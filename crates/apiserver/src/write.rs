@@ -14,14 +14,13 @@ use objects::schema::{Schema, TypeId};
 use serde_json::{Value, json};
 use store::{Entry, Outcome, Transaction};
 
-use crate::accept::AcceptedFormat;
 use crate::admission;
 use crate::api::Api;
 use crate::decode::{self, Expected, FieldValidation};
 use crate::error::ApiError;
 use crate::read;
 use crate::reply::Reply;
-use crate::request::Request;
+use crate::request::{Request, RequestContext};
 use crate::route::ResourcePath;
 use crate::{codec, random};
 
@@ -115,12 +114,8 @@ pub(crate) fn type_id(resource: &Resource) -> Result<TypeId, ApiError> {
     resource.type_id(Schema::served()).ok_or_else(missing)
 }
 
-pub(crate) async fn create(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+pub(crate) async fn create(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
     let options = WriteOptions::of(request, "CreateOptions")?;
     let received = decode::body(request, &Expected::of(path.resource)?)?;
     let object = received.object;
@@ -129,8 +124,7 @@ pub(crate) async fn create(
     let mut warnings = received.warnings;
     let origin = Origin::Update(by);
     let object = create_object(api, path, object, &options, origin, &mut warnings).await?;
-    let reply =
-        read::object_reply(api, path.resource, &object, StatusCode::CREATED, format, request)?;
+    let reply = read::object_reply(context, &object, StatusCode::CREATED)?;
     Ok(reply.with_warnings(warnings))
 }
 
@@ -331,15 +325,11 @@ pub(crate) fn subresource_of(path: &ResourcePath) -> Subresource {
     }
 }
 
-pub(crate) async fn update(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+pub(crate) async fn update(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
     if path.subresource.is_some_and(|subresource| subresource.name == "scale") {
         let options = WriteOptions::of(request, "UpdateOptions")?;
-        return crate::subresources::update_scale(api, request, path, format, &options).await;
+        return crate::subresources::update_scale(context, &options).await;
     }
     let options = WriteOptions::of(request, "UpdateOptions")?;
     let received = decode::body(request, &Expected::of(path.resource)?)?;
@@ -366,15 +356,14 @@ pub(crate) async fn update(
         let mut warnings = received.warnings;
         let origin = Origin::Update(by);
         let object = create_object(api, path, object, &options, origin, &mut warnings).await?;
-        let reply =
-            read::object_reply(api, path.resource, &object, StatusCode::CREATED, format, request)?;
+        let reply = read::object_reply(context, &object, StatusCode::CREATED)?;
         return Ok(reply.with_warnings(warnings));
     }
     let mut change = |_: &Value| Ok(object.clone());
     let origin = Origin::Update(by);
-    let written = guaranteed_update(api, request, path, &options, origin, &mut change).await;
+    let written = guaranteed_update(context, &options, origin, &mut change).await;
     let written = written.map_err(|error| error.after(&received.warnings))?;
-    finish(api, request, path, format, written, received.warnings)
+    finish(context, written, received.warnings)
 }
 
 pub(crate) fn subresource_name(path: &ResourcePath) -> &'static str {
@@ -382,17 +371,14 @@ pub(crate) fn subresource_name(path: &ResourcePath) -> &'static str {
 }
 
 fn finish(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
+    context: RequestContext<'_>,
     written: Written,
     mut warnings: Vec<String>,
 ) -> Result<Reply, ApiError> {
     warnings.extend(written.warnings);
     let status = if written.created { StatusCode::CREATED } else { StatusCode::OK };
     let object = &written.object;
-    let reply = read::object_reply(api, path.resource, object, status, format, request)?;
+    let reply = read::object_reply(context, object, status)?;
     Ok(reply.with_warnings(warnings))
 }
 
@@ -449,13 +435,12 @@ pub(crate) type Change<'a> = dyn FnMut(&Value) -> Result<Value, ApiError> + Send
 
 /// Reads, changes and writes an object, again after a conflict.
 pub(crate) async fn guaranteed_update(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
+    context: RequestContext<'_>,
     options: &WriteOptions,
     origin: Origin<'_>,
     change: &mut Change<'_>,
 ) -> Result<Written, ApiError> {
+    let RequestContext { api, path, .. } = context;
     let resource = path.resource;
     let mut attempt = 0;
     loop {
@@ -469,7 +454,7 @@ pub(crate) async fn guaranteed_update(
         if !matches!(named, "" | "0") && named != entry.modified.to_string() {
             return Err(ApiError::modified(path.resource, &path.name));
         }
-        let step = try_update(api, request, path, options, origin, &entry, &old, new).await?;
+        let step = try_update(context, options, origin, &entry, &old, new).await?;
         match step {
             Some(written) => return Ok(written),
             None if attempt >= ATTEMPTS => {
@@ -481,17 +466,15 @@ pub(crate) async fn guaranteed_update(
 }
 
 /// Makes one attempt; `None` after a conflict.
-#[allow(clippy::too_many_arguments, reason = "the state of one attempt, used in one place")]
 async fn try_update(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
+    context: RequestContext<'_>,
     options: &WriteOptions,
     origin: Origin<'_>,
     entry: &Entry,
     old: &Value,
     mut new: Value,
 ) -> Result<Option<Written>, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
     let resource = path.resource;
     let setting = api.setting();
     let subresource = subresource_of(path);
@@ -599,19 +582,15 @@ fn uid_mismatch(path: &ResourcePath, given: &str, stored_uid: &Value) -> String 
     )
 }
 
-pub(crate) async fn patch(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
-) -> Result<Reply, ApiError> {
+pub(crate) async fn patch(context: RequestContext<'_>) -> Result<Reply, ApiError> {
+    let RequestContext { request, path, .. } = context;
     let media = request.header("content-type").split(';').next().unwrap_or_default().trim();
     if media == "application/apply-patch+yaml" {
         let options = WriteOptions::of_patch(request, PatchOptions::Apply)?;
         if subresource_name(path) == "scale" {
-            return crate::subresources::apply_scale(api, request, path, format, &options).await;
+            return crate::subresources::apply_scale(context, &options).await;
         }
-        return apply_patch(api, request, path, format, &options).await;
+        return apply_patch(context, &options).await;
     }
     let Some(kind) = PatchKind::of_content_type(media) else {
         return Err(ApiError::unsupported_media_type("415: Unsupported Media Type"));
@@ -619,7 +598,7 @@ pub(crate) async fn patch(
     let options = WriteOptions::of_patch(request, PatchOptions::Other)?;
     let validation = FieldValidation::of(request)?;
     if path.subresource.is_some_and(|subresource| subresource.name == "scale") {
-        return crate::subresources::patch_scale(api, request, path, format, kind, &options).await;
+        return crate::subresources::patch_scale(context, kind, &options).await;
     }
     let mut warnings = Vec::new();
     let version = path.resource.api_version();
@@ -635,9 +614,9 @@ pub(crate) async fn patch(
         Ok(patched)
     };
     let origin = Origin::Update(by);
-    let written = guaranteed_update(api, request, path, &options, origin, &mut change).await;
+    let written = guaranteed_update(context, &options, origin, &mut change).await;
     let written = written.map_err(|error| error.after(&warnings))?;
-    finish(api, request, path, format, written, warnings)
+    finish(context, written, warnings)
 }
 
 /// Returns the patched object in canonical form, and the warnings for the client.
@@ -722,12 +701,10 @@ fn check_patched_identity(path: &ResourcePath, old: &Value, new: &Value) -> Resu
 
 /// Server-side apply.
 async fn apply_patch(
-    api: &Api,
-    request: &Request,
-    path: &ResourcePath,
-    format: AcceptedFormat,
+    context: RequestContext<'_>,
     options: &WriteOptions,
 ) -> Result<Reply, ApiError> {
+    let RequestContext { api, request, path, .. } = context;
     let resource = path.resource;
     let schema = Schema::served();
     let id = type_id(resource)?;
@@ -774,13 +751,12 @@ async fn apply_patch(
         let object =
             create_object(api, path, merged, options, Origin::Applied, &mut warnings).await?;
         let created = Written { object, warnings: Vec::new(), created: true };
-        return finish(api, request, path, format, created, warnings);
+        return finish(context, created, warnings);
     }
     let mut change = |old: &Value| merge(Some(old));
-    let written =
-        guaranteed_update(api, request, path, options, Origin::Applied, &mut change).await;
+    let written = guaranteed_update(context, options, Origin::Applied, &mut change).await;
     let written = written.map_err(|error| error.after(&received.warnings))?;
-    finish(api, request, path, format, written, received.warnings)
+    finish(context, written, received.warnings)
 }
 
 pub(crate) fn apply_failed(error: &ApplyError) -> ApiError {
